@@ -1,0 +1,23 @@
+# LibTorch from the unpacked wheel in .deps/torch (scripts/setup puts it there).
+#
+# Imported targets of our own: find_package(Torch) demands a CUDA toolkit even for a CPU build.
+# The include folders are given by -idirafter, because the wheel carries its own fmt, pybind11, ...
+# headers, which as -isystem would shadow the system's.
+set(HEADLAB_TORCH_ROOT "${CMAKE_SOURCE_DIR}/.deps/torch" CACHE PATH "where the torch wheel is unpacked")
+set(_torch "${HEADLAB_TORCH_ROOT}/torch")
+if(NOT EXISTS "${_torch}/lib/libtorch_cpu.so")
+  message(FATAL_ERROR "LibTorch is not in ${HEADLAB_TORCH_ROOT}: run scripts/setup first")
+endif()
+
+add_library(torch_wheel INTERFACE)
+target_compile_options(torch_wheel INTERFACE
+  "SHELL:-idirafter ${_torch}/include"
+  "SHELL:-idirafter ${_torch}/include/torch/csrc/api/include")
+target_link_options(torch_wheel INTERFACE
+  -Wl,--no-as-needed -Wl,--allow-shlib-undefined "-Wl,-rpath,${_torch}/lib")
+target_link_libraries(torch_wheel INTERFACE
+  "${_torch}/lib/libtorch.so" "${_torch}/lib/libtorch_cpu.so" "${_torch}/lib/libc10.so"
+  "${_torch}/lib/libgomp.so.1")
+if(HEADLAB_CUDA)
+  target_link_libraries(torch_wheel INTERFACE "${_torch}/lib/libtorch_cuda.so" "${_torch}/lib/libc10_cuda.so")
+endif()
