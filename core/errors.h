@@ -1,0 +1,20 @@
+// Errors that map to exit codes. ConfigError (exit 2) is in config.h.
+#pragma once
+
+#include <stdexcept>
+
+namespace headlab {
+
+// A data file or a file of tensors is missing, truncated or wrong (exit 3).
+class DataError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A checkpoint, a log or an output directory cannot be read or written (exit 4).
+class RunError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace headlab
