@@ -24,7 +24,7 @@ Tensor remembered(const HeadContext& ctx, const std::string& name,
 }
 
 Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx, int64_t heads) {
-  if (ctx.kv_map.defined()) return kv.index_select(1, ctx.kv_map);   // [B,H,S,d]
+  if (ctx.kv_map.defined()) return kv.index_select(1, ctx.kv_map);  // [B,H,S,d]
   const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
   if (groups == heads) return kv;
   // Query head h uses key/value head h // (H / Hkv).

@@ -46,8 +46,8 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   const bool cross = ctx.memory.defined();
   if (cross) {
     TORCH_CHECK(promises.cross, "this kind has no cross-attention, but a memory was given");
-    TORCH_CHECK(ctx.memory.dim() == 3 && ctx.memory.size(0) == B,
-                "memory must be [", B, ", S, D], is ", ctx.memory.sizes());
+    TORCH_CHECK(ctx.memory.dim() == 3 && ctx.memory.size(0) == B, "memory must be [", B,
+                ", S, D], is ", ctx.memory.sizes());
     TORCH_CHECK(!ctx.mask.causal && ctx.mask.window == 0,
                 "causal or window together with a memory: places of x and memory do not compare");
   }
@@ -75,8 +75,8 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   if (ctx.gates.defined())
     TORCH_CHECK(broadcasts(ctx.gates.sizes(), {B, H, T}) ||
                     (ctx.gates.dim() == 4 && broadcasts(ctx.gates.sizes().slice(0, 3), {B, H, T})),
-                "gates ", ctx.gates.sizes(), " do not broadcast to [B,H,T] = ",
-                std::vector<int64_t>{B, H, T}, " or [B,H,T,e]");
+                "gates ", ctx.gates.sizes(),
+                " do not broadcast to [B,H,T] = ", std::vector<int64_t>{B, H, T}, " or [B,H,T,e]");
 }
 
 void AttentionHeads::select_own_heads(HeadContext& ctx) const {
@@ -165,8 +165,7 @@ AttentionHeads::Kept AttentionHeads::kept_heads() const {
     if (!lives[ids[row]]) continue;
     kept.ids.push_back(ids[row]);
     kept.rows.push_back(row);
-    const int64_t group =
-        groups.empty() ? row / (shape_.heads / shape_.kv_heads) : groups[row];
+    const int64_t group = groups.empty() ? row / (shape_.heads / shape_.kv_heads) : groups[row];
     auto found = std::find(kept.kv_rows.begin(), kept.kv_rows.end(), group);
     kept.kv_map.push_back(found - kept.kv_rows.begin());
     if (found == kept.kv_rows.end()) kept.kv_rows.push_back(group);

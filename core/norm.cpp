@@ -5,11 +5,11 @@
 namespace headlab {
 
 RmsNormImpl::RmsNormImpl(int64_t width, double eps) : eps_(eps) {
-  weight_ = register_parameter("weight", at::ones({width}));
+  weight = register_parameter("weight", at::ones({width}));
 }
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  return at::rms_norm(x, weight_.sizes(), weight_, eps_);
+  return at::rms_norm(x, weight.sizes(), weight, eps_);
 }
 
 }  // namespace headlab

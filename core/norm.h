@@ -12,8 +12,9 @@ class RmsNormImpl : public torch::nn::Module {
   RmsNormImpl(int64_t width, double eps);
   at::Tensor forward(const at::Tensor& x);
 
+  at::Tensor weight;
+
  private:
-  at::Tensor weight_;
   double eps_;
 };
 TORCH_MODULE(RmsNorm);

@@ -22,22 +22,23 @@ struct HeadContext;
 // One statistic: its names and formula are the HDF5 variable's.
 struct Statistic {
   const char *name, *units, *long_name, *formula;
-  bool always;      // in `log.stats: all`-less default
-  bool places;      // compares places of queries and keys: not in cross-attention
-  bool by_pair;     // (head, head2) instead of (head)
+  bool always;   // in `log.stats: all`-less default
+  bool places;   // compares places of queries and keys: not in cross-attention
+  bool by_pair;  // (head, head2) instead of (head)
 };
 const std::vector<Statistic>& statistic_table();
-std::vector<std::string> statistic_names();      // every one that can be streamed
-std::vector<std::string> default_statistics();   // the ones that are always on
+std::vector<std::string> statistic_names();     // every one that can be streamed
+std::vector<std::string> default_statistics();  // the ones that are always on
 
-// Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing counted.
+// Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing
+// counted.
 struct HeadSums {
   int64_t heads = 0;
-  std::vector<double> sums, counts;            // [H, kRowStatistics]
+  std::vector<double> sums, counts;                 // [H, kRowStatistics]
   std::vector<std::map<int32_t, int64_t>> offsets;  // [H] argmax_j a - i -> rows
-  std::vector<double> sink_examples, examples;  // [H] examples with mean first_token > 0.3; all
-  std::vector<double> js, js_counts;            // [H,H]
-  std::vector<bool> alive;                      // [H]
+  std::vector<double> sink_examples, examples;      // [H] examples with mean first_token > 0.3; all
+  std::vector<double> js, js_counts;                // [H,H]
+  std::vector<bool> alive;                          // [H]
 
   explicit HeadSums(int64_t heads = 0);
 };
@@ -69,7 +70,9 @@ class HeadProbe {
   // not observed.
   const std::map<int64_t, HeadSums>& sums() const { return sums_; }
   std::map<std::string, std::vector<double>> values(int64_t layer) const;
-  const std::map<int64_t, Tensor>& layer_maps() const { return maps_; }  // [B,H,T,S], original heads
+  const std::map<int64_t, Tensor>& layer_maps() const {
+    return maps_;
+  }  // [B,H,T,S], original heads
 
  private:
   template <class T>
