@@ -1,5 +1,6 @@
 #include "core/heads.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -8,6 +9,17 @@
 #include "core/probe.h"
 
 namespace headlab {
+
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain) {
+  if (!head_dim && d_model % heads != 0)
+    complain("heads",
+             fmt::format("{} heads do not divide d_model {}; choose a divisor or set head_dim",
+                         heads, d_model));
+  if (kv_heads && heads % *kv_heads != 0)
+    complain("kv_heads",
+             fmt::format("{} kv_heads do not divide heads {}; choose a divisor", *kv_heads, heads));
+}
 
 AttentionHeads::AttentionHeads(const HeadShape& shape) : shape_(shape) {
   alive_ = register_buffer("alive", at::ones({shape.heads}, at::kByte));

@@ -27,6 +27,10 @@ struct HeadShape {
   int64_t layer = 0, layers = 1;  // where in the stack: some kinds change with depth
 };
 
+// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain);
+
 // What a kind promises. Read by tests, `describe` and forward()'s checks; no other code asks.
 struct HeadTraits {
   bool independent = true;      // heads do not talk to each other: output gate 0 equals absence

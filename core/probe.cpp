@@ -294,8 +294,7 @@ void HeadProbe::softmax(const Tensor& q, const Tensor& k, const Tensor& v, const
   }
 }
 
-std::map<std::string, std::vector<double>> HeadProbe::values(int64_t layer) const {
-  const auto& s = sums_.at(layer);
+std::map<std::string, std::vector<double>> head_values(const HeadSums& s) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto mean = [&](double sum, double count) { return count > 0 ? sum / count : nan; };
   std::map<std::string, std::vector<double>> out;
@@ -308,9 +307,8 @@ std::map<std::string, std::vector<double>> HeadProbe::values(int64_t layer) cons
           mean(s.sums[h * kRowStatistics + n], s.counts[h * kRowStatistics + n]);
     std::tie(out["positional_share"][h], out["positional_offset"][h]) = commonest(s.offsets[h]);
     out["sink_rate"][h] = mean(s.sink_examples[h], s.examples[h]);
-    for (int64_t g = 0; g < s.heads; ++g)
-      if (s.alive[g])
-        out["js"][h * s.heads + g] = mean(s.js[h * s.heads + g], s.js_counts[h * s.heads + g]);
+    for (int64_t g = h * s.heads; g < (h + 1) * s.heads; ++g)
+      if (s.alive[g % s.heads]) out["js"][g] = mean(s.js[g], s.js_counts[g]);
   }
   return out;
 }

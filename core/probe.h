@@ -43,6 +43,10 @@ struct HeadSums {
   explicit HeadSums(int64_t heads = 0);
 };
 
+// sum / count of everything: [H] by name, js [H*H]; NaN for heads that are not alive and for what
+// was not observed.
+std::map<std::string, std::vector<double>> head_values(const HeadSums& sums);
+
 class HeadProbe {
  public:
   bool statistics = false;
@@ -66,10 +70,10 @@ class HeadProbe {
   void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                const HeadContext& ctx, double scale);
 
-  // Results by layer. Values are [H] (js [H*H]); NaN for heads that are not alive and for what was
-  // not observed.
   const std::map<int64_t, HeadSums>& sums() const { return sums_; }
-  std::map<std::string, std::vector<double>> values(int64_t layer) const;
+  std::map<std::string, std::vector<double>> values(int64_t layer) const {
+    return head_values(sums_.at(layer));
+  }
   const std::map<int64_t, Tensor>& layer_maps() const {
     return maps_;
   }  // [B,H,T,S], original heads
