@@ -40,8 +40,8 @@ struct Adder {
   // value [B,H,T] over the counted rows for which `defined` (broadcasts to [B,H,T]) holds.
   void operator()(RowStatistic which, const Tensor& value, const Tensor& defined = {}) {
     auto counted = defined.defined() ? rows.counted & defined : rows.counted;
-    auto sum = value.masked_fill(counted.logical_not(), 0).sum({0, 2});
-    auto count = counted.sum({0, 2}).to(at::kDouble);
+    auto sum = value.masked_fill(counted.logical_not(), 0).sum(at::IntArrayRef{0, 2});
+    auto count = counted.sum(at::IntArrayRef{0, 2}).to(at::kDouble);
     for (int64_t h = 0; h < sums.heads; ++h) {
       sums.sums[h * kRowStatistics + which] += sum[h].item<double>();
       sums.counts[h * kRowStatistics + which] += count[h].item<double>();
