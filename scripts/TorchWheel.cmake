@@ -15,8 +15,8 @@ add_library(torch_wheel INTERFACE)
 # -fopenmp: without it at::parallel_for runs serially, without a word.
 target_compile_options(torch_wheel INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>
-  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${_torch}/include>"
-  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${_torch}/include/torch/csrc/api/include>")
+  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include/torch/csrc/api/include>")
 target_link_options(torch_wheel INTERFACE
   -Wl,--no-as-needed -Wl,--allow-shlib-undefined "-Wl,-rpath,${_torch}/lib")
 # Not libtorch.so: it asks for libtorch_cuda.so, whose libraries a CPU set-up leaves out.
