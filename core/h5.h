@@ -49,6 +49,7 @@ class H5Handle {
   hid_t get() const { return id_; }
   bool valid() const { return id_ >= 0; }
   void reset();
+  hid_t release() { return std::exchange(id_, H5I_INVALID_HID); }  // for who closes it himself
 
  private:
   hid_t id_ = H5I_INVALID_HID;
@@ -129,6 +130,7 @@ class H5Dataset : public H5Node {
   }
   template <class T>
   std::vector<T> read_at(const H5Extent& start, const H5Extent& count) const {
+    require_backed(element_count(count), h5_type<T>());
     std::vector<T> values(element_count(count));
     read_block(start, count, h5_type<T>(), values.data());
     return values;
@@ -156,6 +158,8 @@ class H5Dataset : public H5Node {
   void write_block(const H5Extent& start, const H5Extent& count, H5Type type, const void* values,
                    size_t elements);
   void read_block(const H5Extent& start, const H5Extent& count, H5Type type, void* values) const;
+  // RunError when the file is too small for so many values: damaged files claim anything.
+  void require_backed(hsize_t elements, H5Type type) const;
 };
 
 class H5Group : public H5Node {
@@ -173,7 +177,7 @@ class H5Group : public H5Node {
  private:
   friend class H5File;
   using H5Node::H5Node;
-  bool has(const std::string& name, H5I_type_t type) const;
+  bool has(const std::string& name, H5O_type_t type) const;
 };
 
 // The superblock's first bytes, read without HDF5.
