@@ -1,6 +1,5 @@
 #include "core/h5.h"
 
-#include <hdf5_hl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,14 +10,9 @@
 #include <stdexcept>
 
 #include "core/errors.h"
+#include "core/h5_detail.h"
 
 namespace headlab {
-
-struct H5FileState {
-  std::filesystem::path path;
-  H5Handle file;
-  bool frozen = false;  // SWMR writing has started
-};
 
 namespace {
 
@@ -45,62 +39,22 @@ std::string innermost_error() {
   return text.empty() ? "no reason given" : text;
 }
 
-[[noreturn]] void fail_at(const std::string& where, const std::string& what) {
-  throw RunError(where + ": " + what + ": " + innermost_error());
-}
-
-hid_t native(H5Type type) {
-  switch (type) {
-    case H5Type::kU8:
-      return H5T_NATIVE_UINT8;
-    case H5Type::kU16:
-      return H5T_NATIVE_UINT16;
-    case H5Type::kI32:
-      return H5T_NATIVE_INT32;
-    case H5Type::kI64:
-      return H5T_NATIVE_INT64;
-    case H5Type::kF32:
-      return H5T_NATIVE_FLOAT;
-    case H5Type::kF64:
-      return H5T_NATIVE_DOUBLE;
-    case H5Type::kText:
-      break;
-  }
-  throw std::logic_error("texts have no native HDF5 type");
-}
-
-hid_t stored(H5Type type) {
-  switch (type) {
-    case H5Type::kU8:
-      return H5T_STD_U8LE;
-    case H5Type::kU16:
-      return H5T_STD_U16LE;
-    case H5Type::kI32:
-      return H5T_STD_I32LE;
-    case H5Type::kI64:
-      return H5T_STD_I64LE;
-    case H5Type::kF32:
-      return H5T_IEEE_F32LE;
-    case H5Type::kF64:
-      return H5T_IEEE_F64LE;
-    case H5Type::kText:
-      break;
-  }
-  throw std::logic_error("texts have no stored number type");
-}
-
-H5Handle text_type() {
-  H5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
-  H5Tset_size(type.get(), H5T_VARIABLE);
-  H5Tset_cset(type.get(), H5T_CSET_UTF8);
-  return type;
-}
-
 H5Handle file_access(bool locked) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
   if (!locked) H5Pset_file_locking(access.get(), false, true);
+  return access;
+}
+
+// For a file whose writer died: its flags and its end do not count. Private properties of HDF5 1.10
+// that h5clear uses.
+H5Handle dead_access() {
+  H5Handle access = file_access(false);
+  const hbool_t yes = true;
+  for (const char* property : {"clear_status_flags", "skip_eof_check"}) {
+    if (H5Pexist(access.get(), property) > 0) H5Pset(access.get(), property, &yes);
+  }
   return access;
 }
 
@@ -111,6 +65,33 @@ std::pair<std::string, std::string> split_path(const std::string& path) {
   const size_t slash = path.find('/');
   if (slash == std::string::npos) return {path, ""};
   return {path.substr(0, slash), path.substr(slash + 1)};
+}
+
+}  // namespace
+
+void fail_at(const std::string& where, const std::string& what) {
+  throw RunError(where + ": " + what + ": " + innermost_error());
+}
+
+hid_t native_type(H5Type type) {
+  const hid_t types[] = {H5T_NATIVE_UINT8, H5T_NATIVE_UINT16, H5T_NATIVE_INT32,
+                         H5T_NATIVE_INT64, H5T_NATIVE_FLOAT,  H5T_NATIVE_DOUBLE};
+  if (type == H5Type::kText) throw std::logic_error("texts have no native HDF5 type");
+  return types[static_cast<int>(type)];
+}
+
+hid_t stored_type(H5Type type) {
+  const hid_t types[] = {H5T_STD_U8LE,  H5T_STD_U16LE,  H5T_STD_I32LE,
+                         H5T_STD_I64LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
+  if (type == H5Type::kText) throw std::logic_error("texts have no stored number type");
+  return types[static_cast<int>(type)];
+}
+
+H5Handle text_type() {
+  H5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  return type;
 }
 
 std::vector<const char*> c_strings(const std::string& where, std::span<const std::string> texts) {
@@ -126,10 +107,8 @@ std::vector<const char*> c_strings(const std::string& where, std::span<const std
   return pointers;
 }
 
-}  // namespace
-
 size_t h5_size(H5Type type) {
-  return type == H5Type::kText ? sizeof(char*) : H5Tget_size(native(type));
+  return type == H5Type::kText ? sizeof(char*) : H5Tget_size(native_type(type));
 }
 
 hsize_t element_count(const H5Extent& extent) {
@@ -193,9 +172,9 @@ void H5Node::set_array(const std::string& name, H5Type type, const void* values,
   const H5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
   if (has_attribute(name)) H5Adelete(id_.get(), name.c_str());
   const H5Handle attribute(
-      H5Acreate2(id_.get(), name.c_str(), stored(type), space.get(), H5P_DEFAULT, H5P_DEFAULT),
+      H5Acreate2(id_.get(), name.c_str(), stored_type(type), space.get(), H5P_DEFAULT, H5P_DEFAULT),
       H5Aclose);
-  if (!attribute.valid() || H5Awrite(attribute.get(), native(type), values) < 0) {
+  if (!attribute.valid() || H5Awrite(attribute.get(), native_type(type), values) < 0) {
     fail("cannot write attribute " + name);
   }
 }
@@ -234,192 +213,6 @@ double H5Node::number(const std::string& name) const {
     fail("cannot read attribute " + name);
   }
   return value;
-}
-
-H5Extent H5Dataset::extent() const {
-  const H5Handle space(H5Dget_space(id_.get()), H5Sclose);
-  const int rank = space.valid() ? H5Sget_simple_extent_ndims(space.get()) : -1;
-  if (rank < 0) fail("cannot read the extent");
-  H5Extent extent(rank);
-  if (rank > 0) H5Sget_simple_extent_dims(space.get(), extent.data(), nullptr);
-  return extent;
-}
-
-hsize_t H5Dataset::rows() const {
-  const H5Extent all = extent();
-  if (all.empty()) throw RunError(where() + ": is a scalar, not rows");
-  return all[0];
-}
-
-std::optional<H5Type> H5Dataset::type() const {
-  const H5Handle type(H5Dget_type(id_.get()), H5Tclose);
-  if (!type.valid()) fail("cannot read the type");
-  if (H5Tis_variable_str(type.get()) > 0) return H5Type::kText;
-  for (const H5Type known :
-       {H5Type::kU8, H5Type::kU16, H5Type::kI32, H5Type::kI64, H5Type::kF32, H5Type::kF64}) {
-    if (H5Tequal(type.get(), stored(known)) > 0) return known;
-  }
-  return std::nullopt;
-}
-
-void H5Dataset::write_all(H5Type type, const void* values, size_t elements) {
-  const H5Extent all = extent();
-  if (elements != element_count(all)) {
-    throw std::logic_error(where() + ": " + std::to_string(elements) + " values given, " +
-                           std::to_string(element_count(all)) + " wanted");
-  }
-  if (H5Dwrite(id_.get(), native(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) {
-    fail("cannot write");
-  }
-}
-
-void H5Dataset::write_block(const H5Extent& start, const H5Extent& count, H5Type type,
-                            const void* values, size_t elements) {
-  if (elements != element_count(count)) {
-    throw std::logic_error(where() + ": " + std::to_string(elements) + " values given, " +
-                           std::to_string(element_count(count)) + " wanted");
-  }
-  const H5Handle space(H5Dget_space(id_.get()), H5Sclose);
-  const int rank = static_cast<int>(count.size());
-  if (H5Sget_simple_extent_ndims(space.get()) != rank || start.size() != count.size()) {
-    throw std::logic_error(where() + ": a block of " + std::to_string(rank) + " axes does not fit");
-  }
-  const H5Handle memory(H5Screate_simple(rank, count.data(), nullptr), H5Sclose);
-  if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(),
-                          nullptr) < 0 ||
-      H5Dwrite(id_.get(), native(type), memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
-    fail("cannot write");
-  }
-}
-
-void H5Dataset::append_rows(H5Type type, const void* values, size_t elements) {
-  H5Extent count = extent(), start(count.size(), 0);
-  if (count.empty()) throw std::logic_error(where() + ": a scalar does not grow");
-  start[0] = std::exchange(count[0], 1);
-  const hsize_t row = element_count(count);
-  if (row == 0 || elements % row != 0) {
-    throw std::logic_error(where() + ": " + std::to_string(elements) + " values are not rows of " +
-                           std::to_string(row));
-  }
-  count[0] = elements / row;
-  H5Extent grown = count;
-  grown[0] += start[0];
-  if (H5Dset_extent(id_.get(), grown.data()) < 0) fail("cannot grow");
-  write_block(start, count, type, values, elements);
-}
-
-void H5Dataset::read_block(const H5Extent& start, const H5Extent& count, H5Type type,
-                           void* values) const {
-  if (element_count(count) == 0) return;
-  const H5Handle space(H5Dget_space(id_.get()), H5Sclose);
-  const int rank = static_cast<int>(count.size());
-  if (H5Sget_simple_extent_ndims(space.get()) != rank || start.size() != count.size()) {
-    throw std::logic_error(where() + ": a block of " + std::to_string(rank) + " axes does not fit");
-  }
-  const H5Handle memory(
-      rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(rank, count.data(), nullptr), H5Sclose);
-  if ((rank > 0 && H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr,
-                                       count.data(), nullptr) < 0) ||
-      H5Dread(id_.get(), native(type), memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
-    fail("cannot read");
-  }
-}
-
-void H5Dataset::require_backed(hsize_t elements, H5Type type) const {
-  // Deflate packs at most 1032 to 1; a megabyte for what was never written and reads as fill.
-  hsize_t bytes = 0, size = 0;
-  H5Fget_filesize(file_->file.get(), &size);
-  if (__builtin_mul_overflow(elements, h5_size(type), &bytes) || bytes / 1032 > size + 1000) {
-    throw RunError(where() + ": claims more values than a file of " + std::to_string(size) +
-                   " bytes can hold");
-  }
-}
-
-void H5Dataset::write_text(const std::vector<std::string>& texts) {
-  require_thawed("writing texts");
-  if (texts.size() != element_count(extent())) {
-    throw std::logic_error(where() + ": the number of texts does not fit");
-  }
-  const auto values = c_strings(where(), texts);
-  if (H5Dwrite(id_.get(), text_type().get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
-    fail("cannot write");
-  }
-}
-
-std::vector<std::string> H5Dataset::read_text() const {
-  if (type() != H5Type::kText) throw RunError(where() + ": does not hold texts");
-  const hsize_t count = element_count(extent());
-  require_backed(count, H5Type::kText);
-  const H5Handle type = text_type(), space(H5Dget_space(id_.get()), H5Sclose);
-  std::vector<char*> values(count, nullptr);
-  if (H5Dread(id_.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
-    fail("cannot read");
-  }
-  std::vector<std::string> texts;
-  texts.reserve(values.size());
-  for (const char* value : values) texts.emplace_back(value ? value : "");
-  H5Dvlen_reclaim(type.get(), space.get(), H5P_DEFAULT, values.data());
-  return texts;
-}
-
-void H5Dataset::truncate(hsize_t rows) {
-  H5Extent cut = extent();
-  if (cut.empty() || rows > cut[0]) {
-    throw std::logic_error(where() + ": cannot be cut to " + std::to_string(rows) + " rows");
-  }
-  if (rows == cut[0]) return;
-  require_thawed("cutting rows");
-  cut[0] = rows;
-  if (H5Dset_extent(id_.get(), cut.data()) < 0) fail("cannot cut rows");
-}
-
-void H5Dataset::refresh() {
-  if (H5Drefresh(id_.get()) < 0) fail("cannot refresh");
-}
-
-void H5Dataset::make_scale(const std::string& name) {
-  require_thawed("making a dimension scale");
-  if (H5DSset_scale(id_.get(), name.c_str()) < 0) fail("cannot become a dimension scale");
-}
-
-void H5Dataset::attach_scale(unsigned axis, const H5Dataset& scale) {
-  require_thawed("attaching a dimension scale");
-  if (H5DSattach_scale(id_.get(), scale.id_.get(), axis) < 0) {
-    fail("cannot attach the dimension scale " + scale.path());
-  }
-}
-
-bool H5Dataset::is_scale() const { return H5DSis_scale(id_.get()) > 0; }
-
-hsize_t H5Dataset::storage_size() const { return H5Dget_storage_size(id_.get()); }
-
-hsize_t H5Dataset::storage_end() const {
-  const H5Handle made(H5Dget_create_plist(id_.get()), H5Pclose);
-  if (!made.valid()) fail("cannot read how it is stored");
-  if (H5Pget_layout(made.get()) != H5D_CHUNKED) {
-    const haddr_t offset = H5Dget_offset(id_.get());
-    return offset == HADDR_UNDEF ? 0 : offset + storage_size();
-  }
-  const H5Extent all = extent();
-  H5Extent chunk(all.size()), grid(all.size());
-  H5Pget_chunk(made.get(), static_cast<int>(chunk.size()), chunk.data());
-  for (size_t a = 0; a < all.size(); ++a) grid[a] = (all[a] + chunk[a] - 1) / chunk[a];
-  const hsize_t chunks = element_count(grid);
-  require_backed(chunks, H5Type::kU8);
-  hsize_t end = 0;
-  H5Extent at(all.size());
-  for (hsize_t n = 0; n < chunks; ++n) {
-    hsize_t rest = n;
-    for (size_t a = all.size(); a-- > 0; rest /= grid[a]) at[a] = rest % grid[a] * chunk[a];
-    unsigned filters = 0;
-    haddr_t address = HADDR_UNDEF;
-    hsize_t size = 0;
-    if (H5Dget_chunk_info_by_coord(id_.get(), at.data(), &filters, &address, &size) < 0) {
-      fail("cannot find a chunk");
-    }
-    if (address != HADDR_UNDEF) end = std::max(end, address + size);
-  }
-  return end;
 }
 
 bool H5Group::has(const std::string& name, H5O_type_t type) const {
@@ -509,7 +302,7 @@ H5Dataset H5Group::make_dataset(const std::string& name, const H5Layout& layout)
   }
   if (layout.fill) H5Pset_fill_value(how.get(), H5T_NATIVE_DOUBLE, &*layout.fill);
   const H5Handle text = text_type();
-  const hid_t type = layout.type == H5Type::kText ? text.get() : stored(layout.type);
+  const hid_t type = layout.type == H5Type::kText ? text.get() : stored_type(layout.type);
   const H5Handle space(rank == 0 ? H5Screate(H5S_SCALAR)
                                  : H5Screate_simple(rank, layout.extent.data(), limit.data()),
                        H5Sclose);
@@ -579,14 +372,14 @@ H5File H5File::edit_unlocked(const std::filesystem::path& path) {
   return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(false).get()));
 }
 
+H5File H5File::open_dead(const std::filesystem::path& path) {
+  silence();
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, dead_access().get()));
+}
+
 void H5File::recover(const std::filesystem::path& path) {
   silence();
-  const H5Handle access = file_access(false);
-  const hbool_t yes = true;
-  for (const char* property : {"clear_status_flags", "skip_eof_check"}) {
-    if (H5Pexist(access.get(), property) > 0) H5Pset(access.get(), property, &yes);
-  }
-  H5File file(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, access.get()));
+  H5File file(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, dead_access().get()));
   if (H5Fincrement_filesize(file.state_->file.get(), 0) < 0) {
     fail_at(path.string(), "the end of the file cannot be set");
   }

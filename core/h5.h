@@ -147,9 +147,11 @@ class H5Dataset : public H5Node {
   void make_scale(const std::string& name);
   void attach_scale(unsigned axis, const H5Dataset& scale);
   bool is_scale() const;
+  bool grows() const;  // axis 0 has no limit
 
   hsize_t storage_size() const;  // bytes in the file, after compression
-  hsize_t storage_end() const;   // where the last of them ends: beyond the file's size, it is cut
+  // Where the last byte of the first `rows` rows lies: beyond the file's size, the file is cut.
+  hsize_t storage_end(hsize_t rows) const;
 
  private:
   friend class H5Group;
@@ -197,6 +199,8 @@ class H5File {
   // The same, without HDF5's own lock, which any reader may hold: for a caller who has excluded
   // other writers by a lock of his own.
   static H5File edit_unlocked(const std::filesystem::path& path);
+  // To read what a dead writer left, whatever its flags say; changes nothing.
+  static H5File open_dead(const std::filesystem::path& path);
   // Makes a file readable whose writer died: clears its flags and sets its end (what
   // `h5clear -s --increment=0` does). The caller makes sure that the writer is dead.
   static void recover(const std::filesystem::path& path);
