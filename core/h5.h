@@ -49,6 +49,7 @@ class H5Handle {
   hid_t get() const { return id_; }
   bool valid() const { return id_ >= 0; }
   void reset();
+  hid_t release() { return std::exchange(id_, H5I_INVALID_HID); }  // for who closes it himself
 
  private:
   hid_t id_ = H5I_INVALID_HID;
@@ -129,6 +130,7 @@ class H5Dataset : public H5Node {
   }
   template <class T>
   std::vector<T> read_at(const H5Extent& start, const H5Extent& count) const {
+    require_backed(element_count(count), h5_type<T>());
     std::vector<T> values(element_count(count));
     read_block(start, count, h5_type<T>(), values.data());
     return values;
@@ -145,9 +147,11 @@ class H5Dataset : public H5Node {
   void make_scale(const std::string& name);
   void attach_scale(unsigned axis, const H5Dataset& scale);
   bool is_scale() const;
+  bool grows() const;  // axis 0 has no limit
 
   hsize_t storage_size() const;  // bytes in the file, after compression
-  hsize_t storage_end() const;   // where the last of them ends: beyond the file's size, it is cut
+  // Where the last byte of the first `rows` rows lies: beyond the file's size, the file is cut.
+  hsize_t storage_end(hsize_t rows) const;
 
  private:
   friend class H5Group;
@@ -156,6 +160,8 @@ class H5Dataset : public H5Node {
   void write_block(const H5Extent& start, const H5Extent& count, H5Type type, const void* values,
                    size_t elements);
   void read_block(const H5Extent& start, const H5Extent& count, H5Type type, void* values) const;
+  // RunError when the file is too small for so many values: damaged files claim anything.
+  void require_backed(hsize_t elements, H5Type type) const;
 };
 
 class H5Group : public H5Node {
@@ -173,7 +179,7 @@ class H5Group : public H5Node {
  private:
   friend class H5File;
   using H5Node::H5Node;
-  bool has(const std::string& name, H5I_type_t type) const;
+  bool has(const std::string& name, H5O_type_t type) const;
 };
 
 // The superblock's first bytes, read without HDF5.
@@ -193,6 +199,8 @@ class H5File {
   // The same, without HDF5's own lock, which any reader may hold: for a caller who has excluded
   // other writers by a lock of his own.
   static H5File edit_unlocked(const std::filesystem::path& path);
+  // To read what a dead writer left, whatever its flags say; changes nothing.
+  static H5File open_dead(const std::filesystem::path& path);
   // Makes a file readable whose writer died: clears its flags and sets its end (what
   // `h5clear -s --increment=0` does). The caller makes sure that the writer is dead.
   static void recover(const std::filesystem::path& path);
