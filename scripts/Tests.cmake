@@ -47,7 +47,7 @@ add_library(headlab_test_main OBJECT tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC Catch2::Catch2)
 
 headlab_test(test_plain)
-headlab_test(test_heads headlab_variants headlab_core)
+headlab_test(test_heads headlab_variants headlab_experiments headlab_core)
 if(NOT HEADLAB_SANITIZE)  # whole trainings: too slow there
   headlab_test(test_experiments headlab_variants headlab_experiments headlab_core)
   headlab_test(test_command_line)
