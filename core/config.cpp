@@ -62,7 +62,8 @@ ConfigNode load_file(const fs::path& file, const std::string& shown, std::vector
     refuse("extends itself: " + circle + self.filename().string());
   }
   chain.push_back(self);
-  if (chain.size() > kMaxParents) refuse(fmt::format("more than {} files extend", kMaxParents));
+  if (chain.size() > kMaxParents)
+    refuse(fmt::format("more than {} files extend each other", kMaxParents));
 
   const fs::path directory = fs::absolute(file).parent_path();
   ConfigNode node = parse_config(read_text(file, refuse), shown, directory);

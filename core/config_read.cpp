@@ -207,7 +207,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   size_t least = 0;
   for (const std::string& name : names) {
     // A third of the letters may be wrong, one always, but never all.
-    const auto [shorter, longer] = std::minmax(word.size(), name.size());
+    const auto [shorter, longer] = std::minmax({word.size(), name.size()});
     const size_t most = std::max<size_t>(1, longer / 3);
     if (longer - shorter > most) continue;
     const size_t wrong = distance(lower(word), lower(name));
@@ -268,7 +268,8 @@ bool read_value(double& value, const ConfigNode& node, const std::string& path, 
   if (has_leading_zero(node.text)) {
     return refuse(node, path, problems, "a number without leading zeros");
   }
-  if (error != std::errc{}) return refuse(node, path, problems, "in the range of a double");
+  if (error != std::errc{})
+    return refuse(node, path, problems, "a number in the range of a double");
   if (!within(read, node, path, problems, limits)) return false;
   value = read;
   return true;
