@@ -12,11 +12,6 @@
 
 namespace headlab {
 
-std::vector<Command>& commands() {
-  static std::vector<Command> registered;
-  return registered;
-}
-
 namespace {
 
 int report(int code, const std::string& what) {

@@ -20,7 +20,7 @@ struct Subject {
   HeadTraits traits;
 
   explicit Subject(const std::string& name) : kind(name) {
-    heads = build(kind, shape);
+    heads = make_layer(kind, shape);
     traits = heads->traits();
   }
   HeadContext natural() const { return traits.causal ? causal() : HeadContext{}; }
@@ -202,7 +202,7 @@ TEST_CASE("evaluation is deterministic, dropout a function of the counter", "[la
   for_every_kind([](const Subject& s) {
     auto shape = s.shape;
     shape.dropout = 0.3;
-    auto heads = build(s.kind, shape);
+    auto heads = make_layer(s.kind, shape);
     const auto x = random({B, T, 20});
     REQUIRE(difference(heads->forward(x, s.natural()).y, heads->forward(x, s.natural()).y) == 0);
     heads->train();

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "core/named_tensors.h"
+#include "headlab_build.h"
 #include "core/patterns.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
@@ -93,7 +94,7 @@ Inputs pointing_head(int64_t T, const std::function<int64_t(int64_t)>& target) {
 
 std::filesystem::path shared_folder() {
   const char* set = std::getenv("HEADLAB_SHARED");
-  return set ? set : std::filesystem::path(HEADLAB_SOURCE_DIR) / ".." / "shared";
+  return set ? set : std::filesystem::path(build::kSourceDir) / ".." / "shared";
 }
 
 }  // namespace
@@ -236,7 +237,7 @@ TEST_CASE("sampled rows estimate the divergence of all rows", "[statistics]") {
 }
 
 TEST_CASE("pruned heads are NaN and keep their place", "[statistics]") {
-  auto heads = build("mha", small_shape());
+  auto heads = make_layer("mha", small_shape());
   heads->mask_heads({1, 2});
   auto sliced = heads->slice();
   const auto x = random({2, 7, 20});
