@@ -1,0 +1,61 @@
+# The test programs. Every tests/test_*.cpp lands in one of four; each test case becomes one ctest.
+include(Catch)
+
+set(plain_tests config log safetensors run_files h5 progress includes)
+set(experiment_tests judge models data training tokenizers optimizer checkpoint prune sweep)
+set(command_tests command_line)  # drives the built program, links none of it
+
+file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)
+foreach(source IN LISTS test_sources)
+  cmake_path(GET source STEM stem)
+  string(REGEX REPLACE "^test_" "" subject "${stem}")
+  if(subject IN_LIST plain_tests)
+    list(APPEND test_plain ${source})
+  elseif(subject IN_LIST experiment_tests)
+    list(APPEND test_experiments ${source})
+  elseif(subject IN_LIST command_tests)
+    list(APPEND test_command_line ${source})
+  else()
+    list(APPEND test_heads ${source})
+  endif()
+endforeach()
+
+# A name that Catch misreads finds no test, which Catch 2 counts as success unless told otherwise.
+if(Catch2_VERSION VERSION_LESS 3)
+  set(no_tests_fail --warn NoTests)
+endif()
+
+# headlab_test(name libraries...): a program of the sources in the list `name`, when it has any.
+function(headlab_test name)
+  if(NOT ${name})
+    return()
+  endif()
+  add_executable(${name} ${${name}})
+  target_link_libraries(${name} PRIVATE headlab_test_main headlab_plain Catch2::Catch2 ${ARGN})
+  if("headlab_core" IN_LIST ARGN)
+    headlab_torch_target(${name})
+  endif()
+  catch_discover_tests(${name} TEST_PREFIX "${name}:" EXTRA_ARGS ${no_tests_fail}
+    PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT 600)
+endfunction()
+
+add_library(headlab_test_main OBJECT tests/main.cpp)
+target_link_libraries(headlab_test_main PUBLIC Catch2::Catch2)
+
+headlab_test(test_plain)
+headlab_test(test_heads headlab_variants headlab_experiments headlab_core)
+if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
+  headlab_test(test_experiments headlab_variants headlab_experiments headlab_core)
+  headlab_test(test_command_line)
+endif()
+if(TARGET test_command_line AND TARGET headlab)
+  target_compile_definitions(test_command_line PRIVATE "HEADLAB_EXE=\"$<TARGET_FILE:headlab>\"")
+  add_dependencies(test_command_line headlab)
+endif()
+
+# Writes a log for the notebooks' reader to be tested on (tests/test_log_reading.py).
+file(GLOB write_log CONFIGURE_DEPENDS tests/write_log.cpp)
+if(write_log)
+  add_executable(headlab_write_log ${write_log})
+  target_link_libraries(headlab_write_log PRIVATE headlab_plain)
+endif()
