@@ -2,7 +2,7 @@
 include(Catch)
 
 set(plain_tests config log safetensors run_files h5 progress includes)
-set(experiment_tests models data training tokenizers optimizer checkpoint prune sweep)
+set(experiment_tests judge models data training tokenizers optimizer checkpoint prune sweep)
 set(command_tests command_line)  # drives the built program, links none of it
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)
@@ -43,7 +43,7 @@ add_library(headlab_test_main OBJECT tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC Catch2::Catch2)
 
 headlab_test(test_plain)
-headlab_test(test_heads headlab_variants headlab_core)
+headlab_test(test_heads headlab_variants headlab_experiments headlab_core)
 if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
   headlab_test(test_experiments headlab_variants headlab_experiments headlab_core)
   headlab_test(test_command_line)

@@ -1,0 +1,155 @@
+#include "core/attend.h"
+
+#include <torch/torch.h>
+
+#include "core/heads.h"
+#include "core/probe.h"
+
+namespace headlab {
+
+Tensor split_heads(const Tensor& x, int64_t heads) {
+  const int64_t d = heads > 0 ? x.size(2) / heads : 0;
+  return x.view({x.size(0), x.size(1), heads, d}).transpose(1, 2);  // [B,H,T,d]
+}
+
+Tensor rotate(const Tensor& x, const HeadContext& ctx, const Tensor& positions) {
+  return ctx.rotary ? ctx.rotary->rotate(x, positions) : x;
+}
+
+Tensor remembered(const HeadContext& ctx, const std::string& name,
+                  const std::function<Tensor()>& compute) {
+  if (!ctx.cache) return compute();
+  if (ctx.memory.defined()) return ctx.cache->once(name, compute);
+  return ctx.cache->append(name, compute(), ctx.mask.window);
+}
+
+Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx, int64_t heads) {
+  if (ctx.kv_map.defined()) return kv.index_select(1, ctx.kv_map);  // [B,H,S,d]
+  const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
+  if (groups == heads) return kv;
+  // Query head h uses key/value head h // (H / Hkv).
+  return kv.unsqueeze(2).expand({B, groups, heads / groups, S, d}).reshape({B, heads, S, d});
+}
+
+Tensor merge_heads(const Tensor& o, const HeadContext& ctx) {
+  auto gated = o;
+  if (ctx.gates.defined()) {
+    const auto& g = ctx.gates;
+    gated = o * (g.dim() == 4 ? g : g.unsqueeze(-1)).to(o.scalar_type());  // [B,H,T,e]
+  }
+  return gated.transpose(1, 2).reshape({o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]
+}
+
+Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, int64_t first, int64_t rows,
+                    const at::Device& device) {
+  const auto options = at::TensorOptions(at::kLong).device(device);
+  Tensor allowed;
+  auto meet = [&](const Tensor& more) { allowed = allowed.defined() ? allowed & more : more; };
+  const bool one_row_at_the_end = rows == 1 && first == T - 1 && mask.window == 0;
+  if ((mask.causal && !one_row_at_the_end) || mask.window > 0) {
+    auto i = at::arange(S - T + first, S - T + first + rows, options).unsqueeze(1);  // [rows,1]
+    auto behind = i - at::arange(S, options);                                        // [rows,S]
+    if (mask.causal) meet(behind >= 0);
+    if (mask.window > 0) meet((mask.causal ? behind : behind.abs()) < mask.window);
+  }
+  if (mask.key_length.defined())
+    meet(at::arange(S, options) < mask.key_length.to(device).view({-1, 1, 1, 1}));  // [B,1,1,S]
+  if (mask.allowed.defined()) {
+    const auto& m = mask.allowed;
+    meet(m.dim() >= 2 && m.size(-2) == T ? m.narrow(-2, first, rows) : m);
+  }
+  return allowed;
+}
+
+Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale, int64_t first,
+              int64_t rows) {
+  const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
+  if (rows < 0) rows = T;
+  const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
+  auto queries = q.narrow(2, first, rows), keys = repeat_kv(k, ctx, H);
+  if (half) queries = queries.to(at::kFloat), keys = keys.to(at::kFloat);
+  auto z = at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,rows,S]
+  if (ctx.position_bias) {
+    // Row i of the bias is a window of S distances: i's keys lie at j - i = -i .. S-1-i.
+    const int64_t last_place = S - T + first + rows - 1;
+    auto table = ctx.position_bias->by_distance(-last_place, S - 1 - (S - T + first));
+    if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
+    z = z + table.unfold(1, S, 1).flip(1).to(z.scalar_type());  // [H,rows,S]
+  }
+  if (ctx.bias.defined()) {
+    const auto& b = ctx.bias;
+    z = z + (b.dim() >= 2 && b.size(-2) == T ? b.narrow(-2, first, rows) : b).to(z.scalar_type());
+  }
+  return z;
+}
+
+Tensor masked_softmax(const Tensor& z, const Tensor& allowed) {
+  if (!allowed.defined()) return at::softmax(z, -1);
+  // Hidden keys are taken out before the exponential: nothing turns NaN in a row without keys.
+  auto hidden = allowed.logical_not();
+  auto low = std::numeric_limits<float>::lowest();
+  return at::softmax(z.masked_fill(hidden, low), -1).masked_fill(hidden, 0);  // [B,H,T,S]
+}
+
+Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadContext& ctx) {
+  auto weights = dropout(a, ctx.dropout, ctx.rng, CounterRng::kAttentionDropout);
+  return at::matmul(weights.to(v.scalar_type()), repeat_kv(v, ctx, a.size(1)));  // [B,H,T,e]
+}
+
+namespace {
+
+// torch's fused attention. It wants one dense mask and knows no row without keys.
+Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
+            double scale) {
+  const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
+  auto keys = repeat_kv(k, ctx, H), values = repeat_kv(v, ctx, H);
+  const auto& m = ctx.mask;
+  const bool plain = m.window == 0 && !m.key_length.defined() && !m.allowed.defined();
+  if (plain && !ctx.bias.defined() && (!m.causal || T == S))
+    return at::scaled_dot_product_attention(q, keys, values, {}, 0, m.causal && T > 1, scale);
+  auto allowed = allowed_keys(m, T, S, 0, T, q.device());
+  Tensor seen;  // rows that may attend to something
+  if (allowed.defined() && (m.key_length.defined() || m.allowed.defined())) {
+    seen = allowed.any(-1, true);
+    allowed = allowed | seen.logical_not();
+  }
+  auto mask = allowed;
+  if (ctx.bias.defined()) {
+    mask = ctx.bias.to(q.scalar_type());
+    if (allowed.defined())
+      mask = mask.masked_fill(allowed.logical_not(), -std::numeric_limits<float>::infinity());
+  }
+  if (mask.defined()) {
+    while (mask.dim() < 4) mask = mask.unsqueeze(0);
+    mask = mask.expand({mask.size(0), mask.size(1), T, S});
+  }
+  const auto given = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+  auto out = at::scaled_dot_product_attention(q, keys, values, given, 0, false, scale);
+  return seen.defined() ? out.masked_fill(seen.logical_not(), 0) : out;
+}
+
+bool sdpa_serves(const Tensor& q, const Tensor& v, const HeadContext& ctx) {
+  const bool learned_bias = ctx.bias.defined() && ctx.bias.requires_grad();
+  return ctx.dropout == 0 && !ctx.position_bias && !learned_bias && q.size(-1) == v.size(-1) &&
+         q.size(1) > 0;
+}
+
+}  // namespace
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
+              double scale) {
+  Tensor out;
+  const bool fused = sdpa_serves(q, v, ctx);
+  TORCH_CHECK(ctx.backend != Backend::kSdpa || fused,
+              "backend sdpa: not with dropout, a bias by distance or a bias that learns");
+  if (fused && ctx.backend != Backend::kEager) {
+    out = sdpa(q, k, v, ctx, scale);
+  } else {
+    auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), 0, q.size(2), q.device());
+    out = weighted_values(masked_softmax(scores(q, k, ctx, scale), allowed), v, ctx);
+  }
+  if (ctx.probe) ctx.probe->softmax(q, k, v, out, ctx, scale);
+  return out;  // [B,H,T,e]
+}
+
+}  // namespace headlab

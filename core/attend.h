@@ -1,0 +1,66 @@
+// Masked softmax attention as free functions: what the kinds of heads share.
+//
+// B batch, T queries, S keys, H query heads, d head width, e width of a head's values. In
+// self-attention the last query stands at the last key: query i has place S - T + i.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace headlab {
+
+using at::Tensor;
+struct HeadContext;
+
+enum class Backend { kAuto, kEager, kSdpa };
+
+struct AttentionMask {
+  bool causal = false;
+  int64_t window = 0;               // 0: none; W: i-W < j <= i when causal, |i-j| < W when not
+  Tensor query_length, key_length;  // [B] int64: the rest is padding; undefined: full
+  Tensor allowed;                   // bool, broadcasts to [B,H,T,S]; true = may attend
+};
+
+// -> bool, broadcasts to [B,H,rows,S], of the queries first .. first + rows - 1 among T;
+// undefined where every key is allowed. Queries beyond their length still attend; they do not
+// count.
+Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, int64_t first, int64_t rows,
+                    const at::Device& device);
+
+Tensor split_heads(const Tensor& x, int64_t heads);  // [B,T,H*d] -> [B,H,T,d]
+
+// ctx.rotary at the given positions [T], or x itself: [B,H,T,d] -> [B,H,T,d].
+Tensor rotate(const Tensor& x, const HeadContext& ctx, const Tensor& positions);
+
+// Keys or values [B,Hkv,S,d] through ctx.cache: self-attention appends what compute() returns and
+// gets all that was kept, cross-attention computes once. Without a cache: compute().
+Tensor remembered(const HeadContext& ctx, const std::string& name,
+                  const std::function<Tensor()>& compute);
+
+Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx,
+                 int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
+
+// Applies ctx.gates and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the output projection.
+Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
+
+// scale q k^T + ctx.position_bias + ctx.bias, of queries first .. first + rows - 1 (rows < 0: all).
+// q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,rows,S], float32 for half types.
+Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale,
+              int64_t first = 0, int64_t rows = -1);
+
+// Softmax over the allowed keys (undefined: all): 0 at the others and in rows without any, where no
+// gradient passes either. z [B,H,T,S] -> [B,H,T,S].
+Tensor masked_softmax(const Tensor& z, const Tensor& allowed);
+
+// Dropout on the weights, then their sum of values: a [B,H,T,S], v [B,Hkv,S,e] -> [B,H,T,e].
+Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadContext& ctx);
+
+// The plain kinds: softmax(scores) v by the fastest exact path, feeding ctx.probe.
+// q [B,H,T,d], k [B,Hkv,S,d], v [B,Hkv,S,e] -> [B,H,T,e]. scale multiplies q k^T.
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
+              double scale);
+
+}  // namespace headlab

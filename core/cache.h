@@ -1,0 +1,37 @@
+// What one attention layer remembers between decoding steps: named tensors appended along time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+namespace headlab {
+
+using at::Tensor;
+
+class LayerCache {
+ public:
+  // Appends fresh [B,H,T,d] along time (dimension 2) and returns everything kept, newest last.
+  // `keep` > 0: entries which no later query can see are dropped, keep - 1 old ones stay (window).
+  Tensor append(const std::string& name, const Tensor& fresh, int64_t keep = 0);
+  // Computed at the first call, remembered afterwards (keys and values of a memory).
+  Tensor once(const std::string& name, const std::function<Tensor()>& compute);
+
+  int64_t length() const { return length_; }  // places seen so far, dropped ones included
+  void advance(int64_t places) { length_ += places; }
+  void clear();
+
+ private:
+  struct Entry {
+    Tensor storage;  // [B,H,capacity,d]
+    int64_t first = 0, size = 0;
+  };
+  std::map<std::string, Entry> entries_;
+  std::map<std::string, Tensor> once_;
+  int64_t length_ = 0;
+};
+
+}  // namespace headlab

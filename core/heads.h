@@ -1,0 +1,179 @@
+// The contract: a kind of attention heads is a module x -> y, registered under its name.
+//
+// B batch, T queries, S keys, D d_model, H heads as built, d head_dim, e width of a head's values.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/attend.h"
+#include "core/cache.h"
+#include "core/config.h"
+#include "core/positions.h"
+#include "core/random.h"
+
+namespace headlab {
+
+class HeadProbe;
+
+// What every kind shares, written once under `model:` and handed down.
+struct HeadShape {
+  int64_t d_model = 0, heads = 0, head_dim = 0, kv_heads = 0;
+  double dropout = 0;             // on the attention weights
+  int64_t layer = 0, layers = 1;  // where in the stack: some kinds change with depth
+};
+
+// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain);
+
+// What a kind promises. Read by tests, `describe` and forward()'s checks; no other code asks.
+struct HeadTraits {
+  bool independent = true;      // heads do not talk to each other: output gate 0 equals absence
+  bool rows_sum_to_one = true;  // weights of a row that may attend sum to 1
+  bool token_map = true;        // weights are over tokens
+  bool causal = true, decodes = true, cross = true, grouped = false, rotary = true;
+};
+
+// Everything of one call beside x. Undefined tensors and null pointers mean "none".
+struct HeadContext {
+  Tensor memory;  // [B,S,D] source of keys and values; undefined: x itself
+  AttentionMask mask;
+  const PositionBias* position_bias = nullptr;
+  Tensor bias;                     // additive, broadcasts to [B,H,T,S]
+  const Rotary* rotary = nullptr;  // rotates queries and keys
+  Tensor positions;             // [T] of the queries; default 0.. (with a cache: where it stands)
+  Tensor gates;                 // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
+  CounterRng rng;               // (seed, step, layer)
+  LayerCache* cache = nullptr;  // decoding
+  HeadProbe* probe = nullptr;   // null: nothing is observed and nothing is paid
+  Backend backend = Backend::kAuto;
+
+  // Filled by forward(), for the functions of attend.h.
+  Tensor head_ids, kv_map;  // [H] of a sliced layer: original head, its row among the kv heads
+  double dropout = 0;       // rate now: 0 in eval mode
+};
+
+enum class OverLayers { kSum, kMean };
+struct AuxLoss {
+  std::string name;
+  Tensor value;  // scalar, already weighted by the config
+  OverLayers over = OverLayers::kSum;
+};
+struct HeadOutput {
+  Tensor y;                       // [B,T,D]
+  Tensor gates = {};              // [B,T,H] or undefined
+  std::vector<AuxLoss> aux = {};  // often empty
+};
+
+// Sorts the parameters that want other treatment than the model's (own rate, no decay).
+struct ParameterGroups {
+  std::vector<Tensor> gates;        // rate train.gate_lr, no weight decay
+  std::vector<Tensor> multipliers;  // gradient ascent at train.multiplier_lr
+};
+
+// Options of a kind: a plain struct with one `visit`. check() may look at the layer's shape.
+struct HeadOptions : Block {
+  void visit(Fields&) override {}
+  virtual void check_shape(const HeadShape&, const Complain&) const {}
+};
+
+class AttentionHeads : public torch::nn::Module {
+ public:
+  explicit AttentionHeads(const HeadShape& shape);
+
+  // x [B,T,D] -> y [B,T,D]. Checks ranks, shapes, masks and traits, fills defaults, maps original
+  // head indices to this layer's, then calls compute(). Throws c10::Error naming sizes.
+  HeadOutput forward(const Tensor& x, HeadContext ctx = {});
+
+  virtual HeadTraits traits() const { return {}; }
+  const HeadShape& shape() const { return shape_; }
+
+  // The original indices: heads() of them, alive() says which are there. A sliced layer computes
+  // the rows head_ids() only; everything outside it goes on counting in original indices.
+  int64_t heads() const { return alive_.size(0); }
+  std::vector<int64_t> head_ids() const;
+  std::vector<bool> alive() const;
+
+  // alive = all but these (and but those sliced away); {} restores. Saved as buffer `alive` [H].
+  void mask_heads(const std::vector<int64_t>& heads);
+  // The alive heads only: truly smaller, same function.
+  virtual std::shared_ptr<AttentionHeads> slice() const = 0;
+  // Conversions leave the buffers of indices the integers they are.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  using torch::nn::Module::to;
+
+  virtual void parameter_groups(ParameterGroups&) {}
+  virtual void after_step() {}
+
+ protected:
+  // What slice() keeps: alive heads by original index and by row among this layer's own; the kv
+  // heads (rows) that they still need; and the new kv row of each.
+  struct Kept {
+    std::vector<int64_t> ids, rows, kv_rows, kv_map;
+  };
+  Kept kept_heads() const;
+  // A layer built with fewer heads takes over type, device, mode and indices of the one it came
+  // from.
+  void adopt_indices(const AttentionHeads& from, const Kept& kept);
+
+  // A linear layer registered under `name`.
+  torch::nn::Linear projection(const char* name, int64_t in, int64_t out, bool bias);
+
+  HeadShape shape_;
+
+ private:
+  void restore_integers();
+  virtual HeadOutput compute(const Tensor& x, const HeadContext& ctx) = 0;
+  void check(const Tensor& x, const HeadContext& ctx) const;
+  void select_own_heads(HeadContext& ctx) const;
+
+  Tensor alive_;              // [H original] uint8
+  Tensor head_ids_, kv_map_;  // undefined until sliced
+};
+
+// One registered kind.
+struct HeadKind {
+  std::string name, summary;
+  std::function<std::shared_ptr<HeadOptions>()> options;
+  std::function<std::shared_ptr<AttentionHeads>(const HeadShape&, const HeadOptions&)> make;
+};
+
+std::vector<std::string> head_names();               // sorted
+const HeadKind& head_kind(const std::string& name);  // ConfigError with the nearest name
+const KindRegistry& head_registry();                 // for `attention: {kind: ...}` in a config
+void register_heads(HeadKind kind);
+
+// Builds a layer of the kind and options in `block`; wrong options are a ConfigError with place.
+std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape);
+
+// An object of this type in a variant's file registers it: Heads(shape, Heads::Options).
+template <class Heads>
+struct RegisterHeads {
+  RegisterHeads(const char* name, const char* summary) {
+    using Options = typename Heads::Options;
+    register_heads({name, summary, [] { return std::make_shared<Options>(); },
+                    [](const HeadShape& shape, const HeadOptions& options) {
+                      return std::make_shared<Heads>(shape, dynamic_cast<const Options&>(options));
+                    }});
+  }
+};
+
+// Head-major weights: copies blocks of `width` rows (columns) of the given heads; biases whole for
+// columns.
+void copy_heads(torch::nn::Linear& to, const torch::nn::Linear& from,
+                const std::vector<int64_t>& heads, int64_t width);
+void copy_head_columns(torch::nn::Linear& to, const torch::nn::Linear& from,
+                       const std::vector<int64_t>& heads, int64_t width);
+
+// Initialisation of GPT-2: weight N(0, std), bias 0. std of the projections that write into the
+// residual stream is residual_std(layers) = 0.02 / sqrt(2 layers), of the others 0.02.
+void init_normal(torch::nn::Linear& linear, double std);
+double residual_std(int64_t layers);
+
+}  // namespace headlab

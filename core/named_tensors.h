@@ -1,0 +1,24 @@
+// Named tensors and the safetensors files that hold them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace headlab {
+
+using NamedTensors = std::map<std::string, at::Tensor>;
+
+// Every tensor of a safetensors file, copied to the CPU, and its metadata where asked for.
+// Throws DataError when the file is missing or wrong.
+NamedTensors read_tensors(const std::filesystem::path& path,
+                          std::map<std::string, std::string>* metadata = nullptr);
+
+// Writes dense tensors of any device, layout and sharing, of the dtypes that safetensors has.
+// Throws RunError where the storage refuses, c10::Error for a tensor that cannot be written.
+void write_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                   const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace headlab

@@ -1,0 +1,22 @@
+// Root-mean-square norm (Zhang & Sennrich, arXiv 1910.07467): x / sqrt(mean(x^2) + eps) * weight.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+namespace headlab {
+
+// Over the last dimension, width [width]; statistics in float32 for half types.
+class RmsNormImpl : public torch::nn::Module {
+ public:
+  RmsNormImpl(int64_t width, double eps);
+  at::Tensor forward(const at::Tensor& x);
+
+  at::Tensor weight;
+
+ private:
+  double eps_;
+};
+TORCH_MODULE(RmsNorm);
+
+}  // namespace headlab

@@ -1,0 +1,93 @@
+// What one forward pass may record of its heads: streamed statistics, and maps where asked.
+//
+// Layers report to the probe while they run; without a probe nothing is observed and nothing paid.
+// Statistics are those of statistics.md sections 1 and 2, over the rows that count, pooled over
+// every batch reported since the last reset().
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/kernels/row_stats.h"
+
+namespace headlab {
+
+using at::Tensor;
+struct HeadContext;
+
+// One statistic: its names and formula are the HDF5 variable's.
+struct Statistic {
+  const char *name, *units, *long_name, *formula;
+  bool always;   // in `log.stats: all`-less default
+  bool places;   // compares places of queries and keys: not in cross-attention
+  bool by_pair;  // (head, head2) instead of (head)
+};
+const std::vector<Statistic>& statistic_table();
+std::vector<std::string> statistic_names();     // every one that can be streamed
+std::vector<std::string> default_statistics();  // the ones that are always on
+
+// Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing
+// counted.
+struct HeadSums {
+  int64_t heads = 0;
+  std::vector<double> sums, counts;                 // [H, kRowStatistics]
+  std::vector<std::map<int32_t, int64_t>> offsets;  // [H] argmax_j a - i -> rows
+  std::vector<double> sink_examples, examples;      // [H] examples with mean first_token > 0.3; all
+  std::vector<double> js, js_counts;                // [H,H]
+  std::vector<bool> alive;                          // [H]
+
+  explicit HeadSums(int64_t heads = 0);
+};
+
+// sum / count of everything: [H] by name, js [H*H]; NaN for heads that are not alive and for what
+// was not observed.
+std::map<std::string, std::vector<double>> head_values(const HeadSums& sums);
+
+class HeadProbe {
+ public:
+  bool statistics = false;
+  bool maps = false;
+  bool divergence = true;  // js, with statistics
+  bool matches = false;    // induction and duplicate_token, with statistics
+  int64_t js_stride = 16;  // every 16th query row, from a start drawn by (seed, step, layer)
+  double sink_threshold = 0.3;
+
+  // Facts of the batch that some statistics need; undefined: those are absent.
+  Tensor tokens;   // [B,S] int64
+  Tensor classes;  // [B,S] uint8: 0 word, 1 cls, 2 sep, 3 punctuation
+
+  void reset();  // forgets sums and maps
+
+  // Called by layers. enter() by AttentionHeads::forward, the others by attend() and by kinds.
+  void enter(int64_t layer, int64_t heads, std::vector<int64_t> head_ids,
+             const std::vector<bool>& alive, const HeadContext& ctx);
+  void output_weight(const Tensor& weight);  // [D, H*e], before the layer reports its softmax
+  // A plain masked softmax: streams q [B,H,T,d], k, v [B,Hkv,S,.], out [B,H,T,e].
+  void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+               const HeadContext& ctx, double scale);
+
+  const std::map<int64_t, HeadSums>& sums() const { return sums_; }
+  std::map<std::string, std::vector<double>> values(int64_t layer) const {
+    return head_values(sums_.at(layer));
+  }
+  const std::map<int64_t, Tensor>& layer_maps() const {
+    return maps_;
+  }  // [B,H,T,S], original heads
+
+ private:
+  template <class T>
+  void stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+              const HeadContext& ctx, double scale);
+
+  std::map<int64_t, HeadSums> sums_;
+  std::map<int64_t, Tensor> maps_;
+  int64_t layer_ = 0;
+  std::vector<int64_t> head_ids_;
+  Tensor output_weight_;
+};
+
+}  // namespace headlab

@@ -1,0 +1,37 @@
+// Counter-based randomness: every draw is a function of (seed, step, layer, stream) alone, so that
+// nothing has to be saved for a resumed run to draw the same numbers.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace headlab {
+
+using at::Tensor;
+
+// Mixes a counter into an independent 64-bit word (splitmix64, Steele et al. 2014).
+uint64_t mix_bits(uint64_t x);
+
+struct CounterRng {
+  uint64_t seed = 0, step = 0;
+  int64_t layer = 0;
+
+  // What a draw is for, so that two uses at one place differ.
+  enum Stream : uint64_t {
+    kAttentionDropout = 1,
+    kResidualDropout,
+    kMlpDropout,
+    kGateNoise,
+    kRows
+  };
+
+  uint64_t bits(uint64_t stream, uint64_t index = 0) const;
+  at::Generator generator(uint64_t stream, const at::Device& device) const;
+};
+
+// Inverted dropout: kept entries times 1/(1-p). x any shape; p in [0, 1); p = 0 returns x.
+Tensor dropout(const Tensor& x, double p, const CounterRng& rng, uint64_t stream);
+
+}  // namespace headlab

@@ -1,0 +1,124 @@
+// The log of a run: an HDF5 file of schema 1.0.0, written by one thread behind a bounded queue.
+//
+// The trainer says once what will be logged (LogLayout), then hands over rows. Everything is made
+// before SWMR writing starts, so that notebooks read the file while it grows, and no committed row
+// is lost when the process is killed. No torch in here.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headlab {
+
+// A variable and what a reader must know of it. `comment` has the exact formula.
+struct LogVariable {
+  std::string name, units, long_name, comment;
+};
+
+enum class LogDims { kLayerHead, kLayerHeadHead, kLayer };  // after `step`
+
+struct LogStatistic : LogVariable {
+  LogDims dims = LogDims::kLayerHead;
+};
+
+// Attention maps of fixed probes. Layers and heads are indices in the site's grid.
+struct LogMaps {
+  int64_t probes = 0;
+  std::vector<int64_t> layers, heads;  // those kept
+  std::vector<int64_t> query, key;     // positions kept
+  // softmax, composed or none. Packed maps (2 bytes a weight, exact to 1/131068) must lie in
+  // [0, 1]; composed maps cannot be packed, and one composed layer unpacks them all.
+  std::string normalization = "softmax";
+  bool packed = true;
+  std::vector<int32_t> query_token, key_token;    // [probe, query], [probe, key]; -1: no token
+  std::vector<int32_t> query_length, key_length;  // [probe]
+};
+
+// One place where a model attends: self; or encoder_self, decoder_self, cross.
+struct LogSite {
+  std::string name;
+  int64_t layers = 0, heads = 0;  // the full grid: a layer with fewer heads masks the rest
+  std::vector<LogStatistic> statistics;
+  std::optional<LogMaps> maps;
+};
+
+struct LogLayout {
+  std::string run_id, title, source = "headlab", config_yaml, manifest_json;
+  std::string created_utc;           // 2026-01-31T12:00:00Z
+  std::vector<LogVariable> scalars;  // beside step, wall_time and tokens
+  std::vector<LogVariable> evals;    // beside step
+  std::vector<LogSite> sites;
+  std::vector<std::string> vocabulary;  // text of token i; bytes that are no UTF-8 become <0xHH>
+};
+
+struct LogOptions {
+  int64_t flush_every = 10;  // rows
+  double flush_seconds = 5;  // or this long after the oldest row that is not yet in the file
+  int64_t max_bytes = int64_t{2} << 30;  // of all maps before compression; then maps stop
+  // false: for file systems without POSIX writes (NFS). Whole chunks are written, nobody can read
+  // along, and a kill loses the rows since the last sync().
+  bool swmr = true;
+};
+
+// For who runs with `swmr: false`.
+inline constexpr const char* kNoSwmrNotice =
+    "log.swmr is false: log.h5 cannot be read while the run writes it, and a kill loses the rows "
+    "since the last checkpoint";
+
+// Bytes that one snapshot of a site's maps takes before compression, 0 without maps.
+int64_t map_bytes(const LogSite& site);
+
+enum class LogStatus { kFinished, kStopped, kFailed };
+
+// Rows are numbers by name. A name that the layout lacks is std::invalid_argument; a variable that
+// a row lacks is NaN. Steps of a group must increase. An error of the writing thread (RunError) is
+// rethrown by every later call.
+class RunLog {
+ public:
+  // Makes the log, replacing what is there. Holds `<path>.lock` while it lives: RunError names the
+  // process that has it.
+  static RunLog create(const std::filesystem::path& path, const LogLayout& layout,
+                       const LogOptions& options = {});
+  // Goes on after the checkpoint of `step`: repairs the file if its writer died, checks run_id,
+  // schema and layout, drops the rows after `step` and adds a row to /resumes. `wall_time` as in
+  // scalars().
+  static RunLog resume(const std::filesystem::path& path, const LogLayout& layout, int64_t step,
+                       double wall_time, const LogOptions& options = {});
+  RunLog(RunLog&&) noexcept;
+  RunLog& operator=(RunLog&&) = delete;
+  ~RunLog();  // a log that was not closed is closed as failed
+
+  using Values = std::map<std::string, double>;
+  using HeadValues = std::map<std::string, std::vector<double>>;
+
+  // wall_time: seconds of training since the run began. tokens: seen since then.
+  void scalars(int64_t step, double wall_time, int64_t tokens, const Values& values);
+  void eval(int64_t step, const Values& values);
+  // values: by statistic, [layer, head], [layer, head, head2] or [layer]. alive: [layer, head] of 0
+  // and 1, empty for all alive; values of heads that are not alive are stored as NaN.
+  void heads(const std::string& site, int64_t step, const HeadValues& values,
+             std::span<const uint8_t> alive = {});
+  // maps: [probe, layer, head, query, key] over what LogMaps keeps, NaN where there is no such head
+  // or position. RunError, and nothing is written, when packed weights leave [0, 1] by more than
+  // 1e-6. False: not kept, because max_bytes is reached (`skipped_from` in the log says since
+  // when).
+  bool attention(const std::string& site, int64_t step, std::span<const float> maps);
+
+  // Returns when every row so far is on the disk. Call it before a checkpoint is published, so that
+  // resume() finds every row up to the checkpoint.
+  void sync();
+  void close(LogStatus status);
+
+ private:
+  class Writer;
+  explicit RunLog(std::unique_ptr<Writer> writer);
+  std::unique_ptr<Writer> writer_;
+};
+
+}  // namespace headlab
