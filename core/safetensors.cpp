@@ -2,23 +2,17 @@
 // which lets a duplicate tensor name and a leading space pass.
 #include "core/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <stdexcept>
-#include <system_error>
 #include <utility>
 
 #include "core/errors.h"
@@ -65,8 +59,6 @@ const DtypeFacts& facts_of(Dtype dtype) {
   if (found == kDtypes.end()) throw std::invalid_argument("no such safetensors dtype");
   return *found;
 }
-
-std::string reason(int error) { return std::generic_category().message(error); }
 
 // Text of a file, in quotes and on one line of a message.
 std::string in_quotes(std::string_view text) {
@@ -314,31 +306,16 @@ std::string_view dtype_name(Dtype dtype) { return facts_of(dtype).name; }
 
 size_t dtype_size(Dtype dtype) { return facts_of(dtype).size; }
 
-SafetensorsFile::Map::Map(const std::filesystem::path& path) {
-  // Not blocking, so that opening a pipe does not wait for its writer.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) throw DataError(fmt::format("cannot be opened: {}", reason(errno)));
-  struct stat status {};
-  void* address = nullptr;
-  int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
-  const bool regular = S_ISREG(status.st_mode);
-  size = static_cast<size_t>(status.st_size);
-  if (error == 0 && regular && size > 0) {
-    address = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    if (address == MAP_FAILED) error = errno;
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : map_(path) {
+  try {
+    read(map_.data(), map_.size());
+  } catch (const DataError& error) {
+    throw DataError(path.string() + ": " + error.what());
   }
-  ::close(descriptor);
-  if (error != 0) throw DataError(fmt::format("cannot be read: {}", reason(error)));
-  if (!regular) throw DataError("is not a regular file");
-  data = static_cast<const std::byte*>(address);
 }
 
-SafetensorsFile::Map::~Map() {
-  if (data != nullptr) ::munmap(const_cast<std::byte*>(data), size);
-}
-
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) try : map_(path) {
-  const std::string_view text = header_text(map_.data, map_.size);
+void SafetensorsFile::read(const std::byte* data, size_t size) {
+  const std::string_view text = header_text(data, size);
   const json header = parse_header(text);
   std::vector<Stated> tensors;
   for (const auto& [name, stated] : header.items()) {
@@ -349,10 +326,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) try : map_(p
     }
   }
   const size_t before = kPrefixBytes + text.size();
-  entries_ = lay_out(std::move(tensors), map_.data + before, map_.size - before);
+  entries_ = lay_out(std::move(tensors), data + before, size - before);
   std::sort(entries_.begin(), entries_.end(), by_name);
-} catch (const DataError& error) {
-  throw DataError(path.string() + ": " + error.what());
 }
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {

@@ -66,6 +66,11 @@ struct LogOptions {
   bool swmr = true;
 };
 
+// For who runs with `swmr: false`.
+inline constexpr const char* kNoSwmrNotice =
+    "log.swmr is false: log.h5 cannot be read while the run writes it, and a kill loses the rows "
+    "since the last checkpoint";
+
 // Bytes that one snapshot of a site's maps takes before compression, 0 without maps.
 int64_t map_bytes(const LogSite& site);
 
