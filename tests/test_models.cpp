@@ -64,12 +64,12 @@ TEST_CASE("the decoder of nanoGPT's CPU recipe has its parameters under the name
       names.push_back(item.key());
   }
   CHECK(count == 804096);
-  CHECK(names ==
-        std::vector<std::string>{
-            "embed.token.weight", "embed.position.weight", "blocks.3.norm1.weight",
-            "blocks.3.attention.q.weight", "blocks.3.attention.k.weight",
-            "blocks.3.attention.v.weight", "blocks.3.attention.o.weight", "blocks.3.norm2.weight",
-            "blocks.3.mlp.up.weight", "blocks.3.mlp.down.weight", "norm.weight"});
+  CHECK(names == std::vector<std::string>{
+                     "embed.token.weight", "embed.position.weight", "blocks.3.norm1.weight",
+                     "blocks.3.attention.q.weight", "blocks.3.attention.k.weight",
+                     "blocks.3.attention.v.weight", "blocks.3.attention.o.weight",
+                     "blocks.3.norm2.weight", "blocks.3.mlp.up.weight", "blocks.3.mlp.down.weight",
+                     "norm.weight"});
   // 4 layers of 24 D^2 + 2 T D, and the output head.
   CHECK(model->flops_per_token() == 4 * (24 * 128 * 128 + 2 * 64 * 128) + 2 * 128 * 65);
 }
@@ -79,25 +79,27 @@ TEST_CASE("options add the parameters that they need and no others") {
       "{layers: 1, d_model: 16, heads: 4, kv_heads: 2, head_dim: 6, d_ff: 24, norm: rms, "
       "mlp: swiglu, position: relative, bias: true, tie: false}");
   std::map<std::string, std::vector<int64_t>> shapes;
-  for (const auto& item : model->named_parameters()) shapes[item.key()] = item.value().sizes().vec();
-  CHECK(shapes == std::map<std::string, std::vector<int64_t>>{
-                      {"embed.token.weight", {29, 16}},
-                      {"embed.relative.weight", {32, 4}},
-                      {"blocks.0.norm1.weight", {16}},
-                      {"blocks.0.attention.q.weight", {24, 16}},
-                      {"blocks.0.attention.k.weight", {12, 16}},
-                      {"blocks.0.attention.v.weight", {12, 16}},
-                      {"blocks.0.attention.o.weight", {16, 24}},
-                      {"blocks.0.norm2.weight", {16}},
-                      {"blocks.0.mlp.up.weight", {24, 16}},
-                      {"blocks.0.mlp.up.bias", {24}},
-                      {"blocks.0.mlp.gate.weight", {24, 16}},
-                      {"blocks.0.mlp.gate.bias", {24}},
-                      {"blocks.0.mlp.down.weight", {16, 24}},
-                      {"blocks.0.mlp.down.bias", {16}},
-                      {"norm.weight", {16}},
-                      {"head.weight", {29, 16}}});
-  const auto post = small_decoder("{layers: 1, d_model: 16, heads: 4, pre_norm: false, bias: true}");
+  for (const auto& item : model->named_parameters())
+    shapes[item.key()] = item.value().sizes().vec();
+  CHECK(shapes ==
+        std::map<std::string, std::vector<int64_t>>{{"embed.token.weight", {29, 16}},
+                                                    {"embed.relative.weight", {32, 4}},
+                                                    {"blocks.0.norm1.weight", {16}},
+                                                    {"blocks.0.attention.q.weight", {24, 16}},
+                                                    {"blocks.0.attention.k.weight", {12, 16}},
+                                                    {"blocks.0.attention.v.weight", {12, 16}},
+                                                    {"blocks.0.attention.o.weight", {16, 24}},
+                                                    {"blocks.0.norm2.weight", {16}},
+                                                    {"blocks.0.mlp.up.weight", {24, 16}},
+                                                    {"blocks.0.mlp.up.bias", {24}},
+                                                    {"blocks.0.mlp.gate.weight", {24, 16}},
+                                                    {"blocks.0.mlp.gate.bias", {24}},
+                                                    {"blocks.0.mlp.down.weight", {16, 24}},
+                                                    {"blocks.0.mlp.down.bias", {16}},
+                                                    {"norm.weight", {16}},
+                                                    {"head.weight", {29, 16}}});
+  const auto post =
+      small_decoder("{layers: 1, d_model: 16, heads: 4, pre_norm: false, bias: true}");
   const auto parameters = post->named_parameters();
   CHECK(parameters.contains("blocks.0.norm2.bias"));
   CHECK_FALSE(parameters.contains("norm.weight"));
@@ -153,8 +155,8 @@ TEST_CASE("the position kinds differ from each other and know the order of token
   std::vector<Tensor> seen;
   for (const char* position : {"none", "learned", "sinusoidal", "rope", "alibi", "relative"}) {
     INFO(position);
-    auto model = small_decoder(fmt::format(
-        "{{layers: 1, d_model: 24, heads: 4, position: {}}}", position));
+    auto model =
+        small_decoder(fmt::format("{{layers: 1, d_model: 24, heads: 4, position: {}}}", position));
     if (seen.empty()) {
       // One causal layer without positions sees a set of tokens.
       CHECK(difference(logits_of(*model, ids)[0][8], logits_of(*model, swapped)[0][8]) < 1e-12);
@@ -332,22 +334,25 @@ TEST_CASE("heads by layer: the same kind merges, another kind replaces") {
 
 TEST_CASE("what is wrong with a decoder's options is said with its place") {
   const auto both = [](const std::string& a, const std::string& b) { return a + "\n" + b; };
-  CHECK(complaint("heads: 3") ==
-        "test.yaml:1:8: heads: 3 heads do not divide d_model 128; choose a divisor or set head_dim");
+  CHECK(
+      complaint("heads: 3") ==
+      "test.yaml:1:8: heads: 3 heads do not divide d_model 128; choose a divisor or set head_dim");
   CHECK(complaint("heads: 3\nhead_dim: 8") == "");
   CHECK(complaint("kv_heads: 3") ==
         "test.yaml:1:11: kv_heads: 3 kv_heads do not divide heads 4; choose a divisor");
   CHECK(complaint("attention: {kind: fake, parts: 3}") ==
         "test.yaml:1:32: attention.parts: must divide the heads");
-  CHECK(complaint("attention_at:\n  \"1-2\": {kind: fake, parts: 3}\n  \"3\": {kind: fake, parts: 5}") ==
+  CHECK(complaint(
+            "attention_at:\n  \"1-2\": {kind: fake, parts: 3}\n  \"3\": {kind: fake, parts: 5}") ==
         both("test.yaml:2:30: attention_at.1-2.parts: must divide the heads",
              "test.yaml:3:28: attention_at.3.parts: must divide the heads"));
   CHECK(complaint("attention_at: {\"0-2\": mha, \"2\": fake}") ==
         "test.yaml:1:34: attention_at.2: overlaps \"0-2\"");
   CHECK(complaint("attention_at: {\"2-4\": mha}") ==
         "test.yaml:1:23: attention_at.2-4: there are only layers 0 to 3");
-  CHECK(complaint("attention_at: {first: mha}") ==
-        "test.yaml:1:16: attention_at.first: must be a layer (\"3\") or a range of layers (\"2-5\")");
+  CHECK(
+      complaint("attention_at: {first: mha}") ==
+      "test.yaml:1:16: attention_at.first: must be a layer (\"3\") or a range of layers (\"2-5\")");
   CHECK_THAT(complaint("attention_at: {\"3-2\": mha}"), Catch::Contains("must be a layer"));
   CHECK(complaint("attention_at: {\"0\": {bais: true}}") ==
         "test.yaml:1:22: attention_at.0.bais: unknown key; did you mean 'bias'?");
@@ -357,8 +362,9 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
   // A wrong `attention` is reported where it stands, not again for each layer that merges over it.
   CHECK(complaint("attention: {bais: true}\nattention_at: {\"0\": {bias: true}}") ==
         "test.yaml:1:13: attention.bais: unknown key; did you mean 'bias'?");
-  CHECK(complaint("position: rotary") ==
-        "test.yaml:1:11: position: must be one of learned, sinusoidal, rope, alibi, relative, none");
+  CHECK(
+      complaint("position: rotary") ==
+      "test.yaml:1:11: position: must be one of learned, sinusoidal, rope, alibi, relative, none");
   CHECK(complaint("position: {kind: rope, buckets: 8}") ==
         "test.yaml:1:24: position.buckets: unknown key; known are kind, base, layout, fraction");
   CHECK(complaint("position: {kind: relative, max_distance: 16}") ==
@@ -433,7 +439,8 @@ NamedTensors computed(Model& model, const NamedTensors& golden) {
   got["out.logits"] = logits;
   got["out.loss"] = loss;
   for (size_t l = 0; l < hidden.size(); ++l) got[fmt::format("out.hidden.{}", l)] = hidden[l];
-  for (const auto& [layer, map] : probe.layer_maps()) got[fmt::format("out.attention.{}", layer)] = map;
+  for (const auto& [layer, map] : probe.layer_maps())
+    got[fmt::format("out.attention.{}", layer)] = map;
   std::vector<Tensor> gradients;
   for (const auto& item : model.named_parameters()) {
     got["grad." + item.key()] = item.value().grad();
