@@ -12,16 +12,17 @@ Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t b
   Evaluation result;
   result.examples = data.examples(split);
   if (most_batches > 0) result.examples = std::min(result.examples, most_batches * batch);
-  auto loss = at::zeros({}, at::TensorOptions(at::kDouble).device(device)), right = loss.clone();
+  auto loss = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  auto right = loss.clone(), scored = loss.clone();
   for (int64_t first = 0; first < result.examples; first += batch) {
     const auto b = data.eval_batch(split, first, std::min(batch, result.examples - first));
     const auto targets = b.targets.to(device);
     const auto logits = model.forward(b.ids.to(device), {}).logits;  // [B,T,V]
-    const auto sum = cross_entropy_sum(logits, targets);
-    loss += sum.sum.to(at::kDouble);
+    loss += cross_entropy_sum(logits, targets).to(at::kDouble);
     right += ((logits.argmax(-1) == targets) & (targets >= 0)).sum();
-    result.tokens += sum.count;
+    scored += scored_targets(targets);
   }
+  result.tokens = static_cast<int64_t>(scored.item<double>());
   if (result.tokens > 0) {
     result.loss = loss.item<double>() / static_cast<double>(result.tokens);
     result.accuracy = right.item<double>() / static_cast<double>(result.tokens);
