@@ -15,7 +15,7 @@ struct ProgressOutput {
   std::FILE* file = stderr;
   bool terminal = false, color = false;
   int width = 80;                   // columns of the terminal
-  std::function<double()> seconds;  // a clock that never goes back
+  std::function<double()> seconds;  // a clock that never goes back; empty: the machine's
 
   // stderr as it is: a terminal unless TERM is dumb; colours unless NO_COLOR is set.
   static ProgressOutput standard();
@@ -43,16 +43,17 @@ class Progress {
  private:
   std::string line() const;
   void draw();
-  void erase();
+  void put(const std::string& text);
 
   ProgressOutput output_;
-  int64_t total_, every_, step_;
-  double started_, drawn_at_;
-  int64_t drawn_step_;
+  int64_t total_, every_, step_, drawn_step_;
+  double started_, stepped_at_, drawn_at_;  // seconds
   std::optional<double> loss_, validation_;
-  double rate_time_ = 0, rate_tokens_ = 0, rate_steps_ = 0;  // of late: see step()
-  double last_step_at_;
-  bool live_ = false, finished_ = false;
+  struct {
+    double seconds = 0, tokens = 0, steps = 0;
+  } recent_;           // sums in which the past fades
+  bool live_ = false;  // the cursor stands behind a line that will be rewritten
+  bool finished_ = false;
 };
 
 }  // namespace headlab

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "core/config.h"
-#include "experiments/run_lock.h"
 #include "experiments/run_metrics.h"
+#include "experiments/writer_lock.h"
 
 namespace headlab {
 
@@ -27,9 +27,9 @@ std::string run_state_name(RunState state);  // as status.json has it: "running"
 // status.json, beside the pid and host of a running process and the time it was written.
 struct RunStatus {
   RunState state = RunState::kRunning;
-  std::string reason;  // why it is no longer running; empty: nothing to say
-  int64_t step = 0;    // last finished update
-  Metrics metrics;     // final ones
+  std::string reason = {};  // why it is no longer running; empty: nothing to say
+  int64_t step = 0;         // last finished update
+  Metrics metrics = {};     // final ones
 };
 
 // What lies at a path where a run should go.
@@ -41,8 +41,8 @@ struct RunSight {
     kFinished
   };
   Kind kind = Kind::kAbsent;
-  std::string holder;               // of a running one: "process 123 on host"
-  std::optional<RunStatus> status;  // none where status.json is missing or damaged
+  std::string holder = {};               // of a running one: "process 123 on host"
+  std::optional<RunStatus> status = {};  // none where status.json is missing or damaged
 };
 // RunError where something else lies there. Changes nothing.
 RunSight look_at_run(const std::filesystem::path& path);
@@ -66,15 +66,15 @@ class RunDirectory {
 
   const std::filesystem::path& path() const { return path_; }
   const nlohmann::ordered_json& manifest() const { return manifest_; }
-  void running(int64_t step, const Metrics& metrics = {});  // rewrites status.json, not synced
+  void running(int64_t step, const Metrics& metrics = {});  // rewrites status.json
   // The last status (anything but kRunning), and end time and status in the manifest.
   void end(const RunStatus& status);
 
  private:
-  RunDirectory(std::filesystem::path path, RunLock lock, nlohmann::ordered_json manifest);
+  RunDirectory(std::filesystem::path path, WriterLock lock, nlohmann::ordered_json manifest);
 
   std::filesystem::path path_;
-  RunLock lock_;
+  WriterLock lock_;
   nlohmann::ordered_json manifest_;
 };
 
