@@ -153,7 +153,7 @@ std::string group_text(const Json& group) {
     }
   }
   for (const auto& [name, size] : group["axes"].items()) {
-    text += fmt::format(", {} {}", size.dump(), name);
+    text += fmt::format(", {} {}", name, size.dump());
   }
   text += "\n";
   if (group.contains("skipped_from") && !group["skipped_from"].is_null()) {

@@ -581,6 +581,10 @@ TEST_CASE("files that extend each other, or none, are errors") {
   CHECK(load("none.yaml") == "none.yaml: cannot open: No such file or directory");
   folder.write("dir/x", "");
   CHECK(load("dir") == "dir: cannot read: Is a directory");
+  CHECK(error_of([] { load_config(""); }) == ": cannot open: No such file or directory");
+  fs::create_symlink("ring", folder / "ring");
+  CHECK(load("ring") == "ring: cannot open: Too many levels of symbolic links");
+  CHECK(load(std::string(300, 'x')) == std::string(300, 'x') + ": cannot open: File name too long");
   CHECK(error_of([] { load_config("/dev/zero"); }) ==
         "/dev/zero: is larger than 1 MiB, so not a configuration");
 

@@ -19,6 +19,7 @@ using at::Tensor;
 
 enum class Split { kTrain, kValidation, kTest };
 Split split_named(const std::string& name);  // "train", "val", "test"; ConfigError otherwise
+const char* split_name(Split split);
 
 constexpr int64_t kIgnored = -100;  // a target that is not scored
 
@@ -27,7 +28,11 @@ struct Batch {
   Tensor targets;  // [B,T] int64; negative: not scored
 };
 
-// Every batch is a function of its arguments alone, so nothing of a loader has to be saved.
+Batch empty_batch(int64_t count, int64_t context);  // [count, context], contiguous, on the CPU
+
+// Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
+// may come from several threads. Wrong arguments are a c10::Error, data that turns out to be wrong
+// only when it is read a DataError.
 class DataSource {
  public:
   virtual ~DataSource() = default;
@@ -39,22 +44,35 @@ class DataSource {
   // other).
   virtual Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const = 0;
 
-  // The fixed examples of a split, for evaluation: the same in every run.
+  // The fixed examples of a split, for evaluation: the same in every run. 0 examples: the source
+  // has no such split. eval_batch takes first + count <= examples(split).
   virtual int64_t examples(Split split) const = 0;
   virtual Batch eval_batch(Split split, int64_t first, int64_t count) const = 0;
 
-  // Text of every token (UTF-8), for /vocab; classes of tokens (0 word, 1 cls, 2 sep, 3
-  // punctuation), empty where they are not known.
+  // Text of every token (UTF-8), for /vocab; classes of tokens, for the statistics. Empty where
+  // they are not known.
   virtual std::vector<std::string> token_texts() const { return {}; }
   virtual std::vector<uint8_t> token_classes() const { return {}; }
 
-  // Text <-> ids. DataError where the source has no text, or a character is not in the vocabulary.
+  // Text <-> ids, where has_text(). DataError where not, and for a character or an id that is not
+  // in the vocabulary.
+  virtual bool has_text() const { return false; }
   virtual std::vector<int64_t> encode(const std::string& text) const;
   virtual std::string decode(const std::vector<int64_t>& ids) const;
-  virtual bool has_text() const { return false; }
 
-  virtual std::vector<std::filesystem::path> files() const { return {}; }  // read, for the manifest
+  // Absolute paths of what was read, for the manifest.
+  virtual std::vector<std::filesystem::path> files() const { return {}; }
+
+ protected:
+  int64_t checked_id(int64_t id) const;  // for decode(): DataError unless in the vocabulary
 };
+
+// Classes of tokens (HeadProbe::classes).
+enum TokenClass : uint8_t { kWord, kCls, kSep, kPunctuation };
+std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts);  // "." and ","
+
+// The random word that example n of an update is made from.
+uint64_t example_bits(uint64_t seed, int64_t step, int64_t n);
 
 struct DataOptions : Block {
   int64_t context = 64;
@@ -68,11 +86,15 @@ struct DataKind {
 };
 
 void register_data(DataKind kind);
-std::vector<std::string> data_names();
-const DataKind& data_kind(const std::string& name);
-const KindRegistry& data_registry();
+std::vector<std::string> data_names();               // sorted
+const DataKind& data_kind(const std::string& name);  // ConfigError with the nearest name
+const KindRegistry& data_registry();                 // for `data: {kind: ...}` in a config
+
+// Reads what there is to read. Options that do not fit together are a ConfigError with place, also
+// in a block that no file wrote.
 std::shared_ptr<DataSource> open_data(const KindBlock& block);
 
+// An object of this type in a source's file registers it: Source(Source::Options).
 template <class Source>
 struct RegisterData {
   RegisterData(const char* name, const char* summary) {
