@@ -186,6 +186,13 @@ torch::nn::Linear AttentionHeads::projection(const char* name, int64_t in, int64
   return linear;
 }
 
+double AttentionHeads::flops(int64_t T, int64_t S, double pairs) const {
+  const double width = static_cast<double>(shape_.heads * shape_.head_dim);
+  const double kv_width = static_cast<double>(shape_.kv_heads * shape_.head_dim);
+  const double D = static_cast<double>(shape_.d_model);
+  return 4.0 * T * D * width + 4.0 * S * D * kv_width + 4.0 * pairs * width;
+}
+
 AttentionHeads::Kept AttentionHeads::kept_heads() const {
   Kept kept;
   const auto ids = head_ids();

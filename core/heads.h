@@ -110,6 +110,9 @@ class AttentionHeads : public torch::nn::Module {
 
   virtual void parameter_groups(ParameterGroups&) {}
   virtual void after_step() {}
+  // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
+  // attend (T S; causal: half of it). Here those of plain attention with its four projections.
+  virtual double flops(int64_t T, int64_t S, double pairs) const;
 
  protected:
   // What slice() keeps: alive heads by original index and by row among this layer's own; the kv

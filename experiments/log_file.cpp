@@ -62,7 +62,7 @@ void make_log(const std::filesystem::path& path, const LogLayout& layout,
 }  // namespace
 
 LogFile::LogFile(std::filesystem::path path, std::vector<LogGroup> groups,
-                 const LogOptions& options)
+                 const RunLogOptions& options)
     : path_(std::move(path)), groups_(std::move(groups)), options_(options) {}
 
 void LogFile::create(const LogLayout& layout) {

@@ -31,7 +31,7 @@ const char* word(LogStatus status) {
 
 class RunLog::Writer {
  public:
-  Writer(const std::filesystem::path& path, const LogLayout& layout, const LogOptions& options)
+  Writer(const std::filesystem::path& path, const LogLayout& layout, const RunLogOptions& options)
       : layout_(layout),
         options_(options),
         groups_(log_groups(layout)),
@@ -119,7 +119,7 @@ class RunLog::Writer {
 
  private:
   const LogLayout layout_;
-  const LogOptions options_;
+  const RunLogOptions options_;
   const std::vector<LogGroup> groups_;
   std::vector<LogRowShape> shapes_;
   std::vector<std::optional<int64_t>> last_steps_;
@@ -145,14 +145,14 @@ RunLog::~RunLog() {
 }
 
 RunLog RunLog::create(const std::filesystem::path& path, const LogLayout& layout,
-                      const LogOptions& options) {
+                      const RunLogOptions& options) {
   auto writer = std::make_unique<Writer>(path, layout, options);
   writer->call([&](LogFile& file) { file.create(layout); });
   return RunLog(std::move(writer));
 }
 
 RunLog RunLog::resume(const std::filesystem::path& path, const LogLayout& layout, int64_t step,
-                      double wall_time, const LogOptions& options) {
+                      double wall_time, const RunLogOptions& options) {
   auto writer = std::make_unique<Writer>(path, layout, options);
   writer->call([&](LogFile& file) { file.resume(layout, step, wall_time); });
   writer->take_up();
