@@ -3,8 +3,6 @@
 #include <torch/torch.h>
 #include <torch/version.h>
 
-#include <iostream>
-
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
@@ -115,7 +113,7 @@ int run(const Options& o) {
     checkpoint = checkpoint_of(o, path);
     if (!checkpoint) return RunDirectory::replace(path, yaml, manifest);
     fmt::print(stderr, "headlab: goes on from step {}\n", checkpoint->step);
-    return RunDirectory::resume(path, continue_manifest_of(path, manifest));
+    return RunDirectory::resume(path, manifest);
   }();
   try {
     const auto outcome = train(experiment, model, *data, device, directory, checkpoint);
