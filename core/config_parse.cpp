@@ -168,14 +168,13 @@ class NodeBuilder : public YAML::EventHandler {
   void take_key(const ConfigNode& node, bool plain) {
     Frame& frame = stack_.back();
     frame.has_key = true;
-    frame.key = node.text;
+    const bool word = node.kind == ConfigNode::Kind::kScalar;
+    frame.key = word && node.text.size() <= kMaxKey ? node.text : std::string(1, '?');
     frame.key_line = node.place.line, frame.key_column = node.place.column;
     frame.key_valid = false;
-    if (node.kind != ConfigNode::Kind::kScalar) {
-      frame.key = "?";
+    if (!word) {
       complain(node.place, "a key must be a word");
     } else if (node.text.size() > kMaxKey) {
-      frame.key = "?";
       complain(node.place, fmt::format("a key may have at most {} bytes", kMaxKey));
     } else if (plain && node.text == "<<") {
       complain(node.place, "merge keys (<<) are not supported; write the keys out");

@@ -51,8 +51,8 @@ bool is_plain(const ConfigNode& node) {
 // 010 is 8 to some readers and 10 to others.
 bool has_leading_zero(const std::string& text) {
   const size_t start = text.starts_with('-') ? 1 : 0;
-  return text.size() > start + 1 && text[start] == '0' && text[start + 1] != '.' &&
-         text[start + 1] != 'e' && text[start + 1] != 'E';
+  return text.size() > start + 1 && text[start] == '0' && text[start + 1] >= '0' &&
+         text[start + 1] <= '9';
 }
 
 std::string lower(std::string text) {

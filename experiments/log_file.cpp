@@ -104,7 +104,7 @@ void LogFile::resume(const LogLayout& layout, int64_t step, double wall_time) {
 }
 
 // Readers hold HDF5's own lock, and a run must not stop because someone looks at its log; other
-// writers are kept out by the LogLock.
+// writers are kept out by the WriterLock.
 void LogFile::open() {
   if (!file_) file_ = H5File::edit_unlocked(path_);
   const H5Group root = file_->root();

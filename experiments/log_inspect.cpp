@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "experiments/log_lock.h"
 #include "experiments/log_records.h"
 #include "experiments/log_tools.h"
+#include "experiments/writer_lock.h"
 
 namespace headlab {
 namespace {
@@ -169,7 +169,7 @@ std::string group_text(const Json& group) {
 Json inspect_log(const std::filesystem::path& path) {
   const H5FileFlags flags = h5_file_flags(path);
   if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
-  const std::optional<std::string> writer = LogLock::holder(path);
+  const std::optional<std::string> writer = WriterLock::holder(path);
   const H5File file = open_log(path, flags, writer);
   const H5Group root = file.root();
   require_log_schema(root);

@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "experiments/log_lock.h"
 #include "experiments/log_records.h"
 #include "experiments/log_schema.h"
+#include "experiments/writer_lock.h"
 
 namespace headlab {
 std::filesystem::path find_log(const std::filesystem::path& file_or_run) {
@@ -72,7 +72,7 @@ LogRepair repair_held_log(const std::filesystem::path& path) {
 }
 
 LogRepair repair_log(const std::filesystem::path& path) {
-  const LogLock lock(path);
+  const WriterLock lock(path);
   return repair_held_log(path);
 }
 

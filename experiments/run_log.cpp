@@ -6,9 +6,9 @@
 #include <stdexcept>
 
 #include "experiments/log_file.h"
-#include "experiments/log_lock.h"
 #include "experiments/log_row.h"
 #include "experiments/task_thread.h"
+#include "experiments/writer_lock.h"
 
 namespace headlab {
 namespace {
@@ -127,7 +127,7 @@ class RunLog::Writer {
   int64_t map_bytes_ = 0;
   bool maps_stopped_ = false, closed_ = false;
   std::vector<size_t> said_;  // groups whose skipped_from has been written
-  LogLock lock_;
+  WriterLock lock_;
   LogFile file_;
   TaskThread thread_;  // the last: it uses the others
 };

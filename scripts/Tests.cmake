@@ -1,7 +1,8 @@
 # The test programs. Every tests/test_*.cpp lands in one of four; each test case becomes one ctest.
 include(Catch)
 
-set(plain_tests config log safetensors run_files h5 progress includes)
+set(plain_tests config config_files config_text config_writing log safetensors run_files h5 progress
+    includes)
 set(experiment_tests judge models data training tokenizers optimizer checkpoint prune sweep)
 set(command_tests command_line)  # drives the built program, links none of it
 

@@ -10,7 +10,8 @@ class Copy : public SyntheticSource {
   struct Options : SyntheticOptions {
     void check(const Complain& complain) const override {
       if (context % 2 != 0)
-        complain("context", "must be even: a string, the separator, the string less its last one");
+        complain("context",
+                 "must be even: a string, the separator, all but the last of the string again");
     }
   };
 

@@ -97,9 +97,9 @@ const KindRegistry& data_registry() {
 
 std::shared_ptr<DataSource> open_data(const KindBlock& block) {
   Problems problems;
+  const std::string within = block.path().empty() ? "" : block.path() + ".";
   block.options().check([&](const std::string& field, const std::string& what) {
-    problems.add(block.place(field), field.empty() ? block.path() : block.path() + "." + field,
-                 what);
+    problems.add(block.place(field), within + field, what);
   });
   problems.raise();
   return data_kind(block.kind()).open(block.as<DataOptions>());
