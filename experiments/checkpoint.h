@@ -23,7 +23,9 @@ struct LocatedRun;
 struct Checkpoint {
   int64_t step = 0;
   NamedTensors model, optimizer;
-  nlohmann::json trainer;  // the caller's: tokens, wall_s, RNG words, early stopping, ...
+  // The caller's: tokens, wall_s, RNG words, early stopping, ... JSON has no NaN and no infinity:
+  // see metric_json.
+  nlohmann::json trainer;
 };
 
 struct RetentionOptions {
@@ -42,8 +44,8 @@ void save_checkpoint(const std::filesystem::path& run, const Checkpoint& checkpo
 // whose bytes are not those that were written.
 Checkpoint load_checkpoint(const std::filesystem::path& directory);
 
-// The newest checkpoint that is whole; none when the run has none at all. `warning` gets one line a
-// newer one that is damaged (or stays as it is). RunError when all are damaged.
+// The newest checkpoint that is whole; none when the run has none at all. `warning` names newer
+// ones that are damaged, and stays as it is where there are none. RunError when all are damaged.
 std::optional<Checkpoint> load_latest(const std::filesystem::path& run,
                                       std::string* warning = nullptr);
 

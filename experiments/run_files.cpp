@@ -126,7 +126,11 @@ void remove_temporaries(const fs::path& directory) {
 class MadeDirectories {
  public:
   void make(const fs::path& path) {
-    if (path.empty() || fs::is_directory(path)) return;
+    const fs::file_status there = fs::status(path);
+    if (path.empty() || fs::is_directory(there)) return;
+    if (fs::exists(there)) {
+      throw fs::filesystem_error("", path, std::make_error_code(std::errc::not_a_directory));
+    }
     make(path.parent_path());
     if (fs::create_directory(path)) made_.push_back(path);
   }

@@ -13,12 +13,12 @@ std::string utc_now();  // 2026-01-31T12:00:00Z
 
 // What only the caller knows.
 struct ManifestFacts {
-  std::string torch;              // version
-  std::string cuda;               // version; empty: runs without
-  std::vector<std::string> gpus;  // names
+  std::string torch = {};              // version
+  std::string cuda = {};               // version; empty: runs without
+  std::vector<std::string> gpus = {};  // names
   int64_t threads = 0, seed = 0;
-  std::vector<std::filesystem::path> data_files;
-  std::vector<std::string> argv;
+  std::vector<std::filesystem::path> data_files = {};
+  std::vector<std::string> argv = {};
 };
 
 // git (commit, dirty; null outside a checkout), versions, cpu, gpus, threads, seeds, data (path,
