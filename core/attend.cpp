@@ -123,7 +123,8 @@ Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext
     while (mask.dim() < 4) mask = mask.unsqueeze(0);
     mask = mask.expand({mask.size(0), mask.size(1), T, S});
   }
-  auto out = at::scaled_dot_product_attention(q, keys, values, mask, 0, false, scale);
+  const auto given = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+  auto out = at::scaled_dot_product_attention(q, keys, values, given, 0, false, scale);
   return seen.defined() ? out.masked_fill(seen.logical_not(), 0) : out;
 }
 

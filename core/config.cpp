@@ -55,17 +55,20 @@ std::string read_text(const fs::path& file, const Refuse& refuse) {
 // `shown` names the file in messages; `chain` holds the files that led here.
 ConfigNode load_file(const fs::path& file, const std::string& shown, std::vector<fs::path> chain,
                      const Refuse& refuse) {
-  const fs::path self = fs::weakly_canonical(file);
+  std::error_code unreachable;  // then opening says why
+  const fs::path self = fs::weakly_canonical(file, unreachable);
   if (std::find(chain.begin(), chain.end(), self) != chain.end()) {
     std::string circle;
     for (const fs::path& link : chain) circle += link.filename().string() + " -> ";
     refuse("extends itself: " + circle + self.filename().string());
   }
   chain.push_back(self);
-  if (chain.size() > kMaxParents) refuse(fmt::format("more than {} files extend", kMaxParents));
+  if (chain.size() > kMaxParents)
+    refuse(fmt::format("more than {} files extend each other", kMaxParents));
 
+  const std::string text = read_text(file, refuse);
   const fs::path directory = fs::absolute(file).parent_path();
-  ConfigNode node = parse_config(read_text(file, refuse), shown, directory);
+  ConfigNode node = parse_config(text, shown, directory);
   const auto extends = std::find_if(node.entries.begin(), node.entries.end(),
                                     [](const auto& entry) { return entry.first == "extends"; });
   if (extends == node.entries.end()) return node;
@@ -138,6 +141,8 @@ void add_override(ConfigNode& tree, const ConfigNode& config, const std::string&
 }
 
 }  // namespace
+
+ConfigNode::ConfigNode() = default;
 
 ConfigNode ConfigNode::scalar(std::string text, bool quoted) {
   ConfigNode node;

@@ -45,6 +45,7 @@ struct ConfigNode {
   Place place;
   int key_line = 0, key_column = 0;  // where its key stands, in a mapping
 
+  ConfigNode();  // an empty mapping. Not inline: clang needs std::pair complete first
   static ConfigNode scalar(std::string text, bool quoted = false);
   const ConfigNode* find(std::string_view key) const;  // null when absent or not a mapping
   ConfigNode* find(std::string_view key);
@@ -181,7 +182,8 @@ class KindBlock : public CustomField {
 };
 
 // Text -> node. Rejects duplicate keys, anchors, aliases, merge keys, tags, several documents and
-// nesting over 64, each with its place. `base` is where relative paths start. JSON is read as YAML.
+// nesting over 64, each with its place. `base` is where relative paths start. JSON is read as YAML
+// (except that yaml-cpp refuses pairs of \u escapes beyond the basic plane).
 // At most 1 MiB and 100,000 values; an empty text is an empty mapping, any other must be a mapping.
 ConfigNode parse_config(const std::string& text, const std::string& file,
                         const std::filesystem::path& base = {});

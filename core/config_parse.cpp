@@ -46,6 +46,7 @@ class NodeBuilder : public YAML::EventHandler {
   NodeBuilder(std::string text, Place origin, std::string path)
       : text_(std::move(text)), origin_(std::move(origin)), root_path_(std::move(path)) {
     root_.kind = ConfigNode::Kind::kNull;
+    root_.place = origin_;
   }
 
   ConfigNode build() {
@@ -59,7 +60,7 @@ class NodeBuilder : public YAML::EventHandler {
       while (parser.HandleNextDocument(*this)) {
       }
     } catch (const YAML::Exception& error) {
-      problems_.add(place(error.mark), root_path_, syntax_message(error));
+      take_syntax_error(error);
     }
     problems_.raise();
     return std::move(root_);
@@ -117,14 +118,24 @@ class NodeBuilder : public YAML::EventHandler {
     return result;
   }
 
-  std::string syntax_message(const YAML::Exception& error) const {
-    std::string message = error.msg;
-    if (error.mark.is_null()) return message;
-    const size_t at = std::min(static_cast<size_t>(error.mark.pos), text_.size());
-    const size_t start = at - std::min<size_t>(at, error.mark.column);
-    const size_t word = std::min(text_.find_first_not_of(" \t", start), text_.size());
-    const bool tab = text_.substr(start, word - start).find('\t') != std::string::npos;
-    return tab ? message + "; indent with spaces, not with tabs" : message;
+  void take_syntax_error(const YAML::Exception& error) {
+    // yaml-cpp misses a closing bracket at the end of the text; the user looks where it opens.
+    if (!stack_.empty() && (error.msg == YAML::ErrorMsg::END_OF_SEQ_FLOW ||
+                            error.msg == YAML::ErrorMsg::END_OF_MAP_FLOW)) {
+      const Place opened = stack_.back().node.place;
+      stack_.pop_back();
+      return complain(opened, "the bracket is not closed");
+    }
+    const std::string indent = error.mark.is_null() ? "" : indentation(error.mark);
+    const bool tab = indent.find('\t') != std::string::npos;
+    complain(place(error.mark), error.msg + (tab ? "; indent with spaces, not with tabs" : ""));
+  }
+
+  std::string indentation(const YAML::Mark& mark) const {
+    const size_t at = std::min(static_cast<size_t>(mark.pos), text_.size());
+    const size_t start = at - std::min<size_t>(at, mark.column);
+    return text_.substr(start,
+                        std::min(text_.find_first_not_of(" \t", start), text_.size()) - start);
   }
 
   std::string path() const {
@@ -157,14 +168,13 @@ class NodeBuilder : public YAML::EventHandler {
   void take_key(const ConfigNode& node, bool plain) {
     Frame& frame = stack_.back();
     frame.has_key = true;
-    frame.key = node.text;
+    const bool word = node.kind == ConfigNode::Kind::kScalar;
+    frame.key = word && node.text.size() <= kMaxKey ? node.text : std::string(1, '?');
     frame.key_line = node.place.line, frame.key_column = node.place.column;
     frame.key_valid = false;
-    if (node.kind != ConfigNode::Kind::kScalar) {
-      frame.key = "?";
+    if (!word) {
       complain(node.place, "a key must be a word");
     } else if (node.text.size() > kMaxKey) {
-      frame.key = "?";
       complain(node.place, fmt::format("a key may have at most {} bytes", kMaxKey));
     } else if (plain && node.text == "<<") {
       complain(node.place, "merge keys (<<) are not supported; write the keys out");
@@ -195,6 +205,17 @@ class NodeBuilder : public YAML::EventHandler {
     if (!frame.key_valid) return;
     node.key_line = frame.key_line, node.key_column = frame.key_column;
     frame.node.entries.emplace_back(frame.key, std::move(node));
+  }
+
+  // yaml-cpp gives a value that is not written the place of whatever follows.
+  Place null_place(const YAML::Mark& mark) const {
+    Place result = place(mark);
+    if (stack_.empty() || !stack_.back().has_key) return result;
+    const Frame& frame = stack_.back();
+    if (result.line != frame.key_line || result.column < frame.key_column) {
+      result.line = frame.key_line, result.column = frame.key_column;
+    }
+    return result;
   }
 
   void open(ConfigNode::Kind kind, const YAML::Mark& mark, const std::string& tag,
@@ -243,7 +264,7 @@ class NodeBuilder : public YAML::EventHandler {
     reject_extras(mark, "", anchor);
     ConfigNode node;
     node.kind = ConfigNode::Kind::kNull;
-    node.place = place(mark);
+    node.place = null_place(mark);
     take(std::move(node));
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {

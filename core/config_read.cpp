@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <numeric>
@@ -50,7 +51,8 @@ bool is_plain(const ConfigNode& node) {
 // 010 is 8 to some readers and 10 to others.
 bool has_leading_zero(const std::string& text) {
   const size_t start = text.starts_with('-') ? 1 : 0;
-  return text.size() > start + 1 && text[start] == '0' && std::isdigit(text[start + 1]);
+  return text.size() > start + 1 && text[start] == '0' && text[start + 1] >= '0' &&
+         text[start + 1] <= '9';
 }
 
 std::string lower(std::string text) {
@@ -207,7 +209,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   size_t least = 0;
   for (const std::string& name : names) {
     // A third of the letters may be wrong, one always, but never all.
-    const auto [shorter, longer] = std::minmax(word.size(), name.size());
+    const auto [shorter, longer] = std::minmax({word.size(), name.size()});
     const size_t most = std::max<size_t>(1, longer / 3);
     if (longer - shorter > most) continue;
     const size_t wrong = distance(lower(word), lower(name));
@@ -268,7 +270,8 @@ bool read_value(double& value, const ConfigNode& node, const std::string& path, 
   if (has_leading_zero(node.text)) {
     return refuse(node, path, problems, "a number without leading zeros");
   }
-  if (error != std::errc{}) return refuse(node, path, problems, "in the range of a double");
+  if (error != std::errc{})
+    return refuse(node, path, problems, "a number in the range of a double");
   if (!within(read, node, path, problems, limits)) return false;
   value = read;
   return true;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -16,23 +17,6 @@ constexpr size_t kWidth = 90;  // a mapping of scalars that fits is written in f
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_alnum(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-
-// Would a YAML reader take the plain text for a number, a bool or null? Generous, so that others
-// (YAML 1.1 knows `yes`, `0o17`, `1:30`, dates) read our files as we do.
-bool reads_as_other(const std::string& text) {
-  std::string lower = text;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const char* word : {"", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n",
-                           ".inf", "-.inf", "+.inf", ".nan"}) {
-    if (lower == word) return true;
-  }
-  const size_t start = text[0] == '-' || text[0] == '+' ? 1 : 0;
-  const size_t digit = text[start] == '.' ? start + 1 : start;
-  if (digit >= text.size() || !is_digit(text[digit]) || text.back() == ':') return false;
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return is_alnum(c) || c == '.' || c == '+' || c == '-' || c == ':';
-  });
 }
 
 // Characters that YAML takes for line breaks, byte order marks or controls: C1, U+2028, U+2029,
@@ -67,6 +51,22 @@ bool plain_safe(const std::string& text) {
     if (!inner) return false;
   }
   return true;
+}
+
+// Would a YAML reader take the plain text for a number, a bool or null? Generous, so that others
+// (YAML 1.1 knows `yes`, `0o17`, `1:30`, dates) read our files as we do. Only of plain_safe text,
+// as the other is quoted anyway.
+bool reads_as_other(const std::string& text) {
+  std::string lower = text;
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const char* word : {"", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n",
+                           ".inf", "-.inf", "+.inf", ".nan"}) {
+    if (lower == word) return true;
+  }
+  const size_t start = text[0] == '-' || text[0] == '+' ? 1 : 0;
+  const size_t digit = text[start] == '.' ? start + 1 : start;
+  return digit < text.size() && is_digit(text[digit]) && plain_safe(text) &&
+         text.find_first_of("/=() ") == std::string::npos;
 }
 
 std::string quote(const std::string& text) {

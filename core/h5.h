@@ -97,10 +97,10 @@ class H5Node {
 // How a dataset is made.
 struct H5Layout {
   H5Type type = H5Type::kF32;
-  H5Extent extent;             // of the start; empty: a scalar
-  H5Extent chunk;              // given: chunked, and axis 0 grows; empty: contiguous and fixed
-  bool compressed = false;     // gzip 1 + shuffle + fletcher32
-  std::optional<double> fill;  // the value of what was never written; default 0
+  H5Extent extent = {};             // of the start; empty: a scalar
+  H5Extent chunk = {};              // given: chunked, and axis 0 grows; empty: contiguous and fixed
+  bool compressed = false;          // gzip 1 + shuffle + fletcher32
+  std::optional<double> fill = {};  // the value of what was never written; default 0
 };
 
 class H5Dataset : public H5Node {

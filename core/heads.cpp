@@ -158,14 +158,39 @@ void AttentionHeads::adopt_indices(const AttentionHeads& from, const Kept& kept)
   kv_map_ = register_buffer("kv_map", at::tensor(kept.kv_map, at::kLong));
   mask_heads({});
   train(from.is_training());
-  for (const auto& p : from.parameters()) {  // buffers keep their integer types
-    to(p.device(), p.scalar_type());
-    break;
-  }
+  const auto like = from.parameters().front();
+  to(like.device(), like.scalar_type());
+}
+
+void AttentionHeads::restore_integers() {
+  alive_.set_data(alive_.to(at::kByte));
+  for (auto* indices : {&head_ids_, &kv_map_})
+    if (indices->defined()) indices->set_data(indices->to(at::kLong));
+}
+
+void AttentionHeads::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  Module::to(device, dtype, non_blocking);
+  restore_integers();
+}
+
+void AttentionHeads::to(torch::Dtype dtype, bool non_blocking) {
+  Module::to(dtype, non_blocking);
+  restore_integers();
 }
 
 torch::nn::Linear AttentionHeads::projection(const char* name, int64_t in, int64_t out, bool bias) {
-  return register_module(name, torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias)));
+  // torch cannot initialise a layer without inputs, which a layer that lost all its heads has.
+  auto options = torch::nn::LinearOptions(std::max<int64_t>(in, 1), out).bias(bias);
+  auto linear = register_module(name, torch::nn::Linear(options));
+  if (in == 0) linear->weight.set_data(at::empty({out, 0}));
+  return linear;
+}
+
+double AttentionHeads::flops(int64_t T, int64_t S, double pairs) const {
+  const double width = static_cast<double>(shape_.heads * shape_.head_dim);
+  const double kv_width = static_cast<double>(shape_.kv_heads * shape_.head_dim);
+  const double D = static_cast<double>(shape_.d_model);
+  return 4.0 * T * D * width + 4.0 * S * D * kv_width + 4.0 * pairs * width;
 }
 
 AttentionHeads::Kept AttentionHeads::kept_heads() const {

@@ -103,8 +103,16 @@ class AttentionHeads : public torch::nn::Module {
   void mask_heads(const std::vector<int64_t>& heads);
   // The alive heads only: truly smaller, same function.
   virtual std::shared_ptr<AttentionHeads> slice() const = 0;
+  // Conversions leave the buffers of indices the integers they are.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  using torch::nn::Module::to;
+
   virtual void parameter_groups(ParameterGroups&) {}
   virtual void after_step() {}
+  // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
+  // attend (T S; causal: half of it). Here those of plain attention with its four projections.
+  virtual double flops(int64_t T, int64_t S, double pairs) const;
 
  protected:
   // What slice() keeps: alive heads by original index and by row among this layer's own; the kv
@@ -123,6 +131,7 @@ class AttentionHeads : public torch::nn::Module {
   HeadShape shape_;
 
  private:
+  void restore_integers();
   virtual HeadOutput compute(const Tensor& x, const HeadContext& ctx) = 0;
   void check(const Tensor& x, const HeadContext& ctx) const;
   void select_own_heads(HeadContext& ctx) const;

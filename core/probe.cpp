@@ -222,8 +222,12 @@ void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const 
   Held held;
   auto p = describe_rows<T>(q, k, ctx, scale, held);
   describe_values<T>(p, v, out, output_weight_, held);
-  Tensor token_ids, token_classes;
-  if (tokens.defined() && !p.cross) p.tokens = held.operator()<int64_t>(tokens.contiguous());
+  if (tokens.defined() && !p.cross) {
+    const auto ids = tokens.to(at::kCPU).contiguous();
+    p.tokens = held.operator()<int64_t>(ids);
+    if (class_of_token.defined())
+      p.classes = held.operator()<uint8_t>(class_of_token.index({ids}).contiguous());
+  }
   if (classes.defined()) p.classes = held.operator()<uint8_t>(classes.contiguous());
   p.matches = matches;
   if (p.value_norm) {

@@ -59,6 +59,7 @@ class HeadProbe {
   // Facts of the batch that some statistics need; undefined: those are absent.
   Tensor tokens;   // [B,S] int64
   Tensor classes;  // [B,S] uint8: 0 word, 1 cls, 2 sep, 3 punctuation
+  Tensor class_of_token;  // [V] uint8: gives the classes where only tokens are known
 
   void reset();  // forgets sums and maps
 

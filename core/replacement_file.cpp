@@ -15,6 +15,15 @@
 
 namespace headlab {
 
+namespace {
+
+[[noreturn]] void fail_with(const std::filesystem::path& path, int error) {
+  const std::string reason = std::generic_category().message(error);
+  throw RunError(fmt::format("{}: cannot be written: {}", path.string(), reason));
+}
+
+}  // namespace
+
 ReplacementFile::ReplacementFile(const std::filesystem::path& path) : path_(path) {
   static std::atomic<uint64_t> counter = 0;
   do {  // a name may be left over from a killed process
@@ -45,24 +54,24 @@ void ReplacementFile::commit() {
   if (::close(std::exchange(descriptor_, -1)) != 0) fail();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail();
   committed_ = true;
-  sync_directory();
+  sync_directory(path_.parent_path());  // else the rename may be undone by a crash
 }
 
-// The rename itself reaches the disk with the directory.
-void ReplacementFile::sync_directory() const {
-  const std::filesystem::path directory = path_.has_parent_path() ? path_.parent_path() : ".";
-  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail();
-  const int result = ::fsync(descriptor);
-  const int error = errno;
+void ReplacementFile::fail() const { fail_with(path_, errno); }
+
+void replace_file(const std::filesystem::path& path, std::string_view bytes) {
+  ReplacementFile file(path);
+  file.write(bytes.data(), bytes.size());
+  file.commit();
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory.empty() ? "." : directory;
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_with(path, errno);
+  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  errno = error;
-  if (result != 0) fail();
-}
-
-void ReplacementFile::fail() const {
-  const std::string reason = std::generic_category().message(errno);
-  throw RunError(fmt::format("{}: cannot be written: {}", path_.string(), reason));
+  if (error != 0) fail_with(path, error);
 }
 
 }  // namespace headlab

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <string_view>
 
 namespace headlab {
 
@@ -20,12 +21,18 @@ class ReplacementFile {
   void commit();  // once, after the last write
 
  private:
-  void sync_directory() const;
   [[noreturn]] void fail() const;  // with errno
 
   std::filesystem::path path_, temporary_;
   int descriptor_ = -1;
   bool committed_ = false;
 };
+
+// Puts `bytes` in the place of a file's content by a ReplacementFile.
+void replace_file(const std::filesystem::path& path, std::string_view bytes);
+
+// Returns when names made, changed or removed in a directory ("" = ".") have reached the disk.
+// RunError as above.
+void sync_directory(const std::filesystem::path& directory);
 
 }  // namespace headlab

@@ -18,7 +18,8 @@ struct EarlyStopOptions : Block {
 };
 
 struct TrainOptions : Block {
-  int64_t steps = 2000, batch = 12, accumulate = 1;
+  int64_t steps = 2000;
+  int64_t batch = 12, accumulate = 1;  // an update's examples, and its micro-batches
   double lr = 1e-3;
   std::optional<double> min_lr;
   int64_t warmup = 100;
@@ -27,7 +28,7 @@ struct TrainOptions : Block {
   std::string optimizer = "adamw";
   std::vector<double> betas{0.9, 0.99};
   double eps = 1e-8, weight_decay = 0.1, clip = 1, label_smoothing = 0;
-  double gate_lr = 0.1;
+  double gate_lr = 0.1, multiplier_lr = 0.01;
   std::string precision = "auto";
   int64_t eval_every = 250, eval_batches = 20, eval_batch = 64;
   EarlyStopOptions early_stop;

@@ -73,4 +73,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace headlab
 
-int main(int argc, char** argv) { return headlab::run(argc, argv); }
+int main(int argc, char** argv) {
+  headlab::command_line().assign(argv, argv + argc);
+  return headlab::run(argc, argv);
+}

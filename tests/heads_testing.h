@@ -22,7 +22,8 @@ inline HeadShape small_shape(int64_t heads = 4, int64_t kv_heads = 4) {
 
 // A layer with weights large enough that heads differ, in eval mode.
 inline std::shared_ptr<AttentionHeads> make_layer(const std::string& kind, const HeadShape& shape,
-                                             const std::string& options = "", int64_t seed = 0) {
+                                                  const std::string& options = "",
+                                                  int64_t seed = 0) {
   KindBlock block(head_registry(), kind);
   Problems problems;
   block.read(parse_config("{kind: " + kind + options + "}", "test"), "attention", problems);

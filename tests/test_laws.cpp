@@ -38,7 +38,9 @@ Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
 // Runs `law` for every registered kind as a section of its own.
 template <class Law>
 void for_every_kind(Law law) {
-  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) { law(Subject(kind)); }
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      law(Subject(kind));
+    }
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <iostream>
 
 #include "core/named_tensors.h"
-#include "headlab_build.h"
 #include "core/patterns.h"
+#include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -78,8 +78,7 @@ void require_equal(const std::map<std::string, std::vector<double>>& got,
       if (std::isnan(values[i]))
         REQUIRE(std::isnan(got.at(name)[i]));
       else
-        REQUIRE(got.at(name)[i] ==
-                Approx(values[i]).epsilon(tolerance).margin(tolerance));
+        REQUIRE(got.at(name)[i] == Approx(values[i]).epsilon(tolerance).margin(tolerance));
     }
 }
 
@@ -114,7 +113,8 @@ TEST_CASE("a uniform causal head has its closed forms", "[statistics]") {
 }
 
 TEST_CASE("heads that point somewhere have their closed forms", "[statistics]") {
-  auto previous = pointing_head(16, [](int64_t i) { return std::max<int64_t>(i - 1, 0); }).streamed();
+  auto previous =
+      pointing_head(16, [](int64_t i) { return std::max<int64_t>(i - 1, 0); }).streamed();
   REQUIRE(previous["prev_token"][0] == Approx(1));
   REQUIRE(previous["entropy"][0] == Approx(0).margin(1e-12));
   REQUIRE(previous["positional_share"][0] == Approx(15. / 16));
@@ -164,8 +164,9 @@ TEST_CASE("streamed statistics equal the materialised ones", "[statistics]") {
     if (!cross && seed % 2) in.ctx.mask.causal = true;
     if (!cross && seed % 4 == 3) in.ctx.mask.window = 1 + seed % 11;
     if (seed % 3 == 1) in.ctx.mask.key_length = at::randint(1, S + 1, {B}, at::kLong);
-    if (seed % 3 == 1) in.ctx.mask.query_length = cross ? at::randint(1, T + 1, {B}, at::kLong)
-                                                        : in.ctx.mask.key_length;
+    if (seed % 3 == 1)
+      in.ctx.mask.query_length =
+          cross ? at::randint(1, T + 1, {B}, at::kLong) : in.ctx.mask.key_length;
     if (seed % 4 == 2) in.ctx.mask.allowed = at::rand({B, 1, T, S}) < 0.6;
     if (seed % 7 == 3) in.ctx.mask.allowed = at::rand({1, H, T, S}) < 0.6;
     if (seed % 5 == 2) in.ctx.bias = random({1, H, T, S});
@@ -263,8 +264,7 @@ TEST_CASE("the materialised formulas give the authors' numbers", "[statistics][g
   }
   for (const char* file : {"fixtures_causal", "random_causal", "random_cross", "sentences"}) {
     std::map<std::string, std::string> metadata;
-    const auto tensors =
-        read_tensors(folder / (std::string(file) + ".safetensors"), &metadata);
+    const auto tensors = read_tensors(folder / (std::string(file) + ".safetensors"), &metadata);
     auto find = [&](const char* name) {
       auto found = tensors.find(name);
       return found == tensors.end() ? Tensor() : found->second;
@@ -299,8 +299,9 @@ TEST_CASE("the materialised formulas give the authors' numbers", "[statistics][g
       const int64_t H = sums.heads;
       for (int64_t h = 0; h < H; ++h)
         for (int64_t g = 0; g < H; ++g)
-          REQUIRE(values["js"][h * H + g] ==
-                  Approx(js[layer * H + h][layer * H + g].item<double>()).epsilon(1e-9).margin(1e-10));
+          REQUIRE(
+              values["js"][h * H + g] ==
+              Approx(js[layer * H + h][layer * H + g].item<double>()).epsilon(1e-9).margin(1e-10));
     }
     REQUIRE(judged > 0);
   }

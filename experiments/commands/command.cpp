@@ -7,4 +7,9 @@ std::vector<Command>& commands() {
   return registered;
 }
 
+std::vector<std::string>& command_line() {
+  static std::vector<std::string> words;
+  return words;
+}
+
 }  // namespace headlab

@@ -19,18 +19,19 @@ struct ModelContext {
 };
 
 struct ModelOutput {
-  Tensor logits;  // [B,T,V]
-  std::vector<AuxLoss> aux;
+  Tensor logits;             // [B,T,V]
+  std::vector<AuxLoss> aux;  // one a name: combined over the layers
 };
-
-struct ModelOptions;
 
 class Model : public torch::nn::Module {
  public:
   virtual ModelOutput forward(const Tensor& ids, const ModelContext& ctx) = 0;  // ids [B,T] int64
   // Attention layers by site ("self", ...), in order of depth. The pointers stay in place when a
-  // layer is exchanged (slicing).
+  // layer is exchanged.
   virtual std::map<std::string, std::vector<std::shared_ptr<AttentionHeads>*>> sites() = 0;
+  // Puts other heads (sliced, converted) in the place of a layer's, parameters and all.
+  virtual void exchange(const std::string& site, int64_t layer,
+                        std::shared_ptr<AttentionHeads> heads) = 0;
   virtual int64_t context() const = 0;
   // Forward FLOPs a token at full context, causal halved (runner.md: validate).
   virtual double flops_per_token() const = 0;
@@ -66,13 +67,15 @@ struct RegisterModel {
   }
 };
 
-// Cross entropy in float32 or wider, mean over the targets >= 0; none left: 0. `smoothing` e:
-// (1-e) nll + e mean over all V of -log p. logits [B,T,V], targets [B,T] -> sum and count, so that
-// micro-batches can be weighted by what they score.
-struct LossSum {
-  Tensor sum;     // scalar
-  int64_t count;  // scored targets
-};
-LossSum cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing = 0);
+// The losses of all layers, one a name: the sum of those with the same name, or the mean over the
+// layers that return it (AuxLoss::over). In order of their first appearance.
+std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses);
+
+// Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
+// count, of a whole update or split). `smoothing` e: (1-e) nll + e mean over all V of -log p.
+// logits [B,T,V], targets [B,T] -> scalar.
+Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing = 0);
+// How many targets are scored: scalar int64 on their device.
+Tensor scored_targets(const Tensor& targets);
 
 }  // namespace headlab

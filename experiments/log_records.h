@@ -1,0 +1,27 @@
+// Walking through a log of any layout: its groups, and the records in them.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/h5.h"
+
+namespace headlab {
+
+// A group with a growing i8 scale, and what grows along with it.
+struct LogRecords {
+  H5Dataset key;
+  std::vector<H5Dataset> columns;
+  hsize_t complete = 0;  // rows that the key counts and every column has
+};
+std::optional<LogRecords> log_records(const H5Group& group);
+
+// The group and all below it, in order of creation. RunError: deeper than any log.
+void each_group(const H5Group& group, const std::function<void(const H5Group&)>& visit,
+                int depth = 0);
+
+// RunError when bytes of a complete record, or of anything that does not grow, lie beyond `size`.
+void require_whole(const H5Group& root, hsize_t size);
+
+}  // namespace headlab
