@@ -140,6 +140,7 @@ def replay(golden: dict[str, Tensor], metadata: dict[str, str], fused: bool) -> 
     for name, weight in named(model, "w.").items():
         weight.copy_(golden[name])
     trainer = Trainer(model, json.loads(metadata["train"]), fused)
+    # One micro-batch a step: the peer does not accumulate.
     (ids,), (targets,) = (golden[name].unbind(1) for name in ("in.ids", "in.targets"))
     got, rows = {"out.logits.first": model(ids[0])}, []
     for step in range(len(ids)):
@@ -165,9 +166,9 @@ def check(path: str) -> bool:
         got, shares = replay(golden, metadata, fused), {}
         for name, want in golden.items():
             if name.startswith(("out.", "grad.")):
-                error = (got[name] - want).abs().max().nan_to_num(nan=math.inf)
+                error = (got[name] - want).abs().max()
                 shares[name] = (error / (atol + rtol * want.abs().max())).item()
-        failed = [name for name, share in shares.items() if share > 1]
+        failed = [name for name, share in shares.items() if not share <= 1]  # NaN fails
         print(f"fused={fused}: {len(shares)} tensors, {len(failed)} over their bounds")
         for name in failed or [max(shares, key=shares.get)]:
             print(f"  {name}: {shares[name]:.2g} of its bound")
