@@ -24,7 +24,8 @@ struct CounterRng {
     kResidualDropout,
     kMlpDropout,
     kGateNoise,
-    kRows
+    kRows,
+    kSampling
   };
 
   uint64_t bits(uint64_t stream, uint64_t index = 0) const;

@@ -90,12 +90,6 @@ Json git_state(const std::filesystem::path& source) {
   return {{"commit", said->substr(0, said->find('-'))}, {"dirty", said->ends_with("-dirty")}};
 }
 
-std::string hdf5_version() {
-  unsigned major = 0, minor = 0, release = 0;
-  H5get_libversion(&major, &minor, &release);
-  return fmt::format("{}.{}.{}", major, minor, release);
-}
-
 Json cpu_name() {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);) {
@@ -136,6 +130,12 @@ Json data_json(const std::vector<std::filesystem::path>& files) {
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
 }  // namespace
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
 
 std::string utc_now() {
   return fmt::format(

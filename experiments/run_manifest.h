@@ -9,6 +9,7 @@
 
 namespace headlab {
 
+std::string hdf5_version();
 std::string utc_now();  // 2026-01-31T12:00:00Z
 
 // What only the caller knows.

@@ -80,8 +80,8 @@ class Trainer {
         log_(run.path() / "log.h5", identity_of(run), experiment, *model_, data,
              resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
         progress_(state_.step, options_.steps, logging_.every) {
-    retention_ = {.keep_last = options_.checkpoint.keep_last,
-                  .keep_best = options_.checkpoint.keep_best};
+    retention_.keep_last = options_.checkpoint.keep_last;
+    retention_.keep_best = options_.checkpoint.keep_best;
     if (resumed) {
       retention_.resumed_from = resumed->step;
       updater_.optimizer().load_state(resumed->optimizer);

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/h5.h"
 #include "experiments/commands/command.h"
+#include "experiments/run_manifest.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -20,9 +20,10 @@ const RegisterCommand registered({
           auto json = std::make_shared<bool>(false);
           app.add_flag("--json", *json, "print one JSON object");
           return [json] {
-            const nlohmann::ordered_json versions{{"headlab", std::string(build::kVersion)},
+            nlohmann::ordered_json versions;
+            versions = {{"headlab", std::string(build::kVersion)},
                                                   {"torch", TORCH_VERSION},
-                                                  {"hdf5", h5_version()},
+                                                  {"hdf5", hdf5_version()},
                                                   {"compiler", std::string(build::kCompiler)},
                                                   {"build", std::string(build::kType)},
                                                   {"cuda", build::kCuda}};

@@ -80,6 +80,9 @@ class Decoder : public Model {
     return {{"self", layers}};
   }
 
+  std::string layer_path(const std::string&, int64_t layer) const override {
+    return "blocks." + std::to_string(layer) + ".attention";
+  }
   void exchange(const std::string& site, int64_t layer,
                 std::shared_ptr<AttentionHeads> heads) override {
     TORCH_CHECK(site == "self", "a decoder has no site ", site);

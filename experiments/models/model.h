@@ -29,6 +29,8 @@ class Model : public torch::nn::Module {
   // Attention layers by site ("self", ...), in order of depth. The pointers stay in place when a
   // layer is exchanged.
   virtual std::map<std::string, std::vector<std::shared_ptr<AttentionHeads>*>> sites() = 0;
+  // Where a layer's parameters are registered, e.g. blocks.3.attention.
+  virtual std::string layer_path(const std::string& site, int64_t layer) const = 0;
   // Puts other heads (sliced, converted) in the place of a layer's, parameters and all.
   virtual void exchange(const std::string& site, int64_t layer,
                         std::shared_ptr<AttentionHeads> heads) = 0;
