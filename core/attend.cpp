@@ -24,7 +24,7 @@ Tensor remembered(const HeadContext& ctx, const std::string& name,
 }
 
 Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx, int64_t heads) {
-  if (ctx.kv_map.defined()) return kv.index_select(1, ctx.kv_map);   // [B,H,S,d]
+  if (ctx.kv_map.defined()) return kv.index_select(1, ctx.kv_map);  // [B,H,S,d]
   const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
   if (groups == heads) return kv;
   // Query head h uses key/value head h // (H / Hkv).
@@ -123,7 +123,8 @@ Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext
     while (mask.dim() < 4) mask = mask.unsqueeze(0);
     mask = mask.expand({mask.size(0), mask.size(1), T, S});
   }
-  auto out = at::scaled_dot_product_attention(q, keys, values, mask, 0, false, scale);
+  const auto given = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+  auto out = at::scaled_dot_product_attention(q, keys, values, given, 0, false, scale);
   return seen.defined() ? out.masked_fill(seen.logical_not(), 0) : out;
 }
 

@@ -19,17 +19,18 @@ enum class Backend { kAuto, kEager, kSdpa };
 
 struct AttentionMask {
   bool causal = false;
-  int64_t window = 0;                // 0: none; W: i-W < j <= i when causal, |i-j| < W when not
-  Tensor query_length, key_length;   // [B] int64: the rest is padding; undefined: full
-  Tensor allowed;                    // bool, broadcasts to [B,H,T,S]; true = may attend
+  int64_t window = 0;               // 0: none; W: i-W < j <= i when causal, |i-j| < W when not
+  Tensor query_length, key_length;  // [B] int64: the rest is padding; undefined: full
+  Tensor allowed;                   // bool, broadcasts to [B,H,T,S]; true = may attend
 };
 
 // -> bool, broadcasts to [B,H,rows,S], of the queries first .. first + rows - 1 among T;
-// undefined where every key is allowed. Queries beyond their length still attend; they do not count.
+// undefined where every key is allowed. Queries beyond their length still attend; they do not
+// count.
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, int64_t first, int64_t rows,
                     const at::Device& device);
 
-Tensor split_heads(const Tensor& x, int64_t heads);           // [B,T,H*d] -> [B,H,T,d]
+Tensor split_heads(const Tensor& x, int64_t heads);  // [B,T,H*d] -> [B,H,T,d]
 
 // ctx.rotary at the given positions [T], or x itself: [B,H,T,d] -> [B,H,T,d].
 Tensor rotate(const Tensor& x, const HeadContext& ctx, const Tensor& positions);
@@ -39,7 +40,8 @@ Tensor rotate(const Tensor& x, const HeadContext& ctx, const Tensor& positions);
 Tensor remembered(const HeadContext& ctx, const std::string& name,
                   const std::function<Tensor()>& compute);
 
-Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx, int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
+Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx,
+                 int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
 
 // Applies ctx.gates and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the output projection.
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx);

@@ -41,22 +41,32 @@ struct ConfigNode {
   bool quoted = false;            // scalar: written in quotes, so never a number or a bool
   std::vector<ConfigNode> items;  // sequence
   std::vector<std::pair<std::string, ConfigNode>> entries;  // mapping, in order of writing
+  std::string absolute;  // scalar written from a FilePath: its absolute form (see Paths)
   Place place;
+  int key_line = 0, key_column = 0;  // where its key stands, in a mapping
 
+  ConfigNode();  // an empty mapping. Not inline: clang needs std::pair complete first
   static ConfigNode scalar(std::string text, bool quoted = false);
   const ConfigNode* find(std::string_view key) const;  // null when absent or not a mapping
+  ConfigNode* find(std::string_view key);
   void set(const std::string& key, ConfigNode value);  // replaces or appends
+  Place key_place() const;
 };
+// The same values in the same order. Places do not count, and quotes only where they change the
+// meaning ("1" is not 1, "a" is a).
+bool operator==(const ConfigNode& a, const ConfigNode& b);
 
-// Collects every problem of a file, so that the user sees all of them at once.
+// Collects every problem of a file, so that the user sees all of them at once (the first 100).
 class Problems {
  public:
   void add(const Place& place, const std::string& path, const std::string& what);
-  bool empty() const { return lines_.empty(); }
+  bool empty() const { return count_ == 0; }
+  size_t size() const { return count_; }
   void raise() const;  // throws ConfigError when there is any
 
  private:
   std::vector<std::string> lines_;
+  size_t count_ = 0;
 };
 
 // What values a field accepts.
@@ -70,6 +80,7 @@ Limits above(double min);
 Limits between(double min, double max);     // both included
 Limits from_below(double min, double max);  // min included, max excluded
 Limits one_of(std::vector<std::string> words);
+std::string limits_text(const Limits& limits);  // ">= 1", "in [0, 1)", "a | b | c", or ""
 
 // A path, as written and made absolute (from the file's directory; for an override from the
 // caller's).
@@ -107,7 +118,8 @@ class Fields {
   virtual void operator()(const char* name, CustomField& value, const char* help) = 0;
 };
 
-// Says what is wrong with one field of the block being checked ("" = the block itself).
+// Says what is wrong with one field of the block being checked ("" = the block itself, "a.b" =
+// field b of its block a).
 using Complain = std::function<void(const std::string& field, const std::string& what)>;
 
 // A mapping of settings.
@@ -121,6 +133,8 @@ struct Block {
 struct CustomField {
   virtual ~CustomField() = default;
   virtual void read(const ConfigNode& node, const std::string& path, Problems& problems) = 0;
+  // Called instead of read() when the key is not written: its path, and the place of its mapping.
+  virtual void absent(const std::string& /*path*/, const Place& /*mapping*/) {}
   virtual ConfigNode write() const = 0;
   virtual ConfigNode write_minimal() const { return write(); }
   virtual std::string type() const = 0;    // for `describe`, e.g. "kind", "word or mapping"
@@ -135,10 +149,12 @@ class KindRegistry {
   virtual std::shared_ptr<Block> options(const std::string& kind) const = 0;  // fresh, defaults
 };
 
-// `attention: {kind: mha, bias: true}`. Copies share the (immutable after reading) options.
+// `attention: {kind: mha, bias: true}`, or `attention: mha` for a kind with its defaults. Without
+// `kind` the options are those of the kind it was made with. Copies share the (immutable after
+// reading) options.
 class KindBlock : public CustomField {
  public:
-  KindBlock(const KindRegistry& registry, std::string kind);
+  KindBlock(const KindRegistry& registry, std::string kind);  // the registry must know the kind
   const std::string& kind() const { return kind_; }
   const Block& options() const { return *options_; }
   template <class T>
@@ -146,11 +162,13 @@ class KindBlock : public CustomField {
     return dynamic_cast<const T&>(*options_);
   }
   // Place and path of a field of this block, for checks that need to know more than the block does.
+  // A field that was not written has the place of the block, or of the mapping around it.
   Place place(const std::string& field = "") const;
   const std::string& path() const { return path_; }
   const ConfigNode& node() const { return node_; }  // what it was read from
 
   void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
+  void absent(const std::string& path, const Place& mapping) override;
   ConfigNode write() const override;
   ConfigNode write_minimal() const override;
   std::string type() const override { return "kind"; }
@@ -164,33 +182,64 @@ class KindBlock : public CustomField {
 };
 
 // Text -> node. Rejects duplicate keys, anchors, aliases, merge keys, tags, several documents and
-// nesting over 64, each with its place. `base` is where relative paths start. JSON is read as YAML.
+// nesting over 64, each with its place. `base` is where relative paths start. JSON is read as YAML
+// (except that yaml-cpp refuses pairs of \u escapes beyond the basic plane).
+// At most 1 MiB and 100,000 values; an empty text is an empty mapping, any other must be a mapping.
 ConfigNode parse_config(const std::string& text, const std::string& file,
                         const std::filesystem::path& base = {});
 
+// The same for one value of any kind (empty: null). `origin` gives file and base of all places, and
+// with its line 0 none of them has a line; `path` stands before all paths.
+ConfigNode parse_value(const std::string& text, const Place& origin, const std::string& path);
+
 // Reads a file, its `extends: parent.yaml` (relative to it; cycles are an error), then the
-// overrides `a.b.c=value` (value in YAML flow style). Mappings merge key by key, except that a
-// mapping whose `kind` changes replaces the old one; everything else replaces.
+// overrides `a.b.c=value` (value in YAML flow style; paths from the caller's directory). Mappings
+// merge key by key, except that a mapping whose `kind` changes replaces the old one; everything
+// else replaces. Overrides merge among themselves first, so that their order does not matter unless
+// they name the same key.
 ConfigNode load_config(const std::filesystem::path& file,
                        const std::vector<std::string>& overrides = {});
 ConfigNode merge_config(const ConfigNode& base, const ConfigNode& over);
+
+// One value, as the fields read it, for a CustomField's read(); false when it was a problem.
+bool read_value(bool& value, const ConfigNode& node, const std::string& path, Problems& problems);
+bool read_value(int64_t& value, const ConfigNode& node, const std::string& path, Problems& problems,
+                const Limits& limits = {});
+bool read_value(double& value, const ConfigNode& node, const std::string& path, Problems& problems,
+                const Limits& limits = {});
+bool read_value(std::string& value, const ConfigNode& node, const std::string& path,
+                Problems& problems, const Limits& limits = {});
+bool read_value(FilePath& value, const ConfigNode& node, const std::string& path,
+                Problems& problems);
 
 // Reads a mapping into a block: unknown keys, wrong types, limits and check() all go to `problems`.
 void read_block(Block& block, const ConfigNode& node, const std::string& path, Problems& problems);
 // The same, and throws ConfigError when there was any problem.
 void read_config(Block& block, const ConfigNode& node);
 
+// One value, as the fields write it, for a CustomField's write(). (Names, not overloads: a literal
+// "x" would convert to bool.)
+ConfigNode write_bool(bool value);
+ConfigNode write_integer(int64_t value);
+ConfigNode write_number(double value);            // visibly a float: 1.0, 0.001, 1.0e-05
+ConfigNode write_text(const std::string& value);  // quoted where it would read as another type
+ConfigNode write_path(const FilePath& value);     // write_block picks the form, however deep
+
 enum class Paths { kAbsolute, kWritten };
 ConfigNode write_block(Block& block, Paths paths = Paths::kAbsolute);
 // What differs from `defaults`, a freshly made block of the same type.
 ConfigNode write_minimal(Block& block, Block& defaults, Paths paths = Paths::kWritten);
 std::string to_yaml(const ConfigNode& node);  // block style; short leaves in flow style
+std::string to_flow(const ConfigNode& node);  // on one line
 
+// A field of a nested block is named `block.field`. An absent value has an empty default_text.
 struct FieldInfo {
   std::string name, type, default_text, limits, help;
 };
 std::vector<FieldInfo> describe_block(Block& block);
-std::string schema_of(Block& block);  // JSON schema (draft 2020-12) as JSON text
+// JSON schema (draft 2020-12) of a file with this block at the top (so `extends` is allowed), as
+// JSON text.
+std::string schema_of(Block& block);
 
 std::string shortest(double value);  // shortest text that reads back to the same value
 // "; did you mean 'x'?" for the nearest of `names`, or "" when none is near.

@@ -17,4 +17,10 @@ class RunError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The device asked for is not there (exit 6).
+class DeviceError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 }  // namespace headlab

@@ -1,5 +1,6 @@
 #include "core/heads.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -8,6 +9,17 @@
 #include "core/probe.h"
 
 namespace headlab {
+
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain) {
+  if (!head_dim && d_model % heads != 0)
+    complain("heads",
+             fmt::format("{} heads do not divide d_model {}; choose a divisor or set head_dim",
+                         heads, d_model));
+  if (kv_heads && heads % *kv_heads != 0)
+    complain("kv_heads",
+             fmt::format("{} kv_heads do not divide heads {}; choose a divisor", *kv_heads, heads));
+}
 
 AttentionHeads::AttentionHeads(const HeadShape& shape) : shape_(shape) {
   alive_ = register_buffer("alive", at::ones({shape.heads}, at::kByte));
@@ -46,8 +58,8 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   const bool cross = ctx.memory.defined();
   if (cross) {
     TORCH_CHECK(promises.cross, "this kind has no cross-attention, but a memory was given");
-    TORCH_CHECK(ctx.memory.dim() == 3 && ctx.memory.size(0) == B,
-                "memory must be [", B, ", S, D], is ", ctx.memory.sizes());
+    TORCH_CHECK(ctx.memory.dim() == 3 && ctx.memory.size(0) == B, "memory must be [", B,
+                ", S, D], is ", ctx.memory.sizes());
     TORCH_CHECK(!ctx.mask.causal && ctx.mask.window == 0,
                 "causal or window together with a memory: places of x and memory do not compare");
   }
@@ -75,8 +87,8 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   if (ctx.gates.defined())
     TORCH_CHECK(broadcasts(ctx.gates.sizes(), {B, H, T}) ||
                     (ctx.gates.dim() == 4 && broadcasts(ctx.gates.sizes().slice(0, 3), {B, H, T})),
-                "gates ", ctx.gates.sizes(), " do not broadcast to [B,H,T] = ",
-                std::vector<int64_t>{B, H, T}, " or [B,H,T,e]");
+                "gates ", ctx.gates.sizes(),
+                " do not broadcast to [B,H,T] = ", std::vector<int64_t>{B, H, T}, " or [B,H,T,e]");
 }
 
 void AttentionHeads::select_own_heads(HeadContext& ctx) const {
@@ -146,14 +158,39 @@ void AttentionHeads::adopt_indices(const AttentionHeads& from, const Kept& kept)
   kv_map_ = register_buffer("kv_map", at::tensor(kept.kv_map, at::kLong));
   mask_heads({});
   train(from.is_training());
-  for (const auto& p : from.parameters()) {  // buffers keep their integer types
-    to(p.device(), p.scalar_type());
-    break;
-  }
+  const auto like = from.parameters().front();
+  to(like.device(), like.scalar_type());
+}
+
+void AttentionHeads::restore_integers() {
+  alive_.set_data(alive_.to(at::kByte));
+  for (auto* indices : {&head_ids_, &kv_map_})
+    if (indices->defined()) indices->set_data(indices->to(at::kLong));
+}
+
+void AttentionHeads::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  Module::to(device, dtype, non_blocking);
+  restore_integers();
+}
+
+void AttentionHeads::to(torch::Dtype dtype, bool non_blocking) {
+  Module::to(dtype, non_blocking);
+  restore_integers();
 }
 
 torch::nn::Linear AttentionHeads::projection(const char* name, int64_t in, int64_t out, bool bias) {
-  return register_module(name, torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(bias)));
+  // torch cannot initialise a layer without inputs, which a layer that lost all its heads has.
+  auto options = torch::nn::LinearOptions(std::max<int64_t>(in, 1), out).bias(bias);
+  auto linear = register_module(name, torch::nn::Linear(options));
+  if (in == 0) linear->weight.set_data(at::empty({out, 0}));
+  return linear;
+}
+
+double AttentionHeads::flops(int64_t T, int64_t S, double pairs) const {
+  const double width = static_cast<double>(shape_.heads * shape_.head_dim);
+  const double kv_width = static_cast<double>(shape_.kv_heads * shape_.head_dim);
+  const double D = static_cast<double>(shape_.d_model);
+  return 4.0 * T * D * width + 4.0 * S * D * kv_width + 4.0 * pairs * width;
 }
 
 AttentionHeads::Kept AttentionHeads::kept_heads() const {
@@ -165,8 +202,7 @@ AttentionHeads::Kept AttentionHeads::kept_heads() const {
     if (!lives[ids[row]]) continue;
     kept.ids.push_back(ids[row]);
     kept.rows.push_back(row);
-    const int64_t group =
-        groups.empty() ? row / (shape_.heads / shape_.kv_heads) : groups[row];
+    const int64_t group = groups.empty() ? row / (shape_.heads / shape_.kv_heads) : groups[row];
     auto found = std::find(kept.kv_rows.begin(), kept.kv_rows.end(), group);
     kept.kv_map.push_back(found - kept.kv_rows.begin());
     if (found == kept.kv_rows.end()) kept.kv_rows.push_back(group);

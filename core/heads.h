@@ -23,15 +23,19 @@ class HeadProbe;
 // What every kind shares, written once under `model:` and handed down.
 struct HeadShape {
   int64_t d_model = 0, heads = 0, head_dim = 0, kv_heads = 0;
-  double dropout = 0;              // on the attention weights
-  int64_t layer = 0, layers = 1;   // where in the stack: some kinds change with depth
+  double dropout = 0;             // on the attention weights
+  int64_t layer = 0, layers = 1;  // where in the stack: some kinds change with depth
 };
+
+// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain);
 
 // What a kind promises. Read by tests, `describe` and forward()'s checks; no other code asks.
 struct HeadTraits {
-  bool independent = true;       // heads do not talk to each other: output gate 0 equals absence
-  bool rows_sum_to_one = true;   // weights of a row that may attend sum to 1
-  bool token_map = true;         // weights are over tokens
+  bool independent = true;      // heads do not talk to each other: output gate 0 equals absence
+  bool rows_sum_to_one = true;  // weights of a row that may attend sum to 1
+  bool token_map = true;        // weights are over tokens
   bool causal = true, decodes = true, cross = true, grouped = false, rotary = true;
 };
 
@@ -40,18 +44,18 @@ struct HeadContext {
   Tensor memory;  // [B,S,D] source of keys and values; undefined: x itself
   AttentionMask mask;
   const PositionBias* position_bias = nullptr;
-  Tensor bias;                      // additive, broadcasts to [B,H,T,S]
-  const Rotary* rotary = nullptr;   // rotates queries and keys
-  Tensor positions;                 // [T] of the queries; default 0.. (with a cache: where it stands)
-  Tensor gates;                     // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
-  CounterRng rng;                   // (seed, step, layer)
-  LayerCache* cache = nullptr;      // decoding
-  HeadProbe* probe = nullptr;       // null: nothing is observed and nothing is paid
+  Tensor bias;                     // additive, broadcasts to [B,H,T,S]
+  const Rotary* rotary = nullptr;  // rotates queries and keys
+  Tensor positions;             // [T] of the queries; default 0.. (with a cache: where it stands)
+  Tensor gates;                 // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
+  CounterRng rng;               // (seed, step, layer)
+  LayerCache* cache = nullptr;  // decoding
+  HeadProbe* probe = nullptr;   // null: nothing is observed and nothing is paid
   Backend backend = Backend::kAuto;
 
   // Filled by forward(), for the functions of attend.h.
-  Tensor head_ids, kv_map;   // [H] of a sliced layer: original head, its row among the kv heads
-  double dropout = 0;        // rate now: 0 in eval mode
+  Tensor head_ids, kv_map;  // [H] of a sliced layer: original head, its row among the kv heads
+  double dropout = 0;       // rate now: 0 in eval mode
 };
 
 enum class OverLayers { kSum, kMean };
@@ -61,9 +65,9 @@ struct AuxLoss {
   OverLayers over = OverLayers::kSum;
 };
 struct HeadOutput {
-  Tensor y;                  // [B,T,D]
-  Tensor gates;              // [B,T,H] or undefined
-  std::vector<AuxLoss> aux;  // often empty
+  Tensor y;                       // [B,T,D]
+  Tensor gates = {};              // [B,T,H] or undefined
+  std::vector<AuxLoss> aux = {};  // often empty
 };
 
 // Sorts the parameters that want other treatment than the model's (own rate, no decay).
@@ -99,8 +103,16 @@ class AttentionHeads : public torch::nn::Module {
   void mask_heads(const std::vector<int64_t>& heads);
   // The alive heads only: truly smaller, same function.
   virtual std::shared_ptr<AttentionHeads> slice() const = 0;
+  // Conversions leave the buffers of indices the integers they are.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  using torch::nn::Module::to;
+
   virtual void parameter_groups(ParameterGroups&) {}
   virtual void after_step() {}
+  // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
+  // attend (T S; causal: half of it). Here those of plain attention with its four projections.
+  virtual double flops(int64_t T, int64_t S, double pairs) const;
 
  protected:
   // What slice() keeps: alive heads by original index and by row among this layer's own; the kv
@@ -109,7 +121,8 @@ class AttentionHeads : public torch::nn::Module {
     std::vector<int64_t> ids, rows, kv_rows, kv_map;
   };
   Kept kept_heads() const;
-  // A layer built with fewer heads takes over type, device, mode and indices of the one it came from.
+  // A layer built with fewer heads takes over type, device, mode and indices of the one it came
+  // from.
   void adopt_indices(const AttentionHeads& from, const Kept& kept);
 
   // A linear layer registered under `name`.
@@ -118,11 +131,12 @@ class AttentionHeads : public torch::nn::Module {
   HeadShape shape_;
 
  private:
+  void restore_integers();
   virtual HeadOutput compute(const Tensor& x, const HeadContext& ctx) = 0;
   void check(const Tensor& x, const HeadContext& ctx) const;
   void select_own_heads(HeadContext& ctx) const;
 
-  Tensor alive_;             // [H original] uint8
+  Tensor alive_;              // [H original] uint8
   Tensor head_ids_, kv_map_;  // undefined until sliced
 };
 

@@ -4,12 +4,14 @@
 
 namespace headlab {
 
-RmsNormImpl::RmsNormImpl(int64_t width, double eps) : eps_(eps) {
-  weight_ = register_parameter("weight", at::ones({width}));
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return at::rms_norm(x, weight.sizes(), weight, eps);
 }
 
-at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  return at::rms_norm(x, weight_.sizes(), weight_, eps_);
+RmsNormImpl::RmsNormImpl(int64_t width, double eps) : eps_(eps) {
+  weight = register_parameter("weight", at::ones({width}));
 }
+
+at::Tensor RmsNormImpl::forward(const at::Tensor& x) { return rms_norm(x, weight, eps_); }
 
 }  // namespace headlab

@@ -6,14 +6,17 @@
 
 namespace headlab {
 
-// Over the last dimension, width [width]; statistics in float32 for half types.
+// Over the last dimension, weight [width]; statistics in float32 for half types.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
 class RmsNormImpl : public torch::nn::Module {
  public:
   RmsNormImpl(int64_t width, double eps);
   at::Tensor forward(const at::Tensor& x);
 
+  at::Tensor weight;
+
  private:
-  at::Tensor weight_;
   double eps_;
 };
 TORCH_MODULE(RmsNorm);

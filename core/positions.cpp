@@ -16,16 +16,16 @@ Tensor Rotary::rotate(const Tensor& x, const Tensor& positions) const {
   const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto options = at::TensorOptions(type).device(x.device());
   auto exponents = at::arange(0, r, 2, options) / static_cast<double>(r);
-  auto frequency = at::pow(base_, exponents).reciprocal();                          // [r/2]
-  auto angles = positions.to(options).unsqueeze(1) * frequency;                     // [T,r/2]
+  auto frequency = at::pow(base_, exponents).reciprocal();       // [r/2]
+  auto angles = positions.to(options).unsqueeze(1) * frequency;  // [T,r/2]
   auto cos = angles.cos().to(x.scalar_type()), sin = angles.sin().to(x.scalar_type());
   auto turned = x.narrow(-1, 0, r);
   const bool half = layout_ == RopeLayout::kHalf;
-  auto a = half ? turned.narrow(-1, 0, r / 2) : turned.slice(-1, 0, r, 2);          // [B,H,T,r/2]
+  auto a = half ? turned.narrow(-1, 0, r / 2) : turned.slice(-1, 0, r, 2);  // [B,H,T,r/2]
   auto b = half ? turned.narrow(-1, r / 2, r / 2) : turned.slice(-1, 1, r, 2);
   auto first = a * cos - b * sin, second = b * cos + a * sin;
   auto out = half ? at::cat({first, second}, -1) : at::stack({first, second}, -1).flatten(-2);
-  return r == d ? out : at::cat({out, x.narrow(-1, r, d - r)}, -1);                 // [B,H,T,d]
+  return r == d ? out : at::cat({out, x.narrow(-1, r, d - r)}, -1);  // [B,H,T,d]
 }
 
 namespace {

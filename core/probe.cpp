@@ -1,8 +1,7 @@
 #include "core/probe.h"
 
-#include <torch/torch.h>
-
 #include <ATen/Parallel.h>
+#include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
@@ -14,30 +13,56 @@ namespace headlab {
 const std::vector<Statistic>& statistic_table() {
   // The first kRowStatistics entries stand in the order of RowStatistic.
   static const std::vector<Statistic> table{
-      {"entropy", "nat", "entropy of the attention row", "mean over rows of -sum_j a ln a", true, false, false},
-      {"entropy_normalized", "1", "entropy relative to the uniform row", "mean over rows with n_i >= 2 of entropy / ln n_i", true, false, false},
+      {"entropy", "nat", "entropy of the attention row", "mean over rows of -sum_j a ln a", true,
+       false, false},
+      {"entropy_normalized", "1", "entropy relative to the uniform row",
+       "mean over rows with n_i >= 2 of entropy / ln n_i", true, false, false},
       {"max_weight", "1", "largest weight", "mean over rows of max_j a", true, false, false},
-      {"confidence", "1", "largest weight on a key that is no separator", "mean over rows of max_j a over keys that are not sep or EOS", true, false, false},
-      {"mean_distance", "token", "mean distance to the attended key", "mean over rows of sum_j a |i-j|", true, true, false},
-      {"signed_offset", "token", "mean signed offset to the attended key", "mean over rows of sum_j a (j-i); negative looks back", true, true, false},
-      {"offset_variance", "token^2", "variance of the offset within a row", "mean over rows of sum_j a (j-i)^2 - (sum_j a (j-i))^2", true, true, false},
-      {"prev_token", "1", "weight on the previous token", "mean over rows with i >= 1 of a[i,i-1]", true, true, false},
-      {"next_token", "1", "weight on the next token", "mean over rows that have a next key of a[i,i+1]; undefined when causal", true, true, false},
-      {"self_token", "1", "weight on the token itself", "mean over rows of a[i,i]", true, true, false},
-      {"first_token", "1", "weight on the first token", "mean over rows of a[i,0]; the sink mass, row 0 counts", true, true, false},
-      {"cls_mass", "1", "weight on classifier tokens", "mean over rows of the sum of a over keys of class cls", true, false, false},
-      {"sep_mass", "1", "weight on separator tokens", "mean over rows of the sum of a over keys of class sep", true, false, false},
-      {"punctuation_mass", "1", "weight on full stops and commas", "mean over rows of the sum of a over keys . and ,", true, false, false},
-      {"participation_ratio", "key", "effective number of keys", "mean over rows of 1 / sum_j a^2", true, false, false},
-      {"value_weighted_norm", "1", "weight times norm of the written value", "mean over rows of sum_j a norm(W_O^h v_j)", true, false, false},
-      {"output_norm", "1", "norm of the head's output", "mean over rows of norm(o_h[i]), before gates and output projection", true, false, false},
-      {"induction", "1", "weight on tokens after earlier copies of this one", "sum of a over j <= i with token_{j-1} = token_i; mean over rows with such j", false, true, false},
-      {"duplicate_token", "1", "weight on earlier copies of this token", "sum of a over j < i with token_j = token_i; mean over rows with such j", false, true, false},
-      {"argmax_distance", "token", "distance to the heaviest key", "mean over rows of |i - argmax_j a|", false, true, false},
-      {"positional_share", "1", "share of rows with the commonest argmax offset", "share of the commonest r = argmax_j a - i", true, true, false},
-      {"positional_offset", "token", "the commonest argmax offset", "r = argmax_j a - i that is commonest; ties: smaller |r|, then the negative", true, true, false},
-      {"sink_rate", "1", "share of examples that sink into the first token", "share of examples whose own mean first_token is > 0.3", false, true, false},
-      {"js", "nat", "Jensen-Shannon divergence between heads of a layer", "mean over sampled rows of KL(p||m)/2 + KL(q||m)/2, m = (p+q)/2", true, false, true},
+      {"confidence", "1", "largest weight on a key that is no separator",
+       "mean over rows of max_j a over keys that are not sep or EOS", true, false, false},
+      {"mean_distance", "token", "mean distance to the attended key",
+       "mean over rows of sum_j a |i-j|", true, true, false},
+      {"signed_offset", "token", "mean signed offset to the attended key",
+       "mean over rows of sum_j a (j-i); negative looks back", true, true, false},
+      {"offset_variance", "token^2", "variance of the offset within a row",
+       "mean over rows of sum_j a (j-i)^2 - (sum_j a (j-i))^2", true, true, false},
+      {"prev_token", "1", "weight on the previous token", "mean over rows with i >= 1 of a[i,i-1]",
+       true, true, false},
+      {"next_token", "1", "weight on the next token",
+       "mean over rows that have a next key of a[i,i+1]; undefined when causal", true, true, false},
+      {"self_token", "1", "weight on the token itself", "mean over rows of a[i,i]", true, true,
+       false},
+      {"first_token", "1", "weight on the first token",
+       "mean over rows of a[i,0]; the sink mass, row 0 counts", true, true, false},
+      {"cls_mass", "1", "weight on classifier tokens",
+       "mean over rows of the sum of a over keys of class cls", true, false, false},
+      {"sep_mass", "1", "weight on separator tokens",
+       "mean over rows of the sum of a over keys of class sep", true, false, false},
+      {"punctuation_mass", "1", "weight on full stops and commas",
+       "mean over rows of the sum of a over keys . and ,", true, false, false},
+      {"participation_ratio", "key", "effective number of keys", "mean over rows of 1 / sum_j a^2",
+       true, false, false},
+      {"value_weighted_norm", "1", "weight times norm of the written value",
+       "mean over rows of sum_j a norm(W_O^h v_j)", true, false, false},
+      {"output_norm", "1", "norm of the head's output",
+       "mean over rows of norm(o_h[i]), before gates and output projection", true, false, false},
+      {"induction", "1", "weight on tokens after earlier copies of this one",
+       "sum of a over j <= i with token_{j-1} = token_i; mean over rows with such j", false, true,
+       false},
+      {"duplicate_token", "1", "weight on earlier copies of this token",
+       "sum of a over j < i with token_j = token_i; mean over rows with such j", false, true,
+       false},
+      {"argmax_distance", "token", "distance to the heaviest key",
+       "mean over rows of |i - argmax_j a|", false, true, false},
+      {"positional_share", "1", "share of rows with the commonest argmax offset",
+       "share of the commonest r = argmax_j a - i", true, true, false},
+      {"positional_offset", "token", "the commonest argmax offset",
+       "r = argmax_j a - i that is commonest; ties: smaller |r|, then the negative", true, true,
+       false},
+      {"sink_rate", "1", "share of examples that sink into the first token",
+       "share of examples whose own mean first_token is > 0.3", false, true, false},
+      {"js", "nat", "Jensen-Shannon divergence between heads of a layer",
+       "mean over sampled rows of KL(p||m)/2 + KL(q||m)/2, m = (p+q)/2", true, false, true},
   };
   return table;
 }
@@ -56,8 +81,15 @@ std::vector<std::string> default_statistics() {
 }
 
 HeadSums::HeadSums(int64_t H)
-    : heads(H), sums(H * kRowStatistics), counts(H * kRowStatistics), offsets(H), sink_examples(H),
-      examples(H), js(H * H), js_counts(H * H), alive(H, true) {}
+    : heads(H),
+      sums(H * kRowStatistics),
+      counts(H * kRowStatistics),
+      offsets(H),
+      sink_examples(H),
+      examples(H),
+      js(H * H),
+      js_counts(H * H),
+      alive(H, true) {}
 
 void HeadProbe::reset() {
   sums_.clear();
@@ -80,7 +112,7 @@ namespace {
 
 template <class T>
 Tensor dense_rows(const Tensor& t) {
-  auto x = t.detach().to(at::kCPU, at::CppTypeToScalarType<T>());
+  auto x = t.detach().to(at::kCPU, at::CppTypeToScalarType<T>::value);
   return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
 }
 
@@ -127,7 +159,7 @@ RowProblem<T> describe_rows(const Tensor& q, const Tensor& k, const HeadContext&
     copy_strides(allowed, p.allowed_stride, 4);
   }
   if (ctx.bias.defined()) {
-    auto bias = ctx.bias.detach().to(at::kCPU, at::CppTypeToScalarType<T>()).expand(map);
+    auto bias = ctx.bias.detach().to(at::kCPU, at::CppTypeToScalarType<T>::value).expand(map);
     p.bias = held.operator()<T>(bias);
     copy_strides(bias, p.bias_stride, 4);
   }
@@ -153,8 +185,8 @@ void describe_values(RowProblem<T>& p, const Tensor& v, const Tensor& out,
   p.output_weight = held.operator()<T>(weight);
   p.output_weight_stride = weight.stride(0);
   p.D = weight.size(0);
-  p.value_norm =
-      held.operator()<T>(at::empty({p.B, p.H, p.keys}, at::CppTypeToScalarType<T>()));
+  p.value_norm = held.operator()<T>(
+      at::empty({p.B, p.H, p.keys}, at::TensorOptions(at::CppTypeToScalarType<T>::value)));
 }
 
 // Runs body(slot, scratch) over all slots, each thread with scratch of its own.
@@ -190,8 +222,12 @@ void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const 
   Held held;
   auto p = describe_rows<T>(q, k, ctx, scale, held);
   describe_values<T>(p, v, out, output_weight_, held);
-  Tensor token_ids, token_classes;
-  if (tokens.defined() && !p.cross) p.tokens = held.operator()<int64_t>(tokens.contiguous());
+  if (tokens.defined() && !p.cross) {
+    const auto ids = tokens.to(at::kCPU).contiguous();
+    p.tokens = held.operator()<int64_t>(ids);
+    if (class_of_token.defined())
+      p.classes = held.operator()<uint8_t>(class_of_token.index({ids}).contiguous());
+  }
   if (classes.defined()) p.classes = held.operator()<uint8_t>(classes.contiguous());
   p.matches = matches;
   if (p.value_norm) {
@@ -262,8 +298,7 @@ void HeadProbe::softmax(const Tensor& q, const Tensor& k, const Tensor& v, const
   }
 }
 
-std::map<std::string, std::vector<double>> HeadProbe::values(int64_t layer) const {
-  const auto& s = sums_.at(layer);
+std::map<std::string, std::vector<double>> head_values(const HeadSums& s) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   auto mean = [&](double sum, double count) { return count > 0 ? sum / count : nan; };
   std::map<std::string, std::vector<double>> out;
@@ -276,8 +311,8 @@ std::map<std::string, std::vector<double>> HeadProbe::values(int64_t layer) cons
           mean(s.sums[h * kRowStatistics + n], s.counts[h * kRowStatistics + n]);
     std::tie(out["positional_share"][h], out["positional_offset"][h]) = commonest(s.offsets[h]);
     out["sink_rate"][h] = mean(s.sink_examples[h], s.examples[h]);
-    for (int64_t g = 0; g < s.heads; ++g)
-      if (s.alive[g]) out["js"][h * s.heads + g] = mean(s.js[h * s.heads + g], s.js_counts[h * s.heads + g]);
+    for (int64_t g = h * s.heads; g < (h + 1) * s.heads; ++g)
+      if (s.alive[g % s.heads]) out["js"][g] = mean(s.js[g], s.js_counts[g]);
   }
   return out;
 }

@@ -22,25 +22,30 @@ struct HeadContext;
 // One statistic: its names and formula are the HDF5 variable's.
 struct Statistic {
   const char *name, *units, *long_name, *formula;
-  bool always;      // in `log.stats: all`-less default
-  bool places;      // compares places of queries and keys: not in cross-attention
-  bool by_pair;     // (head, head2) instead of (head)
+  bool always;   // in `log.stats: all`-less default
+  bool places;   // compares places of queries and keys: not in cross-attention
+  bool by_pair;  // (head, head2) instead of (head)
 };
 const std::vector<Statistic>& statistic_table();
-std::vector<std::string> statistic_names();      // every one that can be streamed
-std::vector<std::string> default_statistics();   // the ones that are always on
+std::vector<std::string> statistic_names();     // every one that can be streamed
+std::vector<std::string> default_statistics();  // the ones that are always on
 
-// Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing counted.
+// Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing
+// counted.
 struct HeadSums {
   int64_t heads = 0;
-  std::vector<double> sums, counts;            // [H, kRowStatistics]
+  std::vector<double> sums, counts;                 // [H, kRowStatistics]
   std::vector<std::map<int32_t, int64_t>> offsets;  // [H] argmax_j a - i -> rows
-  std::vector<double> sink_examples, examples;  // [H] examples with mean first_token > 0.3; all
-  std::vector<double> js, js_counts;            // [H,H]
-  std::vector<bool> alive;                      // [H]
+  std::vector<double> sink_examples, examples;      // [H] examples with mean first_token > 0.3; all
+  std::vector<double> js, js_counts;                // [H,H]
+  std::vector<bool> alive;                          // [H]
 
   explicit HeadSums(int64_t heads = 0);
 };
+
+// sum / count of everything: [H] by name, js [H*H]; NaN for heads that are not alive and for what
+// was not observed.
+std::map<std::string, std::vector<double>> head_values(const HeadSums& sums);
 
 class HeadProbe {
  public:
@@ -54,6 +59,7 @@ class HeadProbe {
   // Facts of the batch that some statistics need; undefined: those are absent.
   Tensor tokens;   // [B,S] int64
   Tensor classes;  // [B,S] uint8: 0 word, 1 cls, 2 sep, 3 punctuation
+  Tensor class_of_token;  // [V] uint8: gives the classes where only tokens are known
 
   void reset();  // forgets sums and maps
 
@@ -65,11 +71,13 @@ class HeadProbe {
   void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                const HeadContext& ctx, double scale);
 
-  // Results by layer. Values are [H] (js [H*H]); NaN for heads that are not alive and for what was
-  // not observed.
   const std::map<int64_t, HeadSums>& sums() const { return sums_; }
-  std::map<std::string, std::vector<double>> values(int64_t layer) const;
-  const std::map<int64_t, Tensor>& layer_maps() const { return maps_; }  // [B,H,T,S], original heads
+  std::map<std::string, std::vector<double>> values(int64_t layer) const {
+    return head_values(sums_.at(layer));
+  }
+  const std::map<int64_t, Tensor>& layer_maps() const {
+    return maps_;
+  }  // [B,H,T,S], original heads
 
  private:
   template <class T>

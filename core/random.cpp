@@ -1,9 +1,8 @@
 #include "core/random.h"
 
-#include <torch/torch.h>
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <torch/torch.h>
 
 namespace headlab {
 

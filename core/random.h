@@ -19,7 +19,14 @@ struct CounterRng {
   int64_t layer = 0;
 
   // What a draw is for, so that two uses at one place differ.
-  enum Stream : uint64_t { kAttentionDropout = 1, kResidualDropout, kMlpDropout, kGateNoise, kRows };
+  enum Stream : uint64_t {
+    kAttentionDropout = 1,
+    kResidualDropout,
+    kMlpDropout,
+    kGateNoise,
+    kRows,
+    kSampling
+  };
 
   uint64_t bits(uint64_t stream, uint64_t index = 0) const;
   at::Generator generator(uint64_t stream, const at::Device& device) const;

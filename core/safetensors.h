@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/mapped_file.h"
+
 namespace headlab {
 
 enum class Dtype { kBool, kU8, kI8, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64 };
@@ -40,17 +42,9 @@ class SafetensorsFile {
   const TensorEntry* find(std::string_view name) const;                 // null when absent
 
  private:
-  class Map {  // the bytes of a regular file, read-only
-   public:
-    explicit Map(const std::filesystem::path& path);
-    ~Map();
-    Map(const Map&) = delete;
-    Map& operator=(const Map&) = delete;
-    const std::byte* data = nullptr;  // null when the file is empty
-    size_t size = 0;
-  };
+  void read(const std::byte* data, size_t size);
 
-  Map map_;
+  MappedFile map_;
   std::map<std::string, std::string> metadata_;
   std::vector<TensorEntry> entries_;
 };

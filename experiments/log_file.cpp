@@ -62,7 +62,7 @@ void make_log(const std::filesystem::path& path, const LogLayout& layout,
 }  // namespace
 
 LogFile::LogFile(std::filesystem::path path, std::vector<LogGroup> groups,
-                 const LogOptions& options)
+                 const RunLogOptions& options)
     : path_(std::move(path)), groups_(std::move(groups)), options_(options) {}
 
 void LogFile::create(const LogLayout& layout) {
@@ -104,7 +104,7 @@ void LogFile::resume(const LogLayout& layout, int64_t step, double wall_time) {
 }
 
 // Readers hold HDF5's own lock, and a run must not stop because someone looks at its log; other
-// writers are kept out by the LogLock.
+// writers are kept out by the WriterLock.
 void LogFile::open() {
   if (!file_) file_ = H5File::edit_unlocked(path_);
   const H5Group root = file_->root();

@@ -18,7 +18,7 @@ namespace headlab {
 class LogFile {
  public:
   using Clock = std::chrono::steady_clock;
-  LogFile(std::filesystem::path path, std::vector<LogGroup> groups, const LogOptions& options);
+  LogFile(std::filesystem::path path, std::vector<LogGroup> groups, const RunLogOptions& options);
 
   void create(const LogLayout& layout);
   // Repairs what a dead writer left, drops the records after `step`, notes the resume.
@@ -42,7 +42,7 @@ class LogFile {
 
   std::filesystem::path path_;
   std::vector<LogGroup> groups_;
-  LogOptions options_;
+  RunLogOptions options_;
   std::optional<H5File> file_;
   std::vector<LogTable> tables_;
   bool started_ = false;  // rows may be written

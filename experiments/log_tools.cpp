@@ -6,10 +6,14 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+<<<<<<< HEAD
 #include "experiments/isolated.h"
 #include "experiments/log_lock.h"
+=======
+>>>>>>> 0693419f73b1fedbf8cf952793358f15f0baf146
 #include "experiments/log_records.h"
 #include "experiments/log_schema.h"
+#include "experiments/writer_lock.h"
 
 namespace headlab {
 std::filesystem::path find_log(const std::filesystem::path& file_or_run) {
@@ -102,7 +106,7 @@ LogRepair repair_held_log(const std::filesystem::path& path) {
 }
 
 LogRepair repair_log(const std::filesystem::path& path) {
-  const LogLock lock(path);
+  const WriterLock lock(path);
   return repair_held_log(path);
 }
 

@@ -35,7 +35,7 @@ struct LogRepair {
 // becomes `stopped`. RunError: the writer lives, or the file is cut short or damaged (it is then
 // left as it is).
 LogRepair repair_log(const std::filesystem::path& path);
-// The same for who holds the LogLock already.
+// The same for who holds the WriterLock already.
 LogRepair repair_held_log(const std::filesystem::path& path);
 
 }  // namespace headlab

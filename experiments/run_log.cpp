@@ -6,9 +6,9 @@
 #include <stdexcept>
 
 #include "experiments/log_file.h"
-#include "experiments/log_lock.h"
 #include "experiments/log_row.h"
 #include "experiments/task_thread.h"
+#include "experiments/writer_lock.h"
 
 namespace headlab {
 namespace {
@@ -31,7 +31,7 @@ const char* word(LogStatus status) {
 
 class RunLog::Writer {
  public:
-  Writer(const std::filesystem::path& path, const LogLayout& layout, const LogOptions& options)
+  Writer(const std::filesystem::path& path, const LogLayout& layout, const RunLogOptions& options)
       : layout_(layout),
         options_(options),
         groups_(log_groups(layout)),
@@ -120,7 +120,7 @@ class RunLog::Writer {
 
  private:
   const LogLayout layout_;
-  const LogOptions options_;
+  const RunLogOptions options_;
   const std::vector<LogGroup> groups_;
   std::vector<LogRowShape> shapes_;
   std::vector<std::optional<int64_t>> last_steps_;
@@ -128,7 +128,7 @@ class RunLog::Writer {
   int64_t map_bytes_ = 0;
   bool maps_stopped_ = false, closed_ = false;
   std::vector<size_t> said_;  // groups whose skipped_from has been written
-  std::optional<LogLock> lock_;
+  std::optional<WriterLock> lock_;
   LogFile file_;
   TaskThread thread_;  // the last: it uses the others
 };
@@ -146,14 +146,14 @@ RunLog::~RunLog() {
 }
 
 RunLog RunLog::create(const std::filesystem::path& path, const LogLayout& layout,
-                      const LogOptions& options) {
+                      const RunLogOptions& options) {
   auto writer = std::make_unique<Writer>(path, layout, options);
   writer->call([&](LogFile& file) { file.create(layout); });
   return RunLog(std::move(writer));
 }
 
 RunLog RunLog::resume(const std::filesystem::path& path, const LogLayout& layout, int64_t step,
-                      double wall_time, const LogOptions& options) {
+                      double wall_time, const RunLogOptions& options) {
   auto writer = std::make_unique<Writer>(path, layout, options);
   writer->call([&](LogFile& file) { file.resume(layout, step, wall_time); });
   writer->take_up();

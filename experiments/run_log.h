@@ -57,7 +57,7 @@ struct LogLayout {
   std::vector<std::string> vocabulary;  // text of token i; bytes that are no UTF-8 become <0xHH>
 };
 
-struct LogOptions {
+struct RunLogOptions {
   int64_t flush_every = 10;  // rows
   double flush_seconds = 5;  // or this long after the oldest row that is not yet in the file
   int64_t max_bytes = int64_t{2} << 30;  // of all maps before compression; then maps stop
@@ -84,12 +84,12 @@ class RunLog {
   // Makes the log, replacing what is there. Holds `<path>.lock` while it lives: RunError names the
   // process that has it.
   static RunLog create(const std::filesystem::path& path, const LogLayout& layout,
-                       const LogOptions& options = {});
+                       const RunLogOptions& options = {});
   // Goes on after the checkpoint of `step`: repairs the file if its writer died, checks run_id,
   // schema and layout, drops the rows after `step` and adds a row to /resumes. `wall_time` as in
   // scalars().
   static RunLog resume(const std::filesystem::path& path, const LogLayout& layout, int64_t step,
-                       double wall_time, const LogOptions& options = {});
+                       double wall_time, const RunLogOptions& options = {});
   RunLog(RunLog&&) noexcept;
   RunLog& operator=(RunLog&&) = delete;
   ~RunLog();  // a log that was not closed is closed as failed

@@ -1,8 +1,9 @@
 # The test programs. Every tests/test_*.cpp lands in one of four; each test case becomes one ctest.
 include(Catch)
 
-set(plain_tests config log safetensors run_files h5 progress includes)
-set(experiment_tests models data training tokenizers optimizer checkpoint prune sweep)
+set(plain_tests config config_files config_text config_writing log log_damage task_thread
+    safetensors run_files h5 progress includes)
+set(experiment_tests judge models data training tokenizers optimizer checkpoint prune sweep)
 set(command_tests command_line)  # drives the built program, links none of it
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)
@@ -20,14 +21,10 @@ foreach(source IN LISTS test_sources)
   endif()
 endforeach()
 
-# LeakSanitizer sees what torch's and HDF5's start-up keeps for ever, and the wheel is not
-# instrumented, so containers that cross its border look overflown.
-if(HEADLAB_SANITIZE)
-  set(test_environment
-      "ASAN_OPTIONS=detect_leaks=0:detect_container_overflow=0:detect_odr_violation=0"
-      "UBSAN_OPTIONS=print_stacktrace=1")
+# A name that Catch misreads finds no test, which Catch 2 counts as success unless told otherwise.
+if(Catch2_VERSION VERSION_LESS 3)
+  set(no_tests_fail --warn NoTests)
 endif()
-list(APPEND test_environment "OMP_NUM_THREADS=1" "HEADLAB_BUILD_DIR=${CMAKE_BINARY_DIR}")
 
 # headlab_test(name libraries...): a program of the sources in the list `name`, when it has any.
 function(headlab_test name)
@@ -39,21 +36,22 @@ function(headlab_test name)
   if("headlab_core" IN_LIST ARGN)
     headlab_torch_target(${name})
   endif()
-  catch_discover_tests(${name} TEST_PREFIX "${name}: "
-    PROPERTIES ENVIRONMENT "${test_environment}" TIMEOUT 600)
+  catch_discover_tests(${name} TEST_PREFIX "${name}:" EXTRA_ARGS ${no_tests_fail}
+    PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT 600)
 endfunction()
 
 add_library(headlab_test_main OBJECT tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC Catch2::Catch2)
 
 headlab_test(test_plain)
-headlab_test(test_heads headlab_variants headlab_core)
-if(NOT HEADLAB_SANITIZE)  # whole trainings: too slow there
+headlab_test(test_heads headlab_variants headlab_experiments headlab_core)
+if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
   headlab_test(test_experiments headlab_variants headlab_experiments headlab_core)
   headlab_test(test_command_line)
-  if(TARGET test_command_line AND TARGET headlab)
-    add_dependencies(test_command_line headlab)
-  endif()
+endif()
+if(TARGET test_command_line AND TARGET headlab)
+  target_compile_definitions(test_command_line PRIVATE "HEADLAB_EXE=\"$<TARGET_FILE:headlab>\"")
+  add_dependencies(test_command_line headlab)
 endif()
 
 # Writes a log for the notebooks' reader to be tested on (tests/test_log_reading.py).

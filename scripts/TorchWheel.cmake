@@ -15,10 +15,24 @@ add_library(torch_wheel INTERFACE)
 # -fopenmp: without it at::parallel_for runs serially, without a word.
 target_compile_options(torch_wheel INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>
-  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${_torch}/include>"
-  "$<$<COMPILE_LANGUAGE:CXX>:SHELL:-idirafter ${_torch}/include/torch/csrc/api/include>")
+  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include/torch/csrc/api/include>")
 target_link_options(torch_wheel INTERFACE
   -Wl,--no-as-needed -Wl,--allow-shlib-undefined "-Wl,-rpath,${_torch}/lib")
 # Not libtorch.so: it asks for libtorch_cuda.so, whose libraries a CPU set-up leaves out.
 target_link_libraries(torch_wheel INTERFACE
   "${_torch}/lib/libtorch_cpu.so" "${_torch}/lib/libc10.so" "${_torch}/lib/libgomp.so.1")
+
+if(HEADLAB_CUDA)
+  set(_cuda "${HEADLAB_TORCH_ROOT}/nvidia/cu13")
+  if(NOT EXISTS "${_cuda}/lib/libcublas.so.13")
+    message(FATAL_ERROR "the GPU libraries are not in ${HEADLAB_TORCH_ROOT}: run scripts/setup --cuda first")
+  endif()
+  if(NOT CMAKE_CUDA_COMPILER_VERSION MATCHES "^13[.]")
+    message(FATAL_ERROR "this torch is built with CUDA 13; nvcc is ${CMAKE_CUDA_COMPILER_VERSION}")
+  endif()
+  target_compile_options(torch_wheel INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_cuda}/include>")
+  target_link_options(torch_wheel INTERFACE "-Wl,-rpath,${_cuda}/lib")
+  target_link_libraries(torch_wheel INTERFACE
+    "${_torch}/lib/libtorch_cuda.so" "${_torch}/lib/libc10_cuda.so" "${_cuda}/lib/libcudart.so.13")
+endif()

@@ -162,7 +162,7 @@ TEST_CASE("a record counts only when its key is written, after all of its values
 TEST_CASE("rows are committed every flush_every rows, or when the oldest has waited long enough") {
   const TemporaryFolder folder;
   const LogLayout layout = small_layout();
-  LogOptions options;
+  RunLogOptions options;
   options.flush_every = 4;
   LogFile log(folder / "log.h5", log_groups(layout), options);
   log.create(layout);
@@ -190,7 +190,7 @@ TEST_CASE("rows are committed every flush_every rows, or when the oldest has wai
 TEST_CASE("without SWMR whole chunks are written, and everything at a sync") {
   const TemporaryFolder folder;
   const LogLayout layout = small_layout();
-  LogOptions options;
+  RunLogOptions options;
   options.swmr = false;
   {
     LogFile log(folder / "log.h5", log_groups(layout), options);
@@ -213,7 +213,7 @@ TEST_CASE("a resumed log has neither gaps nor duplicates, and says where it was 
   const TemporaryFolder folder;
   const LogLayout layout = small_layout();
   const bool swmr = GENERATE(true, false);
-  LogOptions options;
+  RunLogOptions options;
   options.swmr = swmr;
   {
     RunLog log = RunLog::create(folder / "log.h5", layout, options);
@@ -343,7 +343,7 @@ TEST_CASE("maps stop at max_bytes, statistics go on, and the log says since when
   const TemporaryFolder folder;
   const LogLayout layout = small_layout();
   CHECK(map_bytes(layout.sites[0]) == kMapSize * 2);
-  LogOptions options;
+  RunLogOptions options;
   options.max_bytes = 3 * map_bytes(layout.sites[0]) + 1;
   const auto skipped_from = [&] {
     return H5File::open(folder / "log.h5")

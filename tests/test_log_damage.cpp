@@ -17,7 +17,7 @@ using Catch::Matchers::Contains;
 
 // Rows 0, 1, 2, ... without end. Says each row; -n after a sync of n rows.
 void log_for_ever(const std::filesystem::path& path, const Child::Say& say, bool swmr) {
-  LogOptions options;
+  RunLogOptions options;
   options.swmr = swmr;
   RunLog log = RunLog::create(path, small_layout(), options);
   for (int64_t step = 0;; ++step) {
@@ -163,7 +163,7 @@ TEST_CASE("while the writer lives nobody else may write, and is told who does") 
 
 TEST_CASE("a log that is written without SWMR cannot be inspected meanwhile") {
   const TemporaryFolder folder;
-  LogOptions options;
+  RunLogOptions options;
   options.swmr = false;
   RunLog log = RunLog::create(folder / "log.h5", small_layout(), options);
   log.sync();

@@ -62,7 +62,8 @@ class Mha : public AttentionHeads {
     copy_heads(sliced->k_, k_, kept.kv_rows, shape_.head_dim);
     copy_heads(sliced->v_, v_, kept.kv_rows, shape_.head_dim);
     copy_head_columns(sliced->o_, o_, kept.rows, shape_.head_dim);
-    if (q_norm_) sliced->q_norm_->copy(*q_norm_), sliced->k_norm_->copy(*k_norm_);
+    if (q_norm_) sliced->q_norm_->weight.set_data(q_norm_->weight.detach().clone());
+    if (k_norm_) sliced->k_norm_->weight.set_data(k_norm_->weight.detach().clone());
     return sliced;
   }
 
@@ -72,15 +73,16 @@ class Mha : public AttentionHeads {
     const auto& source = cross ? ctx.memory : x;
     if (ctx.probe) ctx.probe->output_weight(o_->weight);
 
-    auto q = rotate(norm(q_norm_, split_heads(q_(x), shape_.heads)), ctx, ctx.positions);  // [B,H,T,d]
+    auto q =
+        rotate(norm(q_norm_, split_heads(q_(x), shape_.heads)), ctx, ctx.positions);  // [B,H,T,d]
     auto k = remembered(ctx, "k", [&] {
       auto places = cross ? at::arange(source.size(1), ctx.positions.options()) : ctx.positions;
       return rotate(norm(k_norm_, split_heads(k_(source), shape_.kv_heads)), ctx, places);
-    });                                                                              // [B,Hkv,S,d]
+    });  // [B,Hkv,S,d]
     auto v = remembered(ctx, "v", [&] { return split_heads(v_(source), shape_.kv_heads); });
     const double scale = options_.scale.value_or(1 / std::sqrt(shape_.head_dim));
-    auto heads = attend(q, k, v, ctx, scale);                                        // [B,H,T,d]
-    return {.y = o_(merge_heads(heads, ctx))};                                       // [B,T,D]
+    auto heads = attend(q, k, v, ctx, scale);   // [B,H,T,d]
+    return {.y = o_(merge_heads(heads, ctx))};  // [B,T,D]
   }
 
   static Tensor norm(RmsNorm& norm, const Tensor& x) { return norm ? norm(x) : x; }

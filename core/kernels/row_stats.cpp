@@ -3,24 +3,24 @@
 
 namespace headlab {
 
-#define HEADLAB_DECLARE(isa)                                                                     \
-  namespace isa {                                                                                \
-  void row_stats_f32(const RowProblem<float>&, int64_t, double*, double*, int32_t*, float*);     \
-  void row_stats_f64(const RowProblem<double>&, int64_t, double*, double*, int32_t*, double*);   \
-  void js_f32(const RowProblem<float>&, int64_t, int64_t, int64_t, double*, double*, float*);    \
-  void js_f64(const RowProblem<double>&, int64_t, int64_t, int64_t, double*, double*, double*);  \
-  void norm_f32(const RowProblem<float>&, int64_t, float*);                                      \
-  void norm_f64(const RowProblem<double>&, int64_t, double*);                                    \
+#define HEADLAB_DECLARE(isa)                                                                    \
+  namespace isa {                                                                               \
+  void row_stats_f32(const RowProblem<float>&, int64_t, double*, double*, int32_t*, float*);    \
+  void row_stats_f64(const RowProblem<double>&, int64_t, double*, double*, int32_t*, double*);  \
+  void js_f32(const RowProblem<float>&, int64_t, int64_t, int64_t, double*, double*, float*);   \
+  void js_f64(const RowProblem<double>&, int64_t, int64_t, int64_t, double*, double*, double*); \
+  void norm_f32(const RowProblem<float>&, int64_t, float*);                                     \
+  void norm_f64(const RowProblem<double>&, int64_t, double*);                                   \
   }
 HEADLAB_DECLARE(DEFAULT)
 #ifdef __x86_64__
 HEADLAB_DECLARE(AVX2)
 HEADLAB_DECLARE(AVX512)
-#define HEADLAB_BEST(function)                                                            \
-  (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&             \
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")       \
-       ? AVX512::function                                                                 \
-   : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2::function     \
+#define HEADLAB_BEST(function)                                                        \
+  (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&         \
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")   \
+       ? AVX512::function                                                             \
+   : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2::function \
                                                                      : DEFAULT::function)
 #else
 #define HEADLAB_BEST(function) DEFAULT::function

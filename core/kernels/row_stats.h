@@ -41,13 +41,13 @@ constexpr int32_t kNoRow = INT32_MIN;  // in offsets: this row is not counted
 template <class T>
 struct RowProblem {
   int64_t B, H, queries, keys, d, e;
-  const T* q;              // [B,H,T,d]
-  const T* k;              // [B,Hkv,S,d]
+  const T* q;  // [B,H,T,d]
+  const T* k;  // [B,Hkv,S,d]
   int64_t q_stride[3], k_stride[3];
   const int64_t* kv_head;  // [H]: row of k that query head h uses
   double scale;
   bool causal;
-  bool cross;                   // places of queries and keys do not compare
+  bool cross;  // places of queries and keys do not compare
   int64_t window;
   const int64_t* query_length;  // [B] or null
   const int64_t* key_length;    // [B] or null
@@ -55,17 +55,17 @@ struct RowProblem {
   int64_t allowed_stride[4];
   const T* bias;  // likewise
   int64_t bias_stride[4];
-  const T* distance_bias;   // [H, T+S-1] at j - i = -(S-1) .. , i a place; or null
-  const T* v;               // [B,Hkv,S,e]
+  const T* distance_bias;  // [H, T+S-1] at j - i = -(S-1) .. , i a place; or null
+  const T* v;              // [B,Hkv,S,e]
   int64_t v_stride[3];
-  const T* output_weight;   // [D, H*e] rows dense, or null: no norms of values
+  const T* output_weight;  // [D, H*e] rows dense, or null: no norms of values
   int64_t D, output_weight_stride;
-  T* value_norm;            // [B,H,S] norm(W_O^h v_j), written by norm_slot; or null
-  const T* output;          // [B,H,T,e], or null
+  T* value_norm;    // [B,H,S] norm(W_O^h v_j), written by norm_slot; or null
+  const T* output;  // [B,H,T,e], or null
   int64_t output_stride[3];
-  const int64_t* tokens;    // [B,S] or null
-  const uint8_t* classes;   // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
-  bool matches;             // induction and duplicate_token are wanted
+  const int64_t* tokens;   // [B,S] or null
+  const uint8_t* classes;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
+  bool matches;            // induction and duplicate_token are wanted
 };
 
 // Number of slots that row_stats_slot takes, and scratch elements a call needs.
@@ -94,7 +94,8 @@ template <class T>
 using JsSlot = void (*)(const RowProblem<T>&, int64_t b, int64_t first, int64_t stride,
                         double* sums, double* counts, T* scratch);
 
-// value_norm of query head h: norm^2 = v^T (W_O^hT W_O^h) v. scratch: (e + 1) * (e rounded up to 16).
+// value_norm of query head h: norm^2 = v^T (W_O^hT W_O^h) v. scratch: (e + 1) * (e rounded up to
+// 16).
 template <class T>
 using NormSlot = void (*)(const RowProblem<T>&, int64_t h, T* scratch);
 

@@ -3,13 +3,13 @@
 // g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
+#include "core/kernels/row_stats.h"
+
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
 #include <cmath>
 #include <limits>
-
-#include "core/kernels/row_stats.h"
 
 namespace headlab::CPU_CAPABILITY {
 
@@ -31,8 +31,8 @@ template <class T>
 struct Rows {
   const RowProblem<T>& p;
   int64_t b, h, padded;
-  T* kt;    // [d, padded] keys transposed, so that keys lie in vector lanes
-  T* z;     // [4, padded] scores of four rows, then exp(z - max)
+  T* kt;  // [d, padded] keys transposed, so that keys lie in vector lanes
+  T* z;   // [4, padded] scores of four rows, then exp(z - max)
 
   Rows(const RowProblem<T>& problem, int64_t b_, T* scratch)
       : p(problem), b(b_), h(0), padded((problem.keys + 15) / 16 * 16) {
@@ -107,8 +107,8 @@ struct Rows {
     Vec<T> m(-std::numeric_limits<T>::infinity());
     for (int64_t j = s.first / Vec<T>::size() * Vec<T>::size(); j <= s.last; j += Vec<T>::size())
       m = at::vec::maximum(m, Vec<T>::loadu(row + j));
-    return at::vec::vec_reduce_all<T>(
-        [](Vec<T>& x, Vec<T>& y) { return at::vec::maximum(x, y); }, m);
+    return at::vec::vec_reduce_all<T>([](Vec<T>& x, Vec<T>& y) { return at::vec::maximum(x, y); },
+                                      m);
   }
 };
 
@@ -249,10 +249,11 @@ void stats_slot(const RowProblem<T>& p, int64_t slot, double* sums, double* coun
     rows.dot(group, last);
     for (int64_t r = 0; r < 4 && i + r < end; ++r) {
       const bool counted = i + r < rows.length();
-      offsets[i + r - begin] = counted ? count_row(rows, i + r, rows.z + r * rows.padded, out) : kNoRow;
+      offsets[i + r - begin] =
+          counted ? count_row(rows, i + r, rows.z + r * rows.padded, out) : kNoRow;
       if (!p.output || offsets[i + r - begin] == kNoRow) continue;
-      const T* o = p.output + b * p.output_stride[0] + h * p.output_stride[1] +
-                   (i + r) * p.output_stride[2];
+      const T* o =
+          p.output + b * p.output_stride[0] + h * p.output_stride[1] + (i + r) * p.output_stride[2];
       double square = 0;
       for (int64_t c = 0; c < p.e; ++c) square += static_cast<double>(o[c]) * o[c];
       out.add(kOutputNorm, std::sqrt(square));
@@ -288,8 +289,8 @@ double mixture_entropy(const T* p, const T* q, const Span& s) {
 }
 
 template <class T>
-void divergence_slot(const RowProblem<T>& p, int64_t b, int64_t first, int64_t stride,
-                     double* sums, double* counts, T* scratch) {
+void divergence_slot(const RowProblem<T>& p, int64_t b, int64_t first, int64_t stride, double* sums,
+                     double* counts, T* scratch) {
   Rows<T> rows(p, b, scratch);
   T* weights = rows.z + 4 * rows.padded;  // [H, kJsRowsPerSlot, padded]
   int64_t group[4];
@@ -328,7 +329,7 @@ template <class T>
 void value_norms(const RowProblem<T>& p, int64_t h, T* scratch) {
   using V = Vec<T>;
   const int64_t width = (p.e + 15) / 16 * 16;
-  T* gram = scratch;             // [e, width]
+  T* gram = scratch;              // [e, width]
   T* value = gram + p.e * width;  // [width]
   for (int64_t n = 0; n < p.e * width + width; ++n) scratch[n] = 0;
   for (int64_t row = 0; row < p.D; ++row) {

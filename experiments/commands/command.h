@@ -32,6 +32,7 @@ struct Command {
 };
 
 std::vector<Command>& commands();
+std::vector<std::string>& command_line();  // argv, for manifests
 
 struct RegisterCommand {
   explicit RegisterCommand(Command command) { commands().push_back(std::move(command)); }

@@ -1,4 +1,4 @@
-#include "experiments/log_lock.h"
+#include "experiments/writer_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -10,13 +10,18 @@
 #include <cstring>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "core/errors.h"
 
 namespace headlab {
 namespace {
 
-std::filesystem::path lock_path(const std::filesystem::path& log) { return log.string() + ".lock"; }
+std::filesystem::path lock_path(const std::filesystem::path& subject) {
+  std::error_code none;
+  if (std::filesystem::is_directory(subject, none)) return subject / ".lock";
+  return subject.string() + ".lock";
+}
 
 std::string read_holder(const std::filesystem::path& path) {
   std::ifstream in(path);
@@ -43,7 +48,7 @@ bool still_there(int descriptor, const std::filesystem::path& path) {
 
 }  // namespace
 
-LogLock::LogLock(const std::filesystem::path& log) : path_(lock_path(log)) {
+WriterLock::WriterLock(const std::filesystem::path& subject) : path_(lock_path(subject)) {
   for (;;) {
     descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) {
@@ -51,7 +56,7 @@ LogLock::LogLock(const std::filesystem::path& log) : path_(lock_path(log)) {
     }
     if (!take(descriptor_)) {
       ::close(descriptor_);
-      throw RunError(log.string() + ": is being written by " + read_holder(path_) +
+      throw RunError(subject.string() + ": is being written by " + read_holder(path_) +
                      "; wait for it or stop it");
     }
     if (still_there(descriptor_, path_)) break;
@@ -63,18 +68,25 @@ LogLock::LogLock(const std::filesystem::path& log) : path_(lock_path(log)) {
   if (ftruncate(descriptor_, 0) != 0 ||
       pwrite(descriptor_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     const std::string reason = std::strerror(errno);
+    unlink(path_.c_str());
     ::close(descriptor_);
     throw RunError(path_.string() + ": cannot be written: " + reason);
   }
 }
 
-LogLock::~LogLock() {
+WriterLock::WriterLock(WriterLock&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+WriterLock::~WriterLock() {
+  if (descriptor_ < 0) return;
   unlink(path_.c_str());
   ::close(descriptor_);
 }
 
-std::optional<std::string> LogLock::holder(const std::filesystem::path& log) {
-  const std::filesystem::path path = lock_path(log);
+void WriterLock::renamed(const std::filesystem::path& subject) { path_ = lock_path(subject); }
+
+std::optional<std::string> WriterLock::holder(const std::filesystem::path& subject) {
+  const std::filesystem::path path = lock_path(subject);
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return std::nullopt;
   const bool held = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;

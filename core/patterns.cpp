@@ -1,0 +1,147 @@
+#include "core/patterns.h"
+
+#include <torch/torch.h>
+
+#include "core/attend.h"
+
+namespace headlab {
+namespace {
+
+struct Rows {
+  Tensor a;        // [B,H,T,S] float64
+  Tensor allowed;  // [B,H,T,S] bool
+  Tensor keys;     // [B,H,T] n_i, float64
+  Tensor counted;  // [B,H,T] bool
+  Tensor i, j;     // [T,1], [S] places
+};
+
+Rows prepare(const Tensor& a, const PatternFacts& facts) {
+  const int64_t T = a.size(2), S = a.size(3);
+  Rows rows;
+  AttentionMask mask;
+  mask.allowed = facts.allowed;
+  mask.key_length = facts.key_length;
+  mask.causal = facts.causal;
+  auto allowed = allowed_keys(mask, T, S, 0, T, a.device());
+  rows.allowed = (allowed.defined() ? allowed : at::ones({1}, at::kBool)).expand(a.sizes());
+  rows.a = a.to(at::kDouble).masked_fill(rows.allowed.logical_not(), 0);
+  rows.keys = rows.allowed.sum(-1).to(at::kDouble);
+  rows.counted = rows.keys >= 1;
+  if (facts.query_length.defined())
+    rows.counted = rows.counted & (at::arange(T) < facts.query_length.view({-1, 1, 1}));
+  rows.i = at::arange(facts.cross ? 0 : S - T, facts.cross ? T : S, at::kDouble).unsqueeze(1);
+  rows.j = at::arange(S, at::kDouble);
+  return rows;
+}
+
+struct Adder {
+  HeadSums& sums;
+  const Rows& rows;
+  // value [B,H,T] over the counted rows for which `defined` (broadcasts to [B,H,T]) holds.
+  void operator()(RowStatistic which, const Tensor& value, const Tensor& defined = {}) {
+    auto counted = defined.defined() ? rows.counted & defined : rows.counted;
+    auto sum = value.masked_fill(counted.logical_not(), 0).sum(at::IntArrayRef{0, 2});
+    auto count = counted.sum(at::IntArrayRef{0, 2}).to(at::kDouble);
+    for (int64_t h = 0; h < sums.heads; ++h) {
+      sums.sums[h * kRowStatistics + which] += sum[h].item<double>();
+      sums.counts[h * kRowStatistics + which] += count[h].item<double>();
+    }
+  }
+};
+
+Tensor entropy(const Tensor& a) { return -at::xlogy(a, a).sum(-1); }
+
+void add_places(Adder& add, const PatternFacts& facts, const Tensor& heaviest) {
+  const auto& rows = add.rows;
+  const auto& a = rows.a;
+  auto offset = rows.j - rows.i;     // [T,S]
+  auto mean = (a * offset).sum(-1);  // [B,H,T]
+  add(kMeanDistance, (a * offset.abs()).sum(-1));
+  add(kSignedOffset, mean);
+  add(kOffsetVariance, (a * (offset - mean.unsqueeze(-1)).square()).sum(-1));
+  auto at_offset = [&](double r) { return (a * (offset == r)).sum(-1); };
+  auto last = (facts.key_length.defined() ? facts.key_length.view({-1, 1, 1})
+                                          : at::full({1, 1, 1}, a.size(3), at::kLong));
+  auto place = rows.i.squeeze(1);
+  add(kPrevToken, at_offset(-1), place >= 1);
+  if (!facts.causal) add(kNextToken, at_offset(1), place + 1 < last);
+  add(kSelfToken, at_offset(0));
+  add(kFirstToken, a.select(-1, 0));
+  auto relative = heaviest - place;  // [B,H,T]
+  add(kArgmaxDistance, relative.abs());
+  auto first = a.select(-1, 0).masked_fill(rows.counted.logical_not(), 0).sum(-1);  // [B,H]
+  auto n = rows.counted.sum(-1);
+  for (int64_t h = 0; h < a.size(1); ++h)
+    for (int64_t b = 0; b < a.size(0); ++b) {
+      if (n[b][h].item<int64_t>() == 0) continue;
+      add.sums.examples[h] += 1;
+      add.sums.sink_examples[h] +=
+          first[b][h].item<double>() / n[b][h].item<double>() > facts.sink_threshold;
+      for (int64_t t = 0; t < a.size(2); ++t)
+        if (rows.counted[b][h][t].item<bool>())
+          ++add.sums.offsets[h][static_cast<int32_t>(relative[b][h][t].item<double>())];
+    }
+}
+
+void add_matches(Adder& add, const Tensor& tokens) {
+  const auto& rows = add.rows;
+  const int64_t T = rows.a.size(2), S = rows.a.size(3);
+  auto mine = tokens.narrow(1, S - T, T).unsqueeze(2);  // [B,T,1]
+  auto earlier = rows.j < rows.i;                       // [T,S]
+  auto same = (mine == tokens.unsqueeze(1)) & earlier;  // [B,T,S]
+  auto previous =
+      at::cat({at::full({tokens.size(0), 1}, -1, at::kLong), tokens.narrow(1, 0, S - 1)}, 1);
+  auto after = (mine == previous.unsqueeze(1)) & (rows.j <= rows.i) & (rows.j > 0);
+  add(kDuplicateToken, (rows.a * same.unsqueeze(1)).sum(-1), same.any(-1).unsqueeze(1));
+  add(kInduction, (rows.a * after.unsqueeze(1)).sum(-1), after.any(-1).unsqueeze(1));
+}
+
+void add_divergence(HeadSums& sums, const Rows& rows) {
+  const int64_t H = rows.a.size(1);
+  for (int64_t h = 0; h < H; ++h)
+    for (int64_t g = 0; g < H; ++g) {
+      auto p = rows.a.select(1, h), q = rows.a.select(1, g);  // [B,T,S]
+      auto js = entropy((p + q) / 2) - (entropy(p) + entropy(q)) / 2;
+      auto both = rows.counted.select(1, h) & rows.counted.select(1, g);
+      sums.js[h * H + g] += js.masked_fill(both.logical_not(), 0).sum().item<double>();
+      sums.js_counts[h * H + g] += both.sum().item<double>();
+    }
+}
+
+}  // namespace
+
+void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts) {
+  at::NoGradGuard no_grad;
+  const Rows rows = prepare(a, facts);
+  Adder add{sums, rows};
+  auto h = entropy(rows.a);                   // [B,H,T]
+  auto [largest, heaviest] = rows.a.max(-1);  // ties: the lowest key
+  add(kEntropy, h);
+  add(kEntropyNormalized, h / rows.keys.log(), rows.keys >= 2);
+  add(kMaxWeight, largest);
+  add(kParticipationRatio, rows.a.square().sum(-1).reciprocal());
+  auto candidates = rows.allowed;
+  if (facts.classes.defined()) {
+    auto classes = facts.classes.unsqueeze(1).unsqueeze(1);  // [B,1,1,S]
+    add(kClsMass, (rows.a * (classes == 1)).sum(-1));
+    add(kSepMass, (rows.a * (classes == 2)).sum(-1));
+    add(kPunctuationMass, (rows.a * (classes == 3)).sum(-1));
+    candidates = candidates & (classes != 2);
+  }
+  add(kConfidence, rows.a.masked_fill(candidates.logical_not(), -1).amax(-1), candidates.any(-1));
+  if (facts.value_norm.defined())
+    add(kValueWeightedNorm, (rows.a * facts.value_norm.to(at::kDouble).unsqueeze(2)).sum(-1));
+  if (facts.output.defined())
+    add(kOutputNorm, facts.output.to(at::kDouble).square().sum(-1).sqrt());
+  if (!facts.cross) add_places(add, facts, heaviest.to(at::kDouble));
+  if (!facts.cross && facts.tokens.defined()) add_matches(add, facts.tokens);
+  add_divergence(sums, rows);
+}
+
+Tensor value_norms(const Tensor& v, const Tensor& output_weight) {
+  const int64_t H = v.size(1), e = v.size(3);
+  auto w = output_weight.view({output_weight.size(0), H, e}).permute({1, 2, 0});  // [H,e,D]
+  return at::matmul(v, w).norm(2, -1);                                            // [B,H,S]
+}
+
+}  // namespace headlab

@@ -1,0 +1,70 @@
+// Checkpoints of a run: ckpt/step-00002000/{model.safetensors, optimizer.safetensors, state.json},
+// and the links ckpt/last and ckpt/best.
+//
+// A name in ckpt/ always means a whole checkpoint, whenever the process or the machine dies.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/named_tensors.h"
+
+namespace headlab {
+
+struct LocatedRun;
+
+struct Checkpoint {
+  int64_t step = 0;
+  NamedTensors model, optimizer;
+  // The caller's: tokens, wall_s, RNG words, early stopping, ... JSON has no NaN and no infinity:
+  // see metric_json.
+  nlohmann::json trainer;
+};
+
+struct RetentionOptions {
+  int64_t keep_last = 2;                // the newest ones
+  bool keep_best = true;                // and the best
+  std::optional<int64_t> resumed_from;  // and this one
+};
+
+// Saves under its step, replacing one of that step, moves `last` to it (and `best`, if it is the
+// best so far), and removes those that need not stay. On return everything is on the disk.
+// RunError where the storage refuses; the checkpoints that were there are there still.
+void save_checkpoint(const std::filesystem::path& run, const Checkpoint& checkpoint, bool best,
+                     const RetentionOptions& retention = {});
+
+// A checkpoint directory, or a link to one. RunError naming it and the file that is missing or
+// whose bytes are not those that were written.
+Checkpoint load_checkpoint(const std::filesystem::path& directory);
+
+// The newest checkpoint that is whole; none when the run has none at all. `warning` names newer
+// ones that are damaged, and stays as it is where there are none. RunError when all are damaged.
+std::optional<Checkpoint> load_latest(const std::filesystem::path& run,
+                                      std::string* warning = nullptr);
+
+// The checkpoint that was named, or the latest of the run (RunError when there is none).
+Checkpoint load_located(const LocatedRun& located, std::string* warning = nullptr);
+
+// Makes ckpt/ what it was after the checkpoint of `step` was saved: later ones are gone, `last`
+// leads to it, `best` to the best one so far. For a run that goes on from there.
+void rewind_checkpoints(const std::filesystem::path& run, int64_t step);
+
+// All parameters and buffers by name, sharing the module's memory.
+NamedTensors module_tensors(const torch::nn::Module& module);
+
+// Copies tensors into the parameters and buffers of the same names, in place. Shapes and dtypes
+// must match, except that a float64 module takes float32. RunError lists everything that does not
+// fit; then nothing is copied.
+void load_into(torch::nn::Module& module, const NamedTensors& tensors);
+
+// Layers that were saved sliced: module path of the layer -> original indices of its heads.
+std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& tensors);
+
+}  // namespace headlab

@@ -1,0 +1,91 @@
+// `headlab check FILE...`: judges files of expected numbers, of every format that is known.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "core/safetensors.h"
+#include "experiments/commands/command.h"
+#include "experiments/commands/options.h"
+#include "experiments/layer_case.h"
+#include "experiments/train_case.h"
+
+namespace headlab {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+  std::string out;
+  ComputeOptions compute;
+  bool json = false;
+};
+
+struct Judged {
+  NamedTensors computed;
+  std::vector<Verdict> verdicts;
+};
+
+Judged judge_layer(const std::string& file, const Options& o, const at::Device& device) {
+  LayerCase layer(file, device);
+  auto computed = layer.compute({}, o.compute.path());
+  return {computed, judge(computed, layer.expected(), layer.tolerance())};
+}
+
+Judged judge_training(const std::string& file, const Options&, const at::Device& device) {
+  TrainCase training(file, device);
+  auto computed = training.compute();
+  return {computed, judge(computed, training.expected(), training.tolerance())};
+}
+
+Judged judge_file(const std::string& file, const Options& o, const at::Device& device) {
+  const auto metadata = SafetensorsFile(file).metadata();
+  auto says = [&](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? std::string() : found->second;
+  };
+  if (says("headlab_case") == "1") return judge_layer(file, o, device);
+  if (says("headlab_train") == "1") return judge_training(file, o, device);
+  const auto format = says("headlab_case");
+  throw DataError(file + (format.empty() ? ": holds no expected numbers: its metadata has neither "
+                                           "headlab_case nor headlab_train"
+                                         : ": this version does not know the format " + format));
+}
+
+int run(const Options& o) {
+  if (!o.out.empty() && o.files.size() > 1) throw ConfigError("check --out: takes one file");
+  const auto device = o.compute.apply();
+  bool pass = true;
+  auto objects = nlohmann::ordered_json::array();
+  for (const auto& file : o.files) {
+    const auto judged = judge_file(file, o, device);
+    pass = pass && all_pass(judged.verdicts);
+    if (o.json) {
+      objects.push_back(verdicts_json(file, judged.verdicts));
+    } else {
+      if (o.files.size() > 1) fmt::print("{}\n", file);
+      for (const auto& verdict : judged.verdicts) fmt::print("{}\n", verdict_line(verdict));
+    }
+    if (!o.out.empty()) write_tensors(o.out, judged.computed);
+  }
+  if (o.json) fmt::print("{}\n", (objects.size() == 1 ? objects[0] : objects).dump());
+  return pass ? kDone : kCheckFailed;
+}
+
+const RegisterCommand registered({
+    .name = "check",
+    .summary = "judge files of expected numbers: layers, trainings",
+    .example = "headlab check tests/golden/nanogpt/train.safetensors",
+    .add =
+        [](CLI::App& app) {
+          auto o = std::make_shared<Options>();
+          app.add_option("files", o->files, "safetensors files")->required();
+          app.add_option("--out", o->out, "write everything computed (one file)");
+          o->compute.add_to(app);
+          app.add_flag("--json", o->json, "print one JSON object (several files: an array)");
+          return [o] { return run(*o); };
+        },
+});
+
+}  // namespace
+}  // namespace headlab

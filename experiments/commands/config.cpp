@@ -1,0 +1,45 @@
+// `headlab config CONFIG`: the resolved config, what differs from the defaults, or the JSON schema.
+#include <fmt/format.h>
+
+#include "experiments/commands/command.h"
+#include "experiments/experiment.h"
+
+namespace headlab {
+namespace {
+
+struct Options {
+  std::string file;
+  std::vector<std::string> overrides;
+  bool minimal = false, schema = false;
+};
+
+int run(const Options& o) {
+  Experiment experiment, defaults;
+  if (o.schema) {
+    fmt::print("{}\n", schema_of(experiment));
+    return kDone;
+  }
+  if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
+  read_config(experiment, load_config(o.file, o.overrides));
+  fmt::print("{}",
+             to_yaml(o.minimal ? write_minimal(experiment, defaults) : write_block(experiment)));
+  return kDone;
+}
+
+const RegisterCommand registered({
+    .name = "config",
+    .summary = "print a config as it resolves, or the schema of configs",
+    .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal",
+    .add =
+        [](CLI::App& app) {
+          auto o = std::make_shared<Options>();
+          app.add_option("config", o->file, "YAML file");
+          app.add_option("overrides", o->overrides, "a.b=value ...");
+          app.add_flag("--minimal", o->minimal, "only what differs from the defaults");
+          app.add_flag("--schema", o->schema, "JSON schema, for editors");
+          return [o] { return run(*o); };
+        },
+});
+
+}  // namespace
+}  // namespace headlab

@@ -1,0 +1,92 @@
+// `headlab forward RUN IN --out OUT`: a whole model on given inputs, every intermediate named.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "core/errors.h"
+#include "experiments/commands/command.h"
+#include "experiments/commands/options.h"
+#include "experiments/open_run.h"
+
+namespace headlab {
+namespace {
+
+struct Options {
+  std::string run, in, out;
+  ComputeOptions compute;
+  bool gradients = false;
+};
+
+Tensor input(const NamedTensors& tensors, const std::string& name, const Options& o,
+             const at::Device& device) {
+  const auto found = tensors.find(name);
+  if (found == tensors.end()) return {};
+  if (found->second.dim() != 2 || !at::isIntegralType(found->second.scalar_type(), false))
+    throw DataError(fmt::format("{}: {} must be integers [B,T]", o.in, name));
+  return found->second.to(device, at::kLong);
+}
+
+int run(const Options& o) {
+  const auto device = o.compute.apply();
+  auto opened = open_run(o.run, device);
+  const auto tensors = read_tensors(o.in);
+  const auto ids = input(tensors, "in.ids", o, device);
+  const auto targets = input(tensors, "in.targets", o, device);
+  if (!ids.defined()) throw DataError(o.in + ": in.ids is missing");
+  if (targets.defined() && targets.sizes() != ids.sizes())
+    throw DataError(o.in + ": in.targets must have the shape of in.ids");
+  if (o.gradients && !targets.defined())
+    throw DataError(o.in + ": --gradients needs in.targets (negative: not scored)");
+  const int64_t V = opened.data->vocabulary();
+  if (ids.numel() > 0 && (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= V))
+    throw DataError(fmt::format("{}: in.ids must lie in 0 .. {}", o.in, V - 1));
+
+  at::AutoGradMode grad(o.gradients);
+  std::vector<Tensor> hidden;
+  HeadProbe probe;
+  probe.maps = true;
+  ModelContext ctx;
+  ctx.backend = o.compute.path();
+  ctx.probe = &probe;
+  ctx.hidden = &hidden;
+  const auto out = opened.model->forward(ids, ctx);
+  NamedTensors computed{{"out.logits", out.logits}};
+  for (size_t l = 0; l < hidden.size(); ++l) computed[fmt::format("out.hidden.{}", l)] = hidden[l];
+  for (const auto& [layer, map] : probe.layer_maps())
+    computed[fmt::format("out.attention.{}", layer)] = map;
+  if (targets.defined()) {
+    const auto scored = scored_targets(targets).clamp_min(1);
+    auto loss = cross_entropy_sum(out.logits, targets) / scored;
+    computed["out.loss"] = loss;
+    if (o.gradients) {
+      for (const auto& aux : out.aux) loss = loss + aux.value;
+      loss.backward();
+      for (const auto& p : opened.model->named_parameters())
+        if (p.value().grad().defined()) computed["grad." + p.key()] = p.value().grad();
+    }
+  }
+  for (auto& [name, tensor] : computed) tensor = tensor.detach();
+  write_tensors(o.out, computed);
+  if (computed.count("out.loss")) fmt::print("loss {:.6f}\n", computed["out.loss"].item<double>());
+  fmt::print("{} tensors in {}\n", computed.size(), o.out);
+  return kDone;
+}
+
+const RegisterCommand registered({
+    .name = "forward",
+    .summary = "run a trained model on given inputs and write every intermediate",
+    .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
+    .add =
+        [](CLI::App& app) {
+          auto o = std::make_shared<Options>();
+          app.add_option("run", o->run, "run or checkpoint directory")->required();
+          app.add_option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets")
+              ->required();
+          app.add_option("--out", o->out, "safetensors to write")->required();
+          app.add_flag("--gradients", o->gradients, "also grad.<parameter> of the loss");
+          o->compute.add_to(app);
+          return [o] { return run(*o); };
+        },
+});
+
+}  // namespace
+}  // namespace headlab

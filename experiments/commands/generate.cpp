@@ -1,0 +1,71 @@
+// `headlab generate RUN --prompt TEXT`: samples from a language model; the text alone on stdout.
+#include "experiments/generate.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "core/errors.h"
+#include "experiments/commands/command.h"
+#include "experiments/commands/options.h"
+#include "experiments/open_run.h"
+
+namespace headlab {
+namespace {
+
+struct Options {
+  std::string run, prompt = "\n";
+  SamplingOptions sampling;
+  ComputeOptions compute;
+  bool no_cache = false;
+};
+
+int run(const Options& o) {
+  const auto device = o.compute.apply();
+  auto opened = open_run(o.run, device);
+  if (!opened.data->has_text())
+    throw ConfigError(fmt::format("generate: the data kind '{}' has no text",
+                                  opened.experiment.data.kind()));
+  auto sampling = o.sampling;
+  sampling.cache = !o.no_cache;
+  const auto prompt = opened.data->encode(o.prompt);
+  if (prompt.empty()) throw ConfigError("--prompt: is empty; give at least one character");
+  auto print = [](const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  };
+  print(o.prompt);
+  generate(*opened.model, prompt, sampling, device,
+           [&](int64_t id) { print(opened.data->decode({id})); });
+  print("\n");
+  return kDone;
+}
+
+const RegisterCommand registered({
+    .name = "generate",
+    .summary = "sample from a trained language model",
+    .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300",
+    .add =
+        [](CLI::App& app) {
+          auto o = std::make_shared<Options>();
+          auto& s = o->sampling;
+          app.add_option("run", o->run, "run or checkpoint directory")->required();
+          app.add_option("--prompt", o->prompt, "text to continue (default: a new line)");
+          app.add_option("--tokens", s.tokens, "tokens to add")
+              ->check(CLI::NonNegativeNumber)
+              ->capture_default_str();
+          app.add_option("--temperature", s.temperature, "0: the likeliest token")
+              ->check(CLI::NonNegativeNumber)
+              ->capture_default_str();
+          app.add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
+              ->check(CLI::NonNegativeNumber)
+              ->capture_default_str();
+          app.add_option("--seed", s.seed, "seed of the draws")->capture_default_str();
+          app.add_flag("--no-cache", o->no_cache, "recompute everything for each token");
+          o->compute.add_to(app);
+          return [o] { return run(*o); };
+        },
+});
+
+}  // namespace
+}  // namespace headlab

@@ -1,0 +1,34 @@
+// `headlab list`: a line a kind of heads.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "core/heads.h"
+#include "experiments/commands/command.h"
+
+namespace headlab {
+namespace {
+
+const RegisterCommand registered({
+    .name = "list",
+    .summary = "list the kinds of heads",
+    .example = "headlab list",
+    .add =
+        [](CLI::App& app) {
+          auto json = std::make_shared<bool>(false);
+          app.add_flag("--json", *json, "print one JSON object");
+          return [json] {
+            nlohmann::ordered_json object;
+            for (const auto& name : head_names()) {
+              const auto& summary = head_kind(name).summary;
+              object[name] = summary;
+              if (!*json) fmt::print("{:<14}{}\n", name, summary);
+            }
+            if (*json) fmt::print("{}\n", object.dump());
+            return kDone;
+          };
+        },
+});
+
+}  // namespace
+}  // namespace headlab

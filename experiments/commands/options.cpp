@@ -1,0 +1,42 @@
+#include "experiments/commands/options.h"
+
+#include <torch/torch.h>
+
+#include "core/config.h"
+#include "core/errors.h"
+
+namespace headlab {
+
+void ComputeOptions::add_to(CLI::App& app) {
+  app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--backend", backend, "path of attention")
+      ->check(CLI::IsMember({"auto", "eager", "sdpa"}))
+      ->capture_default_str();
+  app.add_option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)")
+      ->check(CLI::PositiveNumber);
+}
+
+at::Device ComputeOptions::apply() const {
+  if (threads > 0) at::set_num_threads(threads);
+  return pick_device(device);
+}
+
+Backend ComputeOptions::path() const {
+  if (backend == "eager") return Backend::kEager;
+  return backend == "sdpa" ? Backend::kSdpa : Backend::kAuto;
+}
+
+at::Device pick_device(const std::string& name) {
+  if (name == "cpu" || (name == "auto" && !torch::cuda::is_available())) return at::kCPU;
+  if (name != "auto" && !name.starts_with("cuda"))
+    throw ConfigError("--device " + name + ": must be auto, cpu, cuda or cuda:N");
+  if (!torch::cuda::is_available())
+    throw DeviceError("--device " + name + ": no CUDA device is available; use --device cpu");
+  const at::Device device(name == "auto" ? "cuda" : name);
+  if (device.index() >= torch::cuda::device_count())
+    throw DeviceError("--device " + name + ": there are only " +
+                      std::to_string(torch::cuda::device_count()) + " CUDA devices");
+  return device;
+}
+
+}  // namespace headlab

@@ -1,0 +1,108 @@
+#include "experiments/data/source.h"
+
+#include <torch/torch.h>
+
+#include <map>
+
+#include "core/errors.h"
+#include "core/random.h"
+
+namespace headlab {
+
+namespace {
+
+const std::map<std::string, Split> kSplits{
+    {"train", Split::kTrain}, {"val", Split::kValidation}, {"test", Split::kTest}};
+
+std::map<std::string, DataKind>& kinds() {
+  static std::map<std::string, DataKind> registered;
+  return registered;
+}
+
+class DataRegistry : public KindRegistry {
+ public:
+  std::vector<std::string> names() const override { return data_names(); }
+  std::shared_ptr<Block> options(const std::string& kind) const override {
+    return data_kind(kind).options();
+  }
+};
+
+}  // namespace
+
+Split split_named(const std::string& name) {
+  auto found = kSplits.find(name);
+  if (found == kSplits.end())
+    throw ConfigError("no split is called '" + name + "': it is train, val or test");
+  return found->second;
+}
+
+const char* split_name(Split split) {
+  for (const auto& [name, value] : kSplits)
+    if (value == split) return name.c_str();
+  TORCH_CHECK(false, "no such split: ", static_cast<int>(split));
+}
+
+Batch empty_batch(int64_t count, int64_t context) {
+  return {at::empty({count, context}, at::kLong), at::empty({count, context}, at::kLong)};
+}
+
+std::vector<int64_t> DataSource::encode(const std::string&) const {
+  throw DataError("this data cannot turn text into tokens; kinds char and bytes can");
+}
+
+std::string DataSource::decode(const std::vector<int64_t>&) const {
+  throw DataError("this data has no texts of its tokens; kinds char and bytes have");
+}
+
+int64_t DataSource::checked_id(int64_t id) const {
+  if (id < 0 || id >= vocabulary())
+    throw DataError("token " + std::to_string(id) + " is not in the vocabulary of " +
+                    std::to_string(vocabulary()));
+  return id;
+}
+
+std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts) {
+  std::vector<uint8_t> classes;
+  for (const auto& text : texts)
+    classes.push_back(text == "." || text == "," ? kPunctuation : kWord);
+  return classes;
+}
+
+uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
+  constexpr uint64_t kExamples = 0x6578616D706C6573;  // "examples": far from CounterRng's own
+  return CounterRng{.seed = seed, .step = static_cast<uint64_t>(step)}.bits(
+      kExamples, static_cast<uint64_t>(n));
+}
+
+void register_data(DataKind kind) { kinds()[kind.name] = std::move(kind); }
+
+std::vector<std::string> data_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kinds()) names.push_back(name);
+  return names;
+}
+
+const DataKind& data_kind(const std::string& name) {
+  auto found = kinds().find(name);
+  if (found == kinds().end())
+    throw ConfigError("no kind of data is called '" + name + "'" +
+                      did_you_mean(name, data_names()));
+  return found->second;
+}
+
+const KindRegistry& data_registry() {
+  static const DataRegistry registry;
+  return registry;
+}
+
+std::shared_ptr<DataSource> open_data(const KindBlock& block) {
+  Problems problems;
+  const std::string within = block.path().empty() ? "" : block.path() + ".";
+  block.options().check([&](const std::string& field, const std::string& what) {
+    problems.add(block.place(field), within + field, what);
+  });
+  problems.raise();
+  return data_kind(block.kind()).open(block.as<DataOptions>());
+}
+
+}  // namespace headlab

@@ -1,0 +1,109 @@
+// A source of examples: text, tokens on disk, or a synthetic task. One file each, registered by an
+// object, as variants are.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+
+namespace headlab {
+
+using at::Tensor;
+
+enum class Split { kTrain, kValidation, kTest };
+Split split_named(const std::string& name);  // "train", "val", "test"; ConfigError otherwise
+const char* split_name(Split split);
+
+constexpr int64_t kIgnored = -100;  // a target that is not scored
+
+struct Batch {
+  Tensor ids;      // [B,T] int64
+  Tensor targets;  // [B,T] int64; negative: not scored
+};
+
+Batch empty_batch(int64_t count, int64_t context);  // [count, context], contiguous, on the CPU
+
+// Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
+// may come from several threads. Wrong arguments are a c10::Error, data that turns out to be wrong
+// only when it is read a DataError.
+class DataSource {
+ public:
+  virtual ~DataSource() = default;
+
+  virtual int64_t vocabulary() const = 0;
+  virtual int64_t context() const = 0;  // T of every batch
+
+  // Examples first .. first + count - 1 of an update (micro-batches of one update follow each
+  // other).
+  virtual Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const = 0;
+
+  // The fixed examples of a split, for evaluation: the same in every run. 0 examples: the source
+  // has no such split. eval_batch takes first + count <= examples(split).
+  virtual int64_t examples(Split split) const = 0;
+  virtual Batch eval_batch(Split split, int64_t first, int64_t count) const = 0;
+
+  // Text of every token (UTF-8), for /vocab; classes of tokens, for the statistics. Empty where
+  // they are not known.
+  virtual std::vector<std::string> token_texts() const { return {}; }
+  virtual std::vector<uint8_t> token_classes() const { return {}; }
+
+  // Text <-> ids, where has_text(). DataError where not, and for a character or an id that is not
+  // in the vocabulary.
+  virtual bool has_text() const { return false; }
+  virtual std::vector<int64_t> encode(const std::string& text) const;
+  virtual std::string decode(const std::vector<int64_t>& ids) const;
+
+  // Absolute paths of what was read, for the manifest.
+  virtual std::vector<std::filesystem::path> files() const { return {}; }
+
+ protected:
+  int64_t checked_id(int64_t id) const;  // for decode(): DataError unless in the vocabulary
+};
+
+// Classes of tokens (HeadProbe::classes).
+enum TokenClass : uint8_t { kWord, kCls, kSep, kPunctuation };
+std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts);  // "." and ","
+
+// The random word that example n of an update is made from.
+uint64_t example_bits(uint64_t seed, int64_t step, int64_t n);
+
+struct DataOptions : Block {
+  int64_t context = 64;
+  void visit(Fields& f) override { f("context", context, "tokens an example", at_least(1)); }
+};
+
+struct DataKind {
+  std::string name, summary;
+  std::function<std::shared_ptr<DataOptions>()> options;
+  std::function<std::shared_ptr<DataSource>(const DataOptions&)> open;  // DataError, ConfigError
+};
+
+void register_data(DataKind kind);
+std::vector<std::string> data_names();               // sorted
+const DataKind& data_kind(const std::string& name);  // ConfigError with the nearest name
+const KindRegistry& data_registry();                 // for `data: {kind: ...}` in a config
+
+// Reads what there is to read. Options that do not fit together are a ConfigError with place, also
+// in a block that no file wrote.
+std::shared_ptr<DataSource> open_data(const KindBlock& block);
+
+// An object of this type in a source's file registers it: Source(Source::Options).
+template <class Source>
+struct RegisterData {
+  RegisterData(const char* name, const char* summary) {
+    using Options = typename Source::Options;
+    register_data({name, summary, [] { return std::make_shared<Options>(); },
+                   [](const DataOptions& options) {
+                     return std::make_shared<Source>(dynamic_cast<const Options&>(options));
+                   }});
+  }
+};
+
+}  // namespace headlab

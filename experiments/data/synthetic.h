@@ -1,0 +1,54 @@
+// Synthetic tasks: every example is drawn from (seed, step, n), or for evaluation from (split, n)
+// alone. A task says how one sequence is drawn and which of its tokens are to be predicted.
+#pragma once
+
+#include "experiments/data/sequences.h"
+
+namespace headlab {
+
+struct SyntheticOptions : DataOptions {
+  int64_t symbols = 64, eval_examples = 512;
+  void visit(Fields& f) override;
+};
+
+// The random draws of one example. Draw i of two different keys is never the same word.
+class Draws {
+ public:
+  explicit Draws(uint64_t key) : key_(key) {}
+  uint64_t bits();
+  int64_t below(int64_t n);                                 // uniform over 0 .. n - 1
+  int64_t between(int64_t low, int64_t high);               // uniform over low .. high
+  double unit();                                            // uniform over [0, 1)
+  std::vector<int64_t> distinct(int64_t count, int64_t n);  // of 0 .. n - 1, in random order
+
+ private:
+  uint64_t key_, count_ = 0;
+};
+
+struct Sequence {
+  std::vector<int64_t> tokens;  // [context + 1]
+  std::vector<bool> scored;     // [context + 1] true: to be predicted from the tokens before it
+};
+
+class SyntheticSource : public SequenceSource {
+ public:
+  int64_t vocabulary() const override { return symbols_; }
+  int64_t examples(Split) const final { return eval_examples_; }
+  std::vector<std::string> token_texts() const override;  // "0", "1", ...
+
+ protected:
+  explicit SyntheticSource(const SyntheticOptions& options);
+  int64_t symbols() const { return symbols_; }
+
+ private:
+  // Fills a sequence of zeros of which nothing is scored.
+  virtual void draw(Draws& draws, Sequence& sequence) const = 0;
+
+  void train_example(uint64_t bits, int64_t* ids, int64_t* targets) const final;
+  void eval_example(Split split, int64_t n, int64_t* ids, int64_t* targets) const final;
+  void write_example(uint64_t key, int64_t* ids, int64_t* targets) const;
+
+  int64_t symbols_, eval_examples_;
+};
+
+}  // namespace headlab

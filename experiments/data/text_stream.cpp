@@ -1,0 +1,93 @@
+#include "experiments/data/text_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/errors.h"
+
+namespace headlab {
+
+int64_t TextStream::Stream::size() const {
+  return std::visit([](const auto& tokens) { return std::ssize(tokens); }, tokens);
+}
+
+void TextStream::add_split(Split split, const TokenSpan& tokens,
+                           const std::filesystem::path& file) {
+  const Stream stream{tokens, file};
+  if (stream.size() <= context())
+    throw DataError(
+        fmt::format("{}: {} tokens for split {}, but a window takes context + 1 = {}; "
+                    "use a smaller context or a longer text",
+                    file.string(), stream.size(), split_name(split), context() + 1));
+  streams_[split] = stream;
+}
+
+void TextStream::add_splits(const TokenSpan& tokens, double share,
+                            const std::filesystem::path& file) {
+  std::visit(
+      [&](const auto& all) {
+        if (all.empty()) throw DataError(file.string() + ": is empty; data.path must name a text");
+        const auto cut = static_cast<size_t>(static_cast<double>(all.size()) * share);
+        add_split(Split::kTrain, all.first(cut), file);
+        add_split(Split::kValidation, all.subspan(cut), file);
+      },
+      tokens);
+}
+
+int64_t TextStream::examples(Split split) const {
+  const auto found = streams_.find(split);
+  return found == streams_.end() ? 0 : (found->second.size() - 1) / context();
+}
+
+void TextStream::train_example(uint64_t bits, int64_t* ids, int64_t* targets) const {
+  const Stream& stream = streams_.at(Split::kTrain);
+  const auto starts = static_cast<uint64_t>(stream.size() - context());
+  read_window(stream, static_cast<int64_t>(bits % starts), ids, targets);
+}
+
+void TextStream::eval_example(Split split, int64_t n, int64_t* ids, int64_t* targets) const {
+  read_window(streams_.at(split), n * context(), ids, targets);
+}
+
+void TextStream::read_window(const Stream& stream, int64_t start, int64_t* ids,
+                             int64_t* targets) const {
+  std::visit(
+      [&](const auto& tokens) {
+        const auto window = tokens.subspan(start, context() + 1);
+        std::copy(window.begin(), window.end() - 1, ids);
+        std::copy(window.begin() + 1, window.end(), targets);
+        if (*std::max_element(window.begin(), window.end()) >= vocabulary())
+          report_wrong_id(stream, start, ids, targets);
+      },
+      stream.tokens);
+}
+
+void TextStream::report_wrong_id(const Stream& stream, int64_t start, const int64_t* ids,
+                                 const int64_t* targets) const {
+  std::vector<int64_t> window{ids[0]};
+  window.insert(window.end(), targets, targets + context());
+  const auto wrong =
+      std::find_if(window.begin(), window.end(), [&](int64_t id) { return id >= vocabulary(); });
+  const int64_t width = std::visit(
+      [](const auto& tokens) { return static_cast<int64_t>(sizeof(tokens[0])); }, stream.tokens);
+  throw DataError(fmt::format(
+      "{}: byte {}: token {} does not fit vocab_size {}; correct vocab_size "
+      "or dtype in meta.json",
+      stream.file.string(), (start + (wrong - window.begin())) * width, *wrong, vocabulary()));
+}
+
+void TextOptions::visit(Fields& f) {
+  DataOptions::visit(f);
+  Limits share = above(0);
+  share.max = 1;
+  share.below_max = true;
+  f("path", path, "the text file");
+  f("train_share", train_share, "part of the text to train on, the rest validates", share);
+}
+
+void TextOptions::check(const Complain& complain) const {
+  if (path.written.empty()) complain("path", "is needed: the text file");
+}
+
+}  // namespace headlab

@@ -1,0 +1,58 @@
+// Windows of long token streams, one stream a split: what char, bytes and tokens share.
+//
+// A training window starts at hash(seed, step, n) mod (N - context), as nanoGPT's random windows;
+// an evaluation takes the (N - 1) / context windows that do not overlap.
+#pragma once
+
+#include <map>
+#include <span>
+#include <variant>
+
+#include "experiments/data/sequences.h"
+
+namespace headlab {
+
+// Tokens as they lie in memory or in a mapped file.
+using TokenSpan =
+    std::variant<std::span<const uint8_t>, std::span<const uint16_t>, std::span<const uint32_t>>;
+
+class TextStream : public SequenceSource {
+ public:
+  int64_t examples(Split split) const final;
+
+ protected:
+  using SequenceSource::SequenceSource;
+
+  // The tokens of a split, which lie at the start of `file` and live as long as the source.
+  // DataError when they are no more than the context.
+  void add_split(Split split, const TokenSpan& tokens, const std::filesystem::path& file);
+  // The first `share` of the tokens for training, the rest for validation. DataError also when
+  // there are none.
+  void add_splits(const TokenSpan& tokens, double share, const std::filesystem::path& file);
+
+ private:
+  struct Stream {
+    TokenSpan tokens;
+    std::filesystem::path file;
+    int64_t size() const;
+  };
+
+  void train_example(uint64_t bits, int64_t* ids, int64_t* targets) const final;
+  void eval_example(Split split, int64_t n, int64_t* ids, int64_t* targets) const final;
+  void read_window(const Stream& stream, int64_t start, int64_t* ids, int64_t* targets) const;
+  [[noreturn]] void report_wrong_id(const Stream& stream, int64_t start, const int64_t* ids,
+                                    const int64_t* targets) const;
+
+  std::map<Split, Stream> streams_;
+};
+
+// Options of the kinds that read one text file.
+struct TextOptions : DataOptions {
+  FilePath path;
+  double train_share = 0.9;
+
+  void visit(Fields& f) override;
+  void check(const Complain& complain) const override;
+};
+
+}  // namespace headlab

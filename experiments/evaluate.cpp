@@ -1,0 +1,34 @@
+#include "experiments/evaluate.h"
+
+#include <torch/torch.h>
+
+namespace headlab {
+
+Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
+                    int64_t most_batches, const at::Device& device) {
+  torch::InferenceMode inference;
+  const bool was_training = model.is_training();
+  model.eval();
+  Evaluation result;
+  result.examples = data.examples(split);
+  if (most_batches > 0) result.examples = std::min(result.examples, most_batches * batch);
+  auto loss = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  auto right = loss.clone(), scored = loss.clone();
+  for (int64_t first = 0; first < result.examples; first += batch) {
+    const auto b = data.eval_batch(split, first, std::min(batch, result.examples - first));
+    const auto targets = b.targets.to(device);
+    const auto logits = model.forward(b.ids.to(device), {}).logits;  // [B,T,V]
+    loss += cross_entropy_sum(logits, targets).to(at::kDouble);
+    right += ((logits.argmax(-1) == targets) & (targets >= 0)).sum();
+    scored += scored_targets(targets);
+  }
+  result.tokens = static_cast<int64_t>(scored.item<double>());
+  if (result.tokens > 0) {
+    result.loss = loss.item<double>() / static_cast<double>(result.tokens);
+    result.accuracy = right.item<double>() / static_cast<double>(result.tokens);
+  }
+  model.train(was_training);
+  return result;
+}
+
+}  // namespace headlab

@@ -1,0 +1,77 @@
+// The whole experiment as a config describes it: data, model, training, log.
+#pragma once
+
+#include "core/config.h"
+
+namespace headlab {
+
+struct CheckpointOptions : Block {
+  int64_t every = 500, keep_last = 2;
+  bool keep_best = true;
+  void visit(Fields& f) override;
+};
+
+struct EarlyStopOptions : Block {
+  int64_t patience = 0;
+  double min_delta = 0;
+  void visit(Fields& f) override;
+};
+
+struct TrainOptions : Block {
+  int64_t steps = 2000;
+  int64_t batch = 12, accumulate = 1;  // an update's examples, and its micro-batches
+  double lr = 1e-3;
+  std::optional<double> min_lr;
+  int64_t warmup = 100;
+  std::string schedule = "cosine";
+  std::optional<int64_t> decay_steps;
+  std::string optimizer = "adamw";
+  std::vector<double> betas{0.9, 0.99};
+  double eps = 1e-8, weight_decay = 0.1, clip = 1, label_smoothing = 0;
+  double gate_lr = 0.1, multiplier_lr = 0.01;
+  std::string precision = "auto";
+  int64_t eval_every = 250, eval_batches = 20, eval_batch = 64;
+  EarlyStopOptions early_stop;
+  CheckpointOptions checkpoint;
+  std::optional<int64_t> threads;
+  bool deterministic = false;
+  std::optional<double> max_time;
+
+  double floor() const { return min_lr.value_or(lr / 10); }
+  int64_t decays_over() const { return decay_steps.value_or(steps); }
+  void visit(Fields& f) override;
+  void check(const Complain& complain) const override;
+};
+
+struct AttentionLogOptions : Block {
+  int64_t every = 500, probes = 4;
+  std::vector<int64_t> layers, heads;  // empty: all
+  int64_t max_positions = 128;
+  int64_t max_bytes = int64_t{2} << 30;
+  void visit(Fields& f) override;
+};
+
+struct LogOptions : Block {
+  int64_t every = 10, stats_every = 50;
+  std::vector<std::string> stats;  // empty: the ones always on; "all"; or names
+  AttentionLogOptions attention;
+  int64_t flush_every = 10;
+  bool swmr = true;
+  void visit(Fields& f) override;
+  void check(const Complain& complain) const override;
+  std::vector<std::string> statistics() const;  // resolved names, in the table's order
+};
+
+struct Experiment : Block {
+  std::string name;
+  int64_t seed = 1337;
+  KindBlock data, model;
+  TrainOptions train;
+  LogOptions log;
+
+  Experiment();
+  void visit(Fields& f) override;
+  void check(const Complain& complain) const override;
+};
+
+}  // namespace headlab

@@ -1,0 +1,52 @@
+// A case: one attention layer with its weights, inputs and expected numbers in one safetensors
+// file.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/heads.h"
+#include "core/probe.h"
+#include "experiments/judge.h"
+
+namespace headlab {
+
+class LayerCase {
+ public:
+  // Reads the file and builds the layer. DataError where the file is wrong or its tensors do not
+  // fit the layer, ConfigError where its config is.
+  LayerCase(const std::filesystem::path& path, const at::Device& device);
+
+  struct Wanted {
+    bool gradients = true;    // given cot.y
+    bool attention = true;    // out.attention
+    bool statistics = false;  // stat.<name> [H]
+  };
+  // Everything that the inputs allow, under the names of the format: out.y, out.attention,
+  // out.gates, out.aux_loss, grad.*; in the case's dtype, on the CPU.
+  NamedTensors compute(const Wanted& wanted, Backend backend = Backend::kAuto);
+  // One forward pass, with the backward pass where asked and cot.y is there; nothing is recorded.
+  void step(bool backward, Backend backend = Backend::kAuto);
+
+  const NamedTensors& expected() const { return expected_; }  // out.* and grad.*
+  Tolerance tolerance() const { return tolerance_; }
+  bool has_cotangent() const { return cotangent_.defined(); }
+  const std::string& config() const { return config_; }
+
+ private:
+  void build(const std::filesystem::path& path, const std::string& config);
+  void take_inputs(NamedTensors& tensors);
+  void take_weights(NamedTensors& tensors);
+  HeadContext context(Backend backend) const;
+  Tensor total_loss(const HeadOutput& out) const;
+
+  std::string name_, config_;
+  Tolerance tolerance_;
+  std::shared_ptr<AttentionHeads> heads_;
+  std::optional<Rotary> rotary_;
+  AttentionMask mask_;
+  Tensor x_, memory_, bias_, gates_, positions_, cotangent_;
+  NamedTensors expected_;
+};
+
+}  // namespace headlab

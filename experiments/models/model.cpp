@@ -1,0 +1,78 @@
+// Registry of models, and what every model's loss is made of.
+#include "experiments/models/model.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+
+namespace headlab {
+namespace {
+
+std::map<std::string, ModelKind>& kinds() {
+  static std::map<std::string, ModelKind> registered;
+  return registered;
+}
+
+class ModelRegistry : public KindRegistry {
+ public:
+  std::vector<std::string> names() const override { return model_names(); }
+  std::shared_ptr<Block> options(const std::string& kind) const override {
+    return model_kind(kind).options();
+  }
+};
+
+}  // namespace
+
+void register_model(ModelKind kind) { kinds()[kind.name] = std::move(kind); }
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kinds()) names.push_back(name);
+  return names;
+}
+
+const ModelKind& model_kind(const std::string& name) {
+  auto found = kinds().find(name);
+  if (found == kinds().end())
+    throw ConfigError("no model is called '" + name + "'" + did_you_mean(name, model_names()));
+  return found->second;
+}
+
+const KindRegistry& model_registry() {
+  static const ModelRegistry registry;
+  return registry;
+}
+
+std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses) {
+  std::vector<AuxLoss> combined;
+  std::vector<int64_t> layers;
+  for (const auto& loss : losses) {
+    auto same = std::find_if(combined.begin(), combined.end(),
+                             [&](const AuxLoss& c) { return c.name == loss.name; });
+    if (same == combined.end()) {
+      combined.push_back(loss);
+      layers.push_back(1);
+    } else {
+      same->value = same->value + loss.value;
+      ++layers[same - combined.begin()];
+    }
+  }
+  for (size_t i = 0; i < combined.size(); ++i)
+    if (combined[i].over == OverLayers::kMean)
+      combined[i].value = combined[i].value / static_cast<double>(layers[i]);
+  return combined;
+}
+
+Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing) {
+  const auto type = logits.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  const auto rows = (half ? logits.to(at::kFloat) : logits).flatten(0, -2);  // [B*T,V]
+  constexpr int64_t kUnscored = -100;  // torch ignores one value only, here every negative one is
+  const auto wanted = targets.flatten();  // [B*T]
+  return at::cross_entropy_loss(rows, wanted.masked_fill(wanted < 0, kUnscored), {},
+                                at::Reduction::Sum, kUnscored, smoothing);
+}
+
+Tensor scored_targets(const Tensor& targets) { return targets.ge(0).sum(); }
+
+}  // namespace headlab

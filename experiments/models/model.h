@@ -1,0 +1,83 @@
+// A whole model that hosts any kind of heads. One file each, registered by an object.
+#pragma once
+
+#include <map>
+
+#include "core/heads.h"
+#include "core/probe.h"
+
+namespace headlab {
+
+// Everything of one call beside the tokens.
+struct ModelContext {
+  HeadProbe* probe = nullptr;
+  CounterRng rng;                             // (seed, step): dropout and gate noise
+  std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
+  Tensor length;                              // [B] valid tokens; undefined: all
+  Backend backend = Backend::kAuto;
+  std::vector<Tensor>* hidden = nullptr;  // filled: 0 = into the first block, l = after block l
+};
+
+struct ModelOutput {
+  Tensor logits;             // [B,T,V]
+  std::vector<AuxLoss> aux;  // one a name: combined over the layers
+};
+
+class Model : public torch::nn::Module {
+ public:
+  virtual ModelOutput forward(const Tensor& ids, const ModelContext& ctx) = 0;  // ids [B,T] int64
+  // Attention layers by site ("self", ...), in order of depth. The pointers stay in place when a
+  // layer is exchanged.
+  virtual std::map<std::string, std::vector<std::shared_ptr<AttentionHeads>*>> sites() = 0;
+  // Where a layer's parameters are registered, e.g. blocks.3.attention.
+  virtual std::string layer_path(const std::string& site, int64_t layer) const = 0;
+  // Puts other heads (sliced, converted) in the place of a layer's, parameters and all.
+  virtual void exchange(const std::string& site, int64_t layer,
+                        std::shared_ptr<AttentionHeads> heads) = 0;
+  virtual int64_t context() const = 0;
+  // Forward FLOPs a token at full context, causal halved (runner.md: validate).
+  virtual double flops_per_token() const = 0;
+};
+
+struct ModelOptions : Block {
+  int64_t layers = 4, d_model = 128, heads = 4;
+  std::optional<int64_t> kv_heads, head_dim;
+};
+
+struct ModelKind {
+  std::string name, summary;
+  std::function<std::shared_ptr<ModelOptions>()> options;
+  // vocabulary and context come from the data.
+  std::function<std::shared_ptr<Model>(const ModelOptions&, int64_t vocabulary, int64_t context)>
+      make;
+};
+
+void register_model(ModelKind kind);
+std::vector<std::string> model_names();
+const ModelKind& model_kind(const std::string& name);
+const KindRegistry& model_registry();
+
+template <class M>
+struct RegisterModel {
+  RegisterModel(const char* name, const char* summary) {
+    using Options = typename M::Options;
+    register_model({name, summary, [] { return std::make_shared<Options>(); },
+                    [](const ModelOptions& options, int64_t vocabulary, int64_t context) {
+                      return std::make_shared<M>(dynamic_cast<const Options&>(options), vocabulary,
+                                                 context);
+                    }});
+  }
+};
+
+// The losses of all layers, one a name: the sum of those with the same name, or the mean over the
+// layers that return it (AuxLoss::over). In order of their first appearance.
+std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses);
+
+// Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
+// count, of a whole update or split). `smoothing` e: (1-e) nll + e mean over all V of -log p.
+// logits [B,T,V], targets [B,T] -> scalar.
+Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing = 0);
+// How many targets are scored: scalar int64 on their device.
+Tensor scored_targets(const Tensor& targets);
+
+}  // namespace headlab

@@ -1,0 +1,221 @@
+// Options of a stack of blocks: positions, heads by layer, and the checks of every layer's shape.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "experiments/models/stack.h"
+
+namespace headlab {
+namespace {
+
+Limits position_words() {
+  return one_of({"learned", "sinusoidal", "rope", "alibi", "relative", "none"});
+}
+
+ConfigNode kind_alone(const std::string& kind, const Place& place) {
+  ConfigNode node;
+  node.set("kind", write_text(kind));
+  node.place = place;
+  return node;
+}
+
+bool read_number(const std::string& text, int64_t& number) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  return error == std::errc{} && stop == end && number >= 0;
+}
+
+// "3" or "2-5" -> first, last.
+bool read_range(const std::string& key, int64_t& first, int64_t& last) {
+  const size_t dash = key.find('-');
+  if (!read_number(key.substr(0, dash), first)) return false;
+  if (dash == std::string::npos) return last = first, true;
+  return read_number(key.substr(dash + 1), last) && last >= first;
+}
+
+}  // namespace
+
+void PositionOption::Settings::visit(Fields& f) {
+  f("kind", kind, "how tokens know their place", position_words());
+  if (kind == "rope") {
+    f("base", base, "base of the rotation's wavelengths", above(1));
+    f("layout", layout, "which features of a head form a pair", one_of({"half", "interleaved"}));
+    f("fraction", fraction, "share of a head's features that rotate", between(0, 1));
+  }
+  if (kind == "relative") {
+    f("buckets", buckets, "distances that are told apart", at_least(4));
+    f("max_distance", max_distance, "distance from which all share a bucket", at_least(2));
+  }
+}
+
+void PositionOption::Settings::check(const Complain& complain) const {
+  if (kind == "relative" && max_distance <= buckets / 2)
+    complain("max_distance", fmt::format("must be above {}, half the buckets", buckets / 2));
+}
+
+void PositionOption::read(const ConfigNode& node, const std::string& path, Problems& problems) {
+  if (node.kind == ConfigNode::Kind::kMapping)
+    read_block(settings_, node, path, problems);
+  else
+    read_value(settings_.kind, node, path, problems, position_words());
+}
+
+ConfigNode PositionOption::write() const {
+  Settings settings = settings_;
+  return write_block(settings);
+}
+
+ConfigNode PositionOption::write_minimal() const {
+  Settings settings = settings_, usual;
+  usual.kind = settings.kind;
+  const auto changed = headlab::write_minimal(settings, usual);
+  if (changed.entries.empty()) return write_text(settings.kind);
+  return merge_config(kind_alone(settings.kind, {}), changed);
+}
+
+std::string PositionOption::schema() const {
+  const auto words = position_words().one_of;
+  nlohmann::ordered_json properties{
+      {"kind", {{"enum", words}}},
+      {"base", {{"type", "number"}, {"exclusiveMinimum", 1}}},
+      {"layout", {{"enum", {"half", "interleaved"}}}},
+      {"fraction", {{"type", "number"}, {"minimum", 0}, {"maximum", 1}}},
+      {"buckets", {{"type", "integer"}, {"minimum", 4}}},
+      {"max_distance", {{"type", "integer"}, {"minimum", 2}}}};
+  nlohmann::ordered_json mapping{
+      {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  nlohmann::ordered_json schema;
+  schema["oneOf"] = {{{"enum", words}}, mapping};
+  return schema.dump();
+}
+
+const AttentionAt::Range* AttentionAt::find(int64_t layer) const {
+  for (const auto& range : ranges_)
+    if (range.first <= layer && layer <= range.last) return &range;
+  return nullptr;
+}
+
+void AttentionAt::read(const ConfigNode& node, const std::string& path, Problems& problems) {
+  if (node.kind != ConfigNode::Kind::kMapping)
+    return problems.add(node.place, path, "must be a mapping of layers to kinds of heads");
+  // A wrong `attention` has been reported where it stands; here its kind is all that counts.
+  Problems reported;
+  KindBlock copy = *attention_;
+  copy.read(attention_->node(), attention_->path(), reported);
+  const bool usable = reported.empty() && attention_->node().kind == ConfigNode::Kind::kMapping;
+  ConfigNode base = usable ? attention_->node() : ConfigNode{};
+  base.set("kind", write_text(attention_->kind()));
+
+  for (const auto& [key, written] : node.entries) {
+    Range range{key, 0, 0, KindBlock(head_registry(), attention_->kind()), written};
+    if (!read_range(key, range.first, range.last)) {
+      problems.add(written.key_place(), path + "." + key,
+                   "must be a layer (\"3\") or a range of layers (\"2-5\")");
+      continue;
+    }
+    const bool word = written.kind == ConfigNode::Kind::kScalar;
+    auto merged = merge_config(base, word ? kind_alone(written.text, written.place) : written);
+    merged.place = written.place;
+    range.heads.read(merged, path + "." + key, problems);
+    ranges_.push_back(std::move(range));
+  }
+}
+
+ConfigNode AttentionAt::write() const {
+  ConfigNode node;
+  for (const auto& range : ranges_) node.set(range.key, range.heads.write());
+  return node;
+}
+
+ConfigNode AttentionAt::write_minimal() const {
+  ConfigNode node;
+  for (const auto& range : ranges_) node.set(range.key, range.written);
+  return node;
+}
+
+std::string AttentionAt::schema() const {
+  const nlohmann::ordered_json heads{{"type", {"object", "string"}}};
+  const nlohmann::ordered_json schema{{"type", "object"},
+                                      {"patternProperties", {{"^[0-9]+(-[0-9]+)?$", heads}}},
+                                      {"additionalProperties", false}};
+  return schema.dump();
+}
+
+void StackOptions::visit(Fields& f) {
+  f("layers", layers, "transformer blocks", at_least(1));
+  f("d_model", d_model, "width of the residual stream", at_least(1));
+  f("heads", heads, "attention heads a layer", at_least(1));
+  f("kv_heads", kv_heads, "key/value heads (default: heads)", at_least(1));
+  f("head_dim", head_dim, "width of a head (default: d_model / heads)", at_least(1));
+  f("d_ff", d_ff, "width of the MLP (default: 4 d_model)", at_least(1));
+  f("norm", norm, "layer norm or RMS norm", one_of({"layer", "rms"}));
+  f("norm_eps", norm_eps, "epsilon of the norms", above(0));
+  f("mlp", mlp, "activation of the MLP; gelu is the exact one (erf)",
+    one_of({"gelu", "gelu_tanh", "swiglu", "relu"}));
+  f("pre_norm", pre_norm, "norms before attention and MLP; false: after the residual sum");
+  f("position", position, "learned, sinusoidal, rope, alibi, relative or none, with its options");
+  f("bias", bias, "biases of norms and MLP; heads have their own");
+  f("dropout", dropout, "on embeddings and what each layer adds", from_below(0, 1));
+  f("attention_dropout", attention_dropout, "on the attention weights (default: dropout)",
+    from_below(0, 1));
+  f("window", window, "keys that a query sees, a list is cycled over layers; 0: all", at_least(0));
+  f("attention", attention, "kind of heads and its options");
+  attention_at.merge_over(attention);
+  f("attention_at", attention_at, "other heads in some layers, \"0\" or \"2-5\"");
+}
+
+void StackOptions::check(const Complain& complain) const {
+  bool sound = true;
+  const auto note = [&](const std::string& field, const std::string& what) {
+    sound = false;
+    complain(field, what);
+  };
+  check_heads(d_model, heads, head_dim, kv_heads, note);
+  if (position->kind == "sinusoidal" && d_model % 2 != 0)
+    note("position", fmt::format("sinusoidal needs an even d_model, not {}", d_model));
+  if (window.empty()) note("window", "is empty; 0 means no window");
+  if (static_cast<int64_t>(window.size()) > layers)
+    note("window", fmt::format("has {} entries for {} layers", window.size(), layers));
+  const auto& ranges = attention_at.ranges();
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    const std::string field = "attention_at." + ranges[i].key;
+    if (ranges[i].last >= layers)
+      note(field, fmt::format("there are only layers 0 to {}", layers - 1));
+    for (size_t j = 0; j < i; ++j)
+      if (ranges[i].first <= ranges[j].last && ranges[j].first <= ranges[i].last)
+        note(field, fmt::format("overlaps \"{}\"", ranges[j].key));
+  }
+  if (!sound) return;
+
+  std::set<std::pair<std::string, std::string>> said;  // layers share their problems
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto* range = attention_at.find(layer);
+    const std::string block = range ? "attention_at." + range->key : "attention";
+    attention_of(layer).as<HeadOptions>().check_shape(
+        shape(layer), [&](const std::string& field, const std::string& what) {
+          const std::string full = field.empty() ? block : block + "." + field;
+          if (said.emplace(full, what).second) complain(full, what);
+        });
+  }
+}
+
+HeadShape StackOptions::shape(int64_t layer) const {
+  HeadShape shape;
+  shape.d_model = d_model;
+  shape.heads = heads;
+  shape.head_dim = head_dim.value_or(d_model / heads);
+  shape.kv_heads = kv_heads.value_or(heads);
+  shape.dropout = attention_dropout.value_or(dropout);
+  shape.layer = layer;
+  shape.layers = layers;
+  return shape;
+}
+
+const KindBlock& StackOptions::attention_of(int64_t layer) const {
+  const auto* range = attention_at.find(layer);
+  return range ? range->heads : attention;
+}
+
+}  // namespace headlab

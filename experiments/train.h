@@ -1,0 +1,29 @@
+// Training: updates, evaluations, log rows, checkpoints, until the steps are done or something
+// asks to stop.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "experiments/checkpoint.h"
+#include "experiments/data/source.h"
+#include "experiments/experiment.h"
+#include "experiments/models/model.h"
+#include "experiments/run_files.h"
+
+namespace headlab {
+
+struct TrainOutcome {
+  RunStatus status;
+  int exit_code = 0;
+};
+
+// Trains `model` in `run` from the start, or from `resumed`. The run's files are written as runner.md
+// says; on return the status is final, except that the caller writes it (RunDirectory::end).
+TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
+                   const DataSource& data, const at::Device& device, RunDirectory& run,
+                   const std::optional<Checkpoint>& resumed);
+
+}  // namespace headlab

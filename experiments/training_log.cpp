@@ -1,0 +1,219 @@
+#include "experiments/training_log.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace headlab {
+namespace {
+
+constexpr const char* kSite = "self";
+
+std::vector<std::shared_ptr<AttentionHeads>*> layers_of(Model& model) {
+  return model.sites().at(kSite);
+}
+
+std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
+  if (!chosen.empty()) return chosen;
+  std::vector<int64_t> all(count);
+  for (int64_t n = 0; n < count; ++n) all[n] = n;
+  return all;
+}
+
+std::vector<LogStatistic> statistics_of(const LogOptions& options, bool has_classes) {
+  const auto wanted = options.statistics();
+  std::vector<LogStatistic> chosen;
+  for (const auto& s : statistic_table()) {
+    const std::string name = s.name;
+    const bool of_classes = name == "cls_mass" || name == "sep_mass" || name == "punctuation_mass";
+    if (std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+    if (of_classes && !has_classes) continue;
+    LogStatistic statistic;
+    statistic.name = name, statistic.units = s.units;
+    statistic.long_name = s.long_name, statistic.comment = s.formula;
+    statistic.dims = s.by_pair ? LogDims::kLayerHeadHead : LogDims::kLayerHead;
+    chosen.push_back(statistic);
+  }
+  return chosen;
+}
+
+std::vector<int32_t> as_int32(const Tensor& t) {
+  const auto dense = t.to(at::kInt).contiguous();
+  return {dense.data_ptr<int32_t>(), dense.data_ptr<int32_t>() + dense.numel()};
+}
+
+// The first validation examples, spread over the split so that they differ.
+Tensor map_probes(const AttentionLogOptions& options, const DataSource& data) {
+  const int64_t examples = data.examples(Split::kValidation);
+  const int64_t probes = std::min(options.probes, examples);
+  std::vector<Tensor> ids;
+  for (int64_t n = 0; n < probes; ++n)
+    ids.push_back(data.eval_batch(Split::kValidation, n * examples / probes, 1).ids);
+  return at::cat(ids);  // [P,T]
+}
+
+LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, const Tensor& ids) {
+  LogMaps maps;
+  maps.probes = ids.size(0);
+  maps.layers = all_or(options.layers, site.layers);
+  maps.heads = all_or(options.heads, site.heads);
+  const int64_t positions = std::min(options.max_positions, ids.size(1));
+  maps.query = maps.key = all_or({}, positions);
+  maps.query_token = maps.key_token = as_int32(ids.narrow(1, 0, positions));
+  maps.query_length.assign(ids.size(0), static_cast<int32_t>(positions));
+  maps.key_length = maps.query_length;
+  return maps;
+}
+
+LogSite site_of(const Experiment& experiment, Model& model, bool has_classes, const Tensor& ids) {
+  LogSite site;
+  site.name = kSite;
+  const auto layers = layers_of(model);
+  site.layers = std::ssize(layers);
+  for (auto* heads : layers) site.heads = std::max(site.heads, (*heads)->heads());
+  site.statistics = statistics_of(experiment.log, has_classes);
+  if (ids.defined()) site.maps = maps_of(experiment.log.attention, site, ids);
+  return site;
+}
+
+bool wants_maps(const Experiment& experiment) {
+  return experiment.log.attention.every > 0 && experiment.log.attention.probes > 0;
+}
+
+RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
+                const Experiment& experiment, const LogSite& site, const DataSource& data,
+                std::optional<int64_t> resumed_step, double wall_s) {
+  LogLayout layout;
+  layout.run_id = identity.run_id;
+  layout.title = experiment.name;
+  layout.config_yaml = identity.config_yaml;
+  layout.manifest_json = identity.manifest_json;
+  layout.created_utc = identity.created_utc;
+  layout.scalars = {
+      {"train_loss", "nat", "training loss", "mean of -ln p over the scored targets of the update"},
+      {"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
+      {"lr", "1", "learning rate", "of this update, by the schedule"},
+      {"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
+      {"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"}};
+  layout.evals = {{"val_loss", "nat", "validation loss", "mean of -ln p over the scored targets"},
+                  {"val_accuracy", "1", "validation accuracy",
+                   "share of scored targets that are the likeliest prediction"},
+                  {"val_tokens", "token", "scored validation targets", "count behind val_loss"}};
+  layout.sites = {site};
+  layout.vocabulary = data.token_texts();
+  RunLogOptions options;
+  options.flush_every = experiment.log.flush_every;
+  options.max_bytes = experiment.log.attention.max_bytes;
+  options.swmr = experiment.log.swmr;
+  if (resumed_step) return RunLog::resume(path, layout, *resumed_step, wall_s, options);
+  return RunLog::create(path, layout, options);
+}
+
+}  // namespace
+
+int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
+  if (!wants_maps(experiment)) return 0;
+  const auto ids = map_probes(experiment.log.attention, data);
+  const auto site = site_of(experiment, model, false, ids);
+  const int64_t snapshots = experiment.train.steps / experiment.log.attention.every + 1;
+  return snapshots * map_bytes(site);
+}
+
+TrainingLog::TrainingLog(const std::filesystem::path& path, const RunIdentity& identity,
+                         const Experiment& experiment, Model& model, const DataSource& data,
+                         std::optional<int64_t> resumed_step, double wall_s)
+    : model_(model),
+      map_ids_(wants_maps(experiment) ? map_probes(experiment.log.attention, data) : Tensor()),
+      site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
+      log_(open_log(path, identity, experiment, site_, data, resumed_step, wall_s)) {
+  const auto classes = data.token_classes();
+  if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
+  probe_.statistics = true;
+  auto logs = [&](const char* name) {
+    return std::any_of(site_.statistics.begin(), site_.statistics.end(),
+                       [&](const LogStatistic& s) { return s.name == name; });
+  };
+  probe_.divergence = logs("js");
+  probe_.matches = logs("induction") || logs("duplicate_token");
+}
+
+HeadProbe& TrainingLog::fresh_probe() {
+  probe_.reset();
+  return probe_;
+}
+
+void TrainingLog::heads(int64_t step) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const int64_t H = site_.heads;
+  RunLog::HeadValues row;
+  std::vector<uint8_t> alive(site_.layers * H, 0);
+  for (const auto& s : site_.statistics)
+    row[s.name].assign(site_.layers * (s.dims == LogDims::kLayerHeadHead ? H * H : H), nan);
+  const auto layers = layers_of(model_);
+  for (int64_t layer = 0; layer < site_.layers; ++layer) {
+    const auto lives = (*layers[layer])->alive();
+    std::copy(lives.begin(), lives.end(), alive.begin() + layer * H);
+    if (!probe_.sums().count(layer)) continue;
+    const auto values = probe_.values(layer);
+    const int64_t own = std::ssize(lives);
+    for (const auto& s : site_.statistics) {
+      const auto& from = values.at(s.name);
+      for (int64_t n = 0; n < std::ssize(from); ++n) {
+        const bool pair = s.dims == LogDims::kLayerHeadHead;
+        const int64_t to = pair ? (layer * H + n / own) * H + n % own : layer * H + n;
+        row[s.name][to] = from[n];
+      }
+    }
+  }
+  log_.heads(kSite, step, row, alive);
+}
+
+void TrainingLog::scalars(const UpdateRow& row) {
+  log_.scalars(row.step, row.wall_s, row.tokens,
+               {{"train_loss", row.loss},
+                {"aux_loss", row.aux_loss},
+                {"lr", row.lr},
+                {"grad_norm", row.grad_norm},
+                {"tokens_per_s", row.tokens_per_s}});
+}
+
+void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
+  log_.eval(step, {{"val_loss", evaluation.loss},
+                   {"val_accuracy", evaluation.accuracy},
+                   {"val_tokens", static_cast<double>(evaluation.tokens)}});
+}
+
+void TrainingLog::maps(int64_t step, const at::Device& device) {
+  if (!map_ids_.defined()) return;
+  torch::InferenceMode inference;
+  const bool was_training = model_.is_training();
+  model_.eval();
+  HeadProbe probe;
+  probe.maps = true;
+  ModelContext ctx;
+  ctx.probe = &probe;
+  model_.forward(map_ids_.to(device), ctx);
+  model_.train(was_training);
+
+  const auto& plan = *site_.maps;
+  const int64_t P = plan.probes, Q = std::ssize(plan.query);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  auto kept = at::full({P, std::ssize(plan.layers), std::ssize(plan.heads), Q, Q}, nan);
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    const auto found = probe.layer_maps().find(plan.layers[l]);
+    if (found == probe.layer_maps().end()) continue;
+    const auto map = found->second.to(at::kCPU, at::kFloat);  // [P,H,T,T]
+    const auto ids = (*layers_of(model_)[plan.layers[l]])->head_ids();
+    for (size_t h = 0; h < plan.heads.size(); ++h) {
+      const auto row = std::find(ids.begin(), ids.end(), plan.heads[h]);
+      if (row == ids.end()) continue;
+      kept.select(2, static_cast<int64_t>(h))
+          .select(1, static_cast<int64_t>(l))
+          .copy_(map.select(1, row - ids.begin()).narrow(1, 0, Q).narrow(2, 0, Q));
+    }
+  }
+  log_.attention(kSite, step, {kept.data_ptr<float>(), static_cast<size_t>(kept.numel())});
+}
+
+}  // namespace headlab

@@ -1,0 +1,52 @@
+// The HDF5 log of a training run: what it holds, and rows made from the trainer's tensors.
+#pragma once
+
+#include <filesystem>
+
+#include "experiments/data/source.h"
+#include "experiments/evaluate.h"
+#include "experiments/experiment.h"
+#include "experiments/models/model.h"
+#include "experiments/run_log.h"
+
+namespace headlab {
+
+struct RunIdentity {
+  std::string run_id, config_yaml, manifest_json, created_utc;
+};
+
+// What a finished update leaves behind.
+struct UpdateRow {
+  int64_t step = 0, tokens = 0;
+  double wall_s = 0, loss = 0, aux_loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0;
+};
+
+// Bytes of all the maps that a run of these settings would log (before compression).
+int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data);
+
+class TrainingLog {
+ public:
+  // Opens a new log, or goes on after `resumed_step` of an old one. RunError where it cannot.
+  TrainingLog(const std::filesystem::path& path, const RunIdentity& identity,
+              const Experiment& experiment, Model& model, const DataSource& data,
+              std::optional<int64_t> resumed_step, double wall_s);
+
+  // The probe for the forward passes of one update; forgets what it saw before.
+  HeadProbe& fresh_probe();
+  void heads(int64_t step);  // the row of everything the probe has seen
+  void scalars(const UpdateRow& row);
+  void eval(int64_t step, const Evaluation& evaluation);
+  // Maps of the probes, in eval mode with the weights as they are.
+  void maps(int64_t step, const at::Device& device);
+  void sync() { log_.sync(); }
+  void close(LogStatus status) { log_.close(status); }
+
+ private:
+  Model& model_;
+  Tensor map_ids_;  // [P,T], undefined: no maps
+  LogSite site_;
+  HeadProbe probe_;
+  RunLog log_;
+};
+
+}  // namespace headlab

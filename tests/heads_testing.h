@@ -1,0 +1,54 @@
+// What the tests of heads share: layers of any registered kind in float64, and random inputs.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "core/heads.h"
+#include "core/probe.h"
+
+namespace headlab::testing {
+
+// Numbers differ on every axis, so that swapped axes cannot pass.
+inline HeadShape small_shape(int64_t heads = 4, int64_t kv_heads = 4) {
+  HeadShape s;
+  s.d_model = 20;
+  s.heads = heads;
+  s.head_dim = 6;
+  s.kv_heads = kv_heads;
+  s.layers = 3;
+  s.layer = 1;
+  return s;
+}
+
+// A layer with weights large enough that heads differ, in eval mode.
+inline std::shared_ptr<AttentionHeads> make_layer(const std::string& kind, const HeadShape& shape,
+                                                  const std::string& options = "",
+                                                  int64_t seed = 0) {
+  KindBlock block(head_registry(), kind);
+  Problems problems;
+  block.read(parse_config("{kind: " + kind + options + "}", "test"), "attention", problems);
+  problems.raise();
+  torch::manual_seed(seed);
+  auto heads = make_heads(block, shape);
+  heads->to(at::kDouble);
+  at::NoGradGuard no_grad;
+  for (auto& p : heads->parameters()) p.normal_(0, 0.5);
+  heads->eval();
+  return heads;
+}
+
+inline Tensor random(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); }
+
+inline double difference(const Tensor& a, const Tensor& b) {
+  TORCH_CHECK(a.sizes() == b.sizes(), a.sizes(), " against ", b.sizes());
+  return a.numel() == 0 ? 0 : (a - b).abs().max().item<double>();
+}
+
+inline HeadContext causal(int64_t window = 0) {
+  HeadContext ctx;
+  ctx.mask.causal = true;
+  ctx.mask.window = window;
+  return ctx;
+}
+
+}  // namespace headlab::testing

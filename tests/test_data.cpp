@@ -1,0 +1,535 @@
+// Data sources: the golden vocabulary and splits, windows, determinism, the laws of the synthetic
+// tasks, and what is said when something is wrong.
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/errors.h"
+#include "experiments/data/source.h"
+#include "experiments/data/utf8.h"
+#include "headlab_build.h"
+#include "tests/catch.h"
+
+using namespace headlab;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kProject = build::kSourceDir;
+
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "headlab_data_XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  void write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path / name, std::ios::binary) << bytes;
+  }
+  template <class Token>
+  void write_tokens(const std::string& name, const std::vector<Token>& tokens) const {
+    write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token)});
+  }
+
+  fs::path path;
+};
+
+struct Config : Block {
+  KindBlock data{data_registry(), "copy"};
+  void visit(Fields& f) override { f("data", data, "where examples come from"); }
+};
+
+// Opens `data: {<options>}`, with paths from `base`.
+std::shared_ptr<DataSource> open(const std::string& options, const fs::path& base = {}) {
+  Config config;
+  read_config(config, parse_config("data: {" + options + "}", "f.yaml", base));
+  return open_data(config.data);
+}
+
+template <class Error, class Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string data_error(const std::string& options, const fs::path& base) {
+  return error_of<DataError>([&] { open(options, base); });
+}
+
+std::string config_error(const std::string& options) {
+  return error_of<ConfigError>([&] { open(options); });
+}
+
+std::shared_ptr<DataSource> shakespeare() {
+  return open("kind: char, path: data/tinyshakespeare.txt", kProject / "configs");
+}
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<int64_t> row(const Tensor& t, int64_t i) {
+  const int64_t* first = t.data_ptr<int64_t>() + i * t.size(1);
+  return {first, first + t.size(1)};
+}
+
+std::string sha256_uint16(const std::vector<int64_t>& ids) {
+  Folder folder;
+  folder.write_tokens("ids", std::vector<uint16_t>(ids.begin(), ids.end()));
+  const std::string command = "sha256sum < '" + (folder.path / "ids").string() + "'";
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  std::array<char, 65> digest{};
+  REQUIRE(std::fgets(digest.data(), digest.size(), pipe) != nullptr);
+  ::pclose(pipe);
+  return digest.data();
+}
+
+bool same(const Batch& a, const Batch& b) {
+  return a.ids.equal(b.ids) && a.targets.equal(b.targets);
+}
+
+// Bytes 0, 1, ..., 199, so that a token is its place: 100 for training, 100 for validation.
+std::shared_ptr<DataSource> counting_bytes(const Folder& folder, int64_t context) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += static_cast<char>(i);
+  folder.write("count.bin", text);
+  return open("kind: bytes, path: count.bin, train_share: 0.5, context: " + std::to_string(context),
+              folder.path);
+}
+
+// uint16 tokens 0 .. 99 in both splits.
+void write_token_folder(const Folder& folder, const std::string& meta) {
+  std::vector<uint16_t> tokens(100);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  folder.write_tokens("train.bin", tokens);
+  folder.write_tokens("val.bin", tokens);
+  folder.write("meta.json", meta);
+}
+
+}  // namespace
+
+TEST_CASE("char has nanoGPT's vocabulary, ids and splits of tinyshakespeare", "[data][golden]") {
+  const auto golden = nlohmann::json::parse(contents(kProject / "tests/golden/char.json"));
+  const auto data = shakespeare();
+  CHECK(data->vocabulary() == 65);
+  CHECK(data->token_texts() == golden["vocab"].get<std::vector<std::string>>());
+  for (const auto& sample : golden["cases"]) {
+    CHECK(data->encode(sample["text"]) == sample["ids"].get<std::vector<int64_t>>());
+    CHECK(data->decode(sample["ids"]) == sample["text"].get<std::string>());
+  }
+  for (const std::string unknown : golden["unknown"])
+    CHECK_THROWS_AS(data->encode(unknown), DataError);
+
+  const auto all = data->encode(contents(kProject / "configs/data/tinyshakespeare.txt"));
+  const int64_t cut = golden["train"]["count"];
+  const std::map<Split, std::vector<int64_t>> splits{
+      {Split::kTrain, {all.begin(), all.begin() + cut}},
+      {Split::kValidation, {all.begin() + cut, all.end()}}};
+  for (const auto& [split, ids] : splits) {
+    const auto& expected = golden[split_name(split)];
+    CHECK(std::ssize(ids) == expected["count"]);
+    CHECK(sha256_uint16(ids) == expected["sha256_uint16_le"]);
+    const int64_t windows = data->examples(split);
+    CHECK(windows == (std::ssize(ids) - 1) / 64);
+    const Batch batch = data->eval_batch(split, 0, windows);
+    const auto stream = at::tensor(ids, at::kLong);
+    CHECK(batch.ids.flatten().equal(stream.slice(0, 0, windows * 64)));
+    CHECK(batch.targets.flatten().equal(stream.slice(0, 1, windows * 64 + 1)));
+  }
+  CHECK(data->examples(Split::kValidation) == 1742);
+  CHECK(data->examples(Split::kTest) == 0);
+}
+
+TEST_CASE("full stops and commas are punctuation, separators are separators", "[data]") {
+  const auto data = shakespeare();
+  const auto classes = data->token_classes();
+  REQUIRE(std::ssize(classes) == 65);
+  CHECK(std::count(classes.begin(), classes.end(), kPunctuation) == 2);
+  for (int64_t id : data->encode(".,")) CHECK(classes[id] == kPunctuation);
+  const auto copy = open("kind: copy, symbols: 3");
+  CHECK(copy->token_classes() == std::vector<uint8_t>{kWord, kWord, kWord, kSep});
+  CHECK(copy->token_texts() == std::vector<std::string>{"0", "1", "2", "<sep>"});
+}
+
+TEST_CASE("sources say what they read, as absolute paths", "[data]") {
+  CHECK(shakespeare()->files() ==
+        std::vector<fs::path>{kProject / "configs/data/tinyshakespeare.txt"});
+  CHECK(open("kind: recall")->files().empty());
+  Folder folder;
+  write_token_folder(folder, R"({"vocab_size": 100})");
+  CHECK(open("kind: tokens, path: ., context: 8", folder.path)->files() ==
+        std::vector<fs::path>{folder.path / "meta.json", folder.path / "train.bin",
+                              folder.path / "val.bin"});
+}
+
+TEST_CASE("a batch is a function of its arguments, however an update is divided", "[data]") {
+  Folder folder;
+  write_token_folder(folder, R"({"vocab_size": 100})");
+  const std::string text = "path: " + (kProject / "configs/data/tinyshakespeare.txt").string();
+  const std::vector<std::string> all_options{
+      "kind: char, " + text,
+      "kind: bytes, " + text,
+      "kind: tokens, context: 8, path: " + folder.path.string(),
+      "kind: induction",
+      "kind: copy",
+      "kind: recall",
+      "kind: first_token"};
+  for (const std::string& options : all_options) {
+    INFO(options);
+    const auto data = open(options);
+    const Batch whole = data->train_batch(1337, 5, 0, 12);
+    CHECK(whole.ids.sizes() == at::IntArrayRef({12, data->context()}));
+    CHECK(whole.targets.sizes() == whole.ids.sizes());
+    CHECK(whole.ids.scalar_type() == at::kLong);
+    CHECK((whole.ids.ge(0) & whole.ids.lt(data->vocabulary())).all().item<bool>());
+    CHECK(whole.targets.ge(0).any().item<bool>());
+    CHECK(same(whole, open(options)->train_batch(1337, 5, 0, 12)));
+    for (int64_t first : {0, 6}) {
+      const Batch half = data->train_batch(1337, 5, first, 6);
+      CHECK(half.ids.equal(whole.ids.slice(0, first, first + 6)));
+      CHECK(half.targets.equal(whole.targets.slice(0, first, first + 6)));
+    }
+    CHECK_FALSE(same(whole, data->train_batch(1337, 6, 0, 12)));
+    CHECK_FALSE(same(whole, data->train_batch(1338, 5, 0, 12)));
+    CHECK_FALSE(same(whole, data->train_batch(1337, 5, 1, 12)));
+    const Batch eval = data->eval_batch(Split::kValidation, 0, 4);
+    CHECK(same(eval, open(options)->eval_batch(Split::kValidation, 0, 4)));
+    const Batch last = data->eval_batch(Split::kValidation, 2, 2);
+    CHECK(last.ids.equal(eval.ids.slice(0, 2)));
+    CHECK(last.targets.equal(eval.targets.slice(0, 2)));
+    CHECK_THROWS_AS(data->eval_batch(Split::kValidation, data->examples(Split::kValidation) - 1, 2),
+                    c10::Error);
+    CHECK_THROWS_AS(data->train_batch(1, 0, -1, 1), c10::Error);
+  }
+}
+
+TEST_CASE("training windows start at every place of their split and never leave it", "[data]") {
+  Folder folder;
+  for (int64_t context : {4, 99}) {
+    const auto data = counting_bytes(folder, context);
+    std::set<int64_t> starts;
+    for (int64_t step = 0; step < 200; ++step) {
+      const Batch batch = data->train_batch(1, step, 0, 12);
+      CHECK(batch.targets.equal(batch.ids + 1));
+      for (int64_t i = 0; i < 12; ++i) {
+        const auto ids = row(batch.ids, i);
+        CHECK(ids.back() == ids.front() + context - 1);
+        starts.insert(ids.front());
+      }
+    }
+    CHECK(*starts.begin() == 0);
+    CHECK(*starts.rbegin() == 99 - context);
+    CHECK(std::ssize(starts) == 100 - context);
+  }
+}
+
+TEST_CASE("evaluation windows are the split without overlap", "[data]") {
+  Folder folder;
+  const auto data = counting_bytes(folder, 9);
+  CHECK(data->examples(Split::kValidation) == 11);
+  const Batch batch = data->eval_batch(Split::kValidation, 0, 11);
+  CHECK(batch.ids.flatten().equal(at::arange(100, 199)));
+  CHECK(batch.targets.flatten().equal(at::arange(101, 200)));
+  CHECK(counting_bytes(folder, 10)->examples(Split::kValidation) == 9);  // 100 - 1 targets
+}
+
+TEST_CASE("text survives encoding and decoding", "[data]") {
+  Folder folder;
+  const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n" + std::string(40, 'z');
+  folder.write("text", text);
+  const auto chars = open("kind: char, path: text, context: 4", folder.path);
+  CHECK(chars->vocabulary() == 6);
+  CHECK(chars->token_texts() ==
+        std::vector<std::string>{"\n", "a", "z", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"});
+  CHECK(chars->decode(chars->encode(text)) == text);
+  const auto bytes = open("kind: bytes, path: text, context: 4", folder.path);
+  const std::string any = "\xFF\x80 no UTF-8 " + std::string(1, '\0');
+  CHECK(bytes->decode(bytes->encode(any)) == any);
+  CHECK(bytes->encode("A\xFF") == std::vector<int64_t>{65, 255});
+  CHECK(bytes->token_texts().at(10) == "\\x0a");
+  CHECK(bytes->token_texts().at(65) == "A");
+  CHECK(bytes->token_texts().at(255) == "\\xff");
+}
+
+TEST_CASE("every code point survives UTF-8, and nothing else is read", "[data]") {
+  std::u32string all;
+  for (char32_t c = 0; c < 0x110000; ++c)
+    if (c < 0xD800 || c > 0xDFFF) all += c;
+  std::string text;
+  for (char32_t c : all) text += encode_utf8(c);
+  CHECK((decode_utf8(text, "all") == all));
+  for (const std::string wrong :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xE2\x82", "\xC3z", "\xE2\x82z"}) {
+    CHECK(
+        error_of<DataError>([&] { decode_utf8("ab" + wrong, "t"); }).starts_with("t: byte 2 (0x"));
+  }
+}
+
+TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
+  Folder folder;
+  write_token_folder(folder, R"({"vocab_size": 100})");
+  const auto narrow = open("kind: tokens, path: ., context: 9", folder.path);
+  CHECK(narrow->vocabulary() == 100);
+  CHECK_FALSE(narrow->has_text());
+  CHECK(narrow->eval_batch(Split::kValidation, 0, 11).ids.flatten().equal(at::arange(99)));
+
+  folder.write_tokens("train.bin", std::vector<uint32_t>(20, 70000));
+  folder.write_tokens("val.bin", std::vector<uint32_t>{0, 1, 70000, 1, 0});
+  folder.write_tokens("test.bin", std::vector<uint32_t>{1, 1, 1, 0, 0});
+  folder.write("meta.json", R"({"vocab_size": 70001, "dtype": "uint32", "tokenizer": "own"})");
+  const auto wide = open("kind: tokens, path: ., context: 4", folder.path);
+  CHECK(row(wide->eval_batch(Split::kValidation, 0, 1).ids, 0) ==
+        std::vector<int64_t>{0, 1, 70000, 1});
+  CHECK(row(wide->eval_batch(Split::kTest, 0, 1).ids, 0) == std::vector<int64_t>{1, 1, 1, 0});
+  CHECK(wide->files().size() == 4);
+
+  folder.write_tokens("train.bin", std::vector<uint16_t>{0, 1, 2, 0, 1});
+  for (const char* name : {"val.bin", "test.bin"})
+    folder.write_tokens(name, std::vector<uint16_t>{2, 1, 0, 0, 1});
+  folder.write("meta.json", R"({"vocab_size": 3, "itos": ["Ro", "meo", "."]})");
+  const auto named = open("kind: tokens, path: ., context: 4", folder.path);
+  CHECK(named->decode({0, 1, 2}) == "Romeo.");
+  CHECK(named->token_classes() == std::vector<uint8_t>{kWord, kWord, kPunctuation});
+}
+
+TEST_CASE("induction repeats with a period and scores what followed the last occurrence",
+          "[data]") {
+  const int64_t T = 40, symbols = 1000;  // so many that chance hardly repeats a token
+  const auto data = open("kind: induction, context: 40, symbols: 1000");
+  CHECK(data->vocabulary() == symbols);
+  std::set<int64_t> periods, starts;
+  const Batch batch = data->train_batch(3, 0, 0, 2000);
+  for (int64_t i = 0; i < 2000; ++i) {
+    const auto ids = row(batch.ids, i), targets = row(batch.targets, i);
+    const int64_t start =
+        std::find_if(targets.begin(), targets.end(), [](int64_t target) { return target >= 0; }) -
+        targets.begin();
+    REQUIRE(start < T);
+    const auto repeats = [&](int64_t period) {  // from `start` on, all of it scored
+      for (int64_t t = start; t < T; ++t)
+        if (ids[t] != ids[t - period] || targets[t] != ids[t - period + 1]) return false;
+      return true;
+    };
+    int64_t period = T / 8;
+    while (period <= std::min(start, T / 2) && !repeats(period)) ++period;
+    REQUIRE(period <= std::min(start, T / 2));
+    for (int64_t t = 0; t < start; ++t) CHECK(targets[t] == kIgnored);
+    CHECK(T - start >= period);
+    periods.insert(period);
+    starts.insert(start);
+  }
+  CHECK(std::ssize(periods) == T / 2 - T / 8 + 1);
+  CHECK(*starts.begin() == T / 8);
+  CHECK(*starts.rbegin() == T - T / 8);
+}
+
+TEST_CASE("copy scores the second string", "[data]") {
+  const auto data = open("kind: copy, context: 10, symbols: 7");
+  CHECK(data->vocabulary() == 8);
+  const Batch batch = data->train_batch(3, 0, 0, 500);
+  CHECK(batch.ids.select(1, 5).eq(7).all().item<bool>());
+  CHECK(batch.ids.slice(1, 0, 5).lt(7).all().item<bool>());
+  CHECK(batch.ids.slice(1, 6).equal(batch.ids.slice(1, 0, 4)));
+  CHECK(batch.targets.slice(1, 0, 5).eq(kIgnored).all().item<bool>());
+  CHECK(batch.targets.slice(1, 5).equal(batch.ids.slice(1, 0, 5)));
+  const auto counts = at::bincount(batch.ids.slice(1, 0, 5).flatten());  // of 2500 draws
+  CHECK(counts.size(0) == 7);
+  CHECK(counts.min().item<int64_t>() > 257);  // 357 expected, standard deviation 17.5
+  CHECK(counts.max().item<int64_t>() < 457);
+}
+
+TEST_CASE("first_token scores the last position, which must say the first token", "[data]") {
+  const auto data = open("kind: first_token, context: 6, symbols: 5");
+  CHECK(data->vocabulary() == 5);
+  const Batch batch = data->train_batch(3, 0, 0, 500);
+  CHECK(batch.targets.slice(1, 0, 5).eq(kIgnored).all().item<bool>());
+  CHECK(batch.targets.select(1, 5).equal(batch.ids.select(1, 0)));
+  CHECK(std::get<0>(at::_unique(batch.ids)).equal(at::arange(5)));
+  CHECK_FALSE(batch.ids.select(1, 5).equal(batch.ids.select(1, 0)));
+}
+
+TEST_CASE("recall scores the value of every key, once, at gaps that follow the power law",
+          "[data]") {
+  const auto data = open("kind: recall, context: 32, symbols: 20, pairs: 4");
+  CHECK(data->token_texts().at(9) == "k9");
+  CHECK(data->token_texts().at(10) == "v0");
+  const Batch batch = data->train_batch(3, 0, 0, 1000);
+  std::map<int64_t, int64_t> queries;  // at each position
+  for (int64_t i = 0; i < 1000; ++i) {
+    const auto ids = row(batch.ids, i), targets = row(batch.targets, i);
+    std::map<int64_t, int64_t> value_of;
+    for (int64_t t = 0; t < 8; t += 2) value_of[ids[t]] = ids[t + 1];
+    CHECK(value_of.size() == 4);
+    std::set<int64_t> asked;
+    for (int64_t t = 0; t < 32; ++t) {
+      const bool key = ids[t] < 10;
+      CHECK(key == (t < 8 ? t % 2 == 0 : targets[t] >= 0));
+      if (targets[t] < 0) continue;
+      CHECK(targets[t] == value_of.at(ids[t]));
+      CHECK((t == 31 || ids[t + 1] == targets[t]));
+      asked.insert(ids[t]);
+      ++queries[t];
+    }
+    CHECK(asked.size() == 4);
+  }
+  CHECK(queries.size() == 12);          // the even positions from 8 to 30
+  CHECK(queries[8] > 4 * queries[30]);  // weights 1 and 1/12
+  const auto even = open("kind: recall, context: 32, symbols: 20, pairs: 4, power: 1");
+  const auto targets = even->train_batch(3, 0, 0, 1000).targets;
+  const auto first = targets.select(1, 8).ge(0).sum().item<int64_t>();
+  CHECK(std::abs(first - 333) < 75);  // 4 of 12 slots; standard deviation 15
+}
+
+TEST_CASE("no example of a synthetic evaluation is trained on, whatever the seed", "[data]") {
+  for (const std::string kind : {"induction", "copy", "recall", "first_token"}) {
+    INFO(kind);
+    const auto data = open("kind: " + kind + ", eval_examples: 64");
+    std::set<std::vector<int64_t>> seen;
+    for (Split split : {Split::kTrain, Split::kValidation, Split::kTest}) {
+      CHECK(data->examples(split) == 64);
+      const Batch batch = data->eval_batch(split, 0, 64);
+      for (int64_t i = 0; i < 64; ++i) seen.insert(row(batch.ids, i));
+    }
+    CHECK(seen.size() == 3 * 64);
+    for (uint64_t seed : {0, 1, 2, 1337}) {  // the first three number the splits
+      const Batch batch = data->train_batch(seed, 0, 0, 64);
+      for (int64_t i = 0; i < 64; ++i) CHECK(seen.count(row(batch.ids, i)) == 0);
+    }
+  }
+}
+
+TEST_CASE("wrong options of data are named with their place", "[data]") {
+  CHECK(config_error("kind: char") == "f.yaml:1:7: data.path: is needed: the text file");
+  CHECK(config_error("kind: tokens") ==
+        "f.yaml:1:7: data.path: is needed: the directory of the token files");
+  CHECK(config_error("kind: bytes, path: x, train_share: 1.0") ==
+        "f.yaml:1:43: data.train_share: must be in (0, 1), is 1.0");
+  CHECK(config_error("kind: bytes, path: x, train_share: 0") ==
+        "f.yaml:1:43: data.train_share: must be in (0, 1), is 0");
+  CHECK(config_error("kind: copy, context: 0") ==
+        "f.yaml:1:29: data.context: must be at least 1, is 0");
+  CHECK(config_error("kind: copy, symbols: 1") ==
+        "f.yaml:1:29: data.symbols: must be at least 2, is 1");
+  CHECK(config_error("kind: copy, context: 7") ==
+        "f.yaml:1:29: data.context: must be even: a string, the separator, all but the last of the "
+        "string again");
+  CHECK(config_error("kind: induction, context: 7") ==
+        "f.yaml:1:34: data.context: must be at least 8: periods start at context/8");
+  CHECK(config_error("kind: first_token, context: 1") ==
+        "f.yaml:1:36: data.context: must be at least 2: one token would be its own first");
+  CHECK(config_error("kind: recall, pairs: 20, symbols: 39") ==
+        "f.yaml:1:7: data.context: must be at least 4 tokens a pair, and there are 20 pairs\n"
+        "f.yaml:1:42: data.symbols: must be at least 2 a pair, and there are 20 pairs");
+  CHECK(config_error("kind: chars, path: x").find("data.kind: must be one of") !=
+        std::string::npos);
+  CHECK(error_of<ConfigError>([] { data_kind("chars"); }) ==
+        "no kind of data is called 'chars'; did you mean 'char'?");
+  CHECK(error_of<ConfigError>([] { split_named("valid"); }) ==
+        "no split is called 'valid': it is train, val or test");
+  CHECK(split_named("val") == Split::kValidation);
+  KindBlock unwritten(data_registry(), "char");
+  CHECK(error_of<ConfigError>([&] { open_data(unwritten); }) == "path: is needed: the text file");
+}
+
+TEST_CASE("wrong texts are named with what to do", "[data]") {
+  Folder folder;
+  const std::string at = folder.path.string();
+  folder.write("empty", "");
+  folder.write("short", std::string(90, 'a'));
+  folder.write("latin1", "caf\xE9 au lait");
+  for (const std::string kind : {"kind: char", "kind: bytes"}) {
+    CHECK(data_error(kind + ", path: gone", folder.path) ==
+          at + "/gone: cannot be opened: No such file or directory");
+    CHECK(data_error(kind + ", path: .", folder.path) == at + "/: is not a regular file");
+    CHECK(data_error(kind + ", path: empty", folder.path) ==
+          at + "/empty: is empty; data.path must name a text");
+    CHECK(data_error(kind + ", path: short, context: 9", folder.path) ==
+          at + "/short: 9 tokens for split val, but a window takes context + 1 = 10; use a smaller "
+               "context or a longer text");
+    CHECK(data_error(kind + ", path: short, context: 81", folder.path) ==
+          at + "/short: 81 tokens for split train, but a window takes context + 1 = 82; use a "
+               "smaller context or a longer text");
+    CHECK(data_error(kind + ", path: short, context: 8", folder.path) == "no error");
+  }
+  CHECK(data_error("kind: char, path: latin1", folder.path) ==
+        at + "/latin1: byte 3 (0xE9) is not UTF-8; convert the text, or read it with kind bytes");
+
+  const auto data = open("kind: char, path: short, context: 8", folder.path);
+  const auto unknown = [&](const std::string& text) {
+    return error_of<DataError>([&] { data->encode(text); });
+  };
+  CHECK(unknown("a\xC3\xA9") ==
+        "'\xC3\xA9' (U+00E9) is none of the 1 characters of " + at + "/short");
+  CHECK(unknown("\t") == "U+0009 is none of the 1 characters of " + at + "/short");
+  CHECK(unknown("a\xFF").starts_with("the text: byte 1 (0xFF) is not UTF-8"));
+  CHECK(error_of<DataError>([&] {
+          data->decode({0, 1});
+        }) == "token 1 is not in the vocabulary of 1");
+  CHECK(error_of<DataError>([&] { data->decode({-1}); }) ==
+        "token -1 is not in the vocabulary of 1");
+  CHECK(error_of<DataError>([] { open("kind: copy")->encode("a"); }) ==
+        "this data cannot turn text into tokens; kinds char and bytes can");
+  CHECK(error_of<DataError>([] { open("kind: copy")->decode({0}); }) ==
+        "this data has no texts of its tokens; kinds char and bytes have");
+}
+
+TEST_CASE("wrong token files are named with the place", "[data]") {
+  Folder folder;
+  const std::string at = folder.path.string() + "/";
+  const std::string options = "kind: tokens, path: ., context: 9";
+  CHECK(data_error(options, folder.path) ==
+        at + "meta.json: cannot be opened: No such file or directory");
+  const std::vector<std::pair<std::string, std::string>> metas{
+      {"[1]", "is not a JSON object"},
+      {"{", "is not a JSON object"},
+      {"", "is not a JSON object"},
+      {"{}", "vocab_size must be an integer from 1 to 2^32"},
+      {R"({"vocab_size": 0})", "vocab_size must be an integer from 1 to 2^32"},
+      {R"({"vocab_size": 1e3})", "vocab_size must be an integer from 1 to 2^32"},
+      {R"({"vocab_size": 18446744073709551615})", "vocab_size must be an integer from 1 to 2^32"},
+      {R"({"vocab_size": 9, "dtype": "int16"})", "dtype must be \"uint16\" or \"uint32\""},
+      {R"({"vocab_size": 65537})", "uint16 cannot hold vocab_size 65537; is dtype uint32?"},
+      {R"({"vocab_size": 2, "itos": [1, 2]})", "itos must be a list of texts"},
+      {R"({"vocab_size": 2, "itos": ["a"]})", "itos has 1 texts, vocab_size is 2"}};
+  for (const auto& [meta, what] : metas) {
+    write_token_folder(folder, meta);
+    CHECK(data_error(options, folder.path) == at + "meta.json: " + what);
+  }
+
+  write_token_folder(folder, R"({"vocab_size": 97})");
+  const auto data = open(options, folder.path);
+  CHECK(error_of<DataError>([&] { data->eval_batch(Split::kValidation, 0, 11); }) ==
+        at + "val.bin: byte 194: token 97 does not fit vocab_size 97; correct vocab_size or dtype "
+             "in meta.json");
+  CHECK(error_of<DataError>([&] { data->eval_batch(Split::kValidation, 0, 10); }) == "no error");
+  CHECK(error_of<DataError>([&] { data->decode({0}); }) ==
+        at + "meta.json: has no itos, so tokens have no text");
+  CHECK(error_of<DataError>([&] { data->encode("a"); }) ==
+        "this data cannot turn text into tokens; kinds char and bytes can");
+
+  folder.write("val.bin", "odd");
+  CHECK(data_error(options, folder.path) ==
+        at + "val.bin: 3 bytes are no whole number of 2-byte tokens; it is truncated, or dtype in "
+             "meta.json is wrong");
+  folder.write("val.bin", "");
+  CHECK(data_error(options, folder.path) ==
+        at + "val.bin: 0 tokens for split val, but a window takes context + 1 = 10; use a smaller "
+             "context or a longer text");
+  fs::remove(folder.path / "val.bin");
+  CHECK(data_error(options, folder.path) ==
+        at + "val.bin: cannot be opened: No such file or directory");
+}

@@ -1,0 +1,368 @@
+// Laws that every registered kind of heads must obey, each as far as its traits promise.
+#include <array>
+#include <sstream>
+
+#include "headlab_build.h"
+#include "tests/catch.h"
+#include "tests/heads_testing.h"
+
+using namespace headlab;
+using namespace headlab::testing;
+
+namespace {
+
+constexpr int64_t B = 2, T = 7;
+
+struct Subject {
+  std::string kind;
+  HeadShape shape = small_shape();
+  std::shared_ptr<AttentionHeads> heads;
+  HeadTraits traits;
+
+  explicit Subject(const std::string& name) : kind(name) {
+    heads = make_layer(kind, shape);
+    traits = heads->traits();
+  }
+  HeadContext natural() const { return traits.causal ? causal() : HeadContext{}; }
+  Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
+};
+
+Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
+  HeadProbe probe;
+  probe.maps = true;
+  ctx.probe = &probe;
+  s.heads->forward(x, ctx);
+  return probe.layer_maps().at(s.shape.layer);
+}
+
+// Runs `law` for every registered kind as a section of its own.
+template <class Law>
+void for_every_kind(Law law) {
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      law(Subject(kind));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("every file in variants/ registers the kind of its name", "[laws]") {
+  std::vector<std::string> stems(build::kVariantStems.begin(), build::kVariantStems.end());
+  std::sort(stems.begin(), stems.end());
+  REQUIRE(head_names() == stems);
+}
+
+TEST_CASE("y has the shape of x", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    REQUIRE(s.y(x, s.natural()).sizes() == x.sizes());
+  });
+}
+
+TEST_CASE("rows of the map sum to one", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    if (!s.traits.rows_sum_to_one || !s.traits.token_map) return;
+    const auto map = map_of(s, random({B, T, 20}), s.natural());
+    REQUIRE(map.sizes() == at::IntArrayRef({B, 4, T, T}));
+    REQUIRE(difference(map.sum(-1), at::ones({B, 4, T}, at::kDouble)) < 1e-12);
+  });
+}
+
+TEST_CASE("causal hides the future", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    if (!s.traits.causal) return;
+    const auto x = random({B, T, 20});
+    for (int64_t t = 0; t + 1 < T; ++t) {
+      auto other = x.clone();
+      other.narrow(1, t + 1, T - t - 1).normal_();
+      const auto before = s.y(x, causal()), after = s.y(other, causal());
+      REQUIRE(difference(before.narrow(1, 0, t + 1), after.narrow(1, 0, t + 1)) < 1e-12);
+      REQUIRE(difference(before.select(1, t + 1), after.select(1, t + 1)) > 1e-6);
+    }
+  });
+}
+
+TEST_CASE("a window hides what lies before it", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    if (!s.traits.causal) return;
+    const auto x = random({B, T, 20});
+    auto other = x.clone();
+    other.narrow(1, 0, 3).normal_();
+    // With a window of 3 the last query sees keys 4, 5, 6; query 4 still sees key 2.
+    const auto before = s.y(x, causal(3)), after = s.y(other, causal(3));
+    REQUIRE(difference(before.narrow(1, 5, 2), after.narrow(1, 5, 2)) < 1e-12);
+    REQUIRE(difference(before.select(1, 4), after.select(1, 4)) > 1e-6);
+    REQUIRE(difference(s.y(x, causal(T)), s.y(x, causal())) < 1e-12);
+  });
+}
+
+TEST_CASE("padding changes no row that counts", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto ctx = HeadContext{};
+    ctx.mask.key_length = ctx.mask.query_length = at::tensor({T, int64_t{4}});
+    const auto x = random({B, T, 20});
+    auto other = x.clone();
+    other[1].narrow(0, 4, 3).normal_();
+    const auto before = s.y(x, ctx), after = s.y(other, ctx);
+    REQUIRE(difference(before[0], after[0]) < 1e-12);
+    REQUIRE(difference(before[1].narrow(0, 0, 4), after[1].narrow(0, 0, 4)) < 1e-12);
+    const auto alone = s.y(x.narrow(0, 1, 1).narrow(1, 0, 4), HeadContext{});
+    REQUIRE(difference(before[1].narrow(0, 0, 4), alone[0]) < 1e-12);
+  });
+}
+
+TEST_CASE("a row without any allowed key is the output bias and passes no gradient", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto ctx = HeadContext{};
+    ctx.mask.allowed = at::ones({B, 1, T, T}, at::kBool);
+    ctx.mask.allowed[0][0][2].fill_(false);
+    if (!s.traits.token_map) return;
+    for (auto backend : {Backend::kEager, Backend::kAuto}) {
+      ctx.backend = backend;
+      auto x = random({B, T, 20}).requires_grad_();
+      const auto y = s.y(x, ctx);
+      auto bias = at::zeros({20}, at::kDouble);
+      for (const auto& p : s.heads->named_parameters())
+        if (p.key() == "o.bias") bias = p.value();
+      REQUIRE(difference(y[0][2], bias) < 1e-12);
+      y[0][2].sum().backward();
+      REQUIRE(x.grad().abs().sum().item<double>() == 0);
+    }
+  });
+}
+
+TEST_CASE("a gate of zero is a masked head where heads are independent", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    if (!s.traits.independent) return;
+    const auto x = random({B, T, 20});
+    auto ctx = s.natural();
+    ctx.gates = at::tensor({1., 0., 1., 0.}, at::kDouble).view({1, 4, 1});
+    const auto gated = s.y(x, ctx);
+    s.heads->mask_heads({1, 3});
+    REQUIRE(difference(gated, s.y(x, s.natural())) < 1e-12);
+  });
+}
+
+TEST_CASE("the mask of heads is idempotent, restorable and saved", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    const auto whole = s.y(x, s.natural());
+    s.heads->mask_heads({2});
+    const auto masked = s.y(x, s.natural());
+    REQUIRE(difference(whole, masked) > 1e-6);
+    s.heads->mask_heads({2});
+    REQUIRE(difference(masked, s.y(x, s.natural())) == 0);
+    REQUIRE(s.heads->alive() == std::vector<bool>{true, true, false, true});
+    const auto buffers = s.heads->named_buffers();
+    REQUIRE(buffers.find("alive") != nullptr);
+    REQUIRE(buffers.find("alive")->scalar_type() == at::kByte);
+    s.heads->mask_heads({});
+    REQUIRE(difference(whole, s.y(x, s.natural())) == 0);
+    REQUIRE_THROWS_WITH(s.heads->mask_heads({4}), Catch::Contains("head 4 does not exist"));
+  });
+}
+
+TEST_CASE("sliced equals masked, in original head indices", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    auto ctx = s.natural();
+    if (s.traits.independent) ctx.gates = random({B, 4, T});
+    if (s.traits.token_map) {
+      ctx.bias = random({1, 4, T, T});
+      ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.8;
+    }
+    for (const auto& gone : std::vector<std::vector<int64_t>>{{1}, {0, 3}, {0, 1, 2}}) {
+      s.heads->mask_heads(gone);
+      auto sliced = s.heads->slice();
+      INFO("removed heads " << at::IntArrayRef(gone));
+      REQUIRE(difference(sliced->forward(x, ctx).y, s.y(x, ctx)) < 1e-12);
+      int64_t before = 0, after = 0;
+      for (const auto& p : s.heads->parameters()) before += p.numel();
+      for (const auto& p : sliced->parameters()) after += p.numel();
+      REQUIRE(after < before);
+      REQUIRE(sliced->heads() == 4);
+      REQUIRE(sliced->alive() == s.heads->alive());
+      if (gone != std::vector<int64_t>{1}) continue;
+      // Slicing what is sliced goes on counting in original indices.
+      sliced->mask_heads({3});
+      s.heads->mask_heads({1, 3});
+      REQUIRE(difference(sliced->slice()->forward(x, ctx).y, s.y(x, ctx)) < 1e-12);
+    }
+  });
+}
+
+TEST_CASE("a layer may lose all its heads", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    s.heads->mask_heads({0, 1, 2, 3});
+    const auto masked = s.y(x, s.natural());
+    REQUIRE(difference(s.heads->slice()->forward(x, s.natural()).y, masked) < 1e-12);
+    REQUIRE(difference(masked, masked[0][0].expand_as(masked)) < 1e-12);
+  });
+}
+
+TEST_CASE("evaluation is deterministic, dropout a function of the counter", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto shape = s.shape;
+    shape.dropout = 0.3;
+    auto heads = make_layer(s.kind, shape);
+    const auto x = random({B, T, 20});
+    REQUIRE(difference(heads->forward(x, s.natural()).y, heads->forward(x, s.natural()).y) == 0);
+    heads->train();
+    auto at_step = [&](uint64_t step) {
+      auto ctx = s.natural();
+      ctx.rng = {.seed = 5, .step = step};
+      return heads->forward(x, ctx).y;
+    };
+    REQUIRE(difference(at_step(1), at_step(1)) == 0);
+    REQUIRE(difference(at_step(1), at_step(2)) > 1e-6);
+  });
+}
+
+TEST_CASE("every parameter gets a finite gradient", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    s.heads->train();
+    auto out = s.heads->forward(random({B, T, 20}), s.natural());
+    auto loss = (out.y * random({B, T, 20})).sum();
+    for (const auto& aux : out.aux) loss = loss + aux.value;
+    loss.backward();
+    for (const auto& p : s.heads->named_parameters()) {
+      INFO(p.key());
+      REQUIRE(p.value().grad().defined());
+      REQUIRE(p.value().grad().isfinite().all().item<bool>());
+    }
+  });
+}
+
+TEST_CASE("gradients agree with central differences", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto x = random({B, T, 20}).requires_grad_();
+    const auto cotangent = random({B, T, 20});
+    auto loss = [&] {
+      auto out = s.heads->forward(x, s.natural());
+      auto sum = (out.y * cotangent).sum();
+      for (const auto& aux : out.aux) sum = sum + aux.value;
+      return sum;
+    };
+    loss().backward();
+    auto subjects = s.heads->named_parameters();
+    subjects.insert("x", x);
+    at::NoGradGuard no_grad;
+    for (const auto& p : subjects) {
+      INFO(p.key());
+      const auto direction = random(p.value().sizes());
+      const double slope = (p.value().grad() * direction).sum().item<double>(), step = 1e-5;
+      p.value().add_(direction, step);
+      const double above = loss().item<double>();
+      p.value().add_(direction, -2 * step);
+      const double below = loss().item<double>();
+      p.value().add_(direction, step);
+      REQUIRE((above - below) / (2 * step) == Approx(slope).epsilon(1e-6).margin(1e-7));
+    }
+  });
+}
+
+TEST_CASE("a batch of two is two batches of one", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({2, T, 20});
+    const auto y = s.y(x, s.natural());
+    REQUIRE(difference(y.narrow(0, 0, 1), s.y(x.narrow(0, 0, 1), s.natural())) < 1e-12);
+    REQUIRE(difference(y.narrow(0, 1, 1), s.y(x.narrow(0, 1, 1), s.natural())) < 1e-12);
+  });
+}
+
+TEST_CASE("decoding with the cache equals the parallel pass", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    if (!s.traits.decodes) return;
+    at::NoGradGuard no_grad;
+    const auto x = random({B, 40, 20});
+    const Rotary rotary;
+    for (int64_t window : {0, 3}) {
+      auto ctx = causal(window);
+      if (s.traits.rotary) ctx.rotary = &rotary;
+      const auto whole = s.y(x, ctx);
+      LayerCache cache;
+      ctx.cache = &cache;
+      int64_t at = 0;
+      for (int64_t chunk : std::array<int64_t, 6>{5, 1, 1, 9, 1, 23}) {
+        const auto y = s.y(x.narrow(1, at, chunk), ctx);
+        INFO("window " << window << ", places " << at << " to " << at + chunk - 1);
+        REQUIRE(difference(y, whole.narrow(1, at, chunk)) < 1e-12);
+        at += chunk;
+      }
+      REQUIRE(cache.length() == 40);
+    }
+  });
+}
+
+TEST_CASE("cross-attention reads a memory of another length", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    HeadContext ctx;
+    ctx.memory = random({B, 5, 20});
+    if (!s.traits.cross) {
+      REQUIRE_THROWS_WITH(s.y(x, ctx), Catch::Contains("no cross-attention"));
+      return;
+    }
+    const auto y = s.y(x, ctx);
+    REQUIRE(y.sizes() == x.sizes());
+    ctx.mask.key_length = at::tensor({int64_t{5}, int64_t{3}});
+    const auto padded = s.y(x, ctx);
+    auto other = ctx;
+    other.memory = ctx.memory.clone();
+    other.memory[1].narrow(0, 3, 2).normal_();
+    REQUIRE(difference(padded, s.y(x, other)) < 1e-12);
+    other.memory[1][0].normal_();
+    REQUIRE(difference(padded[1], s.y(x, other)[1]) > 1e-6);
+    if (s.traits.decodes) {  // keys and values of the memory are computed once
+      LayerCache cache;
+      other = ctx;
+      other.cache = &cache;
+      REQUIRE(difference(s.y(x.narrow(1, 0, 3), other), padded.narrow(1, 0, 3)) < 1e-12);
+      REQUIRE(difference(s.y(x.narrow(1, 3, 4), other), padded.narrow(1, 3, 4)) < 1e-12);
+    }
+    ctx.mask.causal = true;
+    REQUIRE_THROWS_WITH(s.y(x, ctx), Catch::Contains("together with a memory"));
+  });
+}
+
+TEST_CASE("the eager path and torch's fused path agree", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    auto ctx = s.natural();
+    if (s.traits.token_map) {
+      ctx.bias = random({B, 1, T, T});
+      ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
+    }
+    ctx.backend = Backend::kEager;
+    const auto eager = s.y(x, ctx);
+    ctx.backend = Backend::kAuto;
+    REQUIRE(difference(eager, s.y(x, ctx)) < 1e-12);
+  });
+}
+
+TEST_CASE("a probe changes no output", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    auto ctx = s.natural();
+    const auto plain = s.y(x, ctx);
+    HeadProbe probe;
+    probe.statistics = probe.maps = true;
+    ctx.probe = &probe;
+    REQUIRE(difference(plain, s.y(x, ctx)) == 0);
+  });
+}
+
+TEST_CASE("wrong shapes are refused by size", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    HeadContext ctx;
+    REQUIRE_THROWS_WITH(s.y(random({B, T, 19}), ctx), Catch::Contains("x must be [B, T, 20]"));
+    ctx.bias = random({B, 3, T, T});
+    REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("does not broadcast"));
+    ctx = {};
+    ctx.gates = random({B, 4, T + 1});
+    REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("gates"));
+    ctx = {};
+    ctx.mask.window = -1;
+    REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("window must be at least 0"));
+  });
+}
