@@ -6,11 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-<<<<<<< HEAD
 #include "experiments/isolated.h"
-#include "experiments/log_lock.h"
-=======
->>>>>>> 0693419f73b1fedbf8cf952793358f15f0baf146
 #include "experiments/log_records.h"
 #include "experiments/log_tools.h"
 #include "experiments/writer_lock.h"
@@ -117,7 +113,7 @@ Json inspect_group(const H5Group& group) {
 Json inspect_here(const std::filesystem::path& path) {
   const H5FileFlags flags = h5_file_flags(path);
   if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
-  const std::optional<std::string> writer = LogLock::holder(path);
+  const std::optional<std::string> writer = WriterLock::holder(path);
   const H5File file = open_log(path, flags, writer);
   const H5Group root = file.root();
   require_log_schema(root);
@@ -197,32 +193,7 @@ std::string group_text(const Json& group) {
 }  // namespace
 
 Json inspect_log(const std::filesystem::path& path) {
-<<<<<<< HEAD
   return Json::parse(isolated(path.string(), [&] { return inspect_here(path).dump(); }));
-=======
-  const H5FileFlags flags = h5_file_flags(path);
-  if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
-  const std::optional<std::string> writer = WriterLock::holder(path);
-  const H5File file = open_log(path, flags, writer);
-  const H5Group root = file.root();
-  require_log_schema(root);
-  const hsize_t size = std::filesystem::file_size(path);
-  const bool dead = flags.being_written && !writer;
-  if (dead) require_whole(root, size);
-  Json out = {{"file", path.string()}, {"bytes", size}};
-  for (const char* name :
-       {"schema_name", "schema_version", "run_id", "title", "created_utc", "status"}) {
-    out[name] = root.text(name);
-  }
-  out["writer"] = writer ? Json(*writer) : Json(nullptr);
-  out["needs_repair"] = dead;
-  out["groups"] = Json::array();
-  each_group(root, [&](const H5Group& group) {
-    Json inspected = inspect_group(group);
-    if (!inspected["variables"].empty()) out["groups"].push_back(std::move(inspected));
-  });
-  return out;
->>>>>>> 0693419f73b1fedbf8cf952793358f15f0baf146
 }
 
 std::string to_text(const Json& log) {

@@ -6,11 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-<<<<<<< HEAD
 #include "experiments/isolated.h"
-#include "experiments/log_lock.h"
-=======
->>>>>>> 0693419f73b1fedbf8cf952793358f15f0baf146
 #include "experiments/log_records.h"
 #include "experiments/log_schema.h"
 #include "experiments/writer_lock.h"
