@@ -38,7 +38,10 @@ std::string read_all(int descriptor) {
 }
 
 [[noreturn]] void be_child(int out, const std::function<std::string()>& body) {
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, SIG_DFL);
+  // The parent's handlers would save checkpoints, or report a crash that is none of the parent's.
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) {
+    std::signal(signal, SIG_DFL);
+  }
   const rlimit limit = {kSeconds, kSeconds + 1};  // a signal of its own, then the kill
   setrlimit(RLIMIT_CPU, &limit);
   alarm(4 * kSeconds);
