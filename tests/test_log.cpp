@@ -387,7 +387,7 @@ TEST_CASE("maps stop at max_bytes, statistics go on, and the log says since when
   CHECK(skipped_from() == 30);
 }
 
-TEST_CASE("statistics are not compressed; maps are, in chunks of one layer of one probe") {
+TEST_CASE("statistics are not compressed, maps are, in chunks of one layer of one probe") {
   const TemporaryFolder folder;
   { RunLog::create(folder / "log.h5", small_layout()).close(LogStatus::kFinished); }
   const auto filters = [&](const char* name, hsize_t* chunk, int rank) {

@@ -36,7 +36,7 @@ TEST_CASE("schedules give the rates of nanoGPT, fairseq and transformers") {
   }
 }
 
-TEST_CASE("noam peaks at (d_model warmup)^-0.5; a constant rate stays after its warm-up") {
+TEST_CASE("noam peaks at (d_model warmup)^-0.5, a constant rate stays after its warm-up") {
   Schedule noam{.kind = "noam", .lr = 5, .warmup = 400, .d_model = 64};
   CHECK(noam.at(399) == Approx(1 / std::sqrt(64.0 * 400)));
   CHECK(noam.at(0) == Approx(1 / std::sqrt(64.0) * std::pow(400, -1.5)));
@@ -77,7 +77,7 @@ const AdamW::Settings kSettings{.beta1 = 0.8,
                                 .gate_lr = 0.07,
                                 .multiplier_lr = 0.05};
 
-TEST_CASE("AdamW follows its formula in every group; what has no gradient stays") {
+TEST_CASE("AdamW follows its formula in every group, what has no gradient stays") {
   Plain model;
   AdamW optimizer(model, model.groups(), kSettings);
   struct Reference {
