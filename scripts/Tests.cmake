@@ -3,7 +3,7 @@ include(Catch)
 
 set(plain_tests config config_files config_text config_writing log log_damage task_thread
     safetensors run_files h5 progress includes)
-set(experiment_tests judge models data training tokenizers optimizer checkpoint prune sweep)
+set(experiment_tests judge models data synthetic training tokenizers optimizer checkpoint prune sweep)
 set(command_tests command_line)  # drives the built program, links none of it
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)

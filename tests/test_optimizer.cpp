@@ -1,4 +1,6 @@
 // AdamW, schedules, and whole updates: against plain formulas and a training of nanoGPT's own code.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -26,7 +28,7 @@ TEST_CASE("schedules give the rates of nanoGPT, fairseq and transformers") {
     schedule.warmup = c["warmup"];
     schedule.min_lr = c.value("min_lr", 0.0);
     schedule.init_lr = c.value("init_lr", 0.0);
-    schedule.decay = c.contains("total") ? c["total"] : c.value("decay", int64_t{1});
+    schedule.decay = c.value("decay", c.value("total", int64_t{1}));
     for (size_t i = 0; i < c["steps"].size(); ++i) {
       INFO(c["source"] << ", step " << c["steps"][i]);
       CHECK(schedule.at(c["steps"][i]) == Approx(c["values"][i].get<double>()).epsilon(1e-12));
