@@ -178,10 +178,10 @@ void AttentionHeads::to(torch::Dtype dtype, bool non_blocking) {
   restore_integers();
 }
 
-torch::nn::Linear AttentionHeads::projection(const char* name, int64_t in, int64_t out, bool bias) {
+Linear AttentionHeads::projection(const char* name, int64_t in, int64_t out, bool bias) {
   // torch cannot initialise a layer without inputs, which a layer that lost all its heads has.
   auto options = torch::nn::LinearOptions(std::max<int64_t>(in, 1), out).bias(bias);
-  auto linear = register_module(name, torch::nn::Linear(options));
+  auto linear = register_module(name, Linear(options));
   if (in == 0) linear->weight.set_data(at::empty({out, 0}));
   return linear;
 }
@@ -269,22 +269,21 @@ Tensor head_rows(const std::vector<int64_t>& heads, int64_t width) {
 
 }  // namespace
 
-void copy_heads(torch::nn::Linear& to, const torch::nn::Linear& from,
-                const std::vector<int64_t>& heads, int64_t width) {
+void copy_heads(Linear& to, const Linear& from, const std::vector<int64_t>& heads, int64_t width) {
   at::NoGradGuard no_grad;
   const auto rows = head_rows(heads, width).to(from->weight.device());
   to->weight.copy_(from->weight.index_select(0, rows));
   if (from->bias.defined()) to->bias.copy_(from->bias.index_select(0, rows));
 }
 
-void copy_head_columns(torch::nn::Linear& to, const torch::nn::Linear& from,
-                       const std::vector<int64_t>& heads, int64_t width) {
+void copy_head_columns(Linear& to, const Linear& from, const std::vector<int64_t>& heads,
+                       int64_t width) {
   at::NoGradGuard no_grad;
   to->weight.copy_(from->weight.index_select(1, head_rows(heads, width).to(from->weight.device())));
   if (from->bias.defined()) to->bias.copy_(from->bias);
 }
 
-void init_normal(torch::nn::Linear& linear, double std) {
+void init_normal(Linear& linear, double std) {
   at::NoGradGuard no_grad;
   linear->weight.normal_(0, std);
   if (linear->bias.defined()) linear->bias.zero_();

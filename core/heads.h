@@ -4,7 +4,6 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/linear.h>
 
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "core/attend.h"
 #include "core/cache.h"
 #include "core/config.h"
+#include "core/linear.h"
 #include "core/positions.h"
 #include "core/random.h"
 
@@ -126,7 +126,7 @@ class AttentionHeads : public torch::nn::Module {
   void adopt_indices(const AttentionHeads& from, const Kept& kept);
 
   // A linear layer registered under `name`.
-  torch::nn::Linear projection(const char* name, int64_t in, int64_t out, bool bias);
+  Linear projection(const char* name, int64_t in, int64_t out, bool bias);
 
   HeadShape shape_;
 
@@ -169,14 +169,13 @@ struct RegisterHeads {
 
 // Head-major weights: copies blocks of `width` rows (columns) of the given heads; biases whole for
 // columns.
-void copy_heads(torch::nn::Linear& to, const torch::nn::Linear& from,
-                const std::vector<int64_t>& heads, int64_t width);
-void copy_head_columns(torch::nn::Linear& to, const torch::nn::Linear& from,
-                       const std::vector<int64_t>& heads, int64_t width);
+void copy_heads(Linear& to, const Linear& from, const std::vector<int64_t>& heads, int64_t width);
+void copy_head_columns(Linear& to, const Linear& from, const std::vector<int64_t>& heads,
+                       int64_t width);
 
 // Initialisation of GPT-2: weight N(0, std), bias 0. std of the projections that write into the
 // residual stream is residual_std(layers) = 0.02 / sqrt(2 layers), of the others 0.02.
-void init_normal(torch::nn::Linear& linear, double std);
+void init_normal(Linear& linear, double std);
 double residual_std(int64_t layers);
 
 }  // namespace headlab

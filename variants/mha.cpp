@@ -88,7 +88,7 @@ class Mha : public AttentionHeads {
   static Tensor norm(RmsNorm& norm, const Tensor& x) { return norm ? norm(x) : x; }
 
   Options options_;
-  torch::nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
+  Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
   RmsNorm q_norm_{nullptr}, k_norm_{nullptr};
 };
 

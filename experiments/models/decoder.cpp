@@ -37,8 +37,7 @@ class Decoder : public Model {
     if (options.pre_norm) norm_ = register_module("norm", Norm(options));
     if (!options.tie) {
       head_ = register_module(
-          "head",
-          torch::nn::Linear(torch::nn::LinearOptions(options.d_model, vocabulary).bias(false)));
+          "head", Linear(torch::nn::LinearOptions(options.d_model, vocabulary).bias(false)));
       init_normal(head_, 0.02);
     }
   }
@@ -70,7 +69,7 @@ class Decoder : public Model {
     }
     out.aux = combine_aux(out.aux);
     if (norm_) x = norm_(x);
-    out.logits = at::linear(x, head_ ? head_->weight : token_->weight);  // [B,T,V]
+    out.logits = project(x, head_ ? head_->weight : token_->weight);  // [B,T,V]
     return out;
   }
 
@@ -180,7 +179,7 @@ class Decoder : public Model {
   std::optional<Rotary> rotary_;
   std::vector<TransformerBlock> blocks_;
   Norm norm_{nullptr};
-  torch::nn::Linear head_{nullptr};
+  Linear head_{nullptr};
 };
 
 const RegisterModel<Decoder> registered("decoder", "decoder-only language model");

@@ -8,8 +8,8 @@
 namespace headlab {
 namespace {
 
-torch::nn::Linear linear(int64_t in, int64_t out, bool bias, double std) {
-  torch::nn::Linear made(torch::nn::LinearOptions(in, out).bias(bias));
+Linear linear(int64_t in, int64_t out, bool bias, double std) {
+  Linear made(torch::nn::LinearOptions(in, out).bias(bias));
   init_normal(made, std);
   return made;
 }

@@ -99,7 +99,7 @@ class MlpImpl : public torch::nn::Module {
  private:
   Tensor activate(const Tensor& x) const;
   std::string activation_;
-  torch::nn::Linear up_{nullptr}, gate_{nullptr}, down_{nullptr};
+  Linear up_{nullptr}, gate_{nullptr}, down_{nullptr};
 };
 TORCH_MODULE(Mlp);
 

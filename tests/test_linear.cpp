@@ -1,0 +1,60 @@
+// The linear layer's product against torch's, whichever library this machine takes.
+#include "tests/catch.h"
+#include "tests/heads_testing.h"
+
+namespace headlab {
+namespace {
+
+struct Result {
+  Tensor y, for_x, for_weight, for_bias;
+};
+
+template <class Linear>
+Result run(const Linear& function, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  auto a = x.detach().requires_grad_(), w = weight.detach().requires_grad_();
+  auto b = bias.defined() ? bias.detach().requires_grad_() : Tensor();
+  const auto y = function(a, w, b);
+  (y * at::arange(y.numel(), y.options()).view_as(y).sin()).sum().backward();
+  return {y, a.grad(), w.grad(), bias.defined() ? b.grad() : Tensor()};
+}
+
+TEST_CASE("projections equal torch's linear layer in values and gradients") {
+  torch::manual_seed(4);
+  const auto near = [](const Tensor& a, const Tensor& b) {
+    REQUIRE(a.sizes() == b.sizes());
+    if (a.numel() > 0) CHECK(testing::difference(a, b) < 1e-5 * (1 + b.abs().max().item<double>()));
+  };
+  for (auto type : {at::kFloat, at::kDouble})
+    for (const auto& [in, out] :
+         std::vector<std::pair<int64_t, int64_t>>{{24, 40}, {40, 24}, {7, 0}})
+      for (int64_t tokens : {0, 1, 33})
+        for (bool biased : {false, true}) {
+          INFO(in << " to " << out << ", " << tokens << " tokens, bias " << biased);
+          const auto x = at::randn({2, in, tokens}, type).transpose(1, 2);  // not contiguous
+          const auto weight = at::randn({out, in}, type);
+          const auto bias = biased ? at::randn({out}, type) : Tensor();
+          const auto got = run([](auto&&... a) { return project(a...); }, x, weight, bias);
+          const auto want = run([](auto&&... a) { return at::linear(a...); }, x, weight, bias);
+          near(got.y, want.y);
+          near(got.for_x, want.for_x);
+          near(got.for_weight, want.for_weight);
+          if (biased) near(got.for_bias, want.for_bias);
+          at::NoGradGuard no_grad;
+          near(project(x, weight, bias), want.y);
+        }
+}
+
+TEST_CASE("a frozen weight or input of a projection gets no gradient, the other one does") {
+  torch::manual_seed(4);
+  auto x = at::randn({64, 24}), weight = at::randn({40, 24}).requires_grad_();
+  project(x, weight).sum().backward();
+  CHECK(testing::difference(weight.grad(), x.sum(0).expand({40, 24})) < 1e-4);
+  CHECK_FALSE(x.grad().defined());
+  auto frozen = at::randn({40, 24});
+  x.requires_grad_();
+  project(x, frozen).sum().backward();
+  CHECK(testing::difference(x.grad(), frozen.sum(0).expand({64, 24})) < 1e-4);
+}
+
+}  // namespace
+}  // namespace headlab
