@@ -107,7 +107,7 @@ TEST_CASE("output that cannot be written exits 4 before anything is trained") {
   for (const std::string out : {"/proc/headlab", "in_the_way", "in_the_way/deeper"}) {
     INFO(out);
     check_refusal(bench.headlab({"run", "tiny.yaml", "--out", out}), 4,
-                  {out + "/tiny/", ": cannot be made: ", "--out"});
+                  {out + "/tiny/", ": cannot be made: ", "; choose another place"});
   }
   CHECK(read_bytes(bench / "in_the_way") == "kept");
   CHECK(names_in(bench.path()) == std::set<std::string>{"in_the_way", "text.txt", "tiny.yaml"});

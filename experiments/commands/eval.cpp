@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/evaluate.h"
@@ -23,17 +24,21 @@ int run(const Options& o) {
   const auto device = o.compute.apply();
   const auto split = split_named(o.split);
   auto opened = open_run(o.run, device);
+  if (opened.data->examples(split) == 0)
+    throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
+                                o.run, o.split));
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
   if (o.json) {
-    const nlohmann::ordered_json object{
-        {"split", o.split},         {"step", opened.step},   {"loss", e.loss},
-        {"perplexity", std::exp(e.loss)}, {"accuracy", e.accuracy}, {"tokens", e.tokens},
-        {"examples", e.examples}};
+    const nlohmann::ordered_json object{{"split", o.split},       {"step", opened.step},
+                                        {"loss", e.loss},         {"perplexity", std::exp(e.loss)},
+                                        {"accuracy", e.accuracy}, {"tokens", e.tokens},
+                                        {"examples", e.examples}};
     fmt::print("{}\n", object.dump());
   } else {
-    fmt::print("{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens in {} examples "
-               "(step {})\n",
-               o.split, e.loss, std::exp(e.loss), e.accuracy, e.tokens, e.examples, opened.step);
+    fmt::print(
+        "{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens in {} examples "
+        "(step {})\n",
+        o.split, e.loss, std::exp(e.loss), e.accuracy, e.tokens, e.examples, opened.step);
   }
   return kDone;
 }
@@ -48,7 +53,7 @@ const RegisterCommand registered({
           app.add_option("run", o->run, "run or checkpoint directory")->required();
           app.add_option("--split", o->split, "val, train or test")->capture_default_str();
           app.add_option("--batch", o->batch, "examples at a time")
-              ->check(CLI::PositiveNumber)
+              ->check(above_zero())
               ->capture_default_str();
           o->compute.add_to(app);
           app.add_flag("--json", o->json, "print one JSON object");
