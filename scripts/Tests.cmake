@@ -1,9 +1,9 @@
 # The test programs. Every tests/test_*.cpp lands in one of five; each test case becomes one ctest.
 include(Catch)
 
-set(plain_tests config config_files config_text config_writing log safetensors run_files h5 progress
-    includes)
-set(experiment_tests judge models data training tokenizers optimizer checkpoint prune sweep)
+set(plain_tests config config_files config_text config_writing log log_damage task_thread
+    safetensors run_files h5 progress includes)
+set(experiment_tests judge models data synthetic training optimizer checkpoint)
 set(command_tests command_line)  # drives the built program, links none of it
 set(example_tests example)
 

@@ -25,15 +25,16 @@ int run(const Options& o) {
   auto opened = open_run(o.run, device);
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
   if (o.json) {
-    const nlohmann::ordered_json object{
-        {"split", o.split},         {"step", opened.step},   {"loss", e.loss},
-        {"perplexity", std::exp(e.loss)}, {"accuracy", e.accuracy}, {"tokens", e.tokens},
-        {"examples", e.examples}};
+    const nlohmann::ordered_json object{{"split", o.split},       {"step", opened.step},
+                                        {"loss", e.loss},         {"perplexity", std::exp(e.loss)},
+                                        {"accuracy", e.accuracy}, {"tokens", e.tokens},
+                                        {"examples", e.examples}};
     fmt::print("{}\n", object.dump());
   } else {
-    fmt::print("{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens in {} examples "
-               "(step {})\n",
-               o.split, e.loss, std::exp(e.loss), e.accuracy, e.tokens, e.examples, opened.step);
+    fmt::print(
+        "{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens in {} examples "
+        "(step {})\n",
+        o.split, e.loss, std::exp(e.loss), e.accuracy, e.tokens, e.examples, opened.step);
   }
   return kDone;
 }

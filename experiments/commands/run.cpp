@@ -69,8 +69,8 @@ std::optional<Checkpoint> checkpoint_of(const Options& o, const std::filesystem:
   } else {
     const auto located = locate_run(o.resume);
     if (!std::filesystem::equivalent(located.run, run))
-      throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}", o.resume,
-                                    run.string()));
+      throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}",
+                                    o.resume, run.string()));
     checkpoint = load_located(located, &warning);
   }
   if (!warning.empty()) fmt::print(stderr, "headlab: {}\n", warning);
@@ -81,14 +81,13 @@ std::optional<Checkpoint> checkpoint_of(const Options& o, const std::filesystem:
 int run(const Options& o) {
   Experiment experiment;
   read_config(experiment, load_config(o.file, o.overrides));
-  if (experiment.name.empty()) experiment.name = std::filesystem::path(o.file).stem().string();
   const auto device = pick_device(o.device);
   if (experiment.train.threads) at::set_num_threads(static_cast<int>(*experiment.train.threads));
   at::globalContext().setDeterministicAlgorithms(experiment.train.deterministic, false);
 
   const auto hash = config_hash(write_block(experiment, Paths::kWritten));
-  const auto path = std::filesystem::absolute(
-      run_path(o.out, experiment.name, hash, experiment.seed));
+  const auto path =
+      std::filesystem::absolute(run_path(o.out, experiment.name, hash, experiment.seed));
   const auto sight = look_at_run(path);
   if (sight.kind == RunSight::Kind::kRunning)
     throw RunError(fmt::format("{}: is being written by {}", path.string(), sight.holder));
