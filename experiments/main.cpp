@@ -2,6 +2,8 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -82,7 +84,8 @@ int run(int argc, char** argv) {
   for (const auto& command : commands()) {
     auto* sub = app.add_subcommand(command.name, command.summary);
     sub->footer("Example:\n  " + command.example);
-    auto perform = command.add(*sub);
+    Arguments arguments(*sub);
+    auto perform = command.add(arguments);
     sub->callback([&action, perform] { action = perform; });
   }
   try {

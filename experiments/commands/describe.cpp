@@ -73,15 +73,15 @@ const RegisterCommand registered({
     .summary = "describe a kind of heads: options, promises, parameters",
     .example = "headlab describe mha",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           struct Options {
             std::string kind;
             bool json = false, table = false;
           };
           auto o = std::make_shared<Options>();
-          app.add_option("kind", o->kind, "kind of heads");
-          app.add_flag("--json", o->json, "print one JSON object");
-          app.add_flag("--table", o->table, "print the table of all kinds, in Markdown");
+          a.option("kind", o->kind, "kind of heads");
+          a.flag("--json", o->json, "print one JSON object");
+          a.flag("--table", o->table, "print the table of all kinds, in Markdown");
           return [o] {
             if (o->table) {
               print_table();

@@ -48,15 +48,13 @@ const RegisterCommand registered({
     .summary = "loss and metrics of a checkpoint over a whole split",
     .example = "headlab eval runs/char_mha/0123abcd-s1337 --json",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("run", o->run, "run or checkpoint directory")->required();
-          app.add_option("--split", o->split, "val, train or test")->capture_default_str();
-          app.add_option("--batch", o->batch, "examples at a time")
-              ->check(above_zero())
-              ->capture_default_str();
-          o->compute.add_to(app);
-          app.add_flag("--json", o->json, "print one JSON object");
+          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
+          a.option("--split", o->split, "val, train or test");
+          a.option("--batch", o->batch, "examples at a time", Arguments::kAboveZero);
+          o->compute.add_to(a);
+          a.flag("--json", o->json, "print one JSON object");
           return [o] { return run(*o); };
         },
 });

@@ -76,14 +76,14 @@ const RegisterCommand registered({
     .summary = "run a trained model on given inputs and write every intermediate",
     .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("run", o->run, "run or checkpoint directory")->required();
-          app.add_option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets")
-              ->required();
-          app.add_option("--out", o->out, "safetensors to write")->required();
-          app.add_flag("--gradients", o->gradients, "also grad.<parameter> of the loss");
-          o->compute.add_to(app);
+          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
+          a.option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets",
+                   Arguments::kRequired);
+          a.option("--out", o->out, "safetensors to write", Arguments::kRequired);
+          a.flag("--gradients", o->gradients, "also grad.<parameter> of the loss");
+          o->compute.add_to(a);
           return [o] { return run(*o); };
         },
 });

@@ -70,15 +70,15 @@ const RegisterCommand registered({
     .summary = "run one attention layer from a case file and judge its numbers",
     .example = "headlab layer tests/golden/mha/llama_gqa.safetensors",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("case", o->file, "safetensors file with the layer")->required();
-          app.add_option("--out", o->out, "write everything computed to this safetensors file");
-          o->compute.add_to(app);
-          app.add_flag("--json", o->json, "print one JSON object");
-          app.add_flag("--stats", o->statistics, "compute the head statistics (stat.* in --out)");
-          app.add_option("--time", o->time, "time N repetitions")->check(above_zero());
-          app.add_flag("--forward-only", o->forward_only, "no gradients");
+          a.option("case", o->file, "safetensors file with the layer", Arguments::kRequired);
+          a.option("--out", o->out, "write everything computed to this safetensors file");
+          o->compute.add_to(a);
+          a.flag("--json", o->json, "print one JSON object");
+          a.flag("--stats", o->statistics, "compute the head statistics (stat.* in --out)");
+          a.option("--time", o->time, "time N repetitions", Arguments::kAboveZero);
+          a.flag("--forward-only", o->forward_only, "no gradients");
           return [o] { return run(*o); };
         },
 });

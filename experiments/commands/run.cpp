@@ -145,16 +145,15 @@ const RegisterCommand registered({
     .summary = "train what a config describes; goes on where an earlier run stopped",
     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("config", o->file, "YAML file")->required();
-          app.add_option("overrides", o->overrides, "a.b=value ...");
-          app.add_option("--resume", o->resume, "auto, never, or a checkpoint of this run")
-              ->capture_default_str();
-          app.add_option("--out", o->out, "directory of runs")->capture_default_str();
-          app.add_option("--device", o->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-          app.add_flag("--dry-run", o->dry_run, "check everything, train nothing");
-          app.add_flag("--json", o->json, "print one JSON object at the end");
+          a.option("config", o->file, "YAML file", Arguments::kRequired);
+          a.option("overrides", o->overrides, "a.b=value ...");
+          a.option("--resume", o->resume, "auto, never, or a checkpoint of this run");
+          a.option("--out", o->out, "directory of runs");
+          a.option("--device", o->device, "auto, cpu, cuda or cuda:N");
+          a.flag("--dry-run", o->dry_run, "check everything, train nothing");
+          a.flag("--json", o->json, "print one JSON object at the end");
           return [o] { return run(*o); };
         },
 });
