@@ -16,6 +16,10 @@ namespace headlab {
 
 namespace {
 
+// At the end of the process HDF5 would close what is still open, an abandoned file too. This must
+// be said before any other call.
+const bool kNothingAtExit = H5dont_atexit() >= 0;
+
 // HDF5 prints its error stack to stderr unless each thread says no.
 void silence() {
   thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
@@ -43,6 +47,8 @@ H5Handle file_access(bool locked) {
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
+  // Every flush walks all cached chunks. Few are kept: rows are appended, maps written once.
+  H5Pset_cache(access.get(), 0, 31, 64 << 10, 1.0);
   if (!locked) H5Pset_file_locking(access.get(), false, true);
   return access;
 }
@@ -268,6 +274,7 @@ H5Group H5Group::make_group(const std::string& name) {
     const H5Handle how(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
     H5Pset_link_creation_order(how.get(), kCreationOrder);
     H5Pset_attr_creation_order(how.get(), kCreationOrder);
+    H5Pset_obj_track_times(how.get(), false);
     const H5Handle made(H5Gcreate2(id_.get(), first.c_str(), H5P_DEFAULT, how.get(), H5P_DEFAULT),
                         H5Gclose);
     if (!made.valid()) fail("cannot make group " + first);
@@ -289,6 +296,7 @@ H5Dataset H5Group::make_dataset(const std::string& name, const H5Layout& layout)
   require_thawed("making a dataset");
   const H5Handle how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
   H5Pset_attr_creation_order(how.get(), kCreationOrder);
+  H5Pset_obj_track_times(how.get(), false);  // the same run makes the same bytes
   H5Extent limit = layout.extent;
   const int rank = static_cast<int>(limit.size());
   if (!layout.chunk.empty()) {
@@ -348,6 +356,7 @@ H5File H5File::create(const std::filesystem::path& path) {
   const H5Handle how(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
   H5Pset_link_creation_order(how.get(), kCreationOrder);
   H5Pset_attr_creation_order(how.get(), kCreationOrder);
+  H5Pset_obj_track_times(how.get(), false);
   return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, how.get(), file_access(true).get()));
 }
 
@@ -358,8 +367,11 @@ H5File H5File::open(const std::filesystem::path& path) {
 
 H5File H5File::open_live(const std::filesystem::path& path) {
   silence();
-  return H5File(path,
-                H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, file_access(true).get()));
+  const H5Handle access = file_access(true);
+  // What the writer is just changing is read again, after a pause that doubles from 1 ns: at most
+  // for a quarter of a second. (HDF5 would go on a hundred times, that is for ever.)
+  H5Pset_metadata_read_attempts(access.get(), 28);
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()));
 }
 
 H5File H5File::edit(const std::filesystem::path& path) {
@@ -416,6 +428,8 @@ void H5File::sync() {
     throw RunError(state_->path.string() + ": cannot be synced: " + std::strerror(errno));
   }
 }
+
+void H5File::abandon() { state_->file.release(); }
 
 void H5File::close() {
   // The identifier is given up first: a second attempt by the destructor would fail again.

@@ -210,6 +210,9 @@ class H5File {
   void start_swmr();
   void flush();  // to the operating system
   void sync();   // and to the disk
+  // Never closes it: after a failed write a close would mark it as whole. What was flushed can be
+  // recovered, as after a kill.
+  void abandon();
   void close();  // with what was opened from it; the destructor does it too, but cannot say why not
 
  private:

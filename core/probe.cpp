@@ -1,12 +1,12 @@
 #include "core/probe.h"
 
-#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
 
 #include "core/heads.h"
+#include "core/row_stream.h"
 
 namespace headlab {
 
@@ -110,94 +110,6 @@ void HeadProbe::output_weight(const Tensor& weight) { output_weight_ = weight.de
 
 namespace {
 
-template <class T>
-Tensor dense_rows(const Tensor& t) {
-  auto x = t.detach().to(at::kCPU, at::CppTypeToScalarType<T>::value);
-  return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
-}
-
-// Keeps alive what a RowProblem points into.
-struct Held {
-  std::vector<Tensor> tensors;
-  template <class T>
-  T* operator()(const Tensor& t) {
-    tensors.push_back(t);
-    return static_cast<T*>(t.data_ptr());
-  }
-};
-
-void copy_strides(const Tensor& t, int64_t* strides, int n) {
-  for (int i = 0; i < n; ++i) strides[i] = t.stride(i);
-}
-
-template <class T>
-RowProblem<T> describe_rows(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale,
-                            Held& held) {
-  RowProblem<T> p{};
-  auto queries = dense_rows<T>(q), keys = dense_rows<T>(k);
-  p.B = q.size(0), p.H = q.size(1), p.queries = q.size(2), p.d = q.size(3), p.keys = k.size(2);
-  p.q = held.operator()<T>(queries), p.k = held.operator()<T>(keys);
-  copy_strides(queries, p.q_stride, 3);
-  copy_strides(keys, p.k_stride, 3);
-  auto kv = ctx.kv_map.defined()
-                ? ctx.kv_map.to(at::kCPU)
-                : at::arange(p.H).floor_divide_(std::max<int64_t>(1, p.H / k.size(1)));
-  p.kv_head = held.operator()<int64_t>(kv.contiguous());
-  p.scale = scale;
-  p.causal = ctx.mask.causal;
-  p.window = ctx.mask.window;
-  p.cross = ctx.memory.defined();
-  auto lengths = [&](const Tensor& t) -> const int64_t* {
-    return t.defined() ? held.operator()<int64_t>(t.to(at::kCPU, at::kLong).contiguous()) : nullptr;
-  };
-  p.query_length = lengths(ctx.mask.query_length);
-  p.key_length = lengths(ctx.mask.key_length);
-  const std::vector<int64_t> map{p.B, p.H, p.queries, p.keys};
-  if (ctx.mask.allowed.defined()) {
-    auto allowed = ctx.mask.allowed.to(at::kCPU).expand(map);
-    p.allowed = held.operator()<bool>(allowed);
-    copy_strides(allowed, p.allowed_stride, 4);
-  }
-  if (ctx.bias.defined()) {
-    auto bias = ctx.bias.detach().to(at::kCPU, at::CppTypeToScalarType<T>::value).expand(map);
-    p.bias = held.operator()<T>(bias);
-    copy_strides(bias, p.bias_stride, 4);
-  }
-  if (ctx.position_bias) {
-    auto table = ctx.position_bias->by_distance(1 - p.keys, p.queries - 1);
-    if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
-    p.distance_bias = held.operator()<T>(dense_rows<T>(table).contiguous());
-  }
-  return p;
-}
-
-template <class T>
-void describe_values(RowProblem<T>& p, const Tensor& v, const Tensor& out,
-                     const Tensor& output_weight, Held& held) {
-  auto outputs = dense_rows<T>(out);
-  p.e = out.size(3);
-  p.output = held.operator()<T>(outputs);
-  copy_strides(outputs, p.output_stride, 3);
-  if (!output_weight.defined()) return;
-  auto values = dense_rows<T>(v), weight = dense_rows<T>(output_weight);
-  p.v = held.operator()<T>(values);
-  copy_strides(values, p.v_stride, 3);
-  p.output_weight = held.operator()<T>(weight);
-  p.output_weight_stride = weight.stride(0);
-  p.D = weight.size(0);
-  p.value_norm = held.operator()<T>(
-      at::empty({p.B, p.H, p.keys}, at::TensorOptions(at::CppTypeToScalarType<T>::value)));
-}
-
-// Runs body(slot, scratch) over all slots, each thread with scratch of its own.
-template <class T, class Body>
-void over_slots(int64_t slots, int64_t scratch, Body body) {
-  at::parallel_for(0, slots, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> buffer(scratch + 16);
-    for (int64_t slot = begin; slot < end; ++slot) body(slot, buffer.data());
-  });
-}
-
 // The commonest argmax offset; ties: the smaller |r|, then the negative one.
 std::pair<double, double> commonest(const std::map<int32_t, int64_t>& offsets) {
   int64_t rows = 0, most = 0;
@@ -211,85 +123,71 @@ std::pair<double, double> commonest(const std::map<int32_t, int64_t>& offsets) {
   return {static_cast<double>(most) / static_cast<double>(rows), static_cast<double>(best)};
 }
 
-}  // namespace
-
-// Sums are made in fixed slots (b, h, block of rows) and joined in the order of slots, so that the
-// number of threads changes no bit.
-template <class T>
-void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                       const HeadContext& ctx, double scale) {
-  TORCH_CHECK(q.size(1) <= 1024, "statistics: at most 1024 heads a layer, are ", q.size(1));
-  Held held;
-  auto p = describe_rows<T>(q, k, ctx, scale, held);
-  describe_values<T>(p, v, out, output_weight_, held);
-  if (tokens.defined() && !p.cross) {
-    const auto ids = tokens.to(at::kCPU).contiguous();
-    p.tokens = held.operator()<int64_t>(ids);
-    if (class_of_token.defined())
-      p.classes = held.operator()<uint8_t>(class_of_token.index({ids}).contiguous());
-  }
-  if (classes.defined()) p.classes = held.operator()<uint8_t>(classes.contiguous());
-  p.matches = matches;
-  if (p.value_norm) {
-    const int64_t width = (p.e + 15) / 16 * 16;
-    over_slots<T>(p.H, (p.e + 1) * width,
-                  [&](int64_t h, T* scratch) { norm_slot<T>()(p, h, scratch); });
-  }
-  const int64_t slots = row_slots(p), blocks = slots / (p.B * p.H);
-  std::vector<double> sums(slots * kRowStatistics), counts(slots * kRowStatistics);
-  std::vector<int32_t> offsets(slots * kRowsPerSlot, kNoRow);
-  over_slots<T>(slots, row_scratch(p), [&](int64_t slot, T* scratch) {
-    row_stats_slot<T>()(p, slot, &sums[slot * kRowStatistics], &counts[slot * kRowStatistics],
-                        &offsets[slot * kRowsPerSlot], scratch);
-  });
-  auto& total = sums_.at(layer_);
-  for (int64_t h = 0; h < p.H; ++h) {
-    const int64_t head = head_ids_[h];
-    for (int64_t b = 0; b < p.B; ++b) {
+// Slots are joined in their order, so that neither threads nor devices change the order of a sum.
+void add_rows(HeadSums& total, const RowSlots& slots, const std::vector<int64_t>& head_ids,
+              bool cross, double sink_threshold) {
+  for (int64_t h = 0; h < slots.H; ++h) {
+    const int64_t head = head_ids[h];
+    for (int64_t b = 0; b < slots.B; ++b) {
       double first = 0, rows = 0;
-      for (int64_t slot = (b * p.H + h) * blocks; slot < (b * p.H + h + 1) * blocks; ++slot) {
+      const int64_t begin = (b * slots.H + h) * slots.blocks;
+      for (int64_t slot = begin; slot < begin + slots.blocks; ++slot) {
+        const double* sums = slots.sums + slot * kRowStatistics;
+        const double* counts = slots.counts + slot * kRowStatistics;
         for (int s = 0; s < kRowStatistics; ++s) {
-          total.sums[head * kRowStatistics + s] += sums[slot * kRowStatistics + s];
-          total.counts[head * kRowStatistics + s] += counts[slot * kRowStatistics + s];
+          total.sums[head * kRowStatistics + s] += sums[s];
+          total.counts[head * kRowStatistics + s] += counts[s];
         }
-        first += sums[slot * kRowStatistics + kFirstToken];
-        rows += counts[slot * kRowStatistics + kFirstToken];
-        if (p.cross) continue;
+        first += sums[kFirstToken];
+        rows += counts[kFirstToken];
+        if (cross) continue;
+        const int32_t* offsets = slots.offsets + slot * kRowsPerSlot;
         for (int64_t r = 0; r < kRowsPerSlot; ++r)
-          if (offsets[slot * kRowsPerSlot + r] != kNoRow)
-            ++total.offsets[head][offsets[slot * kRowsPerSlot + r]];
+          if (offsets[r] != kNoRow) ++total.offsets[head][offsets[r]];
       }
       if (rows == 0) continue;
       total.examples[head] += 1;
       total.sink_examples[head] += first / rows > sink_threshold;
     }
   }
-  if (!divergence) return;
-  const int64_t start = static_cast<int64_t>(ctx.rng.bits(CounterRng::kRows) % js_stride);
-  const int64_t sampled = p.queries > start ? (p.queries - start - 1) / js_stride + 1 : 0;
-  const int64_t groups = (sampled + kJsRowsPerSlot - 1) / kJsRowsPerSlot, pairs = p.H * p.H;
-  std::vector<double> js(p.B * groups * pairs), js_counts(p.B * groups * pairs);
-  over_slots<T>(p.B * groups, js_scratch(p), [&](int64_t slot, T* scratch) {
-    js_slot<T>()(p, slot / groups, start + slot % groups * kJsRowsPerSlot * js_stride, js_stride,
-                 &js[slot * pairs], &js_counts[slot * pairs], scratch);
-  });
-  for (int64_t slot = 0; slot < p.B * groups; ++slot)
-    for (int64_t pair = 0; pair < pairs; ++pair) {
-      const int64_t to = head_ids_[pair / p.H] * total.heads + head_ids_[pair % p.H];
-      total.js[to] += js[slot * pairs + pair];
-      total.js_counts[to] += js_counts[slot * pairs + pair];
-    }
+}
+
+void add_divergence(HeadSums& total, const RowSlots& slots, const std::vector<int64_t>& head_ids) {
+  const int64_t pairs = slots.H * slots.H;
+  for (int64_t n = 0; n < slots.B * slots.groups * pairs; ++n) {
+    const int64_t to = head_ids[n % pairs / slots.H] * total.heads + head_ids[n % slots.H];
+    total.js[to] += slots.js[n];
+    total.js_counts[to] += slots.js_counts[n];
+  }
+}
+
+}  // namespace
+
+void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                       const HeadContext& ctx, double scale) {
+  SampledRows sampled;
+  if (divergence)
+    sampled = {static_cast<int64_t>(ctx.rng.bits(CounterRng::kRows) % js_stride), js_stride};
+  const RowCall call{.q = q,
+                     .k = k,
+                     .v = v,
+                     .out = out,
+                     .output_weight = output_weight_,
+                     .tokens = tokens,
+                     .classes = classes,
+                     .class_of_token = class_of_token,
+                     .matches = matches,
+                     .scale = scale};
+  const auto slots = stream_rows(call, ctx, sampled);
+  auto& total = sums_.at(layer_);
+  add_rows(total, slots, head_ids_, ctx.memory.defined(), sink_threshold);
+  add_divergence(total, slots, head_ids_);
 }
 
 void HeadProbe::softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                         const HeadContext& ctx, double scale) {
   at::NoGradGuard no_grad;
-  if (statistics && q.numel() > 0) {
-    if (q.scalar_type() == at::kDouble)
-      stream<double>(q, k, v, out, ctx, scale);
-    else
-      stream<float>(q, k, v, out, ctx, scale);
-  }
+  if (statistics && q.numel() > 0) stream(q, k, v, out, ctx, scale);
   if (maps) {
     const int64_t T = q.size(2), S = k.size(2);
     auto allowed = allowed_keys(ctx.mask, T, S, 0, T, q.device());

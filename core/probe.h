@@ -57,8 +57,8 @@ class HeadProbe {
   double sink_threshold = 0.3;
 
   // Facts of the batch that some statistics need; undefined: those are absent.
-  Tensor tokens;   // [B,S] int64
-  Tensor classes;  // [B,S] uint8: 0 word, 1 cls, 2 sep, 3 punctuation
+  Tensor tokens;          // [B,S] int64
+  Tensor classes;         // [B,S] uint8: 0 word, 1 cls, 2 sep, 3 punctuation
   Tensor class_of_token;  // [V] uint8: gives the classes where only tokens are known
 
   void reset();  // forgets sums and maps
@@ -80,7 +80,6 @@ class HeadProbe {
   }  // [B,H,T,S], original heads
 
  private:
-  template <class T>
   void stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
               const HeadContext& ctx, double scale);
 

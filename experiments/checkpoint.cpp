@@ -166,7 +166,8 @@ void as_run_error(const fs::path& path, const Action& action) {
   try {
     action();
   } catch (const fs::filesystem_error& error) {
-    const fs::path& where = error.path1().empty() ? path : error.path1();
+    const fs::path& made = error.path2().empty() ? error.path1() : error.path2();
+    const fs::path& where = made.empty() ? path : made;
     throw RunError(
         fmt::format("{}: cannot be written: {}", where.string(), error.code().message()));
   } catch (const DataError& error) {

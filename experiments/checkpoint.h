@@ -29,9 +29,9 @@ struct Checkpoint {
 };
 
 struct RetentionOptions {
-  int64_t keep_last = 2;                // the newest ones
-  bool keep_best = true;                // and the best
-  std::optional<int64_t> resumed_from;  // and this one
+  int64_t keep_last = 2;                     // the newest ones
+  bool keep_best = true;                     // and the best
+  std::optional<int64_t> resumed_from = {};  // and this one
 };
 
 // Saves under its step, replacing one of that step, moves `last` to it (and `best`, if it is the

@@ -112,6 +112,7 @@ void LogFile::open() {
 }
 
 void LogFile::start() {
+  started_ = true;
   if (!options_.swmr) return;
   try {
     file_->start_swmr();
@@ -170,9 +171,11 @@ void LogFile::close(const std::string& status) {
   file_->root().set_text("status", status);
   file_->sync();
   file_->close();
+  file_.reset();
 }
 
 void LogFile::abandon() noexcept {
+  if (file_ && started_) file_->abandon();
   tables_.clear();
   file_.reset();
 }

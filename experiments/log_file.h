@@ -32,7 +32,8 @@ class LogFile {
   void commit();                                      // every row is in the file and counts
   void sync();                                        // and on the disk
   void close(const std::string& status);
-  void abandon() noexcept;  // lets go of the file as it is
+  // Lets go of a file that is still open after an error: it is left as a kill would leave it.
+  void abandon() noexcept;
 
  private:
   void open();
@@ -44,6 +45,7 @@ class LogFile {
   RunLogOptions options_;
   std::optional<H5File> file_;
   std::vector<LogTable> tables_;
+  bool started_ = false;  // rows may be written
   int64_t uncommitted_ = 0;
   Clock::time_point oldest_;  // of the uncommitted
 };

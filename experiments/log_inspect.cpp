@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "experiments/isolated.h"
 #include "experiments/log_records.h"
 #include "experiments/log_tools.h"
 #include "experiments/writer_lock.h"
@@ -19,12 +20,10 @@ using Json = nlohmann::ordered_json;
 H5File open_log(const std::filesystem::path& path, const H5FileFlags& flags,
                 const std::optional<std::string>& writer) {
   if (!flags.being_written) return H5File::open(path);
+  if (!writer) return H5File::open_dead(path);
   if (flags.swmr) return H5File::open_live(path);
-  if (writer) {
-    throw RunError(path.string() + ": is being written by " + *writer +
-                   " with log.swmr: false, so that nobody can read it until that ends");
-  }
-  return H5File::open_dead(path);
+  throw RunError(path.string() + ": is being written by " + *writer +
+                 " with log.swmr: false, so that nobody can read it until that ends");
 }
 
 const char* type_word(std::optional<H5Type> type) {
@@ -36,8 +35,9 @@ const char* type_word(std::optional<H5Type> type) {
 // The shortest number that a float reads back from: 0.1, not 0.10000000149.
 Json tidy(double value, std::optional<H5Type> type) {
   if (std::isnan(value)) return nullptr;
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";  // JSON has no such number
   if (type == H5Type::kI32 || type == H5Type::kI64) return static_cast<int64_t>(value);
-  if (type != H5Type::kF32 || std::isinf(value)) return value;
+  if (type != H5Type::kF32) return value;
   return std::stod(fmt::format("{}", static_cast<float>(value)));
 }
 
@@ -110,6 +110,31 @@ Json inspect_group(const H5Group& group) {
   return out;
 }
 
+Json inspect_here(const std::filesystem::path& path) {
+  const H5FileFlags flags = h5_file_flags(path);
+  if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
+  const std::optional<std::string> writer = WriterLock::holder(path);
+  const H5File file = open_log(path, flags, writer);
+  const H5Group root = file.root();
+  require_log_schema(root);
+  const hsize_t size = std::filesystem::file_size(path);
+  const bool dead = flags.being_written && !writer;
+  if (dead) require_whole(root, size);
+  Json out = {{"file", path.string()}, {"bytes", size}};
+  for (const char* name :
+       {"schema_name", "schema_version", "run_id", "title", "created_utc", "status"}) {
+    out[name] = root.text(name);
+  }
+  out["writer"] = writer ? Json(*writer) : Json(nullptr);
+  out["needs_repair"] = dead;
+  out["groups"] = Json::array();
+  each_group(root, [&](const H5Group& group) {
+    Json inspected = inspect_group(group);
+    if (!inspected["variables"].empty()) out["groups"].push_back(std::move(inspected));
+  });
+  return out;
+}
+
 std::string size_text(double bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   if (bytes < 1024 * 1024) return fmt::format("{:.1f} KiB", bytes / 1024);
@@ -119,6 +144,7 @@ std::string size_text(double bytes) {
 
 std::string number_text(const Json& value) {
   if (value.is_null()) return "missing";
+  if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return fmt::format("{:.5g}", value.get<double>());
   return value.dump();
 }
@@ -167,28 +193,7 @@ std::string group_text(const Json& group) {
 }  // namespace
 
 Json inspect_log(const std::filesystem::path& path) {
-  const H5FileFlags flags = h5_file_flags(path);
-  if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
-  const std::optional<std::string> writer = WriterLock::holder(path);
-  const H5File file = open_log(path, flags, writer);
-  const H5Group root = file.root();
-  require_log_schema(root);
-  const hsize_t size = std::filesystem::file_size(path);
-  const bool dead = flags.being_written && !writer;
-  if (dead) require_whole(root, size);
-  Json out = {{"file", path.string()}, {"bytes", size}};
-  for (const char* name :
-       {"schema_name", "schema_version", "run_id", "title", "created_utc", "status"}) {
-    out[name] = root.text(name);
-  }
-  out["writer"] = writer ? Json(*writer) : Json(nullptr);
-  out["needs_repair"] = dead;
-  out["groups"] = Json::array();
-  each_group(root, [&](const H5Group& group) {
-    Json inspected = inspect_group(group);
-    if (!inspected["variables"].empty()) out["groups"].push_back(std::move(inspected));
-  });
-  return out;
+  return Json::parse(isolated(path.string(), [&] { return inspect_here(path).dump(); }));
 }
 
 std::string to_text(const Json& log) {

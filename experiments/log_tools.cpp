@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "experiments/isolated.h"
 #include "experiments/log_records.h"
 #include "experiments/log_schema.h"
 #include "experiments/writer_lock.h"
@@ -32,42 +34,70 @@ void require_log_schema(const H5Group& root) {
   }
 }
 
-LogRepair repair_held_log(const std::filesystem::path& path) {
-  LogRepair repair;
-  const auto survey = [&](const H5File& file, bool cut) {
-    H5Group root = file.root();
-    require_log_schema(root);
-    repair.groups.clear();
-    each_group(root, [&](const H5Group& group) {
-      std::optional<LogRecords> records = log_records(group);
-      if (!records) return;
-      hsize_t longest = records->key.rows();
-      for (const H5Dataset& data : records->columns) longest = std::max(longest, data.rows());
-      repair.groups.push_back({group.path(), records->complete, longest - records->complete});
-      if (!cut) return;
-      for (H5Dataset& data : records->columns) data.truncate(records->complete);
-      records->key.truncate(records->complete);
-    });
-    if (cut) root.set_text("status", "stopped");
-  };
+namespace {
+
+LogRepair survey(const H5Group& root) {
+  LogRepair found;
+  each_group(root, [&](const H5Group& group) {
+    const std::optional<LogRecords> records = log_records(group);
+    if (!records) return;
+    hsize_t longest = records->key.rows();
+    for (const H5Dataset& data : records->columns) longest = std::max(longest, data.rows());
+    found.groups.push_back({group.path(), records->complete, longest - records->complete});
+  });
+  return found;
+}
+
+// Leaves complete records only.
+void trim(H5Group& root) {
+  each_group(root, [](const H5Group& group) {
+    std::optional<LogRecords> records = log_records(group);
+    if (!records) return;
+    for (H5Dataset& data : records->columns) data.truncate(records->complete);
+    records->key.truncate(records->complete);
+  });
+  root.set_text("status", "stopped");
+}
+
+LogRepair repair_here(const std::filesystem::path& path) {
   const H5FileFlags flags = h5_file_flags(path);
   if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
-  repair.needed = flags.being_written;
-  if (!repair.needed) {
-    survey(H5File::open(path), false);
-    return repair;
-  }
+  LogRepair repair;
   {
     // First without changing a byte: repairing would fill what is cut off with zeros.
-    const H5File file = H5File::open_dead(path);
-    require_log_schema(file.root());
-    require_whole(file.root(), std::filesystem::file_size(path));
+    const H5File file = flags.being_written ? H5File::open_dead(path) : H5File::open(path);
+    const H5Group root = file.root();
+    require_log_schema(root);
+    require_whole(root, std::filesystem::file_size(path));
+    repair = survey(root);
   }
+  repair.needed = flags.being_written;
+  if (!repair.needed) return repair;
   H5File::recover(path);
   H5File file = H5File::edit_unlocked(path);
-  survey(file, true);
+  H5Group root = file.root();
+  trim(root);
   file.sync();
   file.close();
+  return repair;
+}
+
+}  // namespace
+
+LogRepair repair_held_log(const std::filesystem::path& path) {
+  using Json = nlohmann::json;
+  const Json done = Json::parse(isolated(path.string(), [&] {
+    const LogRepair repair = repair_here(path);
+    Json groups = Json::array();
+    for (const LogRepair::Group& group : repair.groups) {
+      groups.push_back({group.path, group.records, group.dropped});
+    }
+    return Json{{"needed", repair.needed}, {"groups", groups}}.dump();
+  }));
+  LogRepair repair{done["needed"], {}};
+  for (const Json& group : done["groups"]) {
+    repair.groups.push_back({group[0], group[1], group[2]});
+  }
   return repair;
 }
 

@@ -45,17 +45,16 @@ std::vector<Tensor> AdamW::gradients() const {
 }
 
 Tensor AdamW::gradient_norm() const {
-  const auto norms = at::_foreach_norm(gradients(), 2);
-  if (norms.empty()) return at::zeros({});
-  return at::stack(norms).norm();
+  const auto all = gradients();
+  if (all.empty()) return at::zeros({});
+  return at::stack(at::_foreach_norm(all, 2)).norm();
 }
 
 void AdamW::clip(const Tensor& norm, double limit) {
   const auto factor = (limit / (norm + 1e-6)).clamp_max(1);
   // Where reading it costs nothing, a factor of 1 is not worth a pass over the gradients.
   if (factor.is_cpu() && factor.item<double>() == 1) return;
-  auto all = gradients();
-  if (!all.empty()) at::_foreach_mul_(all, factor);
+  if (const auto all = gradients(); !all.empty()) at::_foreach_mul_(all, factor);
 }
 
 void AdamW::step_group(Group group, double lr) {

@@ -35,7 +35,7 @@ class RunLog::Writer {
       : layout_(layout),
         options_(options),
         groups_(log_groups(layout)),
-        lock_(path),
+        lock_(std::in_place, path),
         file_(path, groups_, options),
         thread_({}, {[this] { return file_.deadline(); }, [this] { file_.commit(); },
                      [this] { file_.abandon(); }}) {
@@ -79,6 +79,7 @@ class RunLog::Writer {
     if (closed_) throw std::logic_error("the log is closed");
     closed_ = true;
     thread_.call([&] { file_.close(word(status)); });
+    lock_.reset();
   }
   bool closed() const { return closed_; }
 
@@ -127,7 +128,7 @@ class RunLog::Writer {
   int64_t map_bytes_ = 0;
   bool maps_stopped_ = false, closed_ = false;
   std::vector<size_t> said_;  // groups whose skipped_from has been written
-  WriterLock lock_;
+  std::optional<WriterLock> lock_;
   LogFile file_;
   TaskThread thread_;  // the last: it uses the others
 };

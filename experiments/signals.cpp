@@ -28,6 +28,7 @@ void note(int signal) {
 }  // namespace
 
 StopSignals::StopSignals() {
+  signal(SIGPIPE, SIG_IGN);  // who closes stderr stops the progress, not the run
   first_signal = 0;
   struct sigaction action {};
   action.sa_handler = note;

@@ -127,10 +127,10 @@ class Trainer {
     double wall_s = 0;
     int64_t tokens = 0;
   } last_row_;
-  Metrics row_;    // of this step, not yet written
-  Metrics final_;  // the newest values, for status.json
-  bool saved_ = false;      // the state as it is now
-  bool improved_ = false;   // by the evaluation of this step
+  Metrics row_;            // of this step, not yet written
+  Metrics final_;          // the newest values, for status.json
+  bool saved_ = false;     // the state as it is now
+  bool improved_ = false;  // by the evaluation of this step
 };
 
 std::vector<Batch> Trainer::micro_batches(int64_t step) const {
@@ -178,7 +178,8 @@ bool Trainer::update() {
   const bool looks = device_.is_cpu() || due(logging_.every) || due(options_.checkpoint.every) ||
                      due(options_.eval_every) || done();
   const double loss = looks ? result.losses.task.item<double>() : 0;
-  const bool finite = !looks || (std::isfinite(loss) && std::isfinite(result.grad_norm.item<double>()));
+  const bool finite =
+      !looks || (std::isfinite(loss) && std::isfinite(result.grad_norm.item<double>()));
   progress_.step(state_.step, tokens, looks ? std::optional(loss) : std::nullopt);
   if (due(logging_.every) || !finite) log_update(result);
   if (statistics) log_.heads(state_.step);
@@ -209,7 +210,8 @@ void Trainer::log_update(const Updater::Result& result) {
 }
 
 Evaluation Trainer::evaluate_batches(int64_t most) {
-  const auto result = evaluate(*model_, data_, Split::kValidation, options_.eval_batch, most, device_);
+  const auto result =
+      evaluate(*model_, data_, Split::kValidation, options_.eval_batch, most, device_);
   improved_ = result.loss < state_.best - options_.early_stop.min_delta;
   state_.since_best = improved_ ? 0 : state_.since_best + 1;
   if (improved_) state_.best = result.loss;
@@ -236,9 +238,10 @@ void Trainer::save(bool best) {
   log_.sync();
   auto state = state_;
   state.wall_s = wall();
-  save_checkpoint(run_.path(),
-                  {state_.step, module_tensors(*model_), updater_.optimizer().state(), state.json()},
-                  best, retention_);
+  save_checkpoint(
+      run_.path(),
+      {state_.step, module_tensors(*model_), updater_.optimizer().state(), state.json()}, best,
+      retention_);
   run_.running(state_.step, final_);
   saved_ = true;
 }
@@ -260,8 +263,9 @@ TrainOutcome Trainer::run() {
   while (!done()) {
     improved_ = false;
     if (!update())
-      return finish(RunState::kDiverged, kDiverged,
-                    "the loss or its gradient is not finite at step " + std::to_string(state_.step));
+      return finish(
+          RunState::kDiverged, kDiverged,
+          "the loss or its gradient is not finite at step " + std::to_string(state_.step));
     const bool last = state_.step >= options_.steps;
     std::optional<Evaluation> evaluation;
     if (due(options_.eval_every) && !last) evaluation = evaluate_batches(options_.eval_batches);

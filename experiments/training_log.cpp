@@ -120,6 +120,15 @@ int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSo
   return snapshots * map_bytes(site);
 }
 
+int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
+  if (experiment.log.stats_every == 0) return 0;
+  const auto site = site_of(experiment, model, !data.token_classes().empty(), Tensor());
+  int64_t row = 0;
+  for (const auto& s : site.statistics)
+    row += site.layers * site.heads * (s.dims == LogDims::kLayerHeadHead ? site.heads : 1) * 4;
+  return row * (experiment.train.steps / experiment.log.stats_every + 1);
+}
+
 TrainingLog::TrainingLog(const std::filesystem::path& path, const RunIdentity& identity,
                          const Experiment& experiment, Model& model, const DataSource& data,
                          std::optional<int64_t> resumed_step, double wall_s)

@@ -24,6 +24,9 @@ struct UpdateRow {
 // Bytes of all the maps that a run of these settings would log (before compression).
 int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data);
 
+// Bytes of all the head statistics that it would log.
+int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const DataSource& data);
+
 class TrainingLog {
  public:
   // Opens a new log, or goes on after `resumed_step` of an old one. RunError where it cannot.

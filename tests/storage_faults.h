@@ -12,7 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "tests/catch.h"
 
@@ -22,6 +25,11 @@ struct StorageFault {
   static inline int64_t calls_left = -1;  // until the fault; negative: none will come
   static inline int error = 0;            // that the call gets; 0: the process is killed
 
+  static inline std::vector<std::string>* trace = nullptr;  // of syncs and renames, in order
+
+  static void note(const char* call, const std::filesystem::path& path) {
+    if (trace != nullptr) trace->push_back(std::string(call) + " " + path.filename().string());
+  }
   static bool due() { return calls_left >= 0 && calls_left-- == 0; }
   static int strike() {
     if (error == 0) ::raise(SIGKILL);
@@ -90,11 +98,15 @@ ssize_t write(int descriptor, const void* data, size_t size) {
 
 int fsync(int descriptor) {
   HEADLAB_REAL(fsync);
+  std::error_code none;
+  headlab::StorageFault::note(
+      "fsync", std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor), none));
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(descriptor);
 }
 
 int rename(const char* from, const char* to) noexcept {
   HEADLAB_REAL(rename);
+  headlab::StorageFault::note("rename", to);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(from, to);
 }
 

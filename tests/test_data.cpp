@@ -1,68 +1,21 @@
-// Data sources: the golden vocabulary and splits, windows, determinism, the laws of the synthetic
-// tasks, and what is said when something is wrong.
-#include <torch/torch.h>
-
+// Data sources: the golden vocabulary and splits, windows, determinism, and what is said when
+// something is wrong.
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "core/errors.h"
-#include "experiments/data/source.h"
 #include "experiments/data/utf8.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
+#include "tests/data_testing.h"
 
 using namespace headlab;
-namespace fs = std::filesystem;
+using namespace headlab::testing;
 
 namespace {
 
 const fs::path kProject = build::kSourceDir;
-
-class Folder {
- public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "headlab_data_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  void write(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path / name, std::ios::binary) << bytes;
-  }
-  template <class Token>
-  void write_tokens(const std::string& name, const std::vector<Token>& tokens) const {
-    write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token)});
-  }
-
-  fs::path path;
-};
-
-struct Config : Block {
-  KindBlock data{data_registry(), "copy"};
-  void visit(Fields& f) override { f("data", data, "where examples come from"); }
-};
-
-// Opens `data: {<options>}`, with paths from `base`.
-std::shared_ptr<DataSource> open(const std::string& options, const fs::path& base = {}) {
-  Config config;
-  read_config(config, parse_config("data: {" + options + "}", "f.yaml", base));
-  return open_data(config.data);
-}
-
-template <class Error, class Action>
-std::string error_of(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string data_error(const std::string& options, const fs::path& base) {
   return error_of<DataError>([&] { open(options, base); });
@@ -79,11 +32,6 @@ std::shared_ptr<DataSource> shakespeare() {
 std::string contents(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::vector<int64_t> row(const Tensor& t, int64_t i) {
-  const int64_t* first = t.data_ptr<int64_t>() + i * t.size(1);
-  return {first, first + t.size(1)};
 }
 
 std::string sha256_uint16(const std::vector<int64_t>& ids) {
@@ -304,112 +252,6 @@ TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
   const auto named = open("kind: tokens, path: ., context: 4", folder.path);
   CHECK(named->decode({0, 1, 2}) == "Romeo.");
   CHECK(named->token_classes() == std::vector<uint8_t>{kWord, kWord, kPunctuation});
-}
-
-TEST_CASE("induction repeats with a period and scores what followed the last occurrence",
-          "[data]") {
-  const int64_t T = 40, symbols = 1000;  // so many that chance hardly repeats a token
-  const auto data = open("kind: induction, context: 40, symbols: 1000");
-  CHECK(data->vocabulary() == symbols);
-  std::set<int64_t> periods, starts;
-  const Batch batch = data->train_batch(3, 0, 0, 2000);
-  for (int64_t i = 0; i < 2000; ++i) {
-    const auto ids = row(batch.ids, i), targets = row(batch.targets, i);
-    const int64_t start =
-        std::find_if(targets.begin(), targets.end(), [](int64_t target) { return target >= 0; }) -
-        targets.begin();
-    REQUIRE(start < T);
-    const auto repeats = [&](int64_t period) {  // from `start` on, all of it scored
-      for (int64_t t = start; t < T; ++t)
-        if (ids[t] != ids[t - period] || targets[t] != ids[t - period + 1]) return false;
-      return true;
-    };
-    int64_t period = T / 8;
-    while (period <= std::min(start, T / 2) && !repeats(period)) ++period;
-    REQUIRE(period <= std::min(start, T / 2));
-    for (int64_t t = 0; t < start; ++t) CHECK(targets[t] == kIgnored);
-    CHECK(T - start >= period);
-    periods.insert(period);
-    starts.insert(start);
-  }
-  CHECK(std::ssize(periods) == T / 2 - T / 8 + 1);
-  CHECK(*starts.begin() == T / 8);
-  CHECK(*starts.rbegin() == T - T / 8);
-}
-
-TEST_CASE("copy scores the second string", "[data]") {
-  const auto data = open("kind: copy, context: 10, symbols: 7");
-  CHECK(data->vocabulary() == 8);
-  const Batch batch = data->train_batch(3, 0, 0, 500);
-  CHECK(batch.ids.select(1, 5).eq(7).all().item<bool>());
-  CHECK(batch.ids.slice(1, 0, 5).lt(7).all().item<bool>());
-  CHECK(batch.ids.slice(1, 6).equal(batch.ids.slice(1, 0, 4)));
-  CHECK(batch.targets.slice(1, 0, 5).eq(kIgnored).all().item<bool>());
-  CHECK(batch.targets.slice(1, 5).equal(batch.ids.slice(1, 0, 5)));
-  const auto counts = at::bincount(batch.ids.slice(1, 0, 5).flatten());  // of 2500 draws
-  CHECK(counts.size(0) == 7);
-  CHECK(counts.min().item<int64_t>() > 257);  // 357 expected, standard deviation 17.5
-  CHECK(counts.max().item<int64_t>() < 457);
-}
-
-TEST_CASE("first_token scores the last position, which must say the first token", "[data]") {
-  const auto data = open("kind: first_token, context: 6, symbols: 5");
-  CHECK(data->vocabulary() == 5);
-  const Batch batch = data->train_batch(3, 0, 0, 500);
-  CHECK(batch.targets.slice(1, 0, 5).eq(kIgnored).all().item<bool>());
-  CHECK(batch.targets.select(1, 5).equal(batch.ids.select(1, 0)));
-  CHECK(std::get<0>(at::_unique(batch.ids)).equal(at::arange(5)));
-  CHECK_FALSE(batch.ids.select(1, 5).equal(batch.ids.select(1, 0)));
-}
-
-TEST_CASE("recall scores the value of every key, once, at gaps that follow the power law",
-          "[data]") {
-  const auto data = open("kind: recall, context: 32, symbols: 20, pairs: 4");
-  CHECK(data->token_texts().at(9) == "k9");
-  CHECK(data->token_texts().at(10) == "v0");
-  const Batch batch = data->train_batch(3, 0, 0, 1000);
-  std::map<int64_t, int64_t> queries;  // at each position
-  for (int64_t i = 0; i < 1000; ++i) {
-    const auto ids = row(batch.ids, i), targets = row(batch.targets, i);
-    std::map<int64_t, int64_t> value_of;
-    for (int64_t t = 0; t < 8; t += 2) value_of[ids[t]] = ids[t + 1];
-    CHECK(value_of.size() == 4);
-    std::set<int64_t> asked;
-    for (int64_t t = 0; t < 32; ++t) {
-      const bool key = ids[t] < 10;
-      CHECK(key == (t < 8 ? t % 2 == 0 : targets[t] >= 0));
-      if (targets[t] < 0) continue;
-      CHECK(targets[t] == value_of.at(ids[t]));
-      CHECK((t == 31 || ids[t + 1] == targets[t]));
-      asked.insert(ids[t]);
-      ++queries[t];
-    }
-    CHECK(asked.size() == 4);
-  }
-  CHECK(queries.size() == 12);          // the even positions from 8 to 30
-  CHECK(queries[8] > 4 * queries[30]);  // weights 1 and 1/12
-  const auto even = open("kind: recall, context: 32, symbols: 20, pairs: 4, power: 1");
-  const auto targets = even->train_batch(3, 0, 0, 1000).targets;
-  const auto first = targets.select(1, 8).ge(0).sum().item<int64_t>();
-  CHECK(std::abs(first - 333) < 75);  // 4 of 12 slots; standard deviation 15
-}
-
-TEST_CASE("no example of a synthetic evaluation is trained on, whatever the seed", "[data]") {
-  for (const std::string kind : {"induction", "copy", "recall", "first_token"}) {
-    INFO(kind);
-    const auto data = open("kind: " + kind + ", eval_examples: 64");
-    std::set<std::vector<int64_t>> seen;
-    for (Split split : {Split::kTrain, Split::kValidation, Split::kTest}) {
-      CHECK(data->examples(split) == 64);
-      const Batch batch = data->eval_batch(split, 0, 64);
-      for (int64_t i = 0; i < 64; ++i) seen.insert(row(batch.ids, i));
-    }
-    CHECK(seen.size() == 3 * 64);
-    for (uint64_t seed : {0, 1, 2, 1337}) {  // the first three number the splits
-      const Batch batch = data->train_batch(seed, 0, 0, 64);
-      for (int64_t i = 0; i < 64; ++i) CHECK(seen.count(row(batch.ids, i)) == 0);
-    }
-  }
 }
 
 TEST_CASE("wrong options of data are named with their place", "[data]") {

@@ -320,16 +320,18 @@ TEST_CASE("heads by layer: the same kind merges, another kind replaces") {
       if (item.key().find("q.bias") != std::string::npos ||
           item.key().find("q_norm") != std::string::npos ||
           item.key().find("gate") != std::string::npos)
-        found.push_back(item.key().substr(7, 1) + item.key().substr(18));
+        found.push_back(item.key().substr(7, 1) + " " + item.key().substr(19));
     return found;
   };
   CHECK(names("attention: {qk_norm: true}, attention_at: {\"0\": {bias: true}, \"2-3\": fake}") ==
-        std::vector<std::string>{"0q.bias", "0q_norm.weight", "1q_norm.weight", "2gate", "3gate"});
+        std::vector<std::string>{"0 q.bias", "0 q_norm.weight", "1 q_norm.weight", "2 gate",
+                                 "3 gate"});
   CHECK(names("attention: {kind: mha, qk_norm: true}, "
               "attention_at: {\"1\": {kind: mha, qk_norm: false, bias: true}}") ==
-        std::vector<std::string>{"0q_norm.weight", "1q.bias", "2q_norm.weight", "3q_norm.weight"});
+        std::vector<std::string>{"0 q_norm.weight", "1 q.bias", "2 q_norm.weight",
+                                 "3 q_norm.weight"});
   CHECK(names("attention: fake, attention_at: {\"0-2\": mha, \"3\": {kind: mha, bias: true}}") ==
-        std::vector<std::string>{"3q.bias"});
+        std::vector<std::string>{"3 q.bias"});
 }
 
 TEST_CASE("what is wrong with a decoder's options is said with its place") {
@@ -347,7 +349,7 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
         both("test.yaml:2:30: attention_at.1-2.parts: must divide the heads",
              "test.yaml:3:28: attention_at.3.parts: must divide the heads"));
   CHECK(complaint("attention_at: {\"0-2\": mha, \"2\": fake}") ==
-        "test.yaml:1:34: attention_at.2: overlaps \"0-2\"");
+        "test.yaml:1:33: attention_at.2: overlaps \"0-2\"");
   CHECK(complaint("attention_at: {\"2-4\": mha}") ==
         "test.yaml:1:23: attention_at.2-4: there are only layers 0 to 3");
   CHECK(

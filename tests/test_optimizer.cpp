@@ -1,4 +1,6 @@
 // AdamW, schedules, and whole updates: against plain formulas and a training of nanoGPT's own code.
+#include <fmt/format.h>
+
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -26,7 +28,7 @@ TEST_CASE("schedules give the rates of nanoGPT, fairseq and transformers") {
     schedule.warmup = c["warmup"];
     schedule.min_lr = c.value("min_lr", 0.0);
     schedule.init_lr = c.value("init_lr", 0.0);
-    schedule.decay = c.contains("total") ? c["total"] : c.value("decay", int64_t{1});
+    schedule.decay = c.value("decay", c.value("total", int64_t{1}));
     for (size_t i = 0; i < c["steps"].size(); ++i) {
       INFO(c["source"] << ", step " << c["steps"][i]);
       CHECK(schedule.at(c["steps"][i]) == Approx(c["values"][i].get<double>()).epsilon(1e-12));
@@ -34,7 +36,7 @@ TEST_CASE("schedules give the rates of nanoGPT, fairseq and transformers") {
   }
 }
 
-TEST_CASE("noam peaks at (d_model warmup)^-0.5; a constant rate stays after its warm-up") {
+TEST_CASE("noam peaks at (d_model warmup)^-0.5, a constant rate stays after its warm-up") {
   Schedule noam{.kind = "noam", .lr = 5, .warmup = 400, .d_model = 64};
   CHECK(noam.at(399) == Approx(1 / std::sqrt(64.0 * 400)));
   CHECK(noam.at(0) == Approx(1 / std::sqrt(64.0) * std::pow(400, -1.5)));
@@ -75,7 +77,7 @@ const AdamW::Settings kSettings{.beta1 = 0.8,
                                 .gate_lr = 0.07,
                                 .multiplier_lr = 0.05};
 
-TEST_CASE("AdamW follows its formula in every group; what has no gradient stays") {
+TEST_CASE("AdamW follows its formula in every group, what has no gradient stays") {
   Plain model;
   AdamW optimizer(model, model.groups(), kSettings);
   struct Reference {

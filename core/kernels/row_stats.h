@@ -5,6 +5,13 @@
 
 #include <cstdint>
 
+// nvcc compiles what the kernels share for the device.
+#ifdef __CUDACC__
+#define HEADLAB_DEVICE __device__
+#else
+#define HEADLAB_DEVICE
+#endif
+
 namespace headlab {
 
 // What a row contributes to; a head's value is sum / count over the counted rows. The order is the
@@ -67,6 +74,27 @@ struct RowProblem {
   const uint8_t* classes;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
   bool matches;            // induction and duplicate_token are wanted
 };
+
+// The keys a row may see, before the arbitrary mask: first .. last; none if last < first.
+struct KeySpan {
+  int64_t first, last;
+};
+
+// Where query i stands among the keys, and its span. static: files of different instruction sets
+// must not share a copy.
+template <class T>
+static HEADLAB_DEVICE int64_t row_place(const RowProblem<T>& p, int64_t i) {
+  return p.cross ? i : p.keys - p.queries + i;
+}
+template <class T>
+static HEADLAB_DEVICE KeySpan key_span(const RowProblem<T>& p, int64_t b, int64_t i) {
+  const int64_t at = row_place(p, i);
+  KeySpan s{0, (p.key_length ? p.key_length[b] : p.keys) - 1};
+  if (p.causal && at < s.last) s.last = at;
+  if (p.window > 0 && at - p.window + 1 > s.first) s.first = at - p.window + 1;
+  if (p.window > 0 && !p.causal && at + p.window - 1 < s.last) s.last = at + p.window - 1;
+  return s;
+}
 
 // Number of slots that row_stats_slot takes, and scratch elements a call needs.
 template <class T>

@@ -21,12 +21,6 @@ T sum_lanes(const Vec<T>& v) {
   return at::vec::vec_reduce_all<T>([](Vec<T>& a, Vec<T>& b) { return a + b; }, v);
 }
 
-// The keys a row may see, before the arbitrary mask: first .. last.
-struct Span {
-  int64_t first, last;
-  bool empty() const { return last < first; }
-};
-
 template <class T>
 struct Rows {
   const RowProblem<T>& p;
@@ -42,16 +36,8 @@ struct Rows {
 
   int64_t length() const { return p.query_length ? p.query_length[b] : p.queries; }
   int64_t key_length() const { return p.key_length ? p.key_length[b] : p.keys; }
-  int64_t place(int64_t i) const { return p.cross ? i : p.keys - p.queries + i; }
-
-  Span span(int64_t i) const {
-    const int64_t at = place(i);
-    Span s{0, key_length() - 1};
-    if (p.causal && at < s.last) s.last = at;
-    if (p.window > 0 && at - p.window + 1 > s.first) s.first = at - p.window + 1;
-    if (p.window > 0 && !p.causal && at + p.window - 1 < s.last) s.last = at + p.window - 1;
-    return s;
-  }
+  int64_t place(int64_t i) const { return row_place(p, i); }
+  KeySpan span(int64_t i) const { return key_span(p, b, i); }
 
   void load_keys(int64_t head) {
     h = head;
@@ -80,7 +66,7 @@ struct Rows {
 
   // Adds biases to the scores of row i, hides what the mask hides and everything outside the span.
   // Returns how many keys the row may attend to.
-  int64_t mask(int64_t i, const Span& s, T* row) const {
+  int64_t mask(int64_t i, const KeySpan& s, T* row) const {
     const T low = -std::numeric_limits<T>::infinity();
     if (p.distance_bias) {
       const T* by = p.distance_bias + h * (p.queries + p.keys - 1) + (p.keys - 1 - place(i));
@@ -103,7 +89,7 @@ struct Rows {
     return n;
   }
 
-  static T highest(const T* row, const Span& s) {
+  static T highest(const T* row, const KeySpan& s) {
     Vec<T> m(-std::numeric_limits<T>::infinity());
     for (int64_t j = s.first / Vec<T>::size() * Vec<T>::size(); j <= s.last; j += Vec<T>::size())
       m = at::vec::maximum(m, Vec<T>::loadu(row + j));
@@ -118,7 +104,7 @@ struct RowSums {
   T Z = 0, zlog = 0, squares = 0, distance = 0, first = 0, second = 0, norm = 0;
 
   // x counts keys from the heaviest one: offsets far from the query then do not cancel.
-  RowSums(T* row, const Span& s, T max, int64_t heaviest, int64_t place, const T* value_norm) {
+  RowSums(T* row, const KeySpan& s, T max, int64_t heaviest, int64_t place, const T* value_norm) {
     using V = Vec<T>;
     V vz(0), va(0), v2(0), vd(0), vx(0), vxx(0), vn(0);
     const V low(static_cast<T>(-80));
@@ -155,7 +141,7 @@ struct Counter {
 
 // Mass and largest weight by class of the key; weights e / Z.
 template <class T>
-void count_classes(const RowProblem<T>& p, int64_t b, const T* e, const Span& s, double Z,
+void count_classes(const RowProblem<T>& p, int64_t b, const T* e, const KeySpan& s, double Z,
                    const bool* allowed, int64_t step, Counter<T>& out) {
   const uint8_t* classes = p.classes + b * p.keys;
   double mass[4] = {0, 0, 0, 0}, largest = -1;
@@ -172,7 +158,7 @@ void count_classes(const RowProblem<T>& p, int64_t b, const T* e, const Span& s,
 
 // Keys that continue (induction) or repeat (duplicate_token) the query's token.
 template <class T>
-void count_matches(const RowProblem<T>& p, int64_t b, int64_t place, const T* e, const Span& s,
+void count_matches(const RowProblem<T>& p, int64_t b, int64_t place, const T* e, const KeySpan& s,
                    double Z, Counter<T>& out) {
   const int64_t* tokens = p.tokens + b * p.keys;
   const int64_t mine = tokens[place];
@@ -190,11 +176,11 @@ void count_matches(const RowProblem<T>& p, int64_t b, int64_t place, const T* e,
 template <class T>
 int32_t count_row(const Rows<T>& rows, int64_t i, T* row, Counter<T>& out) {
   const auto& p = rows.p;
-  const Span s = rows.span(i);
-  if (s.empty()) return kNoRow;
+  const KeySpan s = rows.span(i);
+  if (s.last < s.first) return kNoRow;
   const int64_t n = rows.mask(i, s, row);
-  const T max = n > 0 ? Rows<T>::highest(row, s) : -std::numeric_limits<T>::infinity();
-  if (max == -std::numeric_limits<T>::infinity()) return kNoRow;
+  const T max = Rows<T>::highest(row, s);
+  if (!(max > -std::numeric_limits<T>::infinity())) return kNoRow;  // none allowed, or NaN
   int64_t heaviest = s.first;
   while (row[heaviest] != max) ++heaviest;
   const int64_t place = rows.place(i);
@@ -243,7 +229,7 @@ void stats_slot(const RowProblem<T>& p, int64_t slot, double* sums, double* coun
     int64_t group[4], last = -1;
     for (int r = 0; r < 4; ++r) {
       group[r] = i + r < end ? i + r : end - 1;
-      const Span s = rows.span(group[r]);
+      const KeySpan s = rows.span(group[r]);
       if (s.last > last) last = s.last;
     }
     rows.dot(group, last);
@@ -264,10 +250,11 @@ void stats_slot(const RowProblem<T>& p, int64_t slot, double* sums, double* coun
 // Weights of a row in place of its scores; returns its entropy, or -1 without an allowed key.
 template <class T>
 double normalise(const Rows<T>& rows, int64_t i, T* row) {
-  const Span s = rows.span(i);
-  if (s.empty() || rows.mask(i, s, row) == 0) return -1;
+  const KeySpan s = rows.span(i);
+  if (s.last < s.first) return -1;
+  rows.mask(i, s, row);
   const T max = Rows<T>::highest(row, s);
-  if (max == -std::numeric_limits<T>::infinity()) return -1;
+  if (!(max > -std::numeric_limits<T>::infinity())) return -1;
   const RowSums<T> sum(row, s, max, s.first, rows.place(i), nullptr);
   const Vec<T> inverse(static_cast<T>(1 / sum.Z));
   for (int64_t j = s.first / Vec<T>::size() * Vec<T>::size(); j <= s.last; j += Vec<T>::size())
@@ -277,7 +264,7 @@ double normalise(const Rows<T>& rows, int64_t i, T* row) {
 
 // -sum m ln m of the mixture m = (p + q) / 2.
 template <class T>
-double mixture_entropy(const T* p, const T* q, const Span& s) {
+double mixture_entropy(const T* p, const T* q, const KeySpan& s) {
   using V = Vec<T>;
   V sum(0);
   const V half(static_cast<T>(0.5)), tiny(std::numeric_limits<T>::min());

@@ -24,8 +24,8 @@ int run(const Options& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
   if (!opened.data->has_text())
-    throw ConfigError(fmt::format("generate: the data kind '{}' has no text",
-                                  opened.experiment.data.kind()));
+    throw ConfigError(
+        fmt::format("generate: the data kind '{}' has no text", opened.experiment.data.kind()));
   auto sampling = o.sampling;
   sampling.cache = !o.no_cache;
   const auto prompt = opened.data->encode(o.prompt);

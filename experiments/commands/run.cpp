@@ -88,7 +88,6 @@ std::optional<Checkpoint> checkpoint_of(const Options& o, const std::filesystem:
 int run(const Options& o) {
   Experiment experiment;
   read_config(experiment, load_config(o.file, o.overrides));
-  if (experiment.name.empty()) experiment.name = std::filesystem::path(o.file).stem().string();
   const auto device = pick_device(o.device);
   if (experiment.train.threads) at::set_num_threads(static_cast<int>(*experiment.train.threads));
   at::globalContext().setDeterministicAlgorithms(experiment.train.deterministic, false);

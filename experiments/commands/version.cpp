@@ -22,11 +22,11 @@ const RegisterCommand registered({
           return [json] {
             nlohmann::ordered_json versions;
             versions = {{"headlab", std::string(build::kVersion)},
-                                                  {"torch", TORCH_VERSION},
-                                                  {"hdf5", hdf5_version()},
-                                                  {"compiler", std::string(build::kCompiler)},
-                                                  {"build", std::string(build::kType)},
-                                                  {"cuda", build::kCuda}};
+                        {"torch", TORCH_VERSION},
+                        {"hdf5", hdf5_version()},
+                        {"compiler", std::string(build::kCompiler)},
+                        {"build", std::string(build::kType)},
+                        {"cuda", build::kCuda}};
             if (*json) {
               fmt::print("{}\n", versions.dump());
             } else {

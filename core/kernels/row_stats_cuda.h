@@ -1,0 +1,33 @@
+// Launches the streamed row statistics on a CUDA stream. No torch and no CUDA header.
+//
+// Every pointer is of the device. The problem's keys come transposed (row_stats_lanes.h). Results
+// lie in the slots of row_stats.h, without atomics: the same bits in every run. A launch returns at
+// once, with null or what CUDA finds wrong with it.
+#pragma once
+
+#include "core/kernels/row_stats.h"
+
+namespace headlab {
+
+// value_norm. gram: scratch [H,e,e].
+template <class T>
+const char* launch_value_norms(const RowProblem<T>& p, T* gram, void* stream);
+
+// sums, counts [row_slots(p), kRowStatistics]; offsets [row_slots(p), kRowsPerSlot].
+template <class T>
+const char* launch_row_stats(const RowProblem<T>& p, double* sums, double* counts, int32_t* offsets,
+                             T* scratch, void* stream);
+
+// sums, counts [B, groups, H, H], over query rows start, start + stride, ..., kJsRowsPerSlot a
+// group. At most 1024 heads.
+template <class T>
+const char* launch_js(const RowProblem<T>& p, int64_t groups, int64_t start, int64_t stride,
+                      double* sums, double* counts, T* scratch, void* stream);
+
+// Elements of scratch these take; none where the scores of a block fit its shared memory.
+template <class T>
+int64_t row_stats_cuda_scratch(const RowProblem<T>& p);
+template <class T>
+int64_t js_cuda_scratch(const RowProblem<T>& p, int64_t groups);
+
+}  // namespace headlab

@@ -1,0 +1,62 @@
+// From tensors to the streamed row statistics: describes an attention call to the kernels of the
+// device it ran on, and brings back what they sum in fixed slots.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kernels/row_stats.h"
+
+namespace headlab {
+
+using at::Tensor;
+struct HeadContext;
+
+// One call of an attention layer. Undefined tensors: absent.
+struct RowCall {
+  Tensor q, k, v, out;    // [B,H,T,d], [B,Hkv,S,d], [B,Hkv,S,e], [B,H,T,e]
+  Tensor output_weight;   // [D,H*e]
+  Tensor tokens;          // [B,S] int64
+  Tensor classes;         // [B,S] uint8
+  Tensor class_of_token;  // [V] uint8: gives the classes where only tokens are known
+  bool matches = false;   // induction and duplicate_token are wanted
+  double scale = 1;
+};
+
+// A problem, and the tensors that it points into.
+template <class T>
+struct HeldRows {
+  RowProblem<T> problem{};
+  Tensor keys;  // [B,Hkv,S,d]
+  std::vector<Tensor> others;
+};
+
+// Everything on `device`, in the type T.
+template <class T>
+HeldRows<T> hold_rows(const RowCall& call, const HeadContext& ctx, at::Device device);
+
+// [B,Hkv,S,d] -> [B,Hkv,d,S], as the lanes of row_stats_lanes.h want the keys.
+template <class T>
+void transpose_keys(HeldRows<T>& rows);
+
+// Query rows start, start + stride, ... for the divergence between heads; stride 0: none.
+struct SampledRows {
+  int64_t start = 0, stride = 0;
+};
+
+// Sums of a call, on the CPU. Slot (b * H + h) * blocks + block holds kRowsPerSlot query rows.
+struct RowSlots {
+  int64_t B, H, blocks, groups;  // groups: of sampled rows of an example
+  Tensor memory;                 // float64, what the pointers point into
+  double *sums, *counts;         // [slots,kRowStatistics]
+  double *js, *js_counts;        // [B*groups,H,H]
+  int32_t* offsets;              // [slots,kRowsPerSlot] argmax_j a - i, or kNoRow
+};
+
+// Runs the kernels where q lies: on its GPU if they were built for one, else on the CPU. At most
+// 1024 heads. float64 for a float64 q, float32 for any other.
+RowSlots stream_rows(const RowCall& call, const HeadContext& ctx, SampledRows sampled);
+
+}  // namespace headlab

@@ -1,0 +1,14 @@
+// Reading files of unknown origin with a library that a damaged file can crash.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace headlab {
+
+// Runs `body` in a child process and returns its text. A RunError of the body is thrown here too;
+// when the child crashes, or takes minutes, RunError says that `file` is damaged.
+// No other thread may be inside `body`'s libraries meanwhile.
+std::string isolated(const std::string& file, const std::function<std::string()>& body);
+
+}  // namespace headlab

@@ -1,0 +1,66 @@
+// What the tests of data share: a folder for their files, and sources opened as a config does.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "experiments/data/source.h"
+
+namespace headlab::testing {
+
+namespace fs = std::filesystem;
+
+// A new folder, removed at the end.
+class Folder {
+ public:
+  Folder() {
+    std::string pattern = (fs::temp_directory_path() / "headlab_data_XXXXXX").string();
+    path = ::mkdtemp(pattern.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  void write(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path / name, std::ios::binary) << bytes;
+  }
+  template <class Token>
+  void write_tokens(const std::string& name, const std::vector<Token>& tokens) const {
+    write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token)});
+  }
+
+  fs::path path;
+};
+
+struct DataConfig : Block {
+  KindBlock data{data_registry(), "copy"};
+  void visit(Fields& f) override { f("data", data, "where examples come from"); }
+};
+
+// Opens `data: {<options>}`, with paths from `base`.
+inline std::shared_ptr<DataSource> open(const std::string& options, const fs::path& base = {}) {
+  DataConfig config;
+  read_config(config, parse_config("data: {" + options + "}", "f.yaml", base));
+  return open_data(config.data);
+}
+
+// What the action's error says.
+template <class Error, class Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// Row i of a [B,T] tensor.
+inline std::vector<int64_t> row(const Tensor& t, int64_t i) {
+  const int64_t* first = t.data_ptr<int64_t>() + i * t.size(1);
+  return {first, first + t.size(1)};
+}
+
+}  // namespace headlab::testing

@@ -1,0 +1,142 @@
+// What the tests of the log share: a folder of their own, a small layout, a child process.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/h5.h"
+#include "experiments/run_log.h"
+
+namespace headlab {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "headlab-XXXXXX").string();
+    if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder");
+    path_ = name;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+inline void write_bytes(const std::filesystem::path& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// 2 layers of 3 heads, with maps of 2 probes, both layers, heads 0 and 2, 3 queries, 4 keys.
+inline LogLayout small_layout() {
+  LogLayout layout;
+  layout.run_id = "small/12345678-s1";
+  layout.title = "small";
+  layout.created_utc = "2026-01-31T12:00:00Z";
+  layout.scalars = {{"train_loss", "nat", "training loss", "mean over targets of -ln p(target)"}};
+  layout.evals = {{"val_loss", "nat", "validation loss", "mean over targets of -ln p(target)"}};
+  LogMaps maps;
+  maps.probes = 2;
+  maps.layers = {0, 1};
+  maps.heads = {0, 2};
+  maps.query = {0, 1, 2};
+  maps.key = {0, 1, 2, 3};
+  maps.query_token = std::vector<int32_t>(6, 0);
+  maps.key_token = std::vector<int32_t>(8, 1);
+  maps.query_length = {3, 3};
+  maps.key_length = {4, 4};
+  LogSite site;
+  site.name = "self";
+  site.layers = 2;
+  site.heads = 3;
+  site.statistics = {
+      {{"entropy", "nat", "entropy", "-sum_j a ln a"}, LogDims::kLayerHead},
+      {{"js", "nat", "Jensen-Shannon divergence", "of two heads' rows"}, LogDims::kLayerHeadHead},
+      {{"residual_ratio", "1", "residual ratio", "of the layer's input"}, LogDims::kLayer}};
+  site.maps = maps;
+  layout.sites = {site};
+  layout.vocabulary = {"a", "b"};
+  return layout;
+}
+constexpr size_t kMapSize = 2 * 2 * 2 * 3 * 4;  // weights of a snapshot of small_layout
+
+inline double loss_at(int64_t step) { return 3.0 + static_cast<double>(step) / 4; }
+
+inline std::vector<double> entropy_at(int64_t step) {
+  std::vector<double> values;
+  for (int head = 0; head < 6; ++head) values.push_back(static_cast<double>(step) + head / 8.0);
+  return values;
+}
+
+// One record of scalars and of heads.
+inline void log_step(RunLog& log, int64_t step) {
+  log.scalars(step, static_cast<double>(step) / 2, step * 10, {{"train_loss", loss_at(step)}});
+  log.heads("self", step, {{"entropy", entropy_at(step)}});
+}
+
+// A child process that runs `body` and can tell its parent numbers.
+class Child {
+ public:
+  using Say = std::function<void(int64_t)>;
+  explicit Child(const std::function<void(const Say&)>& body) {
+    int ends[2];
+    if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+    process_ = fork();
+    if (process_ < 0) throw std::runtime_error("no process");
+    if (process_ == 0) {
+      close(ends[0]);
+      int code = 0;
+      try {
+        body([&](int64_t number) {
+          if (write(ends[1], &number, sizeof number) != sizeof number) _exit(9);
+        });
+      } catch (const std::exception&) {
+        code = 8;  // the parent's test sees it
+      }
+      _exit(code);
+    }
+    close(ends[1]);
+    from_ = ends[0];
+  }
+  Child(const Child&) = delete;
+  ~Child() {
+    kill();
+    close(from_);
+  }
+  bool hear(int64_t& number) { return read(from_, &number, sizeof number) == sizeof number; }
+  void kill() {
+    if (process_ > 0) ::kill(process_, SIGKILL);
+    wait();
+  }
+  int wait() {  // the exit code, -1 when it ended by a signal
+    if (process_ > 0) {
+      int status = 0;
+      waitpid(std::exchange(process_, 0), &status, 0);
+      code_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    }
+    return code_;
+  }
+  pid_t process() const { return process_; }
+
+ private:
+  pid_t process_ = 0;
+  int from_ = -1, code_ = -1;
+};
+
+}  // namespace headlab

@@ -1,0 +1,211 @@
+// What the CUDA kernels compute, on lanes emulated by the CPU, against the CPU's own kernels; and
+// on a GPU, where there is one.
+#include <torch/torch.h>
+
+#include <array>
+#include <iostream>
+#include <limits>
+
+#include "core/kernels/row_stats_lanes.h"
+#include "core/row_stream.h"
+#include "tests/catch.h"
+#include "tests/heads_testing.h"
+
+using namespace headlab;
+using namespace headlab::testing;
+
+namespace {
+
+// Lanes that take turns, joined in the order of a warp's butterfly.
+template <int kLanes>
+struct SerialLanes {
+  bool leader() const { return true; }
+  template <class Step>
+  void each(int64_t first, int64_t last, Step step) const {
+    for (int64_t j = first; j <= last; ++j) step(j);
+  }
+  template <class R, class Step>
+  R reduce(int64_t first, int64_t last, R zero, Step step) const {
+    std::array<R, kLanes> lanes;
+    lanes.fill(zero);
+    for (int64_t j = first; j <= last; ++j) step(lanes[(j - first) % kLanes], j);
+    for (int by = kLanes / 2; by > 0; by /= 2)
+      for (int lane = 0; lane < by; ++lane) lanes[lane].join(lanes[lane + by]);
+    return lanes[0];
+  }
+};
+
+struct Problem {
+  RowCall call;
+  HeadContext ctx;
+  std::shared_ptr<Alibi> alibi;
+
+  // Masks, windows, lengths, grouped heads, biases, tokens and classes come and go with the seed.
+  explicit Problem(int seed) {
+    torch::manual_seed(seed);
+    const bool cross = seed % 5 == 4;
+    const int64_t B = 1 + seed % 3, Hkv = 1 + seed % 2, H = Hkv * (1 + seed % 3);
+    const int64_t T = 3 + 37 * seed % 151, S = cross ? T + 4 : T + 2 * (seed % 2);
+    const int64_t d = 1 + seed % 19, e = 1 + seed % 23;
+    call.q = random({B, T, H, d}).transpose(1, 2);
+    call.k = random({B, S, Hkv, d}).transpose(1, 2);
+    call.v = random({B, S, Hkv, e}).transpose(1, 2);
+    call.out = random({B, H, T, e});
+    call.output_weight = seed % 6 ? random({17, H * e}) : Tensor();
+    call.scale = 0.7;
+    call.matches = true;
+    if (cross) ctx.memory = random({B, S, 3});
+    ctx.mask.causal = !cross && seed % 2;
+    if (!cross && seed % 4 == 3) ctx.mask.window = 1 + seed % 11;
+    if (!cross && seed % 8 == 2) ctx.mask.window = 1 + seed % 7;
+    if (seed % 3 == 1) ctx.mask.key_length = at::randint(1, S + 1, {B}, at::kLong);
+    if (seed % 3 == 1) ctx.mask.query_length = at::randint(1, T + 1, {B}, at::kLong);
+    if (seed % 4 == 2) ctx.mask.allowed = at::rand({B, 1, T, S}) < 0.6;
+    if (seed % 7 == 3) ctx.mask.allowed = at::rand({1, H, T, S}) < 0.2;
+    if (seed % 5 == 2) ctx.bias = random({1, H, T, S});
+    if (!cross && seed % 6 == 5) alibi = std::make_shared<Alibi>(H, at::kDouble);
+    ctx.position_bias = alibi.get();
+    if (seed % 2) call.tokens = at::randint(0, 5, {B, S}, at::kLong);
+    if (seed % 3) call.classes = at::randint(0, 4, {B, S}, at::kByte);
+    if (seed % 4 == 1) call.class_of_token = at::randint(0, 4, {5}, at::kByte);
+  }
+};
+
+struct Slot {
+  std::vector<double> sums, counts;
+  std::vector<int32_t> offsets;
+  explicit Slot(int64_t n) : sums(n), counts(n), offsets(kRowsPerSlot, kNoRow) {}
+};
+
+template <class T, class Lanes>
+Slot lane_slot(const RowProblem<T>& p, int64_t slot) {
+  Slot to(kRowStatistics);
+  std::vector<T> z(p.keys);
+  const int64_t blocks = row_slots(p) / (p.B * p.H), begin = slot % blocks * kRowsPerSlot;
+  for (int64_t i = begin; i < std::min(begin + kRowsPerSlot, p.queries); ++i)
+    to.offsets[i - begin] =
+        count_row(Lanes(), LaneRow<T>(p, slot / (p.H * blocks), slot / blocks % p.H, i, z.data()),
+                  LaneCounter{to.sums.data(), to.counts.data(), true});
+  return to;
+}
+
+template <class T, class Lanes>
+void compute_value_norms(const RowProblem<T>& p) {
+  std::vector<T> gram(p.e * p.e);
+  for (int64_t h = 0; h < p.H; ++h) {
+    for (int64_t n = 0; n < p.e * p.e; ++n) gram[n] = gram_entry(p, h, n / p.e, n % p.e);
+    for (int64_t b = 0; b < p.B; ++b)
+      for (int64_t j = 0; j < p.keys; ++j) norm_value(Lanes(), p, gram.data(), b, h, j);
+  }
+}
+
+// The divergence of every pair at query row i of example b; NaN where a head does not count it.
+template <class T, class Lanes>
+std::vector<double> lane_divergence(const RowProblem<T>& p, int64_t b, int64_t i) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<double> entropy, js(p.H * p.H, nan);
+  std::vector<std::vector<T>> weights(p.H, std::vector<T>(p.keys));
+  for (int64_t h = 0; h < p.H; ++h)
+    entropy.push_back(weigh_keys(Lanes(), LaneRow<T>(p, b, h, i, weights[h].data())));
+  for (int64_t h = 0; h < p.H; ++h)
+    for (int64_t g = 0; g < p.H; ++g)
+      if (entropy[h] >= 0 && entropy[g] >= 0)
+        js[h * p.H + g] =
+            mixture_entropy(Lanes(), weights[h].data(), weights[g].data(), key_span(p, b, i)) -
+            (entropy[h] + entropy[g]) / 2;
+  return js;
+}
+
+template <class Got, class Want>
+void require_near(const Got& got, const Want& want, int64_t n, double tolerance) {
+  for (int64_t i = 0; i < n; ++i) {
+    INFO("number " << i);
+    REQUIRE(got[i] == Approx(want[i]).epsilon(tolerance).margin(tolerance));
+  }
+}
+
+// `close` of one row or value; a slot sums kRowsPerSlot rows.
+template <class T, class Lanes>
+void compare_with_cpu(const Problem& problem, double close) {
+  const auto& [call, ctx, alibi] = problem;
+  const auto want = stream_rows(call, ctx, {.start = 0, .stride = 1});
+  auto rows = hold_rows<T>(call, ctx, at::kCPU);
+  const auto& p = rows.problem;
+  transpose_keys(rows);
+  if (p.value_norm) compute_value_norms<T, Lanes>(p);
+  for (int64_t slot = 0; slot < row_slots(p); ++slot) {
+    INFO("slot " << slot);
+    const auto got = lane_slot<T, Lanes>(p, slot);
+    require_near(got.counts, want.counts + slot * kRowStatistics, kRowStatistics, 0);
+    require_near(got.sums, want.sums + slot * kRowStatistics, kRowStatistics, close);
+    for (int64_t r = 0; r < kRowsPerSlot; ++r)
+      REQUIRE(got.offsets[r] == want.offsets[slot * kRowsPerSlot + r]);
+  }
+  for (int64_t b = 0; b < p.B; ++b) {
+    const int64_t length = p.query_length ? p.query_length[b] : p.queries;
+    for (int64_t group = 0; group < want.groups; ++group) {
+      std::vector<double> sums(p.H * p.H), counts(p.H * p.H);
+      const int64_t first = group * kJsRowsPerSlot;
+      for (int64_t i = first; i < std::min(first + kJsRowsPerSlot, length); ++i) {
+        const auto js = lane_divergence<T, Lanes>(p, b, i);
+        for (size_t n = 0; n < js.size(); ++n)
+          if (!std::isnan(js[n])) sums[n] += js[n], counts[n] += 1;
+      }
+      const int64_t at = (b * want.groups + group) * p.H * p.H;
+      require_near(counts, want.js_counts + at, p.H * p.H, 0);
+      require_near(sums, want.js + at, p.H * p.H, close);
+    }
+  }
+}
+
+void make_float(RowCall& call) {
+  for (auto* t : {&call.q, &call.k, &call.v, &call.out, &call.output_weight})
+    if (t->defined()) *t = t->to(at::kFloat);
+}
+
+}  // namespace
+
+TEST_CASE("lanes that share a row compute what the CPU's kernels compute", "[statistics]") {
+  for (int seed = 0; seed < 48; ++seed) {
+    INFO("seed " << seed);
+    Problem problem(seed);
+    compare_with_cpu<double, SerialLanes<1>>(problem, 1e-10);
+    compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
+    make_float(problem.call);
+    compare_with_cpu<float, SerialLanes<32>>(problem, 1e-5);
+  }
+}
+
+TEST_CASE("rows with a score that is no number do not count", "[statistics]") {
+  Problem problem(0);
+  problem.call.q[0][0][1].fill_(std::numeric_limits<double>::quiet_NaN());
+  const auto slots = stream_rows(problem.call, problem.ctx, {});
+  REQUIRE(slots.offsets[0] != kNoRow);
+  REQUIRE(slots.offsets[1] == kNoRow);
+  REQUIRE(slots.counts[kEntropy] == static_cast<double>(problem.call.q.size(2) - 1));
+  compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
+}
+
+TEST_CASE("a GPU counts what the CPU counts", "[statistics]") {
+  if (!torch::cuda::is_available()) {
+    std::cerr << "skipped: no GPU here, or none built for\n";
+    return;
+  }
+  for (int seed = 0; seed < 48; ++seed) {
+    INFO("seed " << seed);
+    Problem problem(seed);
+    const auto want = stream_rows(problem.call, problem.ctx, {.start = 1, .stride = 3});
+    auto& call = problem.call;
+    for (auto* t : {&call.q, &call.k, &call.v, &call.out, &call.output_weight})
+      if (t->defined()) *t = t->to(at::kCUDA);
+    const auto got = stream_rows(call, problem.ctx, {.start = 1, .stride = 3});
+    const auto again = stream_rows(call, problem.ctx, {.start = 1, .stride = 3});
+    REQUIRE(at::equal(got.memory.view(at::kLong), again.memory.view(at::kLong)));
+    const int64_t slots = want.B * want.H * want.blocks;
+    for (auto part : {&RowSlots::sums, &RowSlots::counts})
+      require_near(got.*part, want.*part, slots * kRowStatistics, 1e-10);
+    for (auto part : {&RowSlots::js, &RowSlots::js_counts})
+      require_near(got.*part, want.*part, want.B * want.groups * want.H * want.H, 1e-10);
+    for (int64_t r = 0; r < slots * kRowsPerSlot; ++r) REQUIRE(got.offsets[r] == want.offsets[r]);
+  }
+}

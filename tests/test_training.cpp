@@ -1,0 +1,174 @@
+// Whole trainings, small: resuming is exact, diverging stops, induction heads form.
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "core/errors.h"
+#include "experiments/commands/command.h"
+#include "experiments/open_run.h"
+#include "experiments/run_manifest.h"
+#include "experiments/train.h"
+#include "experiments/training_log.h"
+#include "headlab_build.h"
+#include "tests/catch.h"
+
+using namespace headlab;
+namespace fs = std::filesystem;
+
+namespace {
+
+// A directory that goes when the test ends.
+struct Folder {
+  fs::path path;
+  Folder() {
+    static std::atomic<int> count = 0;
+    path = fs::temp_directory_path() /
+           ("headlab_training_" + std::to_string(getpid()) + "_" + std::to_string(count++));
+    fs::create_directories(path);
+  }
+  ~Folder() { fs::remove_all(path); }
+};
+
+Experiment experiment_of(const std::string& yaml) {
+  Experiment experiment;
+  read_config(experiment, parse_config(yaml, "test"));
+  return experiment;
+}
+
+std::string small(const std::string& kind, const std::string& train = "") {
+  return "name: small\n"
+         "data: {kind: induction, symbols: 16, context: 16, eval_examples: 8}\n"
+         "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, dropout: 0.1, attention: "
+         "{kind: " +
+         kind + "}}\n" +
+         "train: {steps: 6, batch: 4, accumulate: 2, warmup: 2, eval_every: 2, eval_batches: 1" +
+         train +
+         "}\n"
+         "log: {every: 1, stats_every: 2, stats: all, attention: {every: 3, probes: 2}}\n";
+}
+
+TrainOutcome run_in(const fs::path& path, const Experiment& experiment, bool resume = false) {
+  const auto data = open_data(experiment.data);
+  auto model = build_model(experiment, *data, at::kCPU);
+  const nlohmann::ordered_json manifest{{"status", "running"}};
+  auto directory = resume ? RunDirectory::resume(path, manifest)
+                          : RunDirectory::create(path, "name: small\n", manifest);
+  std::optional<Checkpoint> checkpoint;
+  if (resume) checkpoint = load_latest(path);
+  auto outcome = train(experiment, model, *data, at::kCPU, directory, checkpoint);
+  directory.end(outcome.status);
+  return outcome;
+}
+
+void require_same_tensors(const NamedTensors& a, const NamedTensors& b) {
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, tensor] : a) {
+    INFO(name);
+    REQUIRE(at::equal(tensor, b.at(name)));
+  }
+}
+
+// metrics.jsonl without what depends on the clock.
+std::vector<std::string> metrics_of(const fs::path& run) {
+  std::vector<std::string> rows;
+  for (auto row : read_metrics(run / "metrics.jsonl")) {
+    row.values.erase("tokens_per_s");
+    std::string text = std::to_string(row.step) + " " + std::to_string(row.tokens);
+    for (const auto& [name, value] : row.values) text += " " + name + "=" + shortest(value);
+    rows.push_back(text);
+  }
+  return rows;
+}
+
+}  // namespace
+
+TEST_CASE("a run that was stopped and resumed equals one that never was", "[training]") {
+  for (const auto& kind : head_names()) {
+    DYNAMIC_SECTION(kind) {
+      Folder folder;
+      const auto whole = run_in(folder.path / "whole", experiment_of(small(kind)));
+      REQUIRE(whole.exit_code == kDone);
+      // max_time stops after the first step; each resume does one more.
+      auto interrupted = experiment_of(small(kind, ", max_time: 1e-9"));
+      REQUIRE(run_in(folder.path / "parts", interrupted).exit_code == kResumable);
+      for (int n = 0; n < 2; ++n)
+        REQUIRE(run_in(folder.path / "parts", interrupted, true).exit_code == kResumable);
+      const auto last = run_in(folder.path / "parts", experiment_of(small(kind)), true);
+      REQUIRE(last.exit_code == kDone);
+      REQUIRE(last.status.step == 6);
+      const auto a = load_checkpoint(folder.path / "whole/ckpt/last"),
+                 b = load_checkpoint(folder.path / "parts/ckpt/last");
+      require_same_tensors(a.model, b.model);
+      require_same_tensors(a.optimizer, b.optimizer);
+      REQUIRE(metrics_of(folder.path / "whole") == metrics_of(folder.path / "parts"));
+    }
+  }
+}
+
+TEST_CASE("another seed is another run", "[training]") {
+  Folder folder;
+  auto experiment = experiment_of(small("mha"));
+  run_in(folder.path / "a", experiment);
+  experiment.seed = 2;
+  run_in(folder.path / "b", experiment);
+  const auto a = load_checkpoint(folder.path / "a/ckpt/last"),
+             b = load_checkpoint(folder.path / "b/ckpt/last");
+  REQUIRE_FALSE(at::equal(a.model.at("embed.token.weight"), b.model.at("embed.token.weight")));
+}
+
+TEST_CASE("a run that diverges stops, and its last good checkpoint stays", "[training]") {
+  Folder folder;
+  const auto outcome = run_in(
+      folder.path / "run",
+      experiment_of(small("mha", ", lr: 1.0e+38, clip: 0, checkpoint: {every: 1}")));
+  REQUIRE(outcome.exit_code == kDiverged);
+  REQUIRE(outcome.status.state == RunState::kDiverged);
+  const auto rows = read_metrics(folder.path / "run/metrics.jsonl");
+  REQUIRE_FALSE(
+      std::isfinite(rows.back().values.at("train/loss") + rows.back().values.at("grad_norm")));
+  for (const auto& [name, tensor] : load_checkpoint(folder.path / "run/ckpt/last").model)
+    REQUIRE(tensor.isfinite().all().item<bool>());
+}
+
+TEST_CASE("early stopping ends a run that no longer gets better", "[training]") {
+  Folder folder;
+  const auto outcome =
+      run_in(folder.path / "run",
+             experiment_of(small("mha", ", early_stop: {patience: 1, min_delta: 100}")));
+  REQUIRE(outcome.exit_code == kDone);
+  REQUIRE(outcome.status.step == 4);  // the first evaluation is a best one, the second is not
+}
+
+TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
+  Folder folder;
+  auto best_score = [&](int layers) {
+    const auto experiment = experiment_of(
+        "name: induction\n"
+        "data: {kind: induction, symbols: 64, context: 64, eval_examples: 32}\n"
+        "model: {kind: decoder, layers: " +
+        std::to_string(layers) +
+        ", d_model: 128, heads: 4}\n"
+        "train: {steps: 300, batch: 32, lr: 1.0e-3, warmup: 50, eval_every: 0}\n");
+    const auto data = open_data(experiment.data);
+    auto model = build_model(experiment, *data, at::kCPU);
+    auto directory = RunDirectory::create(folder.path / std::to_string(layers), "", {});
+    train(experiment, model, *data, at::kCPU, directory, {});
+    HeadProbe probe;
+    probe.statistics = probe.matches = true;
+    ModelContext ctx;
+    ctx.probe = &probe;
+    const auto batch = data->eval_batch(Split::kValidation, 0, 32);
+    probe.tokens = batch.ids;
+    torch::NoGradGuard no_grad;
+    model->forward(batch.ids, ctx);
+    double best = 0;
+    for (const auto& [layer, sums] : probe.sums())
+      for (double score : probe.values(layer).at("induction")) best = std::max(best, score);
+    return best;
+  };
+  const double two = best_score(2), one = best_score(1);
+  INFO("two layers " << two << ", one layer " << one);
+  REQUIRE(two > 0.5);
+  REQUIRE(one < 0.2);
+}
