@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/safetensors.h"
 #include "headlab_build.h"
 #include "tests/scratch.h"
 
@@ -210,6 +212,25 @@ inline std::filesystem::path only_entry(const std::filesystem::path& directory) 
   const auto names = names_in(directory);
   REQUIRE(names.size() == 1);
   return directory / *names.begin();
+}
+
+// A tensor of a file, which must have this type and shape.
+template <class T>
+std::vector<T> numbers(const SafetensorsFile& file, const std::string& name,
+                       const std::vector<int64_t>& shape) {
+  INFO(name);
+  const TensorEntry* entry = file.find(name);
+  REQUIRE(entry != nullptr);
+  REQUIRE(entry->dtype == (sizeof(T) == 4 ? Dtype::kF32 : Dtype::kF64));
+  CHECK(entry->shape == shape);
+  std::vector<T> values(entry->bytes / sizeof(T));
+  std::memcpy(values.data(), entry->data, entry->bytes);
+  return values;
+}
+
+inline std::vector<float> floats(const SafetensorsFile& file, const std::string& name,
+                                 const std::vector<int64_t>& shape) {
+  return numbers<float>(file, name, shape);
 }
 
 // One line on stderr that holds all of `parts`, and nothing on stdout.

@@ -1,6 +1,5 @@
 // What the program says of a user's mistakes: one line with place and remedy, the exit code that
 // scripts rely on, and nothing left behind.
-#include "core/safetensors.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing {
