@@ -4,7 +4,7 @@ include(Catch)
 set(plain_tests config config_files config_text config_writing log log_damage task_thread
     safetensors run_files h5 progress includes)
 set(experiment_tests judge models data synthetic training optimizer checkpoint)
-set(command_tests command_line)  # drives the built program, links none of it
+set(command_tests command_errors command_line command_run)  # drive the built program, link none
 set(example_tests example)
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)

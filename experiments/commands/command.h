@@ -34,6 +34,10 @@ struct Command {
 std::vector<Command>& commands();
 std::vector<std::string>& command_line();  // argv, for manifests
 
+// Checks of an option's value; CLI11's own spell out the largest double when they complain.
+CLI::Validator above_zero();
+CLI::Validator zero_or_more();
+
 struct RegisterCommand {
   explicit RegisterCommand(Command command) { commands().push_back(std::move(command)); }
 };

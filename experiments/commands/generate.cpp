@@ -52,13 +52,13 @@ const RegisterCommand registered({
           app.add_option("run", o->run, "run or checkpoint directory")->required();
           app.add_option("--prompt", o->prompt, "text to continue (default: a new line)");
           app.add_option("--tokens", s.tokens, "tokens to add")
-              ->check(CLI::NonNegativeNumber)
+              ->check(zero_or_more())
               ->capture_default_str();
           app.add_option("--temperature", s.temperature, "0: the likeliest token")
-              ->check(CLI::NonNegativeNumber)
+              ->check(zero_or_more())
               ->capture_default_str();
           app.add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
-              ->check(CLI::NonNegativeNumber)
+              ->check(zero_or_more())
               ->capture_default_str();
           app.add_option("--seed", s.seed, "seed of the draws")->capture_default_str();
           app.add_flag("--no-cache", o->no_cache, "recompute everything for each token");

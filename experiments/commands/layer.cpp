@@ -77,7 +77,7 @@ const RegisterCommand registered({
           o->compute.add_to(app);
           app.add_flag("--json", o->json, "print one JSON object");
           app.add_flag("--stats", o->statistics, "compute the head statistics (stat.* in --out)");
-          app.add_option("--time", o->time, "time N repetitions")->check(CLI::PositiveNumber);
+          app.add_option("--time", o->time, "time N repetitions")->check(above_zero());
           app.add_flag("--forward-only", o->forward_only, "no gradients");
           return [o] { return run(*o); };
         },

@@ -13,7 +13,7 @@ void ComputeOptions::add_to(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "eager", "sdpa"}))
       ->capture_default_str();
   app.add_option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero());
 }
 
 at::Device ComputeOptions::apply() const {
