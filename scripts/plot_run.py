@@ -86,7 +86,7 @@ def draw_statistic(row, variable):
 
 
 def draw_maps(grid, heads, maps):
-    """The last maps of the first probe: in each layer the sharpest head and the farthest-looking."""
+    """The last maps of the first probe: in each layer the sharpest head and the farthest."""
     last = heads.isel(step=-1)
     length = int(maps.query_length[0])
     for column, layer in zip(grid.T, maps["layer"].values):
