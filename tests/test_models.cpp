@@ -338,10 +338,10 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
   const auto both = [](const std::string& a, const std::string& b) { return a + "\n" + b; };
   CHECK(
       complaint("heads: 3") ==
-      "test.yaml:1:8: heads: 3 heads do not divide d_model 128; choose a divisor or set head_dim");
+      "test.yaml:1:8: heads: 3 heads do not divide d_model 128, choose a divisor or set head_dim");
   CHECK(complaint("heads: 3\nhead_dim: 8") == "");
   CHECK(complaint("kv_heads: 3") ==
-        "test.yaml:1:11: kv_heads: 3 kv_heads do not divide heads 4; choose a divisor");
+        "test.yaml:1:11: kv_heads: 3 kv_heads do not divide heads 4, choose a divisor");
   CHECK(complaint("attention: {kind: fake, parts: 3}") ==
         "test.yaml:1:32: attention.parts: must divide the heads");
   CHECK(complaint(
@@ -357,18 +357,18 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
       "test.yaml:1:16: attention_at.first: must be a layer (\"3\") or a range of layers (\"2-5\")");
   CHECK_THAT(complaint("attention_at: {\"3-2\": mha}"), Catch::Contains("must be a layer"));
   CHECK(complaint("attention_at: {\"0\": {bais: true}}") ==
-        "test.yaml:1:22: attention_at.0.bais: unknown key; did you mean 'bias'?");
+        "test.yaml:1:22: attention_at.0.bais: unknown key, did you mean 'bias'?");
   CHECK_THAT(complaint("attention_at: {\"0\": {kind: mah}}"),
              Catch::Contains("attention_at.0.kind: must be one of") &&
                  Catch::Contains("did you mean 'mha'?"));
   // A wrong `attention` is reported where it stands, not again for each layer that merges over it.
   CHECK(complaint("attention: {bais: true}\nattention_at: {\"0\": {bias: true}}") ==
-        "test.yaml:1:13: attention.bais: unknown key; did you mean 'bias'?");
+        "test.yaml:1:13: attention.bais: unknown key, did you mean 'bias'?");
   CHECK(
       complaint("position: rotary") ==
       "test.yaml:1:11: position: must be one of learned, sinusoidal, rope, alibi, relative, none");
   CHECK(complaint("position: {kind: rope, buckets: 8}") ==
-        "test.yaml:1:24: position.buckets: unknown key; known are kind, base, layout, fraction");
+        "test.yaml:1:24: position.buckets: unknown key, known are kind, base, layout, fraction");
   CHECK(complaint("position: {kind: relative, max_distance: 16}") ==
         "test.yaml:1:42: position.max_distance: must be above 16, half the buckets");
   CHECK(complaint("d_model: 15\nheads: 5\nposition: sinusoidal") ==

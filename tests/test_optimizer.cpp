@@ -1,4 +1,5 @@
 // AdamW, schedules, and whole updates: against plain formulas and a training of nanoGPT's own code.
+#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -152,7 +153,7 @@ TEST_CASE("an optimiser that loads a state goes on as the one that saved it, bit
   Plain whole, broken;
   AdamW first(whole, whole.groups(), kSettings);
   auto half = std::make_unique<AdamW>(broken, broken.groups(), kSettings);
-  for (int64_t step = 0; step < 6; ++step) {
+  for (int64_t step = 0, step < 6; ++step) {
     if (step == 3) {
       NamedTensors saved;
       for (const auto& [name, tensor] : half->state()) saved[name] = tensor.clone();
@@ -242,7 +243,7 @@ TEST_CASE("an update of two micro-batches equals the whole batch, whatever each 
   const std::string yaml = "{layers: 2, d_model: 16, heads: 4}";
   auto whole = small_decoder(yaml), parts = small_decoder(yaml);
   auto one = updater(whole), two = updater(parts);
-  for (int64_t step = 0; step < 3; ++step) {
+  for (int64_t step = 0, step < 3; ++step) {
     const auto batch = some_batch(12, 9);
     const auto a = one->step(step, {batch}), b = two->step(step, split(batch, 2));
     CHECK(a.losses.task.item<double>() == Approx(b.losses.task.item<double>()).epsilon(1e-12));
@@ -286,6 +287,25 @@ TEST_CASE("an update of targets that score nothing leaves a loss of 0, not NaN")
   CHECK(result.grad_norm.item<double>() == 0);
 }
 
+TEST_CASE("in bfloat16 an update stays near the one in float32, with weights in float32") {
+  const std::string yaml = "{layers: 2, d_model: 16, heads: 4}";
+  const auto batch = some_batch(4, 9);
+  double losses[2] = {};
+  for (bool half : {false, true}) {
+    auto model = small_decoder(yaml);
+    model->to(at::kFloat);
+    model->train();
+    Updater one(model, {.kind = "constant", .lr = 0.01}, {}, {.bf16 = half});
+    const auto result = one.step(0, {batch});
+    losses[half] = result.losses.task.item<double>();
+    CHECK(result.losses.task.scalar_type() == at::kFloat);
+    CHECK(model->parameters()[0].scalar_type() == at::kFloat);
+    CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  }
+  CHECK(losses[1] == Approx(losses[0]).epsilon(0.03));
+  CHECK(losses[1] != losses[0]);
+}
+
 TEST_CASE("losses of heads enter the gradient and are reported apart from the task's") {
   const std::string fake = "{layers: 2, d_model: 16, heads: 4, attention: {kind: fake, weight: ";
   const auto batch = some_batch(4, 9);
@@ -297,7 +317,7 @@ TEST_CASE("losses of heads enter the gradient and are reported apart from the ta
   REQUIRE(some.aux.size() == 2);
   CHECK(some.aux[0].name == "summed");
   double sum = 0, gate[2] = {};
-  for (int64_t layer = 0; layer < 2; ++layer) {
+  for (int64_t layer = 0, layer < 2; ++layer) {
     const auto name = fmt::format("blocks.{}.attention.gate", layer);
     const auto g = weighted->named_parameters()[name];
     gate[layer] = 0.5 * static_cast<double>(layer + 1);
@@ -318,7 +338,7 @@ TEST_CASE("gates have their own rate and are clamped after the step") {
   one->step(0, {some_batch(4, 9)});
   // AdamW's first step is its rate, whatever the gradient: gate_lr 0.1, not lr 0.01.
   CHECK(difference((gate - before).abs(), at::full_like(before, 0.1)) < 1e-6);
-  for (int64_t step = 1; step < 12; ++step) one->step(step, {some_batch(4, 9)});
+  for (int64_t step = 1, step < 12; ++step) one->step(step, {some_batch(4, 9)});
   CHECK(gate.min().item<double>() == 0.5);
 }
 

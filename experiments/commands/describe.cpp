@@ -43,9 +43,10 @@ Json object_of(const HeadKind& kind) {
 void print_text(const HeadKind& kind) {
   fmt::print("{}: {}\n\noptions\n", kind.name, kind.summary);
   for (const auto& f : describe_block(*kind.options())) {
-    const auto limits = f.limits.empty() ? "" : ", " + f.limits;
-    fmt::print("  {:<14} {} (default {}{})\n  {:<14} {}\n", f.name, f.type, f.default_text, limits,
-               "", f.help);
+    std::string facts = f.default_text.empty() ? "" : "default " + f.default_text;
+    if (!f.limits.empty()) facts += (facts.empty() ? "" : ", ") + f.limits;
+    fmt::print("  {:<14} {}{}\n  {:<14} {}\n", f.name, f.type,
+               facts.empty() ? "" : " (" + facts + ")", "", f.help);
   }
   const auto heads = example(kind.name);
   fmt::print("\npromises\n");

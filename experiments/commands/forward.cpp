@@ -40,6 +40,10 @@ int run(const Options& o) {
   if (ids.numel() > 0 && (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= V))
     throw DataError(fmt::format("{}: in.ids must lie in 0 .. {}", o.in, V - 1));
 
+  if (ids.size(1) > opened.model->context())
+    throw DataError(fmt::format("{}: in.ids has {} places, the model's context is {}; cut it", o.in,
+                                ids.size(1), opened.model->context()));
+
   at::AutoGradMode grad(o.gradients);
   std::vector<Tensor> hidden;
   HeadProbe probe;

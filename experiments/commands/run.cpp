@@ -99,7 +99,7 @@ int run(const Options& o) {
   if (sight.kind == RunSight::Kind::kRunning)
     throw RunError(fmt::format("{}: is being written by {}", path.string(), sight.holder));
   if (sight.kind == RunSight::Kind::kFinished && o.resume == "auto") {
-    fmt::print(stderr, "headlab: this run is finished; --resume never trains it anew\n");
+    fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
     print_outcome(path, *sight.status, o.json);
     return kDone;
   }
