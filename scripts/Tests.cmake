@@ -3,15 +3,10 @@ include(Catch)
 
 set(plain_tests config config_files config_text config_writing log log_damage task_thread
     safetensors run_files h5 progress includes)
-<<<<<<< HEAD
-set(experiment_tests judge models data synthetic training optimizer checkpoint)
+set(experiment_tests experiment judge models data synthetic training optimizer checkpoint)
 # These drive the built program and link none of it.
 set(command_tests command_cases command_errors command_line command_model command_run)
 set(example_tests example)
-=======
-set(experiment_tests experiment judge models data synthetic training optimizer checkpoint)
-set(command_tests command_line)  # drives the built program, links none of it
->>>>>>> model
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)
 foreach(source IN LISTS test_sources)
