@@ -257,7 +257,13 @@ std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadSha
   const auto& options = block.as<HeadOptions>();
   options.check_shape(shape, complain);
   problems.raise();
-  return head_kind(block.kind()).make(shape, options);
+  auto heads = head_kind(block.kind()).make(shape, options);
+  if (shape.kv_heads != shape.heads && !heads->traits().grouped) {
+    complain("kind", fmt::format("'{}' has no grouped heads; kv_heads must be heads, {}",
+                                 block.kind(), shape.heads));
+    problems.raise();
+  }
+  return heads;
 }
 
 namespace {

@@ -1,3 +1,6 @@
 // The precompiled header of every file that needs LibTorch.
 #pragma once
+#include <fmt/format.h>
 #include <torch/torch.h>
+
+#include <nlohmann/json.hpp>

@@ -54,7 +54,7 @@ void TrainOptions::visit(Fields& f) {
   f("checkpoint", checkpoint, "when the state is saved, and what stays");
   f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)", at_least(1));
   f("deterministic", deterministic, "refuse operations that do not repeat exactly");
-  f("max_time", max_time, "seconds after which the run stops, resumable", above(0));
+  f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
 }
 
 void TrainOptions::check(const Complain& complain) const {

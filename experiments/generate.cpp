@@ -9,7 +9,9 @@ namespace {
 
 int64_t draw(const Tensor& logits, const SamplingOptions& options, uint64_t step) {
   if (options.temperature == 0) return logits.argmax().item<int64_t>();
-  auto z = logits.to(at::kDouble).cpu() / options.temperature;  // [V]
+  // The largest logit at 0, so that no temperature overflows.
+  auto z = logits.to(at::kDouble).cpu();  // [V]
+  z = (z - z.max()) / options.temperature;
   if (options.top_k > 0 && options.top_k < z.numel()) {
     const auto least = std::get<0>(z.topk(options.top_k))[options.top_k - 1];
     z = z.masked_fill(z < least, -std::numeric_limits<double>::infinity());

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -81,10 +82,12 @@ nlohmann::ordered_json verdicts_json(const std::string& case_name,
                                      const std::vector<Verdict>& verdicts) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const Verdict& verdict : verdicts) {
-    tensors.push_back({{"name", verdict.name},
-                       {"error", verdict.error},
-                       {"bound", verdict.bound},
-                       {"pass", verdict.pass}});
+    tensors.push_back(
+        {{"name", verdict.name},
+         {"error", std::isfinite(verdict.error) ? nlohmann::ordered_json(verdict.error)
+                                                : nlohmann::ordered_json()},
+         {"bound", verdict.bound},
+         {"pass", verdict.pass}});
   }
   return {{"case", case_name}, {"pass", all_pass(verdicts)}, {"tensors", std::move(tensors)}};
 }

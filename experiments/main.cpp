@@ -2,6 +2,8 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -41,6 +43,36 @@ int run_guarded(const std::function<int()>& action) {
   }
 }
 
+// What is wrong with the words of the command line, and where help is, in one line.
+std::string usage_problem(const CLI::App& app, const CLI::ParseError& error, const char* first) {
+  const auto chosen = app.get_subcommands();
+  if (chosen.empty() && first == nullptr) return "name a command; headlab --help lists them";
+  if (chosen.empty() && first[0] != '-') {
+    std::vector<std::string> names;
+    for (const auto& command : commands()) names.push_back(command.name);
+    return fmt::format("no command '{}'{}; headlab --help lists them", first,
+                       did_you_mean(first, names));
+  }
+  const CLI::App& asked = chosen.empty() ? app : *chosen[0];
+  const std::string name = chosen.empty() ? "headlab" : "headlab " + asked.get_name();
+  std::string what = error.what();
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
+    const auto words = app.remaining(true);
+    const auto word = std::find_if(words.begin(), words.end(),
+                                   [](const auto& word) { return word.starts_with('-'); });
+    if (word == words.end()) {
+      what = fmt::format("does not expect '{}'", words.at(0));
+    } else {
+      std::vector<std::string> options;
+      for (const auto* option : asked.get_options())
+        for (const auto& option_name : option->get_lnames()) options.push_back("--" + option_name);
+      const auto option = word->substr(0, word->find('='));
+      what = fmt::format("no option '{}'{}", option, did_you_mean(option, options));
+    }
+  }
+  return fmt::format("{}; see {} --help", what, name);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"headlab: a laboratory bench for attention heads", "headlab"};
   app.require_subcommand(1);
@@ -51,7 +83,8 @@ int run(int argc, char** argv) {
   for (const auto& command : commands()) {
     auto* sub = app.add_subcommand(command.name, command.summary);
     sub->footer("Example:\n  " + command.example);
-    auto perform = command.add(*sub);
+    Arguments arguments(*sub);
+    auto perform = command.add(arguments);
     sub->callback([&action, perform] { action = perform; });
   }
   try {
@@ -59,13 +92,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& e) {
     return app.exit(e);  // --help, --version
   } catch (const CLI::ParseError& e) {
-    std::vector<std::string> names;
-    for (const auto& command : commands()) names.push_back(command.name);
-    const bool unknown = argc > 1 && app.get_subcommands().empty() && argv[1][0] != '-';
-    report(kUsage, unknown ? fmt::format("no command '{}'{}", argv[1], did_you_mean(argv[1], names))
-                           : e.what());
-    fmt::print(stderr, "Run with --help for more information.\n");
-    return kUsage;
+    return report(kUsage, usage_problem(app, e, argc > 1 ? argv[1] : nullptr));
   }
   return run_guarded(action);
 }

@@ -191,7 +191,7 @@ WriterLock make_run(const fs::path& path, const std::string& config_yaml, const 
     clear_the_way();
     return run.put_in_place();
   } catch (const fs::filesystem_error& error) {
-    throw unmade(error.code().message());
+    throw unmade(error.code().message() + "; choose another place");
   } catch (const RunError& error) {
     throw unmade(error.what());
   }

@@ -105,7 +105,9 @@ class Trainer {
   bool stopped_early() const {
     return options_.early_stop.patience > 0 && state_.since_best >= options_.early_stop.patience;
   }
-  bool out_of_time() const { return options_.max_time && wall() >= *options_.max_time; }
+  bool out_of_time() const {
+    return options_.max_time && seconds_since(started_) >= *options_.max_time;
+  }
   double wall() const { return state_.wall_s + seconds_since(started_); }
   TrainOutcome finish(RunState state, int exit_code, const std::string& reason);
 

@@ -1,10 +1,12 @@
-# The test programs. Every tests/test_*.cpp lands in one of four; each test case becomes one ctest.
+# The test programs. Every tests/test_*.cpp lands in one of five; each test case becomes one ctest.
 include(Catch)
 
 set(plain_tests config config_files config_text config_writing log log_damage task_thread
     safetensors run_files h5 progress includes)
 set(experiment_tests experiment judge models data synthetic training optimizer checkpoint)
-set(command_tests command_line)  # drives the built program, links none of it
+# These drive the built program and link none of it.
+set(command_tests command_cases command_errors command_line command_model command_run)
+set(example_tests example)
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)
 foreach(source IN LISTS test_sources)
@@ -16,6 +18,8 @@ foreach(source IN LISTS test_sources)
     list(APPEND test_experiments ${source})
   elseif(subject IN_LIST command_tests)
     list(APPEND test_command_line ${source})
+  elseif(subject IN_LIST example_tests)
+    list(APPEND test_example ${source})
   else()
     list(APPEND test_heads ${source})
   endif()
@@ -26,7 +30,8 @@ if(Catch2_VERSION VERSION_LESS 3)
   set(no_tests_fail --warn NoTests)
 endif()
 
-# headlab_test(name libraries...): a program of the sources in the list `name`, when it has any.
+# headlab_test(name libraries...): a program of the sources in the list `name`, when it has any, and
+# of its test cases those that `name_spec` selects (all when unset).
 function(headlab_test name)
   if(NOT ${name})
     return()
@@ -36,7 +41,8 @@ function(headlab_test name)
   if("headlab_core" IN_LIST ARGN)
     headlab_torch_target(${name})
   endif()
-  catch_discover_tests(${name} TEST_PREFIX "${name}:" EXTRA_ARGS ${no_tests_fail}
+  catch_discover_tests(${name} TEST_SPEC ${${name}_spec} TEST_PREFIX "${name}:"
+    EXTRA_ARGS ${no_tests_fail}
     PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT 600)
 endfunction()
 
@@ -49,6 +55,12 @@ if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
   headlab_test(test_experiments headlab_variants headlab_experiments headlab_core)
   headlab_test(test_command_line)
 endif()
+
+# README's example of a kind obeys the laws of all kinds, alone in a program: it is not one of ours.
+list(APPEND test_example tests/example_head.cpp tests/test_laws.cpp)
+set(test_example_spec "~every file in variants*")
+headlab_test(test_example headlab_core)
+
 if(TARGET test_command_line AND TARGET headlab)
   target_compile_definitions(test_command_line PRIVATE "HEADLAB_EXE=\"$<TARGET_FILE:headlab>\"")
   add_dependencies(test_command_line headlab)

@@ -170,7 +170,8 @@ TEST_CASE("a run that cannot be made leaves nothing behind") {
   const Scratch scratch;
   write_bytes(scratch / "file", "x");
   CHECK_THROWS_WITH(RunDirectory::create(scratch / "file/a/run", "", kManifest),
-                    (scratch / "file/a/run").string() + ": cannot be made: Not a directory");
+                    (scratch / "file/a/run").string() +
+                        ": cannot be made: Not a directory; choose another place");
   fs::create_directory(scratch / "full");
   write_bytes(scratch / "full/notes.txt", "x");
   CHECK_THROWS_WITH(RunDirectory::create(scratch / "full", "", kManifest),

@@ -77,12 +77,12 @@ const RegisterCommand registered({
     .summary = "judge files of expected numbers: layers, trainings",
     .example = "headlab check tests/golden/nanogpt/train.safetensors",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("files", o->files, "safetensors files")->required();
-          app.add_option("--out", o->out, "write everything computed (one file)");
-          o->compute.add_to(app);
-          app.add_flag("--json", o->json, "print one JSON object (several files: an array)");
+          a.option("files", o->files, "safetensors files", Arguments::kRequired);
+          a.option("--out", o->out, "write everything computed (one file)");
+          o->compute.add_to(a);
+          a.flag("--json", o->json, "print one JSON object (several files: an array)");
           return [o] { return run(*o); };
         },
 });

@@ -1,6 +1,70 @@
 #include "experiments/commands/command.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+
 namespace headlab {
+namespace {
+
+// CLI11's own checks spell out the largest double when they complain.
+CLI::Validator number(const char* what, bool (*holds)(double)) {
+  const auto problem = [=](const std::string& text) {
+    double value = 0;
+    const bool right = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
+    return right && holds(value) ? "" : fmt::format("must be {}, is '{}'", what, text);
+  };
+  return {problem, ""};
+}
+
+template <class T>
+CLI::Option* add(CLI::App& app, const std::string& name, T& value, const std::string& help,
+                 Arguments::Rule rule) {
+  auto* option = app.add_option(name, value, help);
+  const bool told = help.find("default") != std::string::npos;
+  if (value != T{} && !told) option->capture_default_str();
+  if (rule == Arguments::kRequired) option->required();
+  if (rule == Arguments::kAboveZero)
+    option->check(number("a number above 0", [](double x) { return x > 0; }));
+  if (rule == Arguments::kZeroOrMore)
+    option->check(number("a number that is 0 or more", [](double x) { return x >= 0; }));
+  return option;
+}
+
+}  // namespace
+
+void Arguments::option(const std::string& name, std::string& value, const std::string& help,
+                       Rule rule) {
+  add(app_, name, value, help, rule);
+}
+void Arguments::option(const std::string& name, std::vector<std::string>& value,
+                       const std::string& help, Rule rule) {
+  add(app_, name, value, help, rule);
+}
+void Arguments::option(const std::string& name, int& value, const std::string& help, Rule rule) {
+  add(app_, name, value, help, rule);
+}
+void Arguments::option(const std::string& name, int64_t& value, const std::string& help,
+                       Rule rule) {
+  add(app_, name, value, help, rule);
+}
+void Arguments::option(const std::string& name, uint64_t& value, const std::string& help,
+                       Rule rule) {
+  add(app_, name, value, help, rule);
+}
+void Arguments::option(const std::string& name, double& value, const std::string& help, Rule rule) {
+  add(app_, name, value, help, rule);
+}
+
+void Arguments::choice(const std::string& name, std::string& value, const std::string& help,
+                       const std::vector<std::string>& words, Rule rule) {
+  add(app_, name, value, help, rule)->check(CLI::IsMember(words));
+}
+
+void Arguments::flag(const std::string& name, bool& value, const std::string& help) {
+  app_.add_flag(name, value, help);
+}
 
 std::vector<Command>& commands() {
   static std::vector<Command> registered;
@@ -10,6 +74,16 @@ std::vector<Command>& commands() {
 std::vector<std::string>& command_line() {
   static std::vector<std::string> words;
   return words;
+}
+
+std::vector<std::string> long_options(const Command& command) {
+  CLI::App app;
+  Arguments arguments(app);
+  command.add(arguments);
+  std::vector<std::string> names;
+  for (const auto* option : app.get_options())
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
 }
 
 }  // namespace headlab

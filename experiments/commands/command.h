@@ -1,11 +1,14 @@
 // A subcommand of `headlab`: one file each, registered by an object, as variants are.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace headlab {
 
@@ -24,15 +27,39 @@ enum ExitCode {
   kTerminated = 143,
 };
 
+// The options of a subcommand. The parsing library stays behind it: a file that includes its
+// headers takes twice as long to compile.
+class Arguments {
+ public:
+  enum Rule { kAny, kRequired, kAboveZero, kZeroOrMore };
+
+  explicit Arguments(CLI::App& app) : app_(app) {}
+  // `name` without dashes: a positional. The value that `value` has now is the default.
+  void option(const std::string& name, std::string& value, const std::string& help,
+              Rule rule = kAny);
+  void option(const std::string& name, std::vector<std::string>& value, const std::string& help,
+              Rule rule = kAny);
+  void option(const std::string& name, int& value, const std::string& help, Rule rule = kAny);
+  void option(const std::string& name, int64_t& value, const std::string& help, Rule rule = kAny);
+  void option(const std::string& name, uint64_t& value, const std::string& help, Rule rule = kAny);
+  void option(const std::string& name, double& value, const std::string& help, Rule rule = kAny);
+  void choice(const std::string& name, std::string& value, const std::string& help,
+              const std::vector<std::string>& words, Rule rule = kAny);
+  void flag(const std::string& name, bool& value, const std::string& help);
+
+ private:
+  CLI::App& app_;
+};
+
 struct Command {
   std::string name, summary, example;
-  // Adds the options to `app` and returns what to do once they are parsed: it returns the exit
-  // code.
-  std::function<std::function<int()>(CLI::App& app)> add;
+  // Adds the options and returns what to do once they are parsed: it returns the exit code.
+  std::function<std::function<int()>(Arguments& arguments)> add;
 };
 
 std::vector<Command>& commands();
-std::vector<std::string>& command_line();  // argv, for manifests
+std::vector<std::string>& command_line();                       // argv, for manifests
+std::vector<std::string> long_options(const Command& command);  // "--json", ...
 
 struct RegisterCommand {
   explicit RegisterCommand(Command command) { commands().push_back(std::move(command)); }

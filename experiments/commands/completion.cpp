@@ -6,16 +6,6 @@
 namespace headlab {
 namespace {
 
-// The long options of a command, as its own parser knows them.
-std::string options_of(const Command& command) {
-  CLI::App app;
-  command.add(app);
-  std::string words;
-  for (const auto* option : app.get_options())
-    for (const auto& name : option->get_lnames()) words += (words.empty() ? "--" : " --") + name;
-  return words;
-}
-
 std::string names() {
   std::string words;
   for (const auto& command : commands()) words += (words.empty() ? "" : " ") + command.name;
@@ -25,7 +15,7 @@ std::string names() {
 std::string bash() {
   std::string cases;
   for (const auto& c : commands())
-    cases += fmt::format("    {}) options=\"{}\" ;;\n", c.name, options_of(c));
+    cases += fmt::format("    {}) options=\"{}\" ;;\n", c.name, fmt::join(long_options(c), " "));
   return fmt::format(R"(_headlab() {{
   local options word=${{COMP_WORDS[COMP_CWORD]}}
   COMPREPLY=()
@@ -53,12 +43,9 @@ std::string fish() {
   for (const auto& c : commands()) {
     script += fmt::format("complete -c headlab -n __fish_use_subcommand -a {} -d '{}'\n", c.name,
                           c.summary);
-    CLI::App app;
-    c.add(app);
-    for (const auto* option : app.get_options())
-      for (const auto& name : option->get_lnames())
-        script += fmt::format("complete -c headlab -n '__fish_seen_subcommand_from {}' -l {}\n",
-                              c.name, name);
+    for (const auto& option : long_options(c))
+      script += fmt::format("complete -c headlab -n '__fish_seen_subcommand_from {}' -l {}\n",
+                            c.name, option.substr(2));
   }
   return script;
 }
@@ -68,11 +55,10 @@ const RegisterCommand registered({
     .summary = "print a completion script for a shell",
     .example = "source <(headlab completion bash)",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto shell = std::make_shared<std::string>();
-          app.add_option("shell", *shell, "bash, zsh or fish")
-              ->required()
-              ->check(CLI::IsMember({"bash", "zsh", "fish"}));
+          a.choice("shell", *shell, "bash, zsh or fish", {"bash", "zsh", "fish"},
+                   Arguments::kRequired);
           return [shell] {
             fmt::print("{}", *shell == "bash" ? bash() : *shell == "zsh" ? zsh() : fish());
             return kDone;

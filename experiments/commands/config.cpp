@@ -31,12 +31,12 @@ const RegisterCommand registered({
     .summary = "print a config as it resolves, or the schema of configs",
     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("config", o->file, "YAML file");
-          app.add_option("overrides", o->overrides, "a.b=value ...");
-          app.add_flag("--minimal", o->minimal, "only what differs from the defaults");
-          app.add_flag("--schema", o->schema, "JSON schema, for editors");
+          a.option("config", o->file, "YAML file");
+          a.option("overrides", o->overrides, "a.b=value ...");
+          a.flag("--minimal", o->minimal, "only what differs from the defaults");
+          a.flag("--schema", o->schema, "JSON schema, for editors");
           return [o] { return run(*o); };
         },
 });

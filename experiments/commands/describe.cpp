@@ -43,9 +43,10 @@ Json object_of(const HeadKind& kind) {
 void print_text(const HeadKind& kind) {
   fmt::print("{}: {}\n\noptions\n", kind.name, kind.summary);
   for (const auto& f : describe_block(*kind.options())) {
-    const auto limits = f.limits.empty() ? "" : ", " + f.limits;
-    fmt::print("  {:<14} {} (default {}{})\n  {:<14} {}\n", f.name, f.type, f.default_text, limits,
-               "", f.help);
+    std::string facts = f.default_text.empty() ? "" : "default " + f.default_text;
+    if (!f.limits.empty()) facts += (facts.empty() ? "" : ", ") + f.limits;
+    fmt::print("  {:<14} {}{}\n  {:<14} {}\n", f.name, f.type,
+               facts.empty() ? "" : " (" + facts + ")", "", f.help);
   }
   const auto heads = example(kind.name);
   fmt::print("\npromises\n");
@@ -73,15 +74,15 @@ const RegisterCommand registered({
     .summary = "describe a kind of heads: options, promises, parameters",
     .example = "headlab describe mha",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           struct Options {
             std::string kind;
             bool json = false, table = false;
           };
           auto o = std::make_shared<Options>();
-          app.add_option("kind", o->kind, "kind of heads");
-          app.add_flag("--json", o->json, "print one JSON object");
-          app.add_flag("--table", o->table, "print the table of all kinds, in Markdown");
+          a.option("kind", o->kind, "kind of heads");
+          a.flag("--json", o->json, "print one JSON object");
+          a.flag("--table", o->table, "print the table of all kinds, in Markdown");
           return [o] {
             if (o->table) {
               print_table();

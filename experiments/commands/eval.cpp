@@ -4,6 +4,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/evaluate.h"
@@ -23,6 +24,9 @@ int run(const Options& o) {
   const auto device = o.compute.apply();
   const auto split = split_named(o.split);
   auto opened = open_run(o.run, device);
+  if (opened.data->examples(split) == 0)
+    throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
+                                o.run, o.split));
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
   if (o.json) {
     const nlohmann::ordered_json object{{"split", o.split},       {"step", opened.step},
@@ -44,15 +48,13 @@ const RegisterCommand registered({
     .summary = "loss and metrics of a checkpoint over a whole split",
     .example = "headlab eval runs/char_mha/0123abcd-s1337 --json",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("run", o->run, "run or checkpoint directory")->required();
-          app.add_option("--split", o->split, "val, train or test")->capture_default_str();
-          app.add_option("--batch", o->batch, "examples at a time")
-              ->check(CLI::PositiveNumber)
-              ->capture_default_str();
-          o->compute.add_to(app);
-          app.add_flag("--json", o->json, "print one JSON object");
+          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
+          a.option("--split", o->split, "val, train or test");
+          a.option("--batch", o->batch, "examples at a time", Arguments::kAboveZero);
+          o->compute.add_to(a);
+          a.flag("--json", o->json, "print one JSON object");
           return [o] { return run(*o); };
         },
 });

@@ -40,6 +40,10 @@ int run(const Options& o) {
   if (ids.numel() > 0 && (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= V))
     throw DataError(fmt::format("{}: in.ids must lie in 0 .. {}", o.in, V - 1));
 
+  if (ids.size(1) > opened.model->context())
+    throw DataError(fmt::format("{}: in.ids has {} places, the model's context is {}; cut it", o.in,
+                                ids.size(1), opened.model->context()));
+
   at::AutoGradMode grad(o.gradients);
   std::vector<Tensor> hidden;
   HeadProbe probe;
@@ -76,14 +80,14 @@ const RegisterCommand registered({
     .summary = "run a trained model on given inputs and write every intermediate",
     .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("run", o->run, "run or checkpoint directory")->required();
-          app.add_option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets")
-              ->required();
-          app.add_option("--out", o->out, "safetensors to write")->required();
-          app.add_flag("--gradients", o->gradients, "also grad.<parameter> of the loss");
-          o->compute.add_to(app);
+          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
+          a.option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets",
+                   Arguments::kRequired);
+          a.option("--out", o->out, "safetensors to write", Arguments::kRequired);
+          a.flag("--gradients", o->gradients, "also grad.<parameter> of the loss");
+          o->compute.add_to(a);
           return [o] { return run(*o); };
         },
 });

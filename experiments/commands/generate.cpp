@@ -46,23 +46,19 @@ const RegisterCommand registered({
     .summary = "sample from a trained language model",
     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
           auto& s = o->sampling;
-          app.add_option("run", o->run, "run or checkpoint directory")->required();
-          app.add_option("--prompt", o->prompt, "text to continue (default: a new line)");
-          app.add_option("--tokens", s.tokens, "tokens to add")
-              ->check(CLI::NonNegativeNumber)
-              ->capture_default_str();
-          app.add_option("--temperature", s.temperature, "0: the likeliest token")
-              ->check(CLI::NonNegativeNumber)
-              ->capture_default_str();
-          app.add_option("--top-k", s.top_k, "only the k likeliest tokens; 0: all")
-              ->check(CLI::NonNegativeNumber)
-              ->capture_default_str();
-          app.add_option("--seed", s.seed, "seed of the draws")->capture_default_str();
-          app.add_flag("--no-cache", o->no_cache, "recompute everything for each token");
-          o->compute.add_to(app);
+          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
+          a.option("--prompt", o->prompt, "text to continue (default: a new line)");
+          a.option("--tokens", s.tokens, "tokens to add", Arguments::kZeroOrMore);
+          a.option("--temperature", s.temperature, "0: the likeliest token",
+                   Arguments::kZeroOrMore);
+          a.option("--top-k", s.top_k, "only the k likeliest tokens; 0: all",
+                   Arguments::kZeroOrMore);
+          a.option("--seed", s.seed, "seed of the draws");
+          a.flag("--no-cache", o->no_cache, "recompute everything for each token");
+          o->compute.add_to(a);
           return [o] { return run(*o); };
         },
 });

@@ -18,10 +18,10 @@ const RegisterCommand registered({
     "inspect",
     "what is in a log: status, records, last values, sizes",
     "headlab inspect runs/char_mha/1a2b3c4d-s1337",
-    [](CLI::App& app) -> std::function<int()> {
+    [](Arguments& a) -> std::function<int()> {
       const auto options = std::make_shared<Options>();
-      app.add_option("FILE", options->file, "a log, or a run directory")->required();
-      app.add_flag("--json", options->json, "one JSON object");
+      a.option("FILE", options->file, "a log, or a run directory", Arguments::kRequired);
+      a.flag("--json", options->json, "one JSON object");
       return [options] {
         const nlohmann::ordered_json log = inspect_log(find_log(options->file));
         std::cout << (options->json ? log.dump(2) + "\n" : to_text(log));

@@ -1,5 +1,6 @@
 // `headlab layer CASE.safetensors`: runs one attention layer and judges its numbers.
 #include <fmt/format.h>
+#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
@@ -32,6 +33,12 @@ nlohmann::ordered_json timing(LayerCase& layer, bool backward, const Options& op
   return {{"min", times.front()}, {"median", times[times.size() / 2]}};
 }
 
+void print_statistic(const std::string& name, const Tensor& values) {  // [H]
+  fmt::print("{:<26}", name);
+  for (int64_t h = 0; h < values.size(0); ++h) fmt::print("{:>11.5g}", values[h].item<double>());
+  fmt::print("\n");
+}
+
 int run(const Options& options) {
   LayerCase layer(options.file, options.compute.apply());
   LayerCase::Wanted wanted;
@@ -57,6 +64,8 @@ int run(const Options& options) {
   } else {
     for (const auto& verdict : verdicts) fmt::print("{}\n", verdict_line(verdict));
     if (verdicts.empty()) fmt::print("no expected tensors: nothing to judge\n");
+    for (const auto& [name, tensor] : computed)
+      if (name.starts_with("stat.") && tensor.dim() == 1) print_statistic(name, tensor);
     for (const char* key : {"forward_ms", "forward_backward_ms"})
       if (object.contains(key))
         fmt::print("{}  min {:.3f}  median {:.3f}\n", key, object[key]["min"].get<double>(),
@@ -70,15 +79,15 @@ const RegisterCommand registered({
     .summary = "run one attention layer from a case file and judge its numbers",
     .example = "headlab layer tests/golden/mha/llama_gqa.safetensors",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("case", o->file, "safetensors file with the layer")->required();
-          app.add_option("--out", o->out, "write everything computed to this safetensors file");
-          o->compute.add_to(app);
-          app.add_flag("--json", o->json, "print one JSON object");
-          app.add_flag("--stats", o->statistics, "compute the head statistics (stat.* in --out)");
-          app.add_option("--time", o->time, "time N repetitions")->check(CLI::PositiveNumber);
-          app.add_flag("--forward-only", o->forward_only, "no gradients");
+          a.option("case", o->file, "safetensors file with the layer", Arguments::kRequired);
+          a.option("--out", o->out, "write everything computed to this safetensors file");
+          o->compute.add_to(a);
+          a.flag("--json", o->json, "print one JSON object");
+          a.flag("--stats", o->statistics, "compute the head statistics (stat.* in --out)");
+          a.option("--time", o->time, "time N repetitions", Arguments::kAboveZero);
+          a.flag("--forward-only", o->forward_only, "no gradients");
           return [o] { return run(*o); };
         },
 });

@@ -14,9 +14,9 @@ const RegisterCommand registered({
     .summary = "list the kinds of heads",
     .example = "headlab list",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto json = std::make_shared<bool>(false);
-          app.add_flag("--json", *json, "print one JSON object");
+          a.flag("--json", *json, "print one JSON object");
           return [json] {
             nlohmann::ordered_json object;
             for (const auto& name : head_names()) {

@@ -7,13 +7,11 @@
 
 namespace headlab {
 
-void ComputeOptions::add_to(CLI::App& app) {
-  app.add_option("--device", device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--backend", backend, "path of attention")
-      ->check(CLI::IsMember({"auto", "eager", "sdpa"}))
-      ->capture_default_str();
-  app.add_option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)")
-      ->check(CLI::PositiveNumber);
+void ComputeOptions::add_to(Arguments& a) {
+  a.option("--device", device, "auto, cpu, cuda or cuda:N");
+  a.choice("--backend", backend, "path of attention", {"auto", "eager", "sdpa"});
+  a.option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)",
+           Arguments::kAboveZero);
 }
 
 at::Device ComputeOptions::apply() const {

@@ -15,7 +15,7 @@ struct ComputeOptions {
   std::string device = "auto", backend = "auto";
   int threads = 0;  // 0: OMP_NUM_THREADS, else every core
 
-  void add_to(CLI::App& app);
+  void add_to(Arguments& a);
   at::Device apply() const;  // sets the number of threads; DeviceError where there is no device
   Backend path() const;
 };

@@ -26,9 +26,9 @@ const RegisterCommand registered({
     "repair",
     "makes a log readable whose writer was killed",
     "headlab repair runs/char_mha/1a2b3c4d-s1337",
-    [](CLI::App& app) -> std::function<int()> {
+    [](Arguments& a) -> std::function<int()> {
       const auto file = std::make_shared<std::string>();
-      app.add_option("FILE", *file, "a log, or a run directory")->required();
+      a.option("FILE", *file, "a log, or a run directory", Arguments::kRequired);
       return [file] { return repair(*file); };
     },
 });

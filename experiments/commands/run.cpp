@@ -60,19 +60,26 @@ void print_outcome(const std::filesystem::path& path, const RunStatus& status, b
   fmt::print("\n");
 }
 
+bool names_checkpoint(const Options& o) { return o.resume != "auto" && o.resume != "never"; }
+
+// What --resume names, which must be of this run.
+LocatedRun named_checkpoint(const Options& o, const std::filesystem::path& run) {
+  const auto located = locate_run(o.resume);
+  std::error_code absent;
+  if (!std::filesystem::equivalent(located.run, run, absent))
+    throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}", o.resume,
+                                  run.string()));
+  return located;
+}
+
 // The checkpoint to go on from, as --resume says; none: from the start.
 std::optional<Checkpoint> checkpoint_of(const Options& o, const std::filesystem::path& run) {
   std::string warning;
   std::optional<Checkpoint> checkpoint;
-  if (o.resume == "auto") {
+  if (names_checkpoint(o))
+    checkpoint = load_located(named_checkpoint(o, run), &warning);
+  else
     checkpoint = load_latest(run, &warning);
-  } else {
-    const auto located = locate_run(o.resume);
-    if (!std::filesystem::equivalent(located.run, run))
-      throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}",
-                                    o.resume, run.string()));
-    checkpoint = load_located(located, &warning);
-  }
   if (!warning.empty()) fmt::print(stderr, "headlab: {}\n", warning);
   if (checkpoint) rewind_checkpoints(run, checkpoint->step);
   return checkpoint;
@@ -92,16 +99,23 @@ int run(const Options& o) {
   if (sight.kind == RunSight::Kind::kRunning)
     throw RunError(fmt::format("{}: is being written by {}", path.string(), sight.holder));
   if (sight.kind == RunSight::Kind::kFinished && o.resume == "auto") {
-    fmt::print(stderr, "headlab: this run is finished; --resume never trains it anew\n");
+    fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
     print_outcome(path, *sight.status, o.json);
     return kDone;
   }
 
+  if (names_checkpoint(o)) named_checkpoint(o, path);
+
   const auto data = open_data(experiment.data);  // before any directory is made
   auto model = build_model(experiment, *data, device);
-  fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
-             at::get_num_threads(), path.string());
-  if (o.dry_run) return kDone;
+  const auto announce = [&] {
+    fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
+               at::get_num_threads(), path.string());
+  };
+  if (o.dry_run) {
+    announce();
+    return kDone;
+  }
 
   const auto manifest = manifest_of(experiment, *data, device);
   std::optional<Checkpoint> checkpoint;
@@ -114,6 +128,7 @@ int run(const Options& o) {
     fmt::print(stderr, "headlab: goes on from step {}\n", checkpoint->step);
     return RunDirectory::resume(path, manifest);
   }();
+  announce();
   try {
     const auto outcome = train(experiment, model, *data, device, directory, checkpoint);
     directory.end(outcome.status);
@@ -130,16 +145,15 @@ const RegisterCommand registered({
     .summary = "train what a config describes; goes on where an earlier run stopped",
     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("config", o->file, "YAML file")->required();
-          app.add_option("overrides", o->overrides, "a.b=value ...");
-          app.add_option("--resume", o->resume, "auto, never, or a checkpoint of this run")
-              ->capture_default_str();
-          app.add_option("--out", o->out, "directory of runs")->capture_default_str();
-          app.add_option("--device", o->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-          app.add_flag("--dry-run", o->dry_run, "check everything, train nothing");
-          app.add_flag("--json", o->json, "print one JSON object at the end");
+          a.option("config", o->file, "YAML file", Arguments::kRequired);
+          a.option("overrides", o->overrides, "a.b=value ...");
+          a.option("--resume", o->resume, "auto, never, or a checkpoint of this run");
+          a.option("--out", o->out, "directory of runs");
+          a.option("--device", o->device, "auto, cpu, cuda or cuda:N");
+          a.flag("--dry-run", o->dry_run, "check everything, train nothing");
+          a.flag("--json", o->json, "print one JSON object at the end");
           return [o] { return run(*o); };
         },
 });

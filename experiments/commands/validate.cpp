@@ -98,11 +98,11 @@ const RegisterCommand registered({
     .summary = "check a config and its data; parameters, FLOPs and sizes of a run",
     .example = "headlab validate configs/char_mha.yaml --json",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto o = std::make_shared<Options>();
-          app.add_option("config", o->file, "YAML file")->required();
-          app.add_option("overrides", o->overrides, "a.b=value ...");
-          app.add_flag("--json", o->json, "print one JSON object");
+          a.option("config", o->file, "YAML file", Arguments::kRequired);
+          a.option("overrides", o->overrides, "a.b=value ...");
+          a.flag("--json", o->json, "print one JSON object");
           return [o] { return run(*o); };
         },
 });

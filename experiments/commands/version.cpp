@@ -16,9 +16,9 @@ const RegisterCommand registered({
     .summary = "print the versions of headlab and of what it is built on",
     .example = "headlab version --json",
     .add =
-        [](CLI::App& app) {
+        [](Arguments& a) {
           auto json = std::make_shared<bool>(false);
-          app.add_flag("--json", *json, "print one JSON object");
+          a.flag("--json", *json, "print one JSON object");
           return [json] {
             nlohmann::ordered_json versions;
             versions = {{"headlab", std::string(build::kVersion)},

@@ -1,0 +1,367 @@
+// `headlab run` from outside: what it leaves on the disk, what it says, and that no way of stopping
+// it changes where it ends.
+#include "tests/command_testing.h"
+
+namespace headlab::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+// Rows of metrics.jsonl without what depends on the clock.
+std::vector<Json> timeless_metrics(const fs::path& run) {
+  std::vector<Json> rows;
+  for (const std::string& line : lines_of(read_bytes(run / "metrics.jsonl"))) {
+    rows.push_back(Json::parse(line));
+    rows.back().erase("wall_s");
+    rows.back().erase("tokens_per_s");
+  }
+  return rows;
+}
+
+std::string weights(const fs::path& run) { return read_bytes(run / "ckpt/last/model.safetensors"); }
+
+TEST_CASE("a run leaves its config and manifest and metrics and log and checkpoints") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  CHECK(run.parent_path() == fs::canonical(bench.path()) / "runs/tiny");
+  CHECK(run.filename().string().size() == std::string("01234567-s7").size());
+  CHECK(run.filename().string().ends_with("-s7"));
+  CHECK(names_in(run) == std::set<std::string>{"ckpt", "config.yaml", "log.h5", "manifest.json",
+                                               "metrics.jsonl", "status.json"});
+  CHECK(names_in(run / "ckpt") ==
+        std::set<std::string>{"best", "last", "step-00000004", "step-00000005"});
+  for (const std::string name : {"last", "best", "step-00000004", "step-00000005"}) {
+    INFO(name);
+    CHECK(names_in(run / "ckpt" / name) ==
+          std::set<std::string>{"model.safetensors", "optimizer.safetensors", "state.json"});
+  }
+  CHECK(fs::read_symlink(run / "ckpt/last") == "step-00000005");
+
+  const Json status = json_of(run / "status.json");
+  CHECK(status.at("status") == "finished");
+  CHECK(status.at("step") == 5);
+  CHECK(status.at("metrics").at("val/loss").get<double>() > 0);
+  CHECK_FALSE(status.contains("pid"));
+
+  const Json manifest = json_of(run / "manifest.json");
+  CHECK(manifest.at("status") == "finished");
+  CHECK(manifest.at("seeds").at("seed") == 7);
+  CHECK(manifest.at("argv") == Json({HEADLAB_EXE, "run", "tiny.yaml"}));
+  CHECK(manifest.at("data")[0].at("path") == (fs::canonical(bench.path()) / "text.txt").string());
+  CHECK(manifest.at("data")[0].at("bytes") == fs::file_size(bench / "text.txt"));
+  CHECK(manifest.at("end_utc").is_string());
+
+  const auto rows = timeless_metrics(run);
+  REQUIRE(rows.size() == 6);
+  for (int64_t step = 0; step <= 5; ++step) {
+    INFO(rows[step].dump());
+    CHECK(rows[step].at("step") == step);
+    CHECK(rows[step].at("tokens") == step * 4 * 8);
+    CHECK(rows[step].contains("train/loss"));
+    CHECK(rows[step].contains("grad_norm") == (step > 0));
+    CHECK(rows[step].contains("val/loss") == (step == 2 || step == 4 || step == 5));
+  }
+  CHECK(rows[5].at("val/loss") == status.at("metrics").at("val/loss"));
+}
+
+TEST_CASE("a run prints its result on stdout and everything else on stderr") {
+  const Bench bench;
+  const Outcome text = bench.headlab({"run", "tiny.yaml", "--out", "text"});
+  const fs::path run = only_entry(bench / "text/tiny");
+  const auto lines = lines_of(text.out);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == (fs::canonical(bench.path()) / "text/tiny" / run.filename()).string());
+  CHECK_THAT(lines[1], Catch::Matchers::StartsWith("finished at step 5, val loss "));
+  CHECK_THAT(text.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
+
+  const Outcome object = bench.headlab({"run", "tiny.yaml", "--out", "json", "--json"});
+  CHECK(lines_of(object.out).size() == 1);
+  const Json result = Json::parse(object.out);
+  CHECK(result.at("status") == "finished");
+  CHECK(result.at("step") == 5);
+  CHECK(fs::equivalent(result.at("run").get<std::string>(), only_entry(bench / "json/tiny")));
+  CHECK(result.at("val/loss") == json_of(run / "status.json").at("metrics").at("val/loss"));
+}
+
+TEST_CASE("on a terminal progress is one live line and without colours where they are unwanted") {
+  const Bench bench;
+  const auto run = [&](const std::string& out, std::map<std::string, std::string> environment) {
+    return Process({{"run", "tiny.yaml", "--out", out}, bench.path(), environment, true}).end();
+  };
+  const Outcome colored = run("a", {{"TERM", "xterm"}, {"NO_COLOR", ""}});
+  CHECK_THAT(colored.err, Contains("\r") && Contains("\x1b[2mstep"));
+  CHECK(colored.err.ends_with("\n"));
+  CHECK(lines_of(colored.out).size() == 2);
+  const Outcome plain = run("b", {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
+  CHECK_THAT(plain.err, Contains("\r") && Contains("step 5/5") && !Contains("\x1b[2m"));
+  const Outcome dumb = run("c", {{"TERM", "dumb"}});
+  CHECK_THAT(dumb.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
+}
+
+TEST_CASE("a finished run says so and changes nothing unless it is to be trained anew") {
+  const Bench bench;
+  const Outcome first = bench.headlab({"run", "tiny.yaml"});
+  const fs::path run = only_entry(bench / "runs/tiny");
+  const auto files = snapshot(bench.path());
+  const Outcome again = bench.headlab({"run", "tiny.yaml"});
+  CHECK(again.code == 0);
+  CHECK(again.out == first.out);
+  CHECK_THAT(again.err, Contains("finished"));
+  CHECK(lines_of(again.err).size() == 1);
+  CHECK((snapshot(bench.path()) == files));
+
+  const std::string trained = weights(run);
+  CHECK(bench.headlab({"run", "tiny.yaml", "--resume", "never"}).code == 0);
+  const auto anew = snapshot(bench.path());
+  CHECK((anew != files));
+  CHECK((weights(run) == trained));
+  for (const auto& [name, bytes] : files) CHECK(anew.count(name));
+  CHECK(anew.size() == files.size());
+}
+
+TEST_CASE("a run's directory is a function of its settings and not of threads") {
+  const Bench bench;
+  const std::string name = bench.train().filename();
+  const std::string hash = name.substr(0, 8);
+  CHECK(bench.train({"seed=8"}).filename() == hash + "-s8");
+  CHECK(bench.train({"train.threads=1"}).filename() == name);
+  CHECK(bench.train({"seed=7"}).filename() == name);
+  CHECK(bench.train({"train.lr=0.002"}).filename() != name);
+  CHECK(bench.train({"model.attention={kind: mha, bias: true}"}).filename() != name);
+  CHECK(bench.train({"train.checkpoint.every=3"}).filename() != name);
+  CHECK(names_in(bench / "runs/tiny").size() == 5);
+
+  write_bytes(bench / "same.yaml",
+              replaced(replaced(kTinyConfig, "name: tiny\nseed: 7\n", ""), "  batch: 4\n", "") +
+                  "extends: named.yaml\n");
+  write_bytes(bench / "named.yaml", "seed: 7\ntrain: {batch: 4}\nname: tiny\n");
+  CHECK_THAT(bench.headlab({"run", "same.yaml"}).err, Contains("finished"));
+}
+
+TEST_CASE("paths in a config start at the config and those on the command line at the caller") {
+  const Bench bench;
+  fs::create_directory(bench / "deep");
+  fs::rename(bench / "tiny.yaml", bench / "deep/tiny.yaml");
+  const Outcome missing = bench.headlab({"run", "deep/tiny.yaml", "--dry-run"});
+  CHECK(missing.code == 3);
+  CHECK_THAT(missing.err, Contains("deep/text.txt"));
+  const Outcome found = bench.headlab({"run", "deep/tiny.yaml", "data.path=text.txt"});
+  CHECK(found.code == 0);
+  CHECK(fs::exists(bench / "runs/tiny"));
+}
+
+TEST_CASE("the config that a run keeps reads back to the same values and run") {
+  const Bench bench;
+  const std::string text = (bench / "text.txt").string();
+  const fs::path run = bench.train({"data.path=" + text, "train.lr=3e-4", "train.eps=1e-9"});
+  const std::string kept = (run / "config.yaml").string();
+  const Outcome read_back = headlab({"config", kept});
+  CHECK(read_back.code == 0);
+  CHECK(read_back.out == read_bytes(kept));
+  const Outcome again = bench.headlab({"run", kept});
+  CHECK(again.code == 0);
+  CHECK_THAT(again.err, Contains("finished"));
+  CHECK(names_in(bench / "runs/tiny").size() == 1);
+  CHECK(bench.headlab({"run", kept, "--out", "fresh", "--dry-run"}).code == 0);
+}
+
+TEST_CASE("a dry run checks everything and writes nothing") {
+  const Bench bench;
+  const auto files = snapshot(bench.path());
+  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "--dry-run"});
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, Contains(" parameters"));
+  CHECK((snapshot(bench.path()) == files));
+}
+
+TEST_CASE("a checkpoint of the run can be named to go on from and none of another run") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  const std::string other = bench.train({"seed=8"}), trained = weights(run);
+  const auto resume = [&](const std::string& from, const std::string& out = "runs") {
+    return bench.headlab({"run", "tiny.yaml", "--out", out, "--resume", from});
+  };
+  const Outcome goes_on = resume((run / "ckpt/step-00000004").string());
+  CHECK(goes_on.code == 0);
+  CHECK_THAT(goes_on.err, Contains("goes on from step 4"));
+  CHECK((weights(run) == trained));
+  CHECK(timeless_metrics(run).size() == 6);
+
+  const auto files = snapshot(bench.path());
+  for (const std::string out : {"runs", "elsewhere"}) {
+    INFO(out);
+    check_refusal(resume(other, out), 2, {"--resume " + other, "no checkpoint of this experiment"});
+    check_refusal(resume("no_such_run", out), 4, {"no_such_run", "not a run"});
+  }
+  CHECK((snapshot(bench.path()) == files));
+}
+
+TEST_CASE("training that diverges exits 5 and says so everywhere") {
+  const Bench bench;
+  for (const std::string statistics : {"log.stats_every=0", "log.stats_every=1"}) {
+    INFO(statistics);
+    const Outcome outcome = bench.headlab({"run", "tiny.yaml", "--json", "train.lr=1e30",
+                                           "train.clip=0", statistics, "--out", statistics});
+    CHECK(outcome.code == 5);
+    if (outcome.code != 5) continue;
+    const Json result = Json::parse(outcome.out);
+    CHECK(result.at("status") == "diverged");
+    CHECK_THAT(result.at("reason").get<std::string>(), Contains("not finite at step"));
+    CHECK(result.at("train/loss") == "NaN");
+    const fs::path run = result.at("run").get<std::string>();
+    CHECK(json_of(run / "status.json").at("status") == "diverged");
+    CHECK(timeless_metrics(run).back().at("train/loss") == "NaN");
+  }
+}
+
+TEST_CASE("a run whose time is over exits 75 and goes on the next time") {
+  const Bench bench;
+  const Arguments arguments{"run", "tiny.yaml", "train.max_time=1e-9", "--json"};
+  const Outcome outcome = bench.headlab(arguments);
+  CHECK(outcome.code == 75);
+  const Json first = Json::parse(outcome.out);
+  CHECK(first.at("status") == "stopped");
+  CHECK(first.at("step") == 1);
+  const Json second = Json::parse(bench.headlab(arguments).out);
+  CHECK(second.at("run") == first.at("run"));
+  CHECK(second.at("step").get<int>() > 1);
+}
+
+TEST_CASE("a run does not go on with a text that has changed") {
+  const Bench bench;
+  const Arguments arguments{"run", "tiny.yaml", "train.max_time=1e-9"};
+  CHECK(bench.headlab(arguments).code == 75);
+  std::string text = read_bytes(bench / "text.txt");
+  std::swap(text[10], text[11]);
+  write_bytes(bench / "text.txt", text);
+  const Outcome outcome = bench.headlab(arguments);
+  CHECK(outcome.code == 4);
+  CHECK_THAT(outcome.err, Contains("text.txt"));
+}
+
+// Long enough to be stopped in the middle; everything that a resumed run must take up again.
+const Arguments kLong{"run",
+                      "tiny.yaml",
+                      "train.steps=2500",
+                      "train.checkpoint.every=100",
+                      "train.eval_every=250",
+                      "log.every=50",
+                      "log.stats_every=250",
+                      "log.attention.every=500",
+                      "model.dropout=0.1"};
+
+Arguments long_run(const std::string& out) {
+  Arguments arguments = kLong;
+  arguments.insert(arguments.end(), {"--out", out});
+  return arguments;
+}
+
+// The step that the live line shows, 0 before there is one.
+int64_t shown_step(const std::string& err) {
+  const size_t at = err.rfind("step ");
+  if (at == std::string::npos || err.find('/', at) == std::string::npos) return 0;
+  return std::atoll(err.c_str() + at + 5);
+}
+
+// A long run that has passed its first checkpoint.
+std::unique_ptr<Process> started(const Bench& bench, const std::string& out) {
+  auto process = std::make_unique<Process>(Invocation{
+      long_run(out), bench.path(), {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, /*terminal=*/true});
+  process->wait_for([](const std::string& err) { return shown_step(err) > 100; });
+  return process;
+}
+
+// Group of the log -> its number of records.
+std::map<std::string, int64_t> log_records(const fs::path& run) {
+  const Json log = Json::parse(headlab({"inspect", run.string(), "--json"}).out);
+  CHECK(log.at("status") == "finished");
+  std::map<std::string, int64_t> records;
+  for (const Json& group : log.at("groups"))
+    if (group.contains("records")) records[group.at("path")] = group.at("records");
+  records.erase("/resumes");
+  return records;
+}
+
+struct Stop {
+  int signal, code;
+  std::string status;
+};
+
+TEST_CASE("a run that a signal stops goes on to the weights it would have had") {
+  const Bench bench;
+  REQUIRE(bench.headlab(long_run("whole")).code == 0);
+  const fs::path whole = only_entry(bench / "whole/tiny");
+  for (const Stop& stop : {Stop{SIGINT, 130, "stopped"}, Stop{SIGTERM, 143, "stopped"},
+                           Stop{SIGUSR1, 75, "stopped"}, Stop{SIGKILL, -SIGKILL, "running"}}) {
+    const std::string out = "signal" + std::to_string(stop.signal);
+    INFO(out);
+    const auto process = started(bench, out);
+    process->signal(stop.signal);
+    CHECK(process->end().code == stop.code);
+    const fs::path run = only_entry(bench / out / "tiny");
+    const Json status = json_of(run / "status.json");
+    CHECK(status.at("status") == stop.status);
+    CHECK(status.at("step").get<int64_t>() >= 100);
+    CHECK(status.at("step").get<int64_t>() < 2500);
+    CHECK(fs::exists(run / "ckpt/last/state.json"));
+
+    const Outcome rest = bench.headlab(long_run(out));
+    CHECK(rest.code == 0);
+    CHECK_THAT(rest.err, Contains("goes on from step "));
+    CHECK((weights(run) == weights(whole)));
+    CHECK(timeless_metrics(run) == timeless_metrics(whole));
+    CHECK(log_records(run) == log_records(whole));
+    CHECK(json_of(run / "manifest.json").at("previous").size() == 1);
+  }
+}
+
+TEST_CASE("a run that another process writes is refused and told by whom") {
+  const Bench bench;
+  const auto process = started(bench, "out");
+  check_refusal(bench.headlab(long_run("out")), 4, {"is being written by process "});
+  process->signal(SIGTERM);
+  CHECK(process->end().code == 143);
+}
+
+TEST_CASE("the log of a run that was killed can be read and repaired and then goes on") {
+  const Bench bench;
+  const auto process = started(bench, "out");
+  process->signal(SIGKILL);
+  process->end();
+  const std::string run = only_entry(bench / "out/tiny").string();
+  const auto inspect = [&] { return Json::parse(headlab({"inspect", run, "--json"}).out); };
+  const Json killed = inspect();
+  CHECK(killed.at("status") == "running");
+  CHECK(killed.at("needs_repair") == true);
+  const Outcome repair = headlab({"repair", run});
+  CHECK(repair.code == 0);
+  CHECK_THAT(repair.out, Contains("log.h5: repaired"));
+  const Json repaired = inspect();
+  CHECK(repaired.at("status") == "stopped");
+  CHECK(repaired.at("needs_repair") == false);
+  CHECK(repaired.at("groups")[0].at("records") >= killed.at("groups")[0].at("records"));
+  CHECK(bench.headlab(long_run("out")).code == 0);
+  CHECK(inspect().at("status") == "finished");
+}
+
+TEST_CASE("every config in configs runs") {
+  std::vector<std::string> configs;
+  for (const auto& entry : fs::directory_iterator(kProject / "configs"))
+    if (entry.path().extension() == ".yaml") configs.push_back(entry.path().string());
+  REQUIRE_FALSE(configs.empty());
+  const std::string config = GENERATE_REF(from_range(configs));
+  INFO(config);
+  const Scratch scratch;
+  const Outcome outcome = headlab({"run", config, "--out", (scratch / "runs").string(), "--json",
+                                   "train.steps=2", "train.eval_batches=1"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const Json result = Json::parse(outcome.out);
+  CHECK(result.at("status") == "finished");
+  CHECK(result.at("step") == 2);
+  CHECK(result.at("val/loss").is_number());
+}
+
+}  // namespace
+}  // namespace headlab::testing

@@ -1,0 +1,130 @@
+"""README.md says what the program says, shows the example that is compiled, links what is there.
+
+Run by pytest with scripts/requirements.txt installed; HEADLAB_BUILD_DIR names the build directory.
+Run as a program it writes the blocks between README's markers anew.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+
+
+def program():
+    given = os.environ.get("HEADLAB_BUILD_DIR")
+    folders = [pathlib.Path(given)] if given else sorted((ROOT / "build").glob("*"))
+    found = [f / "headlab" for f in folders if (f / "headlab").is_file()]
+    if not found:
+        pytest.skip("headlab is not built (HEADLAB_BUILD_DIR names the build directory)")
+    return str(max(found, key=lambda f: f.stat().st_mtime))
+
+
+def headlab(*arguments):
+    done = subprocess.run([program(), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def table_of_commands():
+    listed = headlab("--help").split("Subcommands:\n")[1]
+    rows = re.findall(r"^  (\S+) +(.*(?:\n {6,}.*)*)", listed, re.M)
+    lines = [f"| `{name}` | {' '.join(what.split())} |\n" for name, what in rows]
+    return "| command | what |\n|---|---|\n" + "".join(lines)
+
+
+BLOCKS = {
+    "kinds": lambda: headlab("describe", "--table"),
+    "commands": table_of_commands,
+    "example": lambda: "```cpp\n" + (ROOT / "tests/example_head.cpp").read_text() + "```\n",
+}
+
+
+def marked(name):
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.S)
+
+
+def block(name):
+    (text,) = marked(name).findall(README.read_text(encoding="utf-8"))
+    return text
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_block_is_what_it_is_made_from(name):
+    remedy = "write the blocks anew: .deps/venv/bin/python tests/test_readme.py"
+    assert block(name).strip() == BLOCKS[name]().strip(), remedy
+
+
+def test_the_table_of_exit_codes_names_each_code_of_the_program():
+    source = (ROOT / "experiments/commands/command.h").read_text()
+    codes = {int(code) for code in re.findall(r"^  k\w+ = (\d+),", source, re.M)}
+    table = README.read_text(encoding="utf-8").split("| exit code |")[1].split("\n\n")[0]
+    assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)}
+    assert codes
+
+
+def test_links_lead_to_files_of_the_tree():
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)\)", README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A tiny training by README's first config."""
+    small = (
+        "train.steps=4 train.batch=2 model.layers=2 model.heads=2 model.d_model=8 data.context=16 "
+        "train.checkpoint.every=4 log.every=2 log.stats_every=2 log.attention.every=4"
+    )
+    folder = tmp_path_factory.mktemp("runs")
+    headlab("run", str(ROOT / "configs/char_mha.yaml"), *small.split(), "--out", str(folder))
+    return next(folder.glob("char_mha/*"))
+
+
+def plot(*arguments):
+    script = [sys.executable, str(ROOT / "scripts/plot_run.py")]
+    return subprocess.run([*script, *arguments], capture_output=True, text=True)
+
+
+def test_plot_run_tabulates_every_head_of_the_log(run):
+    xr = pytest.importorskip("xarray")
+    pytest.importorskip("h5netcdf")
+    done = plot(str(run))
+    assert done.returncode == 0, done.stderr
+    first, *rows = [line for line in done.stdout.splitlines() if not line.startswith("| layer")]
+    with xr.open_dataset(run / "log.h5", group="eval", engine="h5netcdf") as evaluations:
+        loss = float(evaluations.val_loss[-1])
+    assert first.startswith("step 4: ")
+    assert first.endswith(f"validation loss {loss:.3f} nat")
+    with xr.open_dataset(run / "log.h5", group="heads/self", engine="h5netcdf") as heads:
+        for layer in range(2):
+            for head in range(2):
+                entropy = float(heads.entropy.sel(step=4, layer=layer, head=head))
+                start = f"| {layer} | {head} | {entropy:.2f} |"
+                assert any(row.startswith(start) for row in rows), start
+
+
+def test_plot_run_draws_a_picture(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "run.png"
+    done = plot(str(run), "-o", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG") and picture.stat().st_size > 20_000
+
+
+def test_plot_run_names_what_it_cannot_read(run, tmp_path):
+    pytest.importorskip("h5netcdf")
+    assert "log.h5" in plot(str(tmp_path)).stderr
+    assert "no records in /heads/cross" in plot(str(run), "--site", "cross").stderr
+
+
+if __name__ == "__main__":
+    text = README.read_text(encoding="utf-8")
+    for name, make in BLOCKS.items():
+        made = make().strip() + "\n"
+        text = marked(name).sub(lambda _: made, text)
+    README.write_text(text, encoding="utf-8")
