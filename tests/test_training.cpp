@@ -119,9 +119,9 @@ TEST_CASE("another seed is another run", "[training]") {
 
 TEST_CASE("a run that diverges stops, and its last good checkpoint stays", "[training]") {
   Folder folder;
-  const auto outcome = run_in(
-      folder.path / "run",
-      experiment_of(small("mha", ", lr: 1.0e+38, clip: 0, checkpoint: {every: 1}")));
+  const auto outcome =
+      run_in(folder.path / "run",
+             experiment_of(small("mha", ", lr: 1.0e+38, clip: 0, checkpoint: {every: 1}")));
   REQUIRE(outcome.exit_code == kDiverged);
   REQUIRE(outcome.status.state == RunState::kDiverged);
   const auto rows = read_metrics(folder.path / "run/metrics.jsonl");
