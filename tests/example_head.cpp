@@ -55,7 +55,7 @@ class Temperature : public AttentionHeads {
     return {.y = o_(merge_heads(heads, ctx))};            // [B,T,D]
   }
 
-  torch::nn::Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
+  Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
   Tensor log_tau_;  // [H]
 };
 
