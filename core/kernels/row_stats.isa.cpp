@@ -1,7 +1,9 @@
 // The streamed row statistics for one instruction set (statistics.md section 2; the equations are
 // those of the streaming softmax, with the whole row of scores in the first-level cache).
 // g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #include "core/kernels/row_stats.h"
 
