@@ -123,6 +123,25 @@ std::pair<double, double> commonest(const std::map<int32_t, int64_t>& offsets) {
   return {static_cast<double>(most) / static_cast<double>(rows), static_cast<double>(best)};
 }
 
+// The argmax offsets of head row h. Counted densely first: a search of the map for every row would
+// cost more than the statistics themselves.
+void add_offsets(std::map<int32_t, int64_t>& total, const RowSlots& slots, int64_t h) {
+  int32_t low = std::numeric_limits<int32_t>::max(), high = kNoRow;
+  auto each_row = [&](auto visit) {
+    for (int64_t b = 0; b < slots.B; ++b) {
+      const int32_t* rows = slots.offsets + (b * slots.H + h) * slots.blocks * kRowsPerSlot;
+      for (int64_t r = 0; r < slots.blocks * kRowsPerSlot; ++r)
+        if (rows[r] != kNoRow) visit(rows[r]);
+    }
+  };
+  each_row([&](int32_t offset) { low = std::min(low, offset), high = std::max(high, offset); });
+  if (high == kNoRow) return;
+  std::vector<int64_t> counts(high - low + 1);
+  each_row([&](int32_t offset) { ++counts[offset - low]; });
+  for (int32_t offset = low; offset <= high; ++offset)
+    if (counts[offset - low] > 0) total[offset] += counts[offset - low];
+}
+
 // Slots are joined in their order, so that neither threads nor devices change the order of a sum.
 void add_rows(HeadSums& total, const RowSlots& slots, const std::vector<int64_t>& head_ids,
               bool cross, double sink_threshold) {
@@ -140,15 +159,12 @@ void add_rows(HeadSums& total, const RowSlots& slots, const std::vector<int64_t>
         }
         first += sums[kFirstToken];
         rows += counts[kFirstToken];
-        if (cross) continue;
-        const int32_t* offsets = slots.offsets + slot * kRowsPerSlot;
-        for (int64_t r = 0; r < kRowsPerSlot; ++r)
-          if (offsets[r] != kNoRow) ++total.offsets[head][offsets[r]];
       }
       if (rows == 0) continue;
       total.examples[head] += 1;
       total.sink_examples[head] += first / rows > sink_threshold;
     }
+    if (!cross) add_offsets(total.offsets[head], slots, h);
   }
 }
 
