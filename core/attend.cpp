@@ -40,47 +40,36 @@ Tensor merge_heads(const Tensor& o, const HeadContext& ctx) {
   return gated.transpose(1, 2).reshape({o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]
 }
 
-Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, int64_t first, int64_t rows,
-                    const at::Device& device) {
+Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   Tensor allowed;
   auto meet = [&](const Tensor& more) { allowed = allowed.defined() ? allowed & more : more; };
-  const bool one_row_at_the_end = rows == 1 && first == T - 1 && mask.window == 0;
-  if ((mask.causal && !one_row_at_the_end) || mask.window > 0) {
-    auto i = at::arange(S - T + first, S - T + first + rows, options).unsqueeze(1);  // [rows,1]
-    auto behind = i - at::arange(S, options);                                        // [rows,S]
+  // A lone query stands at the last key: it has no later ones.
+  if ((mask.causal && T > 1) || mask.window > 0) {
+    auto i = at::arange(S - T, S, options).unsqueeze(1);  // [T,1]
+    auto behind = i - at::arange(S, options);             // [T,S]
     if (mask.causal) meet(behind >= 0);
     if (mask.window > 0) meet((mask.causal ? behind : behind.abs()) < mask.window);
   }
   if (mask.key_length.defined())
     meet(at::arange(S, options) < mask.key_length.to(device).view({-1, 1, 1, 1}));  // [B,1,1,S]
-  if (mask.allowed.defined()) {
-    const auto& m = mask.allowed;
-    meet(m.dim() >= 2 && m.size(-2) == T ? m.narrow(-2, first, rows) : m);
-  }
+  if (mask.allowed.defined()) meet(mask.allowed);
   return allowed;
 }
 
-Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale, int64_t first,
-              int64_t rows) {
-  const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
-  if (rows < 0) rows = T;
+Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale) {
+  const int64_t T = q.size(2), S = k.size(2);
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  auto queries = q.narrow(2, first, rows), keys = repeat_kv(k, ctx, H);
+  auto queries = q, keys = repeat_kv(k, ctx, q.size(1));
   if (half) queries = queries.to(at::kFloat), keys = keys.to(at::kFloat);
-  auto z = at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,rows,S]
+  auto z = at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,T,S]
   if (ctx.position_bias) {
     // Row i of the bias is a window of S distances: i's keys lie at j - i = -i .. S-1-i.
-    const int64_t last_place = S - T + first + rows - 1;
-    auto table = ctx.position_bias->by_distance(-last_place, S - 1 - (S - T + first));
+    auto table = ctx.position_bias->by_distance(1 - S, T - 1);
     if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
-    z = z + table.unfold(1, S, 1).flip(1).to(z.scalar_type());  // [H,rows,S]
+    z = z + table.unfold(1, S, 1).flip(1).to(z.scalar_type());  // [H,T,S]
   }
-  if (ctx.bias.defined()) {
-    const auto& b = ctx.bias;
-    z = z + (b.dim() >= 2 && b.size(-2) == T ? b.narrow(-2, first, rows) : b).to(z.scalar_type());
-  }
-  return z;
+  return ctx.bias.defined() ? z + ctx.bias.to(z.scalar_type()) : z;
 }
 
 Tensor masked_softmax(const Tensor& z, const Tensor& allowed) {
@@ -107,7 +96,7 @@ Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext
   const bool plain = m.window == 0 && !m.key_length.defined() && !m.allowed.defined();
   if (plain && !ctx.bias.defined() && (!m.causal || T == S))
     return at::scaled_dot_product_attention(q, keys, values, {}, 0, m.causal && T > 1, scale);
-  auto allowed = allowed_keys(m, T, S, 0, T, q.device());
+  auto allowed = allowed_keys(m, T, S, q.device());
   Tensor seen;  // rows that may attend to something
   if (allowed.defined() && (m.key_length.defined() || m.allowed.defined())) {
     seen = allowed.any(-1, true);
@@ -145,7 +134,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadConte
   if (fused && ctx.backend != Backend::kEager) {
     out = sdpa(q, k, v, ctx, scale);
   } else {
-    auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), 0, q.size(2), q.device());
+    auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
     out = weighted_values(masked_softmax(scores(q, k, ctx, scale), allowed), v, ctx);
   }
   if (ctx.probe) ctx.probe->softmax(q, k, v, out, ctx, scale);

@@ -24,11 +24,9 @@ struct AttentionMask {
   Tensor allowed;                   // bool, broadcasts to [B,H,T,S]; true = may attend
 };
 
-// -> bool, broadcasts to [B,H,rows,S], of the queries first .. first + rows - 1 among T;
-// undefined where every key is allowed. Queries beyond their length still attend; they do not
-// count.
-Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, int64_t first, int64_t rows,
-                    const at::Device& device);
+// -> bool, broadcasts to [B,H,T,S]; undefined where every key is allowed. Queries beyond their
+// length still attend; they do not count.
+Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device);
 
 Tensor split_heads(const Tensor& x, int64_t heads);  // [B,T,H*d] -> [B,H,T,d]
 
@@ -46,10 +44,9 @@ Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx,
 // Applies ctx.gates and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the output projection.
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
 
-// scale q k^T + ctx.position_bias + ctx.bias, of queries first .. first + rows - 1 (rows < 0: all).
-// q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,rows,S], float32 for half types.
-Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale,
-              int64_t first = 0, int64_t rows = -1);
+// scale q k^T + ctx.position_bias + ctx.bias. q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,T,S], float32 for
+// half types.
+Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
 
 // Softmax over the allowed keys (undefined: all): 0 at the others and in rows without any, where no
 // gradient passes either. z [B,H,T,S] -> [B,H,T,S].

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/probe.h"
+#include "core/registry.h"
 
 namespace headlab {
 
@@ -117,7 +118,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
     ctx.gates = ctx.gates.defined() ? ctx.gates * alive : alive;
   }
   if (head_ids_.defined()) select_own_heads(ctx);
-  if (ctx.probe) ctx.probe->enter(shape_.layer, heads(), head_ids(), lives, ctx);
+  if (ctx.probe) ctx.probe->enter(shape_.layer, heads(), head_ids(), lives);
   auto out = compute(x, ctx);
   if (ctx.cache) ctx.cache->advance(T);
   if (head_ids_.defined() && out.gates.defined()) {
@@ -212,41 +213,17 @@ AttentionHeads::Kept AttentionHeads::kept_heads() const {
 
 namespace {
 
-std::map<std::string, HeadKind>& kinds() {
-  static std::map<std::string, HeadKind> registered;
-  return registered;
+Registry<HeadKind>& registry() {
+  static Registry<HeadKind> kinds("kind of heads");
+  return kinds;
 }
-
-class HeadRegistry : public KindRegistry {
- public:
-  std::vector<std::string> names() const override { return head_names(); }
-  std::shared_ptr<Block> options(const std::string& kind) const override {
-    return head_kind(kind).options();
-  }
-};
 
 }  // namespace
 
-void register_heads(HeadKind kind) { kinds()[kind.name] = std::move(kind); }
-
-std::vector<std::string> head_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, kind] : kinds()) names.push_back(name);
-  return names;
-}
-
-const HeadKind& head_kind(const std::string& name) {
-  auto found = kinds().find(name);
-  if (found == kinds().end())
-    throw ConfigError("no kind of heads is called '" + name + "'" +
-                      did_you_mean(name, head_names()));
-  return found->second;
-}
-
-const KindRegistry& head_registry() {
-  static const HeadRegistry registry;
-  return registry;
-}
+void register_heads(HeadKind kind) { registry().add(std::move(kind)); }
+std::vector<std::string> head_names() { return registry().names(); }
+const HeadKind& head_kind(const std::string& name) { return registry().at(name); }
+const KindRegistry& head_registry() { return registry(); }
 
 std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape) {
   Problems problems;

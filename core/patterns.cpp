@@ -22,7 +22,7 @@ Rows prepare(const Tensor& a, const PatternFacts& facts) {
   mask.allowed = facts.allowed;
   mask.key_length = facts.key_length;
   mask.causal = facts.causal;
-  auto allowed = allowed_keys(mask, T, S, 0, T, a.device());
+  auto allowed = allowed_keys(mask, T, S, a.device());
   rows.allowed = (allowed.defined() ? allowed : at::ones({1}, at::kBool)).expand(a.sizes());
   rows.a = a.to(at::kDouble).masked_fill(rows.allowed.logical_not(), 0);
   rows.keys = rows.allowed.sum(-1).to(at::kDouble);

@@ -97,7 +97,7 @@ void HeadProbe::reset() {
 }
 
 void HeadProbe::enter(int64_t layer, int64_t heads, std::vector<int64_t> head_ids,
-                      const std::vector<bool>& alive, const HeadContext&) {
+                      const std::vector<bool>& alive) {
   layer_ = layer;
   head_ids_ = std::move(head_ids);
   output_weight_ = Tensor();
@@ -206,7 +206,7 @@ void HeadProbe::softmax(const Tensor& q, const Tensor& k, const Tensor& v, const
   if (statistics && q.numel() > 0) stream(q, k, v, out, ctx, scale);
   if (maps) {
     const int64_t T = q.size(2), S = k.size(2);
-    auto allowed = allowed_keys(ctx.mask, T, S, 0, T, q.device());
+    auto allowed = allowed_keys(ctx.mask, T, S, q.device());
     auto map = masked_softmax(scores(q, k, ctx, scale), allowed);
     maps_[layer_] = map;  // [B,H,T,S]
   }

@@ -65,7 +65,7 @@ class HeadProbe {
 
   // Called by layers. enter() by AttentionHeads::forward, the others by attend() and by kinds.
   void enter(int64_t layer, int64_t heads, std::vector<int64_t> head_ids,
-             const std::vector<bool>& alive, const HeadContext& ctx);
+             const std::vector<bool>& alive);
   void output_weight(const Tensor& weight);  // [D, H*e], before the layer reports its softmax
   // A plain masked softmax: streams q [B,H,T,d], k, v [B,Hkv,S,.], out [B,H,T,e].
   void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,

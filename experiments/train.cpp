@@ -131,7 +131,6 @@ class Trainer {
   } last_row_;
   Metrics row_;            // of this step, not yet written
   Metrics final_;          // the newest values, for status.json
-  bool saved_ = false;     // the state as it is now
   bool improved_ = false;  // by the evaluation of this step
 };
 
@@ -172,7 +171,6 @@ bool Trainer::update() {
   const auto result =
       updater_.step(state_.step, batches, statistics ? &log_.fresh_probe() : nullptr);
   ++state_.step;
-  saved_ = false;
   int64_t tokens = 0;
   for (const auto& batch : batches) tokens += batch.ids.numel();
   state_.tokens += tokens;
@@ -245,7 +243,6 @@ void Trainer::save(bool best) {
       {state_.step, module_tensors(*model_), updater_.optimizer().state(), state.json()}, best,
       retention_);
   run_.running(state_.step, final_);
-  saved_ = true;
 }
 
 TrainOutcome Trainer::finish(RunState state, int exit_code, const std::string& reason) {

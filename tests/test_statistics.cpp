@@ -37,7 +37,7 @@ struct Inputs {
     std::vector<int64_t> ids(q.size(1));
     for (size_t h = 0; h < ids.size(); ++h) ids[h] = h;
     probe.reset();
-    probe.enter(0, q.size(1), ids, std::vector<bool>(ids.size(), true), ctx);
+    probe.enter(0, q.size(1), ids, std::vector<bool>(ids.size(), true));
     probe.output_weight(weight);
     ctx.probe = &probe;
     attend(q, k, v, ctx, scale);
@@ -48,12 +48,12 @@ struct Inputs {
   }
   Tensor map() const {
     const int64_t T = q.size(2), S = k.size(2);
-    return masked_softmax(scores(q, k, ctx, scale), allowed_keys(ctx.mask, T, S, 0, T, at::kCPU));
+    return masked_softmax(scores(q, k, ctx, scale), allowed_keys(ctx.mask, T, S, at::kCPU));
   }
   std::map<std::string, std::vector<double>> materialised() const {
     const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
     PatternFacts facts;
-    facts.allowed = allowed_keys(ctx.mask, T, S, 0, T, at::kCPU);
+    facts.allowed = allowed_keys(ctx.mask, T, S, at::kCPU);
     facts.query_length = ctx.mask.query_length;
     facts.key_length = ctx.mask.key_length;
     facts.causal = ctx.mask.causal;
@@ -193,10 +193,10 @@ TEST_CASE("statistics pool over batches, padding and order", "[statistics]") {
   const auto whole = in.streamed();
   auto halves = in;
   halves.probe.reset();
-  halves.probe.enter(0, 2, {0, 1}, {true, true}, in.ctx);
+  halves.probe.enter(0, 2, {0, 1}, {true, true});
   halves.ctx.probe = &halves.probe;
   for (int64_t first : {2, 0}) {
-    halves.probe.enter(0, 2, {0, 1}, {true, true}, in.ctx);
+    halves.probe.enter(0, 2, {0, 1}, {true, true});
     halves.probe.output_weight(in.weight);
     halves.probe.tokens = in.probe.tokens.narrow(0, first, 2);
     attend(in.q.narrow(0, first, 2), in.k.narrow(0, first, 2), in.v.narrow(0, first, 2), halves.ctx,

@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/random.h"
+#include "core/registry.h"
 
 namespace headlab {
 
@@ -14,18 +15,10 @@ namespace {
 const std::map<std::string, Split> kSplits{
     {"train", Split::kTrain}, {"val", Split::kValidation}, {"test", Split::kTest}};
 
-std::map<std::string, DataKind>& kinds() {
-  static std::map<std::string, DataKind> registered;
-  return registered;
+Registry<DataKind>& registry() {
+  static Registry<DataKind> kinds("kind of data");
+  return kinds;
 }
-
-class DataRegistry : public KindRegistry {
- public:
-  std::vector<std::string> names() const override { return data_names(); }
-  std::shared_ptr<Block> options(const std::string& kind) const override {
-    return data_kind(kind).options();
-  }
-};
 
 }  // namespace
 
@@ -74,26 +67,10 @@ uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
       kExamples, static_cast<uint64_t>(n));
 }
 
-void register_data(DataKind kind) { kinds()[kind.name] = std::move(kind); }
-
-std::vector<std::string> data_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, kind] : kinds()) names.push_back(name);
-  return names;
-}
-
-const DataKind& data_kind(const std::string& name) {
-  auto found = kinds().find(name);
-  if (found == kinds().end())
-    throw ConfigError("no kind of data is called '" + name + "'" +
-                      did_you_mean(name, data_names()));
-  return found->second;
-}
-
-const KindRegistry& data_registry() {
-  static const DataRegistry registry;
-  return registry;
-}
+void register_data(DataKind kind) { registry().add(std::move(kind)); }
+std::vector<std::string> data_names() { return registry().names(); }
+const DataKind& data_kind(const std::string& name) { return registry().at(name); }
+const KindRegistry& data_registry() { return registry(); }
 
 std::shared_ptr<DataSource> open_data(const KindBlock& block) {
   Problems problems;

@@ -5,43 +5,22 @@
 
 #include <algorithm>
 
+#include "core/registry.h"
+
 namespace headlab {
 namespace {
 
-std::map<std::string, ModelKind>& kinds() {
-  static std::map<std::string, ModelKind> registered;
-  return registered;
+Registry<ModelKind>& registry() {
+  static Registry<ModelKind> kinds("model");
+  return kinds;
 }
-
-class ModelRegistry : public KindRegistry {
- public:
-  std::vector<std::string> names() const override { return model_names(); }
-  std::shared_ptr<Block> options(const std::string& kind) const override {
-    return model_kind(kind).options();
-  }
-};
 
 }  // namespace
 
-void register_model(ModelKind kind) { kinds()[kind.name] = std::move(kind); }
-
-std::vector<std::string> model_names() {
-  std::vector<std::string> names;
-  for (const auto& [name, kind] : kinds()) names.push_back(name);
-  return names;
-}
-
-const ModelKind& model_kind(const std::string& name) {
-  auto found = kinds().find(name);
-  if (found == kinds().end())
-    throw ConfigError("no model is called '" + name + "'" + did_you_mean(name, model_names()));
-  return found->second;
-}
-
-const KindRegistry& model_registry() {
-  static const ModelRegistry registry;
-  return registry;
-}
+void register_model(ModelKind kind) { registry().add(std::move(kind)); }
+std::vector<std::string> model_names() { return registry().names(); }
+const ModelKind& model_kind(const std::string& name) { return registry().at(name); }
+const KindRegistry& model_registry() { return registry(); }
 
 std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses) {
   std::vector<AuxLoss> combined;
