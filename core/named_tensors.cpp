@@ -55,6 +55,11 @@ at::Tensor copy_of(const TensorEntry& entry) {
 
 }  // namespace
 
+at::Tensor take(NamedTensors& tensors, const std::string& name) {
+  auto node = tensors.extract(name);
+  return node ? node.mapped() : at::Tensor();
+}
+
 NamedTensors read_tensors(const std::filesystem::path& path,
                           std::map<std::string, std::string>* metadata) {
   const SafetensorsFile file(path);

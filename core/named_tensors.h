@@ -11,6 +11,9 @@ namespace headlab {
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 
+// Takes a tensor out; undefined where there is none of that name.
+at::Tensor take(NamedTensors& tensors, const std::string& name);
+
 // Every tensor of a safetensors file, copied to the CPU, and its metadata where asked for.
 // Throws DataError when the file is missing or wrong.
 NamedTensors read_tensors(const std::filesystem::path& path,

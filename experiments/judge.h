@@ -32,6 +32,9 @@ Verdict judge(const std::string& name, const at::Tensor& got, const at::Tensor& 
 // One verdict for each name of `want`; what only `got` holds is not judged.
 std::vector<Verdict> judge(const NamedTensors& got, const NamedTensors& want, Tolerance tolerance);
 
+// Takes what a file expects, out.* and grad.*, from its tensors.
+NamedTensors take_expected(NamedTensors& tensors);
+
 bool all_pass(const std::vector<Verdict>& verdicts);
 
 // `out.y  [2,5,32]  error 1.19e-07  bound 3.2e-06  pass`, for the terminal.

@@ -52,11 +52,6 @@ struct CaseConfig : Block {
   }
 };
 
-Tensor take(NamedTensors& tensors, const std::string& name) {
-  auto node = tensors.extract(name);
-  return node ? node.mapped() : Tensor();
-}
-
 double number(const std::map<std::string, std::string>& metadata, const std::string& key) {
   auto found = metadata.find(key);
   return found == metadata.end() ? 0 : std::stod(found->second);
@@ -77,12 +72,7 @@ LayerCase::LayerCase(const std::filesystem::path& path, const at::Device& device
   if (!x_.defined()) throw DataError(name_ + ": in.x is missing");
   if (x_.dim() != 3 || !x_.is_floating_point())
     throw DataError(name_ + ": in.x must be floating point [B,T,D]");
-  for (auto node = tensors.begin(); node != tensors.end();) {
-    const bool is_expected = node->first.starts_with("out.") || node->first.starts_with("grad.");
-    auto next = std::next(node);
-    if (is_expected) expected_.insert(tensors.extract(node));
-    node = next;
-  }
+  expected_ = take_expected(tensors);
   take_inputs(tensors);
   build(path, metadata["config"]);
   heads_->train(metadata["mode"] == "train");

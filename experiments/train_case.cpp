@@ -61,10 +61,10 @@ struct NanoTrain : Block {
   }
 };
 
-Tensor take(NamedTensors& tensors, const std::string& name, const std::string& file) {
-  auto node = tensors.extract(name);
-  if (!node) throw DataError(fmt::format("{}: {} is missing", file, name));
-  return node.mapped();
+Tensor take_needed(NamedTensors& tensors, const std::string& name, const std::string& file) {
+  const auto tensor = take(tensors, name);
+  if (!tensor.defined()) throw DataError(fmt::format("{}: {} is missing", file, name));
+  return tensor;
 }
 
 }  // namespace
@@ -78,14 +78,9 @@ TrainCase::TrainCase(const std::filesystem::path& path, const at::Device& device
     throw DataError(name_ + ": not a training file: its metadata has no headlab_train = 1");
   for (const char* key : {"config", "train", "rtol", "atol"})
     if (!metadata.count(key)) throw DataError(name_ + ": the metadata has no " + key);
-  for (auto node = tensors.begin(); node != tensors.end();) {
-    const auto next = std::next(node);
-    if (node->first.starts_with("out.") || node->first.starts_with("grad."))
-      expected_.insert(tensors.extract(node));
-    node = next;
-  }
-  ids_ = take(tensors, "in.ids", name_);
-  targets_ = take(tensors, "in.targets", name_);
+  expected_ = take_expected(tensors);
+  ids_ = take_needed(tensors, "in.ids", name_);
+  targets_ = take_needed(tensors, "in.targets", name_);
   if (ids_.dim() != 4 || ids_.sizes() != targets_.sizes())
     throw DataError(name_ + ": in.ids and in.targets must be [step, micro-batch, B, T]");
 
@@ -125,7 +120,7 @@ void TrainCase::build(const std::map<std::string, std::string>& metadata) {
 void TrainCase::take_weights(NamedTensors& tensors) {
   at::NoGradGuard no_grad;
   for (auto& item : model_->named_parameters()) {
-    const auto weight = take(tensors, "w." + item.key(), name_);
+    const auto weight = take_needed(tensors, "w." + item.key(), name_);
     if (weight.sizes() != item.value().sizes())
       throw DataError(fmt::format("{}: w.{} is {}, the model wants {}", name_, item.key(),
                                   c10::str(weight.sizes()), c10::str(item.value().sizes())));
