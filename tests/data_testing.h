@@ -7,31 +7,22 @@
 #include <fstream>
 
 #include "experiments/data/source.h"
+#include "tests/scratch.h"
 
 namespace headlab::testing {
 
 namespace fs = std::filesystem;
 
-// A new folder, removed at the end.
-class Folder {
+// A folder of data files.
+class Folder : public Scratch {
  public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "headlab_data_XXXXXX").string();
-    path = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { fs::remove_all(path); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
   void write(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path / name, std::ios::binary) << bytes;
+    std::ofstream(path() / name, std::ios::binary) << bytes;
   }
   template <class Token>
   void write_tokens(const std::string& name, const std::vector<Token>& tokens) const {
     write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token)});
   }
-
-  fs::path path;
 };
 
 struct DataConfig : Block {

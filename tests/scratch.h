@@ -18,7 +18,7 @@ class Scratch {
   Scratch() {
     std::string name = (std::filesystem::temp_directory_path() / "headlab-test-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path_ = name;
+    path_ = std::filesystem::canonical(name);  // as messages will name it
   }
   ~Scratch() { std::filesystem::remove_all(path_); }
   Scratch(const Scratch&) = delete;

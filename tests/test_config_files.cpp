@@ -6,6 +6,7 @@
 
 #include "tests/catch.h"
 #include "tests/config_testing.h"
+#include "tests/scratch.h"
 
 namespace headlab {
 
@@ -16,23 +17,13 @@ namespace fs = std::filesystem;
 namespace {
 
 // A folder of files for one test.
-class Folder {
+class Folder : public Scratch {
  public:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "headlab_config_XXXXXX").string();
-    REQUIRE(mkdtemp(pattern.data()));
-    path_ = fs::canonical(pattern);
-  }
-  ~Folder() { fs::remove_all(path_); }
   fs::path write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return path_ / name;
+    fs::create_directories((path() / name).parent_path());
+    write_bytes(path() / name, text);
+    return path() / name;
   }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-
- private:
-  fs::path path_;
 };
 
 // What Folder's files say in messages, with the folder taken out.

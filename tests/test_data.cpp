@@ -37,7 +37,7 @@ std::string contents(const fs::path& path) {
 std::string sha256_uint16(const std::vector<int64_t>& ids) {
   Folder folder;
   folder.write_tokens("ids", std::vector<uint16_t>(ids.begin(), ids.end()));
-  const std::string command = "sha256sum < '" + (folder.path / "ids").string() + "'";
+  const std::string command = "sha256sum < '" + (folder.path() / "ids").string() + "'";
   std::FILE* pipe = ::popen(command.c_str(), "r");
   std::array<char, 65> digest{};
   REQUIRE(std::fgets(digest.data(), digest.size(), pipe) != nullptr);
@@ -55,7 +55,7 @@ std::shared_ptr<DataSource> counting_bytes(const Folder& folder, int64_t context
   for (int i = 0; i < 200; ++i) text += static_cast<char>(i);
   folder.write("count.bin", text);
   return open("kind: bytes, path: count.bin, train_share: 0.5, context: " + std::to_string(context),
-              folder.path);
+              folder.path());
 }
 
 // uint16 tokens 0 .. 99 in both splits.
@@ -118,9 +118,9 @@ TEST_CASE("sources say what they read, as absolute paths", "[data]") {
   CHECK(open("kind: recall")->files().empty());
   Folder folder;
   write_token_folder(folder, R"({"vocab_size": 100})");
-  CHECK(open("kind: tokens, path: ., context: 8", folder.path)->files() ==
-        std::vector<fs::path>{folder.path / "meta.json", folder.path / "train.bin",
-                              folder.path / "val.bin"});
+  CHECK(open("kind: tokens, path: ., context: 8", folder.path())->files() ==
+        std::vector<fs::path>{folder.path() / "meta.json", folder.path() / "train.bin",
+                              folder.path() / "val.bin"});
 }
 
 TEST_CASE("a batch is a function of its arguments, however an update is divided", "[data]") {
@@ -130,7 +130,7 @@ TEST_CASE("a batch is a function of its arguments, however an update is divided"
   const std::vector<std::string> all_options{
       "kind: char, " + text,
       "kind: bytes, " + text,
-      "kind: tokens, context: 8, path: " + folder.path.string(),
+      "kind: tokens, context: 8, path: " + folder.path().string(),
       "kind: induction",
       "kind: copy",
       "kind: recall",
@@ -198,12 +198,12 @@ TEST_CASE("text survives encoding and decoding", "[data]") {
   Folder folder;
   const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n" + std::string(40, 'z');
   folder.write("text", text);
-  const auto chars = open("kind: char, path: text, context: 4", folder.path);
+  const auto chars = open("kind: char, path: text, context: 4", folder.path());
   CHECK(chars->vocabulary() == 6);
   CHECK(chars->token_texts() ==
         std::vector<std::string>{"\n", "a", "z", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"});
   CHECK(chars->decode(chars->encode(text)) == text);
-  const auto bytes = open("kind: bytes, path: text, context: 4", folder.path);
+  const auto bytes = open("kind: bytes, path: text, context: 4", folder.path());
   const std::string any = "\xFF\x80 no UTF-8 " + std::string(1, '\0');
   CHECK(bytes->decode(bytes->encode(any)) == any);
   CHECK(bytes->encode("A\xFF") == std::vector<int64_t>{65, 255});
@@ -230,7 +230,7 @@ TEST_CASE("every code point survives UTF-8, and nothing else is read", "[data]")
 TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
   Folder folder;
   write_token_folder(folder, R"({"vocab_size": 100})");
-  const auto narrow = open("kind: tokens, path: ., context: 9", folder.path);
+  const auto narrow = open("kind: tokens, path: ., context: 9", folder.path());
   CHECK(narrow->vocabulary() == 100);
   CHECK_FALSE(narrow->has_text());
   CHECK(narrow->eval_batch(Split::kValidation, 0, 11).ids.flatten().equal(at::arange(99)));
@@ -239,7 +239,7 @@ TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
   folder.write_tokens("val.bin", std::vector<uint32_t>{0, 1, 70000, 1, 0});
   folder.write_tokens("test.bin", std::vector<uint32_t>{1, 1, 1, 0, 0});
   folder.write("meta.json", R"({"vocab_size": 70001, "dtype": "uint32", "tokenizer": "own"})");
-  const auto wide = open("kind: tokens, path: ., context: 4", folder.path);
+  const auto wide = open("kind: tokens, path: ., context: 4", folder.path());
   CHECK(row(wide->eval_batch(Split::kValidation, 0, 1).ids, 0) ==
         std::vector<int64_t>{0, 1, 70000, 1});
   CHECK(row(wide->eval_batch(Split::kTest, 0, 1).ids, 0) == std::vector<int64_t>{1, 1, 1, 0});
@@ -249,7 +249,7 @@ TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
   for (const char* name : {"val.bin", "test.bin"})
     folder.write_tokens(name, std::vector<uint16_t>{2, 1, 0, 0, 1});
   folder.write("meta.json", R"({"vocab_size": 3, "itos": ["Ro", "meo", "."]})");
-  const auto named = open("kind: tokens, path: ., context: 4", folder.path);
+  const auto named = open("kind: tokens, path: ., context: 4", folder.path());
   CHECK(named->decode({0, 1, 2}) == "Romeo.");
   CHECK(named->token_classes() == std::vector<uint8_t>{kWord, kWord, kPunctuation});
 }
@@ -289,28 +289,28 @@ TEST_CASE("wrong options of data are named with their place", "[data]") {
 
 TEST_CASE("wrong texts are named with what to do", "[data]") {
   Folder folder;
-  const std::string at = folder.path.string();
+  const std::string at = folder.path().string();
   folder.write("empty", "");
   folder.write("short", std::string(90, 'a'));
   folder.write("latin1", "caf\xE9 au lait");
   for (const std::string kind : {"kind: char", "kind: bytes"}) {
-    CHECK(data_error(kind + ", path: gone", folder.path) ==
+    CHECK(data_error(kind + ", path: gone", folder.path()) ==
           at + "/gone: cannot be opened: No such file or directory");
-    CHECK(data_error(kind + ", path: .", folder.path) == at + "/: is not a regular file");
-    CHECK(data_error(kind + ", path: empty", folder.path) ==
+    CHECK(data_error(kind + ", path: .", folder.path()) == at + "/: is not a regular file");
+    CHECK(data_error(kind + ", path: empty", folder.path()) ==
           at + "/empty: is empty; data.path must name a text");
-    CHECK(data_error(kind + ", path: short, context: 9", folder.path) ==
+    CHECK(data_error(kind + ", path: short, context: 9", folder.path()) ==
           at + "/short: 9 tokens for split val, but a window takes context + 1 = 10; use a smaller "
                "context or a longer text");
-    CHECK(data_error(kind + ", path: short, context: 81", folder.path) ==
+    CHECK(data_error(kind + ", path: short, context: 81", folder.path()) ==
           at + "/short: 81 tokens for split train, but a window takes context + 1 = 82; use a "
                "smaller context or a longer text");
-    CHECK(data_error(kind + ", path: short, context: 8", folder.path) == "no error");
+    CHECK(data_error(kind + ", path: short, context: 8", folder.path()) == "no error");
   }
-  CHECK(data_error("kind: char, path: latin1", folder.path) ==
+  CHECK(data_error("kind: char, path: latin1", folder.path()) ==
         at + "/latin1: byte 3 (0xE9) is not UTF-8; convert the text, or read it with kind bytes");
 
-  const auto data = open("kind: char, path: short, context: 8", folder.path);
+  const auto data = open("kind: char, path: short, context: 8", folder.path());
   const auto unknown = [&](const std::string& text) {
     return error_of<DataError>([&] { data->encode(text); });
   };
@@ -331,9 +331,9 @@ TEST_CASE("wrong texts are named with what to do", "[data]") {
 
 TEST_CASE("wrong token files are named with the place", "[data]") {
   Folder folder;
-  const std::string at = folder.path.string() + "/";
+  const std::string at = folder.path().string() + "/";
   const std::string options = "kind: tokens, path: ., context: 9";
-  CHECK(data_error(options, folder.path) ==
+  CHECK(data_error(options, folder.path()) ==
         at + "meta.json: cannot be opened: No such file or directory");
   const std::vector<std::pair<std::string, std::string>> metas{
       {"[1]", "is not a JSON object"},
@@ -349,11 +349,11 @@ TEST_CASE("wrong token files are named with the place", "[data]") {
       {R"({"vocab_size": 2, "itos": ["a"]})", "itos has 1 texts, vocab_size is 2"}};
   for (const auto& [meta, what] : metas) {
     write_token_folder(folder, meta);
-    CHECK(data_error(options, folder.path) == at + "meta.json: " + what);
+    CHECK(data_error(options, folder.path()) == at + "meta.json: " + what);
   }
 
   write_token_folder(folder, R"({"vocab_size": 97})");
-  const auto data = open(options, folder.path);
+  const auto data = open(options, folder.path());
   CHECK(error_of<DataError>([&] { data->eval_batch(Split::kValidation, 0, 11); }) ==
         at + "val.bin: byte 194: token 97 does not fit vocab_size 97; correct vocab_size or dtype "
              "in meta.json");
@@ -364,14 +364,14 @@ TEST_CASE("wrong token files are named with the place", "[data]") {
         "this data cannot turn text into tokens; kinds char and bytes can");
 
   folder.write("val.bin", "odd");
-  CHECK(data_error(options, folder.path) ==
+  CHECK(data_error(options, folder.path()) ==
         at + "val.bin: 3 bytes are no whole number of 2-byte tokens; it is truncated, or dtype in "
              "meta.json is wrong");
   folder.write("val.bin", "");
-  CHECK(data_error(options, folder.path) ==
+  CHECK(data_error(options, folder.path()) ==
         at + "val.bin: 0 tokens for split val, but a window takes context + 1 = 10; use a smaller "
              "context or a longer text");
-  fs::remove(folder.path / "val.bin");
-  CHECK(data_error(options, folder.path) ==
+  fs::remove(folder.path() / "val.bin");
+  CHECK(data_error(options, folder.path()) ==
         at + "val.bin: cannot be opened: No such file or directory");
 }

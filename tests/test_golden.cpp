@@ -7,6 +7,7 @@
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
+#include "tests/scratch.h"
 
 using namespace headlab;
 using namespace headlab::testing;
@@ -50,7 +51,8 @@ TEST_CASE("a perturbed weight fails its case", "[golden]") {
   std::map<std::string, std::string> metadata;
   auto tensors = read_tensors(file, &metadata);
   tensors["w.q.weight"][3][5] += 1e-2;
-  const auto perturbed = std::filesystem::temp_directory_path() / "headlab_perturbed.safetensors";
+  const Scratch scratch;
+  const auto perturbed = scratch / "perturbed.safetensors";
   write_tensors(perturbed, tensors, metadata);
   LayerCase layer(perturbed, at::kCPU);
   REQUIRE_FALSE(all_pass(judge(layer.compute({}), layer.expected(), layer.tolerance())));
@@ -70,7 +72,6 @@ TEST_CASE("a perturbed weight fails its case", "[golden]") {
   metadata["config"] = R"({"d_model": 24, "heads": 5, "attention": {"kind": "mha"}})";
   write_tensors(perturbed, tensors, metadata);
   REQUIRE_THROWS_AS(LayerCase(perturbed, at::kCPU), ConfigError);
-  std::filesystem::remove(perturbed);
 }
 
 TEST_CASE("the worked example: the cat sat on mat", "[golden]") {

@@ -13,7 +13,7 @@ namespace {
 using Catch::Matchers::Contains;
 
 TEST_CASE("attributes of each type read back and can be replaced") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   {
     H5File file = H5File::create(folder / "a.h5");
     H5Group root = file.root();
@@ -43,7 +43,7 @@ TEST_CASE("attributes of each type read back and can be replaced") {
 }
 
 TEST_CASE("a text with a zero byte is refused rather than cut") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   H5File file = H5File::create(folder / "a.h5");
   H5Group root = file.root();
   CHECK_THROWS_AS(root.set_text("name", std::string("a\0b", 3)), RunError);
@@ -51,7 +51,7 @@ TEST_CASE("a text with a zero byte is refused rather than cut") {
 }
 
 TEST_CASE("groups and datasets are listed in order of creation") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   H5File file = H5File::create(folder / "a.h5");
   H5Group root = file.root();
   for (const char* name : {"zeta", "alpha/inner", "middle"}) root.make_group(name);
@@ -67,7 +67,7 @@ TEST_CASE("groups and datasets are listed in order of creation") {
 }
 
 TEST_CASE("rows are appended, overwritten in place, cut off, and missing ones are filled") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   H5File file = H5File::create(folder / "a.h5");
   const double nan = std::numeric_limits<double>::quiet_NaN();
   H5Dataset data = file.root().make_dataset("x", {H5Type::kF32, {0, 3}, {4, 3}, false, nan});
@@ -89,7 +89,7 @@ TEST_CASE("rows are appended, overwritten in place, cut off, and missing ones ar
 }
 
 TEST_CASE("texts of any length are written and read") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   H5File file = H5File::create(folder / "a.h5");
   const std::vector<std::string> texts = {"", "\xe2\x82\xac", std::string(5000, 'y')};
   H5Dataset data = file.root().make_dataset("t", {H5Type::kText, {3}});
@@ -100,7 +100,7 @@ TEST_CASE("texts of any length are written and read") {
 }
 
 TEST_CASE("once SWMR writing has started only appending and overwriting are left") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   H5File file = H5File::create(folder / "a.h5");
   H5Group root = file.root();
   H5Dataset data = root.make_dataset("x", {H5Type::kI64, {0}, {16}});
@@ -121,7 +121,7 @@ TEST_CASE("once SWMR writing has started only appending and overwriting are left
 }
 
 TEST_CASE("an error names the file, the object and the innermost reason") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   CHECK_THROWS_WITH(H5File::open(folder / "none.h5"),
                     Contains("none.h5: cannot be opened: No such file or directory"));
   CHECK_THROWS_WITH(H5File::create(folder / "none/a.h5"), Contains("No such file or directory"));
@@ -135,7 +135,7 @@ TEST_CASE("an error names the file, the object and the innermost reason") {
 }
 
 TEST_CASE("the last byte of a dataset's rows lies in the file") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   {
     H5File file = H5File::create(folder / "a.h5");
     H5Dataset data = file.root().make_dataset("x", {H5Type::kF64, {0, 8}, {4, 8}});
@@ -151,7 +151,7 @@ TEST_CASE("the last byte of a dataset's rows lies in the file") {
 }
 
 TEST_CASE("more values than the file can hold are not allocated") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   H5File file = H5File::create(folder / "a.h5");
   H5Dataset data = file.root().make_dataset("x", {H5Type::kF64, {hsize_t{1} << 40}, {1024}});
   CHECK_THROWS_WITH(data.read<double>(), Contains("claims more values than a file of"));

@@ -50,7 +50,7 @@ std::vector<int64_t> range(int64_t end, int64_t stride = 1) {
 }
 
 TEST_CASE("rows that were logged read back after closing") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   RunLog log = RunLog::create(folder / "log.h5", small_layout());
   for (const int64_t step : range(137)) log_step(log, step);
   log.eval(100, {{"val_loss", 2.5}});
@@ -73,7 +73,7 @@ TEST_CASE("rows that were logged read back after closing") {
 }
 
 TEST_CASE("what a row does not say is missing, and a head that is not alive says nothing") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   RunLog log = RunLog::create(folder / "log.h5", small_layout());
   const std::vector<uint8_t> alive = {1, 0, 1, 1, 1, 1};
   log.heads("self", 0, {{"js", std::vector<double>(18, 0.5)}, {"residual_ratio", {1, 2}}}, alive);
@@ -93,7 +93,7 @@ TEST_CASE("what a row does not say is missing, and a head that is not alive says
 }
 
 TEST_CASE("rows that do not fit the layout are refused and leave the log as it was") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   RunLog log = RunLog::create(folder / "log.h5", small_layout());
   log_step(log, 5);
   CHECK_THROWS_WITH(log.scalars(6, 0, 0, {{"lr", 1}}), Contains("/scalars has no variable lr"));
@@ -114,7 +114,7 @@ TEST_CASE("rows that do not fit the layout are refused and leave the log as it w
 }
 
 TEST_CASE("layouts that contradict themselves are refused") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   LogLayout twice = small_layout();
   twice.scalars.push_back(twice.scalars[0]);
   CHECK_THROWS_WITH(RunLog::create(folder / "log.h5", twice), Contains("is given twice"));
@@ -128,7 +128,7 @@ TEST_CASE("layouts that contradict themselves are refused") {
 }
 
 TEST_CASE("a log that is left without a word is closed as failed, with its rows") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   {
     RunLog log = RunLog::create(folder / "log.h5", small_layout());
     log_step(log, 0);
@@ -139,7 +139,7 @@ TEST_CASE("a log that is left without a word is closed as failed, with its rows"
 }
 
 TEST_CASE("a record counts only when its key is written, after all of its values") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const LogGroup group = log_groups(small_layout())[0];
   H5File file = H5File::create(folder / "log.h5");
   H5Group root = file.root();
@@ -160,7 +160,7 @@ TEST_CASE("a record counts only when its key is written, after all of its values
 }
 
 TEST_CASE("rows are committed every flush_every rows, or when the oldest has waited long enough") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const LogLayout layout = small_layout();
   RunLogOptions options;
   options.flush_every = 4;
@@ -188,7 +188,7 @@ TEST_CASE("rows are committed every flush_every rows, or when the oldest has wai
 }
 
 TEST_CASE("without SWMR whole chunks are written, and everything at a sync") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const LogLayout layout = small_layout();
   RunLogOptions options;
   options.swmr = false;
@@ -210,7 +210,7 @@ TEST_CASE("without SWMR whole chunks are written, and everything at a sync") {
 }
 
 TEST_CASE("a resumed log has neither gaps nor duplicates, and says where it was resumed") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const LogLayout layout = small_layout();
   const bool swmr = GENERATE(true, false);
   RunLogOptions options;
@@ -246,7 +246,7 @@ TEST_CASE("a resumed log has neither gaps nor duplicates, and says where it was 
 }
 
 TEST_CASE("a log is resumed only by its own run and layout") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   { RunLog::create(path, small_layout()).close(LogStatus::kStopped); }
   LogLayout other = small_layout();
@@ -298,7 +298,7 @@ TEST_CASE("packed weights are exact to half a step, and keep 0, 1 and missing ap
 }
 
 TEST_CASE("weights out of [0, 1] are refused by place, and nothing of them is written") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   RunLog log = RunLog::create(folder / "log.h5", small_layout());
   std::vector<float> map = map_at(0);
   // [probe 1, layer 1, head 2, query 0, key 3] of [2, 2, 2, 3, 4]
@@ -319,7 +319,7 @@ TEST_CASE("weights out of [0, 1] are refused by place, and nothing of them is wr
 }
 
 TEST_CASE("composed maps keep their signs and their missing positions") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   LogLayout layout = small_layout();
   layout.sites[0].maps->normalization = "composed";
   layout.sites[0].maps->packed = false;
@@ -340,7 +340,7 @@ TEST_CASE("composed maps keep their signs and their missing positions") {
 }
 
 TEST_CASE("maps stop at max_bytes, statistics go on, and the log says since when") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const LogLayout layout = small_layout();
   CHECK(map_bytes(layout.sites[0]) == kMapSize * 2);
   RunLogOptions options;
@@ -388,7 +388,7 @@ TEST_CASE("maps stop at max_bytes, statistics go on, and the log says since when
 }
 
 TEST_CASE("statistics are not compressed, maps are, in chunks of one layer of one probe") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   { RunLog::create(folder / "log.h5", small_layout()).close(LogStatus::kFinished); }
   const auto filters = [&](const char* name, hsize_t* chunk, int rank) {
     const hid_t file = H5Fopen((folder / "log.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);

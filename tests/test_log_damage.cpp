@@ -70,7 +70,7 @@ int64_t check_records(const std::filesystem::path& path) {
 }
 
 TEST_CASE("after kill -9 a repair recovers every row that was flushed, and the log goes on") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   std::mt19937 random(7);
   for (int round = 0; round < 12; ++round) {
@@ -99,7 +99,7 @@ TEST_CASE("after kill -9 a repair recovers every row that was flushed, and the l
 }
 
 TEST_CASE("without SWMR a killed log keeps what was synced") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   for (const int messages : {40, 155}) {
     const int64_t synced = run_and_kill(path, messages, false);
@@ -115,7 +115,7 @@ TEST_CASE("without SWMR a killed log keeps what was synced") {
 }
 
 TEST_CASE("rows left over from a record that was not complete are dropped by a repair") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   {
     RunLog log = RunLog::create(path, small_layout());
@@ -141,7 +141,7 @@ TEST_CASE("rows left over from a record that was not complete are dropped by a r
 }
 
 TEST_CASE("while the writer lives nobody else may write, and is told who does") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   int64_t heard = 0;
   Child child([&](const Child::Say& say) { log_for_ever(path, say, true); });
@@ -162,7 +162,7 @@ TEST_CASE("while the writer lives nobody else may write, and is told who does") 
 }
 
 TEST_CASE("a log that is written without SWMR cannot be inspected meanwhile") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   RunLogOptions options;
   options.swmr = false;
   RunLog log = RunLog::create(folder / "log.h5", small_layout(), options);
@@ -171,7 +171,7 @@ TEST_CASE("a log that is written without SWMR cannot be inspected meanwhile") {
 }
 
 TEST_CASE("a disk that is full is reported by the next calls, with the file and the reason") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   // Codes of the child: 1 as it should be.
   Child child([&](const Child::Say& say) {
@@ -213,7 +213,7 @@ TEST_CASE("a disk that is full is reported by the next calls, with the file and 
 }
 
 TEST_CASE("what is no log is refused in one line") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   const auto refusal = [&] {
     for (const bool repairing : {false, true}) {
@@ -266,7 +266,7 @@ std::string finished_log(const std::filesystem::path& path) {
 }
 
 TEST_CASE("a log that was cut short is refused, and left as it is") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   const std::string whole = finished_log(path);
   for (size_t size = 64; size < whole.size(); size += 4096) {
@@ -279,7 +279,7 @@ TEST_CASE("a log that was cut short is refused, and left as it is") {
 }
 
 TEST_CASE("a killed log that was cut short as well is refused rather than filled with zeros") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   run_and_kill(path, 60);
   const std::string whole = read_bytes(path);
@@ -293,7 +293,7 @@ TEST_CASE("a killed log that was cut short as well is refused rather than filled
 }
 
 TEST_CASE("bytes that were changed are read or refused, never a crash") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   const auto path = folder / "log.h5";
   const std::string whole = finished_log(path);
   std::mt19937 random(3);
@@ -318,7 +318,7 @@ TEST_CASE("bytes that were changed are read or refused, never a crash") {
 }
 
 TEST_CASE("inspect tells the records, the last values and the size of the maps") {
-  const TemporaryFolder folder;
+  const Scratch folder;
   finished_log(folder / "log.h5");
   const auto log = inspect_log(folder / "log.h5");
   CHECK(log["status"] == "finished");

@@ -8,6 +8,7 @@
 #include "core/named_tensors.h"
 #include "core/safetensors.h"
 #include "tests/catch.h"
+#include "tests/scratch.h"
 
 namespace headlab {
 namespace {
@@ -16,13 +17,8 @@ namespace fs = std::filesystem;
 
 // The path of a file in a directory of its own, gone with the test.
 struct ScratchFile {
-  ScratchFile() {
-    std::string name = (fs::temp_directory_path() / "headlab-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = fs::path(name) / "x.safetensors";
-  }
-  ~ScratchFile() { fs::remove_all(path.parent_path()); }
-  fs::path path;
+  Scratch folder;
+  fs::path path = folder / "x.safetensors";
 };
 
 void check_same(const NamedTensors& got, const NamedTensors& want) {

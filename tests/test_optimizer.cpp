@@ -10,6 +10,7 @@
 #include "experiments/train_case.h"
 #include "tests/catch.h"
 #include "tests/models_testing.h"
+#include "tests/scratch.h"
 
 namespace headlab {
 namespace {
@@ -194,7 +195,8 @@ TEST_CASE("a training of nanoGPT's own code is reproduced in float64 and float32
 }
 
 TEST_CASE("a training file that lacks a weight, or holds one too many, is refused by name") {
-  const auto path = std::filesystem::temp_directory_path() / "headlab_training_case.safetensors";
+  const Scratch scratch;
+  const auto path = scratch / "case.safetensors";
   std::map<std::string, std::string> metadata;
   const auto whole = read_tensors(kGolden / "nanogpt/train.safetensors", &metadata);
   const auto complaint = [&](const NamedTensors& tensors) -> std::string {
@@ -216,7 +218,6 @@ TEST_CASE("a training file that lacks a weight, or holds one too many, is refuse
   CHECK(complaint(whole) == path.string() + ": in.ids has 1 micro-batches, the settings say 2");
   metadata.erase("headlab_train");
   CHECK_THAT(complaint(whole), Catch::Contains("not a training file"));
-  std::filesystem::remove(path);
 }
 
 Batch some_batch(int64_t B, int64_t T) {

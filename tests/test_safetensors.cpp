@@ -17,6 +17,7 @@
 #include "core/errors.h"
 #include "core/safetensors.h"
 #include "tests/catch.h"
+#include "tests/scratch.h"
 
 namespace headlab {
 namespace {
@@ -25,17 +26,6 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
 const fs::path kGolden = fs::path(__FILE__).parent_path() / "golden";
-
-// A directory of its own for one test, gone with it.
-struct Scratch {
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "headlab-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Scratch() { fs::remove_all(path); }
-  fs::path path;
-};
 
 // Sets a soft resource limit while it lives.
 struct Limit {
@@ -49,15 +39,6 @@ struct Limit {
   decltype(RLIMIT_AS) resource;
   rlimit before{};
 };
-
-std::string file_bytes(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-void put_bytes(const fs::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary).write(bytes.data(), std::ssize(bytes));
-}
 
 std::string length_prefix(uint64_t length) {
   std::string prefix(sizeof length, '\0');
@@ -77,7 +58,7 @@ std::string header_of(const std::string& bytes) {
 
 // What the reader says of these bytes; empty when it accepts them.
 std::string complaint(const fs::path& path, const std::string& bytes) {
-  put_bytes(path, bytes);
+  write_bytes(path, bytes);
   try {
     const SafetensorsFile file(path);
     return "";
@@ -171,7 +152,7 @@ TEST_CASE("a golden file's names, dtypes, shapes and bytes are read") {
 
 TEST_CASE("a wrong header is refused in one line that says what is wrong with which tensor") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x.safetensors";
+  const fs::path path = scratch.path() / "x.safetensors";
   const std::string good = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
   REQUIRE(complaint(path, with_header(good, 2)).empty());
   const auto a = [](const std::string& fields) { return R"({"a":{)" + fields + "}}"; };
@@ -237,23 +218,23 @@ TEST_CASE("white space after the header and several empty tensors at one place a
   const std::string empty = R"({"dtype":"F32","shape":[0],"data_offsets":[1,1]})";
   const std::string one = R"({"dtype":"U8","shape":[],"data_offsets":[0,1]})";
   const std::string header = R"({"a":)" + empty + R"(,"b":)" + one + R"(,"c":)" + empty + "} \n\t ";
-  CHECK(complaint(scratch.path / "x", with_header(header, 1)).empty());
+  CHECK(complaint(scratch.path() / "x", with_header(header, 1)).empty());
 }
 
 TEST_CASE("what is no readable regular file is refused by name") {
   const Scratch scratch;
   CHECK_THROWS_WITH(
-      SafetensorsFile(scratch.path / "none"),
-      (scratch.path / "none").string() + ": cannot be opened: No such file or directory");
-  CHECK_THROWS_WITH(SafetensorsFile(scratch.path), Contains("is not a regular file"));
-  const fs::path pipe = scratch.path / "pipe";
+      SafetensorsFile(scratch.path() / "none"),
+      (scratch.path() / "none").string() + ": cannot be opened: No such file or directory");
+  CHECK_THROWS_WITH(SafetensorsFile(scratch.path()), Contains("is not a regular file"));
+  const fs::path pipe = scratch.path() / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   CHECK_THROWS_WITH(SafetensorsFile(pipe), Contains("is not a regular file"));
 }
 
 TEST_CASE("a header length that the file cannot back is refused before anything is allocated") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x";
+  const fs::path path = scratch.path() / "x";
   std::ifstream statm("/proc/self/statm");
   rlim_t pages = 0;
   REQUIRE(statm >> pages);
@@ -268,18 +249,18 @@ TEST_CASE("a header length that the file cannot back is refused before anything 
 
 TEST_CASE("a file cut off at any byte is refused") {
   const Scratch scratch;
-  const std::string whole = file_bytes(kGolden / "safetensors/ok_two.safetensors");
+  const std::string whole = read_bytes(kGolden / "safetensors/ok_two.safetensors");
   REQUIRE(whole.size() == 168);
   for (size_t size = 0; size < whole.size(); ++size) {
     INFO(size);
-    CHECK_FALSE(complaint(scratch.path / "x", whole.substr(0, size)).empty());
+    CHECK_FALSE(complaint(scratch.path() / "x", whole.substr(0, size)).empty());
   }
 }
 
 TEST_CASE("a header with any byte changed is refused or still covers the data exactly") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x";
-  const std::string whole = file_bytes(kGolden / "safetensors/ok_two.safetensors");
+  const fs::path path = scratch.path() / "x";
+  const std::string whole = read_bytes(kGolden / "safetensors/ok_two.safetensors");
   const size_t header_end = 8 + header_of(whole).size();
   size_t accepted = 0, refused = 0;
   for (size_t at = 0; at < header_end; ++at) {
@@ -303,7 +284,7 @@ TEST_CASE("a header with any byte changed is refused or still covers the data ex
 
 TEST_CASE("what is written is read back, whatever the dtypes and shapes") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x.safetensors";
+  const fs::path path = scratch.path() / "x.safetensors";
   std::mt19937_64 random(1);
   for (int round = 0; round < 200; ++round) {
     std::vector<std::string> storage;
@@ -322,12 +303,12 @@ TEST_CASE("what is written is read back, whatever the dtypes and shapes") {
       CHECK(reinterpret_cast<uintptr_t>(read->data) % dtype_size(read->dtype) == 0);
     }
   }
-  CHECK(names_in(scratch.path) == std::set<std::string>{"x.safetensors"});
+  CHECK(names_in(scratch.path()) == std::set<std::string>{"x.safetensors"});
 }
 
 TEST_CASE("the written bytes are these: names sorted, header padded to 8, wide elements first") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x.safetensors";
+  const fs::path path = scratch.path() / "x.safetensors";
   const std::string narrow = "\1", wide = "12345678";
   write_safetensors(
       path, {entry_of("b", Dtype::kI64, {}, wide), entry_of("a", Dtype::kU8, {1, 1}, narrow)},
@@ -337,7 +318,7 @@ TEST_CASE("the written bytes are these: names sorted, header padded to 8, wide e
                        R"("b":{"dtype":"I64","shape":[],"data_offsets":[0,8]}})";
   REQUIRE(header.size() % 8 != 0);
   header.resize((header.size() + 7) / 8 * 8, ' ');
-  CHECK(file_bytes(path) == length_prefix(header.size()) + header + wide + narrow);
+  CHECK(read_bytes(path) == length_prefix(header.size()) + header + wide + narrow);
 }
 
 TEST_CASE("every golden layer case survives being written again") {
@@ -346,8 +327,8 @@ TEST_CASE("every golden layer case survives being written again") {
   for (const auto& item : fs::directory_iterator(kGolden / "mha")) {
     INFO(item.path().filename());
     const SafetensorsFile golden(item.path());
-    write_safetensors(scratch.path / "x", golden.entries(), golden.metadata());
-    const SafetensorsFile again(scratch.path / "x");
+    write_safetensors(scratch.path() / "x", golden.entries(), golden.metadata());
+    const SafetensorsFile again(scratch.path() / "x");
     REQUIRE(again.entries().size() == golden.entries().size());
     for (size_t i = 0; i < golden.entries().size(); ++i) {
       CHECK(again.entries()[i].name == golden.entries()[i].name);
@@ -363,7 +344,7 @@ TEST_CASE("every golden layer case survives being written again") {
 
 TEST_CASE("what no reader would accept is not written") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x";
+  const fs::path path = scratch.path() / "x";
   const std::string four = "1234";
   const TensorEntry good = entry_of("a", Dtype::kF32, {1}, four);
   const auto refused = [&](std::vector<TensorEntry> entries,
@@ -377,13 +358,13 @@ TEST_CASE("what no reader would accept is not written") {
   refused({entry_of("a", Dtype::kF32, {-1}, four)});
   refused({entry_of("\xff", Dtype::kF32, {1}, four)});
   refused({good}, {{"k", "\xff"}});
-  CHECK(names_in(scratch.path).empty());
+  CHECK(names_in(scratch.path()).empty());
 }
 
 TEST_CASE("a directory that is missing or no directory is named with the reason") {
   const Scratch scratch;
-  put_bytes(scratch.path / "file", "");
-  const fs::path missing = scratch.path / "none/x", beneath = scratch.path / "file/x";
+  write_bytes(scratch.path() / "file", "");
+  const fs::path missing = scratch.path() / "none/x", beneath = scratch.path() / "file/x";
   CHECK_THROWS_AS(write_safetensors(missing, {}), RunError);
   CHECK_THROWS_WITH(write_safetensors(missing, {}),
                     missing.string() + ": cannot be written: No such file or directory");
@@ -392,7 +373,7 @@ TEST_CASE("a directory that is missing or no directory is named with the reason"
   if (::geteuid() == 0) {
     WARN("root may write into any directory: the unwritable one is not tried");
   } else {
-    const fs::path locked = scratch.path / "locked";
+    const fs::path locked = scratch.path() / "locked";
     fs::create_directory(locked);
     fs::permissions(locked, fs::perms::owner_read | fs::perms::owner_exec);
     CHECK_THROWS_WITH(write_safetensors(locked / "x", {}), Contains("Permission denied"));
@@ -402,10 +383,10 @@ TEST_CASE("a directory that is missing or no directory is named with the reason"
 
 TEST_CASE("a write that fails leaves the old file and no temporary one") {
   const Scratch scratch;
-  const fs::path path = scratch.path / "x", folder = scratch.path / "folder";
+  const fs::path path = scratch.path() / "x", folder = scratch.path() / "folder";
   const std::string old_bytes(8, 'o'), new_bytes(1 << 16, 'n');
   write_safetensors(path, {entry_of("a", Dtype::kU8, {8}, old_bytes)});
-  const std::string before = file_bytes(path);
+  const std::string before = read_bytes(path);
 
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // the limit then fails the write
   {
@@ -414,11 +395,11 @@ TEST_CASE("a write that fails leaves the old file and no temporary one") {
                       path.string() + ": cannot be written: File too large");
   }
   std::signal(SIGXFSZ, handler);
-  CHECK(file_bytes(path) == before);
+  CHECK(read_bytes(path) == before);
 
   fs::create_directory(folder);
   CHECK_THROWS_WITH(write_safetensors(folder, {}), Contains("Is a directory"));
-  CHECK(names_in(scratch.path) == std::set<std::string>{"x", "folder"});
+  CHECK(names_in(scratch.path()) == std::set<std::string>{"x", "folder"});
 
   write_safetensors(path, {entry_of("a", Dtype::kU8, {1 << 16}, new_bytes)});
   CHECK(bytes_of(*SafetensorsFile(path).find("a")) == new_bytes);
@@ -429,12 +410,12 @@ TEST_CASE("a temporary file left by a killed process is in nobody's way") {
   const std::string prefix = ".tmp-" + std::to_string(::getpid()) + "-";
   std::set<std::string> expected{"x"};
   for (int i = 0; i < 2000; ++i) {
-    put_bytes(scratch.path / (prefix + std::to_string(i)), "left over");
+    write_bytes(scratch.path() / (prefix + std::to_string(i)), "left over");
     expected.insert(prefix + std::to_string(i));
   }
-  write_safetensors(scratch.path / "x", {});
-  CHECK(SafetensorsFile(scratch.path / "x").entries().empty());
-  CHECK(names_in(scratch.path) == expected);
+  write_safetensors(scratch.path() / "x", {});
+  CHECK(SafetensorsFile(scratch.path() / "x").entries().empty());
+  CHECK(names_in(scratch.path()) == expected);
 }
 
 }  // namespace

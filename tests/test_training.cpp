@@ -1,6 +1,4 @@
 // Whole trainings, small: resuming is exact, diverging stops, induction heads form.
-#include <atomic>
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -12,23 +10,12 @@
 #include "experiments/training_log.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
+#include "tests/scratch.h"
 
 using namespace headlab;
 namespace fs = std::filesystem;
 
 namespace {
-
-// A directory that goes when the test ends.
-struct Folder {
-  fs::path path;
-  Folder() {
-    static std::atomic<int> count = 0;
-    path = fs::temp_directory_path() /
-           ("headlab_training_" + std::to_string(getpid()) + "_" + std::to_string(count++));
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-};
 
 Experiment experiment_of(const std::string& yaml) {
   Experiment experiment;
@@ -86,62 +73,61 @@ std::vector<std::string> metrics_of(const fs::path& run) {
 TEST_CASE("a run that was stopped and resumed equals one that never was", "[training]") {
   for (const auto& kind : head_names()) {
     DYNAMIC_SECTION(kind) {
-      Folder folder;
-      const auto whole = run_in(folder.path / "whole", experiment_of(small(kind)));
+      const Scratch folder;
+      const auto whole = run_in(folder / "whole", experiment_of(small(kind)));
       REQUIRE(whole.exit_code == kDone);
       // max_time stops after the first step; each resume does one more.
       auto interrupted = experiment_of(small(kind, ", max_time: 1e-9"));
-      REQUIRE(run_in(folder.path / "parts", interrupted).exit_code == kResumable);
+      REQUIRE(run_in(folder / "parts", interrupted).exit_code == kResumable);
       for (int n = 0; n < 2; ++n)
-        REQUIRE(run_in(folder.path / "parts", interrupted, true).exit_code == kResumable);
-      const auto last = run_in(folder.path / "parts", experiment_of(small(kind)), true);
+        REQUIRE(run_in(folder / "parts", interrupted, true).exit_code == kResumable);
+      const auto last = run_in(folder / "parts", experiment_of(small(kind)), true);
       REQUIRE(last.exit_code == kDone);
       REQUIRE(last.status.step == 6);
-      const auto a = load_checkpoint(folder.path / "whole/ckpt/last"),
-                 b = load_checkpoint(folder.path / "parts/ckpt/last");
+      const auto a = load_checkpoint(folder / "whole/ckpt/last"),
+                 b = load_checkpoint(folder / "parts/ckpt/last");
       require_same_tensors(a.model, b.model);
       require_same_tensors(a.optimizer, b.optimizer);
-      REQUIRE(metrics_of(folder.path / "whole") == metrics_of(folder.path / "parts"));
+      REQUIRE(metrics_of(folder / "whole") == metrics_of(folder / "parts"));
     }
   }
 }
 
 TEST_CASE("another seed is another run", "[training]") {
-  Folder folder;
+  const Scratch folder;
   auto experiment = experiment_of(small("mha"));
-  run_in(folder.path / "a", experiment);
+  run_in(folder / "a", experiment);
   experiment.seed = 2;
-  run_in(folder.path / "b", experiment);
-  const auto a = load_checkpoint(folder.path / "a/ckpt/last"),
-             b = load_checkpoint(folder.path / "b/ckpt/last");
+  run_in(folder / "b", experiment);
+  const auto a = load_checkpoint(folder / "a/ckpt/last"),
+             b = load_checkpoint(folder / "b/ckpt/last");
   REQUIRE_FALSE(at::equal(a.model.at("embed.token.weight"), b.model.at("embed.token.weight")));
 }
 
 TEST_CASE("a run that diverges stops, and its last good checkpoint stays", "[training]") {
-  Folder folder;
+  const Scratch folder;
   const auto outcome =
-      run_in(folder.path / "run",
+      run_in(folder / "run",
              experiment_of(small("mha", ", lr: 1.0e+38, clip: 0, checkpoint: {every: 1}")));
   REQUIRE(outcome.exit_code == kDiverged);
   REQUIRE(outcome.status.state == RunState::kDiverged);
-  const auto rows = read_metrics(folder.path / "run/metrics.jsonl");
+  const auto rows = read_metrics(folder / "run/metrics.jsonl");
   REQUIRE_FALSE(
       std::isfinite(rows.back().values.at("train/loss") + rows.back().values.at("grad_norm")));
-  for (const auto& [name, tensor] : load_checkpoint(folder.path / "run/ckpt/last").model)
+  for (const auto& [name, tensor] : load_checkpoint(folder / "run/ckpt/last").model)
     REQUIRE(tensor.isfinite().all().item<bool>());
 }
 
 TEST_CASE("early stopping ends a run that no longer gets better", "[training]") {
-  Folder folder;
-  const auto outcome =
-      run_in(folder.path / "run",
-             experiment_of(small("mha", ", early_stop: {patience: 1, min_delta: 100}")));
+  const Scratch folder;
+  const auto outcome = run_in(
+      folder / "run", experiment_of(small("mha", ", early_stop: {patience: 1, min_delta: 100}")));
   REQUIRE(outcome.exit_code == kDone);
   REQUIRE(outcome.status.step == 4);  // the first evaluation is a best one, the second is not
 }
 
 TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
-  Folder folder;
+  const Scratch folder;
   auto best_score = [&](int layers) {
     const auto experiment = experiment_of(
         "name: induction\n"
@@ -152,7 +138,7 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
         "train: {steps: 300, batch: 32, lr: 1.0e-3, warmup: 50, eval_every: 0}\n");
     const auto data = open_data(experiment.data);
     auto model = build_model(experiment, *data, at::kCPU);
-    auto directory = RunDirectory::create(folder.path / std::to_string(layers), "", {});
+    auto directory = RunDirectory::create(folder / std::to_string(layers), "", {});
     train(experiment, model, *data, at::kCPU, directory, {});
     HeadProbe probe;
     probe.statistics = probe.matches = true;
