@@ -2,10 +2,21 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "core/heads.h"
 #include "core/probe.h"
 
 namespace headlab {
+
+const Tensor& source(const Tensor& x, const HeadContext& ctx) {
+  return ctx.memory.defined() ? ctx.memory : x;
+}
+
+Tensor key_positions(const HeadContext& ctx) {
+  if (!ctx.memory.defined()) return ctx.positions;
+  return at::arange(ctx.memory.size(1), ctx.positions.options());
+}
 
 Tensor split_heads(const Tensor& x, int64_t heads) {
   const int64_t d = heads > 0 ? x.size(2) / heads : 0;
@@ -27,6 +38,7 @@ Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx, int64_t heads) {
   if (ctx.kv_map.defined()) return kv.index_select(1, ctx.kv_map);  // [B,H,S,d]
   const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
   if (groups == heads) return kv;
+  if (groups == 1) return kv.expand({B, heads, S, d});
   // Query head h uses key/value head h // (H / Hkv).
   return kv.unsqueeze(2).expand({B, groups, heads / groups, S, d}).reshape({B, heads, S, d});
 }
@@ -117,10 +129,14 @@ Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext
   return seen.defined() ? out.masked_fill(seen.logical_not(), 0) : out;
 }
 
-bool sdpa_serves(const Tensor& q, const Tensor& v, const HeadContext& ctx) {
+bool sdpa_serves(const Tensor& q, const HeadContext& ctx) {
   const bool learned_bias = ctx.bias.defined() && ctx.bias.requires_grad();
-  return ctx.dropout == 0 && !ctx.position_bias && !learned_bias && q.size(-1) == v.size(-1) &&
-         q.size(1) > 0;
+  return ctx.dropout == 0 && !ctx.position_bias && !learned_bias && q.size(1) > 0;
+}
+
+// Features of 0 behind the others: they change no product.
+Tensor widen(const Tensor& x, int64_t width) {
+  return x.size(-1) < width ? at::constant_pad_nd(x, {0, width - x.size(-1)}) : x;
 }
 
 }  // namespace
@@ -128,11 +144,13 @@ bool sdpa_serves(const Tensor& q, const Tensor& v, const HeadContext& ctx) {
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
               double scale) {
   Tensor out;
-  const bool fused = sdpa_serves(q, v, ctx);
+  const bool fused = sdpa_serves(q, ctx);
   TORCH_CHECK(ctx.backend != Backend::kSdpa || fused,
               "backend sdpa: not with dropout, a bias by distance or a bias that learns");
   if (fused && ctx.backend != Backend::kEager) {
-    out = sdpa(q, k, v, ctx, scale);
+    // Without the scores in memory torch wants one width.
+    const int64_t e = v.size(-1), width = std::max(q.size(-1), e);
+    out = sdpa(widen(q, width), widen(k, width), widen(v, width), ctx, scale).narrow(-1, 0, e);
   } else {
     auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
     out = weighted_values(masked_softmax(scores(q, k, ctx, scale), allowed), v, ctx);

@@ -28,6 +28,10 @@ struct AttentionMask {
 // length still attend; they do not count.
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device);
 
+// Where keys and values come from: the memory [B,S,D], or x itself; and where its tokens stand [S].
+const Tensor& source(const Tensor& x, const HeadContext& ctx);
+Tensor key_positions(const HeadContext& ctx);
+
 Tensor split_heads(const Tensor& x, int64_t heads);  // [B,T,H*d] -> [B,H,T,d]
 
 // ctx.rotary at the given positions [T], or x itself: [B,H,T,d] -> [B,H,T,d].

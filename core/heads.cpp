@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "core/probe.h"
 #include "core/registry.h"
@@ -22,8 +23,9 @@ void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim
              fmt::format("{} kv_heads do not divide heads {}; choose a divisor", *kv_heads, heads));
 }
 
-AttentionHeads::AttentionHeads(const HeadShape& shape) : shape_(shape) {
-  alive_ = register_buffer("alive", at::ones({shape.heads}, at::kByte));
+AttentionHeads::AttentionHeads(const HeadShape& shape, const HeadTraits& traits)
+    : shape_(shape), traits_(traits) {
+  alive_ = index_buffer("alive", at::ones({shape.heads}, at::kByte));
 }
 
 namespace {
@@ -36,6 +38,12 @@ bool broadcasts(at::IntArrayRef given, at::IntArrayRef target) {
     if (n != 1 && n != target[target.size() - i]) return false;
   }
   return true;
+}
+
+// [B,1,1,S] or undefined
+bool is_key_mask(const Tensor& allowed) {
+  return !allowed.defined() || allowed.dim() == 1 ||
+         (allowed.dim() == 4 && allowed.size(1) == 1 && allowed.size(2) == 1);
 }
 
 // Heads are dimension -`from_end` of a tensor that may be broadcast along it.
@@ -55,7 +63,7 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == shape_.d_model, "x must be [B, T, ", shape_.d_model,
               "], is ", x.sizes());
   const int64_t B = x.size(0), T = x.size(1), H = heads();
-  const auto promises = traits();
+  const auto& promises = traits_;
   const bool cross = ctx.memory.defined();
   if (cross) {
     TORCH_CHECK(promises.cross, "this kind has no cross-attention, but a memory was given");
@@ -68,6 +76,10 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   TORCH_CHECK(promises.decodes || !ctx.cache, "this kind cannot decode with a cache");
   TORCH_CHECK(promises.rotary || !ctx.rotary, "this kind has no rotary positions");
   TORCH_CHECK(ctx.mask.window >= 0, "window must be at least 0, is ", ctx.mask.window);
+  TORCH_CHECK(promises.token_map || (ctx.mask.window == 0 && !ctx.bias.defined() &&
+                                     !ctx.position_bias && is_key_mask(ctx.mask.allowed)),
+              "this kind's weights are not over tokens: no window, no bias, and a mask only as "
+              "[B,1,1,S]");
   const int64_t past = ctx.cache && !cross ? ctx.cache->length() : 0;
   const int64_t S = cross ? ctx.memory.size(1) : past + T;
   const std::vector<int64_t> map{B, H, T, S};
@@ -79,6 +91,9 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   if (ctx.bias.defined())
     TORCH_CHECK(broadcasts(ctx.bias.sizes(), map), "bias ", ctx.bias.sizes(),
                 " does not broadcast to [B,H,T,S] = ", map);
+  if (ctx.noise.defined())
+    TORCH_CHECK(ctx.noise.dim() == 1 && ctx.noise.size(0) == H, "noise must be [", H, "], is ",
+                ctx.noise.sizes());
   for (const auto* length : {&ctx.mask.query_length, &ctx.mask.key_length})
     TORCH_CHECK(!length->defined() || (length->dim() == 1 && length->size(0) == B),
                 "query_length and key_length must be [", B, "], one is ", length->sizes());
@@ -98,6 +113,8 @@ void AttentionHeads::select_own_heads(HeadContext& ctx) const {
   ctx.kv_map = kv_map_;
   ctx.mask.allowed = select_heads(ctx.mask.allowed, ids, 3);
   ctx.bias = select_heads(ctx.bias, ids, 3);
+  ctx.noise = select_heads(ctx.noise, ids, 1);
+  ctx.alive = select_heads(ctx.alive, ids, 1);
   ctx.gates = select_heads(ctx.gates, ids, ctx.gates.defined() && ctx.gates.dim() == 4 ? 3 : 2);
 }
 
@@ -111,11 +128,12 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   ctx.rng.layer = shape_.layer;
   ctx.dropout = is_training() ? shape_.dropout : 0;
   const auto lives = alive();
-  if (traits().independent && std::find(lives.begin(), lives.end(), false) != lives.end()) {
+  if (lacks_heads()) {
     // For heads that do not talk to each other absence is an output gate of 0.
     auto alive = alive_.to(x.scalar_type()).view({1, -1, 1});  // [1,H,1]
     if (ctx.gates.defined() && ctx.gates.dim() == 4) alive = alive.unsqueeze(3);
     ctx.gates = ctx.gates.defined() ? ctx.gates * alive : alive;
+    if (!traits_.independent) ctx.alive = alive_.to(at::kBool);  // [H]
   }
   if (head_ids_.defined()) select_own_heads(ctx);
   if (ctx.probe) ctx.probe->enter(shape_.layer, heads(), head_ids(), lives);
@@ -136,10 +154,22 @@ std::vector<int64_t> AttentionHeads::head_ids() const {
 }
 
 std::vector<bool> AttentionHeads::alive() const {
-  std::vector<bool> lives;
-  for (int64_t a : to_vector(alive_)) lives.push_back(a != 0);
-  return lives;
+  // Read once a change: on a GPU each reading waits for all work queued there.
+  if (const int64_t version = alive_._version(); version != lives_version_) {
+    lives_.clear();
+    for (int64_t a : to_vector(alive_)) lives_.push_back(a != 0);
+    lives_version_ = version;
+  }
+  return lives_;
 }
+
+bool AttentionHeads::lacks_heads() const {
+  const auto lives = alive();
+  const auto ids = head_ids();
+  return std::any_of(ids.begin(), ids.end(), [&](int64_t h) { return !lives[h]; });
+}
+
+std::vector<Statistic> AttentionHeads::own_statistics() const { return {}; }
 
 void AttentionHeads::mask_heads(const std::vector<int64_t>& masked) {
   auto lives = at::zeros({heads()}, at::kByte);
@@ -155,28 +185,31 @@ void AttentionHeads::mask_heads(const std::vector<int64_t>& masked) {
 
 void AttentionHeads::adopt_indices(const AttentionHeads& from, const Kept& kept) {
   alive_.resize_({from.heads()});
-  head_ids_ = register_buffer("head_ids", at::tensor(kept.ids, at::kLong));
-  kv_map_ = register_buffer("kv_map", at::tensor(kept.kv_map, at::kLong));
+  head_ids_ = index_buffer("head_ids", at::tensor(kept.ids, at::kLong));
+  kv_map_ = index_buffer("kv_map", at::tensor(kept.kv_map, at::kLong));
   mask_heads({});
   train(from.is_training());
   const auto like = from.parameters().front();
   to(like.device(), like.scalar_type());
 }
 
-void AttentionHeads::restore_integers() {
-  alive_.set_data(alive_.to(at::kByte));
-  for (auto* indices : {&head_ids_, &kv_map_})
-    if (indices->defined()) indices->set_data(indices->to(at::kLong));
+Tensor AttentionHeads::index_buffer(const char* name, const Tensor& indices) {
+  indices_.emplace_back(register_buffer(name, indices), indices.scalar_type());
+  return indices_.back().first;
+}
+
+void AttentionHeads::restore_indices() {
+  for (auto& [indices, type] : indices_) indices.set_data(indices.to(type));
 }
 
 void AttentionHeads::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
   Module::to(device, dtype, non_blocking);
-  restore_integers();
+  restore_indices();
 }
 
 void AttentionHeads::to(torch::Dtype dtype, bool non_blocking) {
   Module::to(dtype, non_blocking);
-  restore_integers();
+  restore_indices();
 }
 
 Linear AttentionHeads::projection(const char* name, int64_t in, int64_t out, bool bias) {
@@ -208,6 +241,9 @@ AttentionHeads::Kept AttentionHeads::kept_heads() const {
     kept.kv_map.push_back(found - kept.kv_rows.begin());
     if (found == kept.kv_rows.end()) kept.kv_rows.push_back(group);
   }
+  kept.shape = shape_;
+  kept.shape.heads = std::ssize(kept.rows);
+  kept.shape.kv_heads = std::ssize(kept.kv_rows);
   return kept;
 }
 
@@ -225,22 +261,32 @@ std::vector<std::string> head_names() { return registry().names(); }
 const HeadKind& head_kind(const std::string& name) { return registry().at(name); }
 const KindRegistry& head_registry() { return registry(); }
 
-std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape) {
-  Problems problems;
-  auto complain = [&](const std::string& field, const std::string& what) {
-    problems.add(block.place(field), field.empty() ? block.path() : block.path() + "." + field,
-                 what);
-  };
+void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
+                 const Complain& complain) {
   const auto& options = block.as<HeadOptions>();
   options.check_shape(shape, complain);
+  const auto traits = options.traits();
+  auto demand = [&](bool asked, bool promised, const char* what) {
+    if (asked && !promised) complain("", fmt::format("'{}' heads {}", block.kind(), what));
+  };
+  demand(demands.causal, traits.causal, "cannot be causal");
+  demand(demands.window, traits.token_map, "know no window");
+  demand(demands.rotary, traits.rotary, "know no rotary positions");
+  demand(demands.bias, traits.token_map, "know no bias on their scores");
+  demand(demands.cross, traits.cross, "have no cross-attention");
+  demand(shape.kv_heads != shape.heads, traits.grouped,
+         fmt::format("are not grouped: kv_heads must be heads, {}", shape.heads).c_str());
+}
+
+std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape,
+                                           const HeadDemands& demands) {
+  Problems problems;
+  check_layer(block, shape, demands, [&](const std::string& field, const std::string& what) {
+    problems.add(block.place(field), field.empty() ? block.path() : block.path() + "." + field,
+                 what);
+  });
   problems.raise();
-  auto heads = head_kind(block.kind()).make(shape, options);
-  if (shape.kv_heads != shape.heads && !heads->traits().grouped) {
-    complain("kind", fmt::format("'{}' has no grouped heads; kv_heads must be heads, {}",
-                                 block.kind(), shape.heads));
-    problems.raise();
-  }
-  return heads;
+  return head_kind(block.kind()).make(shape, block.as<HeadOptions>());
 }
 
 namespace {
@@ -264,6 +310,11 @@ void copy_head_columns(Linear& to, const Linear& from, const std::vector<int64_t
   at::NoGradGuard no_grad;
   to->weight.copy_(from->weight.index_select(1, head_rows(heads, width).to(from->weight.device())));
   if (from->bias.defined()) to->bias.copy_(from->bias);
+}
+
+void keep_heads(Tensor& to, const Tensor& from, const std::vector<int64_t>& rows, int64_t dim) {
+  const auto index = at::tensor(rows, at::kLong).to(from.device());
+  to.set_data(from.detach().index_select(dim, index));
 }
 
 void init_normal(Linear& linear, double std) {

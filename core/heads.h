@@ -19,6 +19,7 @@
 namespace headlab {
 
 class HeadProbe;
+struct Statistic;
 
 // What every kind shares, written once under `model:` and handed down.
 struct HeadShape {
@@ -48,6 +49,7 @@ struct HeadContext {
   const Rotary* rotary = nullptr;  // rotates queries and keys
   Tensor positions;             // [T] of the queries; default 0.. (with a cache: where it stands)
   Tensor gates;                 // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
+  Tensor noise;                 // [H] uniform gate noise given from outside; else from rng
   CounterRng rng;               // (seed, step, layer)
   LayerCache* cache = nullptr;  // decoding
   HeadProbe* probe = nullptr;   // null: nothing is observed and nothing is paid
@@ -55,7 +57,9 @@ struct HeadContext {
 
   // Filled by forward(), for the functions of attend.h.
   Tensor head_ids, kv_map;  // [H] of a sliced layer: original head, its row among the kv heads
-  double dropout = 0;       // rate now: 0 in eval mode
+  Tensor alive;        // bool [H], undefined: all; only where heads are not independent: the kind
+                       // computes as if the others had never been there
+  double dropout = 0;  // rate now: 0 in eval mode
 };
 
 enum class OverLayers { kSum, kMean };
@@ -76,21 +80,31 @@ struct ParameterGroups {
   std::vector<Tensor> multipliers;  // gradient ascent at train.multiplier_lr
 };
 
-// Options of a kind: a plain struct with one `visit`. check() may look at the layer's shape.
+// Options of a kind: a plain struct with one `visit`.
 struct HeadOptions : Block {
   void visit(Fields&) override {}
+  virtual HeadTraits traits() const { return {}; }
+  // What is wrong with the options in a layer of this shape.
   virtual void check_shape(const HeadShape&, const Complain&) const {}
 };
 
+// What a model or a case asks of its layer.
+struct HeadDemands {
+  bool causal = false, window = false, rotary = false, bias = false, cross = false;
+};
+// Complains where the options do not fit the shape, or the kind's traits not the demands.
+void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
+                 const Complain& complain);
+
 class AttentionHeads : public torch::nn::Module {
  public:
-  explicit AttentionHeads(const HeadShape& shape);
+  AttentionHeads(const HeadShape& shape, const HeadTraits& traits);
 
   // x [B,T,D] -> y [B,T,D]. Checks ranks, shapes, masks and traits, fills defaults, maps original
   // head indices to this layer's, then calls compute(). Throws c10::Error naming sizes.
   HeadOutput forward(const Tensor& x, HeadContext ctx = {});
 
-  virtual HeadTraits traits() const { return {}; }
+  const HeadTraits& traits() const { return traits_; }
   const HeadShape& shape() const { return shape_; }
 
   // The original indices: heads() of them, alive() says which are there. A sliced layer computes
@@ -108,6 +122,8 @@ class AttentionHeads : public torch::nn::Module {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   using torch::nn::Module::to;
 
+  // Statistics beside those that every kind has: what compute() reports to the probe.
+  virtual std::vector<Statistic> own_statistics() const;
   virtual void parameter_groups(ParameterGroups&) {}
   virtual void after_step() {}
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
@@ -116,9 +132,10 @@ class AttentionHeads : public torch::nn::Module {
 
  protected:
   // What slice() keeps: alive heads by original index and by row among this layer's own; the kv
-  // heads (rows) that they still need; and the new kv row of each.
+  // heads (rows) that they still need; the new kv row of each; and the shape that is left.
   struct Kept {
     std::vector<int64_t> ids, rows, kv_rows, kv_map;
+    HeadShape shape;
   };
   Kept kept_heads() const;
   // A layer built with fewer heads takes over type, device, mode and indices of the one it came
@@ -127,17 +144,28 @@ class AttentionHeads : public torch::nn::Module {
 
   // A linear layer registered under `name`.
   Linear projection(const char* name, int64_t in, int64_t out, bool bias);
+  // A saved buffer of indices: conversions of type leave it as it is.
+  Tensor index_buffer(const char* name, const Tensor& indices);
+  // For kinds that hold a layer of another kind: its compute() in this layer's context.
+  static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadContext& ctx) {
+    return inner.compute(x, ctx);
+  }
 
   HeadShape shape_;
 
  private:
-  void restore_integers();
+  void restore_indices();
   virtual HeadOutput compute(const Tensor& x, const HeadContext& ctx) = 0;
   void check(const Tensor& x, const HeadContext& ctx) const;
   void select_own_heads(HeadContext& ctx) const;
+  bool lacks_heads() const;  // some of the own heads are masked
 
+  HeadTraits traits_;
   Tensor alive_;              // [H original] uint8
   Tensor head_ids_, kv_map_;  // undefined until sliced
+  std::vector<std::pair<Tensor, at::ScalarType>> indices_;
+  mutable std::vector<bool> lives_;  // alive_ on the host, as of lives_version_
+  mutable int64_t lives_version_ = -1;
 };
 
 // One registered kind.
@@ -152,8 +180,10 @@ const HeadKind& head_kind(const std::string& name);  // ConfigError with the nea
 const KindRegistry& head_registry();                 // for `attention: {kind: ...}` in a config
 void register_heads(HeadKind kind);
 
-// Builds a layer of the kind and options in `block`; wrong options are a ConfigError with place.
-std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape);
+// Builds a layer of the kind and options in `block`; what check_layer() says is a ConfigError with
+// place.
+std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape,
+                                           const HeadDemands& demands = {});
 
 // An object of this type in a variant's file registers it: Heads(shape, Heads::Options).
 template <class Heads>
@@ -172,6 +202,9 @@ struct RegisterHeads {
 void copy_heads(Linear& to, const Linear& from, const std::vector<int64_t>& heads, int64_t width);
 void copy_head_columns(Linear& to, const Linear& from, const std::vector<int64_t>& heads,
                        int64_t width);
+
+// A parameter with an entry for each head along `dim` keeps those of the given rows.
+void keep_heads(Tensor& to, const Tensor& from, const std::vector<int64_t>& rows, int64_t dim = 0);
 
 // Initialisation of GPT-2: weight N(0, std), bias 0. std of the projections that write into the
 // residual stream is residual_std(layers) = 0.02 / sqrt(2 layers), of the others 0.02.

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "core/heads.h"
@@ -64,6 +65,15 @@ const std::vector<Statistic>& statistic_table() {
       {"js", "nat", "Jensen-Shannon divergence between heads of a layer",
        "mean over sampled rows of KL(p||m)/2 + KL(q||m)/2, m = (p+q)/2", true, false, true},
   };
+  return table;
+}
+
+const std::vector<Statistic>& composed_statistics() {
+  static const std::vector<Statistic> table{
+      {"composed_row_sum", "1", "sum of the composed weights of a row",
+       "mean over rows of sum_j a', a' the weights that meet the values", true, false, false},
+      {"composed_negative_mass", "1", "negative part of the composed weights of a row",
+       "mean over rows of sum_j max(-a', 0)", true, false, false}};
   return table;
 }
 
@@ -201,14 +211,61 @@ void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const 
 }
 
 void HeadProbe::softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                        const HeadContext& ctx, double scale) {
+                        const HeadContext& ctx, double scale, const Tensor& counted) {
   at::NoGradGuard no_grad;
-  if (statistics && q.numel() > 0) stream(q, k, v, out, ctx, scale);
-  if (maps) {
-    const int64_t T = q.size(2), S = k.size(2);
-    auto allowed = allowed_keys(ctx.mask, T, S, q.device());
-    auto map = masked_softmax(scores(q, k, ctx, scale), allowed);
-    maps_[layer_] = map;  // [B,H,T,S]
+  if (statistics && q.numel() > 0) {
+    auto rows = ctx;
+    if (counted.defined()) {                   // a row without any key does not count
+      const auto own = counted.unsqueeze(-1);  // [B,H,T,1]
+      rows.mask.allowed = ctx.mask.allowed.defined() ? ctx.mask.allowed & own : own;
+    }
+    stream(q, k, v, out, rows, scale);
+  }
+  if (maps)
+    keep_map(masked_softmax(scores(q, k, ctx, scale),
+                            allowed_keys(ctx.mask, q.size(2), k.size(2), q.device())));
+}
+
+void HeadProbe::keep_map(const Tensor& map) { maps_[layer_] = map.detach(); }  // [B,H,T,S]
+
+void HeadProbe::weights(const Tensor& p, const Tensor& a, const Tensor& v, const Tensor& out,
+                        const HeadContext& ctx) {
+  at::NoGradGuard no_grad;
+  if (maps) keep_map(a);
+  if (!statistics || p.numel() == 0) return;
+  const int64_t B = p.size(0), H = p.size(1), T = p.size(2), S = p.size(3);
+  // p is the softmax of ln p: with that as the bias of scores that are 0 it streams like any other.
+  auto rows = ctx;
+  rows.position_bias = nullptr;
+  rows.bias = p.clamp_min(std::numeric_limits<float>::min()).log();
+  const auto none = p.new_zeros({1, 1, 1, 1});
+  stream(none.expand({B, H, T, 1}), none.expand({B, v.size(1), S, 1}), v, out, rows, 0);
+  if (p.is_same(a)) return;
+  auto counts = p.sum(-1) > 0.5;  // [B,H,T] rows with an allowed key
+  if (ctx.mask.query_length.defined())
+    counts &= at::arange(T, p.options().dtype(at::kLong)) <
+              ctx.mask.query_length.to(p.device()).view({-1, 1, 1});
+  const auto weigh = [&](const Tensor& of_row) {
+    return at::where(counts, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));  // [H]
+  };
+  const auto rows_of_head = counts.sum(at::IntArrayRef({0, 2}));
+  report("composed_row_sum", weigh(a.sum(-1)), rows_of_head);
+  report("composed_negative_mass", weigh(a.clamp_max(0).sum(-1).neg()), rows_of_head);
+}
+
+void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor& counts) {
+  if (!statistics) return;
+  const auto sum = sums.detach().to(at::kCPU, at::kDouble).contiguous();
+  const auto count = counts.detach().to(at::kCPU, at::kDouble).contiguous();
+  auto& layer = sums_.at(layer_);
+  auto& own = layer.own[name];
+  own.by_layer = sums.dim() == 0;
+  own.sums.resize(own.by_layer ? 1 : layer.heads);
+  own.counts.resize(own.sums.size());
+  for (int64_t n = 0; n < sum.numel(); ++n) {
+    const int64_t to = own.by_layer ? 0 : head_ids_[n];
+    own.sums[to] += sum.const_data_ptr<double>()[n];
+    own.counts[to] += count.const_data_ptr<double>()[n];
   }
 }
 
@@ -227,6 +284,13 @@ std::map<std::string, std::vector<double>> head_values(const HeadSums& s) {
     out["sink_rate"][h] = mean(s.sink_examples[h], s.examples[h]);
     for (int64_t g = h * s.heads; g < (h + 1) * s.heads; ++g)
       if (s.alive[g % s.heads]) out["js"][g] = mean(s.js[g], s.js_counts[g]);
+  }
+  for (const auto& [name, own] : s.own) {
+    auto& values = out[name];
+    for (size_t n = 0; n < own.sums.size(); ++n) {
+      const bool gone = !own.by_layer && !s.alive[n];
+      values.push_back(gone ? nan : mean(own.sums[n], own.counts[n]));
+    }
   }
   return out;
 }

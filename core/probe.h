@@ -22,12 +22,15 @@ struct HeadContext;
 // One statistic: its names and formula are the HDF5 variable's.
 struct Statistic {
   const char *name, *units, *long_name, *formula;
-  bool always;   // in `log.stats: all`-less default
-  bool places;   // compares places of queries and keys: not in cross-attention
-  bool by_pair;  // (head, head2) instead of (head)
+  bool always;            // in `log.stats: all`-less default
+  bool places;            // compares places of queries and keys: not in cross-attention
+  bool by_pair;           // (head, head2) instead of (head)
+  bool by_layer = false;  // one value a layer
 };
 const std::vector<Statistic>& statistic_table();
-std::vector<std::string> statistic_names();     // every one that can be streamed
+// Of kinds whose map is composed of several heads' weights.
+const std::vector<Statistic>& composed_statistics();
+std::vector<std::string> statistic_names();     // every one of the table, which can be streamed
 std::vector<std::string> default_statistics();  // the ones that are always on
 
 // Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing
@@ -39,6 +42,11 @@ struct HeadSums {
   std::vector<double> sink_examples, examples;      // [H] examples with mean first_token > 0.3; all
   std::vector<double> js, js_counts;                // [H,H]
   std::vector<bool> alive;                          // [H]
+  struct Own {
+    bool by_layer = false;
+    std::vector<double> sums, counts;  // [H], or [1] by layer
+  };
+  std::map<std::string, Own> own;  // what HeadProbe::report() was told
 
   explicit HeadSums(int64_t heads = 0);
 };
@@ -67,9 +75,18 @@ class HeadProbe {
   void enter(int64_t layer, int64_t heads, std::vector<int64_t> head_ids,
              const std::vector<bool>& alive);
   void output_weight(const Tensor& weight);  // [D, H*e], before the layer reports its softmax
-  // A plain masked softmax: streams q [B,H,T,d], k, v [B,Hkv,S,.], out [B,H,T,e].
+  // A plain masked softmax: streams q [B,H,T,d], k, v [B,Hkv,S,.], out [B,H,T,e]. `counted` bool
+  // [B,H,T]: statistics are of these rows only (routed heads); undefined: of all.
   void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-               const HeadContext& ctx, double scale);
+               const HeadContext& ctx, double scale, const Tensor& counted = {});
+  // Any other map: statistics are of p [B,H,T,S], the weights before heads are mixed (their rows
+  // sum to 1 or, without an allowed key, to 0); the map is a [B,H,T,S], the weights that meet the
+  // values. Where a is not p, composed_row_sum and composed_negative_mass are of a.
+  void weights(const Tensor& p, const Tensor& a, const Tensor& v, const Tensor& out,
+               const HeadContext& ctx);
+  // A statistic of the kind's own, one of its own_statistics(): value = sum / count. Both [H], in
+  // this layer's heads, or scalars where it is by layer; NaN where the count is 0.
+  void report(const std::string& name, const Tensor& sums, const Tensor& counts);
 
   const std::map<int64_t, HeadSums>& sums() const { return sums_; }
   std::map<std::string, std::vector<double>> values(int64_t layer) const {
@@ -82,6 +99,7 @@ class HeadProbe {
  private:
   void stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
               const HeadContext& ctx, double scale);
+  void keep_map(const Tensor& map);
 
   std::map<int64_t, HeadSums> sums_;
   std::map<int64_t, Tensor> maps_;

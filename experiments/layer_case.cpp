@@ -42,6 +42,13 @@ struct CaseConfig : Block {
     if (heads == 0) return complain("heads", "is missing");
     check_heads(d_model, heads, head_dim, kv_heads, complain);
   }
+  HeadDemands demands(bool bias, bool cross) const {
+    return {.causal = causal,
+            .window = window > 0,
+            .rotary = position.kind == "rope",
+            .bias = bias,
+            .cross = cross};
+  }
   HeadShape shape() const {
     HeadShape shape;
     shape.d_model = d_model;
@@ -95,7 +102,8 @@ void LayerCase::build(const std::filesystem::path& path, const std::string& text
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
   config_ = text;
-  heads_ = make_heads(config.attention, config.shape());
+  heads_ = make_heads(config.attention, config.shape(),
+                      config.demands(bias_.defined(), memory_.defined()));
   heads_->to(x_.device(), x_.scalar_type());
 }
 
@@ -104,6 +112,7 @@ void LayerCase::take_inputs(NamedTensors& tensors) {
   bias_ = take(tensors, "in.bias");
   gates_ = take(tensors, "in.gates");
   positions_ = take(tensors, "in.positions");
+  noise_ = take(tensors, "in.u");
   cotangent_ = take(tensors, "cot.y");
   if (auto mask = take(tensors, "in.mask"); mask.defined()) mask_.allowed = mask.to(at::kBool);
 }
@@ -133,6 +142,7 @@ HeadContext LayerCase::context(Backend backend) const {
   ctx.mask = mask_;
   ctx.bias = bias_;
   ctx.gates = gates_;
+  ctx.noise = noise_;
   ctx.positions = positions_;
   ctx.rotary = rotary_ ? &*rotary_ : nullptr;
   ctx.backend = backend;

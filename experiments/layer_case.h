@@ -45,7 +45,7 @@ class LayerCase {
   std::shared_ptr<AttentionHeads> heads_;
   std::optional<Rotary> rotary_;
   AttentionMask mask_;
-  Tensor x_, memory_, bias_, gates_, positions_, cotangent_;
+  Tensor x_, memory_, bias_, gates_, positions_, noise_, cotangent_;
   NamedTensors expected_;
 };
 

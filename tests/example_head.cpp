@@ -2,7 +2,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <iterator>
 
 #include "core/heads.h"
 #include "core/probe.h"
@@ -15,9 +14,10 @@ class Temperature : public AttentionHeads {
   struct Options : HeadOptions {
     double start = 1;
     void visit(Fields& f) override { f("start", start, "tau before training", above(0)); }
+    HeadTraits traits() const override { return {.cross = false, .rotary = false}; }
   };
 
-  Temperature(const HeadShape& s, const Options& options) : AttentionHeads(s) {
+  Temperature(const HeadShape& s, const Options& options) : AttentionHeads(s, options.traits()) {
     q_ = projection("q", s.d_model, s.heads * s.head_dim, false);
     k_ = projection("k", s.d_model, s.heads * s.head_dim, false);
     v_ = projection("v", s.d_model, s.heads * s.head_dim, false);
@@ -27,20 +27,15 @@ class Temperature : public AttentionHeads {
     log_tau_ = register_parameter("log_tau", at::full({s.heads}, std::log(options.start)));
   }
 
-  HeadTraits traits() const override { return {.cross = false, .rotary = false}; }
-
   std::shared_ptr<AttentionHeads> slice() const override {  // the heads that are left, copied
     const Kept kept = kept_heads();
-    HeadShape smaller = shape_;
-    smaller.heads = smaller.kv_heads = std::ssize(kept.rows);
-    auto sliced = std::make_shared<Temperature>(smaller, Options{});
+    auto sliced = std::make_shared<Temperature>(kept.shape, Options{});
     sliced->adopt_indices(*this, kept);
     copy_heads(sliced->q_, q_, kept.rows, shape_.head_dim);
     copy_heads(sliced->k_, k_, kept.rows, shape_.head_dim);
     copy_heads(sliced->v_, v_, kept.rows, shape_.head_dim);
     copy_head_columns(sliced->o_, o_, kept.rows, shape_.head_dim);
-    auto rows = at::tensor(kept.rows, at::kLong).to(log_tau_.device());
-    sliced->log_tau_.set_data(log_tau_.detach().index_select(0, rows));
+    keep_heads(sliced->log_tau_, log_tau_, kept.rows);
     return sliced;
   }
 

@@ -19,6 +19,7 @@ using testing::small_decoder;
 class Fake : public AttentionHeads {
  public:
   struct Options : HeadOptions {
+    HeadTraits traits() const override { return {.rotary = false}; }
     int64_t parts = 1;
     double weight = 1;
     void visit(Fields& f) override {
@@ -29,10 +30,10 @@ class Fake : public AttentionHeads {
       if (shape.heads % parts != 0) complain("parts", "must divide the heads");
     }
   };
-  Fake(const HeadShape& shape, const Options& options) : AttentionHeads(shape), options_(options) {
+  Fake(const HeadShape& shape, const Options& options)
+      : AttentionHeads(shape, options.traits()), options_(options) {
     gate_ = register_parameter("gate", at::ones({shape.heads}));
   }
-  HeadTraits traits() const override { return {.rotary = false}; }
   std::shared_ptr<AttentionHeads> slice() const override { return nullptr; }
   void parameter_groups(ParameterGroups& groups) override { groups.gates.push_back(gate_); }
   void after_step() override { gate_.data().clamp_(0.5, 2); }

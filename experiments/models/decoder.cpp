@@ -23,17 +23,20 @@ class Decoder : public Model {
       f("tie", tie, "the output head is the token embedding");
       f("causal", causal, "a token sees no later one");
     }
+    HeadDemands demands(int64_t layer) const override {
+      auto demands = StackOptions::demands(layer);
+      demands.causal = causal;
+      return demands;
+    }
   };
 
   Decoder(const Options& options, int64_t vocabulary, int64_t context)
       : options_(options), vocabulary_(vocabulary), context_(context) {
     make_embeddings();
     auto blocks = register_module("blocks", std::make_shared<torch::nn::Module>("blocks"));
-    for (int64_t layer = 0; layer < options.layers; ++layer) {
+    for (int64_t layer = 0; layer < options.layers; ++layer)
       blocks_.push_back(
           blocks->register_module(std::to_string(layer), TransformerBlock(options, layer)));
-      check_promises(layer);
-    }
     if (options.pre_norm) norm_ = register_module("norm", Norm(options));
     if (!options.tie) {
       head_ = register_module(
@@ -119,18 +122,6 @@ class Decoder : public Model {
       rotary_.emplace(position->base,
                       position->layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                       position->fraction);
-  }
-
-  // What forward() would refuse is better said before the first step.
-  void check_promises(int64_t layer) {
-    const auto& kind = options_.attention_of(layer);
-    const auto traits = blocks_[layer]->attention()->traits();
-    Problems problems;
-    if (options_.causal && !traits.causal)
-      problems.add(kind.place(), kind.path(), kind.kind() + " heads cannot be causal");
-    if (rotary_ && !traits.rotary)
-      problems.add(kind.place(), kind.path(), kind.kind() + " heads know no position: rope");
-    problems.raise();
   }
 
   static Tensor places(int64_t past, const Tensor& ids) {

@@ -50,8 +50,9 @@ double MlpImpl::flops_per_token() const {
 TransformerBlockImpl::TransformerBlockImpl(const StackOptions& options, int64_t layer)
     : layer_(layer), pre_norm_(options.pre_norm), dropout_(options.dropout) {
   norm1_ = register_module("norm1", Norm(options));
-  attention_ =
-      register_module("attention", make_heads(options.attention_of(layer), options.shape(layer)));
+  attention_ = register_module(
+      "attention",
+      make_heads(options.attention_of(layer), options.shape(layer), options.demands(layer)));
   norm2_ = register_module("norm2", Norm(options));
   mlp_ = register_module("mlp", Mlp(options));
 }

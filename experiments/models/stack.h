@@ -70,6 +70,7 @@ struct StackOptions : ModelOptions {
 
   int64_t hidden_width() const { return d_ff.value_or(4 * d_model); }
   HeadShape shape(int64_t layer) const;
+  virtual HeadDemands demands(int64_t layer) const;
   const KindBlock& attention_of(int64_t layer) const;
   int64_t window_of(int64_t layer) const {
     return window[static_cast<size_t>(layer) % window.size()];

@@ -193,11 +193,11 @@ void StackOptions::check(const Complain& complain) const {
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto* range = attention_at.find(layer);
     const std::string block = range ? "attention_at." + range->key : "attention";
-    attention_of(layer).as<HeadOptions>().check_shape(
-        shape(layer), [&](const std::string& field, const std::string& what) {
-          const std::string full = field.empty() ? block : block + "." + field;
-          if (said.emplace(full, what).second) complain(full, what);
-        });
+    check_layer(attention_of(layer), shape(layer), demands(layer),
+                [&](const std::string& field, const std::string& what) {
+                  const std::string full = field.empty() ? block : block + "." + field;
+                  if (said.emplace(full, what).second) complain(full, what);
+                });
   }
 }
 
@@ -211,6 +211,12 @@ HeadShape StackOptions::shape(int64_t layer) const {
   shape.layer = layer;
   shape.layers = layers;
   return shape;
+}
+
+HeadDemands StackOptions::demands(int64_t layer) const {
+  return {.window = window_of(layer) > 0,
+          .rotary = position->kind == "rope",
+          .bias = position->kind == "alibi" || position->kind == "relative"};
 }
 
 const KindBlock& StackOptions::attention_of(int64_t layer) const {
