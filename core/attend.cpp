@@ -43,6 +43,13 @@ Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx, int64_t heads) {
   return kv.unsqueeze(2).expand({B, groups, heads / groups, S, d}).reshape({B, heads, S, d});
 }
 
+Tensor multiply_gates(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() ? a : b;
+  if (a.dim() == 4 && b.dim() < 4) return a * b.unsqueeze(-1);
+  if (b.dim() == 4 && a.dim() < 4) return a.unsqueeze(-1) * b;
+  return a * b;
+}
+
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx) {
   auto gated = o;
   if (ctx.gates.defined()) {

@@ -45,6 +45,9 @@ Tensor remembered(const HeadContext& ctx, const std::string& name,
 Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx,
                  int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
 
+// Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
+Tensor multiply_gates(const Tensor& a, const Tensor& b);
+
 // Applies ctx.gates and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the output projection.
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
 

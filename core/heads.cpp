@@ -130,15 +130,15 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   const auto lives = alive();
   if (lacks_heads()) {
     // For heads that do not talk to each other absence is an output gate of 0.
-    auto alive = alive_.to(x.scalar_type()).view({1, -1, 1});  // [1,H,1]
-    if (ctx.gates.defined() && ctx.gates.dim() == 4) alive = alive.unsqueeze(3);
-    ctx.gates = ctx.gates.defined() ? ctx.gates * alive : alive;
-    if (!traits_.independent) ctx.alive = alive_.to(at::kBool);  // [H]
+    ctx.alive = alive_.to(at::kBool);  // [H]
+    ctx.gates = multiply_gates(ctx.gates, alive_.to(x.scalar_type()).view({1, -1, 1}));
   }
   if (head_ids_.defined()) select_own_heads(ctx);
   if (ctx.probe) ctx.probe->enter(shape_.layer, heads(), head_ids(), lives);
   auto out = compute(x, ctx);
   if (ctx.cache) ctx.cache->advance(T);
+  if (ctx.alive.defined() && out.gates.defined())
+    out.gates = out.gates.masked_fill(ctx.alive.logical_not(), 0);
   if (head_ids_.defined() && out.gates.defined()) {
     auto full = out.gates.new_zeros({x.size(0), T, heads()});
     out.gates = full.index_copy(2, head_ids_, out.gates);  // [B,T,H original]

@@ -57,8 +57,8 @@ struct HeadContext {
 
   // Filled by forward(), for the functions of attend.h.
   Tensor head_ids, kv_map;  // [H] of a sliced layer: original head, its row among the kv heads
-  Tensor alive;        // bool [H], undefined: all; only where heads are not independent: the kind
-                       // computes as if the others had never been there
+  Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
+                 // talk to each other compute as if these had never been there
   double dropout = 0;  // rate now: 0 in eval mode
 };
 
@@ -124,8 +124,11 @@ class AttentionHeads : public torch::nn::Module {
 
   // Statistics beside those that every kind has: what compute() reports to the probe.
   virtual std::vector<Statistic> own_statistics() const;
+  // Names of the losses that compute() may return while training.
+  virtual std::vector<std::string> aux_names() const { return {}; }
   virtual void parameter_groups(ParameterGroups&) {}
   virtual void after_step() {}
+  virtual int64_t value_width() const { return shape_.head_dim; }  // e
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
   // attend (T S; causal: half of it). Here those of plain attention with its four projections.
   virtual double flops(int64_t T, int64_t S, double pairs) const;

@@ -27,6 +27,16 @@ struct Statistic {
   bool by_pair;           // (head, head2) instead of (head)
   bool by_layer = false;  // one value a layer
 };
+// A kind's own.
+inline Statistic head_statistic(const char* name, const char* units, const char* long_name,
+                                const char* formula) {
+  return {name, units, long_name, formula, true, false, false, false};
+}
+inline Statistic layer_statistic(const char* name, const char* units, const char* long_name,
+                                 const char* formula) {
+  return {name, units, long_name, formula, true, false, false, true};
+}
+
 const std::vector<Statistic>& statistic_table();
 // Of kinds whose map is composed of several heads' weights.
 const std::vector<Statistic>& composed_statistics();

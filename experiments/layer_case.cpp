@@ -177,10 +177,10 @@ NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
 
   NamedTensors computed{{"out.y", out.y}};
   if (out.gates.defined()) computed["out.gates"] = out.gates;
-  if (!out.aux.empty()) {
-    computed["out.aux_loss"] = out.aux[0].value;
-    for (size_t i = 1; i < out.aux.size(); ++i)
-      computed["out.aux_loss"] = computed["out.aux_loss"] + out.aux[i].value;
+  if (!out.aux.empty() || expected_.count("out.aux_loss")) {
+    auto sum = at::zeros({}, x.options().requires_grad(false));
+    for (const auto& aux : out.aux) sum = sum + aux.value;
+    computed["out.aux_loss"] = sum;
   }
   for (const auto& [layer, map] : probe.layer_maps()) computed["out.attention"] = map;
   if (wanted.statistics)

@@ -159,7 +159,7 @@ void Trainer::row_zero() {
     scored += scored_targets(targets).item<double>();
   }
   row_ = {{"train/loss", loss / std::max(scored, 1.0)}};
-  log_.scalars({.step = 0, .loss = row_["train/loss"]});
+  log_.scalars({.step = 0, .loss = row_["train/loss"], .aux = {}});
   if (logging_.stats_every > 0) log_.heads(0);
   log_.maps(0, device_);
   write_row(0);
@@ -192,14 +192,14 @@ void Trainer::log_update(const Updater::Result& result) {
                 .tokens = state_.tokens,
                 .wall_s = now,
                 .loss = result.losses.task.item<double>(),
-                .aux_loss = 0,
                 .lr = result.lr,
                 .grad_norm = result.grad_norm.item<double>(),
                 .tokens_per_s = static_cast<double>(state_.tokens - last_row_.tokens) /
-                                std::max(now - last_row_.wall_s, 1e-9)};
+                                std::max(now - last_row_.wall_s, 1e-9),
+                .aux = {}};
   for (const auto& aux : result.losses.aux) {
-    row_["aux/" + aux.name] = aux.value.item<double>();
-    row.aux_loss += row_["aux/" + aux.name];
+    row.aux[aux.name] = aux.value.item<double>();
+    row_["aux/" + aux.name] = row.aux[aux.name];
   }
   log_.scalars(row);
   row_["train/loss"] = row.loss;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 namespace headlab {
 namespace {
@@ -14,6 +15,13 @@ std::vector<std::shared_ptr<AttentionHeads>*> layers_of(Model& model) {
   return model.sites().at(kSite);
 }
 
+std::set<std::string> aux_names(Model& model) {
+  std::set<std::string> all;
+  for (auto* heads : layers_of(model))
+    for (const auto& name : (*heads)->aux_names()) all.insert(name);
+  return all;
+}
+
 std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   if (!chosen.empty()) return chosen;
   std::vector<int64_t> all(count);
@@ -21,7 +29,18 @@ std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   return all;
 }
 
-std::vector<LogStatistic> statistics_of(const LogOptions& options, bool has_classes) {
+LogStatistic variable_of(const Statistic& s) {
+  LogStatistic statistic;
+  statistic.name = s.name, statistic.units = s.units;
+  statistic.long_name = s.long_name, statistic.comment = s.formula;
+  statistic.dims = s.by_pair    ? LogDims::kLayerHeadHead
+                   : s.by_layer ? LogDims::kLayer
+                                : LogDims::kLayerHead;
+  return statistic;
+}
+
+// Those of the table that are wanted, and every kind's own.
+std::vector<LogStatistic> statistics_of(const LogOptions& options, Model& model, bool has_classes) {
   const auto wanted = options.statistics();
   std::vector<LogStatistic> chosen;
   for (const auto& s : statistic_table()) {
@@ -29,13 +48,19 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, bool has_clas
     const bool of_classes = name == "cls_mass" || name == "sep_mass" || name == "punctuation_mass";
     if (std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
     if (of_classes && !has_classes) continue;
-    LogStatistic statistic;
-    statistic.name = name, statistic.units = s.units;
-    statistic.long_name = s.long_name, statistic.comment = s.formula;
-    statistic.dims = s.by_pair ? LogDims::kLayerHeadHead : LogDims::kLayerHead;
-    chosen.push_back(statistic);
+    chosen.push_back(variable_of(s));
   }
+  std::set<std::string> own;
+  for (auto* heads : layers_of(model))
+    for (const auto& s : (*heads)->own_statistics())
+      if (own.insert(s.name).second) chosen.push_back(variable_of(s));
   return chosen;
+}
+
+// Numbers of a row of one statistic.
+int64_t count_of(const LogStatistic& s, const LogSite& site) {
+  if (s.dims == LogDims::kLayer) return site.layers;
+  return site.layers * site.heads * (s.dims == LogDims::kLayerHeadHead ? site.heads : 1);
 }
 
 std::vector<int32_t> as_int32(const Tensor& t) {
@@ -53,8 +78,11 @@ Tensor map_probes(const AttentionLogOptions& options, const DataSource& data) {
   return at::cat(ids);  // [P,T]
 }
 
-LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, const Tensor& ids) {
+LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, Model& model,
+                const Tensor& ids) {
   LogMaps maps;
+  for (auto* heads : layers_of(model))
+    if (!(*heads)->traits().rows_sum_to_one) maps.normalization = "composed", maps.packed = false;
   maps.probes = ids.size(0);
   maps.layers = all_or(options.layers, site.layers);
   maps.heads = all_or(options.heads, site.heads);
@@ -72,8 +100,12 @@ LogSite site_of(const Experiment& experiment, Model& model, bool has_classes, co
   const auto layers = layers_of(model);
   site.layers = std::ssize(layers);
   for (auto* heads : layers) site.heads = std::max(site.heads, (*heads)->heads());
-  site.statistics = statistics_of(experiment.log, has_classes);
-  if (ids.defined()) site.maps = maps_of(experiment.log.attention, site, ids);
+  site.statistics = statistics_of(experiment.log, model, has_classes);
+  if (!ids.defined()) return site;
+  auto maps = maps_of(experiment.log.attention, site, model, ids);
+  std::erase_if(maps.layers,
+                [&](int64_t layer) { return !(*layers.at(layer))->traits().token_map; });
+  if (!maps.layers.empty()) site.maps = maps;
   return site;
 }
 
@@ -82,8 +114,8 @@ bool wants_maps(const Experiment& experiment) {
 }
 
 RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
-                const Experiment& experiment, const LogSite& site, const DataSource& data,
-                std::optional<int64_t> resumed_step, double wall_s) {
+                const Experiment& experiment, Model& model, const LogSite& site,
+                const DataSource& data, std::optional<int64_t> resumed_step, double wall_s) {
   LogLayout layout;
   layout.run_id = identity.run_id;
   layout.title = experiment.name;
@@ -96,6 +128,9 @@ RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
       {"lr", "1", "learning rate", "of this update, by the schedule"},
       {"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
       {"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"}};
+  for (const auto& name : aux_names(model))
+    layout.scalars.push_back({"aux_" + name, "1", "auxiliary loss '" + name + "'",
+                              "weighted, over all layers that have it; part of aux_loss"});
   layout.evals = {{"val_loss", "nat", "validation loss", "mean of -ln p over the scored targets"},
                   {"val_accuracy", "1", "validation accuracy",
                    "share of scored targets that are the likeliest prediction"},
@@ -124,8 +159,7 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
   if (experiment.log.stats_every == 0) return 0;
   const auto site = site_of(experiment, model, !data.token_classes().empty(), Tensor());
   int64_t row = 0;
-  for (const auto& s : site.statistics)
-    row += site.layers * site.heads * (s.dims == LogDims::kLayerHeadHead ? site.heads : 1) * 4;
+  for (const auto& s : site.statistics) row += 4 * count_of(s, site);
   return row * (experiment.train.steps / experiment.log.stats_every + 1);
 }
 
@@ -135,7 +169,7 @@ TrainingLog::TrainingLog(const std::filesystem::path& path, const RunIdentity& i
     : model_(model),
       map_ids_(wants_maps(experiment) ? map_probes(experiment.log.attention, data) : Tensor()),
       site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
-      log_(open_log(path, identity, experiment, site_, data, resumed_step, wall_s)) {
+      log_(open_log(path, identity, experiment, model, site_, data, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
   if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
   probe_.statistics = true;
@@ -157,8 +191,7 @@ void TrainingLog::heads(int64_t step) {
   const int64_t H = site_.heads;
   RunLog::HeadValues row;
   std::vector<uint8_t> alive(site_.layers * H, 0);
-  for (const auto& s : site_.statistics)
-    row[s.name].assign(site_.layers * (s.dims == LogDims::kLayerHeadHead ? H * H : H), nan);
+  for (const auto& s : site_.statistics) row[s.name].assign(count_of(s, site_), nan);
   const auto layers = layers_of(model_);
   for (int64_t layer = 0; layer < site_.layers; ++layer) {
     const auto lives = (*layers[layer])->alive();
@@ -167,11 +200,13 @@ void TrainingLog::heads(int64_t step) {
     const auto values = probe_.values(layer);
     const int64_t own = std::ssize(lives);
     for (const auto& s : site_.statistics) {
-      const auto& from = values.at(s.name);
-      for (int64_t n = 0; n < std::ssize(from); ++n) {
-        const bool pair = s.dims == LogDims::kLayerHeadHead;
-        const int64_t to = pair ? (layer * H + n / own) * H + n % own : layer * H + n;
-        row[s.name][to] = from[n];
+      const auto from = values.find(s.name);
+      if (from == values.end()) continue;  // another kind's own
+      for (int64_t n = 0; n < std::ssize(from->second); ++n) {
+        int64_t to = layer * H + n;
+        if (s.dims == LogDims::kLayerHeadHead) to = (layer * H + n / own) * H + n % own;
+        if (s.dims == LogDims::kLayer) to = layer;
+        row[s.name][to] = from->second[n];
       }
     }
   }
@@ -179,12 +214,16 @@ void TrainingLog::heads(int64_t step) {
 }
 
 void TrainingLog::scalars(const UpdateRow& row) {
-  log_.scalars(row.step, row.wall_s, row.tokens,
-               {{"train_loss", row.loss},
-                {"aux_loss", row.aux_loss},
-                {"lr", row.lr},
-                {"grad_norm", row.grad_norm},
-                {"tokens_per_s", row.tokens_per_s}});
+  std::map<std::string, double> values{{"train_loss", row.loss},
+                                       {"lr", row.lr},
+                                       {"grad_norm", row.grad_norm},
+                                       {"tokens_per_s", row.tokens_per_s}};
+  for (const auto& [name, loss] : row.aux) {
+    values["aux_" + name] = loss;
+    values["aux_loss"] += loss;
+  }
+  values.try_emplace("aux_loss", 0);
+  log_.scalars(row.step, row.wall_s, row.tokens, values);
 }
 
 void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
@@ -194,7 +233,7 @@ void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
 }
 
 void TrainingLog::maps(int64_t step, const at::Device& device) {
-  if (!map_ids_.defined()) return;
+  if (!site_.maps) return;
   torch::InferenceMode inference;
   const bool was_training = model_.is_training();
   model_.eval();

@@ -18,7 +18,8 @@ struct RunIdentity {
 // What a finished update leaves behind.
 struct UpdateRow {
   int64_t step = 0, tokens = 0;
-  double wall_s = 0, loss = 0, aux_loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0;
+  double wall_s = 0, loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0;
+  std::map<std::string, double> aux;  // the heads' losses by name, weighted
 };
 
 // Bytes of all the maps that a run of these settings would log (before compression).

@@ -1,5 +1,6 @@
 // Laws that every registered kind of heads must obey, each as far as its traits promise.
 #include <array>
+#include <set>
 #include <sstream>
 
 #include "headlab_build.h"
@@ -122,7 +123,7 @@ TEST_CASE("a row without any allowed key is the output bias and passes no gradie
       const auto y = s.y(x, ctx);
       auto bias = at::zeros({20}, at::kDouble);
       for (const auto& p : s.heads->named_parameters())
-        if (p.key() == "o.bias") bias = p.value();
+        if (p.key().ends_with("o.bias")) bias = p.value();
       REQUIRE(difference(y[0][2], bias) < 1e-12);
       y[0][2].sum().backward();
       REQUIRE(x.grad().abs().sum().item<double>() == 0);
@@ -174,7 +175,13 @@ TEST_CASE("sliced equals masked, in original head indices", "[laws]") {
       s.heads->mask_heads(gone);
       auto sliced = s.heads->slice();
       INFO("removed heads " << at::IntArrayRef(gone));
-      REQUIRE(difference(sliced->forward(x, ctx).y, s.y(x, ctx)) < 1e-12);
+      const auto small = sliced->forward(x, ctx), whole = s.heads->forward(x, ctx);
+      REQUIRE(difference(small.y, whole.y) < 1e-12);
+      REQUIRE(small.gates.defined() == whole.gates.defined());
+      if (small.gates.defined()) REQUIRE(difference(small.gates, whole.gates) < 1e-12);
+      REQUIRE(small.aux.size() == whole.aux.size());
+      for (size_t n = 0; n < small.aux.size(); ++n)
+        REQUIRE(difference(small.aux[n].value, whole.aux[n].value) < 1e-12);
       int64_t before = 0, after = 0;
       for (const auto& p : s.heads->parameters()) before += p.numel();
       for (const auto& p : sliced->parameters()) after += p.numel();
@@ -349,6 +356,31 @@ TEST_CASE("a probe changes no output", "[laws]") {
     probe.statistics = probe.maps = true;
     ctx.probe = &probe;
     REQUIRE(difference(plain, s.y(x, ctx)) == 0);
+  });
+}
+
+TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    HeadProbe probe;
+    probe.statistics = true;
+    auto ctx = s.natural();
+    ctx.probe = &probe;
+    s.heads->train();
+    const auto out = s.heads->forward(random({B, T, 20}), ctx);
+    std::set<std::string> declared, reported, losses;
+    for (const auto& own : s.heads->own_statistics()) {
+      declared.insert(own.name);
+      INFO(own.name);
+      const auto values = probe.values(s.shape.layer).at(own.name);
+      REQUIRE(values.size() == (own.by_layer ? 1u : 4u));
+      REQUIRE(std::any_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }));
+    }
+    for (const auto& [name, values] : probe.values(s.shape.layer)) reported.insert(name);
+    for (const auto& of_all : statistic_table()) reported.erase(of_all.name);
+    REQUIRE(reported == declared);
+    for (const auto& aux : out.aux) losses.insert(aux.name);
+    const auto names = s.heads->aux_names();
+    REQUIRE(losses == std::set<std::string>(names.begin(), names.end()));
   });
 }
 

@@ -1,0 +1,227 @@
+// Learned gates on the outputs of heads of any other kind: y = concat_h(g_h o_h) W_O + b_O.
+//
+// hard_concrete: one gate a head, open or shut, with a penalty on the open ones. Louizos et al.,
+// arXiv 1712.01312; Voita et al., arXiv 1905.09418 (lena-voita/the-story-of-heads):
+//   train  s = sigmoid((ln u - ln(1 - u) + log_alpha) / temperature),  u ~ U(eps, 1 - eps) a head
+//   eval   s = sigmoid(log_alpha)
+//   g = clip(s (zeta - gamma) + gamma, 0, 1)
+//   loss = penalty sum_h p_open,  p_open = sigmoid(log_alpha - temperature ln(-gamma / zeta))
+// sigmoid: one gate a token and head, or a feature of it. Qiu et al., arXiv 2505.06708:
+//   g = sigmoid(x gate.weight^T + gate.bias)
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "core/heads.h"
+#include "core/probe.h"
+
+namespace headlab {
+namespace {
+
+class Gated : public AttentionHeads {
+ public:
+  struct Options : HeadOptions {
+    KindBlock inner{head_registry(), "mha"};
+    std::string gate = "hard_concrete", granularity = "head", test_gate = "clipped";
+    bool gate_bias = true, hard = false;
+    double temperature = 0.33, gamma = -0.1, zeta = 1.1, eps = 1e-6;
+    double penalty = 1, init = 2.5, clamp = 4.605;
+
+    void visit(Fields& f) override {
+      f("inner", inner, "kind of the heads that are gated, with its options");
+      f("gate", gate, "a gate a head that opens or shuts, or one that every token sets by itself",
+        one_of({"hard_concrete", "sigmoid"}));
+      f("granularity", granularity, "sigmoid: a gate a head, or an element of its output",
+        one_of({"head", "element"}));
+      f("gate_bias", gate_bias, "sigmoid: with bias");
+      f("temperature", temperature, "hard_concrete: lower is nearer to 0 and 1", above(0));
+      f("gamma", gamma, "hard_concrete: lower end of the stretched interval, below 0");
+      f("zeta", zeta, "hard_concrete: its upper end, above 1", above(1));
+      f("eps", eps, "hard_concrete: distance of the noise and of p_open from 0 and 1",
+        between(1e-12, 0.1));
+      f("hard", hard, "hard_concrete: gates of 0 or 1, with the gradient of the soft ones");
+      f("test_gate", test_gate,
+        "hard_concrete in evaluation: the clipped value, or the likelier "
+        "of 0 and 1",
+        one_of({"clipped", "argmax"}));
+      f("penalty", penalty, "hard_concrete: loss of an open head", at_least(0));
+      f("init", init, "hard_concrete: log_alpha before training, plus N(0, 0.01)");
+      f("clamp", clamp, "hard_concrete: log_alpha stays within +-clamp; 0: no limit", at_least(0));
+    }
+    void check(const Complain& complain) const override {
+      if (gamma >= 0) complain("gamma", "must be below 0, or no gate ever shuts");
+      if (gate == "hard_concrete" && granularity == "element")
+        complain("granularity", "'element' needs gate: sigmoid");
+    }
+    void check_shape(const HeadShape& shape, const Complain& complain) const override {
+      check_layer(inner, shape, {}, [&](const std::string& field, const std::string& what) {
+        complain(field.empty() ? "inner" : "inner." + field, what);
+      });
+    }
+    HeadTraits traits() const override { return inner.as<HeadOptions>().traits(); }
+  };
+
+  Gated(const HeadShape& shape, const Options& options)
+      : Gated(shape, options, make_heads(options.inner, shape)) {}
+
+  Gated(const HeadShape& shape, const Options& options, std::shared_ptr<AttentionHeads> inner)
+      : AttentionHeads(shape, options.traits()), options_(options), inner_(std::move(inner)) {
+    register_module("inner", inner_);
+    if (options.gate == "sigmoid") {
+      projection_ =
+          projection("gate", shape.d_model, shape.heads * gates_of_a_head(), options.gate_bias);
+      init_normal(projection_, 0.02);
+    } else {
+      auto gate = register_module("gate", std::make_shared<torch::nn::Module>("gate"));
+      log_alpha_ =
+          gate->register_parameter("log_alpha", options.init + 0.01 * at::randn({shape.heads}));
+    }
+  }
+
+  std::shared_ptr<AttentionHeads> slice() const override {
+    const Kept kept = kept_heads();
+    std::vector<int64_t> gone;
+    const auto lives = alive();
+    for (int64_t h = 0; h < heads(); ++h)
+      if (!lives[h]) gone.push_back(h);
+    inner_->mask_heads(gone);
+    auto sliced = std::make_shared<Gated>(kept.shape, options_, inner_->slice());
+    inner_->mask_heads({});
+    sliced->adopt_indices(*this, kept);
+    if (projection_)
+      copy_heads(sliced->projection_, projection_, kept.rows, gates_of_a_head());
+    else
+      keep_heads(sliced->log_alpha_, log_alpha_, kept.rows);
+    return sliced;
+  }
+
+  int64_t value_width() const override { return inner_->value_width(); }
+
+  std::vector<Statistic> own_statistics() const override {
+    auto own = inner_->own_statistics();
+    own.push_back(head_statistic("gate", "1", "gate of the head", "mean over tokens of g_h"));
+    if (!log_alpha_.defined()) return own;
+    own.push_back(head_statistic("log_alpha", "1", "log alpha of the gate", "log_alpha_h"));
+    own.push_back(head_statistic(
+        "p_open", "1", "probability that the gate is open",
+        "sigmoid(log_alpha_h - temperature ln(-gamma / zeta)), within eps of 0 and 1"));
+    return own;
+  }
+
+  std::vector<std::string> aux_names() const override {
+    auto names = inner_->aux_names();
+    if (log_alpha_.defined() && options_.penalty > 0) names.push_back("gates");
+    return names;
+  }
+
+  void parameter_groups(ParameterGroups& groups) override {
+    inner_->parameter_groups(groups);
+    if (log_alpha_.defined()) groups.gates.push_back(log_alpha_);
+  }
+
+  void after_step() override {
+    inner_->after_step();
+    if (log_alpha_.defined() && options_.clamp > 0)
+      log_alpha_.data().clamp_(-options_.clamp, options_.clamp);
+  }
+
+  double flops(int64_t T, int64_t S, double pairs) const override {
+    return inner_->flops(T, S, pairs) + (projection_ ? 2.0 * T * projection_->weight.numel() : 0);
+  }
+
+ private:
+  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
+    const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(x, ctx);
+    auto gated = ctx;
+    gated.gates = multiply_gates(ctx.gates, g);
+    auto out = compute_inner(*inner_, x, gated);
+    out.gates = Tensor();
+    if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
+    if (!projection_ && options_.penalty > 0) {
+      auto open = p_open();
+      if (ctx.alive.defined()) open = open.masked_fill(ctx.alive.logical_not(), 0);
+      out.aux.push_back({"gates", options_.penalty * open.sum(), OverLayers::kSum});
+    }
+    if (ctx.probe) report(*ctx.probe, g, ctx);
+    return out;
+  }
+
+  Tensor sigmoid_gates(const Tensor& x) {
+    const auto g = at::sigmoid(split_heads(projection_(x), shape_.heads));  // [B,H,T,e or 1]
+    return options_.granularity == "head" ? g.squeeze(3) : g;
+  }
+
+  // [1,H,1]; in float32 at least: in bfloat16 1 - eps is 1.
+  Tensor hard_concrete_gates(const Tensor& x, const HeadContext& ctx) const {
+    const auto& o = options_;
+    const auto log_alpha = wide_log_alpha();
+    if (!is_training() && o.test_gate == "argmax") return likelier_gates(log_alpha, x);
+    auto logit = log_alpha;
+    if (is_training()) {
+      const auto u = noise(ctx).to(logit.options());
+      logit = (u.log() - at::log1p(-u) + log_alpha) / o.temperature;
+    }
+    auto g = (at::sigmoid(logit) * (o.zeta - o.gamma) + o.gamma).clamp(0, 1);  // [H]
+    if (o.hard) g = g + ((g > 0.5).to(g.scalar_type()) - g).detach();
+    return g.view({1, -1, 1});
+  }
+
+  // 1 where P(g = 1) > P(g = 0).
+  Tensor likelier_gates(const Tensor& log_alpha, const Tensor& x) const {
+    const auto& o = options_;
+    const auto open =
+        at::sigmoid(log_alpha - o.temperature * std::log((1 - o.gamma) / (o.zeta - 1)));
+    const auto shut = 1 - at::sigmoid(log_alpha - o.temperature * std::log(-o.gamma / o.zeta));
+    return (open > shut).to(x.scalar_type()).view({1, -1, 1});
+  }
+
+  // One draw a head and pass, the same whether other heads were sliced away or not: [H].
+  Tensor noise(const HeadContext& ctx) const {
+    if (ctx.noise.defined()) return ctx.noise;
+    const auto device = log_alpha_.device();
+    auto u = at::rand({heads()}, ctx.rng.generator(CounterRng::kGateNoise, device),
+                      wide_log_alpha().options().requires_grad(false));
+    if (ctx.head_ids.defined()) u = u.index_select(0, ctx.head_ids);
+    return options_.eps + (1 - 2 * options_.eps) * u;
+  }
+
+  Tensor p_open() const {
+    const auto& o = options_;
+    return at::sigmoid(wide_log_alpha() - o.temperature * std::log(-o.gamma / o.zeta))
+        .clamp(o.eps, 1 - o.eps);  // [H]
+  }
+
+  Tensor wide_log_alpha() const {
+    return log_alpha_.scalar_type() == at::kDouble ? log_alpha_ : log_alpha_.to(at::kFloat);
+  }
+
+  void report(HeadProbe& probe, const Tensor& g, const HeadContext& ctx) const {
+    auto of_token = (g.dim() == 4 ? g.mean(3) : g).transpose(1, 2);  // [B or 1,T or 1,H]
+    auto counts = at::ones_like(of_token);
+    if (ctx.mask.query_length.defined() && of_token.size(1) > 1) {
+      const auto t = at::arange(of_token.size(1), ctx.mask.query_length.options());
+      counts = counts * (t < ctx.mask.query_length.unsqueeze(1)).unsqueeze(2).to(counts.device());
+    }
+    const std::vector<int64_t> tokens{0, 1};
+    probe.report("gate", (of_token * counts).sum(tokens), counts.sum(tokens));
+    if (!log_alpha_.defined()) return;
+    const auto one = at::ones({shape_.heads});
+    probe.report("log_alpha", log_alpha_, one);
+    probe.report("p_open", p_open(), one);
+  }
+
+  int64_t gates_of_a_head() const {
+    return options_.granularity == "element" ? inner_->value_width() : 1;
+  }
+
+  Options options_;
+  std::shared_ptr<AttentionHeads> inner_;
+  Linear projection_{nullptr};  // gate: sigmoid
+  Tensor log_alpha_;            // [H], gate: hard_concrete
+};
+
+const RegisterHeads<Gated> registered("gated", "learned gates on the heads of any other kind");
+
+}  // namespace
+}  // namespace headlab
