@@ -43,6 +43,40 @@ TEST_CASE("generate says the same with and without the cache") {
         "The quick brown fox\n");
 }
 
+TEST_CASE("every kind that decodes says the same with and without the cache") {
+  const Json kinds = Json::parse(headlab({"list", "--json"}).out);
+  for (const auto& item : kinds.items()) {
+    const std::string& kind = item.key();
+    DYNAMIC_SECTION(kind) {
+      const Json facts = Json::parse(headlab({"describe", kind, "--json"}).out);
+      const bool causal = facts.at("traits").at("causal");
+      const Bench bench;
+      const std::string run =
+          bench
+              .train({"train.steps=20", "train.eval_every=0", "model.attention.kind=" + kind,
+                      std::string("model.causal=") + (causal ? "true" : "false")})
+              .string();
+      const Arguments greedy{"generate", run,  "--prompt",      "The",
+                             "--tokens", "20", "--temperature", "0"};
+      Arguments whole = greedy;
+      whole.push_back("--no-cache");
+      const Outcome cached = headlab(greedy), recomputed = headlab(whole);
+      if (!causal) {
+        check_refusal(cached, 2, {"'" + kind + "' heads", "cannot decode"});
+        check_refusal(recomputed, 2, {"'" + kind + "' heads", "cannot decode"});
+        continue;
+      }
+      CHECK(recomputed.code == 0);
+      if (facts.at("traits").at("decodes with a cache")) {
+        CHECK(cached.code == 0);
+        CHECK(cached.out == recomputed.out);
+      } else {
+        check_refusal(cached, 2, {"'" + kind + "' heads", "--no-cache"});
+      }
+    }
+  }
+}
+
 TEST_CASE("a prompt that the model cannot read is refused and its character named") {
   const Bench bench;
   const std::string run = bench.train().string();

@@ -381,7 +381,7 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
 
 TEST_CASE("heads that cannot do what the decoder asks are refused when it is built") {
   CHECK_THROWS_WITH(small_decoder("{position: rope, attention: fake}"),
-                    "test.yaml:1:29: attention: fake heads know no position: rope");
+                    "test.yaml:1:29: attention: 'fake' heads know no rotary positions");
 }
 
 TEST_CASE("the options of a decoder read back as they were written") {

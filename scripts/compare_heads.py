@@ -1,0 +1,134 @@
+"""Trains every kind of heads on the same text with several seeds and prints one table (Markdown).
+
+    scripts/compare_heads [--kinds mha,moh] [--seeds 3] [--threads 2] [--set train.steps=100] ...
+
+Kinds are those with configs/char_<kind>.yaml. With an induction_<kind>.yaml beside it, that is
+trained too, for the column `induction`. Seeds are 1337, 1338, ... Runs that --out already holds
+are not repeated, and an interrupted one goes on. Kinds take turns within a seed, so that what
+slows the machine for a while slows all of them; seeds of one kind differ in the same way.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+import h5netcdf
+import numpy as np
+import xarray as xr
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+FIRST_SEED = 1337
+
+
+def headlab(arguments, command, *options):
+    """Standard output of one command; ends with what it said on stderr when it fails."""
+    program = [arguments.program or str(ROOT / "scripts/headlab"), command, *options]
+    done = subprocess.run(program, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.stderr.write(done.stderr)
+        sys.exit(f"compare_heads: `{' '.join(program)}` failed with code {done.returncode}")
+    return done.stdout
+
+
+def train(arguments, task, kind, seed):
+    """Trains one config with one seed and returns its run directory."""
+    options = [f"seed={seed}", "log.stats=all", f"train.threads={arguments.threads}",
+               *arguments.set]
+    config = str(CONFIGS / f"{task}_{kind}.yaml")
+    print(f"compare_heads: {task}_{kind} seed {seed}", file=sys.stderr)
+    out = headlab(arguments, "run", config, *options, "--out", str(arguments.out), "--json")
+    return pathlib.Path(json.loads(out)["run"])
+
+
+def last_heads(run):
+    """Statistics of all heads at the last logged step, NaN where there is no such head."""
+    with h5netcdf.File(run / "log.h5", "r") as file:
+        heads = xr.open_dataset(xr.backends.H5NetCDFStore(file, group="heads/self"))
+        return heads.isel(step=-1).load()
+
+
+def facts_of_run(run):
+    """What the table says of one training."""
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["val/loss"] for row in rows if "val/loss" in row]
+    speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
+              for row in rows if "tokens_per_s" in row]
+    return {"loss": losses[-1], "steps_per_s": statistics.median(speeds),
+            "entropy": float(np.nanmean(last_heads(run).entropy))}
+
+
+def induction_score(run):
+    """Of the best head: the weight on the token after an earlier copy of this one."""
+    return float(np.nanmax(last_heads(run).induction))
+
+
+def compare(arguments, kinds):
+    """The rows of the table, one a kind."""
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    runs = {(kind, seed): facts_of_run(train(arguments, "char", kind, seed))
+            for seed in seeds for kind in kinds}
+    rows = []
+    for kind in kinds:
+        config = str(CONFIGS / f"char_{kind}.yaml")
+        costs = json.loads(headlab(arguments, "validate", config, *arguments.set, "--json"))
+        facts = [runs[kind, seed] for seed in seeds]
+        losses = [fact["loss"] for fact in facts]
+        row = {"kind": kind, "parameters": costs["parameters"],
+               "flops_per_token": costs["flops_per_token"],
+               "steps_per_s": statistics.median(fact["steps_per_s"] for fact in facts),
+               "val_loss": statistics.fmean(losses), "losses": losses,
+               "val_loss_std": statistics.stdev(losses) if len(losses) > 1 else 0.0,
+               "entropy": statistics.fmean(fact["entropy"] for fact in facts)}
+        if (CONFIGS / f"induction_{kind}.yaml").exists() and not arguments.no_induction:
+            row["induction"] = statistics.fmean(
+                induction_score(train(arguments, "induction", kind, seed)) for seed in seeds)
+        rows.append(row)
+    return rows
+
+
+def table(rows):
+    """Markdown. Speed is beside mha's where that is one of the kinds."""
+    plain = next((row["steps_per_s"] for row in rows if row["kind"] == "mha"), None)
+    lines = ["| kind | parameters | FLOPs a token | steps/s | speed against mha | validation loss "
+             "[nat] | induction | entropy [nat] |", "|---|" + "--:|" * 7]
+    for row in rows:
+        speed = f"{row['steps_per_s'] / plain:.2f}" if plain else ""
+        induction = f"{row['induction']:.2f}" if "induction" in row else ""
+        lines.append(f"| `{row['kind']}` | {row['parameters']:,} | "
+                     f"{row['flops_per_token'] / 1e6:.2f} M | "
+                     f"{row['steps_per_s']:.1f} | {speed} | "
+                     f"{row['val_loss']:.3f} ± {row['val_loss_std']:.3f} | {induction} | "
+                     f"{row['entropy']:.2f} |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kinds", help="some of them, with commas between (default: all)")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind (default: 3)")
+    parser.add_argument("--threads", type=int, default=2, help="of each training (default: 2)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="overrides the configs, e.g. train.steps=100")
+    parser.add_argument("--no-induction", action="store_true", help="leave that column out")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compare",
+                        help="folder of the runs (default: runs/compare)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
+    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
+    arguments = parser.parse_args()
+    there = sorted(path.stem.removeprefix("char_") for path in CONFIGS.glob("char_*.yaml"))
+    kinds = arguments.kinds.split(",") if arguments.kinds else there
+    if wrong := [kind for kind in kinds if kind not in there]:
+        parser.error(f"no configs/char_{wrong[0]}.yaml; kinds are {', '.join(there)}")
+    if arguments.seeds < 1:
+        parser.error("--seeds must be at least 1")
+    kinds.sort(key=lambda kind: (kind != "mha", kind))
+    rows = compare(arguments, kinds)
+    print(json.dumps(rows) if arguments.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()

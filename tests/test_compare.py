@@ -1,0 +1,70 @@
+"""scripts/compare_heads.py trains kinds with several seeds; its table is what their logs hold."""
+
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from test_readme import ROOT, program
+
+pytest.importorskip("xarray")
+h5py = pytest.importorskip("h5py")
+
+SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "model.layers=1",
+         "model.d_model=16", "data.context=16", "log.every=2")
+
+
+def compare(*arguments):
+    script = [sys.executable, str(ROOT / "scripts/compare_heads.py"), "--program", program()]
+    for setting in SMALL:
+        script += ["--set", setting]
+    return subprocess.run([*script, *arguments], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs")
+    done = compare("--kinds", "gated,mha", "--seeds", "2", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_the_table_has_a_row_a_kind_and_mha_first(runs):
+    head, rule, mha, gated = runs[1].splitlines()
+    assert head.count("|") == rule.count("|") == mha.count("|") == gated.count("|")
+    assert mha.startswith("| `mha` |") and gated.startswith("| `gated` |")
+
+
+def test_numbers_are_those_of_the_runs(runs):
+    out = runs[0]
+    done = compare("--kinds", "gated,mha", "--seeds", "2", "--out", str(out), "--json")
+    assert done.returncode == 0, done.stderr  # nothing is trained again
+    rows = {row["kind"]: row for row in json.loads(done.stdout)}
+    for kind, row in rows.items():
+        losses, entropies, best = [], [], []
+        for log in sorted(out.glob(f"char_{kind}/*/log.h5")):
+            with h5py.File(log) as file:
+                losses.append(float(file["eval/val_loss"][-1]))
+                entropies.append(float(file["heads/self/entropy"][-1].mean()))
+        for log in out.glob(f"induction_{kind}/*/log.h5"):
+            with h5py.File(log) as file:
+                best.append(float(file["heads/self/induction"][-1].max()))
+        assert len(losses) == len(best) == 2
+        assert sorted(row["losses"]) == pytest.approx(sorted(losses), rel=1e-5)
+        assert row["val_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
+        assert row["val_loss_std"] == pytest.approx(abs(losses[0] - losses[1]) / math.sqrt(2),
+                                                    abs=1e-5)
+        assert row["entropy"] == pytest.approx(sum(entropies) / 2, rel=1e-5)
+        assert row["induction"] == pytest.approx(sum(best) / 2, rel=1e-5)
+        assert row["steps_per_s"] > 0
+    assert rows["gated"]["parameters"] == rows["mha"]["parameters"] + 4 * (16 + 1)
+
+
+def test_an_unknown_kind_is_refused_with_those_that_are_there(tmp_path):
+    done = compare("--kinds", "mah", "--out", str(tmp_path / "runs"))
+    assert done.returncode == 2
+    assert "no configs/char_mah.yaml" in done.stderr and "mha" in done.stderr
+    assert not (tmp_path / "runs").exists()

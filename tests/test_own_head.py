@@ -1,0 +1,58 @@
+"""README's section "Your own", followed to the letter: one new file and one config, no other edit.
+
+The tree is copied, the two files are written as README shows them, and its command is run. What the
+compiler cache holds from this tree's build is not compiled again.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PRESET = pathlib.Path(os.environ.get("HEADLAB_BUILD_DIR", "build/release")).name
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the project with what README adds to it."""
+    copy = tmp_path_factory.mktemp("tree")
+    for name in ("CMakeLists.txt", "CMakePresets.json"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("core", "variants", "experiments", "configs", "scripts", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("golden"))
+    (copy / ".deps").symlink_to(ROOT / ".deps")
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("### Your own\n")[1]
+    for language in ("cpp", "yaml"):
+        path = re.search(rf"`((?:variants|configs)/\w+\.{language})`", section)[1]
+        text = re.search(rf"```{language}\n(.*?)```", section, re.S)[1]
+        assert not (copy / path).exists()
+        (copy / path).write_text(text)
+    return copy
+
+
+def headlab(tree, *arguments):
+    environment = {**os.environ, "HEADLAB_PRESET": PRESET}
+    done = subprocess.run([tree / "scripts/headlab", *arguments], cwd=tree, env=environment,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_new_kind_is_listed_described_and_trains(tree):
+    if PRESET == "asan":
+        pytest.skip("whole trainings are too slow under the sanitizers")
+    config = re.search(r"`scripts/headlab run (configs/\w+\.yaml)`",
+                       (ROOT / "README.md").read_text(encoding="utf-8").split("### Your own\n")[1])[1]
+    small = "train.steps=4 model.layers=2 model.d_model=16 data.context=16 train.eval_batches=1"
+    headlab(tree, "run", config, *small.split())
+    assert "temperature" in headlab(tree, "list")
+    assert "tau before training" in headlab(tree, "describe", "temperature")
+    (log,) = tree.glob("runs/char_temperature/*/log.h5")
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(log) as file:
+        assert file["heads/self/entropy"].shape[1:] == (2, 4)
+        assert file["attention/self/weights"].shape[2:4] == (2, 4)
