@@ -77,18 +77,22 @@ Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::D
 }
 
 Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale) {
-  const int64_t T = q.size(2), S = k.size(2);
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   auto queries = q, keys = repeat_kv(k, ctx, q.size(1));
   if (half) queries = queries.to(at::kFloat), keys = keys.to(at::kFloat);
-  auto z = at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,T,S]
+  return add_biases(at::matmul(queries * scale, keys.transpose(2, 3)), ctx);  // [B,H,T,S]
+}
+
+Tensor add_biases(const Tensor& z, const HeadContext& ctx) {
+  auto biased = z;
   if (ctx.position_bias) {
+    const int64_t T = z.size(2), S = z.size(3);
     // Row i of the bias is a window of S distances: i's keys lie at j - i = -i .. S-1-i.
     auto table = ctx.position_bias->by_distance(1 - S, T - 1);
     if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
-    z = z + table.unfold(1, S, 1).flip(1).to(z.scalar_type());  // [H,T,S]
+    biased = z + table.unfold(1, S, 1).flip(1).to(z.scalar_type());  // [H,T,S]
   }
-  return ctx.bias.defined() ? z + ctx.bias.to(z.scalar_type()) : z;
+  return ctx.bias.defined() ? biased + ctx.bias.to(z.scalar_type()) : biased;
 }
 
 Tensor masked_softmax(const Tensor& z, const Tensor& allowed) {

@@ -55,6 +55,9 @@ Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
 // half types.
 Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
 
+// z + ctx.position_bias + ctx.bias, for kinds that change the scores before: [B,H,T,S].
+Tensor add_biases(const Tensor& z, const HeadContext& ctx);
+
 // Softmax over the allowed keys (undefined: all): 0 at the others and in rows without any, where no
 // gradient passes either. z [B,H,T,S] -> [B,H,T,S].
 Tensor masked_softmax(const Tensor& z, const Tensor& allowed);

@@ -110,7 +110,7 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
 void AttentionHeads::select_own_heads(HeadContext& ctx) const {
   const auto& ids = head_ids_;
   ctx.head_ids = ids;
-  ctx.kv_map = kv_map_;
+  if (traits_.grouped) ctx.kv_map = kv_map_;  // elsewhere head h has its own keys and values
   ctx.mask.allowed = select_heads(ctx.mask.allowed, ids, 3);
   ctx.bias = select_heads(ctx.bias, ids, 3);
   ctx.noise = select_heads(ctx.noise, ids, 1);

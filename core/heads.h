@@ -56,7 +56,8 @@ struct HeadContext {
   Backend backend = Backend::kAuto;
 
   // Filled by forward(), for the functions of attend.h.
-  Tensor head_ids, kv_map;  // [H] of a sliced layer: original head, its row among the kv heads
+  Tensor head_ids, kv_map;  // [H] of a sliced layer: original head; its row among the kv heads,
+                            // where the kind is grouped
   Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
                  // talk to each other compute as if these had never been there
   double dropout = 0;  // rate now: 0 in eval mode
