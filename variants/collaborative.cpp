@@ -140,26 +140,35 @@ class Collaborative : public AttentionHeads {
   }
 
   // q k^T also adds the content bias: each query ends in the one-hot of its head, each key in the
-  // biases c of all heads. Rotated after mixing, so that logits depend on distances alone.
+  // biases c of all heads. What is joined is joined before the heads differ, where it is small.
   Tensor mixed_queries(const Tensor& x, const HeadContext& ctx) {
-    const auto shared = q_(x).unsqueeze(1);                             // [B,1,T,R]
-    const auto mixing = mixing_.to(shared.scalar_type()).unsqueeze(1);  // [H,1,R]
-    const auto q = rotate(shared * mixing, ctx, ctx.positions);         // [B,H,T,R]
-    if (!content_bias_) return q;
-    const int64_t H = shape_.heads;
-    const auto own = at::eye(H, q.options()).unsqueeze(1);              // [H,1,H]
-    return at::cat({q, own.expand({q.size(0), H, q.size(2), H})}, -1);  // [B,H,T,R+H]
+    auto shared = q_(x).unsqueeze(1);                             // [B,1,T,R]
+    auto mixing = mixing_.to(shared.scalar_type()).unsqueeze(1);  // [H,1,R]
+    if (content_bias_) {
+      const int64_t H = shape_.heads;
+      shared = at::cat({shared, shared.new_ones({x.size(0), 1, x.size(1), H})}, -1);
+      mixing = at::cat({mixing, at::eye(H, mixing.options()).unsqueeze(1)}, -1);
+    }
+    return rotated(shared * mixing, ctx, ctx.positions);  // [B,H,T,R+H]
   }
 
   // One head of keys, seen by every query head. The cache holds R + H numbers a token.
   Tensor shared_keys(const Tensor& x, const HeadContext& ctx) {
     const auto k = remembered(ctx, "k", [&] {
-      const auto& y = source(x, ctx);
-      const auto shared = rotate(k_(y).unsqueeze(1), ctx, key_positions(ctx));  // [B,1,S,R]
-      if (!content_bias_) return shared;
-      return at::cat({shared, content_bias_(y).unsqueeze(1)}, -1);  // [B,1,S,R+H]
+      auto weight = k_->weight;
+      if (content_bias_) weight = at::cat({weight, content_bias_->weight});
+      const auto shared = project(source(x, ctx), weight).unsqueeze(1);  // [B,1,S,R+H]
+      return rotated(shared, ctx, key_positions(ctx));
     });
     return k.expand({-1, shape_.heads, -1, -1});  // [B,H,S,R+H]
+  }
+
+  // Queries turn after they are mixed, or logits would depend on more than distance. The content
+  // bias, behind the R features, never does.
+  Tensor rotated(const Tensor& t, const HeadContext& ctx, const Tensor& positions) const {
+    if (!ctx.rotary || !content_bias_) return rotate(t, ctx, positions);
+    const auto parts = t.split_with_sizes({shared_dim_, shape_.heads}, -1);
+    return at::cat({rotate(parts[0], ctx, positions), parts[1]}, -1);
   }
 
   Options options_;
