@@ -352,6 +352,18 @@ TEST_CASE("collaborative: streamed statistics are those of the map", "[collabora
     }
 }
 
+TEST_CASE("collaborative: a layer in half precision stays there", "[collaborative]") {
+  for (const auto& options : kOptions) {
+    const auto layer = collaborative(options);
+    const auto x = random({B, T, 20});
+    const auto exact = layer->forward(x, causal()).y;
+    layer->to(at::kBFloat16);
+    const auto half = layer->forward(x.to(at::kBFloat16), causal()).y;
+    REQUIRE(half.scalar_type() == at::kBFloat16);
+    REQUIRE(difference(half.to(at::kDouble), exact) < 0.3 * exact.abs().max().item<double>());
+  }
+}
+
 TEST_CASE("collaborative: wrong options say what they should be", "[collaborative]") {
   auto refusal = [](const std::string& options, const std::string& what) {
     REQUIRE_THROWS_WITH(collaborative(options), Catch::Contains(what));

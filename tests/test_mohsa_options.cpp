@@ -213,6 +213,20 @@ TEST_CASE("mohsa: mixed weights of masked keys are exactly zero", "[mohsa]") {
   REQUIRE(map.masked_select(allowed).abs().max().item<double>() > 0.1);
 }
 
+TEST_CASE("mohsa: a row without any allowed key is the output bias and passes no gradient",
+          "[mohsa]") {
+  const auto layer = mohsa(", overlap: 2, qkv_bias: true, pre: true, post: true");
+  HeadContext ctx;
+  ctx.mask.allowed = at::ones({B, 1, T, T}, at::kBool);
+  ctx.mask.allowed[1][0][4].fill_(false);
+  const auto x = random({B, T, D}).requires_grad_();
+  const auto y = layer->forward(x, ctx).y;
+  REQUIRE(difference(y[1][4], parameter(layer, "o.bias")) == 0);
+  REQUIRE(difference(y[1][3], parameter(layer, "o.bias")) > 1e-3);
+  y[1][4].sum().backward();
+  REQUIRE(x.grad().eq(0).all().item<bool>());
+}
+
 TEST_CASE("mohsa: talking heads do not hear the masked ones", "[mohsa]") {
   const auto layer = mohsa(", overlap: 2, pre: true, post: true");
   REQUIRE_FALSE(layer->traits().independent);
