@@ -295,3 +295,18 @@ TEST_CASE("mohsa: a layer in half precision stays there", "[mohsa]") {
     REQUIRE(difference(half.to(at::kDouble), exact) < 0.3 * exact.abs().max().item<double>());
   }
 }
+
+TEST_CASE("mohsa: learned gates by element are as wide as a window", "[mohsa]") {
+  const auto gated = make_layer("gated", small_shape(),
+                                ", inner: {kind: mohsa, overlap: 2}, gate: sigmoid, "
+                                "granularity: element");
+  REQUIRE(parameter(gated, "gate.weight").sizes() == at::IntArrayRef({H * (d + 4), D}));
+  const auto x = random({B, T, D});
+  gated->mask_heads({1});
+  const auto sliced = gated->slice();
+  REQUIRE(difference(sliced->forward(x, causal()).y, gated->forward(x, causal()).y) < 1e-12);
+  sliced->mask_heads({2});
+  gated->mask_heads({1, 2});
+  REQUIRE(difference(sliced->slice()->forward(x, causal()).y, gated->forward(x, causal()).y) <
+          1e-12);
+}

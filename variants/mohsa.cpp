@@ -142,6 +142,8 @@ class Mohsa : public AttentionHeads {
     return sliced;
   }
 
+  int64_t value_width() const override { return width_; }
+
   double flops(int64_t T, int64_t S, double pairs) const override {
     const double D = shape_.d_model, H = shape_.heads, width = width_;
     const double features = q_->options.out_features();
