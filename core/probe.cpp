@@ -104,6 +104,7 @@ HeadSums::HeadSums(int64_t H)
 void HeadProbe::reset() {
   sums_.clear();
   maps_.clear();
+  passed_map_ = Tensor();
 }
 
 void HeadProbe::enter(int64_t layer, int64_t heads, std::vector<int64_t> head_ids,
@@ -251,6 +252,24 @@ void HeadProbe::weights(const Tensor& p, const Tensor& a, const Tensor& v, const
   const auto rows_of_head = counts.sum(at::IntArrayRef({0, 2}));
   report("composed_row_sum", weigh(a.sum(-1)), rows_of_head);
   report("composed_negative_mass", weigh(a.clamp_max(0).sum(-1).neg()), rows_of_head);
+}
+
+Tensor HeadProbe::map_before(const Tensor& map) {
+  at::NoGradGuard no_grad;
+  const auto& lives = sums_.at(layer_).alive;
+  std::vector<int64_t> rows, heads;  // alive: own rows, original heads
+  for (int64_t h = 0; h < std::ssize(head_ids_); ++h)
+    if (lives[head_ids_[h]]) rows.push_back(h), heads.push_back(head_ids_[h]);
+  const auto index = [&](const std::vector<int64_t>& of) {
+    return at::tensor(of, at::kLong).to(map.device());
+  };
+  auto full = map.new_zeros({map.size(0), std::ssize(lives), map.size(2), map.size(3)});
+  full.index_copy_(1, index(heads), map.index_select(1, index(rows)));
+  std::swap(full, passed_map_);
+  const bool fits =
+      full.defined() && full.sizes() == passed_map_.sizes() && passed_layer_ == layer_ - 1;
+  passed_layer_ = layer_;
+  return fits ? full.index_select(1, index(head_ids_)) : Tensor();  // [B,H,T,S]
 }
 
 void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor& counts) {

@@ -94,6 +94,10 @@ class HeadProbe {
   // values. Where a is not p, composed_row_sum and composed_negative_mass are of a.
   void weights(const Tensor& p, const Tensor& a, const Tensor& v, const Tensor& out,
                const HeadContext& ctx);
+  // The map that the same heads of the layer before gave to this function in this pass, 0 for heads
+  // that are not alive there; undefined where there is none of this size. Keeps `map` [B,H,T,S] for
+  // the layer behind.
+  Tensor map_before(const Tensor& map);
   // A statistic of the kind's own, one of its own_statistics(): value = sum / count. Both [H], in
   // this layer's heads, or scalars where it is by layer; NaN where the count is 0.
   void report(const std::string& name, const Tensor& sums, const Tensor& counts);
@@ -116,6 +120,8 @@ class HeadProbe {
   int64_t layer_ = 0;
   std::vector<int64_t> head_ids_;
   Tensor output_weight_;
+  Tensor passed_map_;  // [B,H,T,S], original heads
+  int64_t passed_layer_ = 0;
 };
 
 }  // namespace headlab

@@ -48,7 +48,7 @@ ProjectedHeads::ProjectedHeads(const HeadShape& s, const HeadTraits& traits,
 }
 
 Tensor ProjectedHeads::norm(RmsNorm& norm, const Tensor& x) const {
-  if (!norm) return x;
+  if (!norm || x.size(1) == 0) return x;  // without heads there is no width either
   // The layer norm of x is the RMS norm of what is left without its mean.
   return norm(centred_norm_ ? x - x.mean(-1, /*keepdim=*/true) : x);
 }
