@@ -1,11 +1,11 @@
 #include "core/entmax.h"
 
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <limits>
 
-#include "core/attend.h"
+#include "core/kernels/entmax_rows.h"
 
 namespace headlab {
 namespace {
@@ -61,9 +61,35 @@ Tensor bisected(const Tensor& y, const Tensor& keys, const Tensor& alpha) {
   return p / p.sum(-1, /*keepdim=*/true);
 }
 
-Tensor weights(const Tensor& z, const Tensor& allowed, const Tensor& alpha) {
+// The same row by row, for 1 < alpha <= 2.
+template <class T>
+Tensor by_rows(const Tensor& z, const Tensor& alphas) {
+  const int64_t S = z.size(-1), rows = z.numel() / S;
+  const auto p = at::empty_like(z);
+  const auto *from = z.const_data_ptr<T>(), *alpha = alphas.const_data_ptr<T>();
+  auto* to = p.mutable_data_ptr<T>();
+  at::parallel_for(0, rows, 1 + 4096 / S, [&](int64_t begin, int64_t end) {
+    std::vector<T> scratch(entmax_scratch(S));
+    for (int64_t row = begin; row < end; ++row)
+      entmax_row<T>()(from + row * S, S, alpha[row], to + row * S, scratch.data());
+  });
+  return p;
+}
+
+bool kernel_serves(const Tensor& z, const Tensor& alpha, Backend backend) {
+  return z.is_cpu() && backend != Backend::kEager && alpha.max().item<double>() <= 2;
+}
+
+Tensor weights(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Backend backend) {
   if (z.numel() == 0) return at::zeros_like(z);
   const auto seen = allowed.defined() ? z.masked_fill(allowed.logical_not(), kLowest) : z;
+  if (kernel_serves(z, alpha, backend)) {
+    auto rows = z.sizes().vec();
+    rows.back() = 1;
+    const auto alphas = alpha.to(z.scalar_type()).expand(rows).contiguous();  // [...,1]
+    return z.scalar_type() == at::kDouble ? by_rows<double>(seen.contiguous(), alphas)
+                                          : by_rows<float>(seen.contiguous(), alphas);
+  }
   const auto y = seen - seen.amax(-1, /*keepdim=*/true);
   const auto exactly = [&](double a) { return alpha.dim() == 0 && alpha.item<double>() == a; };
   if (exactly(1.5)) return entmax15(y);
@@ -78,8 +104,8 @@ struct Entmax : torch::autograd::Function<Entmax> {
   using Context = torch::autograd::AutogradContext;
 
   static Tensor forward(Context* context, const Tensor& z, const std::optional<Tensor>& allowed,
-                        const Tensor& alpha) {
-    auto p = weights(z, allowed.value_or(Tensor()), alpha);
+                        const Tensor& alpha, Backend backend) {
+    auto p = weights(z, allowed.value_or(Tensor()), alpha, backend);
     if (allowed) p.masked_fill_(allowed->logical_not(), 0);
     context->save_for_backward({p, alpha});
     return p;
@@ -96,29 +122,30 @@ struct Entmax : torch::autograd::Function<Entmax> {
     const auto total = sum(q).clamp_min(std::numeric_limits<float>::min());
     const auto along = sum(q * g) / total;  // <s,g>
     const auto dz = q * (g - along);
-    if (!alpha.requires_grad()) return {dz, Tensor(), Tensor()};
+    if (!alpha.requires_grad()) return {dz, Tensor(), Tensor(), Tensor()};
     // dp/dalpha = (p - s) / (alpha-1)^2 - (p ln p - s sum p ln p) / (alpha-1)
     const auto e = alpha - 1, surprise = at::xlogy(p, p);
     const auto dalpha = (sum(p * g) - along) / e.square() -
                         (sum(surprise * g) - along * sum(surprise)) / e;  // [...,1]
-    return {dz, Tensor(), dalpha.sum_to_size(alpha.sizes())};
+    return {dz, Tensor(), dalpha.sum_to_size(alpha.sizes()), Tensor()};
   }
 };
 
-Tensor applied(const Tensor& z, const Tensor& allowed, const Tensor& alpha) {
-  return Entmax::apply(z, allowed.defined() ? std::optional(allowed) : std::nullopt, alpha);
+Tensor applied(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Backend backend) {
+  return Entmax::apply(z, allowed.defined() ? std::optional(allowed) : std::nullopt, alpha,
+                       backend);
 }
 
 }  // namespace
 
-Tensor entmax(const Tensor& z, const Tensor& allowed, double alpha) {
+Tensor entmax(const Tensor& z, const Tensor& allowed, double alpha, Backend backend) {
   TORCH_CHECK(alpha >= 1, "entmax: alpha must be at least 1, is ", alpha);
   if (alpha == 1) return masked_softmax(z, allowed);
-  return applied(z, allowed, at::scalar_tensor(alpha, at::kDouble));
+  return applied(z, allowed, at::scalar_tensor(alpha, at::kDouble), backend);
 }
 
-Tensor entmax(const Tensor& z, const Tensor& allowed, const Tensor& alpha) {
-  return applied(z, allowed, alpha);
+Tensor entmax(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Backend backend) {
+  return applied(z, allowed, alpha, backend);
 }
 
 }  // namespace headlab

@@ -366,6 +366,9 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
     auto ctx = s.natural();
     ctx.probe = &probe;
     s.heads->train();
+    auto before = s.shape;  // some statistics compare a layer with the one before
+    before.layer -= 1;
+    make_layer(s.kind, before)->forward(random({B, T, 20}), ctx);
     const auto out = s.heads->forward(random({B, T, 20}), ctx);
     std::set<std::string> declared, reported, losses;
     for (const auto& own : s.heads->own_statistics()) {

@@ -48,13 +48,13 @@ class Entmax : public ProjectedHeads {
   }
 
   std::vector<Statistic> own_statistics() const override {
-    return {{"alpha", "1", "alpha of the entmax", "1: softmax, 2: sparsemax", true, false, false},
-            {"support", "key", "keys with weight", "mean over rows of the number of a > 0", true,
-             false, false},
-            {"support_share", "1", "share of the allowed keys with weight",
-             "mean over rows of the number of a > 0 over n_i", true, false, false},
-            {"support_one", "1", "share of rows with a single key", "share of rows with one a > 0",
-             true, false, false}};
+    return {head_statistic("alpha", "1", "alpha of the entmax", "1: softmax, 2: sparsemax"),
+            head_statistic("support", "key", "keys with weight",
+                           "mean over rows of the number of a > 0"),
+            head_statistic("support_share", "1", "share of the allowed keys with weight",
+                           "mean over rows of the number of a > 0 over n_i"),
+            head_statistic("support_one", "1", "share of rows with a single key",
+                           "share of rows with one a > 0")};
   }
 
  private:
@@ -82,9 +82,9 @@ class Entmax : public ProjectedHeads {
     const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
     const auto z = scores(q, k, ctx, scale(options_));  // [B,H,T,S]
     const auto a = options_.learn_alpha
-                       ? entmax(z, allowed, alphas(z.scalar_type()).view({-1, 1, 1}))
-                       : entmax(z, allowed, options_.alpha);  // [B,H,T,S]
-    const auto heads = weighted_values(a, v, ctx);            // [B,H,T,d]
+                       ? entmax(z, allowed, alphas(z.scalar_type()).view({-1, 1, 1}), ctx.backend)
+                       : entmax(z, allowed, options_.alpha, ctx.backend);  // [B,H,T,S]
+    const auto heads = weighted_values(a, v, ctx);                         // [B,H,T,d]
     if (ctx.probe) {
       ctx.probe->weights(a, a, v, heads, ctx);
       if (ctx.probe->statistics)

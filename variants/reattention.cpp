@@ -77,12 +77,13 @@ class Reattention : public ProjectedHeads {
 
   std::vector<Statistic> own_statistics() const override {
     auto statistics = composed_statistics();
-    statistics.push_back({"theta_off_diagonal", "1", "share of the mixing between heads",
-                          "sum_{h != g} |theta[h,g]| / sum |theta[h,g]|", true, false, false,
-                          true});
-    statistics.push_back({"layer_cosine", "1", "likeness of the weights to those a layer before",
-                          "mean over rows of cos(a', a' of the same head in the layer before)",
-                          true, false, false});
+    statistics.push_back(layer_statistic("theta_off_diagonal", "1",
+                                         "share of the mixing between heads",
+                                         "sum_{h != g} |theta[h,g]| / sum |theta[h,g]|"));
+    if (shape_.layer > 0)
+      statistics.push_back(
+          head_statistic("layer_cosine", "1", "likeness of the weights to those a layer before",
+                         "mean over rows of cos(a', a' of the same head in the layer before)"));
     return statistics;
   }
 

@@ -57,12 +57,13 @@ class Talking : public ProjectedHeads {
   std::vector<Statistic> own_statistics() const override {
     auto statistics = options_.post ? composed_statistics() : std::vector<Statistic>{};
     if (options_.pre)
-      statistics.push_back({"pre_off_diagonal", "1", "share of the score mixing between heads",
-                            "sum_{h != g} |pre[h,g]| / sum |pre[h,g]|", true, false, false, true});
+      statistics.push_back(layer_statistic("pre_off_diagonal", "1",
+                                           "share of the score mixing between heads",
+                                           "sum_{h != g} |pre[h,g]| / sum |pre[h,g]|"));
     if (options_.post)
-      statistics.push_back({"post_off_diagonal", "1", "share of the weight mixing between heads",
-                            "sum_{h != g} |post[h,g]| / sum |post[h,g]|", true, false, false,
-                            true});
+      statistics.push_back(layer_statistic("post_off_diagonal", "1",
+                                           "share of the weight mixing between heads",
+                                           "sum_{h != g} |post[h,g]| / sum |post[h,g]|"));
     return statistics;
   }
 

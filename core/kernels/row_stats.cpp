@@ -1,6 +1,8 @@
 // Picks the instruction set of the streamed row statistics once, at the first use.
 #include "core/kernels/row_stats.h"
 
+#include "core/kernels/isa.h"
+
 namespace headlab {
 
 #define HEADLAB_DECLARE(isa)                                                                    \
@@ -12,19 +14,7 @@ namespace headlab {
   void norm_f32(const RowProblem<float>&, int64_t, float*);                                     \
   void norm_f64(const RowProblem<double>&, int64_t, double*);                                   \
   }
-HEADLAB_DECLARE(DEFAULT)
-#ifdef __x86_64__
-HEADLAB_DECLARE(AVX2)
-HEADLAB_DECLARE(AVX512)
-#define HEADLAB_BEST(function)                                                        \
-  (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&         \
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")   \
-       ? AVX512::function                                                             \
-   : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2::function \
-                                                                     : DEFAULT::function)
-#else
-#define HEADLAB_BEST(function) DEFAULT::function
-#endif
+HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 
 template <>
 RowStatsSlot<float> row_stats_slot<float>() {
