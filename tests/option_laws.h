@@ -5,7 +5,7 @@
 #include <array>
 
 #include "tests/catch.h"
-#include "tests/heads_testing.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::testing {
 
@@ -36,19 +36,6 @@ inline std::map<std::string, std::vector<double>> statistics_of(AttentionHeads& 
   ctx.probe = &probe;
   heads.forward(x, ctx);
   return probe.values(heads.shape().layer);
-}
-
-inline void set(AttentionHeads& heads, const std::string& name, const Tensor& value) {
-  at::NoGradGuard no_grad;
-  heads.named_parameters()[name].copy_(value);
-}
-
-// Parameters that both layers have, by name.
-inline void copy_common(const AttentionHeads& from, AttentionHeads& to) {
-  at::NoGradGuard no_grad;
-  const auto parameters = from.named_parameters();
-  for (auto& item : to.named_parameters())
-    if (const auto* same = parameters.find(item.key())) item.value().copy_(*same);
 }
 
 inline void require_sliced_equals_masked(AttentionHeads& heads) {

@@ -254,7 +254,7 @@ TEST_CASE("with alpha one entmax heads are multi-head attention", "[entmax]") {
   const auto apart = [&](const char* options) {
     const auto entmax = make_layer("entmax", small_shape(4, 2),
                                    std::string(", bias: true, qk_norm: true") + options);
-    copy_common(*mha, *entmax);
+    copy_weights(entmax, mha);
     return difference(entmax->forward(x, ctx).y, mha->forward(x, ctx).y);
   };
   REQUIRE(apart(", alpha: 1") == 0);
@@ -273,7 +273,7 @@ TEST_CASE("learned alphas lie between the floor and two", "[entmax]") {
   REQUIRE(fresh.mean().abs().item<double>() < 0.2);
 
   const auto heads = make_layer("entmax", small_shape(), ", learn_alpha: true");
-  set(*heads, "alpha", row({-30, 30, 0, -4.7}));
+  set(heads, "alpha", row({-30, 30, 0, -4.7}));
   const auto x = random({kBatch, kTokens, 20});
   (heads->forward(x, causal()).y * random(x.sizes())).sum().backward();
   const auto gradient = heads->named_parameters()["alpha"].grad();
@@ -286,7 +286,7 @@ TEST_CASE("learned alphas lie between the floor and two", "[entmax]") {
   REQUIRE(alphas[1] == Approx(2));
   REQUIRE(alphas[2] == Approx(1.5));
   const auto fixed = make_layer("entmax", small_shape(), ", alpha: 1.5");
-  copy_common(*heads, *fixed);
+  copy_weights(fixed, heads);
   REQUIRE(difference(map_of(*heads, x, causal()).select(1, 2),
                      map_of(*fixed, x, causal()).select(1, 2)) < 1e-12);
 }
@@ -298,7 +298,7 @@ TEST_CASE("statistics of entmax heads count the keys with weight", "[entmax]") {
   for (const char* options : {", alpha: 1.7", ", learn_alpha: true", ", alpha: 1"}) {
     INFO(options);
     const auto heads = make_layer("entmax", small_shape(), options);
-    set(*heads, "q.weight", random({24, 20}) * 0.1);
+    set(heads, "q.weight", random({24, 20}) * 0.1);
     const auto values = statistics_of(*heads, x, ctx);
     const auto map = map_of(*heads, x, ctx).detach();
     HeadSums sums(4);

@@ -152,10 +152,10 @@ TEST_CASE("without mixing and with a norm that changes nothing it is multi-head 
   const auto mha = make_layer("mha", small_shape(4, 2), ", bias: true, qk_norm: true");
   const auto heads =
       make_layer("reattention", small_shape(4, 2), ", bias: true, qk_norm: true, norm: batch");
-  copy_common(*mha, *heads);
-  set(*heads, "theta", at::eye(4));
-  set(*heads, "norm.weight", at::ones({4}));
-  set(*heads, "norm.bias", at::zeros({4}));
+  copy_weights(heads, mha);
+  set(heads, "theta", at::eye(4));
+  set(heads, "norm.weight", at::ones({4}));
+  set(heads, "norm.bias", at::zeros({4}));
   buffer(*heads, "norm.running_var").fill_(1 - 1e-5);
   const auto x = random({kBatch, kTokens, 20});
   const Rotary rotary;
@@ -182,7 +182,7 @@ TEST_CASE("a constant a row of theta passes the layer norm unseen", "[reattentio
   const auto heads = make_layer("reattention", small_shape());
   const auto x = random({kBatch, kTokens, 20});
   const auto map = map_of(*heads, x, causal());
-  set(*heads, "theta", heads->named_parameters()["theta"] + random({4, 1}));
+  set(heads, "theta", heads->named_parameters()["theta"] + random({4, 1}));
   REQUIRE(difference(map_of(*heads, x, causal()), map) < 1e-11);
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("in a batch's statistics the bias of theta has no effect", "[reattenti
   const auto y = heads->forward(x, causal()).y;
   (y * random(y.sizes())).sum().backward();
   REQUIRE(heads->named_parameters()["theta_bias"].grad().abs().max().item<double>() < 1e-11);
-  set(*heads, "theta_bias", random({4}));
+  set(heads, "theta_bias", random({4}));
   REQUIRE(difference(heads->forward(x, causal()).y, y) < 1e-11);
 }
 

@@ -33,10 +33,10 @@ TEST_CASE("talking heads start as multi-head attention", "[talking]") {
   for (const char* options :
        {"", ", mix_bias: true", ", pre: false", ", post: false", ", pre: false, post: false"}) {
     const auto talking = make_layer("talking", small_shape(4, 2), std::string(kRich) + options);
-    copy_common(*mha, *talking);
+    copy_weights(talking, mha);
     for (const auto& item : talking->named_parameters()) {
-      if (item.key() == "pre" || item.key() == "post") set(*talking, item.key(), at::eye(4));
-      if (item.key() == "post_bias") set(*talking, item.key(), at::zeros({4}));
+      if (item.key() == "pre" || item.key() == "post") set(talking, item.key(), at::eye(4));
+      if (item.key() == "post_bias") set(talking, item.key(), at::zeros({4}));
     }
     INFO(options);
     REQUIRE(difference(talking->forward(x, ctx).y, mha->forward(x, ctx).y) < 1e-12);
@@ -78,13 +78,13 @@ TEST_CASE("talking heads may be permuted everywhere", "[talking]") {
   const auto rows = (order.unsqueeze(1) * 6 + at::arange(6)).flatten();
   const auto p = one->named_parameters();
   for (const char* name : {"q.weight", "k.weight", "v.weight"})
-    set(*other, name, p[name].index_select(0, rows));
-  set(*other, "o.weight", p["o.weight"].index_select(1, rows));
-  set(*other, "o.bias", p["o.bias"]);
+    set(other, name, p[name].index_select(0, rows));
+  set(other, "o.weight", p["o.weight"].index_select(1, rows));
+  set(other, "o.bias", p["o.bias"]);
   for (const char* name : {"pre", "post"})
-    set(*other, name, p[name].index_select(0, order).index_select(1, order));
+    set(other, name, p[name].index_select(0, order).index_select(1, order));
   for (const char* name : {"pre_bias", "post_bias"})
-    set(*other, name, p[name].index_select(0, order));
+    set(other, name, p[name].index_select(0, order));
   const auto x = random({kBatch, kTokens, 20});
   REQUIRE(difference(one->forward(x, causal()).y, other->forward(x, causal()).y) < 1e-12);
 }
@@ -93,9 +93,9 @@ TEST_CASE("a post mixing of c times the identity scales what is said", "[talking
   const auto talking = make_layer("talking", small_shape(), ", o_bias: true");
   const auto x = random({kBatch, kTokens, 20});
   const auto bias = talking->named_parameters()["o.bias"];
-  set(*talking, "post", at::eye(4));
+  set(talking, "post", at::eye(4));
   const auto plain = talking->forward(x, causal()).y - bias;
-  set(*talking, "post", at::eye(4) * -2.5);
+  set(talking, "post", at::eye(4) * -2.5);
   REQUIRE(difference(talking->forward(x, causal()).y - bias, plain * -2.5) < 1e-12);
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("the bias of the score mixing never matters", "[talking]") {
   const auto y = talking->forward(x, causal()).y;
   (y * random(y.sizes())).sum().backward();
   REQUIRE(talking->named_parameters()["pre_bias"].grad().abs().max().item<double>() < 1e-12);
-  set(*talking, "pre_bias", random({4}) * 3);
+  set(talking, "pre_bias", random({4}) * 3);
   REQUIRE(difference(talking->forward(x, causal()).y, y) < 1e-12);
 }
 
@@ -171,8 +171,8 @@ TEST_CASE("statistics of talking heads are of both maps", "[talking]") {
 
 TEST_CASE("the mass off the diagonal is of the heads that are there", "[talking]") {
   const auto talking = make_layer("talking", small_shape());
-  set(*talking, "pre", at::eye(4) * -3 + at::ones({4, 4}));  // diagonal -2, else 1
-  set(*talking, "post", at::eye(4));
+  set(talking, "pre", at::eye(4) * -3 + at::ones({4, 4}));  // diagonal -2, else 1
+  set(talking, "post", at::eye(4));
   const auto x = random({kBatch, kTokens, 20});
   auto values = statistics_of(*talking, x, causal());
   REQUIRE(values["pre_off_diagonal"] == std::vector<double>{12. / 20});
