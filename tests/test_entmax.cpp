@@ -331,7 +331,5 @@ TEST_CASE("statistics of entmax heads count the keys with weight", "[entmax]") {
 TEST_CASE("wrong options of entmax heads have a place", "[entmax]") {
   REQUIRE_THROWS_WITH(make_layer("entmax", small_shape(), ", alpha: 0.9"),
                       Catch::Contains("test:1:") && Catch::Contains("attention.alpha"));
-  REQUIRE_THROWS_WITH(make_layer("entmax", small_shape(), ", alpha: 2, learn_alpha: true"),
-                      Catch::Contains("attention.alpha: has no effect with learn_alpha"));
   REQUIRE_THROWS_WITH(entmax(row({1, 2}), {}, 0.5), Catch::Contains("alpha must be at least 1"));
 }

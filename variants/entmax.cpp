@@ -26,11 +26,8 @@ class Entmax : public ProjectedHeads {
       MhaOptions::visit(f);
       f("alpha", alpha, "of all heads: 1 is the softmax, 2 sparsemax; larger is sparser",
         at_least(1));
-      f("learn_alpha", learn_alpha, "each head learns its alpha, between 1.01 and 2");
-    }
-    void check(const Complain& complain) const override {
-      if (learn_alpha && alpha != Options().alpha)
-        complain("alpha", "has no effect with learn_alpha; leave one of them out");
+      f("learn_alpha", learn_alpha,
+        "each head learns its alpha, between 1.01 and 2; then `alpha` is not used");
     }
     HeadTraits traits() const override { return {.grouped = true}; }
   };

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/heads.h"
+#include "core/mix_heads.h"
 #include "core/probe.h"
 
 namespace headlab {
@@ -75,13 +76,6 @@ Tensor all_windows(int64_t heads, int64_t d, int64_t o) {
   return index.masked_fill((index < 0) | (index >= heads * d), -1);
 }
 
-// z [B,H,T,S], mixing [from, to] -> [B,H,T,S]
-Tensor mix_heads(const Tensor& z, const Tensor& mixing, const HeadContext& ctx) {
-  auto m = mixing.to(z.scalar_type());
-  if (ctx.alive.defined()) m = m * ctx.alive.to(z.scalar_type()).unsqueeze(1);
-  return at::matmul(m.t(), z.flatten(2)).view(z.sizes());
-}
-
 class Mohsa : public AttentionHeads {
  public:
   struct Options : HeadOptions {
@@ -134,11 +128,8 @@ class Mohsa : public AttentionHeads {
     copy_heads(sliced->k_, k_, rows, 1);
     copy_heads(sliced->v_, v_, rows, 1);
     copy_head_columns(sliced->o_, o_, kept.rows, width_);
-    for (auto [to, from] : {std::pair{&sliced->pre_, &pre_}, {&sliced->post_, &post_}}) {
-      if (!from->defined()) continue;
-      keep_heads(*to, *from, kept.rows, 0);
-      keep_heads(*to, *to, kept.rows, 1);
-    }
+    keep_mixing(sliced->pre_, pre_, kept.rows);
+    keep_mixing(sliced->post_, post_, kept.rows);
     return sliced;
   }
 
@@ -193,16 +184,13 @@ class Mohsa : public AttentionHeads {
 
   Tensor attend_mixed(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
                       double scale) const {
-    auto unbiased = ctx;
-    unbiased.bias = Tensor();
-    unbiased.position_bias = nullptr;
-    auto z = scores(q, k, unbiased, scale);  // [B,H,T,S]
-    if (pre_.defined()) z = mix_heads(z, pre_, ctx);
+    auto z = scaled_products(q, k, ctx, scale);  // [B,H,T,S]
+    if (pre_.defined()) z = mix_heads(z, pre_, {}, ctx.alive);
     const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
     const auto p = masked_softmax(add_biases(z, ctx), allowed);
     const auto mixed = [&](const Tensor& weights) {
       if (!post_.defined()) return weights;
-      const auto a = mix_heads(weights, post_, ctx);
+      const auto a = mix_heads(weights, post_, {}, ctx.alive);
       return allowed.defined() ? a.masked_fill(allowed.logical_not(), 0) : a;
     };
     const auto a = mixed(dropout(p, ctx.dropout, ctx.rng, CounterRng::kAttentionDropout));
