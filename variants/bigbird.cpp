@@ -59,7 +59,7 @@ struct BigBirdOptions : MhaOptions {
     f("window_blocks", window_blocks, "blocks seen around a block, itself included; odd",
       at_least(1));
     f("random_blocks", random_blocks, "blocks drawn for each head and block", at_least(0));
-    f("seed", seed, "of the random blocks, 0 to 2^64 - 1 (default: 0)");
+    f("seed", seed, "of the random blocks, 0 to 2^64 - 1");
     MhaOptions::visit(f);
   }
   void check(const Complain& complain) const override {
