@@ -1,4 +1,6 @@
 // BigBird: the pattern against the recipe written down plainly, tiles against the dense map.
+#include <fmt/format.h>
+
 #include <set>
 
 #include "core/patterns.h"
@@ -295,6 +297,14 @@ TEST_CASE("sliced bigbird keeps the blocks of its original heads", "[bigbird]") 
         }
       }
     }
+}
+
+TEST_CASE("bigbird inside another kind keeps the blocks of its original heads", "[bigbird]") {
+  const auto layer =
+      make_layer("gated", small_shape(4, 2), ", inner: {kind: bigbird" + kSmall.options() + "}");
+  const auto x = random({2, 29, 20});
+  layer->mask_heads({0, 2});
+  REQUIRE(difference(layer->slice()->forward(x).y, layer->forward(x).y) < 1e-12);
 }
 
 TEST_CASE("bigbird hides the future and rows without keys, by tiles", "[bigbird]") {

@@ -1,4 +1,7 @@
 // Linformer: what the compression may and may not change, its options, its cost.
+#include <cmath>
+#include <limits>
+
 #include "core/patterns.h"
 #include "tests/catch.h"
 #include "tests/models_testing.h"

@@ -14,40 +14,16 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <charconv>
-#include <limits>
 #include <map>
 #include <set>
 
 #include "core/pairs.h"
 #include "core/probe.h"
 #include "core/projected_heads.h"
+#include "core/seed_option.h"
 
 namespace headlab {
 namespace {
-
-// An unsigned integer of 64 bits.
-struct SeedOption : CustomField {
-  uint64_t value = 0;
-
-  void read(const ConfigNode& node, const std::string& path, Problems& problems) override {
-    constexpr uint64_t kLargestSigned = std::numeric_limits<int64_t>::max();
-    const char* end = node.text.data() + node.text.size();
-    uint64_t large = 0;
-    int64_t small = 0;
-    const auto [stop, error] = std::from_chars(node.text.data(), end, large);
-    const bool plain = node.kind == ConfigNode::Kind::kScalar && !node.quoted;
-    if (plain && stop == end && error == std::errc{} && large > kLargestSigned)
-      value = large;
-    else if (read_value(small, node, path, problems, at_least(0)))
-      value = static_cast<uint64_t>(small);
-  }
-  ConfigNode write() const override { return ConfigNode::scalar(std::to_string(value)); }
-  std::string type() const override { return "integer of 64 bits, unsigned"; }
-  std::string schema() const override {
-    return R"({"type": "integer", "minimum": 0, "maximum": 18446744073709551615})";
-  }
-};
 
 struct BigBirdOptions : MhaOptions {
   int64_t block = 64, global_blocks = 2, window_blocks = 3, random_blocks = 3;
@@ -145,7 +121,7 @@ class BigBird : public ProjectedHeads {
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const auto& o = options_;
-    const double seen = o.global_blocks + o.window_blocks + o.random_blocks;
+    const double seen = 1.0 * o.global_blocks + o.window_blocks + o.random_blocks;
     const double of_pattern = 1.0 * o.block * (T * seen + 1.0 * o.global_blocks * S);
     return AttentionHeads::flops(T, S, o.block > 0 ? std::min(pairs, of_pattern) : pairs);
   }
@@ -268,7 +244,9 @@ class BigBird : public ProjectedHeads {
     const auto rows = at::constant_pad_nd(
         q.narrow(2, tiles.first, tiles.rows),
         {0, 0, tiles.lead, n * height - tiles.lead - tiles.rows});  // [B,H,n*height,d]
-    const auto gather = [&](const Tensor& kv) { return seen_blocks(kv, ctx, tiles, first_key); };
+    const auto gather = [&](const Tensor& kv) {
+      return T == 1 ? seen_rows(kv, ctx, j) : seen_blocks(kv, ctx, tiles, first_key);
+    };
     const auto out =
         attend(rows.reshape({B, H * n, height, -1}), gather(k), gather(v), own, scale(options_));
     return out.reshape({B, H, n * height, -1}).narrow(2, tiles.lead, tiles.rows);
@@ -281,15 +259,26 @@ class BigBird : public ProjectedHeads {
     const int64_t H = tiles.blocks.size(0), b = options_.block, lead = first_key % b;
     const int64_t blocks = (lead + S - 1) / b + 1;
     const auto padded = at::constant_pad_nd(kv, {0, 0, lead, blocks * b - lead - S});
-    const auto group =
-        ctx.kv_map.defined()
-            ? ctx.kv_map
-            : at::arange(H, tiles.blocks.options()).floor_divide(std::max<int64_t>(1, H / groups));
     // Blocks that are none, or that the cache has forgotten, are hidden: any will do.
-    const auto own = (tiles.blocks - first_key / b).clamp_min(0) + group.view({H, 1, 1}) * blocks;
+    const auto own = (tiles.blocks - first_key / b).clamp_min(0) +
+                     kv_rows(ctx, H, groups).view({H, 1, 1}) * blocks;  // [H,count,m]
     return padded.reshape({B, groups * blocks, b * d})
         .index_select(1, own.flatten())
         .view({B, H * tiles.count, -1, d});
+  }
+
+  // The same for one query, which need not touch all that a cache holds. j: key rows [H,1,m,b].
+  static Tensor seen_rows(const Tensor& kv, const HeadContext& ctx, const Tensor& j) {
+    const int64_t H = j.size(0);
+    const auto rows = j.clamp(0, kv.size(2) - 1).view({H, -1});
+    const auto groups = kv_rows(ctx, H, kv.size(1)).view({H, 1});
+    return kv.index({at::indexing::Slice(), groups, rows});  // [B,H,m*b,d]
+  }
+
+  // The row among Hkv keys and values that each head uses: [H].
+  static Tensor kv_rows(const HeadContext& ctx, int64_t H, int64_t groups) {
+    if (ctx.kv_map.defined()) return ctx.kv_map;
+    return at::arange(H, ctx.positions.options()).floor_divide(H / groups);
   }
 
   Options options_;
