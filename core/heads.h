@@ -26,6 +26,7 @@ struct HeadShape {
   int64_t d_model = 0, heads = 0, head_dim = 0, kv_heads = 0;
   double dropout = 0;             // on the attention weights
   int64_t layer = 0, layers = 1;  // where in the stack: some kinds change with depth
+  int64_t context = 0;            // longest sequence; 0: not known
 };
 
 // head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.

@@ -49,12 +49,13 @@ struct CaseConfig : Block {
             .bias = bias,
             .cross = cross};
   }
-  HeadShape shape() const {
+  HeadShape shape(int64_t context) const {
     HeadShape shape;
     shape.d_model = d_model;
     shape.heads = heads;
     shape.head_dim = head_dim.value_or(d_model / heads);
     shape.kv_heads = kv_heads.value_or(heads);
+    shape.context = context;
     return shape;
   }
 };
@@ -102,7 +103,8 @@ void LayerCase::build(const std::filesystem::path& path, const std::string& text
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
   config_ = text;
-  heads_ = make_heads(config.attention, config.shape(),
+  const int64_t keys = (memory_.defined() ? memory_ : x_).size(1);
+  heads_ = make_heads(config.attention, config.shape(keys),
                       config.demands(bias_.defined(), memory_.defined()));
   heads_->to(x_.device(), x_.scalar_type());
 }

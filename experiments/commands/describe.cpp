@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 // A small layer, to ask what the kind promises and registers.
 std::shared_ptr<AttentionHeads> example(const std::string& kind) {
   HeadShape shape;
-  shape.d_model = 16, shape.heads = shape.kv_heads = 4, shape.head_dim = 4;
+  shape.d_model = 16, shape.heads = shape.kv_heads = 4, shape.head_dim = 4, shape.context = 16;
   return make_heads(KindBlock(head_registry(), kind), shape);
 }
 

@@ -35,8 +35,8 @@ class Decoder : public Model {
     make_embeddings();
     auto blocks = register_module("blocks", std::make_shared<torch::nn::Module>("blocks"));
     for (int64_t layer = 0; layer < options.layers; ++layer)
-      blocks_.push_back(
-          blocks->register_module(std::to_string(layer), TransformerBlock(options, layer)));
+      blocks_.push_back(blocks->register_module(std::to_string(layer),
+                                                TransformerBlock(options, layer, context)));
     if (options.pre_norm) norm_ = register_module("norm", Norm(options));
     if (!options.tie) {
       head_ = register_module(

@@ -47,12 +47,13 @@ double MlpImpl::flops_per_token() const {
   return 2.0 * (gate_ ? 3 : 2) * static_cast<double>(up_->weight.numel());
 }
 
-TransformerBlockImpl::TransformerBlockImpl(const StackOptions& options, int64_t layer)
+TransformerBlockImpl::TransformerBlockImpl(const StackOptions& options, int64_t layer,
+                                           int64_t context)
     : layer_(layer), pre_norm_(options.pre_norm), dropout_(options.dropout) {
   norm1_ = register_module("norm1", Norm(options));
   attention_ = register_module(
-      "attention",
-      make_heads(options.attention_of(layer), options.shape(layer), options.demands(layer)));
+      "attention", make_heads(options.attention_of(layer), options.shape(layer, context),
+                              options.demands(layer)));
   norm2_ = register_module("norm2", Norm(options));
   mlp_ = register_module("mlp", Mlp(options));
 }

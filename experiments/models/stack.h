@@ -69,7 +69,7 @@ struct StackOptions : ModelOptions {
   void check(const Complain& complain) const override;
 
   int64_t hidden_width() const { return d_ff.value_or(4 * d_model); }
-  HeadShape shape(int64_t layer) const;
+  HeadShape shape(int64_t layer, int64_t context = 0) const;  // context 0: not known yet
   virtual HeadDemands demands(int64_t layer) const;
   const KindBlock& attention_of(int64_t layer) const;
   int64_t window_of(int64_t layer) const {
@@ -108,7 +108,7 @@ TORCH_MODULE(Mlp);
 // norm(x + f x).
 class TransformerBlockImpl : public torch::nn::Module {
  public:
-  TransformerBlockImpl(const StackOptions& options, int64_t layer);
+  TransformerBlockImpl(const StackOptions& options, int64_t layer, int64_t context);
   // x [B,T,D] -> [B,T,D]. Losses of the heads are appended to `aux`.
   Tensor forward(const Tensor& x, const HeadContext& ctx, std::vector<AuxLoss>& aux);
 

@@ -201,7 +201,7 @@ void StackOptions::check(const Complain& complain) const {
   }
 }
 
-HeadShape StackOptions::shape(int64_t layer) const {
+HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
   HeadShape shape;
   shape.d_model = d_model;
   shape.heads = heads;
@@ -210,6 +210,7 @@ HeadShape StackOptions::shape(int64_t layer) const {
   shape.dropout = attention_dropout.value_or(dropout);
   shape.layer = layer;
   shape.layers = layers;
+  shape.context = context;
   return shape;
 }
 
