@@ -1,5 +1,6 @@
 #include "core/attend_rows.h"
 
+#include <ATen/Parallel.h>
 #include <torch/custom_class.h>
 #include <torch/torch.h>
 
@@ -12,201 +13,161 @@ namespace headlab {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kRowsPerChunk = 128;
+constexpr int64_t kRowsPerChunk = 96;  // of causal or windowed rows, which differ in their keys
 
-// Chosen rows of every example and head from one rank on in their lists: [B,h,n]. Shorter lists are
-// filled up with rows that nobody reads.
+// Chosen rows of one example and head, ascending, and the keys that some of them may see.
 struct Chunk {
-  Tensor heads;                        // [1,h,1]
-  bool every = true;                   // these are all heads
-  Tensor from, to;                     // [B,h,n] tokens, filled up with 0 and T
-  Tensor places;                       // [B*h*n] places among the keys, filled up with key_first
-  Tensor real;                         // [B,h,n,1] bool, what is not filled up; undefined: all
-  int64_t key_first = 0, key_end = 0;  // keys that some row may see
+  int64_t b, h;
+  Tensor rows;  // [n] int64
+  int64_t key_first, key_end;
 };
 
-// How the chosen rows are cut into chunks, so that each needs few keys and few heads more than its
-// rows do. Held by the autograd graph.
+// Which rows attend to which keys. Held by the autograd graph.
 struct RowPlan : torch::CustomClassHolder {
   bool causal;
   int64_t window, T, S;
-  Tensor key_length;  // [B] on the CPU or undefined
   double scale;
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks;  // by example and head
+  std::vector<size_t> heads;  // where in `chunks` those of each (b, h) start, and their end
+  // What is added to a score at distance j - place = -(S-1) .. S-1: 0, or -infinity where hidden;
+  // undefined: every key of a chunk is seen.
+  Tensor line;
 
-  RowPlan(const Tensor& chosen, int64_t keys, const HeadContext& ctx, double factor)
+  RowPlan(const Tensor& chosen, int64_t keys, const HeadContext& ctx, double factor,
+          at::ScalarType type)
       : causal(ctx.mask.causal),
         window(ctx.mask.window),
         T(chosen.size(2)),
         S(keys),
         scale(factor) {
+    Tensor key_length;
     if (ctx.mask.key_length.defined()) key_length = ctx.mask.key_length.to(at::kCPU, at::kLong);
-    const auto lists = rows_of_heads(chosen);
-    size_t longest = 0;
-    for (const auto& list : lists) longest = std::max(longest, list.size());
-    for (size_t rank = 0; rank < longest; rank += kRowsPerChunk)
-      chunks.push_back(cut(lists, chosen.size(1), rank));
+    const auto dense = chosen.contiguous();
+    const bool* row = dense.const_data_ptr<bool>();
+    for (int64_t b = 0; b < chosen.size(0); ++b) {
+      const int64_t length = key_length.defined() ? key_length[b].item<int64_t>() : S;
+      for (int64_t h = 0; h < chosen.size(1); ++h, row += T) {
+        heads.push_back(chunks.size());
+        cut(b, h, row, length);
+      }
+    }
+    heads.push_back(chunks.size());
+    if (!causal && window == 0) return;
+    const auto distance = at::arange(-(S - 1), S);
+    auto seen = causal ? distance <= 0 : distance.abs() < window;
+    if (causal && window > 0) seen = seen & (distance > -window);
+    line = at::zeros(distance.sizes(), type).masked_fill(seen.logical_not(), -kInfinity);
   }
 
   int64_t place(int64_t t) const { return S - T + t; }
-  int64_t first_key(int64_t t) const {
-    return window > 0 ? std::max<int64_t>(0, place(t) - window + 1) : 0;
-  }
-  int64_t end_key(int64_t t) const {
-    if (causal) return place(t) + 1;
-    return window > 0 ? std::min(S, place(t) + window) : S;
+
+  // Rows that see none of the `length` keys are left out: they stay 0.
+  void cut(int64_t b, int64_t h, const bool* chosen, int64_t length) {
+    std::vector<int64_t> rows;
+    int64_t key_first = 0, key_end = 0;
+    auto close = [&] {
+      if (!rows.empty()) chunks.push_back({b, h, at::tensor(rows, at::kLong), key_first, key_end});
+      rows.clear();
+    };
+    for (int64_t t = 0; t < T; ++t) {
+      if (!chosen[t]) continue;
+      const int64_t first = window > 0 ? std::max<int64_t>(0, place(t) - window + 1) : 0;
+      int64_t end = length;
+      if (causal) end = std::min(end, place(t) + 1);
+      if (!causal && window > 0) end = std::min(end, place(t) + window);
+      if (first >= end) continue;
+      if (rows.empty()) key_first = first;
+      key_end = end;  // ascending, as `first` is
+      rows.push_back(t);
+      if ((causal || window > 0) && std::ssize(rows) == kRowsPerChunk) close();
+    }
+    close();
   }
 
-  // The chosen tokens of each (b, h), ascending, but for those that see no key.
-  std::vector<std::vector<int64_t>> rows_of_heads(const Tensor& chosen) const {
-    const auto on_host = chosen.to(at::kCPU).contiguous();
-    const bool* is_chosen = on_host.const_data_ptr<bool>();
-    const int64_t H = chosen.size(1);
-    std::vector<std::vector<int64_t>> lists(chosen.size(0) * H);
-    for (size_t n = 0; n < lists.size(); ++n) {
-      const int64_t length = key_length.defined() ? key_length[n / H].item<int64_t>() : S;
-      for (int64_t t = 0; t < T; ++t)
-        if (is_chosen[n * T + t] && first_key(t) < std::min(length, end_key(t)))
-          lists[n].push_back(t);
-    }
-    return lists;
-  }
-
-  Chunk cut(const std::vector<std::vector<int64_t>>& lists, int64_t H, size_t rank) const {
-    const int64_t B = static_cast<int64_t>(lists.size()) / H;
-    std::vector<int64_t> heads;
-    size_t n = 0;
-    Chunk chunk;
-    chunk.key_first = S;
-    for (int64_t h = 0; h < H; ++h) {
-      size_t most = 0;
-      for (int64_t b = 0; b < B; ++b) {
-        const auto& list = lists[b * H + h];
-        if (list.size() <= rank) continue;
-        most = std::max(most, std::min<size_t>(kRowsPerChunk, list.size() - rank));
-        const int64_t last = list[std::min(list.size(), rank + kRowsPerChunk) - 1];
-        chunk.key_first = std::min(chunk.key_first, first_key(list[rank]));
-        chunk.key_end = std::max(chunk.key_end, end_key(last));
-      }
-      if (most > 0) heads.push_back(h);
-      n = std::max(n, most);
-    }
-    std::vector<int64_t> from, to, places;
-    for (int64_t b = 0; b < B; ++b)
-      for (int64_t h : heads) {
-        const auto& list = lists[b * H + h];
-        for (size_t r = rank; r < rank + n; ++r) {
-          const bool real = r < list.size();
-          from.push_back(real ? list[r] : 0);
-          to.push_back(real ? list[r] : T);
-          places.push_back(real ? place(list[r]) : chunk.key_first);
-        }
-      }
-    const int64_t h = std::ssize(heads);
-    chunk.every = h == H;
-    chunk.heads = at::tensor(heads, at::kLong).view({1, h, 1});
-    chunk.from = at::tensor(from, at::kLong).view({B, h, -1});
-    chunk.to = at::tensor(to, at::kLong).view({B, h, -1});
-    chunk.places = at::tensor(places, at::kLong);
-    if (std::find(to.begin(), to.end(), T) != to.end()) chunk.real = (chunk.to < T).unsqueeze(3);
-    return chunk;
-  }
-
-  // What is added to the scores of a chunk: [B,h,n,m] or broadcast to it, undefined: nothing.
-  std::optional<Tensor> bias(const Chunk& chunk, at::ScalarType type) const {
-    const int64_t keys = chunk.key_end - chunk.key_first;
-    Tensor bias;
-    if (causal || window > 0) {
-      // By distance j - place; the row of a place is a window of `keys` of them.
-      const auto distance = at::arange(chunk.key_first - (S - 1), chunk.key_end);
-      auto seen = causal ? distance <= 0 : distance.abs() < window;
-      if (causal && window > 0) seen = seen & (distance > -window);
-      const auto line =
-          at::zeros(distance.sizes(), type).masked_fill(seen.logical_not(), -kInfinity);
-      bias = line.unfold(0, keys, 1).index_select(0, S - 1 - chunk.places);
-      bias = bias.view({chunk.from.size(0), chunk.from.size(1), -1, keys});
-    }
-    if (key_length.defined()) {
-      // Rows that fill up see a key also where the example has none.
-      const auto length = key_length.clamp_min(chunk.key_first + 1).view({-1, 1, 1, 1});
-      const auto hidden = at::arange(chunk.key_first, chunk.key_end) >= length;  // [B,1,1,m]
-      bias = bias.defined() ? bias.masked_fill(hidden, -kInfinity)
-                            : at::zeros(hidden.sizes(), type).masked_fill(hidden, -kInfinity);
-    }
-    return bias.defined() ? std::optional(bias) : std::nullopt;
+  // Added to a chunk's scores: [1,1,n,m].
+  std::optional<Tensor> bias(const Chunk& chunk) const {
+    if (!line.defined()) return std::nullopt;
+    // The row of a place is a window of the line.
+    const auto windows =
+        line.slice(0, chunk.key_first).unfold(0, chunk.key_end - chunk.key_first, 1);
+    const auto rows = windows.index_select(0, T - 1 - chunk.rows);
+    return rows.view({1, 1, rows.size(0), rows.size(1)});
   }
 };
 
-// Rows t [B,h,n] of x [B,H,T,d] -> [B,h,n,d].
+// [B,H,T,d] -> rows of a chunk [1,1,n,d].
 Tensor pick(const Tensor& x, const Chunk& chunk) {
-  const auto b = at::arange(x.size(0)).view({-1, 1, 1});
-  return x.index({b, chunk.heads, chunk.from});
+  return x[chunk.b][chunk.h].index_select(0, chunk.rows).unsqueeze(0).unsqueeze(0);
 }
 
-// The other way, into [B,H,T+1,d].
-void put(Tensor& x, const Chunk& chunk, const Tensor& rows) {
-  const auto b = at::arange(x.size(0)).view({-1, 1, 1});
-  x.index_put_({b, chunk.heads, chunk.to}, rows);
+// rows [1,1,n,d] of a chunk into x [B,H,T,d].
+void put(const Tensor& x, const Chunk& chunk, const Tensor& rows) {
+  x[chunk.b][chunk.h].index_copy_(0, chunk.rows, rows[0][0]);
 }
 
-// Zeros [B,H,T+1,d], laid out as torch's fused attention lays out its output.
+// [B,H,S,d] -> the keys of a chunk [1,1,m,d].
+Tensor keys_of(const Tensor& k, const Chunk& chunk) {
+  return k.narrow(0, chunk.b, 1).narrow(1, chunk.h, 1).slice(2, chunk.key_first, chunk.key_end);
+}
+
+// Zeros [B,H,T,d], laid out as torch's fused attention lays out its output.
 Tensor zero_rows(const Tensor& like) {
-  return like.new_zeros({like.size(0), like.size(2) + 1, like.size(1), like.size(3)})
+  return at::zeros({like.size(0), like.size(2), like.size(1), like.size(3)}, like.options())
       .transpose(1, 2);
-}
-
-Tensor keys_of(const Tensor& k, const Chunk& chunk) {  // [B,H,S,d] -> [B,h,m,d]
-  const auto heads = chunk.every ? k : k.index_select(1, chunk.heads.flatten());
-  return heads.narrow(2, chunk.key_first, chunk.key_end - chunk.key_first);
-}
-
-void add_to_keys(Tensor& k, const Chunk& chunk, const Tensor& rows) {
-  auto keys = k.narrow(2, chunk.key_first, chunk.key_end - chunk.key_first);
-  if (chunk.every)
-    keys.add_(rows);
-  else
-    keys.index_add_(1, chunk.heads.flatten(), rows);
 }
 
 // torch's fused attention on the CPU, chunk by chunk. An autograd function of its own, because the
 // graph of the chunks would keep their masks and sum gradients of whole tensors.
 class AttendRows : public torch::autograd::Function<AttendRows> {
  public:
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const c10::intrusive_ptr<RowPlan>& plan) {
-    auto out = zero_rows(q);
-    torch::autograd::variable_list saved{q, k, v};
-    for (const auto& chunk : plan->chunks) {
-      const auto [rows, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-          pick(q, chunk), keys_of(k, chunk), keys_of(v, chunk), 0, false,
-          plan->bias(chunk, q.scalar_type()), plan->scale);
-      put(out, chunk, rows);
-      saved.insert(saved.end(), {rows, lse});
-    }
-    ctx->save_for_backward(saved);
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& given_q,
+                        const Tensor& given_k, const Tensor& given_v,
+                        const c10::intrusive_ptr<RowPlan>& plan) {
+    // Other threads know nothing of this one's being without gradients.
+    const auto q = given_q.detach(), k = given_k.detach(), v = given_v.detach();
+    const auto out = zero_rows(q);  // [B,H,T,d]
+    const auto precise = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto lse = at::zeros(q.sizes().slice(0, 3), q.options().dtype(precise));  // [B,H,T]
+    at::parallel_for(0, std::ssize(plan->chunks), 1, [&](int64_t begin, int64_t end) {
+      at::NoGradGuard no_grad;
+      for (int64_t n = begin; n < end; ++n) {
+        const auto& chunk = plan->chunks[n];
+        const auto [rows, sums] = at::_scaled_dot_product_flash_attention_for_cpu(
+            pick(q, chunk), keys_of(k, chunk), keys_of(v, chunk), 0, false, plan->bias(chunk),
+            plan->scale);
+        put(out, chunk, rows);
+        lse[chunk.b][chunk.h].index_copy_(0, chunk.rows, sums[0][0]);
+      }
+    });
+    ctx->save_for_backward({given_q, given_k, given_v, out, lse});
     ctx->saved_data["plan"] = at::IValue::make_capsule(plan);
-    return out.narrow(2, 0, q.size(2));  // [B,H,T,d]
+    return out;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
-    const auto saved = ctx->get_saved_variables();
-    const auto &q = saved[0], &k = saved[1], &v = saved[2];
+    auto saved = ctx->get_saved_variables();
+    for (auto& t : saved) t = t.detach();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
     const auto held = ctx->saved_data["plan"].toCapsule();
     const auto& plan = static_cast<const RowPlan&>(*held);
-    auto for_q = zero_rows(q), for_k = at::zeros_like(k), for_v = at::zeros_like(v);
-    for (size_t n = 0; n < plan.chunks.size(); ++n) {
-      const auto& chunk = plan.chunks[n];
-      auto g = pick(gradients[0], chunk);
-      if (chunk.real.defined()) g = g * chunk.real;
-      const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-          g, pick(q, chunk), keys_of(k, chunk), keys_of(v, chunk), saved[3 + 2 * n],
-          saved[4 + 2 * n], 0, false, plan.bias(chunk, q.scalar_type()), plan.scale);
-      put(for_q, chunk, gq);
-      add_to_keys(for_k, chunk, gk);
-      add_to_keys(for_v, chunk, gv);
-    }
-    return {for_q.narrow(2, 0, q.size(2)), for_k, for_v, {}};
+    const auto g = gradients[0].detach();
+    const auto for_q = zero_rows(q), for_k = at::zeros_like(k), for_v = at::zeros_like(v);
+    // A head's chunks meet in its keys: one after the other.
+    at::parallel_for(0, std::ssize(plan.heads) - 1, 1, [&](int64_t begin, int64_t end) {
+      at::NoGradGuard no_grad;
+      for (size_t n = plan.heads[begin]; n < plan.heads[end]; ++n) {
+        const auto& chunk = plan.chunks[n];
+        const auto sums = lse[chunk.b][chunk.h].index_select(0, chunk.rows).view({1, 1, -1});
+        const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            pick(g, chunk), pick(q, chunk), keys_of(k, chunk), keys_of(v, chunk), pick(out, chunk),
+            sums, 0, false, plan.bias(chunk), plan.scale);
+        put(for_q, chunk, gq);
+        keys_of(for_k, chunk).add_(gk);
+        keys_of(for_v, chunk).add_(gv);
+      }
+    });
+    return {for_q, for_k, for_v, {}};
   }
 };
 
@@ -279,11 +240,11 @@ Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   own.rng.seed = ctx.rng.bits(CounterRng::kAttentionDropout, 1);
   const auto last_q = q.narrow(1, first, rest), last_k = keys.narrow(1, first, rest),
              last_v = values.narrow(1, first, rest), rows = chosen.narrow(1, first, rest);
-  const auto some =
-      fused_serves(q, ctx)
-          ? AttendRows::apply(last_q, last_k, last_v,
-                              c10::make_intrusive<RowPlan>(rows, k.size(2), ctx, scale))
-          : attend_gathered(last_q, last_k, last_v, rows, own, scale);
+  const auto some = fused_serves(q, ctx)
+                        ? AttendRows::apply(last_q, last_k, last_v,
+                                            c10::make_intrusive<RowPlan>(rows, k.size(2), ctx,
+                                                                         scale, q.scalar_type()))
+                        : attend_gathered(last_q, last_k, last_v, rows, own, scale);
   if (first == 0) return some;
   const auto all = attend(q.narrow(1, 0, first), keys.narrow(1, 0, first),
                           values.narrow(1, 0, first), context_of_heads(ctx, 0, first, H), scale);
@@ -293,7 +254,7 @@ Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
 
 bool rows_pay(const Tensor& q, const HeadContext& ctx, double share) {
   constexpr int64_t kFewestRows = 256;
-  constexpr double kLargestShare = 0.75;
+  constexpr double kLargestShare = 0.7;
   return fused_serves(q, ctx) && q.size(2) >= kFewestRows && share <= kLargestShare;
 }
 

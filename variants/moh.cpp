@@ -33,26 +33,22 @@ struct MohOptions : HeadOptions {
   void visit(Fields& f) override {
     f("shared", shared, "heads that every token uses (default: heads / 4, at least 1)",
       at_least(0));
-    f("active", active,
-      "routed heads that a token uses (default: what half of the heads leaves, at least 1)",
+    f("active", active, "routed heads that a token uses (default: heads / 2 - shared, at least 1)",
       at_least(0));
     f("router", router, "what ranks the routed heads: learned matrices, or the norms of queries",
       one_of({"learned", "query_norm"}));
     f("gates", gates,
       "normalized: the released code, near 1 while untrained; paper: bare probabilities (eq. 5)",
       one_of({"normalized", "paper"}));
-    f("two_stage", two_stage,
-      "a router weighs shared against routed heads; false: both weights are 1/2");
+    f("two_stage", two_stage, "a router weighs shared against routed heads; false: 1/2 each");
     f("straight_through", straight_through,
-      "gradient that the binary gates of query_norm pass to their probabilities (eq. 10): none, "
-      "of all routed heads, or of the selected ones",
+      "gradient of query_norm's binary gates (eq. 10): none, of all routed heads, or of selected",
       one_of({"none", "all", "selected"}));
     f("balance", balance, "load-balance loss: code = E sum P f, paper = sum P f (eq. 7)",
       one_of({"code", "paper"}));
     f("balance_weight", balance_weight, "weight of the load-balance loss; 0: none", at_least(0));
     f("compute", compute,
-      "dense: all heads for all tokens; sparse: skips the queries that a head does not serve; "
-      "auto: sparse where it pays",
+      "dense: all heads for all tokens; sparse: skips unselected queries; auto: whichever pays",
       one_of({"auto", "dense", "sparse"}));
     f("qkv_bias", qkv_bias, "biases on q, k and v");
     f("o_bias", o_bias, "bias on the output projection");
@@ -75,34 +71,30 @@ struct MohOptions : HeadOptions {
     if (!learned() && !two_stage)
       complain("two_stage", "query_norm has no group router; leave it out or use router: learned");
     if (learned() && straight_through != "none")
-      complain(
-          "straight_through",
-          "learned gates have a gradient of their own; leave it out or use router: query_norm");
+      complain("straight_through",
+               "learned gates have a gradient; leave it out or use router: query_norm");
     if (compute == "sparse" && straight_through == "all")
       complain("compute",
-               "straight_through: all needs the outputs of heads that sparse skips; use dense, "
-               "auto, or straight_through: selected");
+               "sparse skips outputs that straight_through: all needs; use dense or auto");
   }
 
   void check_shape(const HeadShape& shape, const Complain& complain) const override {
     const int64_t H = shape.heads, hs = shared_of(H);
-    if (hs > H) {
-      complain("shared", fmt::format("{} shared heads of {}; choose at most {}", hs, H, H));
-      return;
-    }
+    if (hs > H)
+      return complain("shared", fmt::format("{} shared heads of {}; choose at most {}", hs, H, H));
     const int64_t E = H - hs, K = active_of(H);
     if (K > E)
       complain("active",
                fmt::format("{} active of {} routed heads ({} heads, {} shared); choose at most {}",
                            K, E, H, hs, E));
     else if (K == 0 && E > 0)
-      complain("active", fmt::format("no token would use the {} routed heads; choose at least 1, "
-                                     "or shared: {}",
-                                     E, H));
-    if (!learned() && (E < 2 || K == 0))
-      complain("router", fmt::format("query_norm ranks two routed heads or more, here {} of {} "
-                                     "heads are routed; choose fewer shared or router: learned",
-                                     E, H));
+      complain("active",
+               fmt::format("no token would use the {} routed heads; choose at least 1", E));
+    else if (!learned() && E < 2)
+      complain("router",
+               fmt::format("query_norm ranks 2 routed heads or more, here are {}; choose fewer "
+                           "shared or router: learned",
+                           E));
   }
 };
 
@@ -122,14 +114,20 @@ struct RouterImpl : torch::nn::Module {
     if (hs > 1) shared = matrix("shared", hs);
     if (K > 0 && hs > 0 && two_stage) groups = matrix("groups", 2);
   }
+
+  void keep(const RouterImpl& from, const std::vector<int64_t>& s, const std::vector<int64_t>& r) {
+    if (routed) keep_heads(routed->weight, from.routed->weight, r);
+    if (shared) keep_heads(shared->weight, from.shared->weight, s);
+    if (groups) keep_heads(groups->weight, from.groups->weight, {0, 1});
+  }
 };
 TORCH_MODULE(Router);
 
-// The heads that take part, by their rows in the layer.
+// The heads that take part, by their rows in the layer: shared [hs], routed [E].
 struct Roster {
-  Tensor shared, routed;  // [hs], [E] int64
+  Tensor shared, routed;
   int64_t hs, E, K;
-  bool whole;  // these are all the layer's heads
+  bool whole;  // these are all
 };
 
 class Moh : public ProjectedHeads {
@@ -150,19 +148,13 @@ class Moh : public ProjectedHeads {
   std::shared_ptr<AttentionHeads> slice() const override {
     const auto kept = kept_heads();
     std::vector<int64_t> shared, routed;  // rows of the routers' matrices
-    for (int64_t row : kept.rows) {
-      if (row < shared_) shared.push_back(row);
-      if (row >= shared_) routed.push_back(row - shared_);
-    }
+    for (int64_t row : kept.rows)
+      row < shared_ ? shared.push_back(row) : routed.push_back(row - shared_);
     auto options = options_;
     options.shared = std::ssize(shared);
     options.active = std::min(active_, std::ssize(routed));
     auto sliced = slice_projections<Moh>(options, kept);
-    if (!router_) return sliced;
-    auto& to = sliced->router_;
-    if (to->routed) keep_heads(to->routed->weight, router_->routed->weight, routed);
-    if (to->shared) keep_heads(to->shared->weight, router_->shared->weight, shared);
-    if (to->groups) keep_heads(to->groups->weight, router_->groups->weight, {0, 1});
+    if (router_) sliced->router_->keep(*router_, shared, routed);
     return sliced;
   }
 
@@ -170,17 +162,16 @@ class Moh : public ProjectedHeads {
 
   // Of what the method asks for: queries, attention and outputs of active heads only.
   double flops(int64_t T, int64_t S, double pairs) const override {
-    const double D = static_cast<double>(shape_.d_model), H = static_cast<double>(shape_.heads);
-    const double width = H * static_cast<double>(shape_.head_dim);
-    const double kv_width = static_cast<double>(shape_.kv_heads * shape_.head_dim);
+    const double all = AttentionHeads::flops(T, S, pairs);
+    const double width = static_cast<double>(shape_.heads * shape_.head_dim);
+    const double projection = 2.0 * T * shape_.d_model * width;  // q, and as much o
     const bool dense = options_.compute == "dense" || shape_.heads == 0;
-    const double share = dense ? 1 : static_cast<double>(shared_ + active_) / H;
+    const double idle = dense ? 0 : 1 - static_cast<double>(shared_ + active_) / shape_.heads;
+    if (!options_.learned())  // the norms of all queries are compared
+      return all - idle * (projection + 4.0 * pairs * width);
     double routers = 0;
-    if (router_)
-      for (const auto& p : router_->parameters()) routers += static_cast<double>(p.numel());
-    const double q_share = options_.learned() ? share : 1;  // all queries' norms are compared
-    return 2.0 * T * D * width * (q_share + share) + 4.0 * S * D * kv_width +
-           4.0 * pairs * width * share + 2.0 * T * routers;
+    for (const auto& p : router_->parameters()) routers += 2.0 * T * p.numel();
+    return all - idle * (2 * projection + 4.0 * pairs * width) + routers;
   }
 
  private:
@@ -190,19 +181,19 @@ class Moh : public ProjectedHeads {
     const auto k = keys(x, ctx), v = values(x, ctx);  // [B,Hkv,S,d]
     const auto roster = list_heads(ctx, x.device());
     auto routes = options_.learned() ? route(x, roster) : route_by_norm(raw, roster);
-
+    const auto gates = routes.gates.transpose(1, 2);  // [B,H,T]
+    const auto served = gates != 0;
     auto own = ctx;
     own.probe = nullptr;
-    const auto gates = routes.gates.transpose(1, 2);  // [B,H,T]
     own.gates = gates;
     if (ctx.gates.defined())
       own.gates = ctx.gates * (ctx.gates.dim() == 4 ? gates.unsqueeze(3) : gates);
-    const auto served = gates != 0;  // [B,H,T]
-    const auto heads = skips_rows(q, ctx) ? attend_rows(q, k, v, served, shared_, own, scale())
-                                          : attend(q, k, v, own, scale());  // [B,H,T,d]
+    const double scale = 1 / std::sqrt(shape_.head_dim);
+    const auto heads = skips_rows(q, ctx) ? attend_rows(q, k, v, served, shared_, own, scale)
+                                          : attend(q, k, v, own, scale);  // [B,H,T,d]
     if (ctx.probe) {
       ctx.probe->output_weight(o_->weight);
-      ctx.probe->softmax(q, k, v, heads, ctx, scale(), served);
+      ctx.probe->softmax(q, k, v, heads, ctx, scale, served);
       report_routes(*ctx.probe, routes, ctx.mask.query_length);
     }
     HeadOutput out{.y = output(heads, own), .gates = routes.gates};  // [B,T,D], [B,T,H]
@@ -211,17 +202,14 @@ class Moh : public ProjectedHeads {
     return out;
   }
 
-  double scale() const { return 1 / std::sqrt(shape_.head_dim); }
-
   Roster list_heads(const HeadContext& ctx, const at::Device& device) const {
-    Tensor all = at::arange(shape_.heads, at::TensorOptions(at::kLong).device(device));
-    Roster r;
-    r.whole = !ctx.alive.defined();
-    if (!r.whole) all = all.masked_select(ctx.alive);
-    r.shared = all.masked_select(all < shared_);
-    r.routed = all.masked_select(all >= shared_);
-    r.hs = r.shared.size(0), r.E = r.routed.size(0), r.K = std::min(active_, r.E);
-    return r;
+    const auto all = at::arange(shape_.heads, at::TensorOptions(at::kLong).device(device));
+    const auto first = all.narrow(0, 0, shared_), last = all.slice(0, shared_);
+    if (!ctx.alive.defined()) return {first, last, shared_, last.size(0), active_, true};
+    const auto shared = first.masked_select(ctx.alive.narrow(0, 0, shared_));
+    const auto routed = last.masked_select(ctx.alive.slice(0, shared_));
+    return {shared, routed, shared.size(0), routed.size(0), std::min(active_, routed.size(0)),
+            false};
   }
 
   // Softmax over the logits of some heads (indices): [B,T,n], never in half precision.
@@ -248,14 +236,13 @@ class Moh : public ProjectedHeads {
       const auto a = options_.two_stage ? at::softmax(router_->groups(x), -1, type)
                                         : (ones / 2).expand({-1, -1, 2});  // [B,T,2]
       routes.alpha = a.select(2, 0);
-      to_shared = normalized ? 2 * a.narrow(2, 0, 1) : a.narrow(2, 0, 1);
-      to_routed = normalized ? 2 * a.narrow(2, 1, 1) : a.narrow(2, 1, 1);
+      const auto weights = (normalized ? 2 * a : a).split(1, 2);
+      to_shared = weights[0], to_routed = weights[1];
     }
     std::vector<Tensor> gates{ones.narrow(2, 0, 0)};
     if (r.hs > 0) {
-      const auto s =
-          shared_ > 1 ? probabilities(router_->shared(x), r.shared, r.whole) : ones;  // [B,T,hs]
-      gates.push_back(to_shared * (normalized ? r.hs * s : s));
+      const auto s = shared_ > 1 ? probabilities(router_->shared(x), r.shared, r.whole) : ones;
+      gates.push_back(to_shared * (normalized ? r.hs * s : s));  // [B,T,hs]
     }
     if (r.K > 0) {
       const auto p = probabilities(router_->routed(x), r.routed - shared_, r.whole);  // [B,T,E]
@@ -275,17 +262,14 @@ class Moh : public ProjectedHeads {
     const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto norms = q.to(type).norm(2, -1).transpose(1, 2);  // [B,T,H]
     const auto ones = at::ones({q.size(0), q.size(2), r.hs}, norms.options());
-    if (r.K == 0) {
-      routes.gates = of_all_heads(ones, r);
-      return routes;
-    }
+    routes.gates = of_all_heads(ones, r);
+    if (r.K == 0) return routes;
     const auto n = norms.index_select(2, r.routed);  // [B,T,E]
     // Norms that are all equal have no deviation to be divided by: p is uniform there.
     const auto flat = n.amax(-1, true) == n.amin(-1, true);  // [B,T,1]
-    const auto variance =
-        (n - n.mean(-1, true)).square().sum(-1, true) / std::max<double>(1, r.E - 1);
-    const auto deviation = variance.masked_fill(flat, 1).sqrt();
-    const auto p = at::softmax(n.masked_fill(flat, 0) / deviation, -1);
+    const auto squares = (n - n.mean(-1, true)).square().sum(-1, true);
+    const auto variance = squares.masked_fill(flat, 1) / std::max<double>(1, r.E - 1);
+    const auto p = at::softmax(n.masked_fill(flat, 0) / variance.sqrt(), -1);
     routes.probability = p;
     routes.selected = choose_heads(n, r.K);
     auto m = routes.selected.to(type);
@@ -297,17 +281,16 @@ class Moh : public ProjectedHeads {
 
   // Over all tokens, padding too; the shares of tokens f are constants.
   Tensor balance_loss(const Routes& routes) const {
-    const auto P = routes.probability.mean(at::IntArrayRef({0, 1}));                   // [E]
-    const auto f = routes.selected.to(P.scalar_type()).mean(at::IntArrayRef({0, 1}));  // [E]
-    const double factor = options_.balance == "code" ? static_cast<double>(P.size(0)) : 1;
+    const auto P = routes.probability.flatten(0, 1).mean(0);                   // [E]
+    const auto f = routes.selected.to(P.scalar_type()).flatten(0, 1).mean(0);  // [E]
+    const int64_t factor = options_.balance == "code" ? P.size(0) : 1;
     return options_.balance_weight * factor * (P * f).sum();
   }
 
   bool skips_rows(const Tensor& q, const HeadContext& ctx) const {
-    if (active_ == 0 || options_.compute == "dense" || options_.straight_through == "all")
-      return false;
-    return options_.compute == "sparse" ||
-           rows_pay(q, ctx, static_cast<double>(active_) / (shape_.heads - shared_));
+    if (active_ == 0 || options_.straight_through == "all") return false;
+    if (options_.compute != "auto") return options_.compute == "sparse";
+    return rows_pay(q, ctx, static_cast<double>(active_) / (shape_.heads - shared_));
   }
 
   Options options_;
@@ -315,8 +298,7 @@ class Moh : public ProjectedHeads {
   Router router_{nullptr};
 };
 
-const RegisterHeads<Moh> registered("moh",
-                                    "mixture of heads: shared heads and the best routed ones");
+const RegisterHeads<Moh> registered("moh", "mixture of heads: shared ones and the best routed");
 
 }  // namespace
 }  // namespace headlab
