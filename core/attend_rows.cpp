@@ -186,7 +186,8 @@ Tensor attend_gathered(const Tensor& q, const Tensor& k, const Tensor& v, const 
   if (n == 0) return at::zeros_like(q);
   // The chosen rows first, each list filled up with rows that are not chosen.
   const auto list =
-      std::get<1>(at::sort(chosen.logical_not(), /*stable=*/true, -1)).narrow(2, 0, n);  // [B,H,n]
+      std::get<1>(at::sort(chosen.logical_not(), /*stable=*/true, -1, /*descending=*/false))
+          .narrow(2, 0, n);  // [B,H,n]
   auto rows = ctx;
   rows.mask = {};
   rows.mask.allowed = rows_of(allowed_keys(ctx.mask, T, S, q.device()), list, T, S);

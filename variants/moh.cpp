@@ -55,12 +55,12 @@ struct MohOptions : HeadOptions {
   }
 
   bool learned() const { return router == "learned"; }
-  int64_t shared_of(int64_t heads) const {
-    return shared.value_or(std::min(heads, std::max<int64_t>(1, heads / 4)));
+  int64_t shared_of(int64_t H) const {
+    return shared.value_or(std::min(H, std::max<int64_t>(1, H / 4)));
   }
-  int64_t active_of(int64_t heads) const {
-    const int64_t hs = shared_of(heads);
-    return active.value_or(std::min(heads - hs, std::max<int64_t>(1, heads / 2 - hs)));
+  int64_t active_of(int64_t H) const {
+    const int64_t hs = shared_of(H);
+    return active.value_or(std::min(H - hs, std::max<int64_t>(1, H / 2 - hs)));
   }
 
   HeadTraits traits() const override { return {.independent = false, .grouped = true}; }
@@ -159,6 +159,9 @@ class Moh : public ProjectedHeads {
   }
 
   std::vector<Statistic> own_statistics() const override { return route_statistics(); }
+  std::vector<std::string> aux_names() const override {
+    return has_loss() ? std::vector<std::string>{"balance"} : std::vector<std::string>{};
+  }
 
   // Of what the method asks for: queries, attention and outputs of active heads only.
   double flops(int64_t T, int64_t S, double pairs) const override {
@@ -185,9 +188,7 @@ class Moh : public ProjectedHeads {
     const auto served = gates != 0;
     auto own = ctx;
     own.probe = nullptr;
-    own.gates = gates;
-    if (ctx.gates.defined())
-      own.gates = ctx.gates * (ctx.gates.dim() == 4 ? gates.unsqueeze(3) : gates);
+    own.gates = multiply_gates(gates, ctx.gates);
     const double scale = 1 / std::sqrt(shape_.head_dim);
     const auto heads = skips_rows(q, ctx) ? attend_rows(q, k, v, served, shared_, own, scale)
                                           : attend(q, k, v, own, scale);  // [B,H,T,d]
@@ -197,7 +198,7 @@ class Moh : public ProjectedHeads {
       report_routes(*ctx.probe, routes, ctx.mask.query_length);
     }
     HeadOutput out{.y = output(heads, own), .gates = routes.gates};  // [B,T,D], [B,T,H]
-    if (is_training() && roster.K > 0 && options_.balance_weight > 0)
+    if (is_training() && has_loss() && roster.K > 0)
       out.aux.push_back({"balance", balance_loss(routes), OverLayers::kMean});
     return out;
   }
@@ -262,8 +263,10 @@ class Moh : public ProjectedHeads {
     const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto norms = q.to(type).norm(2, -1).transpose(1, 2);  // [B,T,H]
     const auto ones = at::ones({q.size(0), q.size(2), r.hs}, norms.options());
-    routes.gates = of_all_heads(ones, r);
-    if (r.K == 0) return routes;
+    if (r.K == 0) {
+      routes.gates = of_all_heads(ones, r);
+      return routes;
+    }
     const auto n = norms.index_select(2, r.routed);  // [B,T,E]
     // Norms that are all equal have no deviation to be divided by: p is uniform there.
     const auto flat = n.amax(-1, true) == n.amin(-1, true);  // [B,T,1]
@@ -286,6 +289,8 @@ class Moh : public ProjectedHeads {
     const int64_t factor = options_.balance == "code" ? P.size(0) : 1;
     return options_.balance_weight * factor * (P * f).sum();
   }
+
+  bool has_loss() const { return active_ > 0 && options_.balance_weight > 0; }
 
   bool skips_rows(const Tensor& q, const HeadContext& ctx) const {
     if (active_ == 0 || options_.straight_through == "all") return false;
