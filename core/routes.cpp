@@ -22,6 +22,12 @@ Tensor choose_heads(const Tensor& rank, int64_t K) {
       .scatter(-1, order.narrow(-1, 0, K), true);
 }
 
+Tensor load_balance(const Routes& routes) {
+  const auto P = routes.probability.flatten(0, 1).mean(0);                   // [E]
+  const auto f = routes.selected.to(P.scalar_type()).flatten(0, 1).mean(0);  // [E]
+  return (P * f).sum();
+}
+
 const std::vector<Statistic>& route_statistics() {
   static const std::vector<Statistic> table{
       head_statistic("density", "1", "share of tokens that the head serves",

@@ -30,6 +30,10 @@ struct Routes {
 // gradient.
 Tensor choose_heads(const Tensor& rank, int64_t K);
 
+// sum_i P_i f_i: mean probability times share of tokens that select, over all tokens, padding too.
+// P is differentiable, f constant. E times as much is the loss of the released code.
+Tensor load_balance(const Routes& routes);
+
 // By head, NaN at shared heads but for density and the gates' mean and deviation; or by layer.
 const std::vector<Statistic>& route_statistics();
 

@@ -31,9 +31,8 @@ struct MohOptions : HeadOptions {
   bool qkv_bias = false, o_bias = false;
 
   void visit(Fields& f) override {
-    f("shared", shared, "heads that every token uses (default: heads / 4, at least 1)",
-      at_least(0));
-    f("active", active, "routed heads that a token uses (default: heads / 2 - shared, at least 1)",
+    f("shared", shared, "heads that all tokens use (default: heads / 4, at least 1)", at_least(0));
+    f("active", active, "routed heads a token uses (default: heads / 2 - shared, at least 1)",
       at_least(0));
     f("router", router, "what ranks the routed heads: learned matrices, or the norms of queries",
       one_of({"learned", "query_norm"}));
@@ -126,7 +125,7 @@ TORCH_MODULE(Router);
 // The heads that take part, by their rows in the layer: shared [hs], routed [E].
 struct Roster {
   Tensor shared, routed;
-  int64_t hs, E, K;
+  int64_t hs, K;
   bool whole;  // these are all
 };
 
@@ -151,8 +150,7 @@ class Moh : public ProjectedHeads {
     for (int64_t row : kept.rows)
       row < shared_ ? shared.push_back(row) : routed.push_back(row - shared_);
     auto options = options_;
-    options.shared = std::ssize(shared);
-    options.active = std::min(active_, std::ssize(routed));
+    options.shared = std::ssize(shared), options.active = std::min(active_, std::ssize(routed));
     auto sliced = slice_projections<Moh>(options, kept);
     if (router_) sliced->router_->keep(*router_, shared, routed);
     return sliced;
@@ -170,11 +168,11 @@ class Moh : public ProjectedHeads {
     const double projection = 2.0 * T * shape_.d_model * width;  // q, and as much o
     const bool dense = options_.compute == "dense" || shape_.heads == 0;
     const double idle = dense ? 0 : 1 - static_cast<double>(shared_ + active_) / shape_.heads;
-    if (!options_.learned())  // the norms of all queries are compared
-      return all - idle * (projection + 4.0 * pairs * width);
+    const double skipped = 4.0 * pairs * width + projection;
+    if (!options_.learned()) return all - idle * skipped;  // all queries' norms are compared
     double routers = 0;
     for (const auto& p : router_->parameters()) routers += 2.0 * T * p.numel();
-    return all - idle * (2 * projection + 4.0 * pairs * width) + routers;
+    return all - idle * (skipped + projection) + routers;
   }
 
  private:
@@ -198,19 +196,21 @@ class Moh : public ProjectedHeads {
       report_routes(*ctx.probe, routes, ctx.mask.query_length);
     }
     HeadOutput out{.y = output(heads, own), .gates = routes.gates};  // [B,T,D], [B,T,H]
-    if (is_training() && has_loss() && roster.K > 0)
-      out.aux.push_back({"balance", balance_loss(routes), OverLayers::kMean});
+    if (is_training() && has_loss() && roster.K > 0) {
+      const int64_t factor = options_.balance == "code" ? routes.routed.size(0) : 1;
+      const auto loss = options_.balance_weight * factor * load_balance(routes);
+      out.aux.push_back({"balance", loss, OverLayers::kMean});
+    }
     return out;
   }
 
   Roster list_heads(const HeadContext& ctx, const at::Device& device) const {
     const auto all = at::arange(shape_.heads, at::TensorOptions(at::kLong).device(device));
     const auto first = all.narrow(0, 0, shared_), last = all.slice(0, shared_);
-    if (!ctx.alive.defined()) return {first, last, shared_, last.size(0), active_, true};
+    if (!ctx.alive.defined()) return {first, last, shared_, active_, true};
     const auto shared = first.masked_select(ctx.alive.narrow(0, 0, shared_));
     const auto routed = last.masked_select(ctx.alive.slice(0, shared_));
-    return {shared, routed, shared.size(0), routed.size(0), std::min(active_, routed.size(0)),
-            false};
+    return {shared, routed, shared.size(0), std::min(active_, routed.size(0)), false};
   }
 
   // Softmax over the logits of some heads (indices): [B,T,n], never in half precision.
@@ -271,7 +271,7 @@ class Moh : public ProjectedHeads {
     // Norms that are all equal have no deviation to be divided by: p is uniform there.
     const auto flat = n.amax(-1, true) == n.amin(-1, true);  // [B,T,1]
     const auto squares = (n - n.mean(-1, true)).square().sum(-1, true);
-    const auto variance = squares.masked_fill(flat, 1) / std::max<double>(1, r.E - 1);
+    const auto variance = squares.masked_fill(flat, 1) / std::max<double>(1, n.size(2) - 1);
     const auto p = at::softmax(n.masked_fill(flat, 0) / variance.sqrt(), -1);
     routes.probability = p;
     routes.selected = choose_heads(n, r.K);
@@ -282,16 +282,7 @@ class Moh : public ProjectedHeads {
     return routes;
   }
 
-  // Over all tokens, padding too; the shares of tokens f are constants.
-  Tensor balance_loss(const Routes& routes) const {
-    const auto P = routes.probability.flatten(0, 1).mean(0);                   // [E]
-    const auto f = routes.selected.to(P.scalar_type()).flatten(0, 1).mean(0);  // [E]
-    const int64_t factor = options_.balance == "code" ? P.size(0) : 1;
-    return options_.balance_weight * factor * (P * f).sum();
-  }
-
   bool has_loss() const { return active_ > 0 && options_.balance_weight > 0; }
-
   bool skips_rows(const Tensor& q, const HeadContext& ctx) const {
     if (active_ == 0 || options_.straight_through == "all") return false;
     if (options_.compute != "auto") return options_.compute == "sparse";
