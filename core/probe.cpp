@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/heads.h"
+#include "core/routes.h"
 #include "core/row_stream.h"
 
 namespace headlab {
@@ -311,6 +312,7 @@ std::map<std::string, std::vector<double>> head_values(const HeadSums& s) {
       values.push_back(gone ? nan : mean(own.sums[n], own.counts[n]));
     }
   }
+  finish_routes(s.heads, out);
   return out;
 }
 
