@@ -76,11 +76,23 @@ Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::D
   return allowed;
 }
 
+Tensor counted_pairs(const Tensor& map, const Tensor& allowed, const AttentionMask& mask) {
+  auto counted = allowed.defined() ? allowed : at::ones({}, map.options().dtype(at::kBool));
+  if (mask.query_length.defined())
+    counted = counted & (at::arange(map.size(2), map.options().dtype(at::kLong)).unsqueeze(1) <
+                         mask.query_length.to(map.device()).view({-1, 1, 1, 1}));
+  return counted.expand_as(map);  // [B,H,T,S]
+}
+
 Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale) {
+  return add_biases(scaled_products(q, k, ctx, scale), ctx);
+}
+
+Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale) {
   const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
   auto queries = q, keys = repeat_kv(k, ctx, q.size(1));
   if (half) queries = queries.to(at::kFloat), keys = keys.to(at::kFloat);
-  return add_biases(at::matmul(queries * scale, keys.transpose(2, 3)), ctx);  // [B,H,T,S]
+  return at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,T,S]
 }
 
 Tensor add_biases(const Tensor& z, const HeadContext& ctx) {

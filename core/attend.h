@@ -28,6 +28,10 @@ struct AttentionMask {
 // length still attend; they do not count.
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device);
 
+// The pairs that count in a mean over a map: those allowed (undefined: all), in rows of queries
+// within their length. map [B,H,T,S] gives the sizes -> bool [B,H,T,S].
+Tensor counted_pairs(const Tensor& map, const Tensor& allowed, const AttentionMask& mask);
+
 // Where keys and values come from: the memory [B,S,D], or x itself; and where its tokens stand [S].
 const Tensor& source(const Tensor& x, const HeadContext& ctx);
 Tensor key_positions(const HeadContext& ctx);
@@ -52,8 +56,9 @@ Tensor multiply_gates(const Tensor& a, const Tensor& b);
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
 
 // scale q k^T + ctx.position_bias + ctx.bias. q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,T,S], float32 for
-// half types.
+// half types. Kinds that mix the products before the biases take the two steps by themselves.
 Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
+Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
 
 // z + ctx.position_bias + ctx.bias, for kinds that change the scores before: [B,H,T,S].
 Tensor add_biases(const Tensor& z, const HeadContext& ctx);
