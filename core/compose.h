@@ -41,8 +41,16 @@ class Composition {
 struct ComposedMaps {
   Tensor softmax, composed;  // [B,H,T,S] before and after `post`
 };
-// `pre` on scale q k^T, then biases, mask and softmax, then `post`. q [B,H,T,d], k [B,H,S,d].
+// The map: `pre` on scale q k^T, then biases, mask and softmax, then `post`. q [B,H,T,d], k
+// [B,H,S,d].
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
                            const Composition& post, const HeadContext& ctx, double scale);
+
+// What heads say through that map: dropout on it, then its sum of values v [B,H,S,e] -> [B,H,T,e].
+// Takes the rows of a few queries at a time where it can, and then holds no map, nor for the
+// backward pass: float32 and float64 on the CPU, no dropout, no bias that learns. Backend kEager
+// holds them all.
+Tensor composed_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Composition& pre,
+                       const Composition& post, const HeadContext& ctx, double scale);
 
 }  // namespace headlab

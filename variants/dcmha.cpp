@@ -209,27 +209,28 @@ class Dcmha : public ProjectedHeads {
                          compose_->factors_of(side, of_keys));
     };
     const auto pre = composition(Side::kPre), post = composition(Side::kPost);
-    const auto maps = composed_maps(q, k, pre, post, ctx, scale);
-    const auto heads = weighted_values(maps.composed, v, ctx);  // [B,H,T,d]
-    if (ctx.probe) {
-      ctx.probe->weights(maps.softmax, maps.composed, v, heads, ctx);
-      report(q, k, pre, post, maps, ctx, scale);
-    }
+    const auto heads = composed_attend(q, k, v, pre, post, ctx, scale);  // [B,H,T,d]
+    if (ctx.probe) observe(q, k, v, heads, pre, post, ctx, scale);
     return {.y = output(heads, ctx)};  // [B,T,D]
   }
 
-  void report(const Tensor& q, const Tensor& k, const Composition& pre, const Composition& post,
-              const ComposedMaps& maps, const HeadContext& ctx, double scale) const {
-    if (!ctx.probe->statistics) return;
+  // The maps are made for the probe alone, so that what it sees changes nothing.
+  void observe(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& heads,
+               const Composition& pre, const Composition& post, const HeadContext& ctx,
+               double scale) const {
     at::NoGradGuard no_grad;
+    auto& probe = *ctx.probe;
+    const auto maps = composed_maps(q, k, pre, post, ctx, scale);
+    probe.weights(maps.softmax, maps.composed, v, heads, ctx);
+    if (!probe.statistics) return;
     const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
     auto counted = counted_pairs(maps.softmax, allowed, ctx.mask);  // [B,H,T,S]
     if (ctx.alive.defined()) counted = counted & ctx.alive.view({-1, 1, 1});
     if (!pre.is_identity())
-      report_composition(*ctx.probe, Side::kPre, pre, scaled_products(q, k, ctx, scale), counted);
+      report_composition(probe, Side::kPre, pre, scaled_products(q, k, ctx, scale), counted);
     if (post.is_identity()) return;
-    report_composition(*ctx.probe, Side::kPost, post, maps.softmax, counted);
-    report_composed_map(*ctx.probe, maps.composed, counted);
+    report_composition(probe, Side::kPost, post, maps.softmax, counted);
+    report_composed_map(probe, maps.composed, counted);
   }
 
   Options options_;
