@@ -257,7 +257,7 @@ TEST_CASE("gradients agree with central differences", "[laws]") {
     for (const auto& p : subjects) {
       INFO(p.key());
       const auto direction = random(p.value().sizes());
-      const double slope = (p.value().grad() * direction).sum().item<double>(), step = 1e-5;
+      const double slope = (p.value().grad() * direction).sum().item<double>(), step = 3e-6;
       p.value().add_(direction, step);
       const double above = loss().item<double>();
       p.value().add_(direction, -2 * step);
@@ -287,13 +287,14 @@ TEST_CASE("decoding with the cache equals the parallel pass", "[laws]") {
       auto ctx = causal(window);
       if (s.traits.rotary) ctx.rotary = &rotary;
       const auto whole = s.y(x, ctx);
+      const double size = whole.abs().max().item<double>();
       LayerCache cache;
       ctx.cache = &cache;
       int64_t at = 0;
       for (int64_t chunk : std::array<int64_t, 6>{5, 1, 1, 9, 1, 23}) {
         const auto y = s.y(x.narrow(1, at, chunk), ctx);
         INFO("window " << window << ", places " << at << " to " << at + chunk - 1);
-        REQUIRE(difference(y, whole.narrow(1, at, chunk)) < 1e-12);
+        REQUIRE(difference(y, whole.narrow(1, at, chunk)) < 1e-12 * (1 + size));
         at += chunk;
       }
       REQUIRE(cache.length() == 40);

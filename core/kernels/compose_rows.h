@@ -1,0 +1,63 @@
+// Attention through composed maps (core/compose.h) by blocks of query rows: no map is held, the
+// backward pass computes its blocks again. Plain pointers, no torch and no std containers: the
+// .isa.cpp file behind this is compiled once for every instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace headlab {
+
+constexpr int64_t kComposeLanes = 16;  // widths with keys or features in lanes are multiples of it
+constexpr int64_t kComposeRows = 8;    // query rows of a block
+
+// o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = softmax(pre(q k^T) + bias) over allowed keys.
+// All dense; n_ is `keys` rounded up to kComposeLanes, and what lies beyond the keys is 0.
+template <class T>
+struct ComposeProblem {
+  int64_t B, H, queries, keys, padded, d, e, rank;
+  const T* q;    // [B,H,T,d] times the scale
+  const T* k_t;  // [B,H,d,padded]
+  const T* v;    // [B,H,S,e]
+  // What does not depend on the key: [H,H] index [from,to], strides over (b,i); null: the identity.
+  const T *pre, *post;
+  int64_t pre_stride[2], post_stride[2];
+  const T *pre_key, *post_key;  // [B,2R+1,H,padded] rows w1, rows w2, gates; null: none
+  bool causal;
+  int64_t window;
+  const int64_t* key_length;  // [B] or null
+  const bool* allowed;        // null, or strides over (b,h,i,j), 0 where broadcast
+  int64_t allowed_stride[4];
+  const T* bias;  // likewise
+  int64_t bias_stride[4];
+  T* output;  // [B,H,T,e]
+  T* lse;     // [B,H,T] log sum exp of a row's scores; infinite without an allowed key
+
+  // The backward pass reads lse, and
+  const T* k;            // [B,H,S,d]
+  const T* v_t;          // [B,H,e,padded]
+  const T* grad_output;  // [B,H,T,e]
+  T* grad_q;             // [B,H,T,d]
+  // adds, for each of `slots` that take turns with the blocks of an example
+  int64_t slots;
+  T *grad_k, *grad_v;               // [slots,B,H,S,d or e]
+  T *grad_pre, *grad_post;          // [B,T,H,H]
+  T *grad_pre_key, *grad_post_key;  // [slots,B,2R+1,H,padded]
+};
+
+// Scratch elements of a call.
+template <class T>
+int64_t compose_scratch(const ComposeProblem<T>& p) {
+  return 4 * kComposeRows * p.H * p.padded;
+}
+
+// Blocks slot, slot + slots, ... of example b.
+template <class T>
+using ComposeSlot = void (*)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
+
+// The implementation for this processor.
+template <class T>
+ComposeSlot<T> compose_forward();
+template <class T>
+ComposeSlot<T> compose_backward();
+
+}  // namespace headlab

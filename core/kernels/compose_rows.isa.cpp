@@ -1,0 +1,367 @@
+// Attention through composed maps for one instruction set: keys, or features, lie in vector lanes.
+// g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#include "core/kernels/compose_rows.h"
+
+#include <cmath>
+#include <limits>
+
+#include "core/kernels/products.h"
+
+namespace headlab::CPU_CAPABILITY {
+
+// A block of query rows of one example. Buffers are [rows][H][padded]; only keys begin .. end - 1
+// of them are in use, whole vectors.
+template <class T>
+struct Block {
+  using V = Vec<T>;
+  const ComposeProblem<T>& p;
+  int64_t b, first, rows, begin, end;
+  int64_t row_stride = p.H * p.padded;
+
+  Block(const ComposeProblem<T>& problem, int64_t example, int64_t first_row)
+      : p(problem), b(example), first(first_row) {
+    rows = p.queries - first < kComposeRows ? p.queries - first : kComposeRows;
+    begin = p.keys, end = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto [low, high] = span(r);
+      if (low < begin) begin = low;
+      if (high > end) end = high;
+    }
+    if (begin > end) begin = end;
+    begin = begin / kComposeLanes * kComposeLanes;
+    end = (end + kComposeLanes - 1) / kComposeLanes * kComposeLanes;
+  }
+
+  struct Span {
+    int64_t low, high;  // the keys low .. high - 1 that a row may see, before the arbitrary mask
+  };
+  Span span(int64_t r) const {
+    const int64_t place = p.keys - p.queries + first + r;
+    Span s{0, p.key_length ? p.key_length[b] : p.keys};
+    if (p.causal && place + 1 < s.high) s.high = place + 1;
+    if (p.window > 0 && place - p.window + 1 > s.low) s.low = place - p.window + 1;
+    if (p.window > 0 && !p.causal && place + p.window < s.high) s.high = place + p.window;
+    return s;
+  }
+  int64_t head(int64_t h) const { return b * p.H + h; }
+  int64_t keys() const { return end < p.keys ? end - begin : p.keys - begin; }
+  // Dense rows of head h, as the left or right side of a product.
+  static Strided<T> dense(const T* at, int64_t width) { return {at, width, 1}; }
+  const T* query_rows(const T* of, int64_t h, int64_t width) const {
+    return of + (head(h) * p.queries + first) * width;
+  }
+
+  // Scores, or gradients of weights: rows [.., width] times [width, padded].
+  void products(const T* left, const T* right, int64_t width, T* out) const {
+    for (int64_t h = 0; h < p.H; ++h)
+      multiply(rows, end - begin, width, dense(query_rows(left, h, width), width),
+               right + head(h) * width * p.padded + begin, p.padded, out + h * p.padded + begin,
+               row_stride, false);
+  }
+  // out[row] = sum_j map[row,j] right[j].
+  void weigh(const T* map, const T* right, int64_t width, T* out) const {
+    for (int64_t h = 0; h < p.H; ++h)
+      multiply(rows, width, keys(), {map + h * p.padded + begin, row_stride, 1},
+               right + (head(h) * p.keys + begin) * width, width,
+               out + (head(h) * p.queries + first) * width, width, false);
+  }
+  // out[j] += sum_row map[row,j] right[row].
+  void spread(const T* map, const T* right, int64_t width, T* out) const {
+    for (int64_t h = 0; h < p.H; ++h)
+      multiply(keys(), width, rows, {map + h * p.padded + begin, 1, row_stride},
+               query_rows(right, h, width), width, out + (head(h) * p.keys + begin) * width, width,
+               true);
+  }
+
+  void compose(const T* x, const T* matrix, const int64_t* stride, const T* key, T* y) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* m = matrix + b * stride[0] + (first + r) * stride[1];
+      multiply(p.H, end - begin, p.H, {m, 1, p.H}, x + r * row_stride + begin, p.padded,
+               y + r * row_stride + begin, p.padded, false);
+    }
+    if (key) compose_by_key(x, key + b * (2 * p.rank + 1) * row_stride, y);
+  }
+
+  void compose_by_key(const T* x, const T* key, T* y) const {
+    const int64_t R = p.rank;
+    for (int64_t j = begin; j < end; j += V::size())
+      for (int64_t r = 0; r < rows; ++r) {
+        const T* from = x + r * row_stride + j;
+        T* to = y + r * row_stride + j;
+        const T* gates = key + 2 * R * row_stride + j;
+        for (int64_t n = 0; n < row_stride; n += p.padded)
+          at::vec::fmadd(V::loadu(from + n), V::loadu(gates + n), V::loadu(to + n)).store(to + n);
+        for (int64_t w = 0; w < R; ++w) {
+          const V mixed = dot_heads(from, key + w * row_stride + j);
+          const T* w2 = key + (R + w) * row_stride + j;
+          for (int64_t n = 0; n < row_stride; n += p.padded)
+            at::vec::fmadd(mixed, V::loadu(w2 + n), V::loadu(to + n)).store(to + n);
+        }
+      }
+  }
+  V dot_heads(const T* x, const T* w) const {
+    V sum(T(0));
+    for (int64_t m = 0; m < row_stride; m += p.padded)
+      sum = at::vec::fmadd(V::loadu(x + m), V::loadu(w + m), sum);
+    return sum;
+  }
+
+  // dx of y = compose(x); adds to the gradients of the matrices and of the key's factors.
+  void compose_backward(const T* x, const T* dy, const T* matrix, const int64_t* stride,
+                        const T* key, T* dx, T* grad_matrix, T* grad_key) const {
+    for (int64_t r = 0; r < rows; ++r) {
+      const T* m = matrix + b * stride[0] + (first + r) * stride[1];
+      multiply(p.H, end - begin, p.H, {m, p.H, 1}, dy + r * row_stride + begin, p.padded,
+               dx + r * row_stride + begin, p.padded, false);
+      outer(x + r * row_stride, dy + r * row_stride,
+            grad_matrix + (b * p.queries + first + r) * p.H * p.H);
+    }
+    const int64_t factors = (2 * p.rank + 1) * row_stride;
+    if (key) key_backward(x, dy, key + b * factors, dx, grad_key + b * factors);
+  }
+
+  // g[m,n] = sum_j x[m,j] y[n,j]
+  void outer(const T* x, const T* y, T* g) const {
+    int64_t m = 0;
+    for (; m + 4 <= p.H; m += 4) outer_rows<4>(x, y, m, g);
+    for (; m < p.H; ++m) outer_rows<1>(x, y, m, g);
+  }
+  template <int M>
+  void outer_rows(const T* x, const T* y, int64_t m, T* g) const {
+    int64_t n = 0;
+    for (; n + 4 <= p.H; n += 4) outer_tile<M, 4>(x, y, m, n, g);
+    for (; n < p.H; ++n) outer_tile<M, 1>(x, y, m, n, g);
+  }
+  template <int M, int N>
+  void outer_tile(const T* x, const T* y, int64_t m, int64_t n, T* g) const {
+    V sum[M][N];
+    for (auto& row : sum)
+      for (auto& s : row) s = V(T(0));
+    for (int64_t j = begin; j < end; j += V::size()) {
+      V right[N];
+      for (int c = 0; c < N; ++c) right[c] = V::loadu(y + (n + c) * p.padded + j);
+      for (int l = 0; l < M; ++l) {
+        const V left = V::loadu(x + (m + l) * p.padded + j);
+        for (int c = 0; c < N; ++c) sum[l][c] = at::vec::fmadd(left, right[c], sum[l][c]);
+      }
+    }
+    for (int l = 0; l < M; ++l)
+      for (int c = 0; c < N; ++c) g[(m + l) * p.H + n + c] = sum_lanes(sum[l][c]);
+  }
+
+  void key_backward(const T* x, const T* dy, const T* key, T* dx, T* grad) const {
+    const int64_t R = p.rank;
+    for (int64_t j = begin; j < end; j += V::size()) {
+      const T* gates = key + 2 * R * row_stride + j;
+      T* grad_gates = grad + 2 * R * row_stride + j;
+      for (int64_t m = 0; m < row_stride; m += p.padded) {
+        V sum = V::loadu(grad_gates + m);
+        const V gate = V::loadu(gates + m);
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t at = r * row_stride + m + j;
+          const V slope = V::loadu(dy + at);
+          sum = at::vec::fmadd(V::loadu(x + at), slope, sum);
+          at::vec::fmadd(gate, slope, V::loadu(dx + at)).store(dx + at);
+        }
+        sum.store(grad_gates + m);
+      }
+      for (int64_t w = 0; w < R; ++w) {
+        const T *w1 = key + w * row_stride + j, *w2 = key + (R + w) * row_stride + j;
+        T *grad1 = grad + w * row_stride + j, *grad2 = grad + (R + w) * row_stride + j;
+        V in[kComposeRows], out[kComposeRows];
+        for (int64_t r = 0; r < rows; ++r) {
+          in[r] = dot_heads(x + r * row_stride + j, w1);
+          out[r] = dot_heads(dy + r * row_stride + j, w2);
+        }
+        for (int64_t m = 0; m < row_stride; m += p.padded) {
+          V sum1 = V::loadu(grad1 + m), sum2 = V::loadu(grad2 + m);
+          const V from = V::loadu(w1 + m);
+          for (int64_t r = 0; r < rows; ++r) {
+            const int64_t at = r * row_stride + m + j;
+            sum1 = at::vec::fmadd(out[r], V::loadu(x + at), sum1);
+            sum2 = at::vec::fmadd(in[r], V::loadu(dy + at), sum2);
+            at::vec::fmadd(out[r], from, V::loadu(dx + at)).store(dx + at);
+          }
+          sum1.store(grad1 + m), sum2.store(grad2 + m);
+        }
+      }
+    }
+  }
+
+  bool is_allowed(int64_t h, int64_t r, int64_t j) const {
+    const int64_t* s = p.allowed_stride;
+    return p.allowed[b * s[0] + h * s[1] + (first + r) * s[2] + j * s[3]];
+  }
+  // Adds the bias to the scores of a row and hides what it may not see.
+  void mask(int64_t h, int64_t r, T* z) const {
+    const T low = -std::numeric_limits<T>::infinity();
+    const auto [from, to] = span(r);
+    for (int64_t j = begin; j < from && j < end; ++j) z[j] = low;
+    for (int64_t j = to > begin ? to : begin; j < end; ++j) z[j] = low;
+    const int64_t* s = p.bias_stride;
+    if (p.bias)
+      for (int64_t j = from; j < to; ++j)
+        z[j] += p.bias[b * s[0] + h * s[1] + (first + r) * s[2] + j * s[3]];
+    if (p.allowed)
+      for (int64_t j = from; j < to; ++j)
+        if (!is_allowed(h, r, j)) z[j] = low;
+  }
+  // Both compositions mix heads: what is hidden from a head must not come back from another one.
+  void hide(T* map) const {
+    if (!p.allowed || p.allowed_stride[1] == 0) return;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t h = 0; h < p.H; ++h) {
+        const auto [from, to] = span(r);
+        for (int64_t j = from; j < to; ++j)
+          if (!is_allowed(h, r, j)) map[r * row_stride + h * p.padded + j] = 0;
+      }
+  }
+
+  void softmax(T* z) const {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t h = 0; h < p.H; ++h) softmax_row(h, r, z + r * row_stride + h * p.padded);
+  }
+  void softmax_row(int64_t h, int64_t r, T* z) const {
+    const T low = -std::numeric_limits<T>::infinity();
+    mask(h, r, z);
+    V most(low);
+    for (int64_t j = begin; j < end; j += V::size()) most = at::vec::maximum(most, V::loadu(z + j));
+    const T max =
+        at::vec::vec_reduce_all<T>([](V& a, V& c) { return at::vec::maximum(a, c); }, most);
+    T& lse = p.lse[head(h) * p.queries + first + r];
+    if (!(max > low)) {  // no key is allowed
+      for (int64_t j = begin; j < end; ++j) z[j] = 0;
+      lse = -low;
+      return;
+    }
+    V sum(T(0));
+    for (int64_t j = begin; j < end; j += V::size()) {
+      const V e = (V::loadu(z + j) - V(max)).exp_u20();
+      sum = sum + e;
+      e.store(z + j);
+    }
+    const T total = sum_lanes(sum);
+    const V inverse(1 / total);
+    for (int64_t j = begin; j < end; j += V::size()) (V::loadu(z + j) * inverse).store(z + j);
+    lse = max + std::log(total);
+  }
+  // The same weights from the saved lse.
+  void softmax_again(T* z) const {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t h = 0; h < p.H; ++h) {
+        T* row = z + r * row_stride + h * p.padded;
+        mask(h, r, row);
+        const V lse(p.lse[head(h) * p.queries + first + r]);
+        for (int64_t j = begin; j < end; j += V::size())
+          (V::loadu(row + j) - lse).exp_u20().store(row + j);
+      }
+  }
+  // Of the scores, in place of those of the weights a.
+  void softmax_backward(const T* a, T* grad) const {
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t h = 0; h < p.H; ++h) {
+        const T* row = a + r * row_stride + h * p.padded;
+        T* g = grad + r * row_stride + h * p.padded;
+        V sum(T(0));
+        for (int64_t j = begin; j < end; j += V::size())
+          sum = at::vec::fmadd(V::loadu(row + j), V::loadu(g + j), sum);
+        const V mean(sum_lanes(sum));
+        for (int64_t j = begin; j < end; j += V::size())
+          (V::loadu(row + j) * (V::loadu(g + j) - mean)).store(g + j);
+      }
+  }
+};
+
+template <class T>
+void forward_block(const Block<T>& block, T* s, T* other) {
+  const auto& p = block.p;
+  block.products(p.q, p.k_t, p.d, s);
+  T* u = s;
+  if (p.pre) u = other, block.compose(s, p.pre, p.pre_stride, p.pre_key, u);
+  block.softmax(u);
+  T* a = u;
+  if (p.post) {
+    a = u == s ? other : s;
+    block.compose(u, p.post, p.post_stride, p.post_key, a);
+    block.hide(a);
+  }
+  block.weigh(a, p.v, p.e, p.output);
+}
+
+template <class T>
+void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
+  const auto& p = block.p;
+  const int64_t size = kComposeRows * block.row_stride;
+  T *s = scratch, *u = scratch + size, *da = scratch + 2 * size, *other = scratch + 3 * size;
+  const int64_t per_key = slot * p.B * p.H * p.keys,
+                factors = slot * p.B * (2 * p.rank + 1) * block.row_stride;
+  block.products(p.q, p.k_t, p.d, s);
+  if (p.pre)
+    block.compose(s, p.pre, p.pre_stride, p.pre_key, u);
+  else
+    u = s;
+  block.softmax_again(u);
+  const T* a = u;
+  if (p.post) {
+    block.compose(u, p.post, p.post_stride, p.post_key, other);
+    block.hide(other);
+    a = other;
+  }
+  block.spread(a, p.grad_output, p.e, p.grad_v + per_key * p.e);
+  block.products(p.grad_output, p.v_t, p.e, da);
+  T* du = da;
+  if (p.post) {
+    block.hide(da);
+    du = other;
+    block.compose_backward(u, da, p.post, p.post_stride, p.post_key, du, p.grad_post,
+                           p.grad_post_key ? p.grad_post_key + factors : nullptr);
+  }
+  block.softmax_backward(u, du);
+  T* ds = du;
+  if (p.pre) {
+    ds = du == other ? da : other;
+    block.compose_backward(s, du, p.pre, p.pre_stride, p.pre_key, ds, p.grad_pre,
+                           p.grad_pre_key ? p.grad_pre_key + factors : nullptr);
+  }
+  block.weigh(ds, p.k, p.d, p.grad_q);
+  block.spread(ds, p.q, p.d, p.grad_k + per_key * p.d);
+}
+
+template <class T, class Work>
+void each_block(const ComposeProblem<T>& p, int64_t b, int64_t slot, const Work& work) {
+  for (int64_t first = slot * kComposeRows; first < p.queries; first += p.slots * kComposeRows)
+    work(Block<T>(p, b, first));
+}
+
+template <class T>
+void forward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
+  each_block(p, b, slot, [&](const Block<T>& block) {
+    forward_block(block, scratch, scratch + kComposeRows * block.row_stride);
+  });
+}
+template <class T>
+void backward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
+  each_block(p, b, slot, [&](const Block<T>& block) { backward_block(block, slot, scratch); });
+}
+
+void compose_forward_f32(const ComposeProblem<float>& p, int64_t b, int64_t slot, float* scratch) {
+  forward(p, b, slot, scratch);
+}
+void compose_forward_f64(const ComposeProblem<double>& p, int64_t b, int64_t slot,
+                         double* scratch) {
+  forward(p, b, slot, scratch);
+}
+void compose_backward_f32(const ComposeProblem<float>& p, int64_t b, int64_t slot, float* scratch) {
+  backward(p, b, slot, scratch);
+}
+void compose_backward_f64(const ComposeProblem<double>& p, int64_t b, int64_t slot,
+                          double* scratch) {
+  backward(p, b, slot, scratch);
+}
+
+}  // namespace headlab::CPU_CAPABILITY

@@ -1,0 +1,66 @@
+// Products of small matrices with their columns in vector lanes. Only for .isa.cpp files:
+// everything in here belongs to one instruction set.
+#pragma once
+
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
+
+#include <cstdint>
+
+namespace headlab::CPU_CAPABILITY {
+
+template <class T>
+using Vec = at::vec::Vectorized<T>;
+
+template <class T>
+T sum_lanes(const Vec<T>& v) {
+  return at::vec::vec_reduce_all<T>([](Vec<T>& a, Vec<T>& b) { return a + b; }, v);
+}
+
+// A matrix whose rows or columns need not be dense.
+template <class T>
+struct Strided {
+  const T* at;
+  int64_t row, column;
+};
+
+// c[m,x] (+)= sum_k a[m,k] b[k,x] for MR rows and NV vectors of x.
+template <int MR, int NV, class T>
+void multiply_tile(int64_t K, const Strided<T>& a, const T* b, int64_t ldb, T* c, int64_t ldc,
+                   bool add) {
+  using V = Vec<T>;
+  V sum[MR][NV];
+  for (int m = 0; m < MR; ++m)
+    for (int x = 0; x < NV; ++x) sum[m][x] = add ? V::loadu(c + m * ldc + x * V::size()) : V(T(0));
+  for (int64_t k = 0; k < K; ++k) {
+    V right[NV];
+    for (int x = 0; x < NV; ++x) right[x] = V::loadu(b + k * ldb + x * V::size());
+    for (int m = 0; m < MR; ++m) {
+      const V left(a.at[m * a.row + k * a.column]);
+      for (int x = 0; x < NV; ++x) sum[m][x] = at::vec::fmadd(left, right[x], sum[m][x]);
+    }
+  }
+  for (int m = 0; m < MR; ++m)
+    for (int x = 0; x < NV; ++x) sum[m][x].store(c + m * ldc + x * V::size());
+}
+
+template <int NV, class T>
+void multiply_columns(int64_t M, int64_t K, Strided<T> a, const T* b, int64_t ldb, T* c,
+                      int64_t ldc, bool add) {
+  int64_t m = 0;
+  for (; m + 4 <= M; m += 4, a.at += 4 * a.row)
+    multiply_tile<4, NV>(K, a, b, ldb, c + m * ldc, ldc, add);
+  for (; m < M; ++m, a.at += a.row) multiply_tile<1, NV>(K, a, b, ldb, c + m * ldc, ldc, add);
+}
+
+// c[M,N] (+)= a[M,K] b[K,N], N a multiple of kComposeLanes.
+template <class T>
+void multiply(int64_t M, int64_t N, int64_t K, const Strided<T>& a, const T* b, int64_t ldb, T* c,
+              int64_t ldc, bool add) {
+  constexpr int64_t one = Vec<T>::size(), two = 2 * one;
+  int64_t x = 0;
+  for (; x + two <= N; x += two) multiply_columns<2>(M, K, a, b + x, ldb, c + x, ldc, add);
+  for (; x < N; x += one) multiply_columns<1>(M, K, a, b + x, ldb, c + x, ldc, add);
+}
+
+}  // namespace headlab::CPU_CAPABILITY

@@ -1,0 +1,244 @@
+// Dynamically composable multi-head attention: at every query i and key j the scores of all heads,
+// and then their softmax weights, are multiplied by an [H,H] matrix that the two tokens make.
+//
+// Xiao et al., "Improving Transformers with Dynamically Composable Multi-Head Attention", arXiv
+// 2405.08553, section 2.3; code Caiyun-AI/DCFormer. Branches c: 0 pre query, 1 pre key, 2 post
+// query, 3 post key. From a token z, with r < R rows, heads m (from) and n (to):
+//   u = gelu(z dw1[c]) qkw[c]                                       [2R,H]
+//   w1[r] = u[r] / sqrt(mean_m u[r,m]^2 + 1e-6),  w2[r] = u[R+r],   g = tanh(z dd)[c]
+//   M_ij = I + static + sum_r w1_i[r]^T w2_i[r] + diag(g_i) + sum_r w1_j[r]^T w2_j[r] + diag(g_j)
+//   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "core/compose.h"
+#include "core/compose_statistics.h"
+#include "core/probe.h"
+#include "core/projected_heads.h"
+
+namespace headlab {
+namespace {
+
+using Side = ComposedSide;
+enum class Branch { kQuery, kKey };
+
+struct DcmhaOptions : MhaOptions {
+  int64_t rank = 2;
+  std::optional<int64_t> hidden;
+  bool pre = true, post = true, query_wise = true, key_wise = true, fixed = false;
+  std::string gelu = "tanh", qk_norm_kind = "rms";
+
+  void visit(Fields& f) override {
+    MhaOptions::visit(f);
+    f("qk_norm_kind", qk_norm_kind, "root mean square, or layer norm without bias",
+      one_of({"rms", "layer"}));
+    f("rank", rank, "rows of the mixing of heads that a token makes", at_least(1));
+    f("hidden", hidden, "hidden width of what makes them (default: 2 rank heads)", at_least(1));
+    f("pre", pre, "mix the heads' scores before the softmax");
+    f("post", post, "mix the heads' weights after the softmax");
+    f("query_wise", query_wise, "mix and gate by the query's token");
+    f("key_wise", key_wise, "mix and gate by the key's token");
+    f("static", fixed, "mix by a learned matrix for all tokens, too");
+    f("gelu", gelu, "activation of the hidden layer, approximated or exact",
+      one_of({"tanh", "erf"}));
+  }
+  bool on(Side side) const { return side == Side::kPre ? pre : post; }
+  bool dynamic() const { return (pre || post) && (query_wise || key_wise); }
+  bool mixes(Side side) const { return on(side) && (query_wise || key_wise || fixed); }
+  bool mixes() const { return mixes(Side::kPre) || mixes(Side::kPost); }
+  Projections projections() const override {
+    auto projections = MhaOptions::projections();
+    projections.centred_norm = qk_norm_kind == "layer";
+    return projections;
+  }
+  HeadTraits traits() const override {
+    return {.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)};
+  }
+};
+
+// The parameters `compose.*` and what they make of tokens. Layouts are [in, out] and [from, to].
+class ComposeImpl : public torch::nn::Module {
+ public:
+  ComposeImpl(const HeadShape& shape, const DcmhaOptions& options) : options_(options) {
+    const int64_t H = shape.heads, R = options.rank, K = *options.hidden;
+    const auto D = static_cast<double>(shape.d_model), h = static_cast<double>(H),
+               k = static_cast<double>(K);
+    const auto normal = [&](const char* name, at::IntArrayRef sizes, double std) {
+      return register_parameter(name, at::randn(sizes) * std);
+    };
+    if (options.dynamic()) {
+      dw1 = normal("dw1", {shape.d_model, 4, K}, std::sqrt(2 / (D + k)));
+      qkw = normal("qkw", {4, K, 2 * R, H}, 0.02 / (std::sqrt(k) * (h + static_cast<double>(R))));
+      dd = normal("dd", {shape.d_model, 4 * H}, 0.005 * std::sqrt(2 / (D + h)));
+    }
+    if (options.fixed && options.pre) pre = normal("pre", {H, H}, 0.1 / std::sqrt(h));
+    if (options.fixed && options.post) post = normal("post", {H, H}, 0.1 / std::sqrt(h));
+  }
+
+  // Of tokens z [B,N,D] for each side that is on: rows w1, rows w2, gates, one side behind the
+  // other -> [B,sides(2R+1),N,H], float32 for half types. Absent heads (not in `alive` [H]) do not
+  // count in the mean of w1, and are 0.
+  Tensor factors(const Tensor& z, Branch branch, const Tensor& alive) const {
+    const int64_t B = z.size(0), N = z.size(1), D = z.size(2);
+    const int64_t R = options_.rank, K = dw1.size(2), H = qkw.size(3);
+    const int64_t which = branch == Branch::kQuery ? 0 : 1;
+    const int64_t first = options_.pre ? 0 : 1, sides = options_.pre && options_.post ? 2 : 1;
+    const auto type = at::promote_types(z.scalar_type(), at::kFloat);
+    const auto in = dw1.view({D, 2, 2, K}).select(2, which).narrow(1, first, sides);  // [D,s,K]
+    const auto out = qkw.view({2, 2, K, 2 * R * H}).select(1, which).narrow(0, first, sides);
+    const auto gate = dd.view({D, 2, 2, H}).select(2, which).narrow(1, first, sides);  // [D,s,H]
+    const auto tokens = z.flatten(0, 1);                                               // [BN,D]
+    const auto hidden = at::gelu(tokens.mm(in.flatten(1)), options_.gelu == "erf" ? "none" : "tanh")
+                            .view({B * N, sides, K})
+                            .transpose(0, 1);  // [s,BN,K]
+    const auto u = hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
+    const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, sides, H});
+    auto w1 = u.narrow(2, 0, R);
+    Tensor square = w1.square(), lives;
+    if (alive.defined()) {
+      lives = alive.to(type);
+      square = (square * lives).sum(-1, true) / lives.sum().clamp_min(1);
+    } else {
+      square = square.mean(-1, true);  // [s,BN,R,1]
+    }
+    w1 = w1 * (square + 1e-6).rsqrt();
+    auto all = at::cat({w1, u.narrow(2, R, R), g.transpose(0, 1).unsqueeze(2)}, 2);
+    if (alive.defined()) all = all * lives;
+    return all.view({sides, B, N, 2 * R + 1, H})
+        .permute({1, 0, 3, 2, 4})
+        .reshape({B, sides * (2 * R + 1), N, H});
+  }
+
+  // Those of one side, [B,2R+1,N,H]; undefined where `both` is.
+  Tensor factors_of(Side side, const Tensor& both) const {
+    if (!both.defined()) return {};
+    const int64_t rows = 2 * options_.rank + 1;
+    return both.narrow(1, side == Side::kPost && options_.pre ? rows : 0, rows);
+  }
+
+  Tensor fixed(Side side, const Tensor& alive) const {
+    const auto& w = side == Side::kPre ? pre : post;
+    return w.defined() && alive.defined() ? w * alive * alive.unsqueeze(1) : w;  // [H,H]
+  }
+
+  void keep(const ComposeImpl& from, const std::vector<int64_t>& rows) {
+    if (from.dw1.defined()) {
+      dw1.set_data(from.dw1.detach().clone());
+      keep_heads(qkw, from.qkw, rows, 3);
+      auto gates = from.dd.view({from.dd.size(0), 4, -1});  // [D,4,H]
+      keep_heads(dd, gates, rows, 2);
+      dd.set_data(dd.flatten(1));
+    }
+    for (auto [to, whole] : {std::pair{&pre, &from.pre}, {&post, &from.post}})
+      if (whole->defined()) {
+        keep_heads(*to, *whole, rows, 0);
+        keep_heads(*to, *to, rows, 1);
+      }
+  }
+
+ private:
+  DcmhaOptions options_;
+  Tensor dw1, qkw, dd;  // [D,4,K], [4,K,2R,H], [D,4H]; undefined where no branch is on
+  Tensor pre, post;     // [H,H]; undefined without `static` or that side
+};
+TORCH_MODULE(Compose);
+
+class Dcmha : public ProjectedHeads {
+ public:
+  using Options = DcmhaOptions;
+
+  Dcmha(const HeadShape& shape, const Options& options)
+      : ProjectedHeads(shape, options.traits(), options.projections()), options_(options) {
+    for (auto* linear : {&q_, &k_, &v_, &o_}) init_normal(*linear, 0.006);
+    // What is sliced later keeps the width of the whole.
+    options_.hidden = options.hidden.value_or(2 * options.rank * shape.heads);
+    compose_ = register_module("compose", Compose(shape, options_));
+  }
+
+  std::shared_ptr<AttentionHeads> slice() const override {
+    const auto kept = kept_heads();
+    auto sliced = slice_projections<Dcmha>(options_, kept);
+    sliced->compose_->keep(*compose_, kept.rows);
+    return sliced;
+  }
+
+  double flops(int64_t T, int64_t S, double pairs) const override {
+    const auto D = static_cast<double>(shape_.d_model), H = static_cast<double>(shape_.heads),
+               R = static_cast<double>(options_.rank), K = static_cast<double>(*options_.hidden);
+    const double branch = D * K + 2 * K * R * H + D * H;  // multiply-adds a token
+    double sum = 0;
+    for (auto side : {Side::kPre, Side::kPost}) {
+      if (!options_.on(side)) continue;
+      if (options_.query_wise) sum += static_cast<double>(T) * branch + pairs * (2 * R + 1) * H;
+      if (options_.key_wise) sum += static_cast<double>(S) * branch + pairs * (2 * R + 1) * H;
+      if (options_.fixed) sum += pairs * H * H;
+    }
+    return ProjectedHeads::flops(T, S, pairs) + 2 * sum;
+  }
+
+  std::vector<Statistic> own_statistics() const override {
+    std::vector<Statistic> all;
+    const auto add = [&](const std::vector<Statistic>& more) {
+      all.insert(all.end(), more.begin(), more.end());
+    };
+    if (options_.mixes(Side::kPost)) add(composed_statistics()), add(composed_map_statistics());
+    for (auto side : {Side::kPre, Side::kPost})
+      if (options_.on(side))
+        add(composition_statistics(side, options_.fixed, options_.query_wise, options_.key_wise));
+    return all;
+  }
+
+ private:
+  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
+    if (ctx.probe) ctx.probe->output_weight(o_->weight);
+    const double scale = this->scale(options_);
+    const auto q = queries(x, ctx);                   // [B,H,T,d]
+    const auto k = keys(x, ctx), v = values(x, ctx);  // [B,H,S,d]
+    if (!options_.mixes()) return {.y = output(attend(q, k, v, ctx, scale), ctx)};
+    Tensor of_queries, of_keys;  // [B,sides(2R+1),T,H], [B,sides(2R+1),S,H]
+    if (options_.dynamic() && options_.query_wise)
+      of_queries = compose_->factors(x, Branch::kQuery, ctx.alive);
+    if (options_.dynamic() && options_.key_wise)
+      of_keys = remembered(ctx, "compose", [&] {
+        return compose_->factors(source(x, ctx), Branch::kKey, ctx.alive);
+      });
+    const auto composition = [&](Side side) {
+      if (!options_.mixes(side)) return Composition();
+      return Composition(compose_->fixed(side, ctx.alive), compose_->factors_of(side, of_queries),
+                         compose_->factors_of(side, of_keys));
+    };
+    const auto pre = composition(Side::kPre), post = composition(Side::kPost);
+    const auto heads = composed_attend(q, k, v, pre, post, ctx, scale);  // [B,H,T,d]
+    if (ctx.probe) observe(q, k, v, heads, pre, post, ctx, scale);
+    return {.y = output(heads, ctx)};  // [B,T,D]
+  }
+
+  // The maps are made for the probe alone, so that what it sees changes nothing.
+  void observe(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& heads,
+               const Composition& pre, const Composition& post, const HeadContext& ctx,
+               double scale) const {
+    at::NoGradGuard no_grad;
+    auto& probe = *ctx.probe;
+    const auto maps = composed_maps(q, k, pre, post, ctx, scale);
+    probe.weights(maps.softmax, maps.composed, v, heads, ctx);
+    if (!probe.statistics) return;
+    const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
+    auto counted = counted_pairs(maps.softmax, allowed, ctx.mask);  // [B,H,T,S]
+    if (ctx.alive.defined()) counted = counted & ctx.alive.view({-1, 1, 1});
+    if (!pre.is_identity())
+      report_composition(probe, Side::kPre, pre, scaled_products(q, k, ctx, scale), counted);
+    if (post.is_identity()) return;
+    report_composition(probe, Side::kPost, post, maps.softmax, counted);
+    report_composed_map(probe, maps.composed, counted);
+  }
+
+  Options options_;
+  Compose compose_{nullptr};
+};
+
+const RegisterHeads<Dcmha> registered(
+    "dcmha", "heads whose scores and weights are mixed by matrices that the tokens make");
+
+}  // namespace
+}  // namespace headlab
