@@ -29,13 +29,26 @@ Tensor distances(const Tensor& x, bool turning) {
          squared.sum().clamp_min(1e-300);
 }
 
+// The same groups, by their first heads, which are the least: heads move no more than they must.
+Order in_order(const Order& order, int64_t size) {
+  std::vector<Order> groups;
+  for (auto head = order.begin(); head != order.end(); head += size) {
+    groups.emplace_back(head, head + size);
+    std::sort(groups.back().begin(), groups.back().end());
+  }
+  std::sort(groups.begin(), groups.end());
+  Order sorted;
+  for (const auto& group : groups) sorted.insert(sorted.end(), group.begin(), group.end());
+  return sorted;
+}
+
 // Which heads stand in each run of `size` places: swaps until none lowers the sum of distances
 // within the groups.
 Order group(const Tensor& distance, int64_t size) {
   const int64_t heads = distance.size(0);
   const auto d = distance.accessor<double, 2>();
   Order order(heads);
-  std::iota(order.begin(), order.end(), 0);
+  std::iota(order.begin(), order.end(), int64_t{0});
   const auto to_group = [&](int64_t place, int64_t other) {  // of the head there to other's group
     double sum = 0;
     for (int64_t n = other / size * size; n < (other / size + 1) * size; ++n)
@@ -52,9 +65,7 @@ Order group(const Tensor& distance, int64_t size) {
         better = true;
       }
   }
-  for (int64_t first = 0; first < heads; first += size)
-    std::sort(order.begin() + first, order.begin() + first + size);
-  return order;
+  return in_order(order, size);
 }
 
 // Rotations [N,d,d] that bring a group's heads x [N,d,.] near each other: each in turn towards the
