@@ -124,6 +124,19 @@ TEST_CASE("tuning goes on where the run stood and lowers the loss") {
   CHECK(bench.headlab({"inspect", "tuned/log.h5"}).code == 0);
 }
 
+TEST_CASE("what a killed conversion left behind does not stand in the way of the next") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  const fs::path left = bench / "deep/.tmp-x-made";
+  fs::create_directories(left / "ckpt/.tmp-step-00000005");
+  fs::copy(run / "config.yaml", left / "config.yaml");
+  CHECK_FALSE(bench.headlab({"eval", "deep/x"}).code == 0);
+  const Json report = converted(bench, run, {"--kv-heads", "1", "--out", "deep/x/"});
+  CHECK(evaluation(bench, "deep/x").at("loss") == report.at("loss_after"));
+  CHECK(names_in(bench / "deep") == std::set<std::string>{"x"});
+  CHECK(names_in(bench / "deep/x/ckpt") == std::set<std::string>{"best", "last", "step-00000005"});
+}
+
 TEST_CASE("the report in words has a line for each layer") {
   const Bench bench;
   const fs::path run = bench.train(kTwoLayers);
