@@ -73,6 +73,17 @@ LayerCase::LayerCase(const std::filesystem::path& path, const at::Device& device
   auto tensors = read_tensors(path, &metadata);
   if (metadata["headlab_case"] != "1")
     throw DataError(name_ + ": not a layer case: its metadata has no headlab_case = 1");
+  take_all(std::move(tensors), std::move(metadata), device);
+}
+
+LayerCase::LayerCase(std::string name, NamedTensors tensors,
+                     std::map<std::string, std::string> metadata, const at::Device& device)
+    : name_(std::move(name)) {
+  take_all(std::move(tensors), std::move(metadata), device);
+}
+
+void LayerCase::take_all(NamedTensors tensors, std::map<std::string, std::string> metadata,
+                         const at::Device& device) {
   if (!metadata.count("config")) throw DataError(name_ + ": the metadata has no config");
   tolerance_ = {number(metadata, "rtol"), number(metadata, "atol")};
   for (auto& [name, tensor] : tensors) tensor = tensor.to(device);
@@ -82,15 +93,15 @@ LayerCase::LayerCase(const std::filesystem::path& path, const at::Device& device
     throw DataError(name_ + ": in.x must be floating point [B,T,D]");
   expected_ = take_expected(tensors);
   take_inputs(tensors);
-  build(path, metadata["config"]);
+  build(metadata["config"]);
   heads_->train(metadata["mode"] == "train");
   take_weights(tensors);
   for (const auto& [name, tensor] : tensors)
     throw DataError(fmt::format("{}: the layer does not know the tensor {}", name_, name));
 }
 
-void LayerCase::build(const std::filesystem::path& path, const std::string& text) {
-  const auto node = parse_config(text, path.string() + " (config)");
+void LayerCase::build(const std::string& text) {
+  const auto node = parse_config(text, name_ + " (config)");
   CaseConfig config;
   read_config(config, node);
   if (memory_.defined() && (config.causal || config.window > 0))
@@ -103,9 +114,10 @@ void LayerCase::build(const std::filesystem::path& path, const std::string& text
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
   config_ = text;
-  const int64_t keys = (memory_.defined() ? memory_ : x_).size(1);
-  heads_ = make_heads(config.attention, config.shape(keys),
-                      config.demands(bias_.defined(), memory_.defined()));
+  attention_ = config.attention;
+  demands_ = config.demands(bias_.defined(), memory_.defined());
+  heads_ = make_heads(attention_, config.shape((memory_.defined() ? memory_ : x_).size(1)),
+                      demands_);
   heads_->to(x_.device(), x_.scalar_type());
 }
 

@@ -16,6 +16,9 @@ class LayerCase {
   // Reads the file and builds the layer. DataError where the file is wrong or its tensors do not
   // fit the layer, ConfigError where its config is.
   LayerCase(const std::filesystem::path& path, const at::Device& device);
+  // The same of a case's tensors and metadata; `name` stands for the file in messages.
+  LayerCase(std::string name, NamedTensors tensors, std::map<std::string, std::string> metadata,
+            const at::Device& device);
 
   struct Wanted {
     bool gradients = true;    // given cot.y
@@ -33,8 +36,15 @@ class LayerCase {
   bool has_cotangent() const { return cotangent_.defined(); }
   const std::string& config() const { return config_; }
 
+  // What was built.
+  const AttentionHeads& heads() const { return *heads_; }
+  const KindBlock& attention() const { return attention_; }
+  const HeadDemands& demands() const { return demands_; }
+
  private:
-  void build(const std::filesystem::path& path, const std::string& config);
+  void take_all(NamedTensors tensors, std::map<std::string, std::string> metadata,
+                const at::Device& device);
+  void build(const std::string& config);
   void take_inputs(NamedTensors& tensors);
   void take_weights(NamedTensors& tensors);
   HeadContext context(Backend backend) const;
@@ -42,6 +52,8 @@ class LayerCase {
 
   std::string name_, config_;
   Tolerance tolerance_;
+  KindBlock attention_{head_registry(), "mha"};
+  HeadDemands demands_;
   std::shared_ptr<AttentionHeads> heads_;
   std::optional<Rotary> rotary_;
   AttentionMask mask_;

@@ -1,11 +1,17 @@
 #include "experiments/open_run.h"
 
+#include <fmt/format.h>
 #include <torch/torch.h>
+#include <torch/version.h>
 
 #include <algorithm>
+#include <system_error>
 
-#include "experiments/checkpoint.h"
+#include "core/errors.h"
+#include "core/replacement_file.h"
+#include "experiments/commands/command.h"
 #include "experiments/run_files.h"
+#include "experiments/run_manifest.h"
 
 namespace headlab {
 
@@ -45,6 +51,51 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   opened.model->eval();
   opened.step = checkpoint.step;
   return opened;
+}
+
+nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
+                                   const at::Device& device) {
+  ManifestFacts facts;
+  facts.torch = TORCH_VERSION;
+  if (device.is_cuda()) {
+    facts.cuda = "yes";
+    facts.gpus = {device.str()};
+  }
+  facts.threads = at::get_num_threads();
+  facts.seed = experiment.seed;
+  facts.data_files = data.files();
+  facts.argv = command_line();
+  return make_manifest(facts);
+}
+
+void write_run(const std::filesystem::path& path, Experiment experiment,
+               const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
+               const Metrics& metrics) {
+  namespace fs = std::filesystem;
+  fs::path target = fs::weakly_canonical(path);
+  if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
+  if (look_at_run(target).kind != RunSight::Kind::kAbsent)
+    throw RunError(path.string() + ": a run is there already; choose another place");
+  const fs::path making = target.parent_path() / (".tmp-" + target.filename().string() + "-made");
+  struct Removal {
+    const fs::path& path;
+    ~Removal() {
+      std::error_code none;
+      fs::remove_all(path, none);
+    }
+  } removal{making};
+  {
+    const auto yaml = to_yaml(write_block(experiment));
+    const bool left_over = look_at_run(making).kind != RunSight::Kind::kAbsent;
+    auto directory = left_over ? RunDirectory::replace(making, yaml, manifest)
+                               : RunDirectory::create(making, yaml, manifest);
+    save_checkpoint(making, checkpoint, /*best=*/true);
+    directory.end({RunState::kFinished, "", checkpoint.step, metrics});
+  }
+  std::error_code error;
+  fs::rename(making, target, error);
+  if (error) throw RunError(fmt::format("{}: cannot be made: {}", path.string(), error.message()));
+  sync_directory(target.parent_path());
 }
 
 }  // namespace headlab

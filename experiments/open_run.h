@@ -1,12 +1,15 @@
-// A run that exists: its config, data, and model with the weights of a checkpoint.
+// A run that exists: its config, data, and model with the weights of a checkpoint; and runs made of
+// a checkpoint alone.
 #pragma once
 
 #include <filesystem>
 
 #include "core/named_tensors.h"
+#include "experiments/checkpoint.h"
 #include "experiments/data/source.h"
 #include "experiments/experiment.h"
 #include "experiments/models/model.h"
+#include "experiments/run_metrics.h"
 
 namespace headlab {
 
@@ -27,5 +30,15 @@ struct OpenedRun {
 
 // `path`: a run directory (its last checkpoint), or a checkpoint directory inside one.
 OpenedRun open_run(const std::filesystem::path& path, const at::Device& device);
+
+// The manifest of this process working on an experiment.
+nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
+                                   const at::Device& device);
+
+// A finished run of one checkpoint, its best, at `path` itself: whole or not at all. RunError where
+// the storage refuses, and where anything but an empty directory lies there.
+void write_run(const std::filesystem::path& path, Experiment experiment,
+               const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
+               const Metrics& metrics);
 
 }  // namespace headlab

@@ -141,7 +141,9 @@ RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
   options.flush_every = experiment.log.flush_every;
   options.max_bytes = experiment.log.attention.max_bytes;
   options.swmr = experiment.log.swmr;
-  if (resumed_step) return RunLog::resume(path, layout, *resumed_step, wall_s, options);
+  // A run that was not trained so far (a converted one) has no log to go on with.
+  if (resumed_step && std::filesystem::exists(path))
+    return RunLog::resume(path, layout, *resumed_step, wall_s, options);
   return RunLog::create(path, layout, options);
 }
 

@@ -8,6 +8,7 @@
 #include "core/safetensors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/convert_case.h"
 #include "experiments/layer_case.h"
 #include "experiments/train_case.h"
 
@@ -38,6 +39,12 @@ Judged judge_training(const std::string& file, const Options&, const at::Device&
   return {computed, judge(computed, training.expected(), training.tolerance())};
 }
 
+Judged judge_conversion(const std::string& file, const Options& o, const at::Device& device) {
+  ConvertCase conversion(file, device);
+  auto computed = conversion.compute(o.compute.path());
+  return {computed, conversion.judge(computed, o.compute.path())};
+}
+
 Judged judge_file(const std::string& file, const Options& o, const at::Device& device) {
   const auto metadata = SafetensorsFile(file).metadata();
   auto says = [&](const char* key) {
@@ -45,6 +52,7 @@ Judged judge_file(const std::string& file, const Options& o, const at::Device& d
     return found == metadata.end() ? std::string() : found->second;
   };
   if (says("headlab_case") == "1") return judge_layer(file, o, device);
+  if (says("headlab_case").starts_with("convert-")) return judge_conversion(file, o, device);
   if (says("headlab_train") == "1") return judge_training(file, o, device);
   const auto format = says("headlab_case");
   throw DataError(file + (format.empty() ? ": holds no expected numbers: its metadata has neither "
@@ -74,7 +82,7 @@ int run(const Options& o) {
 
 const RegisterCommand registered({
     .name = "check",
-    .summary = "judge files of expected numbers: layers, trainings",
+    .summary = "judge files of expected numbers: layers, conversions, trainings",
     .example = "headlab check tests/golden/nanogpt/train.safetensors",
     .add =
         [](Arguments& a) {

@@ -1,13 +1,11 @@
 // `headlab run CONFIG`: trains what a config describes.
 #include <fmt/format.h>
 #include <torch/torch.h>
-#include <torch/version.h>
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/open_run.h"
-#include "experiments/run_manifest.h"
 #include "experiments/train.h"
 
 namespace headlab {
@@ -23,21 +21,6 @@ int64_t parameter_count(const Model& model) {
   int64_t count = 0;
   for (const auto& p : model.parameters()) count += p.numel();
   return count;
-}
-
-nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
-                                   const at::Device& device) {
-  ManifestFacts facts;
-  facts.torch = TORCH_VERSION;
-  if (device.is_cuda()) {
-    facts.cuda = "yes";
-    facts.gpus = {device.str()};
-  }
-  facts.threads = at::get_num_threads();
-  facts.seed = experiment.seed;
-  facts.data_files = data.files();
-  facts.argv = command_line();
-  return make_manifest(facts);
 }
 
 void print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json) {
