@@ -35,6 +35,7 @@ class Fake : public AttentionHeads {
     gate_ = register_parameter("gate", at::ones({shape.heads}));
   }
   std::shared_ptr<AttentionHeads> slice() const override { return nullptr; }
+  std::vector<std::string> aux_names() const override { return {"summed", "averaged"}; }
   void parameter_groups(ParameterGroups& groups) override { groups.gates.push_back(gate_); }
   void after_step() override { gate_.data().clamp_(0.5, 2); }
 

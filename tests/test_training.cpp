@@ -25,7 +25,7 @@ Experiment experiment_of(const std::string& yaml) {
 
 std::string small(const std::string& kind, const std::string& train = "") {
   const auto options = head_kind(kind).options();
-  return "name: small\n"
+  return std::string("name: small\n") +
          "data: {kind: induction, symbols: 16, context: 16, eval_examples: 8}\n"
          "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, dropout: 0.1, causal: " +
          (options->traits().causal ? "true" : "false") + ", attention: {kind: " + kind + "}}\n" +
