@@ -5,7 +5,7 @@
 
 #include "core/patterns.h"
 #include "tests/catch.h"
-#include "tests/heads_testing.h"
+#include "tests/layers_testing.h"
 #include "tests/peak_memory.h"
 
 using namespace headlab;
@@ -64,14 +64,6 @@ Tensor pattern(const Blocks& o, int64_t heads, int64_t T, bool causal) {
   return causal ? allowed.tril() : allowed;
 }
 
-Tensor map_of(AttentionHeads& layer, const Tensor& x, HeadContext ctx) {
-  HeadProbe probe;
-  probe.maps = true;
-  ctx.probe = &probe;
-  layer.forward(x, ctx);
-  return probe.layer_maps().at(1);
-}
-
 // The blocks of one token that head h sees from row i beyond globals and window.
 std::set<int64_t> drawn(const Tensor& map, int64_t h, int64_t i, const std::set<int64_t>& fixed) {
   std::set<int64_t> blocks;
@@ -86,8 +78,8 @@ struct Result {
 };
 
 // Outputs, and gradients of all parameters, x and `more`.
-Result run(AttentionHeads& layer, const Tensor& x, HeadContext ctx, Backend backend,
-           std::vector<Tensor> more = {}) {
+Result differentiate(AttentionHeads& layer, const Tensor& x, HeadContext ctx, Backend backend,
+                     std::vector<Tensor> more = {}) {
   ctx.backend = backend;
   auto wanted = layer.parameters();
   wanted.push_back(x);
@@ -107,7 +99,8 @@ void require_same(const Result& got, const Result& want) {
 // The layer's tiles against its dense map.
 void require_tiles_equal_map(AttentionHeads& layer, const Tensor& x, const HeadContext& ctx,
                              const std::vector<Tensor>& more = {}) {
-  require_same(run(layer, x, ctx, Backend::kAuto, more), run(layer, x, ctx, Backend::kEager, more));
+  require_same(differentiate(layer, x, ctx, Backend::kAuto, more),
+               differentiate(layer, x, ctx, Backend::kEager, more));
 }
 
 // So small that most of a row of 29 tokens lies outside.
@@ -131,7 +124,7 @@ TEST_CASE("bigbird draws the blocks of the recipe's examples", "[bigbird]") {
 
   using Set = std::set<int64_t>;
   const auto layer = make_layer("bigbird", small_shape(), Blocks{1, 2, 3, 2, 7}.options());
-  const auto map = map_of(*layer, random({1, 14, 20}), {});
+  const auto map = run(layer, random({1, 14, 20})).map;
   REQUIRE(drawn(map, 0, 1, {0, 13, 1, 2}) == Set{7, 5});
   REQUIRE(drawn(map, 0, 2, {0, 13, 1, 2, 3}) == Set{6, 5});
   REQUIRE(drawn(map, 0, 7, {0, 13, 6, 7, 8}) == Set{5, 1});
@@ -141,7 +134,7 @@ TEST_CASE("bigbird draws the blocks of the recipe's examples", "[bigbird]") {
   for (int64_t i : {0, 13}) REQUIRE(drawn(map, 0, i, {}).size() == 14);
 
   const auto later = make_layer("bigbird", small_shape(), Blocks{1, 1, 3, 2, 42}.options());
-  const auto causal_map = map_of(*later, random({1, 9, 20}), causal());
+  const auto causal_map = run(later, random({1, 9, 20}), causal()).map;
   REQUIRE(drawn(causal_map, 0, 3, {0, 2, 3}) == Set{1});
   REQUIRE(drawn(causal_map, 0, 4, {0, 3, 4}) == Set{2, 1});
   REQUIRE(drawn(causal_map, 0, 5, {0, 4, 5}) == Set{3, 1});
@@ -165,9 +158,9 @@ TEST_CASE("bigbird is mha with the recipe's mask, by tiles and by the dense map"
         const auto ctx = is_causal ? causal() : HeadContext{};
         auto masked = ctx;
         masked.mask.allowed = pattern(o, 4, T, is_causal);
-        const auto want = run(*mha, x, masked, Backend::kEager);
-        require_same(run(*layer, x, ctx, Backend::kAuto), want);
-        require_same(run(*layer, x, ctx, Backend::kEager), want);
+        const auto want = differentiate(*mha, x, masked, Backend::kEager);
+        require_same(differentiate(*layer, x, ctx, Backend::kAuto), want);
+        require_same(differentiate(*layer, x, ctx, Backend::kEager), want);
       }
 }
 
@@ -408,12 +401,8 @@ TEST_CASE("bigbird refuses what is no pattern and takes every seed of 64 bits", 
   REQUIRE_THAT(complaint_of(", seed: \"7\""), Catch::Contains("seed: must be an integer"));
   for (const char* seed :
        {"0", "9223372036854775807", "9223372036854775808", "18446744073709551615"}) {
-    KindBlock block(head_registry(), "bigbird");
-    Problems problems;
-    block.read(parse_config(std::string("{kind: bigbird, seed: ") + seed + "}", "test"),
-               "attention", problems);
-    problems.raise();
-    REQUIRE(block.write().find("seed")->text == seed);
+    REQUIRE(read_kind("bigbird", std::string(", seed: ") + seed).write().find("seed")->text ==
+            seed);
   }
   const auto layer = make_layer("bigbird", small_shape());
   HeadContext ctx;

@@ -4,6 +4,7 @@
 
 #include "core/patterns.h"
 #include "tests/catch.h"
+#include "tests/layers_testing.h"
 #include "tests/models_testing.h"
 #include "tests/peak_memory.h"
 
@@ -13,22 +14,6 @@ using namespace headlab::testing;
 namespace {
 
 constexpr int64_t B = 2, T = 7;
-
-Tensor parameter(AttentionHeads& heads, const std::string& name) {
-  return heads.named_parameters()[name];
-}
-
-void set(AttentionHeads& heads, const std::string& name, const Tensor& value) {
-  at::NoGradGuard no_grad;
-  parameter(heads, name).copy_(value);
-}
-
-// Every parameter of the same name takes over the value of the other layer's.
-void copy_parameters(AttentionHeads& to, AttentionHeads& from) {
-  const auto theirs = from.named_parameters();
-  for (const auto& p : to.named_parameters())
-    if (const auto* value = theirs.find(p.key())) set(to, p.key(), *value);
-}
 
 HeadContext with_keys(const Tensor& visible) {  // [B,S] bool
   HeadContext ctx;
@@ -65,9 +50,9 @@ TEST_CASE("linformer that compresses nothing is mha", "[linformer]") {
         const auto linformer = make_layer("linformer", shape,
                                           std::string(", length: 7, projected: 7, share_kv: ") +
                                               (share ? "true" : "false") + bias);
-        copy_parameters(*linformer, *mha);
-        set(*linformer, "e", identity);
-        if (!share) set(*linformer, "f", identity);
+        copy_weights(linformer, mha);
+        set(linformer, "e", identity);
+        if (!share) set(linformer, "f", identity);
         auto x = random({B, 5, 20}).requires_grad_(), memory = random({B, T, 20}).requires_grad_();
         HeadContext cross;
         cross.memory = memory;
@@ -92,7 +77,7 @@ TEST_CASE("linformer does not see the order of keys that take their rows of e an
   ctx.memory = ctx.memory.index_select(1, order);
   REQUIRE(difference(layer->forward(x, ctx).y, y) > 1e-3);
   for (const char* name : {"e", "f"})
-    set(*layer, name, parameter(*layer, name).detach().index_select(0, order));
+    set(layer, name, parameter(layer, name).detach().index_select(0, order));
   REQUIRE(difference(layer->forward(x, ctx).y, y) < 1e-12);
 }
 
@@ -109,8 +94,8 @@ TEST_CASE("linformer with one compression is linformer with two equal ones", "[l
   const auto two = make_layer("linformer", small_shape(), ", projected: 5");
   const auto one = make_layer("linformer", small_shape(), ", projected: 5, share_kv: true");
   REQUIRE(one->named_parameters().find("f") == nullptr);
-  copy_parameters(*one, *two);
-  set(*two, "f", parameter(*two, "e").detach());
+  copy_weights(one, two);
+  set(two, "f", parameter(two, "e").detach());
   const auto x = random({B, T, 20});
   REQUIRE(difference(one->forward(x).y, two->forward(x).y) < 1e-12);
 }
@@ -141,7 +126,7 @@ TEST_CASE("linformer without any visible token is the output bias and passes no 
     ctx.backend = backend;
     auto x = random({B, T, 20}).requires_grad_();
     const auto y = layer->forward(x, ctx).y;
-    REQUIRE(difference(y[1], parameter(*layer, "o.bias").expand({T, 20})) < 1e-12);
+    REQUIRE(difference(y[1], parameter(layer, "o.bias").expand({T, 20})) < 1e-12);
     REQUIRE(difference(y[0][0], y[1][0]) > 1e-3);
     y[1].sum().backward();
     REQUIRE(x.grad().abs().sum().item<double>() == 0);
@@ -190,12 +175,11 @@ TEST_CASE("linformer in a model compresses the context to a quarter", "[linforme
 TEST_CASE("linformer starts with the authors' spread of e and f", "[linformer]") {
   auto shape = small_shape();
   shape.context = 400;
-  KindBlock block(head_registry(), "linformer");
   torch::manual_seed(1);
-  const auto layer = make_heads(block, shape);
+  const auto layer = fresh("linformer", shape, "");
   const double bound = std::sqrt(6. / (400 + 100)) / std::sqrt(2.);
   for (const char* name : {"e", "f"}) {
-    const auto largest = parameter(*layer, name).abs().max().item<double>();
+    const auto largest = parameter(layer, name).abs().max().item<double>();
     REQUIRE(largest <= bound * (1 + 1e-6));
     REQUIRE(largest > 0.99 * bound);
   }
@@ -214,8 +198,8 @@ TEST_CASE("sliced linformer equals masked with every combination of options", "[
           layer->mask_heads(gone);
           const auto sliced = layer->slice();
           REQUIRE(difference(sliced->forward(x, ctx).y, layer->forward(x, ctx).y) < 1e-12);
-          set(*sliced, "e", at::zeros({40, 5}, at::kDouble));  // it is a copy
-          REQUIRE(parameter(*layer, "e").abs().max().item<double>() > 0);
+          set(sliced, "e", at::zeros({40, 5}, at::kDouble));  // it is a copy
+          REQUIRE(parameter(layer, "e").abs().max().item<double>() > 0);
         }
       }
 }
