@@ -320,3 +320,20 @@ TEST_CASE("moh: patterns are of the rows that a head serves", "[moh]") {
               Approx(o.select(1, h).masked_select(counted.select(1, h)).mean().item<double>()));
   }
 }
+
+TEST_CASE("moh: inside other gates it routes, prunes and balances as alone", "[moh]") {
+  const auto x = random({B, 9, D});
+  const std::string options = "{kind: moh, shared: 2, active: 2}";
+  const auto outer = make_layer("gated", small_shape(H, 2), ", inner: " + options);
+  const auto inner = make_layer("moh", small_shape(H, 2), ", shared: 2, active: 2");
+  for (const auto& p : inner->named_parameters())
+    set(inner, p.key(), parameter(outer, "inner." + p.key()));
+  set(outer, "gate.log_alpha", at::full({H}, 20., at::kDouble));  // open
+  for (const auto& gone : std::vector<std::vector<int64_t>>{{}, {0, 3}, {0, 1}}) {
+    outer->mask_heads(gone);
+    inner->mask_heads(gone);
+    REQUIRE(difference(outer->forward(x, causal()).y, inner->forward(x, causal()).y) < 1e-12);
+    REQUIRE(difference(outer->slice()->forward(x, causal()).y, inner->forward(x, causal()).y) <
+            1e-12);
+  }
+}
