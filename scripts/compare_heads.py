@@ -4,16 +4,18 @@
 
 Kinds are those with configs/char_<kind>.yaml. With an induction_<kind>.yaml beside it, that is
 trained too, for the column `induction`. Seeds are 1337, 1338, ... Runs that --out already holds
-are not repeated, and an interrupted one goes on. Kinds take turns within a seed, so that what
-slows the machine for a while slows all of them; seeds of one kind differ in the same way.
+are not repeated, and an interrupted one goes on. Speed is measured apart: short trainings without
+statistics, in which the kinds take turns, and of each the fastest.
 """
 
 import argparse
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 
 import h5netcdf
 import numpy as np
@@ -34,14 +36,25 @@ def headlab(arguments, command, *options):
     return done.stdout
 
 
-def train(arguments, task, kind, seed):
+def train(arguments, task, kind, seed, out, *overrides):
     """Trains one config with one seed and returns its run directory."""
-    options = [f"seed={seed}", "log.stats=all", f"train.threads={arguments.threads}",
-               *arguments.set]
     config = str(CONFIGS / f"{task}_{kind}.yaml")
+    settings = {"train.threads": arguments.threads, "seed": seed}
+    for setting in (*arguments.set, *overrides):  # of two that name one key the latter counts
+        key, value = setting.split("=", 1)
+        settings[key] = value
+    options = [f"{key}={value}" for key, value in settings.items()]
+    result = headlab(arguments, "run", config, *options, "--out", str(out), "--json")
+    return pathlib.Path(json.loads(result)["run"])
+
+
+def metrics(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def train_and_keep(arguments, task, kind, seed):
     print(f"compare_heads: {task}_{kind} seed {seed}", file=sys.stderr)
-    out = headlab(arguments, "run", config, *options, "--out", str(arguments.out), "--json")
-    return pathlib.Path(json.loads(out)["run"])
+    return train(arguments, task, kind, seed, arguments.out, "log.stats=all")
 
 
 def last_heads(run):
@@ -53,12 +66,24 @@ def last_heads(run):
 
 def facts_of_run(run):
     """What the table says of one training."""
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    losses = [row["val/loss"] for row in rows if "val/loss" in row]
-    speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
-              for row in rows if "tokens_per_s" in row]
-    return {"loss": losses[-1], "steps_per_s": statistics.median(speeds),
-            "entropy": float(np.nanmean(last_heads(run).entropy))}
+    losses = [row["val/loss"] for row in metrics(run) if "val/loss" in row]
+    return {"loss": losses[-1], "entropy": float(np.nanmean(last_heads(run).entropy))}
+
+
+def steps_per_second(arguments, kinds):
+    """Of each kind the fastest stretch of ten steps, in short trainings that take turns."""
+    fastest = dict.fromkeys(kinds, 0.0)
+    with tempfile.TemporaryDirectory() as out:
+        for _ in range(arguments.speed_rounds):
+            for kind in kinds:
+                print(f"compare_heads: speed of {kind}", file=sys.stderr)
+                run = train(arguments, "char", kind, FIRST_SEED, out, "train.steps=60", "log.every=10",
+                            "log.stats_every=0", "log.attention.every=0")
+                speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
+                          for row in metrics(run) if "tokens_per_s" in row]
+                fastest[kind] = max(fastest[kind], *speeds)
+                shutil.rmtree(run)
+    return fastest
 
 
 def induction_score(run):
@@ -69,8 +94,9 @@ def induction_score(run):
 def compare(arguments, kinds):
     """The rows of the table, one a kind."""
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    runs = {(kind, seed): facts_of_run(train(arguments, "char", kind, seed))
+    runs = {(kind, seed): facts_of_run(train_and_keep(arguments, "char", kind, seed))
             for seed in seeds for kind in kinds}
+    speeds = steps_per_second(arguments, kinds)
     rows = []
     for kind in kinds:
         config = str(CONFIGS / f"char_{kind}.yaml")
@@ -79,13 +105,14 @@ def compare(arguments, kinds):
         losses = [fact["loss"] for fact in facts]
         row = {"kind": kind, "parameters": costs["parameters"],
                "flops_per_token": costs["flops_per_token"],
-               "steps_per_s": statistics.median(fact["steps_per_s"] for fact in facts),
+               "steps_per_s": speeds[kind],
                "val_loss": statistics.fmean(losses), "losses": losses,
                "val_loss_std": statistics.stdev(losses) if len(losses) > 1 else 0.0,
                "entropy": statistics.fmean(fact["entropy"] for fact in facts)}
         if (CONFIGS / f"induction_{kind}.yaml").exists() and not arguments.no_induction:
             row["induction"] = statistics.fmean(
-                induction_score(train(arguments, "induction", kind, seed)) for seed in seeds)
+                induction_score(train_and_keep(arguments, "induction", kind, seed))
+                for seed in seeds)
         rows.append(row)
     return rows
 
@@ -113,6 +140,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of each training (default: 2)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="overrides the configs, e.g. train.steps=100")
+    parser.add_argument("--speed-rounds", type=int, default=3,
+                        help="short trainings of each kind that measure its speed (default: 3)")
     parser.add_argument("--no-induction", action="store_true", help="leave that column out")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compare",
                         help="folder of the runs (default: runs/compare)")
@@ -125,6 +154,8 @@ def main():
         parser.error(f"no configs/char_{wrong[0]}.yaml; kinds are {', '.join(there)}")
     if arguments.seeds < 1:
         parser.error("--seeds must be at least 1")
+    if arguments.speed_rounds < 1:
+        parser.error("--speed-rounds must be at least 1")
     kinds.sort(key=lambda kind: (kind != "mha", kind))
     rows = compare(arguments, kinds)
     print(json.dumps(rows) if arguments.json else table(rows))

@@ -27,7 +27,8 @@ def compare(*arguments):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    done = compare("--kinds", "gated,mha", "--seeds", "2", "--out", str(out))
+    done = compare("--kinds", "gated,mha", "--seeds", "2", "--speed-rounds", "1",
+                   "--out", str(out))
     assert done.returncode == 0, done.stderr
     return out, done.stdout
 
@@ -40,7 +41,8 @@ def test_the_table_has_a_row_a_kind_and_mha_first(runs):
 
 def test_numbers_are_those_of_the_runs(runs):
     out = runs[0]
-    done = compare("--kinds", "gated,mha", "--seeds", "2", "--out", str(out), "--json")
+    done = compare("--kinds", "gated,mha", "--seeds", "2", "--speed-rounds", "1",
+                   "--out", str(out), "--json")
     assert done.returncode == 0, done.stderr  # nothing is trained again
     rows = {row["kind"]: row for row in json.loads(done.stdout)}
     for kind, row in rows.items():
