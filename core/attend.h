@@ -56,8 +56,10 @@ Tensor multiply_gates(const Tensor& a, const Tensor& b);
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
 
 // scale q k^T + ctx.position_bias + ctx.bias. q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,T,S], float32 for
-// half types. Kinds that mix the products before the biases take the two steps by themselves.
+// half types.
 Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
+
+// scale q k^T alone, for kinds that change it before the biases: likewise [B,H,T,S].
 Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
 
 // scale q k^T alone, for kinds that change it before the biases: likewise [B,H,T,S].
