@@ -45,6 +45,11 @@ inline double difference(const Tensor& a, const Tensor& b) {
   return a.numel() == 0 ? 0 : (a - b).abs().max().item<double>();
 }
 
+// The same relative to the size of what is wanted, for kinds whose outputs are far from 1.
+inline double relative_difference(const Tensor& got, const Tensor& want) {
+  return difference(got, want) / (1 + (want.numel() == 0 ? 0 : want.abs().max().item<double>()));
+}
+
 inline HeadContext causal(int64_t window = 0) {
   HeadContext ctx;
   ctx.mask.causal = true;
