@@ -1,5 +1,5 @@
-// dcmha by what its paper says of it: identities, reductions to mha, absent heads, decoding,
-// statistics, and its fused path against the plain one.
+// dcmha by what its paper says of it: identities, reductions to mha, absent heads, decoding and
+// statistics.
 #include <filesystem>
 
 #include "core/named_tensors.h"
@@ -7,7 +7,7 @@
 #include "experiments/layer_case.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
-#include "tests/heads_testing.h"
+#include "tests/dcmha_testing.h"
 
 using namespace headlab;
 using namespace headlab::testing;
@@ -15,22 +15,6 @@ using namespace headlab::testing;
 namespace {
 
 constexpr int64_t B = 2, T = 9, D = 20, H = 4, R = 2;
-
-const std::vector<std::string> kOptions{
-    "",
-    ", static: true, qk_norm: true, bias: true",
-    ", pre: false",
-    ", post: false, static: true",
-    ", query_wise: false",
-    ", key_wise: false, rank: 3",
-    ", query_wise: false, key_wise: false, static: true",
-    ", gelu: erf, hidden: 5, qk_norm: true, qk_norm_kind: layer",
-};
-
-std::shared_ptr<AttentionHeads> dcmha(const std::string& options = "",
-                                      HeadShape s = small_shape()) {
-  return make_layer("dcmha", s, options);
-}
 
 Tensor& parameter(AttentionHeads& heads, const std::string& name) {
   static std::map<std::string, Tensor> kept;
@@ -77,23 +61,6 @@ Tensor query_matrix(AttentionHeads& heads, const Tensor& x, int64_t c) {
     matrices[i] = m;
   }
   return matrices;
-}
-
-struct Gradients {
-  Tensor y;
-  std::map<std::string, Tensor> of;
-};
-
-Gradients gradients(AttentionHeads& heads, const Tensor& input, HeadContext ctx) {
-  heads.zero_grad();
-  const auto x = input.detach().clone().requires_grad_();
-  if (ctx.memory.defined()) ctx.memory = ctx.memory.detach().clone().requires_grad_();
-  const auto y = heads.forward(x, ctx).y;
-  (y * at::arange(y.numel(), y.options()).view_as(y).sin()).sum().backward();
-  Gradients result{y.detach(), {{"x", x.grad()}}};
-  if (ctx.memory.defined()) result.of["memory"] = ctx.memory.grad();
-  for (const auto& p : heads.named_parameters()) result.of[p.key()] = p.value().grad().clone();
-  return result;
 }
 
 }  // namespace
@@ -197,7 +164,7 @@ TEST_CASE("one pair alone gives what does not depend on queries, keys and the fi
 TEST_CASE("dcmha attends to a memory by the query's branches of x and the key's of the memory",
           "[dcmha]") {
   torch::manual_seed(6);
-  for (const auto& options : kOptions) {
+  for (const auto& options : kDcmhaOptions) {
     INFO(options);
     auto heads = dcmha(options);
     const auto x = random({B, T, D});
@@ -209,7 +176,7 @@ TEST_CASE("dcmha attends to a memory by the query's branches of x and the key's 
 
 TEST_CASE("a composed pair stays hidden from the heads that may not see it", "[dcmha]") {
   torch::manual_seed(7);
-  for (const auto& options : kOptions) {
+  for (const auto& options : kDcmhaOptions) {
     auto heads = dcmha(options);
     HeadContext ctx = causal(4);
     ctx.mask.allowed = at::rand({B, H, T, T}) < 0.6;
@@ -295,7 +262,7 @@ TEST_CASE("dcmha starts as the released code does", "[dcmha]") {
 
 TEST_CASE("dcmha without some heads equals its slice for every option", "[dcmha]") {
   torch::manual_seed(11);
-  for (const auto& options : kOptions)
+  for (const auto& options : kDcmhaOptions)
     for (const auto& gone : std::vector<std::vector<int64_t>>{{2}, {0, 3}, {0, 1, 2}}) {
       INFO(options << " without " << at::IntArrayRef(gone));
       auto heads = dcmha(options);
@@ -322,7 +289,7 @@ TEST_CASE("dcmha decodes token by token with every option", "[dcmha]") {
   torch::manual_seed(12);
   at::NoGradGuard no_grad;
   const Rotary rotary;
-  for (const auto& options : kOptions)
+  for (const auto& options : kDcmhaOptions)
     for (int64_t window : {0, 3}) {
       INFO(options << ", window " << window);
       auto heads = dcmha(options);
@@ -363,7 +330,7 @@ TEST_CASE("statistics of a composition have the values of the worked case", "[dc
 TEST_CASE("dcmha reports the statistics that it promises, of rows and heads that count",
           "[dcmha]") {
   torch::manual_seed(13);
-  for (const auto& options : kOptions) {
+  for (const auto& options : kDcmhaOptions) {
     INFO(options);
     auto heads = dcmha(options);
     heads->mask_heads({1});
@@ -426,109 +393,4 @@ TEST_CASE("wrong options of dcmha are refused with their places", "[dcmha]") {
   refused(", qk_norm_kind: batch", "attention.qk_norm_kind");
   refused(", statik: true", "did you mean 'static'");
   refused("", "not grouped", small_shape(4, 2));
-}
-
-namespace {
-
-struct Situation {
-  const char* name;
-  HeadContext ctx;
-  Tensor x;
-};
-
-// Lengths that fill no block of rows and no vector, masks of every form.
-std::vector<Situation> situations(at::ScalarType type) {
-  const int64_t length = 37;
-  const auto noise = [&](at::IntArrayRef sizes) { return at::randn(sizes, type); };
-  const auto x = noise({3, length, D});
-  std::vector<Situation> all{{"all keys", {}, x},
-                             {"causal", causal(), x},
-                             {"causal window", causal(5), x},
-                             {"one token", causal(), x.narrow(1, 0, 1)}};
-  Situation padded{"padding and a window on both sides", {}, x};
-  padded.ctx.mask.window = 4;
-  padded.ctx.mask.key_length = at::tensor({length, int64_t{20}, int64_t{1}});
-  all.push_back(padded);
-  Situation masked{"a mask by head, rows without keys, a bias, gates", causal(), x};
-  masked.ctx.mask.allowed = at::rand({3, H, length, length}) < 0.5;
-  masked.ctx.mask.allowed.select(2, 7).fill_(false);
-  masked.ctx.bias = noise({1, H, length, length});
-  masked.ctx.gates = noise({3, H, length});
-  all.push_back(masked);
-  Situation cross{"a memory with a mask for all heads", {}, x};
-  cross.ctx.memory = noise({3, 18, D});
-  cross.ctx.mask.allowed = at::rand({3, 1, 1, 18}) < 0.7;
-  all.push_back(cross);
-  return all;
-}
-
-void compare_paths(AttentionHeads& heads, Situation s, double tolerance) {
-  s.ctx.backend = Backend::kEager;
-  const auto want = gradients(heads, s.x, s.ctx);
-  s.ctx.backend = Backend::kAuto;
-  const auto got = gradients(heads, s.x, s.ctx);
-  INFO(s.name);
-  REQUIRE(relative_difference(got.y, want.y) < tolerance);
-  for (const auto& [name, gradient] : want.of) {
-    INFO("gradient of " << name);
-    REQUIRE(relative_difference(got.of.at(name), gradient) < tolerance);
-  }
-}
-
-}  // namespace
-
-TEST_CASE("by blocks of rows dcmha gives the values and gradients of the maps held whole",
-          "[dcmha]") {
-  torch::manual_seed(14);
-  for (const auto& options : kOptions) {
-    INFO(options);
-    auto heads = dcmha(options);
-    for (const auto& s : situations(at::kDouble)) compare_paths(*heads, s, 1e-11);
-    heads->mask_heads({0, 2});
-    compare_paths(*heads, situations(at::kDouble)[1], 1e-11);
-  }
-  // Two threads share the blocks of three examples.
-  const int threads = at::get_num_threads();
-  at::set_num_threads(2);
-  compare_paths(*dcmha(", static: true"), situations(at::kDouble)[1], 1e-11);
-  at::set_num_threads(threads);
-}
-
-TEST_CASE("by blocks of rows dcmha is as exact in float32, with many heads and wide ones",
-          "[dcmha]") {
-  torch::manual_seed(15);
-  HeadShape shape = small_shape(6, 6);
-  shape.head_dim = 33;
-  auto heads = dcmha(", static: true, rank: 5, qk_norm: true", shape);
-  {
-    at::NoGradGuard no_grad;
-    for (auto& p : heads->parameters()) p.mul_(0.2);
-  }
-  heads->to(at::kFloat);
-  for (auto s : situations(at::kFloat)) {
-    if (s.ctx.mask.allowed.defined() && s.ctx.mask.allowed.size(1) == H) continue;
-    compare_paths(*heads, s, 1e-4);
-  }
-}
-
-TEST_CASE("dcmha holds its maps whole where dropout or a bias that learns needs them", "[dcmha]") {
-  torch::manual_seed(16);
-  auto shape = small_shape();
-  shape.dropout = 0.5;
-  auto heads = dcmha("", shape);
-  const auto x = random({B, T, D});
-  const auto plain = heads->forward(x, causal()).y;
-  heads->train();
-  REQUIRE(difference(heads->forward(x, causal()).y, plain) > 1e-6);
-  heads->eval();
-  auto ctx = causal();
-  ctx.bias = random({1, H, T, T}).requires_grad_();
-  heads->forward(x, ctx).y.sum().backward();
-  REQUIRE(ctx.bias.grad().abs().max().item<double>() > 1e-6);
-  const Alibi alibi(H, at::kDouble);
-  ctx = causal();
-  ctx.position_bias = &alibi;
-  compare_paths(*heads, {"alibi", ctx, x}, 1e-11);
-  ctx.backend = Backend::kSdpa;
-  REQUIRE_THROWS_WITH(heads->forward(x, ctx), Catch::Contains("composed"));
 }

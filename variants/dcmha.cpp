@@ -117,9 +117,11 @@ class ComposeImpl : public torch::nn::Module {
     return both.narrow(1, side == Side::kPost && options_.pre ? rows : 0, rows);
   }
 
-  Tensor fixed(Side side, const Tensor& alive) const {
+  Tensor fixed(Side side, const Tensor& alive) const {  // [H,H], float32 for half types
     const auto& w = side == Side::kPre ? pre : post;
-    return w.defined() && alive.defined() ? w * alive * alive.unsqueeze(1) : w;  // [H,H]
+    if (!w.defined()) return {};
+    const auto full = w.to(at::promote_types(w.scalar_type(), at::kFloat));
+    return alive.defined() ? full * alive * alive.unsqueeze(1) : full;
   }
 
   void keep(const ComposeImpl& from, const std::vector<int64_t>& rows) {
