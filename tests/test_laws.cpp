@@ -197,6 +197,30 @@ TEST_CASE("sliced equals masked, in original head indices", "[laws]") {
   });
 }
 
+TEST_CASE("a sliced layer comes back from what it saves", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    s.heads->mask_heads({0, 2});
+    const auto sliced = s.heads->slice();
+    sliced->mask_heads({3});
+    // As a loader does it: build the whole layer, slice it to the heads that were saved, copy.
+    const auto fresh = make_layer(s.kind, s.shape, "", /*seed=*/1);
+    fresh->mask_heads({0, 2});
+    const auto loaded = fresh->slice();
+    REQUIRE(difference(loaded->forward(x, s.natural()).y, sliced->forward(x, s.natural()).y) >
+            1e-6);
+    at::NoGradGuard no_grad;
+    auto copy = [](auto to, auto from) {
+      REQUIRE(to.keys() == from.keys());
+      for (auto& item : to) item.value().copy_(from[item.key()]);
+    };
+    copy(loaded->named_parameters(), sliced->named_parameters());
+    copy(loaded->named_buffers(), sliced->named_buffers());
+    REQUIRE(difference(loaded->forward(x, s.natural()).y, sliced->forward(x, s.natural()).y) == 0);
+    REQUIRE(loaded->alive() == sliced->alive());
+  });
+}
+
 TEST_CASE("a layer may lose all its heads", "[laws]") {
   for_every_kind([](const Subject& s) {
     const auto x = random({B, T, 20});

@@ -1,5 +1,6 @@
 // The decoder: names, positions, caches, options, losses, and the published models it must equal.
 #include <cmath>
+#include <numeric>
 
 #include "experiments/judge.h"
 #include "tests/catch.h"
@@ -334,6 +335,44 @@ TEST_CASE("heads by layer: the same kind merges, another kind replaces") {
                                  "3 q_norm.weight"});
   CHECK(names("attention: fake, attention_at: {\"0-2\": mha, \"3\": {kind: mha, bias: true}}") ==
         std::vector<std::string>{"3 q.bias"});
+}
+
+TEST_CASE("kinds change with depth: overlaps, windows, and other numbers of routed heads") {
+  const auto parameter_count = [](Model& model, const std::string& path) {
+    int64_t count = 0;
+    for (const auto& p : model.named_parameters())
+      if (p.key().starts_with(path)) count += p.value().numel();
+    return count;
+  };
+  // Paradigm 2 of overlapping heads: o = layer + 1, and 2 o H D more in each layer's projection.
+  auto model = small_decoder(
+      "{layers: 3, d_model: 24, heads: 4, attention: {kind: mohsa, overlap: {direction: up, "
+      "start: 1, every: 1}}}");
+  for (int64_t layer = 0; layer < 3; ++layer)
+    CHECK(parameter_count(*model, fmt::format("blocks.{}.attention.o.weight", layer)) ==
+          24 * (24 + 2 * 4 * (layer + 1)));
+  // All shared first, routed behind; each layer routes as it is told.
+  model = small_decoder(
+      "{layers: 3, d_model: 24, heads: 4, attention: {kind: moh, shared: 1, active: 1}, "
+      "attention_at: {\"0\": {shared: 4, active: 0}, \"2\": {active: 3}}}");
+  HeadProbe probe;
+  probe.statistics = true;
+  ModelContext ctx;
+  ctx.probe = &probe;
+  model->forward(some_ids(2, 12), ctx);
+  for (const auto& [layer, active] : std::map<int64_t, double>{{0, 4}, {1, 2}, {2, 4}}) {
+    const auto density = probe.values(layer).at("density");
+    CHECK(std::accumulate(density.begin(), density.end(), 0.0) == Approx(active));
+  }
+  // A window in every other layer: layer 0 sees three tokens, layer 1 all.
+  model = small_decoder(
+      "{layers: 2, d_model: 24, heads: 4, window: [3, 0], attention: {kind: dcmha, static: true}}");
+  HeadProbe maps;
+  maps.maps = true;
+  ctx.probe = &maps;
+  model->forward(some_ids(1, 12), ctx);
+  CHECK(maps.layer_maps().at(0).tril(-3).abs().max().item<double>() == 0);
+  CHECK(maps.layer_maps().at(1).tril(-3).abs().max().item<double>() > 0);
 }
 
 TEST_CASE("what is wrong with a decoder's options is said with its place") {
