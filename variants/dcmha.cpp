@@ -14,6 +14,7 @@
 
 #include "core/compose.h"
 #include "core/compose_statistics.h"
+#include "core/mix_heads.h"
 #include "core/probe.h"
 #include "core/projected_heads.h"
 
@@ -132,11 +133,8 @@ class ComposeImpl : public torch::nn::Module {
       keep_heads(dd, gates, rows, 2);
       dd.set_data(dd.flatten(1));
     }
-    for (auto [to, whole] : {std::pair{&pre, &from.pre}, {&post, &from.post}})
-      if (whole->defined()) {
-        keep_heads(*to, *whole, rows, 0);
-        keep_heads(*to, *to, rows, 1);
-      }
+    keep_mixing(pre, from.pre, rows);
+    keep_mixing(post, from.post, rows);
   }
 
  private:

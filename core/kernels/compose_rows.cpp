@@ -1,6 +1,8 @@
 // Picks the instruction set of attention through composed maps once, at the first use.
 #include "core/kernels/compose_rows.h"
 
+#include "core/kernels/isa.h"
+
 namespace headlab {
 
 #define HEADLAB_DECLARE(isa)                                                           \
@@ -10,19 +12,7 @@ namespace headlab {
   void compose_backward_f32(const ComposeProblem<float>&, int64_t, int64_t, float*);   \
   void compose_backward_f64(const ComposeProblem<double>&, int64_t, int64_t, double*); \
   }
-HEADLAB_DECLARE(DEFAULT)
-#ifdef __x86_64__
-HEADLAB_DECLARE(AVX2)
-HEADLAB_DECLARE(AVX512)
-#define HEADLAB_BEST(function)                                                        \
-  (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&         \
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")   \
-       ? AVX512::function                                                             \
-   : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2::function \
-                                                                     : DEFAULT::function)
-#else
-#define HEADLAB_BEST(function) DEFAULT::function
-#endif
+HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 
 template <>
 ComposeSlot<float> compose_forward<float>() {

@@ -1,21 +1,12 @@
 // Rows of alpha-entmax for one instruction set: the threshold by Newton's method, a row at a time
 // in the first-level cache.
-// g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
-#ifndef __clang__
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include "core/kernels/entmax_rows.h"
-
-#include <ATen/cpu/vec/functional.h>
-#include <ATen/cpu/vec/vec.h>
 
 #include <limits>
 
-namespace headlab::CPU_CAPABILITY {
+#include "core/kernels/lanes.h"
 
-template <class T>
-using Vec = at::vec::Vectorized<T>;
+namespace headlab::CPU_CAPABILITY {
 
 // p = w^(1/e), w = [1 + e (y - t)]_+, e = alpha - 1, and q = -dp/dt = p / w.
 template <class T>
@@ -43,11 +34,6 @@ struct Entmax {
     q = p / at::vec::maximum(u + Vec<T>(1), Vec<T>(std::numeric_limits<T>::min()));
   }
 };
-
-template <class T>
-T sum_lanes(const Vec<T>& v) {
-  return at::vec::vec_reduce_all<T>([](Vec<T>& a, Vec<T>& b) { return a + b; }, v);
-}
 
 template <class T, template <class> class Power>
 struct Row {

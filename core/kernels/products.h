@@ -2,20 +2,11 @@
 // everything in here belongs to one instruction set.
 #pragma once
 
-#include <ATen/cpu/vec/functional.h>
-#include <ATen/cpu/vec/vec.h>
-
 #include <cstdint>
 
+#include "core/kernels/lanes.h"
+
 namespace headlab::CPU_CAPABILITY {
-
-template <class T>
-using Vec = at::vec::Vectorized<T>;
-
-template <class T>
-T sum_lanes(const Vec<T>& v) {
-  return at::vec::vec_reduce_all<T>([](Vec<T>& a, Vec<T>& b) { return a + b; }, v);
-}
 
 // A matrix whose rows or columns need not be dense.
 template <class T>

@@ -1,27 +1,13 @@
 // The streamed row statistics for one instruction set (statistics.md section 2; the equations are
 // those of the streaming softmax, with the whole row of scores in the first-level cache).
-// g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
-#ifndef __clang__
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include "core/kernels/row_stats.h"
-
-#include <ATen/cpu/vec/functional.h>
-#include <ATen/cpu/vec/vec.h>
 
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/lanes.h"
+
 namespace headlab::CPU_CAPABILITY {
-
-template <class T>
-using Vec = at::vec::Vectorized<T>;
-
-template <class T>
-T sum_lanes(const Vec<T>& v) {
-  return at::vec::vec_reduce_all<T>([](Vec<T>& a, Vec<T>& b) { return a + b; }, v);
-}
 
 template <class T>
 struct Rows {
