@@ -2,12 +2,12 @@
 
 #include <ATen/Parallel.h>
 #include <torch/custom_class.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "core/heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,8 +1,8 @@
 #include "core/cache.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
+
+#include "core/torch.h"
 
 namespace headlab {
 

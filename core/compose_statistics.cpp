@@ -1,8 +1,8 @@
 #include "core/compose_statistics.h"
 
-#include <torch/torch.h>
-
 #include <array>
+
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

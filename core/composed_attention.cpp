@@ -1,13 +1,13 @@
 // Attention through composed maps: the path by blocks of rows (core/kernels/compose_rows.h) and its
 // derivative, and when it serves.
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
 
 #include <memory>
 
 #include "core/compose.h"
 #include "core/heads.h"
 #include "core/kernels/compose_rows.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,11 +1,11 @@
 #include "core/entmax.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
 
 #include <limits>
 
 #include "core/kernels/entmax_rows.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,7 +1,6 @@
 #include "core/heads.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 
 #include "core/probe.h"
 #include "core/registry.h"
+#include "core/torch.h"
 
 namespace headlab {
 

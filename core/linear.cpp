@@ -1,7 +1,8 @@
 #include "core/linear.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
+
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

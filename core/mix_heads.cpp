@@ -1,8 +1,7 @@
 #include "core/mix_heads.h"
 
-#include <torch/torch.h>
-
 #include "core/heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 

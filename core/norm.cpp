@@ -1,6 +1,6 @@
 #include "core/norm.h"
 
-#include <torch/torch.h>
+#include "core/torch.h"
 
 namespace headlab {
 

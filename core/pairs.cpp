@@ -1,6 +1,6 @@
 #include "core/pairs.h"
 
-#include <torch/torch.h>
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,8 +1,7 @@
 #include "core/patterns.h"
 
-#include <torch/torch.h>
-
 #include "core/attend.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

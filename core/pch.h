@@ -1,6 +1,7 @@
 // The precompiled header of every file that needs LibTorch.
 #pragma once
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
+
+#include "core/torch.h"

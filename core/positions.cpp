@@ -1,8 +1,8 @@
 #include "core/positions.h"
 
-#include <torch/torch.h>
-
 #include <cmath>
+
+#include "core/torch.h"
 
 namespace headlab {
 

@@ -1,7 +1,5 @@
 #include "core/probe.h"
 
-#include <torch/torch.h>
-
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -9,6 +7,7 @@
 #include "core/heads.h"
 #include "core/routes.h"
 #include "core/row_stream.h"
+#include "core/torch.h"
 
 namespace headlab {
 

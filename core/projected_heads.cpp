@@ -1,10 +1,9 @@
 #include "core/projected_heads.h"
 
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "core/probe.h"
+#include "core/torch.h"
 
 namespace headlab {
 

@@ -2,7 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <torch/torch.h>
+
+#include "core/torch.h"
 
 namespace headlab {
 

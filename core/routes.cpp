@@ -1,11 +1,11 @@
 #include "core/routes.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

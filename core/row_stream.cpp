@@ -1,12 +1,12 @@
 #include "core/row_stream.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 
 #include "core/heads.h"
 #include "core/kernels/row_stats_cuda.h"
+#include "core/torch.h"
 
 namespace headlab {
 

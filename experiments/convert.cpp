@@ -1,11 +1,11 @@
 #include "experiments/convert.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cmath>
 
 #include "core/projected_heads.h"
+#include "core/torch.h"
 #include "experiments/head_alignment.h"
 #include "experiments/parafac.h"
 

@@ -1,12 +1,12 @@
 #include "experiments/convert_case.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "core/torch.h"
 #include "experiments/checkpoint.h"
 #include "experiments/convert.h"
 #include "experiments/parafac.h"

@@ -1,11 +1,11 @@
 #include "experiments/convert_model.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "core/torch.h"
 #include "experiments/checkpoint.h"
 #include "experiments/models/stack.h"
 

@@ -1,8 +1,8 @@
 #include "experiments/generate.h"
 
-#include <torch/torch.h>
-
 #include <limits>
+
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

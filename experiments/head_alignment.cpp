@@ -1,9 +1,9 @@
 #include "experiments/head_alignment.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <numeric>
+
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,9 +1,9 @@
 #include "experiments/layer_case.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "core/errors.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {
@@ -116,8 +116,8 @@ void LayerCase::build(const std::string& text) {
   config_ = text;
   attention_ = config.attention;
   demands_ = config.demands(bias_.defined(), memory_.defined());
-  heads_ = make_heads(attention_, config.shape((memory_.defined() ? memory_ : x_).size(1)),
-                      demands_);
+  heads_ =
+      make_heads(attention_, config.shape((memory_.defined() ? memory_ : x_).size(1)), demands_);
   heads_->to(x_.device(), x_.scalar_type());
 }
 

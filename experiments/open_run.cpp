@@ -1,7 +1,6 @@
 #include "experiments/open_run.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "core/errors.h"
 #include "core/replacement_file.h"
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/run_files.h"
 #include "experiments/run_manifest.h"

@@ -1,11 +1,11 @@
 #include "experiments/optimizer.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 
 #include "core/errors.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,12 +1,12 @@
 #include "experiments/parafac.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/random.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,12 +1,11 @@
 #include "experiments/train.h"
 
-#include <torch/torch.h>
-
 #include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
 
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/open_run.h"
 #include "experiments/progress.h"

@@ -1,9 +1,9 @@
 #include "experiments/train_case.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "core/errors.h"
+#include "core/torch.h"
 #include "experiments/experiment.h"
 
 namespace headlab {

@@ -1,10 +1,10 @@
 #include "experiments/training_log.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
+
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,8 +1,8 @@
 #include "experiments/update.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/torch.h>
 
+#include "core/torch.h"
 #include "experiments/experiment.h"
 
 namespace headlab {

@@ -1,11 +1,10 @@
 // What the tests of data share: a folder for their files, and sources opened as a config does.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <cstdlib>
 #include <fstream>
 
+#include "core/torch.h"
 #include "experiments/data/source.h"
 #include "tests/scratch.h"
 

@@ -1,10 +1,9 @@
 // Heads with a learned temperature each: softmax(q k^T / (tau_h sqrt d)) v.
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "core/heads.h"
 #include "core/probe.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

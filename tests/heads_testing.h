@@ -1,10 +1,9 @@
 // What the tests of heads share: layers of any registered kind in float64, and random inputs.
 #pragma once
 
-#include <torch/torch.h>
-
 #include "core/heads.h"
 #include "core/probe.h"
+#include "core/torch.h"
 
 namespace headlab::testing {
 

@@ -1,5 +1,6 @@
 // BigBird: the pattern against the recipe written down plainly, tiles against the dense map.
 #include <fmt/format.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <set>
 

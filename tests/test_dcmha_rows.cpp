@@ -1,5 +1,7 @@
 // dcmha by blocks of query rows against the path that holds its maps whole: values, gradients, and
 // which of the two serves.
+#include <torch/csrc/autograd/autograd.h>
+
 #include "tests/catch.h"
 #include "tests/dcmha_testing.h"
 

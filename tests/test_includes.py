@@ -68,6 +68,22 @@ def test_a_planted_include_is_found(tmp_path):
     ]
 
 
+def test_a_kind_fits_into_300_lines():
+    long = [path.name for path in (ROOT / "variants").glob("*.cpp")
+            if len(path.read_text(encoding="utf-8").splitlines()) > 300]
+    assert long == []
+
+
+def test_core_knows_no_kind_by_name():
+    """No text in core's code equals the name of a kind."""
+    kinds = {path.stem for path in (ROOT / "variants").glob("*.cpp")}
+    assert len(kinds) > 1
+    for path in (ROOT / "core").rglob("*"):
+        if path.suffix in SUFFIXES:
+            texts = set(re.findall(r'"(\w+)"', path.read_text(encoding="utf-8")))
+            assert texts & kinds == set(), path
+
+
 if __name__ == "__main__":
     lines = violations(ROOT)
     print("\n".join(lines), end="\n" if lines else "")

@@ -1,4 +1,6 @@
 // Linformer: what the compression may and may not change, its options, its cost.
+#include <torch/csrc/autograd/autograd.h>
+
 #include <cmath>
 #include <limits>
 

@@ -380,7 +380,7 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
   CHECK(
       complaint("heads: 3") ==
       "test.yaml:1:8: heads: 3 heads do not divide d_model 128; choose a divisor or set head_dim");
-  CHECK(complaint("heads: 3\nhead_dim: 8") == "");
+  CHECK(complaint("heads: 3\nhead_dim: 8").empty());
   CHECK(complaint("kv_heads: 3") ==
         "test.yaml:1:11: kv_heads: 3 kv_heads do not divide heads 4; choose a divisor");
   CHECK(complaint("attention: {kind: fake, parts: 3}") ==

@@ -1,6 +1,6 @@
 // What the CUDA kernels compute, on lanes emulated by the CPU, against the CPU's own kernels; and
 // on a GPU, where there is one.
-#include <torch/torch.h>
+#include <torch/cuda.h>
 
 #include <array>
 #include <iostream>
@@ -8,6 +8,7 @@
 
 #include "core/kernels/row_stats_lanes.h"
 #include "core/row_stream.h"
+#include "core/torch.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 

@@ -11,7 +11,6 @@
 // Queries that are not global meet the blocks they see as one dense tile a block, so that time and
 // memory grow with T, not with T S.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <map>
@@ -21,6 +20,7 @@
 #include "core/probe.h"
 #include "core/projected_heads.h"
 #include "core/seed_option.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

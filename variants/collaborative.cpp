@@ -5,12 +5,11 @@
 // 2006.16362, equations (6) and (7): head h has the logits (Q diag(mixing[h]) K^T + c_h) scale,
 // with c = y content_bias^T a bias of each key alone. Values and output projection stay ordinary.
 // The authors' codes scale by (R/H)^-0.5 (`scale: shared`) or by head_dim^-0.5 (`scale: head`).
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "core/heads.h"
 #include "core/probe.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -8,8 +8,6 @@
 //   w1[r] = u[r] / sqrt(mean_m u[r,m]^2 + 1e-6),  w2[r] = u[R+r],   g = tanh(z dd)[c]
 //   M_ij = I + static + sum_r w1_i[r]^T w2_i[r] + diag(g_i) + sum_r w1_j[r]^T w2_j[r] + diag(g_j)
 //   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
-#include <torch/torch.h>
-
 #include <cmath>
 
 #include "core/compose.h"
@@ -17,6 +15,7 @@
 #include "core/mix_heads.h"
 #include "core/probe.h"
 #include "core/projected_heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

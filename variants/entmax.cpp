@@ -6,10 +6,9 @@
 //   A = alpha-entmax(z), alpha_h = max(1 + sigmoid(alpha_h), 1.01)
 #include "core/entmax.h"
 
-#include <torch/torch.h>
-
 #include "core/probe.h"
 #include "core/projected_heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

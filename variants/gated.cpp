@@ -9,12 +9,12 @@
 // sigmoid: one gate a token and head, or a feature of it. Qiu et al., arXiv 2505.06708:
 //   g = sigmoid(x gate.weight^T + gate.bias)
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cmath>
 
 #include "core/heads.h"
 #include "core/probe.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -9,7 +9,7 @@
 // first, so that biases meet the P rows unscaled. Here hidden tokens are zeros before that; the
 // authors let padding in.
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/nn/init.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +17,7 @@
 
 #include "core/probe.h"
 #include "core/projected_heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

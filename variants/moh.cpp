@@ -10,13 +10,13 @@
 //
 // Of H heads the first hs are shared, the other E = H - hs routed.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 
 #include "core/attend_rows.h"
 #include "core/projected_heads.h"
 #include "core/routes.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -6,14 +6,13 @@
 // i*d .. (i+1)*d + 2o of each, and the output projection grows to H (d + 2o) columns. The scale
 // stays that of the original head, d^-0.5. `pre` and `post` are CaiT's talking heads (Touvron et
 // al., arXiv 2103.17239): logits, and weights after softmax and dropout, are mixed by [from, to].
-#include <torch/torch.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/heads.h"
 #include "core/mix_heads.h"
 #include "core/probe.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

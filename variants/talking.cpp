@@ -4,11 +4,10 @@
 // softmax and value heads as heads:
 //   z'_g = sum_h z_h pre[h,g] (+ pre_bias_g), then biases, mask and softmax give P
 //   A_g = mask * (sum_h P_h post[h,g] (+ post_bias_g))
-#include <torch/torch.h>
-
 #include "core/mix_heads.h"
 #include "core/probe.h"
 #include "core/projected_heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

@@ -1,11 +1,11 @@
 // `headlab check FILE...`: judges files of expected numbers, of every format that is known.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
 #include "core/safetensors.h"
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/convert_case.h"

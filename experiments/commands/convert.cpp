@@ -1,11 +1,11 @@
 // `headlab convert RUN`: turns trained heads into another kind without training, and says what it
 // cost.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/convert_model.h"

@@ -1,10 +1,10 @@
 // `headlab describe KIND`: options, parameters and promises of a kind of heads.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 
 #include "core/heads.h"
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 
 namespace headlab {

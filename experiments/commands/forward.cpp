@@ -1,8 +1,8 @@
 // `headlab forward RUN IN --out OUT`: a whole model on given inputs, every intermediate named.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "core/errors.h"
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/open_run.h"

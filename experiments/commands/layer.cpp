@@ -1,11 +1,11 @@
 // `headlab layer CASE.safetensors`: runs one attention layer and judges its numbers.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/layer_case.h"

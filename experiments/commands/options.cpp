@@ -1,9 +1,10 @@
 #include "experiments/commands/options.h"
 
-#include <torch/torch.h>
+#include <torch/cuda.h>
 
 #include "core/config.h"
 #include "core/errors.h"
+#include "core/torch.h"
 
 namespace headlab {
 

@@ -1,8 +1,8 @@
 // `headlab run CONFIG`: trains what a config describes.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include "core/errors.h"
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/open_run.h"

@@ -1,9 +1,9 @@
 // `headlab validate CONFIG`: checks a config and its data, and says what a run would cost.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <nlohmann/json.hpp>
 
+#include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/open_run.h"
 #include "experiments/training_log.h"

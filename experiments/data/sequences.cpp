@@ -1,6 +1,6 @@
 #include "experiments/data/sequences.h"
 
-#include <torch/torch.h>
+#include "core/torch.h"
 
 namespace headlab {
 

@@ -1,12 +1,11 @@
 #include "experiments/data/source.h"
 
-#include <torch/torch.h>
-
 #include <map>
 
 #include "core/errors.h"
 #include "core/random.h"
 #include "core/registry.h"
+#include "core/torch.h"
 
 namespace headlab {
 

@@ -4,10 +4,9 @@
 //
 // Radford et al. 2019 (GPT-2), Touvron et al., arXiv 2302.13971 (LLaMA); post-norm as the decoder
 // of Vaswani et al., arXiv 1706.03762, which has no final norm.
-#include <torch/torch.h>
-
 #include <cmath>
 
+#include "core/torch.h"
 #include "experiments/models/stack.h"
 
 namespace headlab {

@@ -1,11 +1,10 @@
 // Registry of models, and what every model's loss is made of.
 #include "experiments/models/model.h"
 
-#include <torch/torch.h>
-
 #include <algorithm>
 
 #include "core/registry.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {

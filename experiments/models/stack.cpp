@@ -1,9 +1,8 @@
 // The transformer block: attention and MLP, each with its norm and residual.
 #include "experiments/models/stack.h"
 
-#include <torch/torch.h>
-
 #include "core/norm.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {
