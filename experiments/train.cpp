@@ -258,7 +258,8 @@ TrainOutcome Trainer::run() {
   model_->train();
   last_row_ = {state_.wall_s, state_.tokens};
   if (state_.step == 0) row_zero();
-  while (!done()) {
+  bool ends = done(), early = stopped_early();
+  while (!ends) {
     improved_ = false;
     if (!update())
       return finish(
@@ -267,22 +268,24 @@ TrainOutcome Trainer::run() {
     const bool last = state_.step >= options_.steps;
     std::optional<Evaluation> evaluation;
     if (due(options_.eval_every) && !last) evaluation = evaluate_batches(options_.eval_batches);
-    if (done()) evaluation = evaluate_batches(0);
+    // The whole split's loss, which does not compare with those of a part, undoes no early stop.
+    ends = done(), early = stopped_early();
+    if (ends) evaluation = evaluate_batches(0);
     if (evaluation) record(*evaluation);
-    if (due(logging_.attention.every) || done()) log_.maps(state_.step, device_);
+    if (due(logging_.attention.every) || ends) log_.maps(state_.step, device_);
     write_row(state_.step);
     const int signal = StopSignals::received();
     const bool stops = signal != 0 || out_of_time();
     const bool best = improved_ && options_.checkpoint.keep_best;
-    if (due(options_.checkpoint.every) || best || stops || done()) save(improved_);
-    if (stops && !done()) {
+    if (due(options_.checkpoint.every) || best || stops || ends) save(improved_);
+    if (stops && !ends) {
       if (signal == 0) return finish(RunState::kStopped, kResumable, "train.max_time is over");
       return finish(RunState::kStopped, StopSignals::exit_code(signal),
                     "signal " + std::to_string(signal));
     }
   }
   return finish(RunState::kFinished, kDone,
-                stopped_early() ? "the validation loss no longer gets better" : "");
+                early ? "the validation loss no longer gets better" : "");
 }
 
 }  // namespace

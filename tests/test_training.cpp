@@ -126,6 +126,22 @@ TEST_CASE("early stopping ends a run that no longer gets better", "[training]") 
   REQUIRE(outcome.status.step == 4);  // the first evaluation is a best one, the second is not
 }
 
+TEST_CASE("a better loss over the whole split undoes no early stop", "[training]") {
+  // At this rate nothing changes: the second evaluation of one batch is no better than the first,
+  // and the whole split is better than that batch for one seed and worse for another.
+  for (const int seed : {1, 2, 3, 4}) {
+    INFO("seed " << seed);
+    const Scratch folder;
+    auto experiment = experiment_of(
+        small("mha", ", eval_batch: 1, lr: 1.0e-30, weight_decay: 0, early_stop: {patience: 1}"));
+    experiment.seed = seed;
+    const auto outcome = run_in(folder / "run", experiment);
+    REQUIRE(outcome.exit_code == kDone);
+    REQUIRE(outcome.status.step == 4);
+    REQUIRE(outcome.status.reason == "the validation loss no longer gets better");
+  }
+}
+
 TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
   const Scratch folder;
   auto best_score = [&](int layers) {
