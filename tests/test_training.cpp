@@ -165,8 +165,10 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
     torch::NoGradGuard no_grad;
     model->forward(batch.ids, ctx);
     double best = 0;
-    for (const auto& [layer, sums] : probe.sums())
-      for (double score : probe.values(layer).at("induction")) best = std::max(best, score);
+    for (const auto& [layer, sums] : probe.sums()) {
+      const auto scores = probe.values(layer).at("induction");
+      for (double score : scores) best = std::max(best, score);
+    }
     return best;
   };
   const double two = best_score(2), one = best_score(1);
