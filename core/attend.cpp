@@ -49,13 +49,30 @@ Tensor multiply_gates(const Tensor& a, const Tensor& b) {
   return a * b;
 }
 
+Tensor level(const Tensor& z, const HeadContext& ctx) {
+  if (!ctx.uniform.defined()) return z;
+  return at::where(ctx.uniform.view({-1, 1, 1}) & z.isfinite(), 0, z);
+}
+
+Tensor level_queries(const Tensor& q, const HeadContext& ctx) {
+  return ctx.uniform.defined() ? q.masked_fill(ctx.uniform.view({1, -1, 1, 1}), 0) : q;
+}
+
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx) {
   auto gated = o;
   if (ctx.gates.defined()) {
     const auto& g = ctx.gates;
     gated = o * (g.dim() == 4 ? g : g.unsqueeze(-1)).to(o.scalar_type());  // [B,H,T,e]
   }
+  if (ctx.offset.defined()) gated = gated + ctx.offset.to(o.scalar_type());
+  if (ctx.probe) ctx.probe->outputs_of(o, gated);
   return gated.transpose(1, 2).reshape({o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]
+}
+
+Tensor within_length(const Tensor& length, int64_t n, const at::Device& device) {
+  if (!length.defined()) return length;
+  const auto places = at::arange(n, at::TensorOptions(at::kLong).device(device));
+  return places < length.to(device).unsqueeze(1);  // [B,n]
 }
 
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device) {
@@ -70,17 +87,16 @@ Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::D
     if (mask.window > 0) meet((mask.causal ? behind : behind.abs()) < mask.window);
   }
   if (mask.key_length.defined())
-    meet(at::arange(S, options) < mask.key_length.to(device).view({-1, 1, 1, 1}));  // [B,1,1,S]
+    meet(within_length(mask.key_length, S, device).unsqueeze(1).unsqueeze(1));  // [B,1,1,S]
   if (mask.allowed.defined()) meet(mask.allowed);
   return allowed;
 }
 
 Tensor counted_pairs(const Tensor& map, const Tensor& allowed, const AttentionMask& mask) {
   auto counted = allowed.defined() ? allowed : at::ones({}, map.options().dtype(at::kBool));
-  if (mask.query_length.defined())
-    counted = counted & (at::arange(map.size(2), map.options().dtype(at::kLong)).unsqueeze(1) <
-                         mask.query_length.to(map.device()).view({-1, 1, 1, 1}));
-  return counted.expand_as(map);  // [B,H,T,S]
+  if (const auto rows = within_length(mask.query_length, map.size(2), map.device()); rows.defined())
+    counted = counted & rows.unsqueeze(1).unsqueeze(3);  // [B,1,T,1]
+  return counted.expand_as(map);                         // [B,H,T,S]
 }
 
 Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale) {
@@ -94,15 +110,20 @@ Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadContext& ctx,
   return at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,T,S]
 }
 
+Tensor biases_by_distance(const HeadContext& ctx, int64_t T, int64_t S) {
+  auto table = ctx.position_bias->by_distance(1 - S, T - 1);
+  if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
+  return ctx.uniform.defined() ? table.masked_fill(ctx.uniform.unsqueeze(1), 0) : table;
+}
+
+Tensor biases_by_pair(const HeadContext& ctx, int64_t T, int64_t S) {
+  // Row i is a window of S distances: i's keys lie at j - i = -i .. S-1-i.
+  return biases_by_distance(ctx, T, S).unfold(1, S, 1).flip(1);  // [H,T,S]
+}
+
 Tensor add_biases(const Tensor& z, const HeadContext& ctx) {
-  auto biased = z;
-  if (ctx.position_bias) {
-    const int64_t T = z.size(2), S = z.size(3);
-    // Row i of the bias is a window of S distances: i's keys lie at j - i = -i .. S-1-i.
-    auto table = ctx.position_bias->by_distance(1 - S, T - 1);
-    if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
-    biased = z + table.unfold(1, S, 1).flip(1).to(z.scalar_type());  // [H,T,S]
-  }
+  auto biased = level(z, ctx);
+  if (ctx.position_bias) biased = z + biases_by_pair(ctx, z.size(2), z.size(3)).to(z.scalar_type());
   return ctx.bias.defined() ? biased + ctx.bias.to(z.scalar_type()) : biased;
 }
 
@@ -170,8 +191,9 @@ Tensor widen(const Tensor& x, int64_t width) {
 
 }  // namespace
 
-Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
+Tensor attend(const Tensor& queries, const Tensor& k, const Tensor& v, const HeadContext& ctx,
               double scale) {
+  const auto q = level_queries(queries, ctx);  // on every path; biases are level already
   Tensor out;
   const bool fused = sdpa_serves(q, ctx);
   TORCH_CHECK(ctx.backend != Backend::kSdpa || fused,

@@ -28,6 +28,9 @@ struct AttentionMask {
 // length still attend; they do not count.
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device);
 
+// -> bool [B,n]: the places within each example's length [B]; undefined where that is undefined.
+Tensor within_length(const Tensor& length, int64_t n, const at::Device& device);
+
 // The pairs that count in a mean over a map: those allowed (undefined: all), in rows of queries
 // within their length. map [B,H,T,S] gives the sizes -> bool [B,H,T,S].
 Tensor counted_pairs(const Tensor& map, const Tensor& allowed, const AttentionMask& mask);
@@ -49,10 +52,17 @@ Tensor remembered(const HeadContext& ctx, const std::string& name,
 Tensor repeat_kv(const Tensor& kv, const HeadContext& ctx,
                  int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
 
+// What has a value for each head and pair, [..,H or 1,T,S], becomes 0 in the heads of ctx.uniform,
+// which weigh all keys equally; masks by -infinity stay.
+Tensor level(const Tensor& z, const HeadContext& ctx);
+// Queries [B,H,T,d] likewise: without a bias, one of 0 makes all scores equal.
+Tensor level_queries(const Tensor& q, const HeadContext& ctx);
+
 // Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
 Tensor multiply_gates(const Tensor& a, const Tensor& b);
 
-// Applies ctx.gates and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the output projection.
+// Applies ctx.gates, adds ctx.offset and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the
+// output projection.
 Tensor merge_heads(const Tensor& o, const HeadContext& ctx);
 
 // scale q k^T + ctx.position_bias + ctx.bias. q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,T,S], float32 for
@@ -62,10 +72,13 @@ Tensor scores(const Tensor& q, const Tensor& k, const HeadContext& ctx, double s
 // scale q k^T alone, for kinds that change it before the biases: likewise [B,H,T,S].
 Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
 
-// scale q k^T alone, for kinds that change it before the biases: likewise [B,H,T,S].
-Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadContext& ctx, double scale);
+// ctx.position_bias of this layer's own heads at the distances j - i = 1-S .. T-1: [H,S+T-1]. And
+// that of every pair, a view of it: [H,T,S].
+Tensor biases_by_distance(const HeadContext& ctx, int64_t T, int64_t S);
+Tensor biases_by_pair(const HeadContext& ctx, int64_t T, int64_t S);
 
-// z + ctx.position_bias + ctx.bias, for kinds that change the scores before: [B,H,T,S].
+// z + ctx.position_bias + ctx.bias, level in the heads of ctx.uniform, for kinds that change the
+// scores before: [B,H,T,S].
 Tensor add_biases(const Tensor& z, const HeadContext& ctx);
 
 // Softmax over the allowed keys (undefined: all): 0 at the others and in rows without any, where no

@@ -193,10 +193,7 @@ Tensor attend_gathered(const Tensor& q, const Tensor& k, const Tensor& v, const 
   rows.mask.allowed = rows_of(allowed_keys(ctx.mask, T, S, q.device()), list, T, S);
   rows.bias = rows_of(ctx.bias, list, T, S);
   if (ctx.position_bias) {
-    // Row t of the bias is a window of S distances, from that of its first key on.
-    auto table = ctx.position_bias->by_distance(1 - S, T - 1);
-    if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
-    const auto bias = rows_of(table.unfold(1, S, 1).flip(1), list, T, S);  // [B,H,n,S]
+    const auto bias = rows_of(biases_by_pair(ctx, T, S), list, T, S);  // [B,H,n,S]
     rows.bias = rows.bias.defined() ? rows.bias + bias : bias;
     rows.position_bias = nullptr;
   }

@@ -207,8 +207,9 @@ Tensor all_biases(const Tensor& q, int64_t S, const HeadContext& ctx) {
 
 bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const HeadContext& ctx) {
   const bool type = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble;
-  return ctx.backend == Backend::kAuto && ctx.dropout == 0 && q.is_cpu() && type && q.numel() > 0 &&
-         k.numel() > 0 && !(bias.defined() && bias.requires_grad());
+  return ctx.backend == Backend::kAuto && ctx.dropout == 0 && !ctx.uniform.defined() &&
+         q.is_cpu() && type && q.numel() > 0 && k.numel() > 0 &&
+         !(bias.defined() && bias.requires_grad());
 }
 
 }  // namespace

@@ -94,6 +94,14 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   if (ctx.noise.defined())
     TORCH_CHECK(ctx.noise.dim() == 1 && ctx.noise.size(0) == H, "noise must be [", H, "], is ",
                 ctx.noise.sizes());
+  if (ctx.offset.defined())
+    TORCH_CHECK(
+        broadcasts(ctx.offset.sizes(), {B, H, T, value_width()}), "offset ", ctx.offset.sizes(),
+        " does not broadcast to [B,H,T,e] = ", std::vector<int64_t>{B, H, T, value_width()});
+  if (ctx.uniform.defined())
+    TORCH_CHECK(ctx.uniform.scalar_type() == at::kBool && ctx.uniform.dim() == 1 &&
+                    ctx.uniform.size(0) == H,
+                "uniform must be bool [", H, "], is ", ctx.uniform.sizes());
   for (const auto* length : {&ctx.mask.query_length, &ctx.mask.key_length})
     TORCH_CHECK(!length->defined() || (length->dim() == 1 && length->size(0) == B),
                 "query_length and key_length must be [", B, "], one is ", length->sizes());
@@ -115,6 +123,8 @@ void AttentionHeads::select_own_heads(HeadContext& ctx) const {
   ctx.bias = select_heads(ctx.bias, ids, 3);
   ctx.noise = select_heads(ctx.noise, ids, 1);
   ctx.alive = select_heads(ctx.alive, ids, 1);
+  ctx.uniform = select_heads(ctx.uniform, ids, 1);
+  ctx.offset = select_heads(ctx.offset, ids, 3);
   ctx.gates = select_heads(ctx.gates, ids, ctx.gates.defined() && ctx.gates.dim() == 4 ? 3 : 2);
 }
 
@@ -132,7 +142,9 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
     // For heads that do not talk to each other absence is an output gate of 0.
     ctx.alive = alive_.to(at::kBool);  // [H]
     ctx.gates = multiply_gates(ctx.gates, alive_.to(x.scalar_type()).view({1, -1, 1}));
+    if (ctx.offset.defined()) ctx.offset = ctx.offset * alive_.to(x.scalar_type()).view({-1, 1, 1});
   }
+  if (ctx.bias.defined()) ctx.bias = level(ctx.bias, ctx);
   if (head_ids_.defined()) select_own_heads(ctx);
   if (ctx.probe) ctx.probe->enter(shape_.layer, heads(), head_ids(), lives);
   auto out = compute(x, ctx);

@@ -50,6 +50,8 @@ struct HeadContext {
   const Rotary* rotary = nullptr;  // rotates queries and keys
   Tensor positions;             // [T] of the queries; default 0.. (with a cache: where it stands)
   Tensor gates;                 // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
+  Tensor offset;                // broadcasts to [B,H,T,e]: added after the gates
+  Tensor uniform;               // bool [H]: these heads weigh their allowed keys equally
   Tensor noise;                 // [H] uniform gate noise given from outside; else from rng
   CounterRng rng;               // (seed, step, layer)
   LayerCache* cache = nullptr;  // decoding

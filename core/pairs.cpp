@@ -49,8 +49,7 @@ HeadContext at_pairs(const HeadContext& ctx, const Pairs& pairs, int64_t T, int6
   if (ctx.mask.allowed.defined()) meet(pick(ctx.mask.allowed, inside));
   if (ctx.bias.defined()) own.bias = pick(ctx.bias, inside);
   if (ctx.position_bias) {
-    auto table = ctx.position_bias->by_distance(1 - S, T - 1);  // [H,S+T-1]
-    if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
+    const auto table = biases_by_distance(ctx, T, S);   // [H,S+T-1]
     const auto column = inside.j - inside.i + (T - 1);  // of the distance j - place
     const auto by_distance = table.index({h, column}).unsqueeze(0);
     own.bias = own.bias.defined() ? own.bias + by_distance : by_distance;

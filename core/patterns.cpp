@@ -26,8 +26,8 @@ Rows prepare(const Tensor& a, const PatternFacts& facts) {
   rows.a = a.to(at::kDouble).masked_fill(rows.allowed.logical_not(), 0);
   rows.keys = rows.allowed.sum(-1).to(at::kDouble);
   rows.counted = rows.keys >= 1;
-  if (facts.query_length.defined())
-    rows.counted = rows.counted & (at::arange(T) < facts.query_length.view({-1, 1, 1}));
+  if (const auto real = within_length(facts.query_length, T, a.device()); real.defined())
+    rows.counted = rows.counted & real.unsqueeze(1);  // [B,1,T]
   rows.i = at::arange(facts.cross ? 0 : S - T, facts.cross ? T : S, at::kDouble).unsqueeze(1);
   rows.j = at::arange(S, at::kDouble);
   return rows;

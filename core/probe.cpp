@@ -104,6 +104,7 @@ HeadSums::HeadSums(int64_t H)
 void HeadProbe::reset() {
   sums_.clear();
   maps_.clear();
+  outputs_.clear();
   passed_map_ = Tensor();
 }
 
@@ -211,9 +212,10 @@ void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const 
   add_divergence(total, slots, head_ids_);
 }
 
-void HeadProbe::softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+void HeadProbe::softmax(const Tensor& queries, const Tensor& k, const Tensor& v, const Tensor& out,
                         const HeadContext& ctx, double scale, const Tensor& counted) {
   at::NoGradGuard no_grad;
+  const auto q = level_queries(queries, ctx);
   if (statistics && q.numel() > 0) {
     auto rows = ctx;
     if (counted.defined()) {                   // a row without any key does not count
@@ -243,9 +245,8 @@ void HeadProbe::weights(const Tensor& p, const Tensor& a, const Tensor& v, const
   stream(none.expand({B, H, T, 1}), none.expand({B, v.size(1), S, 1}), v, out, rows, 0);
   if (p.is_same(a)) return;
   auto counts = p.sum(-1) > 0.5;  // [B,H,T] rows with an allowed key
-  if (ctx.mask.query_length.defined())
-    counts &= at::arange(T, p.options().dtype(at::kLong)) <
-              ctx.mask.query_length.to(p.device()).view({-1, 1, 1});
+  if (const auto real = within_length(ctx.mask.query_length, T, p.device()); real.defined())
+    counts &= real.unsqueeze(1);  // [B,1,T]
   const auto weigh = [&](const Tensor& of_row) {
     return at::where(counts, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));  // [H]
   };
@@ -270,6 +271,10 @@ Tensor HeadProbe::map_before(const Tensor& map) {
       full.defined() && full.sizes() == passed_map_.sizes() && passed_layer_ == layer_ - 1;
   passed_layer_ = layer_;
   return fits ? full.index_select(1, index(head_ids_)) : Tensor();  // [B,H,T,S]
+}
+
+void HeadProbe::outputs_of(const Tensor& o, const Tensor& said) {
+  if (outputs) outputs_[layer_] = {o.detach(), said.detach(), output_weight_};
 }
 
 void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor& counts) {

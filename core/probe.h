@@ -69,6 +69,7 @@ class HeadProbe {
  public:
   bool statistics = false;
   bool maps = false;
+  bool outputs = false;    // what each head puts into the output projection
   bool divergence = true;  // js, with statistics
   bool matches = false;    // induction and duplicate_token, with statistics
   int64_t js_stride = 16;  // every 16th query row, from a start drawn by (seed, step, layer)
@@ -98,6 +99,8 @@ class HeadProbe {
   // that are not alive there; undefined where there is none of this size. Keeps `map` [B,H,T,S] for
   // the layer behind.
   Tensor map_before(const Tensor& map);
+  // What heads put into the output projection, [B,H,T,e]: before and after gates and offset.
+  void outputs_of(const Tensor& o, const Tensor& said);
   // A statistic of the kind's own, one of its own_statistics(): value = sum / count. Both [H], in
   // this layer's heads, or scalars where it is by layer; NaN where the count is 0.
   void report(const std::string& name, const Tensor& sums, const Tensor& counts);
@@ -106,9 +109,14 @@ class HeadProbe {
   std::map<std::string, std::vector<double>> values(int64_t layer) const {
     return head_values(sums_.at(layer));
   }
-  const std::map<int64_t, Tensor>& layer_maps() const {
-    return maps_;
-  }  // [B,H,T,S], original heads
+  // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that
+  // the layer has (AttentionHeads::head_ids).
+  const std::map<int64_t, Tensor>& layer_maps() const { return maps_; }
+  // Likewise what outputs_of() was told; `weight` [D,H*e] of the output projection.
+  struct Outputs {
+    Tensor o, said, weight;
+  };
+  const std::map<int64_t, Outputs>& layer_outputs() const { return outputs_; }
 
  private:
   void stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
@@ -117,6 +125,7 @@ class HeadProbe {
 
   std::map<int64_t, HeadSums> sums_;
   std::map<int64_t, Tensor> maps_;
+  std::map<int64_t, Outputs> outputs_;
   int64_t layer_ = 0;
   std::vector<int64_t> head_ids_;
   Tensor output_weight_;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "core/attend.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -68,10 +69,9 @@ class Reporter {
       : probe_(probe), heads_(routes.gates.size(2)), routed_(routes.routed) {
     const int64_t B = routes.gates.size(0), T = routes.gates.size(1);
     const auto device = routes.gates.device();
-    counted_ = at::ones({B, T}, at::TensorOptions(at::kBool).device(device));
-    if (query_length.defined())
-      counted_ = at::arange(T, at::TensorOptions(at::kLong).device(device)) <
-                 query_length.to(device).unsqueeze(1);  // [B,T]
+    counted_ = within_length(query_length, T, device);  // [B,T]
+    if (!counted_.defined())
+      counted_ = at::ones({B, T}, at::TensorOptions(at::kBool).device(device));
     tokens_ = counted_.sum();
   }
 

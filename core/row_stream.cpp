@@ -78,11 +78,8 @@ void hold_scores(const Holder<T>& to, const RowCall& call, const HeadContext& ct
     p.bias = to.template hold<T>(bias);
     copy_strides(bias, p.bias_stride, 4);
   }
-  if (ctx.position_bias) {
-    auto table = ctx.position_bias->by_distance(1 - p.keys, p.queries - 1);
-    if (ctx.head_ids.defined()) table = table.index_select(0, ctx.head_ids);
-    p.distance_bias = to.template hold_all<T>(table);
-  }
+  if (ctx.position_bias)
+    p.distance_bias = to.template hold_all<T>(biases_by_distance(ctx, p.queries, p.keys));
 }
 
 template <class T>

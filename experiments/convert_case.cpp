@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/case_file.h"
 #include "experiments/checkpoint.h"
 #include "experiments/convert.h"
 #include "experiments/parafac.h"
@@ -155,4 +156,18 @@ std::vector<Verdict> ConvertCase::judge_decomposition(const NamedTensors& comput
                          out_errors[seed], tolerance)};
 }
 
+namespace {
+
+Judged judge_conversion(const std::filesystem::path& path, const at::Device& device,
+                        Backend backend) {
+  ConvertCase conversion(path, device);
+  auto computed = conversion.compute(backend);
+  auto verdicts = conversion.judge(computed, backend);
+  return {std::move(computed), std::move(verdicts)};
+}
+
+const RegisterCase copies({"convert-1", judge_conversion});
+const RegisterCase decompositions({"convert-cp-1", judge_conversion});
+
+}  // namespace
 }  // namespace headlab

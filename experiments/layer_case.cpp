@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/case_file.h"
 
 namespace headlab {
 namespace {
@@ -217,4 +218,16 @@ NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
   return computed;
 }
 
+namespace {
+
+const RegisterCase registered({"1", [](const std::filesystem::path& path, const at::Device& device,
+                                       Backend backend) {
+                                 LayerCase layer(path, device);
+                                 auto computed = layer.compute({}, backend);
+                                 auto verdicts =
+                                     judge(computed, layer.expected(), layer.tolerance());
+                                 return Judged{std::move(computed), std::move(verdicts)};
+                               }});
+
+}  // namespace
 }  // namespace headlab

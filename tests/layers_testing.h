@@ -1,6 +1,8 @@
 // What the tests of single kinds share: looking into a layer and setting its weights.
 #pragma once
 
+#include "core/patterns.h"
+#include "tests/catch.h"
 #include "tests/heads_testing.h"
 
 namespace headlab::testing {
@@ -50,6 +52,23 @@ inline Seen run(const Layer& layer, const Tensor& x, HeadContext ctx = {}) {
   const auto y = layer->forward(x, ctx).y;
   const int64_t at = layer->shape().layer;
   return {y, probe.layer_maps().at(at), probe.values(at)};
+}
+
+// What was streamed of causal self-attention is what its map says. v [B,H,S,e]
+inline void require_statistics_of_map(const Layer& layer, const Seen& seen, const Tensor& v) {
+  PatternFacts facts;
+  facts.allowed = allowed_keys(causal().mask, seen.map.size(2), seen.map.size(3), at::kCPU);
+  facts.causal = true;
+  facts.value_norm = value_norms(v, parameter(layer, "o.weight"));
+  facts.output = at::matmul(seen.map, v);
+  HeadSums sums(seen.map.size(1));
+  add_patterns(sums, seen.map, facts);
+  const auto expected = head_values(sums);
+  for (const char* name : {"entropy", "mean_distance", "value_weighted_norm", "output_norm", "js"})
+    for (size_t n = 0; n < expected.at(name).size(); ++n) {
+      INFO(name << " " << n);
+      REQUIRE(seen.statistics.at(name)[n] == Approx(expected.at(name)[n]).margin(1e-10));
+    }
 }
 
 }  // namespace headlab::testing

@@ -1,6 +1,5 @@
 // Collaborative heads: the identities of their spec, their reductions to multi-head attention,
 // sizes, costs, decoding and slicing with every option.
-#include "core/patterns.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
@@ -337,19 +336,7 @@ TEST_CASE("collaborative: streamed statistics are those of the map", "[collabora
   const auto seen = run(layer, x, ctx);
   const auto v =
       split_heads(at::linear(x, parameter(layer, "v.weight"), parameter(layer, "v.bias")), 4);
-  PatternFacts facts;
-  facts.allowed = allowed_keys(ctx.mask, T, T, at::kCPU);
-  facts.causal = true;
-  facts.value_norm = value_norms(v, parameter(layer, "o.weight"));
-  facts.output = at::matmul(seen.map, v);
-  HeadSums sums(4);
-  add_patterns(sums, seen.map, facts);
-  const auto expected = head_values(sums);
-  for (const char* name : {"entropy", "mean_distance", "value_weighted_norm", "output_norm", "js"})
-    for (size_t n = 0; n < expected.at(name).size(); ++n) {
-      INFO(name << " " << n);
-      REQUIRE(seen.statistics.at(name)[n] == Approx(expected.at(name)[n]).margin(1e-10));
-    }
+  require_statistics_of_map(layer, seen, v);
 }
 
 TEST_CASE("collaborative: a layer in half precision stays there", "[collaborative]") {

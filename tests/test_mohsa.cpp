@@ -1,6 +1,5 @@
 // Overlapped heads: the identities of their spec, schedules, published sizes, statistics and
 // wrong options.
-#include "core/patterns.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
@@ -272,19 +271,7 @@ TEST_CASE("mohsa: streamed statistics are those of the map", "[mohsa]") {
   const auto seen = run(layer, x, ctx);
   const auto values = at::linear(x, parameter(layer, "v.weight"), parameter(layer, "v.bias"));
   const auto v = at::constant_pad_nd(values, {2, 2}).unfold(2, d + 4, d).transpose(1, 2);
-  PatternFacts facts;
-  facts.allowed = allowed_keys(ctx.mask, T, T, at::kCPU);
-  facts.causal = true;
-  facts.value_norm = value_norms(v, parameter(layer, "o.weight"));
-  facts.output = at::matmul(seen.map, v);
-  HeadSums sums(H);
-  add_patterns(sums, seen.map, facts);
-  const auto expected = head_values(sums);
-  for (const char* name : {"entropy", "mean_distance", "value_weighted_norm", "output_norm", "js"})
-    for (size_t n = 0; n < expected.at(name).size(); ++n) {
-      INFO(name << " " << n);
-      REQUIRE(seen.statistics.at(name)[n] == Approx(expected.at(name)[n]).margin(1e-10));
-    }
+  require_statistics_of_map(layer, seen, v);
 }
 
 TEST_CASE("mohsa: wrong options say what they should be", "[mohsa]") {

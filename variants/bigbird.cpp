@@ -142,7 +142,8 @@ class BigBird : public ProjectedHeads {
     const auto tiles = b > 0 && q.numel() > 0 ? tile(ctx, q.size(1), T, first_key + S) : Tiles{};
     if (tiles.see_all) return attend(q, k, v, ctx, scale(options_));
     // Tiles that would hold the dense map are no gain.
-    const bool dense = tiles.blocks.size(2) * b >= S || ctx.backend == Backend::kEager;
+    const bool dense =
+        tiles.blocks.size(2) * b >= S || ctx.backend == Backend::kEager || ctx.uniform.defined();
     auto masked = ctx;
     if (dense || ctx.probe) {
       const auto seen = dense_mask(tiles, T, S, first_key);

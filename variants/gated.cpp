@@ -199,10 +199,9 @@ class Gated : public AttentionHeads {
   void report(HeadProbe& probe, const Tensor& g, const HeadContext& ctx) const {
     auto of_token = (g.dim() == 4 ? g.mean(3) : g).transpose(1, 2);  // [B or 1,T or 1,H]
     auto counts = at::ones_like(of_token);
-    if (ctx.mask.query_length.defined() && of_token.size(1) > 1) {
-      const auto t = at::arange(of_token.size(1), ctx.mask.query_length.options());
-      counts = counts * (t < ctx.mask.query_length.unsqueeze(1)).unsqueeze(2).to(counts.device());
-    }
+    if (ctx.mask.query_length.defined() && of_token.size(1) > 1)
+      counts =
+          counts * within_length(ctx.mask.query_length, of_token.size(1), g.device()).unsqueeze(2);
     const std::vector<int64_t> tokens{0, 1};
     probe.report("gate", (of_token * counts).sum(tokens), counts.sum(tokens));
     if (!log_alpha_.defined()) return;

@@ -195,6 +195,7 @@ class Moh : public ProjectedHeads {
       ctx.probe->softmax(q, k, v, heads, ctx, scale, served);
       report_routes(*ctx.probe, routes, ctx.mask.query_length);
     }
+    own.probe = ctx.probe;
     HeadOutput out{.y = output(heads, own), .gates = routes.gates};  // [B,T,D], [B,T,H]
     if (is_training() && has_loss() && roster.K > 0) {
       const int64_t factor = options_.balance == "code" ? routes.routed.size(0) : 1;
@@ -284,7 +285,7 @@ class Moh : public ProjectedHeads {
 
   bool has_loss() const { return active_ > 0 && options_.balance_weight > 0; }
   bool skips_rows(const Tensor& q, const HeadContext& ctx) const {
-    if (active_ == 0 || options_.straight_through == "all") return false;
+    if (active_ == 0 || ctx.uniform.defined() || options_.straight_through == "all") return false;
     if (options_.compute != "auto") return options_.compute == "sparse";
     return rows_pay(q, ctx, static_cast<double>(active_) / (shape_.heads - shared_));
   }

@@ -6,10 +6,9 @@
 #include "core/errors.h"
 #include "core/safetensors.h"
 #include "core/torch.h"
+#include "experiments/case_file.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/convert_case.h"
-#include "experiments/layer_case.h"
 #include "experiments/train_case.h"
 
 namespace headlab {
@@ -22,42 +21,17 @@ struct Options {
   bool json = false;
 };
 
-struct Judged {
-  NamedTensors computed;
-  std::vector<Verdict> verdicts;
-};
-
-Judged judge_layer(const std::string& file, const Options& o, const at::Device& device) {
-  LayerCase layer(file, device);
-  auto computed = layer.compute({}, o.compute.path());
-  return {computed, judge(computed, layer.expected(), layer.tolerance())};
-}
-
-Judged judge_training(const std::string& file, const Options&, const at::Device& device) {
+Judged judge_training(const std::string& file, const at::Device& device) {
   TrainCase training(file, device);
   auto computed = training.compute();
   return {computed, judge(computed, training.expected(), training.tolerance())};
 }
 
-Judged judge_conversion(const std::string& file, const Options& o, const at::Device& device) {
-  ConvertCase conversion(file, device);
-  auto computed = conversion.compute(o.compute.path());
-  return {computed, conversion.judge(computed, o.compute.path())};
-}
-
 Judged judge_file(const std::string& file, const Options& o, const at::Device& device) {
   const auto metadata = SafetensorsFile(file).metadata();
-  auto says = [&](const char* key) {
-    const auto found = metadata.find(key);
-    return found == metadata.end() ? std::string() : found->second;
-  };
-  if (says("headlab_case") == "1") return judge_layer(file, o, device);
-  if (says("headlab_case").starts_with("convert-")) return judge_conversion(file, o, device);
-  if (says("headlab_train") == "1") return judge_training(file, o, device);
-  const auto format = says("headlab_case");
-  throw DataError(file + (format.empty() ? ": holds no expected numbers: its metadata has neither "
-                                           "headlab_case nor headlab_train"
-                                         : ": this version does not know the format " + format));
+  const auto training = metadata.find("headlab_train");
+  if (training != metadata.end() && training->second == "1") return judge_training(file, device);
+  return judge_case(file, device, o.compute.path());
 }
 
 int run(const Options& o) {
@@ -82,7 +56,7 @@ int run(const Options& o) {
 
 const RegisterCommand registered({
     .name = "check",
-    .summary = "judge files of expected numbers: layers, conversions, trainings",
+    .summary = "judge files of expected numbers: layers, statistics, conversions, trainings, ...",
     .example = "headlab check tests/golden/nanogpt/train.safetensors",
     .add =
         [](Arguments& a) {

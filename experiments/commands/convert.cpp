@@ -47,12 +47,6 @@ Conversion convert_layer(const Options& o, const TrainedLayer& layer) {
                           o.seeds);
 }
 
-int64_t parameter_count(const Model& model) {
-  int64_t count = 0;
-  for (const auto& p : model.parameters()) count += p.numel();
-  return count;
-}
-
 Json report_of(const Options& o, const OpenedRun& opened, const ConvertedModel& converted,
                const ConversionErrors& errors) {
   Json report{{"from", std::filesystem::canonical(o.run).string()},

@@ -17,12 +17,6 @@ struct Options {
   bool dry_run = false, json = false;
 };
 
-int64_t parameter_count(const Model& model) {
-  int64_t count = 0;
-  for (const auto& p : model.parameters()) count += p.numel();
-  return count;
-}
-
 void print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json) {
   if (json) {
     nlohmann::ordered_json object{{"run", path.string()},

@@ -23,16 +23,15 @@ using Json = nlohmann::ordered_json;
 Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data) {
   const auto& options = experiment.model.as<ModelOptions>();
   const auto& train = experiment.train;
-  int64_t parameters = 0, bytes = 0;
-  for (const auto& p : model.parameters())
-    parameters += p.numel(), bytes += p.numel() * p.element_size();
+  int64_t bytes = 0;
+  for (const auto& p : model.parameters()) bytes += p.numel() * p.element_size();
   const int64_t tokens = train.batch / train.accumulate * data.context();
   // A block keeps about 16 widths a token for the backward pass, the head two rows of logits.
   const int64_t activations =
       tokens * 4 * (16 * options.layers * options.d_model + 2 * data.vocabulary());
   const int64_t kept = train.checkpoint.keep_last + (train.checkpoint.keep_best ? 1 : 0);
   Json sizes;
-  sizes["parameters"] = parameters;
+  sizes["parameters"] = parameter_count(model);
   sizes["flops_per_token"] = model.flops_per_token();
   sizes["training_memory_bytes"] = 4 * bytes + activations;
   sizes["attention_bytes"] = total_map_bytes(experiment, model, data);

@@ -61,12 +61,14 @@ class Decoder : public Model {
     heads.backend = ctx.backend;
 
     ModelOutput out;
-    auto x = embed(ids, past, ctx.rng);  // [B,T,D]
+    auto x = ctx.input.defined() ? ctx.input : embed(ids, past, ctx.rng);  // [B,T,D]
     if (ctx.hidden) *ctx.hidden = {x};
-    for (size_t layer = 0; layer < blocks_.size(); ++layer) {
+    for (auto layer = static_cast<size_t>(ctx.first_block); layer < blocks_.size(); ++layer) {
       heads.mask.window = options_.window_of(layer);
       heads.cache = ctx.caches ? &(*ctx.caches)[layer] : nullptr;
-      x = blocks_[layer]->forward(x, heads, out.aux);
+      auto edited = heads;
+      if (ctx.edit_heads) ctx.edit_heads("self", static_cast<int64_t>(layer), edited);
+      x = blocks_[layer]->forward(x, edited, out.aux);
       if (ctx.hidden) ctx.hidden->push_back(x);
     }
     out.aux = combine_aux(out.aux);

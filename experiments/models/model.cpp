@@ -21,6 +21,12 @@ std::vector<std::string> model_names() { return registry().names(); }
 const ModelKind& model_kind(const std::string& name) { return registry().at(name); }
 const KindRegistry& model_registry() { return registry(); }
 
+int64_t parameter_count(const Model& model) {
+  int64_t count = 0;
+  for (const auto& p : model.parameters()) count += p.numel();
+  return count;
+}
+
 std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses) {
   std::vector<AuxLoss> combined;
   std::vector<int64_t> layers;

@@ -1,6 +1,7 @@
 // A whole model that hosts any kind of heads. One file each, registered by an object.
 #pragma once
 
+#include <functional>
 #include <map>
 
 #include "core/heads.h"
@@ -16,6 +17,12 @@ struct ModelContext {
   Tensor length;                              // [B] valid tokens; undefined: all
   Backend backend = Backend::kAuto;
   std::vector<Tensor>* hidden = nullptr;  // filled: 0 = into the first block, l = after block l
+  // Called before each attention layer: may set gates, offset, uniform of its heads.
+  std::function<void(const std::string& site, int64_t layer, HeadContext& heads)> edit_heads = {};
+  // Goes on from `input` [B,T,D], the hidden state into block `first_block`, instead of the
+  // embedded ids; `hidden` then starts there.
+  int64_t first_block = 0;
+  Tensor input = {};
 };
 
 struct ModelOutput {
@@ -68,6 +75,8 @@ struct RegisterModel {
                     }});
   }
 };
+
+int64_t parameter_count(const Model& model);  // numbers in all of its parameters
 
 // The losses of all layers, one a name: the sum of those with the same name, or the mean over the
 // layers that return it (AuxLoss::over). In order of their first appearance.

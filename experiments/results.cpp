@@ -1,0 +1,112 @@
+#include "experiments/results.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/errors.h"
+#include "core/h5.h"
+#include "core/replacement_file.h"
+#include "experiments/log_schema.h"
+#include "experiments/log_table.h"
+
+namespace headlab {
+namespace {
+
+const ResultAxis& axis_named(const ResultGroup& group, const std::string& name) {
+  for (const auto& axis : group.axes)
+    if (axis.about.name == name) return axis;
+  throw std::invalid_argument(fmt::format("{}: no axis is called {}", group.path, name));
+}
+
+H5Dataset make_axis(H5Group& group, const ResultAxis& axis) {
+  const H5Extent extent{static_cast<hsize_t>(axis.size)};
+  auto scale = group.make_dataset(axis.about.name,
+                                  {axis.labels.empty() ? H5Type::kI64 : H5Type::kText, extent});
+  scale.make_scale(axis.about.name);
+  describe(scale, axis.about);
+  if (!axis.labels.empty()) {
+    scale.write_text(axis.labels);
+    return scale;
+  }
+  auto places = axis.coordinates;
+  if (places.empty()) {
+    places.resize(axis.size);
+    std::iota(places.begin(), places.end(), 0);
+  }
+  scale.write<int64_t>(places);
+  return scale;
+}
+
+void make_array(H5Group& group, const ResultGroup& spec, const ResultArray& array,
+                const std::map<std::string, H5Dataset>& scales) {
+  H5Extent extent;
+  for (const auto& dim : array.dims)
+    extent.push_back(static_cast<hsize_t>(axis_named(spec, dim).size));
+  if (element_count(extent) != array.values.size())
+    throw std::invalid_argument(fmt::format("{}/{}: {} values for {}", spec.path, array.about.name,
+                                            array.values.size(), fmt::join(extent, " x ")));
+  H5Layout layout{array.flags ? H5Type::kU8 : H5Type::kF64, extent};
+  if (!array.flags) layout.fill = std::numeric_limits<double>::quiet_NaN();
+  auto data = group.make_dataset(array.about.name, layout);
+  describe(data, array.about);
+  for (const auto& [name, value] : array.attributes) data.set_number(name, value);
+  for (unsigned a = 0; a < array.dims.size(); ++a) data.attach_scale(a, scales.at(array.dims[a]));
+  if (!array.flags) {
+    data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
+    data.write<double>(array.values);
+    return;
+  }
+  const uint8_t values[] = {0, 1};
+  data.set_numbers<uint8_t>("flag_values", values);
+  data.set_text("flag_meanings", "no yes");
+  data.write<uint8_t>(std::vector<uint8_t>(array.values.begin(), array.values.end()));
+}
+
+void make_group(H5Group& root, const ResultGroup& spec) {
+  auto group = root.make_group(spec.path);
+  std::map<std::string, H5Dataset> scales;
+  for (const auto& axis : spec.axes) scales[axis.about.name] = make_axis(group, axis);
+  for (const auto& array : spec.arrays) make_array(group, spec, array, scales);
+}
+
+}  // namespace
+
+void write_results(const std::filesystem::path& path, const ResultFacts& facts,
+                   const std::vector<ResultGroup>& groups) {
+  const auto target = std::filesystem::absolute(path);
+  const std::filesystem::path making =
+      target.parent_path() / fmt::format(".{}.{}.tmp", target.filename().string(), getpid());
+  try {
+    auto file = H5File::create(making);
+    auto root = file.root();
+    root.set_text("Conventions", "CF-1.10");
+    root.set_text("title", facts.title);
+    root.set_text("source", "headlab");
+    root.set_text("schema_name", kLogSchemaName);
+    root.set_text("schema_version", kLogSchemaVersion);
+    root.set_text("run_id", facts.run_id);
+    root.set_text("created_utc", facts.created_utc);
+    root.set_text("config_yaml", facts.config_yaml);
+    root.set_text("manifest_json", facts.manifest_json);
+    root.set_text("axis_order", "row-major");
+    root.set_text("status", "finished");
+    for (const auto& group : groups) make_group(root, group);
+    file.sync();
+    file.close();
+    std::filesystem::rename(making, target);
+  } catch (const std::exception& e) {
+    std::error_code none;
+    std::filesystem::remove(making, none);
+    if (dynamic_cast<const std::logic_error*>(&e)) throw;
+    throw RunError(fmt::format("{}: cannot be written: {}", path.string(), e.what()));
+  }
+  sync_directory(target.parent_path());
+}
+
+}  // namespace headlab
