@@ -257,13 +257,12 @@ class Moh : public ProjectedHeads {
     return routes;
   }
 
-  // q [B,H,T,d] before rotation.
-  Routes route_by_norm(const Tensor& q, const Roster& r) const {
+  Routes route_by_norm(const Tensor& raw, const Roster& r) const {
     Routes routes;
     routes.routed = r.routed;
-    const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto norms = q.to(type).norm(2, -1).transpose(1, 2);  // [B,T,H]
-    const auto ones = at::ones({q.size(0), q.size(2), r.hs}, norms.options());
+    const auto type = raw.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto norms = raw.to(type).norm(2, -1).transpose(1, 2);  // [B,T,H]
+    const auto ones = at::ones({raw.size(0), raw.size(2), r.hs}, norms.options());
     if (r.K == 0) {
       routes.gates = of_all_heads(ones, r);
       return routes;
