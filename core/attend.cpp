@@ -123,7 +123,8 @@ Tensor biases_by_pair(const HeadContext& ctx, int64_t T, int64_t S) {
 
 Tensor add_biases(const Tensor& z, const HeadContext& ctx) {
   auto biased = level(z, ctx);
-  if (ctx.position_bias) biased = z + biases_by_pair(ctx, z.size(2), z.size(3)).to(z.scalar_type());
+  if (ctx.position_bias)
+    biased = biased + biases_by_pair(ctx, z.size(2), z.size(3)).to(z.scalar_type());
   return ctx.bias.defined() ? biased + ctx.bias.to(z.scalar_type()) : biased;
 }
 
