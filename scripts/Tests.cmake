@@ -31,6 +31,15 @@ if(Catch2_VERSION VERSION_LESS 3)
   set(no_tests_fail --warn NoTests)
 endif()
 
+# What test programs share beside headers: a model whose weights are written by hand.
+add_library(headlab_hand_built OBJECT tests/hand_built.cpp core/pch.cpp)
+headlab_torch_target(headlab_hand_built)
+target_link_libraries(headlab_hand_built PUBLIC headlab_core)
+add_executable(headlab_write_hand_built tests/write_hand_built.cpp)
+headlab_torch_target(headlab_write_hand_built)
+target_link_libraries(headlab_write_hand_built PRIVATE
+  headlab_hand_built headlab_variants headlab_experiments)
+
 # headlab_test(name libraries...): a program of the sources in the list `name`, when it has any, and
 # of its test cases those that `name_spec` selects (all when unset).
 function(headlab_test name)
@@ -51,9 +60,10 @@ add_library(headlab_test_main OBJECT tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC Catch2::Catch2)
 
 headlab_test(test_plain)
-headlab_test(test_heads headlab_variants headlab_experiments headlab_core)
+headlab_test(test_heads headlab_variants headlab_experiments headlab_core headlab_hand_built)
 if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
-  headlab_test(test_experiments headlab_variants headlab_experiments headlab_core)
+  headlab_test(test_experiments headlab_variants headlab_experiments headlab_core
+    headlab_hand_built)
   headlab_test(test_command_line)
 endif()
 
@@ -63,8 +73,10 @@ set(test_example_spec "~every file in variants*")
 headlab_test(test_example headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
-  target_compile_definitions(test_command_line PRIVATE "HEADLAB_EXE=\"$<TARGET_FILE:headlab>\"")
-  add_dependencies(test_command_line headlab)
+  target_compile_definitions(test_command_line PRIVATE
+    "HEADLAB_EXE=\"$<TARGET_FILE:headlab>\""
+    "HEADLAB_WRITE_HAND_BUILT=\"$<TARGET_FILE:headlab_write_hand_built>\"")
+  add_dependencies(test_command_line headlab headlab_write_hand_built)
 endif()
 
 # Writes a log for the notebooks' reader to be tested on (tests/test_log_reading.py).
