@@ -7,6 +7,7 @@
 
 #include "core/torch.h"
 #include "experiments/checkpoint.h"
+#include "experiments/evaluate.h"
 #include "experiments/models/stack.h"
 
 namespace headlab {
@@ -118,14 +119,11 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
     witnesses.push_back(std::make_shared<Witness>(*layers[l], *others[l]));
     before.exchange(kSite, static_cast<int64_t>(l), witnesses.back());
   }
-  int64_t examples = data.examples(split);
-  if (most_batches > 0) examples = std::min(examples, most_batches * batch);
   Witness::Sum logits;
-  for (int64_t first = 0; first < examples; first += batch) {
-    const auto ids = data.eval_batch(split, first, std::min(batch, examples - first)).ids;
-    const auto on_device = ids.to(device);
+  for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
+    const auto on_device = b.ids.to(device);
     logits.add(before.forward(on_device, {}).logits, after.forward(on_device, {}).logits);
-  }
+  });
   ConversionErrors errors{.outputs = {}, .logits = logits.error()};
   for (size_t l = 0; l < layers.size(); ++l) {
     errors.outputs.push_back(witnesses[l]->error());

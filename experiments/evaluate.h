@@ -13,6 +13,10 @@ struct Evaluation {
   int64_t examples = 0;
 };
 
+// Batches of the fixed examples of a split, in order. `most_batches` 0: the whole split.
+void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
+                    const std::function<void(const Batch& batch)>& visit);
+
 // In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
                     int64_t most_batches, const at::Device& device);

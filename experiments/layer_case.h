@@ -33,11 +33,15 @@ class LayerCase {
 
   const NamedTensors& expected() const { return expected_; }  // out.* and grad.*
   Tolerance tolerance() const { return tolerance_; }
+  const Tensor& x() const { return x_; }  // [B,T,D]
+  const Tensor& cotangent() const { return cotangent_; }
+  HeadContext context(Backend backend) const;  // of the case's inputs
   bool has_cotangent() const { return cotangent_.defined(); }
   const std::string& config() const { return config_; }
 
   // What was built.
   const AttentionHeads& heads() const { return *heads_; }
+  AttentionHeads& heads() { return *heads_; }
   const KindBlock& attention() const { return attention_; }
   const HeadDemands& demands() const { return demands_; }
 
@@ -47,7 +51,6 @@ class LayerCase {
   void build(const std::string& config);
   void take_inputs(NamedTensors& tensors);
   void take_weights(NamedTensors& tensors);
-  HeadContext context(Backend backend) const;
   Tensor total_loss(const HeadOutput& out) const;
 
   std::string name_, config_;

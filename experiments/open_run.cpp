@@ -12,8 +12,11 @@
 #include "experiments/commands/command.h"
 #include "experiments/run_files.h"
 #include "experiments/run_manifest.h"
+#include "experiments/update.h"
 
 namespace headlab {
+
+namespace fs = std::filesystem;
 
 std::shared_ptr<Model> build_model(const Experiment& experiment, const DataSource& data,
                                    const at::Device& device) {
@@ -68,10 +71,29 @@ nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSourc
   return make_manifest(facts);
 }
 
+ResultFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
+                     const nlohmann::ordered_json& manifest) {
+  return {.title = title + " of " + experiment.name,
+          .run_id = run_id,
+          .config_yaml = to_yaml(write_block(experiment)),
+          .manifest_json = manifest.dump(),
+          .created_utc = utc_now()};
+}
+
+Checkpoint fresh_checkpoint(const Experiment& experiment, std::shared_ptr<Model> model,
+                            int64_t step, double loss) {
+  const auto& options = experiment.train;
+  const auto d_model = experiment.model.as<ModelOptions>().d_model;
+  const Updater fresh(model, schedule_of(options, d_model), adamw_of(options), {});
+  return {.step = step,
+          .model = module_tensors(*model),
+          .optimizer = fresh.optimizer().state(),
+          .trainer = {{"best", loss}}};
+}
+
 void write_run(const std::filesystem::path& path, Experiment experiment,
                const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
-               const Metrics& metrics) {
-  namespace fs = std::filesystem;
+               const Metrics& metrics, const std::function<void(const fs::path& run)>& add_files) {
   fs::path target = fs::weakly_canonical(path);
   if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
   if (look_at_run(target).kind != RunSight::Kind::kAbsent)
@@ -90,6 +112,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
     auto directory = left_over ? RunDirectory::replace(making, yaml, manifest)
                                : RunDirectory::create(making, yaml, manifest);
     save_checkpoint(making, checkpoint, /*best=*/true);
+    if (add_files) add_files(making);
     directory.end({RunState::kFinished, "", checkpoint.step, metrics});
   }
   std::error_code error;

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 
 #include "core/named_tensors.h"
 #include "experiments/checkpoint.h"
 #include "experiments/data/source.h"
 #include "experiments/experiment.h"
 #include "experiments/models/model.h"
+#include "experiments/results.h"
 #include "experiments/run_metrics.h"
 
 namespace headlab {
@@ -36,9 +38,19 @@ nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSourc
                                    const at::Device& device);
 
 // A finished run of one checkpoint, its best, at `path` itself: whole or not at all. RunError where
-// the storage refuses, and where anything but an empty directory lies there.
+// the storage refuses, and where anything but an empty directory lies there. `add_files` puts more
+// into the run before it takes its place.
 void write_run(const std::filesystem::path& path, Experiment experiment,
                const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
-               const Metrics& metrics);
+               const Metrics& metrics,
+               const std::function<void(const std::filesystem::path& run)>& add_files = {});
+
+// What a file of results says of the run that it is about.
+ResultFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
+                     const nlohmann::ordered_json& manifest);
+
+// Weights of `model` as step `step` of a run that has not yet trained it: with a fresh optimiser.
+Checkpoint fresh_checkpoint(const Experiment& experiment, std::shared_ptr<Model> model,
+                            int64_t step, double loss);
 
 }  // namespace headlab

@@ -90,7 +90,6 @@ class Trainer {
   TrainOutcome run();
 
  private:
-  std::vector<Batch> micro_batches(int64_t step) const;
   void row_zero();
   // One update; false when it was not finite.
   bool update();
@@ -133,18 +132,10 @@ class Trainer {
   bool improved_ = false;  // by the evaluation of this step
 };
 
-std::vector<Batch> Trainer::micro_batches(int64_t step) const {
-  const int64_t part = options_.batch / options_.accumulate;
-  std::vector<Batch> batches;
-  for (int64_t n = 0; n < options_.accumulate; ++n)
-    batches.push_back(data_.train_batch(seed_, step, n * part, part));
-  return batches;
-}
-
 // The rows of step 0: the first update's batch with the weights as they were made.
 void Trainer::row_zero() {
   at::NoGradGuard no_grad;
-  const auto batches = micro_batches(0);
+  const auto batches = micro_batches(options_, data_, seed_, 0);
   ModelContext ctx;
   ctx.rng.seed = seed_;
   auto& probe = log_.fresh_probe();
@@ -165,7 +156,7 @@ void Trainer::row_zero() {
 }
 
 bool Trainer::update() {
-  const auto batches = micro_batches(state_.step);
+  const auto batches = micro_batches(options_, data_, seed_, state_.step);
   const bool statistics = logging_.stats_every > 0 && (state_.step + 1) % logging_.stats_every == 0;
   const auto result =
       updater_.step(state_.step, batches, statistics ? &log_.fresh_probe() : nullptr);

@@ -23,6 +23,15 @@ AdamW::Settings adamw_of(const TrainOptions& options) {
           options.weight_decay, options.gate_lr,  options.multiplier_lr};
 }
 
+std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,
+                                 int64_t step) {
+  const int64_t part = options.batch / options.accumulate;
+  std::vector<Batch> batches;
+  for (int64_t n = 0; n < options.accumulate; ++n)
+    batches.push_back(data.train_batch(seed, step, n * part, part));
+  return batches;
+}
+
 Autocast::Autocast(const at::Device& device, bool bf16) : device_(device.type()), on_(bf16) {
   if (!on_) return;
   at::autocast::set_autocast_dtype(device_, at::kBFloat16);

@@ -28,6 +28,10 @@ class Autocast {
   bool on_;
 };
 
+// The batches of update `step` of a run.
+std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,
+                                 int64_t step);
+
 class Updater {
  public:
   struct Settings {
@@ -62,6 +66,7 @@ class Updater {
 
   double lr(int64_t step) const { return schedule_.at(step); }
   AdamW& optimizer() { return optimizer_; }
+  const AdamW& optimizer() const { return optimizer_; }
 
  private:
   std::shared_ptr<Model> model_;

@@ -11,7 +11,6 @@
 #include "experiments/convert_model.h"
 #include "experiments/evaluate.h"
 #include "experiments/train.h"
-#include "experiments/update.h"
 
 namespace headlab {
 namespace {
@@ -82,17 +81,6 @@ void print_report(const Json& report) {
   fmt::print(" over {} tokens\n", report["tokens"].get<int64_t>());
 }
 
-// The converted model as step `step` of a run that has not yet trained it.
-Checkpoint checkpoint_of(const ConvertedModel& converted, int64_t step, double loss) {
-  const auto& options = converted.experiment.train;
-  const auto d_model = converted.experiment.model.as<ModelOptions>().d_model;
-  Updater fresh(converted.model, schedule_of(options, d_model), adamw_of(options), {});
-  return {.step = step,
-          .model = module_tensors(*converted.model),
-          .optimizer = fresh.optimizer().state(),
-          .trainer = {{"best", loss}}};
-}
-
 // Goes on with the run that write_run() left: exit code of the training.
 int tune(const Options& o, ConvertedModel& converted, const DataSource& data,
          const at::Device& device, const Json& manifest) {
@@ -145,7 +133,8 @@ int run(const Options& o) {
     }
     auto manifest = manifest_of(converted.experiment, data, device);
     manifest["converted"] = report;
-    write_run(o.out, converted.experiment, checkpoint_of(converted, opened.step, after.loss),
+    write_run(o.out, converted.experiment,
+              fresh_checkpoint(converted.experiment, converted.model, opened.step, after.loss),
               manifest, {{"val/loss", after.loss}, {"val/accuracy", after.accuracy}});
     if (o.tune > 0) {
       code = tune(o, converted, data, device, manifest);

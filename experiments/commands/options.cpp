@@ -1,5 +1,6 @@
 #include "experiments/commands/options.h"
 
+#include <fmt/format.h>
 #include <torch/cuda.h>
 
 #include "core/config.h"
@@ -23,6 +24,23 @@ at::Device ComputeOptions::apply() const {
 Backend ComputeOptions::path() const {
   if (backend == "eager") return Backend::kEager;
   return backend == "sdpa" ? Backend::kSdpa : Backend::kAuto;
+}
+
+void MeasureOptions::add_to(Arguments& a) {
+  a.option("--split", split, "val, train or test");
+  a.option("--batches", batches, "evaluation batches to measure on; 0: the whole split",
+           Arguments::kZeroOrMore);
+  a.option("--batch", batch, "examples a batch (default: the run's train.eval_batch)",
+           Arguments::kAboveZero);
+}
+
+Split MeasureOptions::resolve(const OpenedRun& run, const std::string& name) {
+  const auto chosen = split_named(split);
+  if (run.data->examples(chosen) == 0)
+    throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
+                                name, split));
+  if (batch == 0) batch = run.experiment.train.eval_batch;
+  return chosen;
 }
 
 at::Device pick_device(const std::string& name) {

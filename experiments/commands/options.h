@@ -7,6 +7,7 @@
 
 #include "core/attend.h"
 #include "experiments/commands/command.h"
+#include "experiments/open_run.h"
 
 namespace headlab {
 
@@ -18,6 +19,16 @@ struct ComputeOptions {
   void add_to(Arguments& a);
   at::Device apply() const;  // sets the number of threads; DeviceError where there is no device
   Backend path() const;
+};
+
+// --split, --batches, --batch: the examples that a command measures on.
+struct MeasureOptions {
+  std::string split = "val";
+  int64_t batches = 20, batch = 0;  // batches 0: the whole split; batch 0: the run's eval_batch
+
+  void add_to(Arguments& a);
+  // The split, which has examples (DataError naming the run where not); sets `batch`.
+  Split resolve(const OpenedRun& run, const std::string& name);
 };
 
 at::Device pick_device(const std::string& name);
