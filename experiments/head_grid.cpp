@@ -32,6 +32,8 @@ int64_t number(const std::string& text, const std::string& word) {
 
 std::string to_text(HeadId id) { return fmt::format("{}:{}", id.layer, id.head); }
 
+std::ostream& operator<<(std::ostream& out, HeadId id) { return out << to_text(id); }
+
 std::vector<std::string> to_texts(const std::vector<HeadId>& ids) {
   std::vector<std::string> texts;
   for (const auto& id : ids) texts.push_back(to_text(id));

@@ -4,6 +4,7 @@
 
 #include <compare>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ struct HeadId {
   auto operator<=>(const HeadId&) const = default;
 };
 std::string to_text(HeadId id);
+std::ostream& operator<<(std::ostream& out, HeadId id);
 std::vector<std::string> to_texts(const std::vector<HeadId>& ids);
 
 // The attention layers that heads are counted in: those of the site "self". ConfigError for a model
