@@ -77,6 +77,18 @@ void make_group(H5Group& root, const ResultGroup& spec) {
 
 }  // namespace
 
+void require_place(const std::filesystem::path& path) {
+  const auto directory = std::filesystem::absolute(path).parent_path();
+  std::error_code none;
+  const auto refuse = [&](const std::string& why) {
+    throw RunError(fmt::format("{}: cannot be written: {}", path.string(), why));
+  };
+  if (!std::filesystem::is_directory(directory, none))
+    refuse(fmt::format("there is no directory {}", path.parent_path().string()));
+  if (std::filesystem::is_directory(path, none)) refuse("it is a directory; name a file in it");
+  if (access(directory.c_str(), W_OK) != 0) refuse("its directory is read-only");
+}
+
 void write_results(const std::filesystem::path& path, const ResultFacts& facts,
                    const std::vector<ResultGroup>& groups) {
   const auto target = std::filesystem::absolute(path);

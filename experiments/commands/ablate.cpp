@@ -158,6 +158,9 @@ void run_studies(std::vector<Study>& studies, const std::vector<std::string>& mo
 int run(Options& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
+  const auto located = locate_run(o.run).run;
+  const auto out = o.out.empty() ? located / "ablation.h5" : std::filesystem::path(o.out);
+  require_place(out);
   AblationSettings settings{.split = o.measure.resolve(opened, o.run),
                             .batch = o.measure.batch,
                             .most_batches = o.measure.batches,
@@ -170,10 +173,8 @@ int run(Options& o) {
   auto studies = studies_of(o, *opened.model);
   run_studies(studies, modes, opened, settings, device);
 
-  const auto out =
-      o.out.empty() ? locate_run(o.run).run / "ablation.h5" : std::filesystem::path(o.out);
   write_results(out,
-                facts_of(opened.experiment, "ablation", locate_run(o.run).run.filename().string(),
+                facts_of(opened.experiment, "ablation", located.filename().string(),
                          manifest_of(opened.experiment, *opened.data, device)),
                 {group_of(studies, modes, *opened.model)});
   if (!o.json) {
