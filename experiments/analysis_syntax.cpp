@@ -9,6 +9,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/head_grid.h"
 
 namespace headlab {
 namespace {
@@ -37,34 +38,17 @@ Dependencies dependencies_of(const TreebankSentence& sentence,
 // The maps of one batch of sentences, and whose heads they are.
 class MapReader {
  public:
-  explicit MapReader(Model& model) : model_(model), device_(model.parameters().front().device()) {
-    const auto sites = model.sites();
-    const auto self = sites.find("self");
-    if (self == sites.end())
-      throw ConfigError("the model has no self-attention over one text, so no syntactic heads");
-    for (const auto* layer : self->second) {
-      layers_.push_back((*layer).get());
-      heads_ = std::max(heads_, layers_.back()->heads());
-    }
+  explicit MapReader(Model& model)
+      : model_(model),
+        device_(model.parameters().front().device()),
+        layers_(attention_layers(model)),
+        there_(alive_heads(model)) {
+    for (int64_t l = 0; l < std::ssize(layers_); ++l)
+      if (!has_map(l)) there_[l].fill_(false);
     probe_.maps = true;
   }
 
-  int64_t layers() const { return std::ssize(layers_); }
-  int64_t heads() const { return heads_; }
-  bool any() const {
-    return std::any_of(layers_.begin(), layers_.end(),
-                       [](const auto* layer) { return layer->traits().token_map; });
-  }
-  // bool [L,H]: heads that have a map.
-  Tensor there() const {
-    auto there = at::zeros({layers(), heads_}, at::kBool);
-    for (int64_t l = 0; l < layers(); ++l) {
-      if (!layers_[l]->traits().token_map) continue;
-      const auto alive = layers_[l]->alive();
-      for (size_t h = 0; h < alive.size(); ++h) there[l][h] = static_cast<bool>(alive[h]);
-    }
-    return there;
-  }
+  const Tensor& there() const { return there_; }  // bool [L,H]: heads that have a map
 
   void run(const std::vector<const Sentence*>& batch) {
     const auto longer = [](const auto* a, const auto* b) { return a->ids.size() < b->ids.size(); };
@@ -87,21 +71,23 @@ class MapReader {
   Tensor words(int64_t b, const Sentence& sentence) const {
     const int64_t T = std::ssize(sentence.ids), n = std::ssize(sentence.dependencies.heads);
     const auto word = at::tensor(sentence.words, at::kLong);
-    auto maps = at::zeros({layers(), heads_, n, n}, at::kDouble);
+    auto maps = at::zeros({there_.size(0), there_.size(1), n, n}, at::kDouble);
     for (const auto& [layer, map] : probe_.layer_maps()) {
-      if (!layers_.at(layer)->traits().token_map) continue;
+      if (!has_map(layer)) continue;
       const auto own = map[b].narrow(-2, 0, T).narrow(-1, 0, T).to(at::kCPU);  // [h,T,T]
-      const auto heads = at::tensor(layers_[layer]->head_ids(), at::kLong);
+      const auto heads = at::tensor((*layers_[layer])->head_ids(), at::kLong);
       maps[layer].index_copy_(0, heads, align_words(own, word, n));
     }
     return maps;
   }
 
  private:
+  bool has_map(int64_t layer) const { return (*layers_.at(layer))->traits().token_map; }
+
   Model& model_;
   at::Device device_;
-  std::vector<AttentionHeads*> layers_;
-  int64_t heads_ = 0;
+  std::vector<std::shared_ptr<AttentionHeads>*> layers_;
+  Tensor there_;
   HeadProbe probe_;
 };
 
@@ -167,9 +153,9 @@ std::optional<SyntaxScores> score_syntax(Model& model, const EncodedTreebank& tr
   TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
   at::NoGradGuard no_grad;
   MapReader reader(model);
-  if (!reader.any()) return std::nullopt;
+  if (!reader.there().any().item<bool>()) return std::nullopt;
   const int64_t relations = std::ssize(treebank.relations);
-  DependencyScores heads(reader.layers(), reader.heads(), relations);
+  DependencyScores heads(reader.there().size(0), reader.there().size(1), relations);
   DependencyBaselines baselines(relations, options.offsets);
   std::vector<const Sentence*> all;
   for (const auto& sentence : treebank.sentences) all.push_back(&sentence);

@@ -61,8 +61,18 @@ NamedTensors score(const CaseFile& file) {
           {"out.count", baselines.count()}};
 }
 
-const RegisterCase alignments("align-1", align);
-const RegisterCase dependencies("dependency-1", score);
+// Sizes and indices that do not fit are the file's fault.
+template <NamedTensors (*compute)(const CaseFile&)>
+NamedTensors checked(const CaseFile& file) {
+  try {
+    return compute(file);
+  } catch (const c10::Error& e) {
+    throw DataError(fmt::format("{}: {}", file.name, e.what_without_backtrace()));
+  }
+}
+
+const RegisterCase alignments("align-1", checked<align>);
+const RegisterCase dependencies("dependency-1", checked<score>);
 
 }  // namespace
 }  // namespace headlab

@@ -8,26 +8,21 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/data/synthetic.h"
+#include "experiments/head_grid.h"
 
 namespace headlab {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLeastRecall = 50;  // percent
 
-// What a probe streamed, on the grid of the model's self-attention: wanted name -> name in the
-// table of statistics.
+// What a probe streamed, in the model's grid: wanted name -> name in the table of statistics.
 HeadScores scores_of(Model& model, const HeadProbe& probe,
                      const std::map<std::string, std::string>& names) {
-  const auto sites = model.sites();
-  const auto self = sites.find("self");
-  if (self == sites.end())
-    throw ConfigError("the model has no self-attention over one text, which this measures");
-  int64_t heads = 0;
-  for (const auto* layer : self->second) heads = std::max(heads, (*layer)->heads());
+  const auto unknown =
+      at::full(alive_heads(model).sizes(), std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   HeadScores scores;
   for (const auto& [name, statistic] : names) {
-    auto grid = at::full({std::ssize(self->second), heads}, kNaN, at::kDouble);
+    auto grid = unknown.clone();
     for (const auto& [layer, sums] : probe.sums()) {
       const auto all = head_values(sums);
       if (const auto found = all.find(statistic); found != all.end())

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "core/dependency.h"
+#include "core/errors.h"
 #include "experiments/case_file.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
@@ -55,6 +56,25 @@ TEST_CASE("a case of heads against a treebank fails when a number is wrong", "[d
     write_tensors(folder / "wrong.safetensors", tensors, metadata);
     INFO(name << " " << tensor);
     CHECK_FALSE(all_pass(judge_case(folder / "wrong.safetensors", at::kCPU, {}).verdicts));
+  }
+}
+
+TEST_CASE("a case of heads against a treebank whose sizes do not fit is wrong data",
+          "[dependency]") {
+  const Scratch folder;
+  std::map<std::string, std::string> metadata;
+  const auto good = read_tensors(kGolden / "ewt_dev_20.safetensors", &metadata);
+  for (const char* name : {"in.length", "in.heads"}) {
+    auto tensors = good;
+    tensors[name] = tensors.at(name) + 9;
+    write_tensors(folder / "wrong.safetensors", tensors, metadata);
+    CHECK_THROWS_AS(judge_case(folder / "wrong.safetensors", at::kCPU, {}), DataError);
+  }
+  for (const char* text : {"[1, 2", "[\"det\"]"}) {
+    auto other = metadata;
+    other["relations"] = text;
+    write_tensors(folder / "wrong.safetensors", good, other);
+    CHECK_THROWS_AS(judge_case(folder / "wrong.safetensors", at::kCPU, {}), DataError);
   }
 }
 
