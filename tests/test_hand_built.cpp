@@ -1,6 +1,7 @@
 // The hand-built circuit does what its header says.
 #include "core/probe.h"
 #include "experiments/evaluate.h"
+#include "experiments/head_grid.h"
 #include "experiments/open_run.h"
 #include "tests/catch.h"
 #include "tests/hand_built.h"
@@ -12,8 +13,6 @@ namespace {
 
 using testing::difference;
 using testing::hand_built_decoder;
-using testing::HandBuilt;
-using HeadId = std::pair<int64_t, int64_t>;
 
 // `half` distinct tokens, twice: [B, 2 half].
 Tensor repeated(int64_t B, int64_t half, int64_t vocabulary) {
