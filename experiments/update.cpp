@@ -19,8 +19,8 @@ Schedule schedule_of(const TrainOptions& options, int64_t d_model) {
 }
 
 AdamW::Settings adamw_of(const TrainOptions& options) {
-  return {options.betas[0],     options.betas[1], options.eps,
-          options.weight_decay, options.gate_lr,  options.multiplier_lr};
+  return {options.betas[0], options.betas[1],      options.eps,       options.weight_decay,
+          options.gate_lr,  options.multiplier_lr, options.gates_only};
 }
 
 Autocast::Autocast(const at::Device& device, bool bf16) : device_(device.type()), on_(bf16) {
