@@ -10,6 +10,7 @@
 
 #include "core/torch.h"
 #include "experiments/checkpoint.h"
+#include "experiments/gates.h"
 #include "experiments/importance.h"
 #include "experiments/update.h"
 
@@ -98,7 +99,8 @@ std::vector<HeadId> lowest_heads(const Tensor& score, const Tensor& alive, int64
 }
 
 const std::vector<std::string>& prune_orders() {
-  static const std::vector<std::string> names{"importance", "ablation", "activation", "random"};
+  static const std::vector<std::string> names{"importance", "ablation", "activation", "gates",
+                                              "random"};
   return names;
 }
 
@@ -145,6 +147,12 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
   const int64_t built = built_heads(*run.model);
   const int64_t gone = built - rounds[0].kept;
   Tensor scores;
+  if (s.by == "gates") {
+    scores = gate_grid(*run.model).log_alpha;
+    auto bare = ungate(run, device);
+    run.experiment = std::move(bare.experiment);
+    run.model = bare.model;
+  }
   for (int64_t n = 1; n <= s.rounds; ++n) {
     const auto start = Clock::now();
     PruneRound round;

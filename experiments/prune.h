@@ -41,7 +41,8 @@ struct PruneRound {
   double seconds = 0;  // ranking, pruning and tuning
 };
 
-// Prunes run.model (masked; run.step moves on by the updates of tuning).
+// Prunes run.model (masked; run.step moves on by the updates of tuning). By gates: in the end the
+// heads that stay have a gate of 1 for good, run.experiment too has none any more.
 std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings,
                               const at::Device& device);
 

@@ -12,6 +12,7 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/gates.h"
 #include "experiments/importance.h"
 #include "experiments/results.h"
 #include "experiments/run_files.h"
@@ -36,7 +37,10 @@ struct Options {
 void check(const Options& o) {
   const auto refuse = [](const std::string& what) { throw ConfigError("prune " + what); };
   const int given = !o.heads.empty() + (o.count >= 0) + (o.fraction != -1);
-  if (given != 1) refuse("needs one of --heads L:h,h ..., --count N and --fraction F");
+  const bool by_gates = o.settings.by == "gates";
+  if (given > 1 || (given == 0 && !by_gates))
+    refuse("needs one of --heads L:h,h ..., --count N and --fraction F");
+  if (by_gates && o.settings.recompute) refuse("--recompute: is not for --by gates");
   if (o.fraction != -1 && !(o.fraction >= 0 && o.fraction <= 1))
     refuse(fmt::format("--fraction {}: must lie in 0 to 1", o.fraction));
   if (!o.heads.empty() && o.settings.rounds > 1) refuse("--rounds: is for --count or --fraction");
@@ -59,6 +63,17 @@ PruneSettings settings_of(Options& o, const OpenedRun& run) {
                     "that many",
                     o.count, o.run, built));
   s.heads = parse_heads(o.heads, *run.model);
+  if (s.by == "gates") {
+    const auto gates = gate_grid(*run.model);
+    if (gates.log_alpha.isnan().all().item<bool>())
+      throw ConfigError(fmt::format(
+          "prune --by gates: the heads of {} have none; see convert --to gated", o.run));
+    if (o.count < 0 && o.fraction == -1) {  // those that have shut
+      s.count = built - std::ssize(heads_where(alive_heads(*run.model))) +
+                (gates.test == 0).sum().item<int64_t>();
+      return s;
+    }
+  }
   s.count = o.fraction != -1 ? std::llround(o.fraction * static_cast<double>(built))
                              : std::max<int64_t>(o.count, 0);
   return s;
@@ -237,7 +252,10 @@ const RegisterCommand registered({
                    "so many go; heads that are gone already count, so that twice is as once",
                    Arguments::kZeroOrMore);
           a.option("--fraction", o->fraction, "this share goes, of the heads as built");
-          a.choice("--by", s.by, "what ranks them: the lowest go first", prune_orders());
+          a.choice(
+              "--by", s.by,
+              "what ranks them: the lowest go first; gates without a count: those that are shut",
+              prune_orders());
           a.choice("--reduction", s.reduction, "of importance", importance_reductions());
           a.choice("--norm", o->norm, "importance relative to its layer's, or as it is",
                    {"layer", "none"});
