@@ -241,19 +241,25 @@ double AttentionHeads::flops(int64_t T, int64_t S, double pairs) const {
   return 4.0 * T * D * width + 4.0 * S * D * kv_width + 4.0 * pairs * width;
 }
 
+std::vector<int64_t> AttentionHeads::kv_rows() const {
+  if (kv_map_.defined()) return to_vector(kv_map_);
+  std::vector<int64_t> rows(shape_.heads);
+  for (int64_t h = 0; h < shape_.heads; ++h) rows[h] = h / (shape_.heads / shape_.kv_heads);
+  return rows;
+}
+
 AttentionHeads::Kept AttentionHeads::kept_heads() const {
   Kept kept;
   const auto ids = head_ids();
   const auto lives = alive();
-  const auto groups = kv_map_.defined() ? to_vector(kv_map_) : std::vector<int64_t>{};
+  const auto groups = kv_rows();
   for (int64_t row = 0; row < static_cast<int64_t>(ids.size()); ++row) {
     if (!lives[ids[row]]) continue;
     kept.ids.push_back(ids[row]);
     kept.rows.push_back(row);
-    const int64_t group = groups.empty() ? row / (shape_.heads / shape_.kv_heads) : groups[row];
-    auto found = std::find(kept.kv_rows.begin(), kept.kv_rows.end(), group);
+    auto found = std::find(kept.kv_rows.begin(), kept.kv_rows.end(), groups[row]);
     kept.kv_map.push_back(found - kept.kv_rows.begin());
-    if (found == kept.kv_rows.end()) kept.kv_rows.push_back(group);
+    if (found == kept.kv_rows.end()) kept.kv_rows.push_back(groups[row]);
   }
   kept.shape = shape_;
   kept.shape.heads = std::ssize(kept.rows);

@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,14 @@ struct HeadDemands {
 void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
                  const Complain& complain);
 
+// What heads are made of, one by one, without biases, rotations and norms of queries and keys: the
+// score of a pair is scale (q_h x_i)(k_h x_j), what head h adds to y is o_h times the weighted mean
+// of v_h x_j.
+struct HeadMatrices {
+  Tensor q, k;  // [H,r,D]
+  Tensor v, o;  // [H,e,D], [H,D,e]
+};
+
 class AttentionHeads : public torch::nn::Module {
  public:
   AttentionHeads(const HeadShape& shape, const HeadTraits& traits);
@@ -130,6 +139,10 @@ class AttentionHeads : public torch::nn::Module {
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   using torch::nn::Module::to;
 
+  // Of the layer's own heads, in the order of head_ids(), without gradient. Nothing for kinds whose
+  // scores are not of two tokens. Where heads are mixed, routed or gated, these are what is mixed.
+  virtual std::optional<HeadMatrices> matrices() const { return std::nullopt; }
+
   // Statistics beside those that every kind has: what compute() reports to the probe.
   virtual std::vector<Statistic> own_statistics() const;
   // Names of the losses that compute() may return while training.
@@ -151,6 +164,8 @@ class AttentionHeads : public torch::nn::Module {
     HeadShape shape;
   };
   Kept kept_heads() const;
+  // Of each own head the row of its keys and values among the layer's own.
+  std::vector<int64_t> kv_rows() const;
   // A layer built with fewer heads takes over type, device, mode and indices of the one it came
   // from.
   void adopt_indices(const AttentionHeads& from, const Kept& kept);

@@ -112,7 +112,7 @@ void HeadProbe::enter(int64_t layer, int64_t heads, std::vector<int64_t> head_id
                       const std::vector<bool>& alive) {
   layer_ = layer;
   head_ids_ = std::move(head_ids);
-  output_weight_ = Tensor();
+  output_weight_ = counted_ = Tensor();
   if (!statistics) return;
   auto& sums = sums_.try_emplace(layer, heads).first->second;
   sums.alive = alive;
@@ -215,6 +215,7 @@ void HeadProbe::stream(const Tensor& q, const Tensor& k, const Tensor& v, const 
 void HeadProbe::softmax(const Tensor& queries, const Tensor& k, const Tensor& v, const Tensor& out,
                         const HeadContext& ctx, double scale, const Tensor& counted) {
   at::NoGradGuard no_grad;
+  counted_ = counted;
   const auto q = level_queries(queries, ctx);
   if (statistics && q.numel() > 0) {
     auto rows = ctx;
@@ -274,7 +275,7 @@ Tensor HeadProbe::map_before(const Tensor& map) {
 }
 
 void HeadProbe::outputs_of(const Tensor& o, const Tensor& said) {
-  if (outputs) outputs_[layer_] = {o.detach(), said.detach(), output_weight_};
+  if (outputs) outputs_[layer_] = {o.detach(), said.detach(), output_weight_, counted_};
 }
 
 void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor& counts) {

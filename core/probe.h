@@ -112,9 +112,10 @@ class HeadProbe {
   // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that
   // the layer has (AttentionHeads::head_ids).
   const std::map<int64_t, Tensor>& layer_maps() const { return maps_; }
-  // Likewise what outputs_of() was told; `weight` [D,H*e] of the output projection.
+  // Likewise what outputs_of() was told; `weight` [D,H*e] of the output projection, `counted` bool
+  // [B,H,T] the rows that softmax() was told to count (undefined: all).
   struct Outputs {
-    Tensor o, said, weight;
+    Tensor o, said, weight, counted;
   };
   const std::map<int64_t, Outputs>& layer_outputs() const { return outputs_; }
 
@@ -128,8 +129,8 @@ class HeadProbe {
   std::map<int64_t, Outputs> outputs_;
   int64_t layer_ = 0;
   std::vector<int64_t> head_ids_;
-  Tensor output_weight_;
-  Tensor passed_map_;  // [B,H,T,S], original heads
+  Tensor output_weight_, counted_;  // of the layer that the probe is in
+  Tensor passed_map_;               // [B,H,T,S], original heads
   int64_t passed_layer_ = 0;
 };
 

@@ -46,6 +46,18 @@ ProjectedHeads::ProjectedHeads(const HeadShape& s, const HeadTraits& traits,
   }
 }
 
+std::optional<HeadMatrices> ProjectedHeads::matrices() const {
+  const int64_t D = shape_.d_model, H = shape_.heads, d = shape_.head_dim;
+  const auto groups = at::tensor(kv_rows(), at::kLong).to(k_->weight.device());
+  const auto of_heads = [&](const Linear& kv) {  // repeated for the query heads that share them
+    return kv->weight.detach().view({shape_.kv_heads, d, D}).index_select(0, groups);
+  };
+  return HeadMatrices{.q = q_->weight.detach().view({H, d, D}),
+                      .k = of_heads(k_),
+                      .v = of_heads(v_),
+                      .o = o_->weight.detach().view({D, H, d}).transpose(0, 1)};
+}
+
 Tensor ProjectedHeads::norm(RmsNorm& norm, const Tensor& x) const {
   if (!norm || x.size(1) == 0) return x;  // without heads there is no width either
   // The layer norm of x is the RMS norm of what is left without its mean.

@@ -37,6 +37,9 @@ struct MhaOptions : BiasOptions {
 };
 
 class ProjectedHeads : public AttentionHeads {
+ public:
+  std::optional<HeadMatrices> matrices() const override;
+
  protected:
   // Initialised as GPT-2: N(0, 0.02), o by residual_std, biases 0, norms 1.
   ProjectedHeads(const HeadShape& shape, const HeadTraits& traits, const Projections& projections);

@@ -119,6 +119,15 @@ class Collaborative : public AttentionHeads {
     return sliced;
   }
 
+  std::optional<HeadMatrices> matrices() const override {
+    const int64_t D = shape_.d_model, H = shape_.heads, d = shape_.head_dim;
+    const auto shared = q_->weight.detach();  // [R,D]
+    return HeadMatrices{.q = mixing_.detach().to(shared.scalar_type()).unsqueeze(2) * shared,
+                        .k = k_->weight.detach().expand({H, -1, -1}),
+                        .v = v_->weight.detach().view({H, d, D}),
+                        .o = o_->weight.detach().view({D, H, d}).transpose(0, 1)};
+  }
+
   double flops(int64_t T, int64_t S, double pairs) const override {
     const double D = shape_.d_model, H = shape_.heads, R = shared_dim_, d = shape_.head_dim;
     const double projections = (T + S) * D * R + (T + S) * D * H * d;

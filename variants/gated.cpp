@@ -106,6 +106,7 @@ class Gated : public AttentionHeads {
   }
 
   int64_t value_width() const override { return inner_->value_width(); }
+  std::optional<HeadMatrices> matrices() const override { return inner_->matrices(); }
 
   std::vector<Statistic> own_statistics() const override {
     auto own = inner_->own_statistics();

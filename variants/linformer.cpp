@@ -71,6 +71,8 @@ class Linformer : public ProjectedHeads {
     return sliced;
   }
 
+  std::optional<HeadMatrices> matrices() const override { return std::nullopt; }
+
   double flops(int64_t T, int64_t S, double) const override {
     const double P = static_cast<double>(e_.size(1)), D = static_cast<double>(shape_.d_model);
     const double compressions = f_.defined() ? 2 : 1;

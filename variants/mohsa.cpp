@@ -113,9 +113,8 @@ class Mohsa : public AttentionHeads {
 
   std::shared_ptr<AttentionHeads> slice() const override {
     const Kept kept = kept_heads();
-    const auto all = window_.defined() ? window_.to(at::kCPU)
-                                       : all_windows(shape_.heads, shape_.head_dim, overlap_);
-    const auto old = all.index_select(0, at::tensor(kept.rows, at::kLong));  // [alive, d+2o]
+    const auto old =
+        own_windows().index_select(0, at::tensor(kept.rows, at::kLong));  // [alive, d+2o]
     const auto read = std::get<0>(at::_unique(old.masked_select(old >= 0), /*sorted=*/true));
     const auto window = at::searchsorted(read, old).masked_fill(old < 0, -1);
 
@@ -130,6 +129,22 @@ class Mohsa : public AttentionHeads {
     keep_mixing(sliced->pre_, pre_, kept.rows);
     keep_mixing(sliced->post_, post_, kept.rows);
     return sliced;
+  }
+
+  std::optional<HeadMatrices> matrices() const override {
+    const int64_t D = shape_.d_model, H = shape_.heads;
+    const int64_t features = q_->options.out_features();
+    const auto index =
+        own_windows().remainder(features + 1).flatten();  // none: the zero at the end
+    const auto of_heads = [&](const Linear& linear) {
+      return at::constant_pad_nd(linear->weight.detach(), {0, 0, 0, 1})
+          .index_select(0, index.to(linear->weight.device()))
+          .view({H, width_, D});
+    };
+    return HeadMatrices{.q = of_heads(q_),
+                        .k = of_heads(k_),
+                        .v = of_heads(v_),
+                        .o = o_->weight.detach().view({D, H, width_}).transpose(0, 1)};
   }
 
   int64_t value_width() const override { return width_; }
@@ -171,6 +186,12 @@ class Mohsa : public AttentionHeads {
   Tensor padded(const Tensor& t) const {
     const bool whole = !window_.defined();
     return at::constant_pad_nd(t, {whole ? overlap_ : 0, whole ? overlap_ : 1}).unsqueeze(1);
+  }
+
+  // Rows of q, k and v that each head reads, on the CPU: [H, d+2o].
+  Tensor own_windows() const {
+    return window_.defined() ? window_.to(at::kCPU)
+                             : all_windows(shape_.heads, shape_.head_dim, overlap_);
   }
 
   Tensor windows(const Tensor& padded) const {

@@ -77,7 +77,7 @@ class Decoder : public Model {
     if (gate_target_ && is_training())
       for (auto& loss : gate_target_(all_heads(*this), ctx.update)) out.aux.push_back(loss);
     if (norm_) x = norm_(x);
-    out.logits = project(x, head_ ? head_->weight : token_->weight);  // [B,T,V]
+    out.logits = project(x, unembedding());  // [B,T,V]
     return out;
   }
 
@@ -105,6 +105,9 @@ class Decoder : public Model {
     if (gate_target_) names.insert(kGateTarget);
     return names;
   }
+
+  Tensor embedding() const override { return token_->weight; }
+  Tensor unembedding() const override { return head_ ? head_->weight : token_->weight; }
 
   int64_t context() const override { return context_; }
 

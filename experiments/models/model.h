@@ -47,6 +47,10 @@ class Model : public torch::nn::Module {
   // training: those of all heads; a model adds its own.
   virtual void parameter_groups(ParameterGroups& groups);
   virtual std::set<std::string> aux_names();
+  // What tokens bring into the residual stream and what reads them from it, [V,D]; undefined where
+  // a model has none.
+  virtual Tensor embedding() const { return {}; }
+  virtual Tensor unembedding() const { return {}; }
   virtual int64_t context() const = 0;
   // Forward FLOPs a token at full context, causal halved (runner.md: validate).
   virtual double flops_per_token() const = 0;
