@@ -74,18 +74,16 @@ class Reader {
   }
 
   Fields split(std::string_view line) const {
+    const auto columns = std::count(line.begin(), line.end(), '\t') + 1;
+    if (columns != kColumns)
+      fail(fmt::format("has {} columns, not the {} of CoNLL-U", columns, int{kColumns}));
     Fields fields;
-    size_t count = 0;
-    for (bool more = true; more; ++count) {
-      const size_t tab = line.find('\t');
-      more = tab != std::string_view::npos;
-      if (count >= kColumns) continue;
-      fields[count] = line.substr(0, tab);
-      if (fields[count].empty()) fail(fmt::format("column {} is empty", count + 1));
-      if (more) line.remove_prefix(tab + 1);
+    for (int column = 0; column < kColumns; ++column) {
+      const size_t end = std::min(line.find('\t'), line.size());
+      fields[column] = line.substr(0, end);
+      if (fields[column].empty()) fail(fmt::format("column {} is empty", column + 1));
+      line.remove_prefix(std::min(end + 1, line.size()));
     }
-    if (count != kColumns)
-      fail(fmt::format("has {} columns, not the {} of CoNLL-U", count, int{kColumns}));
     return fields;
   }
 

@@ -98,6 +98,7 @@ TEST_CASE("what is not CoNLL-U is refused by line", "[treebank]") {
   using Catch::Matchers::Contains;
   CHECK_THAT(complaint("1\ta\t_\n\n"), Contains("t.conllu:1: has 3 columns"));
   CHECK_THAT(complaint(word.substr(0, word.size() - 1) + "\t_\n"), Contains("has 11 columns"));
+  CHECK_THAT(complaint(std::string(11, '\t') + "\n"), Contains("has 12 columns"));
   CHECK_THAT(complaint(conllu("1", "", "0", "root")), Contains("column 2 is empty"));
   CHECK_THAT(after_word(conllu("3", "b", "1", "det")), Contains("t.conllu:2: the id '3'"));
   CHECK_THAT(after_word(conllu("02", "b", "1", "det")), Contains("the id '02'"));
