@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "core/gate_target.h"
 #include "core/probe.h"
 #include "core/registry.h"
 #include "core/torch.h"
@@ -182,6 +183,7 @@ bool AttentionHeads::lacks_heads() const {
 }
 
 std::vector<Statistic> AttentionHeads::own_statistics() const { return {}; }
+LearnedGates AttentionHeads::learned_gates() const { return {}; }
 
 void AttentionHeads::mask_heads(const std::vector<int64_t>& masked) {
   auto lives = at::zeros({heads()}, at::kByte);

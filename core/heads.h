@@ -19,6 +19,8 @@
 namespace headlab {
 
 class HeadProbe;
+struct GateTarget;
+struct LearnedGates;
 struct Statistic;
 
 // What every kind shares, written once under `model:` and handed down.
@@ -90,6 +92,8 @@ struct HeadOptions : Block {
   virtual HeadTraits traits() const { return {}; }
   // What is wrong with the options in a layer of this shape.
   virtual void check_shape(const HeadShape&, const Complain&) const {}
+  // A number of open heads that the layer asks of its model; null: none.
+  virtual const GateTarget* gate_target() const { return nullptr; }
 };
 
 // What a model or a case asks of its layer.
@@ -131,6 +135,8 @@ class AttentionHeads : public torch::nn::Module {
   // Names of the losses that compute() may return while training.
   virtual std::vector<std::string> aux_names() const { return {}; }
   virtual void parameter_groups(ParameterGroups&) {}
+  // Gates that training opens and shuts (core/gate_target.h); here there are none.
+  virtual LearnedGates learned_gates() const;
   virtual void after_step() {}
   virtual int64_t value_width() const { return shape_.head_dim; }  // e
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which

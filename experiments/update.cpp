@@ -46,16 +46,9 @@ Autocast::~Autocast() {
 
 namespace {
 
-std::vector<std::shared_ptr<AttentionHeads>*> all_heads(Model& model) {
-  std::vector<std::shared_ptr<AttentionHeads>*> all;
-  for (const auto& [site, layers] : model.sites())
-    all.insert(all.end(), layers.begin(), layers.end());
-  return all;
-}
-
 ParameterGroups special_parameters(Model& model) {
   ParameterGroups groups;
-  for (auto* heads : all_heads(model)) (*heads)->parameter_groups(groups);
+  model.parameter_groups(groups);
   return groups;
 }
 
@@ -89,6 +82,7 @@ Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& m
     if (probe) probe->tokens = ids;
     ctx.rng.seed = settings_.seed;
     ctx.rng.step = static_cast<uint64_t>(step * parts + part);  // each micro-batch draws anew
+    ctx.update = step;
     Tensor total;
     {
       Autocast half(device_, settings_.bf16);

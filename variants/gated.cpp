@@ -6,12 +6,12 @@
 //   eval   s = sigmoid(log_alpha)
 //   g = clip(s (zeta - gamma) + gamma, 0, 1)
 //   loss = penalty sum_h p_open,  p_open = sigmoid(log_alpha - temperature ln(-gamma / zeta))
+// With a target number of heads the model forms the loss instead, over all its layers.
 // sigmoid: one gate a token and head, or a feature of it. Qiu et al., arXiv 2505.06708:
 //   g = sigmoid(x gate.weight^T + gate.bias)
 #include <fmt/format.h>
 
-#include <cmath>
-
+#include "core/gate_target.h"
 #include "core/heads.h"
 #include "core/probe.h"
 #include "core/torch.h"
@@ -25,8 +25,9 @@ class Gated : public AttentionHeads {
     KindBlock inner{head_registry(), "mha"};
     std::string gate = "hard_concrete", granularity = "head", test_gate = "clipped";
     bool gate_bias = true, hard = false;
-    double temperature = 0.33, gamma = -0.1, zeta = 1.1, eps = 1e-6;
+    HardConcrete concrete;
     double penalty = 1, init = 2.5, clamp = 4.605;
+    GateTarget target;
 
     void visit(Fields& f) override {
       f("inner", inner, "kind of the heads that are gated, with its options");
@@ -35,10 +36,10 @@ class Gated : public AttentionHeads {
       f("granularity", granularity, "sigmoid: a gate a head, or an element of its output",
         one_of({"head", "element"}));
       f("gate_bias", gate_bias, "sigmoid: with bias");
-      f("temperature", temperature, "hard_concrete: lower is nearer to 0 and 1", above(0));
-      f("gamma", gamma, "hard_concrete: lower end of the stretched interval, below 0");
-      f("zeta", zeta, "hard_concrete: its upper end, above 1", above(1));
-      f("eps", eps, "hard_concrete: distance of the noise and of p_open from 0 and 1",
+      f("temperature", concrete.temperature, "hard_concrete: lower is nearer to 0 and 1", above(0));
+      f("gamma", concrete.gamma, "hard_concrete: lower end of the stretched interval, below 0");
+      f("zeta", concrete.zeta, "hard_concrete: its upper end, above 1", above(1));
+      f("eps", concrete.eps, "hard_concrete: distance of the noise and of p_open from 0 and 1",
         between(1e-12, 0.1));
       f("hard", hard, "hard_concrete: gates of 0 or 1, with the gradient of the soft ones");
       f("test_gate", test_gate,
@@ -48,18 +49,26 @@ class Gated : public AttentionHeads {
       f("penalty", penalty, "hard_concrete: loss of an open head", at_least(0));
       f("init", init, "hard_concrete: log_alpha before training, plus N(0, 0.01)");
       f("clamp", clamp, "hard_concrete: log_alpha stays within +-clamp; 0: no limit", at_least(0));
+      f("target", target, "hard_concrete: heads to end with; then no penalty applies");
     }
     void check(const Complain& complain) const override {
-      if (gamma >= 0) complain("gamma", "must be below 0, or no gate ever shuts");
+      if (concrete.gamma >= 0) complain("gamma", "must be below 0, or no gate ever shuts");
       if (gate == "hard_concrete" && granularity == "element")
         complain("granularity", "'element' needs gate: sigmoid");
+      if (gate == "sigmoid" && target.is_set()) complain("target", "needs gate: hard_concrete");
     }
     void check_shape(const HeadShape& shape, const Complain& complain) const override {
       check_layer(inner, shape, {}, [&](const std::string& field, const std::string& what) {
         complain(field.empty() ? "inner" : "inner." + field, what);
       });
+      if (inner.as<HeadOptions>().gate_target())
+        complain("inner.target", "belongs to the outer gates");
+      if (target.by_layer() && target.heads.value_or(0) > shape.heads)
+        complain("target.heads", fmt::format("must be at most {}, the heads of a layer; is {}",
+                                             shape.heads, *target.heads));
     }
     HeadTraits traits() const override { return inner.as<HeadOptions>().traits(); }
+    const GateTarget* gate_target() const override { return target.is_set() ? &target : nullptr; }
   };
 
   Gated(const HeadShape& shape, const Options& options)
@@ -111,7 +120,7 @@ class Gated : public AttentionHeads {
 
   std::vector<std::string> aux_names() const override {
     auto names = inner_->aux_names();
-    if (log_alpha_.defined() && options_.penalty > 0) names.push_back("gates");
+    if (penalised()) names.push_back("gates");
     return names;
   }
 
@@ -126,20 +135,36 @@ class Gated : public AttentionHeads {
       log_alpha_.data().clamp_(-options_.clamp, options_.clamp);
   }
 
+  LearnedGates learned_gates() const override {
+    if (!log_alpha_.defined()) return {};
+    const Kept kept = kept_heads();
+    auto log_alpha = wide_log_alpha();
+    if (std::ssize(kept.rows) < shape_.heads)
+      log_alpha =
+          log_alpha.index_select(0, at::tensor(kept.rows, at::kLong).to(log_alpha.device()));
+    const auto clipped = stretched_gates(log_alpha.detach(), options_.concrete);
+    return {.heads = kept.ids,
+            .log_alpha = log_alpha.detach(),
+            .open = p_open(log_alpha, options_.concrete),
+            .clipped = clipped,
+            .test = test_gates(log_alpha.detach()),
+            .target = options_.gate_target()};
+  }
+
   double flops(int64_t T, int64_t S, double pairs) const override {
     return inner_->flops(T, S, pairs) + (projection_ ? 2.0 * T * projection_->weight.numel() : 0);
   }
 
  private:
   HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(x, ctx);
+    const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(ctx);
     auto gated = ctx;
     gated.gates = multiply_gates(ctx.gates, g);
     auto out = compute_inner(*inner_, x, gated);
     out.gates = Tensor();
     if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
-    if (!projection_ && options_.penalty > 0) {
-      auto open = p_open();
+    if (penalised()) {
+      auto open = p_open(wide_log_alpha(), options_.concrete);
       if (ctx.alive.defined()) open = open.masked_fill(ctx.alive.logical_not(), 0);
       out.aux.push_back({"gates", options_.penalty * open.sum(), OverLayers::kSum});
     }
@@ -152,28 +177,28 @@ class Gated : public AttentionHeads {
     return options_.granularity == "head" ? g.squeeze(3) : g;
   }
 
-  // [1,H,1]; in float32 at least: in bfloat16 1 - eps is 1.
-  Tensor hard_concrete_gates(const Tensor& x, const HeadContext& ctx) const {
-    const auto& o = options_;
-    const auto log_alpha = wide_log_alpha();
-    if (!is_training() && o.test_gate == "argmax") return likelier_gates(log_alpha, x);
-    auto logit = log_alpha;
-    if (is_training()) {
-      const auto u = noise(ctx).to(logit.options());
-      logit = (u.log() - at::log1p(-u) + log_alpha) / o.temperature;
-    }
-    auto g = (at::sigmoid(logit) * (o.zeta - o.gamma) + o.gamma).clamp(0, 1);  // [H]
-    if (o.hard) g = g + ((g > 0.5).to(g.scalar_type()) - g).detach();
-    return g.view({1, -1, 1});
+  bool penalised() const {
+    return log_alpha_.defined() && options_.penalty > 0 && !options_.target.is_set();
   }
 
-  // 1 where P(g = 1) > P(g = 0).
-  Tensor likelier_gates(const Tensor& log_alpha, const Tensor& x) const {
-    const auto& o = options_;
-    const auto open =
-        at::sigmoid(log_alpha - o.temperature * std::log((1 - o.gamma) / (o.zeta - 1)));
-    const auto shut = 1 - at::sigmoid(log_alpha - o.temperature * std::log(-o.gamma / o.zeta));
-    return (open > shut).to(x.scalar_type()).view({1, -1, 1});
+  // [1,H,1]; in float32 at least: in bfloat16 1 - eps is 1.
+  Tensor hard_concrete_gates(const HeadContext& ctx) const {
+    const auto log_alpha = wide_log_alpha();
+    if (!is_training()) return test_gates(log_alpha).view({1, -1, 1});
+    const auto u = noise(ctx).to(log_alpha.options());
+    const auto logit = (u.log() - at::log1p(-u) + log_alpha) / options_.concrete.temperature;
+    return hardened(stretched_gates(logit, options_.concrete)).view({1, -1, 1});
+  }
+
+  Tensor test_gates(const Tensor& log_alpha) const {  // [H]
+    if (options_.test_gate == "argmax")
+      return likelier_open(log_alpha, options_.concrete).to(log_alpha.scalar_type());
+    return hardened(stretched_gates(log_alpha, options_.concrete));
+  }
+
+  // With `hard` 0 or 1, and the gradient of the soft gate.
+  Tensor hardened(const Tensor& g) const {
+    return options_.hard ? g + ((g > 0.5).to(g.scalar_type()) - g).detach() : g;
   }
 
   // One draw a head and pass, the same whether other heads were sliced away or not: [H].
@@ -183,13 +208,8 @@ class Gated : public AttentionHeads {
     auto u = at::rand({heads()}, ctx.rng.generator(CounterRng::kGateNoise, device),
                       wide_log_alpha().options().requires_grad(false));
     if (ctx.head_ids.defined()) u = u.index_select(0, ctx.head_ids);
-    return options_.eps + (1 - 2 * options_.eps) * u;
-  }
-
-  Tensor p_open() const {
-    const auto& o = options_;
-    return at::sigmoid(wide_log_alpha() - o.temperature * std::log(-o.gamma / o.zeta))
-        .clamp(o.eps, 1 - o.eps);  // [H]
+    const double eps = options_.concrete.eps;
+    return eps + (1 - 2 * eps) * u;
   }
 
   Tensor wide_log_alpha() const {
@@ -207,7 +227,7 @@ class Gated : public AttentionHeads {
     if (!log_alpha_.defined()) return;
     const auto one = at::ones({shape_.heads});
     probe.report("log_alpha", log_alpha_, one);
-    probe.report("p_open", p_open(), one);
+    probe.report("p_open", p_open(wide_log_alpha(), options_.concrete), one);
   }
 
   int64_t gates_of_a_head() const {

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/torch.h"
+#include "experiments/models/gate_target.h"
 #include "experiments/models/stack.h"
 
 namespace headlab {
@@ -42,6 +43,7 @@ class Decoder : public Model {
           "head", Linear(torch::nn::LinearOptions(options.d_model, vocabulary).bias(false)));
       init_normal(head_, 0.02);
     }
+    if (options.aims_at_heads()) gate_target_ = register_module(kGateTarget, GateTargetLoss());
   }
 
   ModelOutput forward(const Tensor& ids, const ModelContext& ctx) override {
@@ -72,6 +74,8 @@ class Decoder : public Model {
       if (ctx.hidden) ctx.hidden->push_back(x);
     }
     out.aux = combine_aux(out.aux);
+    if (gate_target_ && is_training())
+      for (auto& loss : gate_target_(all_heads(*this), ctx.update)) out.aux.push_back(loss);
     if (norm_) x = norm_(x);
     out.logits = project(x, head_ ? head_->weight : token_->weight);  // [B,T,V]
     return out;
@@ -90,6 +94,16 @@ class Decoder : public Model {
                 std::shared_ptr<AttentionHeads> heads) override {
     TORCH_CHECK(site == "self", "a decoder has no site ", site);
     blocks_.at(layer)->exchange(std::move(heads));
+  }
+
+  void parameter_groups(ParameterGroups& groups) override {
+    Model::parameter_groups(groups);
+    if (gate_target_) gate_target_->parameter_groups(groups);
+  }
+  std::set<std::string> aux_names() override {
+    auto names = Model::aux_names();
+    if (gate_target_) names.insert(kGateTarget);
+    return names;
   }
 
   int64_t context() const override { return context_; }
@@ -172,6 +186,7 @@ class Decoder : public Model {
   std::vector<TransformerBlock> blocks_;
   Norm norm_{nullptr};
   Linear head_{nullptr};
+  GateTargetLoss gate_target_{nullptr};  // where layers aim at a number of heads
 };
 
 const RegisterModel<Decoder> registered("decoder", "decoder-only language model");

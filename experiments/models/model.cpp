@@ -21,6 +21,24 @@ std::vector<std::string> model_names() { return registry().names(); }
 const ModelKind& model_kind(const std::string& name) { return registry().at(name); }
 const KindRegistry& model_registry() { return registry(); }
 
+std::vector<std::shared_ptr<AttentionHeads>*> all_heads(Model& model) {
+  std::vector<std::shared_ptr<AttentionHeads>*> all;
+  for (const auto& [site, layers] : model.sites())
+    all.insert(all.end(), layers.begin(), layers.end());
+  return all;
+}
+
+void Model::parameter_groups(ParameterGroups& groups) {
+  for (auto* heads : all_heads(*this)) (*heads)->parameter_groups(groups);
+}
+
+std::set<std::string> Model::aux_names() {
+  std::set<std::string> all;
+  for (auto* heads : all_heads(*this))
+    for (const auto& name : (*heads)->aux_names()) all.insert(name);
+  return all;
+}
+
 int64_t parameter_count(const Model& model) {
   int64_t count = 0;
   for (const auto& p : model.parameters()) count += p.numel();

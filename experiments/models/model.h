@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 
 #include "core/heads.h"
 #include "core/probe.h"
@@ -13,6 +14,7 @@ namespace headlab {
 struct ModelContext {
   HeadProbe* probe = nullptr;
   CounterRng rng;                             // (seed, step): dropout and gate noise
+  int64_t update = 0;  // of training, from 0; rng.step counts its micro-batches
   std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
   Tensor length;                              // [B] valid tokens; undefined: all
   Backend backend = Backend::kAuto;
@@ -41,6 +43,10 @@ class Model : public torch::nn::Module {
   // Puts other heads (sliced, converted) in the place of a layer's, parameters and all.
   virtual void exchange(const std::string& site, int64_t layer,
                         std::shared_ptr<AttentionHeads> heads) = 0;
+  // Parameters that want other treatment, and names of the losses that forward() may return while
+  // training: those of all heads; a model adds its own.
+  virtual void parameter_groups(ParameterGroups& groups);
+  virtual std::set<std::string> aux_names();
   virtual int64_t context() const = 0;
   // Forward FLOPs a token at full context, causal halved (runner.md: validate).
   virtual double flops_per_token() const = 0;
@@ -75,6 +81,9 @@ struct RegisterModel {
                     }});
   }
 };
+
+// Every attention layer, site after site.
+std::vector<std::shared_ptr<AttentionHeads>*> all_heads(Model& model);
 
 int64_t parameter_count(const Model& model);  // numbers in all of its parameters
 

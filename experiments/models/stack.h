@@ -72,6 +72,7 @@ struct StackOptions : ModelOptions {
   HeadShape shape(int64_t layer, int64_t context = 0) const;  // context 0: not known yet
   virtual HeadDemands demands(int64_t layer) const;
   const KindBlock& attention_of(int64_t layer) const;
+  bool aims_at_heads() const;  // some layer has a target number of open heads
   int64_t window_of(int64_t layer) const {
     return window[static_cast<size_t>(layer) % window.size()];
   }

@@ -1,10 +1,13 @@
 // Options of a stack of blocks: positions, heads by layer, and the checks of every layer's shape.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "experiments/models/gate_target.h"
 #include "experiments/models/stack.h"
 
 namespace headlab {
@@ -33,6 +36,14 @@ bool read_range(const std::string& key, int64_t& first, int64_t& last) {
   if (!read_number(key.substr(0, dash), first)) return false;
   if (dash == std::string::npos) return last = first, true;
   return read_number(key.substr(dash + 1), last) && last >= first;
+}
+
+// Of each layer; null where it has none.
+std::vector<const GateTarget*> gate_targets(const StackOptions& stack) {
+  std::vector<const GateTarget*> targets;
+  for (int64_t layer = 0; layer < stack.layers; ++layer)
+    targets.push_back(stack.attention_of(layer).as<HeadOptions>().gate_target());
+  return targets;
 }
 
 }  // namespace
@@ -199,6 +210,12 @@ void StackOptions::check(const Complain& complain) const {
                   if (said.emplace(full, what).second) complain(full, what);
                 });
   }
+  const auto targets = gate_targets(*this);
+  check_gate_targets(targets, heads, [&](const std::string& field, const std::string& what) {
+    const auto last = std::find_if(targets.rbegin(), targets.rend(), std::identity{});
+    const auto* range = attention_at.find(targets.rend() - last - 1);
+    complain((range ? "attention_at." + range->key : "attention") + "." + field, what);
+  });
 }
 
 HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
@@ -223,6 +240,11 @@ HeadDemands StackOptions::demands(int64_t layer) const {
 const KindBlock& StackOptions::attention_of(int64_t layer) const {
   const auto* range = attention_at.find(layer);
   return range ? range->heads : attention;
+}
+
+bool StackOptions::aims_at_heads() const {
+  const auto targets = gate_targets(*this);
+  return std::any_of(targets.begin(), targets.end(), std::identity{});
 }
 
 }  // namespace headlab

@@ -1,0 +1,127 @@
+#include "core/gate_target.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/torch.h"
+
+namespace headlab {
+
+Tensor stretched_gates(const Tensor& logit, const HardConcrete& gate) {
+  return (at::sigmoid(logit) * (gate.zeta - gate.gamma) + gate.gamma).clamp(0, 1);
+}
+
+Tensor p_open(const Tensor& log_alpha, const HardConcrete& gate) {
+  return at::sigmoid(log_alpha - gate.temperature * std::log(-gate.gamma / gate.zeta))
+      .clamp(gate.eps, 1 - gate.eps);
+}
+
+Tensor likelier_open(const Tensor& log_alpha, const HardConcrete& gate) {
+  const auto open =
+      at::sigmoid(log_alpha - gate.temperature * std::log((1 - gate.gamma) / (gate.zeta - 1)));
+  const auto shut =
+      1 - at::sigmoid(log_alpha - gate.temperature * std::log(-gate.gamma / gate.zeta));
+  return open > shut;
+}
+
+void GateTarget::visit(Fields& f) {
+  f("heads", heads, "heads to end with, in the whole model or in each layer (see scope)",
+    at_least(1));
+  f("sparsity", sparsity, "or the share of heads to shut", from_below(0, 1));
+  f("warmup", warmup, "updates over which the target rises", at_least(0));
+  f("begin", begin, "update from which it rises", at_least(0));
+  f("start", start, "share of shut heads that it rises from", from_below(0, 1));
+  f("scope", scope, "one target for all layers together, or the same for each",
+    one_of({"model", "layer"}));
+}
+
+void GateTarget::check(const Complain& complain) const {
+  const GateTarget usual;
+  const bool touched = warmup != usual.warmup || begin != usual.begin || start != usual.start ||
+                       scope != usual.scope;
+  if (heads && sparsity) complain("sparsity", "is another way to say heads; give one of the two");
+  if (touched && !is_set()) complain("", "needs heads or sparsity");
+}
+
+double GateTarget::sparsity_at(int64_t step, int64_t count) const {
+  TORCH_CHECK(is_set() && count > 0, "a target needs heads or sparsity, and gates to act on");
+  const double share = heads ? static_cast<double>(*heads) / static_cast<double>(count) : 1;
+  const double end = sparsity ? *sparsity : std::max(0.0, 1 - share);
+  return rising_sparsity(start, end, warmup, step - begin);
+}
+
+double rising_sparsity(double start, double end, int64_t warmup, int64_t step) {
+  if (step >= warmup) return end;
+  return (end - start) * static_cast<double>(std::max<int64_t>(step, 0)) /
+             static_cast<double>(warmup) +
+         start;
+}
+
+Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer) {
+  if (!by_layer) return 1 - at::cat(open).mean().unsqueeze(0);  // [1]
+  std::vector<Tensor> layers;
+  for (const auto& layer : open) layers.push_back(1 - layer.mean());
+  return at::stack(layers);  // [L]
+}
+
+Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& lambda1,
+                  const Tensor& lambda2) {
+  const auto apart = sparsity - target;
+  return (lambda1 * apart + lambda2 * apart.square()).mean();
+}
+
+Tensor published_mask(const Tensor& log_alpha, const HardConcrete& gate) {
+  const int64_t H = log_alpha.size(1);
+  auto mask = at::sigmoid(0.8 * log_alpha / gate.temperature);  // [L,H]
+  const auto open = p_open(log_alpha, gate).sum(1);             // [L]
+  for (int64_t layer = 0; layer < mask.size(0); ++layer) {
+    // Halves go to the even number, as Python rounds.
+    const auto zeros =
+        static_cast<int64_t>(std::nearbyint(static_cast<double>(H) - open[layer].item<double>()));
+    const auto order = std::get<1>(mask[layer].sort(/*stable=*/true, 0, /*descending=*/false));
+    mask[layer].index_fill_(0, order.narrow(0, 0, std::clamp<int64_t>(zeros, 0, H)), 0);
+  }
+  return mask;
+}
+
+Tensor largest_heads(const Tensor& log_alpha, int64_t count) {
+  const auto there = log_alpha.isnan().logical_not();
+  const int64_t most = there.sum().item<int64_t>();
+  TORCH_CHECK(count >= 0 && count <= most, count, " heads asked of ", most, " with gates");
+  const double lowest = -std::numeric_limits<double>::infinity();
+  const auto flat = at::where(there, log_alpha, lowest).flatten();
+  const auto order = std::get<1>(flat.sort(/*stable=*/true, 0, /*descending=*/true));
+  auto kept = at::zeros(flat.sizes(), flat.options().dtype(at::kBool));
+  kept.index_fill_(0, order.narrow(0, 0, count), true);
+  return (kept.view(log_alpha.sizes()) & there);
+}
+
+Tensor subset_gates(const Tensor& weight, const Tensor& u, int64_t k, double temperature) {
+  TORCH_CHECK(weight.dim() == 1 && weight.sizes() == u.sizes(), "weight ", weight.sizes(),
+              " and u ", u.sizes(), " must be [n]");
+  TORCH_CHECK(k >= 1 && k <= weight.size(0), "a subset of ", k, " of ", weight.size(0));
+  constexpr double kTiny = std::numeric_limits<float>::min();  // the authors', in every type
+  auto r = weight - (-u.log()).log();
+  auto p = at::softmax(r / temperature, 0);
+  auto gates = p;
+  for (int64_t drawn = 1; drawn < k; ++drawn) {
+    r = r + (1 - p).clamp_min(kTiny).log();
+    p = at::softmax(r / temperature, 0);
+    gates = gates + p;
+  }
+  return gates;
+}
+
+Tensor straight_through_subset(const Tensor& weight, int64_t k) {
+  TORCH_CHECK(weight.dim() == 1 && k >= 0 && k <= weight.size(0), "a subset of ", k, " of ",
+              weight.sizes());
+  auto mask = at::ones_like(weight.detach());
+  if (k < weight.size(0)) {
+    const auto falling = std::get<0>(weight.detach().sort(0, /*descending=*/true));
+    mask = (weight.detach() > falling[k]).to(weight.scalar_type());
+  }
+  return mask + (weight - weight.detach());
+}
+
+}  // namespace headlab

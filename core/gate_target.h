@@ -1,0 +1,81 @@
+// Hard-concrete gates of heads, and losses that leave a given number of them open: pure functions.
+//
+// Gates: Louizos et al., arXiv 1712.01312. Target: CoFi (princeton-nlp/CoFiPruning), Sheared LLaMA
+// (princeton-nlp/LLM-Shearing). Subsets: arXiv 2108.04657 (rycolab/differentiable-subset-pruning).
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+
+namespace headlab {
+
+using at::Tensor;
+
+// g = clip(s (zeta - gamma) + gamma, 0, 1),  s = sigmoid of a logit around log_alpha.
+struct HardConcrete {
+  double temperature = 0.33, gamma = -0.1, zeta = 1.1, eps = 1e-6;
+};
+Tensor stretched_gates(const Tensor& logit, const HardConcrete& gate);  // any shape
+// P(g != 0) in training, within eps of 0 and 1.
+Tensor p_open(const Tensor& log_alpha, const HardConcrete& gate);
+// bool: P(g = 1) > P(g = 0).
+Tensor likelier_open(const Tensor& log_alpha, const HardConcrete& gate);
+
+// What one layer tells of the gates that training opens and shuts: those of its heads that are
+// alive, in float32 or wider, all [n]. A layer without such gates leaves the tensors undefined.
+struct GateTarget;
+struct LearnedGates {
+  std::vector<int64_t> heads;  // original indices
+  Tensor log_alpha;
+  Tensor open;     // p_open, with its gradient
+  Tensor clipped;  // the gate without noise; a head whose gate lies between 0 and 1 is undecided
+  Tensor test;     // the gate in evaluation
+  const GateTarget* target = nullptr;  // null: gates are pushed by a penalty
+};
+
+// A number of heads to end with, instead of a penalty. Sparsity is the expected share of shut
+// gates; that which is asked rises linearly over the warm-up.
+struct GateTarget : Block {
+  std::optional<int64_t> heads;
+  std::optional<double> sparsity;
+  int64_t warmup = 0, begin = 0;
+  double start = 0;
+  std::string scope = "model";
+
+  void visit(Fields& f) override;
+  void check(const Complain& complain) const override;
+  bool is_set() const { return heads || sparsity; }
+  bool by_layer() const { return scope == "layer"; }
+  // Asked of `count` heads in update `step` (from 0). Fewer heads than are to stay: 0.
+  double sparsity_at(int64_t step, int64_t count) const;
+};
+
+// (end - start) min(1, step / warmup) + start; step counts from the begin of the warm-up.
+double rising_sparsity(double start, double end, int64_t warmup, int64_t step);
+// 1 - mean of p_open over all heads: [1], or of each layer: [L]. Layers [H] may differ in H, none
+// is empty.
+Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer);
+// mean(lambda1 (s - t) + lambda2 (s - t)^2). Multipliers are scalars, sparsity and target [n].
+Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& lambda1,
+                  const Tensor& lambda2);
+
+// The mask [L,H] that CoFi and Sheared LLaMA put into their checkpoints: in each layer the
+// round(H - sum p_open) smallest are 0, the others sigmoid(0.8 log_alpha / temperature), not 1.
+Tensor published_mask(const Tensor& log_alpha, const HardConcrete& gate);
+// Exactly `count` heads: bool in the shape of log_alpha, true for the largest. Of equals the one in
+// the lower layer stays, then the lower head. NaN never stays: c10::Error when fewer are left.
+Tensor largest_heads(const Tensor& log_alpha, int64_t count);
+
+// Gates that sum to k, by k soft draws without replacement: weight, u [n], u uniform in (0, 1).
+// 1 <= k <= n. A gate may exceed 1 at middle temperatures.
+Tensor subset_gates(const Tensor& weight, const Tensor& u, int64_t k, double temperature);
+// 1 where weight is above its (k+1)-th largest, else 0; the gradient passes unchanged.
+Tensor straight_through_subset(const Tensor& weight, int64_t k);
+
+}  // namespace headlab

@@ -1,0 +1,68 @@
+#include "experiments/models/gate_target.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <tuple>
+
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+auto values_of(const GateTarget& t) {
+  return std::tie(t.heads, t.sparsity, t.warmup, t.begin, t.start, t.scope);
+}
+
+}  // namespace
+
+void check_gate_targets(const std::vector<const GateTarget*>& layers, int64_t heads,
+                        const Complain& complain) {
+  const GateTarget* first = nullptr;
+  int64_t available = 0;
+  for (const auto* target : layers) {
+    if (!target) continue;
+    if (first && values_of(*target) != values_of(*first))
+      return complain("target", "differs from layer to layer; a model has one target");
+    first = target;
+    available += heads;
+  }
+  if (first && !first->by_layer() && first->heads.value_or(0) > available)
+    complain("target.heads",
+             fmt::format("must be at most {}, the heads of all layers with gates; is {}", available,
+                         *first->heads));
+}
+
+GateTargetLossImpl::GateTargetLossImpl() {
+  lambda1_ = register_parameter("lambda1", at::zeros({}));
+  lambda2_ = register_parameter("lambda2", at::zeros({}));
+}
+
+std::vector<AuxLoss> GateTargetLossImpl::forward(
+    const std::vector<std::shared_ptr<AttentionHeads>*>& layers, int64_t step) {
+  std::vector<Tensor> open;
+  const GateTarget* target = nullptr;
+  for (const auto* heads : layers) {
+    auto gates = (*heads)->learned_gates();
+    if (!gates.target || gates.heads.empty()) continue;
+    target = gates.target;
+    open.push_back(std::move(gates.open));
+  }
+  if (!target) return {};
+  const auto sparsity = expected_sparsity(open, target->by_layer());  // [1] or [L]
+  std::vector<int64_t> counts;
+  for (const auto& layer : open) counts.push_back(layer.numel());
+  if (!target->by_layer()) counts = {std::accumulate(counts.begin(), counts.end(), int64_t{0})};
+  std::vector<double> asked;
+  for (const int64_t count : counts) asked.push_back(target->sparsity_at(step, count));
+  const auto like = sparsity.scalar_type();
+  const auto loss = lagrangian(sparsity, at::tensor(asked, sparsity.options().requires_grad(false)),
+                               lambda1_.to(like), lambda2_.to(like));
+  return {{kGateTarget, loss, OverLayers::kSum}};
+}
+
+void GateTargetLossImpl::parameter_groups(ParameterGroups& groups) const {
+  groups.multipliers.insert(groups.multipliers.end(), {lambda1_, lambda2_});
+}
+
+}  // namespace headlab

@@ -1,0 +1,34 @@
+// The loss of a model whose layers aim at a number of open heads (GateTarget): the constraint
+// couples them, so that the model forms it.
+#pragma once
+
+#include "core/gate_target.h"
+#include "experiments/models/model.h"
+
+namespace headlab {
+
+// What the layers of a model ask, in order of depth: null where one has no target. Complains of
+// layers that ask for different things, and of more heads than those layers have.
+void check_gate_targets(const std::vector<const GateTarget*>& layers, int64_t heads,
+                        const Complain& complain);
+
+// lambda1 (s - t) + lambda2 (s - t)^2: the gates descend, the multipliers, which start at 0,
+// ascend. Both are saved with the model's weights.
+class GateTargetLossImpl : public torch::nn::Module {
+ public:
+  GateTargetLossImpl();
+  // The loss `gate_target` of update `step` over the layers with a target, of their alive heads
+  // alone; none when no such head is left.
+  std::vector<AuxLoss> forward(const std::vector<std::shared_ptr<AttentionHeads>*>& layers,
+                               int64_t step);
+  void parameter_groups(ParameterGroups& groups) const;
+
+ private:
+  Tensor lambda1_, lambda2_;
+};
+TORCH_MODULE(GateTargetLoss);
+
+// Name of the module in a model, so of its tensors in a checkpoint.
+inline constexpr const char* kGateTarget = "gate_target";
+
+}  // namespace headlab
