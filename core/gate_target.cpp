@@ -91,10 +91,10 @@ Tensor largest_heads(const Tensor& log_alpha, int64_t count) {
   TORCH_CHECK(count >= 0 && count <= most, count, " heads asked of ", most, " with gates");
   const double lowest = -std::numeric_limits<double>::infinity();
   const auto flat = at::where(there, log_alpha, lowest).flatten();
-  const auto order = std::get<1>(flat.sort(/*stable=*/true, 0, /*descending=*/true));
-  auto kept = at::zeros(flat.sizes(), flat.options().dtype(at::kBool));
-  kept.index_fill_(0, order.narrow(0, 0, count), true);
-  return (kept.view(log_alpha.sizes()) & there);
+  const auto rising = std::get<1>(flat.sort(/*stable=*/true, 0, /*descending=*/false));
+  auto kept = at::ones(flat.sizes(), flat.options().dtype(at::kBool));
+  kept.index_fill_(0, rising.narrow(0, 0, flat.numel() - count), false);
+  return kept.view(log_alpha.sizes()) & there;
 }
 
 Tensor subset_gates(const Tensor& weight, const Tensor& u, int64_t k, double temperature) {

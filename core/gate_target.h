@@ -69,7 +69,8 @@ Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& la
 // round(H - sum p_open) smallest are 0, the others sigmoid(0.8 log_alpha / temperature), not 1.
 Tensor published_mask(const Tensor& log_alpha, const HardConcrete& gate);
 // Exactly `count` heads: bool in the shape of log_alpha, true for the largest. Of equals the one in
-// the lower layer stays, then the lower head. NaN never stays: c10::Error when fewer are left.
+// the lower layer goes first, then the lower head, as in pruning. NaN never stays: c10::Error when
+// `count` exceeds what is left.
 Tensor largest_heads(const Tensor& log_alpha, int64_t count);
 
 // Gates that sum to k, by k soft draws without replacement: weight, u [n], u uniform in (0, 1).

@@ -8,6 +8,7 @@
 #include "core/torch.h"
 #include "experiments/checkpoint.h"
 #include "experiments/evaluate.h"
+#include "experiments/models/gate_target.h"
 #include "experiments/models/stack.h"
 
 namespace headlab {
@@ -28,6 +29,10 @@ NamedTensors take_layer(NamedTensors& tensors, const std::string& prefix) {
     node = tensors.erase(node);
   }
   return layer;
+}
+
+bool is_multiplier(const std::string& name) {
+  return name.starts_with(std::string(kGateTarget) + ".");
 }
 
 // The experiment with other heads: `attention` is that of the first layer, `attention_at` names
@@ -98,14 +103,18 @@ ConvertedModel convert_model(const OpenedRun& run,
     const auto prefix = prefix_of(*run.model, l);
     made.layers.push_back(convert({.name = fmt::format("layer {}", l),
                                    .attention = stack->attention_of(l),
-                                   .shape = stack->shape(l),
+                                   .shape = stack->shape(l, run.model->context()),
                                    .demands = stack->demands(l),
                                    .weights = take_layer(tensors, prefix)}));
     for (const auto& [name, tensor] : made.layers.back().weights) tensors[prefix + name] = tensor;
   }
   made.experiment = with_heads(run.experiment, stack->heads, made.layers);
   made.model = build_model(made.experiment, *run.data, device);
-  load_into(*made.model, tensors);
+  // Multipliers of a target start anew, where there is one now.
+  std::erase_if(tensors, [](const auto& tensor) { return is_multiplier(tensor.first); });
+  for (const auto& [name, tensor] : module_tensors(*made.model))
+    if (is_multiplier(name)) tensors[name] = tensor;
+  load_model(*made.model, tensors);
   made.model->eval();
   return made;
 }

@@ -45,6 +45,7 @@ void TrainOptions::visit(Fields& f) {
     from_below(0, 1));
   f("gate_lr", gate_lr, "learning rate of head gates, from first to last", above(0));
   f("multiplier_lr", multiplier_lr, "rate at which multipliers of a target ascend", above(0));
+  f("gates_only", gates_only, "only head gates and multipliers train, other weights stay");
   f("precision", precision, "of forward passes; auto: bf16 where the device is fast at it",
     one_of({"auto", "fp32", "bf16"}));
   f("eval_every", eval_every, "steps between evaluations; 0: only the last", at_least(0));

@@ -29,6 +29,7 @@ struct TrainOptions : Block {
   std::vector<double> betas{0.9, 0.99};
   double eps = 1e-8, weight_decay = 0.1, clip = 1, label_smoothing = 0;
   double gate_lr = 0.1, multiplier_lr = 0.01;
+  bool gates_only = false;
   std::string precision = "auto";
   int64_t eval_every = 250, eval_batches = 20, eval_batch = 64;
   EarlyStopOptions early_stop;

@@ -24,6 +24,10 @@ std::shared_ptr<Model> build_model(const Experiment& experiment, const DataSourc
   auto model = model_kind(experiment.model.kind())
                    .make(experiment.model.as<ModelOptions>(), data.vocabulary(), data.context());
   model->to(device);
+  ParameterGroups groups;
+  model->parameter_groups(groups);
+  if (experiment.train.gates_only && groups.gates.empty())
+    throw ConfigError("train.gates_only: the model has no gates that could train");
   return model;
 }
 

@@ -29,6 +29,10 @@ AdamW::AdamW(const torch::nn::Module& model, const ParameterGroups& special,
     Group group = p.dim() >= 2 ? kDecay : kNoDecay;
     if (contains(special.gates, p)) group = kGates;
     if (contains(special.multipliers, p)) group = kMultipliers;
+    if (settings.gates_only && group != kGates && group != kMultipliers) {
+      Tensor(p).set_requires_grad(false);
+      continue;
+    }
     // The kernel wants the number of steps in float32, on the parameter's device.
     slots_.push_back({item.key(), p, at::zeros_like(p), at::zeros_like(p),
                       at::zeros({}, p.options().dtype(at::kFloat)), group});

@@ -19,6 +19,7 @@ class AdamW {
   struct Settings {
     double beta1 = 0.9, beta2 = 0.99, eps = 1e-8, weight_decay = 0.1;
     double gate_lr = 0.1, multiplier_lr = 0.01;  // these rates stay as they are
+    bool gates_only = false;  // all but gates and multipliers stay, and need no gradient any more
   };
   // Takes the parameters as they are registered now: after an exchange of heads, or a move to
   // another device or type, make a new one.

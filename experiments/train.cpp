@@ -93,7 +93,8 @@ class Trainer {
   void row_zero();
   // One update; false when it was not finite.
   bool update();
-  void log_update(const Updater::Result& result);
+  void log_update(const Updater::Result& result, const std::optional<GateDecisions>& gates);
+  void note(const std::optional<GateDecisions>& gates);
   Evaluation evaluate_batches(int64_t most);  // 0: the whole split
   void record(const Evaluation& evaluation);
   void write_row(int64_t step);
@@ -149,7 +150,9 @@ void Trainer::row_zero() {
     scored += scored_targets(targets).item<double>();
   }
   row_ = {{"train/loss", loss / std::max(scored, 1.0)}};
-  log_.scalars({.step = 0, .loss = row_["train/loss"], .aux = {}});
+  const auto gates = gate_decisions(*model_);
+  note(gates);
+  log_.scalars({.step = 0, .loss = row_["train/loss"], .aux = {}, .gates = gates});
   if (logging_.stats_every > 0) log_.heads(0);
   log_.maps(0, device_);
   write_row(0);
@@ -158,6 +161,8 @@ void Trainer::row_zero() {
 bool Trainer::update() {
   const auto batches = micro_batches(options_, data_, seed_, state_.step);
   const bool statistics = logging_.stats_every > 0 && (state_.step + 1) % logging_.stats_every == 0;
+  const bool logs = (state_.step + 1) % logging_.every == 0;
+  const auto gates = logs ? gate_decisions(*model_) : std::nullopt;
   const auto result =
       updater_.step(state_.step, batches, statistics ? &log_.fresh_probe() : nullptr);
   ++state_.step;
@@ -171,12 +176,19 @@ bool Trainer::update() {
   const bool finite =
       !looks || (std::isfinite(loss) && std::isfinite(result.grad_norm.item<double>()));
   progress_.step(state_.step, tokens, looks ? std::optional(loss) : std::nullopt);
-  if (due(logging_.every) || !finite) log_update(result);
+  if (due(logging_.every) || !finite) log_update(result, gates);
   if (statistics) log_.heads(state_.step);
   return finite;
 }
 
-void Trainer::log_update(const Updater::Result& result) {
+void Trainer::note(const std::optional<GateDecisions>& gates) {
+  if (!gates) return;
+  row_["gates/undecided"] = static_cast<double>(gates->undecided);
+  row_["gates/alive"] = static_cast<double>(gates->alive);
+  row_["gates/expected"] = gates->expected;
+}
+
+void Trainer::log_update(const Updater::Result& result, const std::optional<GateDecisions>& gates) {
   const double now = wall();
   UpdateRow row{.step = state_.step,
                 .tokens = state_.tokens,
@@ -186,7 +198,9 @@ void Trainer::log_update(const Updater::Result& result) {
                 .grad_norm = result.grad_norm.item<double>(),
                 .tokens_per_s = static_cast<double>(state_.tokens - last_row_.tokens) /
                                 std::max(now - last_row_.wall_s, 1e-9),
-                .aux = {}};
+                .aux = {},
+                .gates = gates};
+  note(gates);
   for (const auto& aux : result.losses.aux) {
     row.aux[aux.name] = aux.value.item<double>();
     row_["aux/" + aux.name] = row.aux[aux.name];

@@ -15,13 +15,6 @@ std::vector<std::shared_ptr<AttentionHeads>*> layers_of(Model& model) {
   return model.sites().at(kSite);
 }
 
-std::set<std::string> aux_names(Model& model) {
-  std::set<std::string> all;
-  for (auto* heads : layers_of(model))
-    for (const auto& name : (*heads)->aux_names()) all.insert(name);
-  return all;
-}
-
 std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   if (!chosen.empty()) return chosen;
   std::vector<int64_t> all(count);
@@ -128,9 +121,15 @@ RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
       {"lr", "1", "learning rate", "of this update, by the schedule"},
       {"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
       {"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"}};
-  for (const auto& name : aux_names(model))
+  for (const auto& name : model.aux_names())
     layout.scalars.push_back({"aux_" + name, "1", "auxiliary loss '" + name + "'",
                               "weighted, over all layers that have it; part of aux_loss"});
+  if (gate_decisions(model))
+    layout.scalars.insert(
+        layout.scalars.end(),
+        {{"gates_undecided", "1", "undecided gates", "heads with 0 < clipped test gate < 1"},
+         {"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
+         {"gates_expected", "1", "heads expected open", "sum over heads of p_open"}});
   layout.evals = {{"val_loss", "nat", "validation loss", "mean of -ln p over the scored targets"},
                   {"val_accuracy", "1", "validation accuracy",
                    "share of scored targets that are the likeliest prediction"},
@@ -225,6 +224,11 @@ void TrainingLog::scalars(const UpdateRow& row) {
     values["aux_loss"] += loss;
   }
   values.try_emplace("aux_loss", 0);
+  if (row.gates) {
+    values["gates_undecided"] = static_cast<double>(row.gates->undecided);
+    values["gates_alive"] = static_cast<double>(row.gates->alive);
+    values["gates_expected"] = row.gates->expected;
+  }
   log_.scalars(row.step, row.wall_s, row.tokens, values);
 }
 

@@ -6,6 +6,7 @@
 #include "experiments/data/source.h"
 #include "experiments/evaluate.h"
 #include "experiments/experiment.h"
+#include "experiments/gates.h"
 #include "experiments/models/model.h"
 #include "experiments/run_log.h"
 
@@ -19,7 +20,8 @@ struct RunIdentity {
 struct UpdateRow {
   int64_t step = 0, tokens = 0;
   double wall_s = 0, loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0;
-  std::map<std::string, double> aux;  // the heads' losses by name, weighted
+  std::map<std::string, double> aux;   // the heads' losses by name, weighted
+  std::optional<GateDecisions> gates;  // with the weights before the update
 };
 
 // Bytes of all the maps that a run of these settings would log (before compression).

@@ -19,8 +19,8 @@ Schedule schedule_of(const TrainOptions& options, int64_t d_model) {
 }
 
 AdamW::Settings adamw_of(const TrainOptions& options) {
-  return {options.betas[0],     options.betas[1], options.eps,
-          options.weight_decay, options.gate_lr,  options.multiplier_lr};
+  return {options.betas[0], options.betas[1],      options.eps,       options.weight_decay,
+          options.gate_lr,  options.multiplier_lr, options.gates_only};
 }
 
 std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,

@@ -10,6 +10,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/convert_model.h"
 #include "experiments/evaluate.h"
+#include "experiments/gates.h"
 #include "experiments/train.h"
 
 namespace headlab {
@@ -19,24 +20,47 @@ using Json = nlohmann::ordered_json;
 
 struct Options {
   std::string run, to, out;
-  int64_t shared_dim = 0, seeds = 5, kv_heads = 0, tune = 0, batches = 0;
-  bool align = false, json = false;
+  int64_t shared_dim = 0, seeds = 5, kv_heads = 0, target_heads = 0, tune = 0, batches = 0;
+  double penalty = -1, init = 2.5;  // a penalty below 0: that of the kind
+  bool align = false, freeze = false, json = false;
   ComputeOptions compute;
 };
 
 void check(const Options& o) {
   const auto refuse = [](const char* what) { throw ConfigError(fmt::format("convert {}", what)); };
   const bool grouped = o.kv_heads > 0;
+  const bool gated = o.to == "gated";
   if (o.to.empty() && !grouped)
-    refuse("needs --to collaborative, or --kv-heads N for fewer key/value heads");
-  if (o.to == "collaborative" && grouped) refuse("--kv-heads: is for --to mha");
+    refuse("needs --to collaborative or gated, or --kv-heads N for fewer key/value heads");
+  if (o.to != "mha" && !o.to.empty() && grouped) refuse("--kv-heads: is for --to mha");
   if (o.to == "mha" && !grouped) refuse("--to mha: needs --kv-heads N");
-  if (o.shared_dim > 0 && grouped) refuse("--shared-dim: is for --to collaborative");
+  if (o.shared_dim > 0 && (grouped || gated)) refuse("--shared-dim: is for --to collaborative");
   if (o.align && !grouped) refuse("--align: is for --kv-heads");
+  if (o.target_heads > 0 && !gated) refuse("--target-heads: is for --to gated");
+  if (o.penalty >= 0 && !gated) refuse("--penalty: is for --to gated");
+  if (o.freeze && !gated) refuse("--freeze: is for --to gated");
+  if (o.target_heads > 0 && o.penalty >= 0)
+    refuse("--penalty: does not apply with --target-heads; give one of the two");
+  if (o.freeze && o.tune == 0) refuse("--freeze: needs --tune STEPS");
   if (o.tune > 0 && o.out.empty()) refuse("--tune: needs --out DIR for what it trains");
 }
 
-Conversion convert_layer(const Options& o, const TrainedLayer& layer) {
+// What the gates of a run that goes on from `step` are to do.
+ConfigNode gate_options(const Options& o, int64_t step) {
+  ConfigNode gates;
+  gates.set("init", write_number(o.init));
+  if (o.penalty >= 0) gates.set("penalty", write_number(o.penalty));
+  if (o.target_heads == 0) return gates;
+  ConfigNode target;
+  target.set("heads", write_integer(o.target_heads));
+  target.set("warmup", write_integer(o.tune / 2));
+  target.set("begin", write_integer(step));
+  gates.set("target", target);
+  return gates;
+}
+
+Conversion convert_layer(const Options& o, const TrainedLayer& layer, int64_t step) {
+  if (o.to == "gated") return to_gated(layer, gate_options(o, step));
   if (o.kv_heads > 0)
     return o.align ? to_grouped_aligned(layer, o.kv_heads) : to_grouped(layer, o.kv_heads);
   const auto full = layer.shape.heads * layer.shape.head_dim;
@@ -50,7 +74,7 @@ Json report_of(const Options& o, const OpenedRun& opened, const ConvertedModel& 
                const ConversionErrors& errors) {
   Json report{{"from", std::filesystem::canonical(o.run).string()},
               {"step", opened.step},
-              {"to", o.kv_heads > 0 ? "mha" : "collaborative"},
+              {"to", o.kv_heads > 0 ? "mha" : o.to},
               {"parameters_before", parameter_count(*opened.model)},
               {"parameters_after", parameter_count(*converted.model)},
               {"layers", Json::array()}};
@@ -79,6 +103,7 @@ void print_report(const Json& report) {
     fmt::print(" -> {:.4f} after {} updates", report["loss_tuned"].get<double>(),
                report["tuned"].get<int64_t>());
   fmt::print(" over {} tokens\n", report["tokens"].get<int64_t>());
+  if (report.contains("gates")) fmt::print("{}", gate_text(report["gates"]));
 }
 
 // Goes on with the run that write_run() left: exit code of the training.
@@ -111,8 +136,10 @@ int run(const Options& o) {
   if (data.examples(split) == 0)
     throw DataError(o.run + ": its data has no validation split to measure the conversion on");
 
+  torch::manual_seed(static_cast<uint64_t>(opened.experiment.seed));  // of new gates
   auto converted = convert_model(
-      opened, [&](const TrainedLayer& layer) { return convert_layer(o, layer); }, device);
+      opened, [&](const TrainedLayer& layer) { return convert_layer(o, layer, opened.step); },
+      device);
   const int64_t batch = opened.experiment.train.eval_batch;
   const auto evaluated = [&](Model& model) {
     return evaluate(model, data, split, batch, o.batches, device);
@@ -130,6 +157,8 @@ int run(const Options& o) {
     if (o.tune > 0) {  // further along the schedule that the run had
       options.decay_steps = options.decays_over();
       options.steps = opened.step + o.tune;
+      options.gates_only = o.freeze;
+      if (o.to == "gated") options.early_stop.patience = 0;  // fewer heads may cost loss
     }
     auto manifest = manifest_of(converted.experiment, data, device);
     manifest["converted"] = report;
@@ -141,6 +170,9 @@ int run(const Options& o) {
       report["tuned"] = o.tune;
       report["loss_tuned"] = evaluated(*converted.model).loss;
     }
+    if (o.to == "gated")
+      report["gates"] = gate_report(
+          *converted.model, o.target_heads > 0 ? std::optional(o.target_heads) : std::nullopt);
     report["out"] = std::filesystem::canonical(o.out).string();
   }
   if (o.json)
@@ -152,16 +184,19 @@ int run(const Options& o) {
 
 const RegisterCommand registered({
     .name = "convert",
-    .summary = "turn trained heads into another kind without training: collaborative, grouped",
+    .summary =
+        "turn trained heads into another kind without training: collaborative, grouped, gated",
     .example = "headlab convert runs/char_mha/0123abcd-s1337 --to collaborative --shared-dim 64 "
                "--out runs/shared64\n"
                "  headlab convert runs/char_mha/0123abcd-s1337 --kv-heads 1 --align --tune 100 "
-               "--out runs/mqa",
+               "--out runs/mqa\n"
+               "  headlab convert runs/char_mha/0123abcd-s1337 --to gated --target-heads 8 "
+               "--tune 1000 --out runs/gated8",
     .add =
         [](Arguments& a) {
           auto o = std::make_shared<Options>();
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
-          a.choice("--to", o->to, "kind of heads", {"collaborative", "mha"});
+          a.choice("--to", o->to, "kind of heads", {"collaborative", "gated", "mha"});
           a.option("--shared-dim", o->shared_dim,
                    "query and key features that all heads share (default: heads * head_dim, an "
                    "exact copy; fewer: the best low-rank decomposition)",
@@ -177,6 +212,16 @@ const RegisterCommand registered({
               "before --kv-heads merges them, bring heads with similar keys and values into one "
               "group and turn them towards each other; the heads' order changes, the function of "
               "the layer does not");
+          a.option("--target-heads", o->target_heads,
+                   "gated: heads of the whole model that --tune leaves open; the target rises over "
+                   "its first half",
+                   Arguments::kAboveZero);
+          a.option("--penalty", o->penalty, "gated: loss of an open head instead (default: 1)",
+                   Arguments::kZeroOrMore);
+          a.option("--init", o->init,
+                   "gated: log_alpha of every head before --tune; above 2.4 the converted model is "
+                   "the old one");
+          a.flag("--freeze", o->freeze, "gated: --tune trains the gates alone");
           a.option("--out", o->out, "new run directory for the converted model");
           a.option("--tune", o->tune,
                    "go on training in --out for N updates, with the run's data and settings, where "

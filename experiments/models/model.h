@@ -13,7 +13,7 @@ namespace headlab {
 // Everything of one call beside the tokens.
 struct ModelContext {
   HeadProbe* probe = nullptr;
-  CounterRng rng;                             // (seed, step): dropout and gate noise
+  CounterRng rng;      // (seed, step): dropout and gate noise
   int64_t update = 0;  // of training, from 0; rng.step counts its micro-batches
   std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
   Tensor length;                              // [B] valid tokens; undefined: all
