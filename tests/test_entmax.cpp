@@ -1,4 +1,7 @@
 // Entmax as a function (definition, limits, gradients) and as a kind of heads.
+#include <algorithm>
+#include <cmath>
+
 #include "core/entmax.h"
 #include "core/patterns.h"
 #include "tests/option_laws.h"
@@ -162,8 +165,11 @@ TEST_CASE("hidden keys take no part", "[entmax]") {
           REQUIRE(weights.index_select(1, hidden).abs().sum().item<double>() == 0);
           if (keys.numel() == 0) continue;
           const auto seen = z.detach().select(0, b).select(1, i).index_select(1, keys);
+          // Above alpha 2 a weight is a root, steep at the edge of the support: what rounding does
+          // to the threshold grows to its root, in the weight there and by their sum in all others.
+          const double rounding = type == at::kDouble ? 1e-12 : 1e-5;
           REQUIRE(difference(weights.index_select(1, keys), entmax(seen, {}, alpha)) <
-                  (type == at::kDouble ? 1e-12 : 1e-5));
+                  std::pow(rounding, 1 / std::max(1.0, alpha - 1)));
         }
     }
   // A mask that broadcasts along the keys.
