@@ -160,15 +160,16 @@ Conversion to_gated(const TrainedLayer& layer, const ConfigNode& options) {
 
 ConvertedModel ungate(const OpenedRun& run, const at::Device& device) {
   bool any = false;
+  OpenedRun trained = run;
+  trained.experiment.train.gates_only = false;  // it will have none
   auto made = convert_model(
-      run,
+      trained,
       [&](const TrainedLayer& layer) {
         any = any || has_hard_gates(layer);
         return without_gates(layer);
       },
       device);
   if (!any) throw ConfigError("no layer has hard-concrete gates that could be taken off");
-  made.experiment.train.gates_only = false;
   return made;
 }
 

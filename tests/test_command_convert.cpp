@@ -124,6 +124,44 @@ TEST_CASE("tuning goes on where the run stood and lowers the loss") {
   CHECK(bench.headlab({"inspect", "tuned/log.h5"}).code == 0);
 }
 
+TEST_CASE("gates around a trained model open fewer heads while it goes on training") {
+  const Bench bench;
+  Arguments settings = kTwoLayers;
+  settings.insert(settings.end(), {"train.steps=60", "train.eval_every=0", "train.lr=0.01"});
+  const fs::path run = bench.train(settings);
+  const Json report = converted(
+      bench, run, {"--to", "gated", "--target-heads", "3", "--tune", "80", "--out", "gated"});
+  CHECK(report.at("to") == "gated");
+  CHECK(report.at("logits_error") == 0);
+  CHECK(report.at("loss_after") == report.at("loss_before"));
+  CHECK(evaluation(bench, "gated").at("loss") == report.at("loss_tuned"));
+  CHECK(evaluation(bench, "gated/ckpt/step-00000060").at("loss") == report.at("loss_before"));
+  CHECK_THAT(read_bytes(bench / "gated/config.yaml"),
+             Contains("target: {heads: 3, warmup: 40, begin: 60, start: 0.0, scope: model}"));
+  const Json gates = report.at("gates");
+  CHECK(gates.at("heads") == 8);
+  CHECK(gates.at("kept").size() == 3);
+  CHECK(gates.at("shut").size() == 5);
+  const auto rows = lines_of(read_bytes(bench / "gated/metrics.jsonl"));
+  REQUIRE(rows.size() == 80);
+  const Json first = Json::parse(rows.front()), last = Json::parse(rows.back());
+  CHECK(first.at("gates/alive") == 8);
+  CHECK(last.at("gates/expected").get<double>() < first.at("gates/expected").get<double>() - 1);
+
+  // Frozen, the gates alone train: every other weight is the old run's.
+  converted(bench, run,
+            {"--to", "gated", "--penalty", "0.5", "--tune", "20", "--freeze", "--out", "frozen"});
+  CHECK_THAT(read_bytes(bench / "frozen/config.yaml"),
+             Contains("penalty: 0.5") && Contains("gates_only: true"));
+  const SafetensorsFile old(run / "ckpt/last/model.safetensors");
+  const SafetensorsFile frozen(bench / "frozen/ckpt/last/model.safetensors");
+  CHECK(floats(frozen, "blocks.1.attention.inner.q.weight", {16, 16}) ==
+        floats(old, "blocks.1.attention.q.weight", {16, 16}));
+  CHECK(floats(frozen, "blocks.0.mlp.up.weight", {64, 16}) ==
+        floats(old, "blocks.0.mlp.up.weight", {64, 16}));
+  for (const float a : floats(frozen, "blocks.0.attention.gate.log_alpha", {4})) CHECK(a < 2.4);
+}
+
 TEST_CASE("what a killed conversion left behind does not stand in the way of the next") {
   const Bench bench;
   const fs::path run = bench.train();
@@ -158,7 +196,7 @@ TEST_CASE("a conversion that cannot be is refused and leaves nothing behind") {
     check_refusal(bench.headlab(options), code, {said});
     CHECK(names_in(bench.path()) == before);
   };
-  check({run, "--out", "x"}, 2, "--to collaborative, or --kv-heads N");
+  check({run, "--out", "x"}, 2, "--to collaborative or gated, or --kv-heads N");
   check({run, "--to", "mha", "--out", "x"}, 2, "--kv-heads N");
   check({run, "--to", "collaborative", "--kv-heads", "2", "--out", "x"}, 2, "--to mha");
   check({run, "--to", "collaborative", "--align", "--out", "x"}, 2, "--align");
@@ -167,6 +205,12 @@ TEST_CASE("a conversion that cannot be is refused and leaves nothing behind") {
   check({run, "--to", "collaborative", "--shared-dim", "17", "--out", "x"}, 2, "1 .. 16");
   check({run, "--kv-heads", "3", "--out", "x"}, 2, "layer 0: has 4 kv heads");
   check({rotary, "--to", "collaborative", "--out", "x"}, 2, "layer 0: rotary positions");
+  check({run, "--kv-heads", "2", "--target-heads", "3", "--out", "x"}, 2, "--to gated");
+  check({run, "--to", "collaborative", "--freeze", "--out", "x"}, 2, "--freeze");
+  check({run, "--to", "gated", "--kv-heads", "2", "--out", "x"}, 2, "--to mha");
+  check({run, "--to", "gated", "--target-heads", "3", "--penalty", "1"}, 2, "one of the two");
+  check({run, "--to", "gated", "--target-heads", "9", "--out", "x"}, 2, "must be at most 8");
+  check({run, "--to", "gated", "--freeze"}, 2, "--freeze: needs --tune");
   check({"nothing", "--kv-heads", "2", "--out", "x"}, 4, "not a run");
   check({run, "--kv-heads", "2", "--out", run}, 4, "a run is there already");
   check({run, "--kv-heads", "2", "--out", "tiny.yaml"}, 4, "is a file");

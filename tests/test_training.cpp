@@ -1,8 +1,10 @@
 // Whole trainings, small: resuming is exact, diverging stops, induction heads form.
 #include <filesystem>
 #include <fstream>
+#include <functional>
 
 #include "core/errors.h"
+#include "core/h5.h"
 #include "experiments/commands/command.h"
 #include "experiments/open_run.h"
 #include "experiments/run_manifest.h"
@@ -70,27 +72,80 @@ std::vector<std::string> metrics_of(const fs::path& run) {
 
 }  // namespace
 
+namespace {
+
+// `config`: of small(), with more settings of `train`.
+void require_exact_resumption(const std::function<std::string(const std::string&)>& config) {
+  const Scratch folder;
+  const auto whole = run_in(folder / "whole", experiment_of(config("")));
+  REQUIRE(whole.exit_code == kDone);
+  // max_time stops after the first step; each resume does one more.
+  auto interrupted = experiment_of(config(", max_time: 1e-9"));
+  REQUIRE(run_in(folder / "parts", interrupted).exit_code == kResumable);
+  for (int n = 0; n < 2; ++n)
+    REQUIRE(run_in(folder / "parts", interrupted, true).exit_code == kResumable);
+  const auto last = run_in(folder / "parts", experiment_of(config("")), true);
+  REQUIRE(last.exit_code == kDone);
+  REQUIRE(last.status.step == 6);
+  const auto a = load_checkpoint(folder / "whole/ckpt/last"),
+             b = load_checkpoint(folder / "parts/ckpt/last");
+  require_same_tensors(a.model, b.model);
+  require_same_tensors(a.optimizer, b.optimizer);
+  REQUIRE(metrics_of(folder / "whole") == metrics_of(folder / "parts"));
+}
+
+std::string with_attention(std::string config, const std::string& attention) {
+  const std::string plain = "attention: {kind: gated}";
+  return config.replace(config.find(plain), plain.size(), "attention: " + attention);
+}
+
+}  // namespace
+
 TEST_CASE("a run that was stopped and resumed equals one that never was", "[training]") {
-  for (const auto& kind : head_names()) {
-    DYNAMIC_SECTION(kind) {
-      const Scratch folder;
-      const auto whole = run_in(folder / "whole", experiment_of(small(kind)));
-      REQUIRE(whole.exit_code == kDone);
-      // max_time stops after the first step; each resume does one more.
-      auto interrupted = experiment_of(small(kind, ", max_time: 1e-9"));
-      REQUIRE(run_in(folder / "parts", interrupted).exit_code == kResumable);
-      for (int n = 0; n < 2; ++n)
-        REQUIRE(run_in(folder / "parts", interrupted, true).exit_code == kResumable);
-      const auto last = run_in(folder / "parts", experiment_of(small(kind)), true);
-      REQUIRE(last.exit_code == kDone);
-      REQUIRE(last.status.step == 6);
-      const auto a = load_checkpoint(folder / "whole/ckpt/last"),
-                 b = load_checkpoint(folder / "parts/ckpt/last");
-      require_same_tensors(a.model, b.model);
-      require_same_tensors(a.optimizer, b.optimizer);
-      REQUIRE(metrics_of(folder / "whole") == metrics_of(folder / "parts"));
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      require_exact_resumption([&](const std::string& train) { return small(kind, train); });
     }
+}
+
+TEST_CASE("multipliers of a target for gates resume with their moments", "[training]") {
+  for (const std::string target : {"{heads: 3, warmup: 4}", "{sparsity: 0.5, scope: layer}"})
+    for (const std::string more : {"", ", gates_only: true"})
+      require_exact_resumption([&](const std::string& train) {
+        return with_attention(small("gated", more + train),
+                              "{kind: gated, target: " + target + "}");
+      });
+}
+
+TEST_CASE("what gates decide is logged with the weights before the update", "[training]") {
+  const Scratch folder;
+  const auto config = with_attention(small("gated", ", gate_lr: 0.5"),
+                                     "{kind: gated, init: 2.6, target: {heads: 3}}");
+  run_in(folder / "run", experiment_of(config));
+  const auto rows = read_metrics(folder / "run/metrics.jsonl");
+  REQUIRE(rows.size() == 7);
+  for (const auto& row : rows) {
+    REQUIRE(row.values.count("gates/alive") == 1);
+    REQUIRE((row.step == 0) != (row.values.count("aux/gate_target") == 1));
   }
+  const auto value = [&](size_t row, const std::string& name) {
+    return rows.at(row).values.at("gates/" + name);
+  };
+  for (const size_t row : {0, 1}) {  // nothing has changed yet
+    CHECK(value(row, "alive") == 8);
+    CHECK(value(row, "undecided") == 0);
+    CHECK(value(row, "expected") == value(0, "expected"));
+  }
+  CHECK(value(0, "expected") ==
+        Approx(8 / (1 + std::exp(-2.6 + 0.33 * std::log(1 / 11.)))).epsilon(0.01));
+  CHECK(value(6, "expected") < value(0, "expected"));
+
+  const H5File log = H5File::open(folder / "run/log.h5");
+  for (const std::string name : {"undecided", "alive", "expected"}) {
+    const auto logged = log.root().dataset("scalars/gates_" + name).read<float>();
+    REQUIRE(logged.size() == 7);
+    for (size_t row = 0; row < 7; ++row) CHECK(logged[row] == static_cast<float>(value(row, name)));
+  }
+}
 }
 
 TEST_CASE("another seed is another run", "[training]") {
