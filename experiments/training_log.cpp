@@ -127,7 +127,9 @@ RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
   if (gate_decisions(model))
     layout.scalars.insert(
         layout.scalars.end(),
-        {{"gates_undecided", "1", "undecided gates", "heads with 0 < clipped test gate < 1"},
+        {{"gates_undecided", "1", "undecided gates",
+          "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
+          "/heads"},
          {"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
          {"gates_expected", "1", "heads expected open", "sum over heads of p_open"}});
   layout.evals = {{"val_loss", "nat", "validation loss", "mean of -ln p over the scored targets"},

@@ -146,7 +146,6 @@ TEST_CASE("what gates decide is logged with the weights before the update", "[tr
     for (size_t row = 0; row < 7; ++row) CHECK(logged[row] == static_cast<float>(value(row, name)));
   }
 }
-}
 
 TEST_CASE("another seed is another run", "[training]") {
   const Scratch folder;
