@@ -6,36 +6,9 @@
 namespace headlab {
 namespace {
 
-struct Rows {
-  Tensor a;        // [B,H,T,S] float64
-  Tensor allowed;  // [B,H,T,S] bool
-  Tensor keys;     // [B,H,T] n_i, float64
-  Tensor counted;  // [B,H,T] bool
-  Tensor i, j;     // [T,1], [S] places
-};
-
-Rows prepare(const Tensor& a, const PatternFacts& facts) {
-  const int64_t T = a.size(2), S = a.size(3);
-  Rows rows;
-  AttentionMask mask;
-  mask.allowed = facts.allowed;
-  mask.key_length = facts.key_length;
-  mask.causal = facts.causal;
-  auto allowed = allowed_keys(mask, T, S, a.device());
-  rows.allowed = (allowed.defined() ? allowed : at::ones({1}, at::kBool)).expand(a.sizes());
-  rows.a = a.to(at::kDouble).masked_fill(rows.allowed.logical_not(), 0);
-  rows.keys = rows.allowed.sum(-1).to(at::kDouble);
-  rows.counted = rows.keys >= 1;
-  if (const auto real = within_length(facts.query_length, T, a.device()); real.defined())
-    rows.counted = rows.counted & real.unsqueeze(1);  // [B,1,T]
-  rows.i = at::arange(facts.cross ? 0 : S - T, facts.cross ? T : S, at::kDouble).unsqueeze(1);
-  rows.j = at::arange(S, at::kDouble);
-  return rows;
-}
-
 struct Adder {
   HeadSums& sums;
-  const Rows& rows;
+  const PatternRows& rows;
   // value [B,H,T] over the counted rows for which `defined` (broadcasts to [B,H,T]) holds.
   void operator()(RowStatistic which, const Tensor& value, const Tensor& defined = {}) {
     auto counted = defined.defined() ? rows.counted & defined : rows.counted;
@@ -49,6 +22,26 @@ struct Adder {
 };
 
 Tensor entropy(const Tensor& a) { return -at::xlogy(a, a).sum(-1); }
+
+// Argmax offsets r [B,H,T] of the counted rows, and which examples sink into the first token.
+void count_rows(HeadSums& sums, const PatternRows& rows, const Tensor& r, double sink_threshold) {
+  const auto first = rows.a.select(-1, 0).contiguous(), offset = r.contiguous();
+  const auto counted = rows.counted.contiguous();
+  const int64_t B = r.size(0), H = r.size(1), T = r.size(2);
+  for (int64_t n = 0; n < B * H; ++n) {
+    const int64_t h = n % H;
+    double sum = 0, count = 0;
+    for (int64_t row = n * T; row < (n + 1) * T; ++row) {
+      if (!counted.const_data_ptr<bool>()[row]) continue;
+      sum += first.const_data_ptr<double>()[row];
+      count += 1;
+      ++sums.offsets[h][static_cast<int32_t>(offset.const_data_ptr<double>()[row])];
+    }
+    if (count == 0) continue;
+    sums.examples[h] += 1;
+    sums.sink_examples[h] += sum / count > sink_threshold;
+  }
+}
 
 void add_places(Adder& add, const PatternFacts& facts, const Tensor& heaviest) {
   const auto& rows = add.rows;
@@ -68,18 +61,7 @@ void add_places(Adder& add, const PatternFacts& facts, const Tensor& heaviest) {
   add(kFirstToken, a.select(-1, 0));
   auto relative = heaviest - place;  // [B,H,T]
   add(kArgmaxDistance, relative.abs());
-  auto first = a.select(-1, 0).masked_fill(rows.counted.logical_not(), 0).sum(-1);  // [B,H]
-  auto n = rows.counted.sum(-1);
-  for (int64_t h = 0; h < a.size(1); ++h)
-    for (int64_t b = 0; b < a.size(0); ++b) {
-      if (n[b][h].item<int64_t>() == 0) continue;
-      add.sums.examples[h] += 1;
-      add.sums.sink_examples[h] +=
-          first[b][h].item<double>() / n[b][h].item<double>() > facts.sink_threshold;
-      for (int64_t t = 0; t < a.size(2); ++t)
-        if (rows.counted[b][h][t].item<bool>())
-          ++add.sums.offsets[h][static_cast<int32_t>(relative[b][h][t].item<double>())];
-    }
+  count_rows(add.sums, rows, relative, facts.sink_threshold);
 }
 
 void add_matches(Adder& add, const Tensor& tokens) {
@@ -95,7 +77,7 @@ void add_matches(Adder& add, const Tensor& tokens) {
   add(kInduction, (rows.a * after.unsqueeze(1)).sum(-1), after.any(-1).unsqueeze(1));
 }
 
-void add_divergence(HeadSums& sums, const Rows& rows) {
+void add_divergence(HeadSums& sums, const PatternRows& rows) {
   const int64_t H = rows.a.size(1);
   for (int64_t h = 0; h < H; ++h)
     for (int64_t g = 0; g < H; ++g) {
@@ -109,9 +91,28 @@ void add_divergence(HeadSums& sums, const Rows& rows) {
 
 }  // namespace
 
+PatternRows pattern_rows(const Tensor& a, const PatternFacts& facts) {
+  const int64_t T = a.size(2), S = a.size(3);
+  PatternRows rows;
+  AttentionMask mask;
+  mask.allowed = facts.allowed;
+  mask.key_length = facts.key_length;
+  mask.causal = facts.causal;
+  auto allowed = allowed_keys(mask, T, S, a.device());
+  rows.allowed = (allowed.defined() ? allowed : at::ones({1}, at::kBool)).expand(a.sizes());
+  rows.a = a.to(at::kDouble).masked_fill(rows.allowed.logical_not(), 0);
+  rows.keys = rows.allowed.sum(-1).to(at::kDouble);
+  rows.counted = rows.keys >= 1;
+  if (const auto real = within_length(facts.query_length, T, a.device()); real.defined())
+    rows.counted = rows.counted & real.unsqueeze(1);  // [B,1,T]
+  rows.i = at::arange(facts.cross ? 0 : S - T, facts.cross ? T : S, at::kDouble).unsqueeze(1);
+  rows.j = at::arange(S, at::kDouble);
+  return rows;
+}
+
 void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts) {
   at::NoGradGuard no_grad;
-  const Rows rows = prepare(a, facts);
+  const PatternRows rows = pattern_rows(a, facts);
   Adder add{sums, rows};
   auto h = entropy(rows.a);                   // [B,H,T]
   auto [largest, heaviest] = rows.a.max(-1);  // ties: the lowest key
@@ -134,7 +135,7 @@ void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts) {
     add(kOutputNorm, facts.output.to(at::kDouble).square().sum(-1).sqrt());
   if (!facts.cross) add_places(add, facts, heaviest.to(at::kDouble));
   if (!facts.cross && facts.tokens.defined()) add_matches(add, facts.tokens);
-  add_divergence(sums, rows);
+  if (facts.divergence) add_divergence(sums, rows);
 }
 
 Tensor value_norms(const Tensor& v, const Tensor& output_weight) {

@@ -104,6 +104,7 @@ HeadSums::HeadSums(int64_t H)
 void HeadProbe::reset() {
   sums_.clear();
   maps_.clear();
+  patterns_.clear();
   outputs_.clear();
   passed_map_ = Tensor();
 }
@@ -217,17 +218,17 @@ void HeadProbe::softmax(const Tensor& queries, const Tensor& k, const Tensor& v,
   at::NoGradGuard no_grad;
   counted_ = counted;
   const auto q = level_queries(queries, ctx);
-  if (statistics && q.numel() > 0) {
-    auto rows = ctx;
-    if (counted.defined()) {                   // a row without any key does not count
-      const auto own = counted.unsqueeze(-1);  // [B,H,T,1]
-      rows.mask.allowed = ctx.mask.allowed.defined() ? ctx.mask.allowed & own : own;
-    }
-    stream(q, k, v, out, rows, scale);
+  auto rows = ctx;
+  if (counted.defined()) {                   // a row without any key does not count
+    const auto own = counted.unsqueeze(-1);  // [B,H,T,1]
+    rows.mask.allowed = ctx.mask.allowed.defined() ? ctx.mask.allowed & own : own;
   }
-  if (maps)
-    keep_map(masked_softmax(scores(q, k, ctx, scale),
-                            allowed_keys(ctx.mask, q.size(2), k.size(2), q.device())));
+  if (statistics && q.numel() > 0) stream(q, k, v, out, rows, scale);
+  if (!maps && !patterns) return;
+  const auto map = masked_softmax(scores(q, k, ctx, scale),
+                                  allowed_keys(ctx.mask, q.size(2), k.size(2), q.device()));
+  if (maps) keep_map(map);
+  if (patterns) patterns_[layer_] = {map.detach(), rows.mask};
 }
 
 void HeadProbe::keep_map(const Tensor& map) { maps_[layer_] = map.detach(); }  // [B,H,T,S]
@@ -236,6 +237,7 @@ void HeadProbe::weights(const Tensor& p, const Tensor& a, const Tensor& v, const
                         const HeadContext& ctx) {
   at::NoGradGuard no_grad;
   if (maps) keep_map(a);
+  if (patterns) patterns_[layer_] = {p.detach(), ctx.mask};
   if (!statistics || p.numel() == 0) return;
   const int64_t B = p.size(0), H = p.size(1), T = p.size(2), S = p.size(3);
   // p is the softmax of ln p: with that as the bias of scores that are 0 it streams like any other.
@@ -292,6 +294,17 @@ void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor
     own.sums[to] += sum.const_data_ptr<double>()[n];
     own.counts[to] += count.const_data_ptr<double>()[n];
   }
+}
+
+void add_sums(HeadSums& to, const HeadSums& from) {
+  const auto add = [](auto& sums, const auto& more) {
+    for (size_t n = 0; n < more.size(); ++n) sums[n] += more[n];
+  };
+  add(to.sums, from.sums), add(to.counts, from.counts);
+  add(to.sink_examples, from.sink_examples), add(to.examples, from.examples);
+  add(to.js, from.js), add(to.js_counts, from.js_counts);
+  for (int64_t h = 0; h < from.heads; ++h)
+    for (const auto& [offset, rows] : from.offsets[h]) to.offsets[h][offset] += rows;
 }
 
 std::map<std::string, std::vector<double>> head_values(const HeadSums& s) {

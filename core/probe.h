@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/attend.h"
 #include "core/kernels/row_stats.h"
 
 namespace headlab {
@@ -61,6 +62,9 @@ struct HeadSums {
   explicit HeadSums(int64_t heads = 0);
 };
 
+// Adds what other examples of the same heads gave; `to` keeps which heads are alive.
+void add_sums(HeadSums& to, const HeadSums& from);
+
 // sum / count of everything: [H] by name, js [H*H]; NaN for heads that are not alive and for what
 // was not observed.
 std::map<std::string, std::vector<double>> head_values(const HeadSums& sums);
@@ -69,6 +73,7 @@ class HeadProbe {
  public:
   bool statistics = false;
   bool maps = false;
+  bool patterns = false;   // the weights that statistics are of, with what they may attend to
   bool outputs = false;    // what each head puts into the output projection
   bool divergence = true;  // js, with statistics
   bool matches = false;    // induction and duplicate_token, with statistics
@@ -112,6 +117,12 @@ class HeadProbe {
   // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that
   // the layer has (AttentionHeads::head_ids).
   const std::map<int64_t, Tensor>& layer_maps() const { return maps_; }
+  // Likewise the weights p before heads are mixed, and the mask of the rows that count.
+  struct Pattern {
+    Tensor p;  // [B,H,T,S]
+    AttentionMask mask;
+  };
+  const std::map<int64_t, Pattern>& layer_patterns() const { return patterns_; }
   // Likewise what outputs_of() was told; `weight` [D,H*e] of the output projection, `counted` bool
   // [B,H,T] the rows that softmax() was told to count (undefined: all).
   struct Outputs {
@@ -126,6 +137,7 @@ class HeadProbe {
 
   std::map<int64_t, HeadSums> sums_;
   std::map<int64_t, Tensor> maps_;
+  std::map<int64_t, Pattern> patterns_;
   std::map<int64_t, Outputs> outputs_;
   int64_t layer_ = 0;
   std::vector<int64_t> head_ids_;
