@@ -158,6 +158,7 @@ void MapStatistics::add_example(AllSums& to, const std::vector<LayerMap>& layers
 void MapStatistics::add(const std::vector<LayerMap>& layers) {
   at::NoGradGuard no_grad;
   TORCH_CHECK(std::ssize(layers) == layers_, "maps of ", layers.size(), " layers for ", layers_);
+  if (total_.empty()) return;
   int64_t B = 0;
   for (const auto& map : layers) {
     if (!map.a.defined()) continue;
