@@ -1,5 +1,6 @@
 #include "core/scaling.h"
 
+#include <cmath>
 #include <limits>
 
 #include "core/one_thread.h"
@@ -32,6 +33,20 @@ Tensor place(const Tensor& d, int64_t dims, ScaledPoints& result) {
   return points;
 }
 
+// The items that scale_points() does not leave out.
+Tensor complete_items(const Tensor& d) {
+  auto items = d.diagonal().isfinite().nonzero().squeeze(1);
+  while (items.size(0) > 0) {
+    const auto missing =
+        d.index_select(0, items).index_select(1, items).isfinite().logical_not().sum(1);
+    const int64_t most = missing.max().item<int64_t>();
+    if (most == 0) break;
+    const auto worst = (missing == most).nonzero().max();
+    items = items.masked_select(at::arange(items.size(0)) != worst);
+  }
+  return items;
+}
+
 }  // namespace
 
 ScaledPoints scale_points(const Tensor& dissimilarity, int64_t dims) {
@@ -43,7 +58,7 @@ ScaledPoints scale_points(const Tensor& dissimilarity, int64_t dims) {
       at::full({d.size(0), dims}, std::numeric_limits<double>::quiet_NaN(), d.options());
   each_on_one_thread(1, [&](int64_t) {
     at::NoGradGuard no_grad;
-    const auto exist = d.diagonal().isfinite().nonzero().squeeze(1);
+    const auto exist = complete_items(d);
     if (exist.size(0) == 0) return;
     const auto among = d.index_select(0, exist).index_select(1, exist);
     result.points.index_copy_(0, exist, place(among, dims, result));

@@ -5,7 +5,7 @@ set(plain_tests config config_files config_text config_writing log log_damage ta
     safetensors run_files h5 progress includes)
 set(experiment_tests experiment judge models data synthetic training optimizer checkpoint)
 # These drive the built program and link none of it.
-set(command_tests command_cases command_convert command_errors command_line command_model
+set(command_tests command_analyze command_cases command_convert command_errors command_line command_model
     command_prune command_run)
 set(example_tests example)
 

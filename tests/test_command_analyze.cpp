@@ -1,0 +1,223 @@
+// `headlab analyze` from outside: runs of several kinds, exported maps, and what it refuses.
+#include <cmath>
+
+#include "tests/command_testing.h"
+
+namespace headlab::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+const Arguments kSmall{"model.layers=2", "model.heads=4"};
+
+Json analyzed(const Bench& bench, Arguments arguments) {
+  arguments.insert(arguments.begin(), "analyze");
+  arguments.push_back("--json");
+  const Outcome outcome = bench.headlab(arguments);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  return Json::parse(outcome.out);
+}
+
+fs::path train(const Bench& bench, const std::string& attention) {
+  Arguments settings = kSmall;
+  settings.push_back("model.attention=" + attention);
+  return bench.train(settings);
+}
+
+std::vector<std::byte> bytes_of(const std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+// One layer and example of two heads over four tokens: previous token, and all alike.
+struct Exported {
+  std::vector<float> weights{1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0};
+
+  Exported() {
+    for (int i = 0; i < 4; ++i)
+      for (int j = 0; j < 4; ++j) weights.push_back(j <= i ? 1.f / static_cast<float>(i + 1) : 0);
+  }
+  void write(const fs::path& path, std::map<std::string, std::string> metadata = {}) const {
+    const auto bytes = bytes_of(weights);
+    write_safetensors(path,
+                      {{.name = "in.attention",
+                        .dtype = Dtype::kF32,
+                        .shape = {1, 1, 2, 4, 4},
+                        .data = bytes.data(),
+                        .bytes = bytes.size()}},
+                      std::move(metadata));
+  }
+};
+
+TEST_CASE("a run is analyzed on its validation data, into its own file") {
+  const Bench bench;
+  const fs::path run = train(bench, "{kind: mha}");
+  const Json report = analyzed(bench, {run.string()});
+  CHECK(report.at("step") == 5);
+  CHECK(report.at("layers") == 2);
+  CHECK(report.at("heads") == 4);
+  CHECK(report.at("out") == (run / "analysis.h5").string());
+  CHECK(fs::exists(run / "analysis.h5"));
+  const Json& s = report.at("statistics");
+  for (const char* name : {"entropy", "gini", "effective_rank", "importance", "output_norm"}) {
+    INFO(name);
+    REQUIRE(s.at(name).size() == 2);
+    REQUIRE(s.at(name)[1].size() == 4);
+    CHECK(s.at(name)[1][3].get<double>() > 0);
+  }
+  CHECK(s.at("next_token")[0][0].is_null());  // causal
+  CHECK(s.at("js")[1][2][1][2] == 0);
+  CHECK(s.at("js")[0][1][1][2] == s.at("js")[1][2][0][1]);
+  CHECK(s.at("similarity")[0][0][0][0] == 1);
+  CHECK(s.at("head_map")[0][0].size() == 2);
+  CHECK_FALSE(s.contains("js_clark"));
+  CHECK(report.at("roles").at("broad").size() == 2);
+  CHECK(report.at("thresholds").at("sink") == 0.3);
+
+  const Outcome table = bench.headlab({"analyze", run.string()});
+  const auto lines = lines_of(table.out);
+  REQUIRE(lines.size() == 1 + 8 + 1);
+  CHECK_THAT(lines[0], Contains("head") && Contains("entropy") && Contains("roles"));
+  CHECK_THAT(lines[8], Contains("1:3"));
+  for (size_t n = 0; n < 9; ++n) CHECK(lines[n].size() <= 120);
+  const Outcome inspected = bench.headlab({"inspect", (run / "analysis.h5").string()});
+  INFO(inspected.out << inspected.err);
+  CHECK(inspected.code == 0);
+}
+
+TEST_CASE("examples pool alike whatever the batch, the threads and the checkpoint's name") {
+  const Bench bench;
+  const fs::path run = train(bench, "{kind: mha}");
+  const auto all = analyzed(bench, {run.string(), "--batches", "3", "--batch", "4"});
+  CHECK(all.at("examples") == 12);
+  const auto other = analyzed(bench, {(run / "ckpt/last").string(), "--batches", "1", "--batch",
+                                      "12", "--threads", "2", "--out", "other.h5"});
+  CHECK(fs::exists(bench / "other.h5"));
+  for (const char* name : {"entropy", "gini", "stable_rank", "sink_rate"})
+    for (size_t h = 0; h < 4; ++h)
+      CHECK(other.at("statistics").at(name)[1][h].get<double>() ==
+            Approx(all.at("statistics").at(name)[1][h].get<double>()).epsilon(1e-5));
+  const auto two =
+      analyzed(bench, {run.string(), "--batches", "3", "--batch", "4", "--threads", "2"});
+  CHECK(two.at("statistics").at("js") == all.at("statistics").at("js"));
+}
+
+TEST_CASE("chosen statistics, thresholds and maps") {
+  const Bench bench;
+  const fs::path run = train(bench, "{kind: mha}");
+  const auto report =
+      analyzed(bench, {run.string(), "--stats", "entropy", "attention", "rollout", "js_clark",
+                       "--maps", "2", "--thresholds", "broad=0.999", "sink=0.01"});
+  const Json& s = report.at("statistics");
+  CHECK(s.size() == 5);  // and head_mask
+  REQUIRE(s.at("attention").size() == 2);
+  REQUIRE(s.at("attention")[0].size() == 2);
+  REQUIRE(s.at("attention")[0][0].size() == 4);
+  double sum = 0;
+  for (const auto& weight : s.at("attention")[1][1][3][7]) sum += weight.get<double>();
+  CHECK(sum == Approx(1).epsilon(1e-5));
+  CHECK(s.at("rollout")[1][1].size() == 8);
+  CHECK(report.at("thresholds").at("broad") == 0.999);
+  CHECK(report.at("roles").at("sink") == Json::parse("[[1,1,1,1],[1,1,1,1]]"));
+}
+
+TEST_CASE("kinds that compose, route, or have no map of tokens") {
+  const Bench bench;
+  const Json composed =
+      analyzed(bench, {train(bench, "{kind: talking}").string()}).at("statistics");
+  CHECK(composed.at("composed_row_sum")[1][3].is_number());
+  CHECK(composed.at("pre_off_diagonal").size() == 2);
+  CHECK(composed.at("gini")[1][3].get<double>() > 0);
+  const Json routed = analyzed(bench, {train(bench, "{kind: moh, shared: 1, active: 1}").string()})
+                          .at("statistics");
+  CHECK(routed.at("density")[0][0] == 1);  // shared
+  CHECK(routed.at("entropy")[0][0].is_number());
+  const Bench plain;
+  const Outcome trained =
+      plain.headlab({"run", "tiny.yaml", "model.layers=2", "model.causal=false",
+                     "data={kind: first_token}", "model.attention={kind: mha}",
+                     "model.attention_at={\"1\": {kind: linformer, projected: 4}}"});
+  INFO(trained.err);
+  REQUIRE(trained.code == 0);
+  const Json mixed = analyzed(plain, {lines_of(trained.out).at(0)}).at("statistics");
+  CHECK(mixed.at("entropy")[0][0].is_number());
+  CHECK(mixed.at("entropy")[1][0].is_null());  // weights over slots, not tokens
+  CHECK(mixed.at("gini")[1][0].is_null());
+  CHECK(mixed.at("output_norm")[1][0].is_number());
+  CHECK(mixed.at("head_map")[1][1][0].is_null());
+}
+
+TEST_CASE("pruned heads keep their place") {
+  const Bench bench;
+  const fs::path run = train(bench, "{kind: mha}");
+  for (const Arguments& more :
+       {Arguments{"--out", "masked"}, Arguments{"--out", "sliced", "--slice"}}) {
+    Arguments arguments{"prune", run.string(), "--heads", "0:1", "1:0,3"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome pruned = bench.headlab(arguments);
+    INFO(pruned.err);
+    REQUIRE(pruned.code == 0);
+  }
+  const Json masked = analyzed(bench, {"masked"}), sliced = analyzed(bench, {"sliced"});
+  for (const Json* report : {&masked, &sliced}) {
+    const Json& s = report->at("statistics");
+    CHECK(s.at("head_mask") == Json::parse("[[1,0,1,1],[0,1,1,0]]"));
+    CHECK(s.at("entropy")[0][1].is_null());
+    CHECK(s.at("gini")[1][3].is_null());
+    CHECK(s.at("js")[0][1][0][1].is_null());
+    CHECK(report->at("roles").at("broad")[0][1] == 0);
+  }
+  for (const char* name : {"entropy", "gini", "importance_paper"})
+    CHECK(sliced.at("statistics").at(name)[1][2].get<double>() ==
+          Approx(masked.at("statistics").at(name)[1][2].get<double>()).epsilon(1e-4));
+}
+
+TEST_CASE("exported maps are analyzed without a model") {
+  const Bench bench;
+  Exported().write(bench / "maps.safetensors", {{"causal", "true"}, {"top_k", "1"}});
+  const Json report = analyzed(bench, {"maps.safetensors", "--out", "maps.h5", "--maps", "1"});
+  CHECK(fs::exists(bench / "maps.h5"));
+  const Json& s = report.at("statistics");
+  CHECK(s.at("prev_token")[0][0] == 1);
+  CHECK(s.at("top_k_mass")[0][1].get<double>() == Approx((1 + 1 / 2. + 1 / 3. + 1 / 4.) / 4));
+  CHECK(s.at("mean_distance")[0][1].get<double>() == Approx(0.75));
+  CHECK(s.at("attention")[0][0][0][3] == Json::parse("[0.0,0.0,1.0,0.0]"));
+  CHECK_FALSE(s.contains("importance"));
+  CHECK(report.at("roles").at("previous") == Json::parse("[[1,0]]"));
+  CHECK(report.at("roles").at("broad") == Json::parse("[[0,1]]"));
+  const auto before = snapshot(bench.path());
+  const Outcome table = bench.headlab({"analyze", "maps.safetensors"});
+  CHECK(lines_of(table.out).size() == 3);
+  CHECK_THAT(table.out, Contains("previous") && Contains("broad"));
+  CHECK(snapshot(bench.path()) == before);  // nothing is written unless asked for
+}
+
+TEST_CASE("what cannot be analyzed is refused in a line, and nothing is written") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  const auto refused = [&](const Arguments& arguments, int code,
+                           const std::vector<std::string>& parts) {
+    const auto before = snapshot(bench.path());
+    Arguments all{"analyze"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    check_refusal(bench.headlab(all), code, parts);
+    CHECK(snapshot(bench.path()) == before);
+  };
+  refused({run.string(), "--stats", "entropi"}, 2, {"entropi", "did you mean 'entropy'"});
+  refused({run.string(), "--thresholds", "sinc=1"}, 2, {"sinc", "did you mean 'sink'"});
+  refused({run.string(), "--split", "vali"}, 2, {"vali"});
+  refused({"nowhere"}, 4, {"nowhere"});
+  write_bytes(bench / "no.safetensors", "no tensors");
+  refused({"no.safetensors"}, 3, {"no.safetensors"});
+  Exported wrong;
+  wrong.weights[21] = 0.75;
+  wrong.write(bench / "wrong.safetensors", {{"causal", "true"}});
+  refused({"wrong.safetensors", "--out", "wrong.h5"}, 3,
+          {"wrong.safetensors", "head 1, query 1", "1.25, not 1"});
+}
+
+}  // namespace
+}  // namespace headlab::testing
