@@ -31,7 +31,7 @@ const std::vector<RoleRule>& role_rules() {
        "attends to full stops and commas; Clark et al. 2019"},
       {"sink", "first_token", 0.3, kExceeds,
        "sinks into the first token; epsilon of Gu et al. 2024"},
-      {"syntactic", "syntactic_gain", 0.1, kReaches,
+      {"syntactic", "best_gain", 0.1, kReaches,
        "follows a dependency relation, over its baseline; Voita et al. 2019, section 5.2"},
       {"rare", "rare_token", 0.5, kExceeds,
        "attends to the rarest tokens; weakest case of Voita et al. 2019, section 5.3"},

@@ -19,7 +19,7 @@ struct RoleRule {
 };
 
 // The rules with their published thresholds. Two read a statistic that is no entry of the other
-// tables: `syntactic_gain`, best accuracy of a relation in a direction minus its baseline, and
+// tables: `best_gain`, the best accuracy of a relation in a direction above its baseline, and
 // `retrieval_score`. `induction` and `duplicate` are meant for `induction` and `duplicate_token` on
 // repeated random tokens.
 const std::vector<RoleRule>& role_rules();

@@ -22,6 +22,8 @@ std::vector<std::unique_ptr<AnalysisPart>> analysis_parts(const AnalysisSetup& s
   parts.push_back(streamed_part(setup));
   parts.push_back(map_part(setup));
   parts.push_back(importance_part(setup));
+  parts.push_back(repeated_tokens_part(setup));
+  if (!setup.options.treebank.empty()) parts.push_back(syntax_part(setup));
   return parts;
 }
 
@@ -58,8 +60,8 @@ std::map<std::string, std::vector<double>> role_values(const ResultGroup& statis
     if (array.dims == std::vector<std::string>{"layer", "head"})
       values[array.about.name] = array.values;
   if (!of_model) return values;
-  for (const auto& [from, to] : {std::pair{"repeated_induction", "induction"},
-                                 std::pair{"repeated_duplicate", "duplicate_token"}}) {
+  for (const auto& [from, to] : {std::pair{"induction_repeated", "induction"},
+                                 std::pair{"duplicate_token_repeated", "duplicate_token"}}) {
     values.erase(to);
     if (values.count(from)) values[to] = values.at(from);
   }

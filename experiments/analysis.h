@@ -4,8 +4,7 @@
 // To add a part: derive from AnalysisPart in a file of its own, name the arrays that it can make,
 // and put it into analysis_parts() (analysis.cpp). Arrays over {"layer", "head"} become columns of
 // `--json` and of the file by themselves. The roles read these names beside the statistics' own:
-// `syntactic_gain`, `retrieval_score`, and `repeated_induction`, `repeated_duplicate` (on repeated
-// random tokens).
+// `best_gain` (syntax), `retrieval_score`, `induction_repeated` and `duplicate_token_repeated`.
 //
 // L layers, H heads of the layer with most heads.
 #pragma once
@@ -28,6 +27,7 @@ struct AnalysisOptions {
   std::optional<int64_t> top_k = {};    // of top_k_mass; default: 5, or what a file says
   int64_t js_stride = 1;                // js of every n-th row
   int64_t maps = 0;                     // examples whose maps and rollout are kept
+  std::filesystem::path treebank = {};  // CoNLL-U, for syntax; empty: none
   std::vector<RoleRule> rules = role_rules();
   Backend backend = Backend::kAuto;
 };

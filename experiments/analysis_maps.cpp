@@ -41,9 +41,7 @@ class Maps : public AnalysisPart {
         statistics_(setup.layers, setup.heads, {}) {}
 
   std::vector<std::string> names() const override {
-    const bool any = std::any_of(setup_.heads_of.begin(), setup_.heads_of.end(),
-                                 [](auto* heads) { return (*heads)->traits().token_map; });
-    if (!any) return {};
+    if (!has_token_map(setup_)) return {};
     PatternFacts facts;  // what there will be
     if (!classes_.empty()) facts.classes = at::empty({0}, at::kByte);
     if (setup_.run.data->vocabulary() > MapOptions().rarest_rank)

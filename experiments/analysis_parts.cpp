@@ -156,6 +156,11 @@ std::vector<std::string> dims_of(const std::string& name) {
 
 }  // namespace
 
+bool has_token_map(const AnalysisSetup& setup) {
+  return std::any_of(setup.heads_of.begin(), setup.heads_of.end(),
+                     [](auto* heads) { return (*heads)->traits().token_map; });
+}
+
 std::unique_ptr<AnalysisPart> streamed_part(const AnalysisSetup& setup) {
   return std::make_unique<Streamed>(setup);
 }

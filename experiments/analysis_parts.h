@@ -13,6 +13,14 @@ std::unique_ptr<AnalysisPart> map_part(const AnalysisSetup& setup);
 // Gradients at gates of 1, in a pass of its own.
 std::unique_ptr<AnalysisPart> importance_part(const AnalysisSetup& setup);
 
+// Induction and duplicate heads, on repeated random tokens.
+std::unique_ptr<AnalysisPart> repeated_tokens_part(const AnalysisSetup& setup);
+// Syntactic heads, on the sentences of options.treebank.
+std::unique_ptr<AnalysisPart> syntax_part(const AnalysisSetup& setup);
+
+// Whether any layer's weights are over tokens.
+bool has_token_map(const AnalysisSetup& setup);
+
 // Statistics of the tables by name, as arrays in the tables' order; js further as `similarity` and
 // `head_map`.
 void add_statistics(ResultGroup& to, const std::map<std::string, std::vector<double>>& values,

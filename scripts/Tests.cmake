@@ -5,8 +5,8 @@ set(plain_tests config config_files config_text config_writing log log_damage ta
     safetensors run_files h5 progress includes)
 set(experiment_tests experiment judge models data synthetic training optimizer checkpoint)
 # These drive the built program and link none of it.
-set(command_tests command_analyze command_cases command_convert command_errors command_line command_model
-    command_prune command_run)
+set(command_tests command_analyze command_cases command_convert command_errors command_line
+    command_model command_prune command_run)
 set(example_tests example)
 
 file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)

@@ -175,6 +175,41 @@ TEST_CASE("pruned heads keep their place") {
           Approx(masked.at("statistics").at(name)[1][2].get<double>()).epsilon(1e-4));
 }
 
+TEST_CASE("a circuit that is known is found out") {
+  const Bench bench;
+  const Outcome written =
+      Process({.arguments = {(bench / "circuit").string()}, .program = HEADLAB_WRITE_HAND_BUILT})
+          .end();
+  INFO(written.err);
+  REQUIRE(written.code == 0);
+  const Json report = analyzed(bench, {"circuit", "--batches", "1", "--batch", "16"});
+  const auto only = [&](const char* role) { return report.at("roles").at(role); };
+  CHECK(only("previous") == Json::parse("[[1,0,0,0],[0,0,0,0]]"));
+  CHECK(only("positional") == Json::parse("[[1,0,0,0],[0,0,0,0]]"));
+  CHECK(only("induction") == Json::parse("[[0,0,0,0],[1,0,0,0]]"));
+  CHECK(only("broad")[0][1] == 1);
+  CHECK(only("broad")[1][1] == 1);
+  const Json& s = report.at("statistics");
+  CHECK(s.at("induction_repeated")[1][0].get<double>() > 0.95);
+  CHECK(s.at("importance_paper")[1][0].get<double>() > 0);
+  CHECK(s.at("importance_paper")[1][1].get<double>() < 1e-6);  // nobody hears it
+}
+
+TEST_CASE("a treebank says which relations a head follows") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  write_bytes(bench / "tiny.conllu",
+              "1\tThe\tthe\tDET\t_\t_\t2\tdet\t_\t_\n"
+              "2\tfox\tfox\tNOUN\t_\t_\t0\troot\t_\t_\n\n");
+  const Json report = analyzed(bench, {run.string(), "--treebank", "tiny.conllu"});
+  CHECK(report.at("axes").at("relation") == Json::parse(R"(["all", "det", "root"])"));
+  const Json& s = report.at("statistics");
+  CHECK(s.at("relation_count") == Json::parse("[2.0,1.0,1.0]"));
+  CHECK(s.at("accuracy").size() == 2);
+  CHECK(s.at("accuracy")[1][0][1][1].is_number());
+  CHECK(report.at("roles").at("syntactic") == Json::parse("[[0,0]]"));  // too few words to say
+}
+
 TEST_CASE("exported maps are analyzed without a model") {
   const Bench bench;
   Exported().write(bench / "maps.safetensors", {{"causal", "true"}, {"top_k", "1"}});
@@ -210,6 +245,8 @@ TEST_CASE("what cannot be analyzed is refused in a line, and nothing is written"
   refused({run.string(), "--thresholds", "sinc=1"}, 2, {"sinc", "did you mean 'sink'"});
   refused({run.string(), "--split", "vali"}, 2, {"vali"});
   refused({"nowhere"}, 4, {"nowhere"});
+  write_bytes(bench / "no.conllu", "1\tThe\n\n");
+  refused({run.string(), "--treebank", "no.conllu"}, 3, {"no.conllu:1"});
   write_bytes(bench / "no.safetensors", "no tensors");
   refused({"no.safetensors"}, 3, {"no.safetensors"});
   Exported wrong;

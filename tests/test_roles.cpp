@@ -19,7 +19,7 @@ TEST_CASE("several roles may hold, and thresholds are where they are published",
                                  {"prev_token", {0.51, 0.5, NAN}},
                                  {"entropy_normalized", {0.784, 0.782, NAN}},
                                  {"first_token", {0.3, 0.31, NAN}},
-                                 {"syntactic_gain", {0.1, 0.09, NAN}},
+                                 {"best_gain", {0.1, 0.09, NAN}},
                                  {"retrieval_score", {0.1, 0.11, NAN}}});
   CHECK(roles.at("positional") == Has{1, 0, 0});
   CHECK(roles.at("previous") == Has{1, 0, 0});

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
-  std::string source, out;
+  std::string source, treebank, out;
   std::vector<std::string> stats, thresholds;
   int64_t top_k = 0, js_stride = 1, maps = 0;
   bool json = false;
@@ -31,6 +31,7 @@ AnalysisOptions analysis_of(const Options& o) {
   AnalysisOptions options{.names = o.stats,
                           .js_stride = o.js_stride,
                           .maps = o.maps,
+                          .treebank = o.treebank,
                           .rules = role_rules_with(o.thresholds),
                           .backend = o.compute.path()};
   if (o.top_k > 0) options.top_k = o.top_k;
@@ -64,11 +65,20 @@ Json arrays_json(const ResultGroup& group) {
   return object;
 }
 
+// Coordinates that are words.
+Json axes_json(const ResultGroup& group) {
+  auto object = Json::object();
+  for (const auto& axis : group.axes)
+    if (!axis.labels.empty()) object[axis.about.name] = axis.labels;
+  return object;
+}
+
 void add_results(Json& report, const Analysis& analysis) {
   report["examples"] = analysis.examples;
   report["layers"] = analysis.layers;
   report["heads"] = analysis.heads;
   report["statistics"] = arrays_json(analysis.statistics);
+  if (auto axes = axes_json(analysis.statistics); !axes.empty()) report["axes"] = std::move(axes);
   report["roles"] = arrays_json(analysis.roles);
   auto& thresholds = report["thresholds"] = Json::object();
   for (const auto& role : analysis.roles.arrays)
@@ -128,6 +138,8 @@ void print(const Options& o, Json report, const Analysis& analysis) {
 
 int run_on_file(const Options& o) {
   const std::filesystem::path path = o.source;
+  if (!o.treebank.empty())
+    throw ConfigError("analyze --treebank: is for runs; maps have no text to read");
   std::map<std::string, std::string> metadata;
   const auto tensors = read_tensors(path, &metadata);
   const MapFile file(o.source, tensors, metadata);
@@ -196,6 +208,8 @@ const RegisterCommand registered({
                    Arguments::kAboveZero);
           a.option("--maps", o->maps, "examples whose maps and rollout are written too",
                    Arguments::kZeroOrMore);
+          a.option("--treebank", o->treebank,
+                   "CoNLL-U file: which relations the heads of a run follow");
           a.option("--out", o->out,
                    "HDF5 file (default: analysis.h5 in the run; of a file: none is written)");
           o->compute.add_to(a);
