@@ -21,6 +21,8 @@ std::vector<std::unique_ptr<AnalysisPart>> analysis_parts(const AnalysisSetup& s
   std::vector<std::unique_ptr<AnalysisPart>> parts;
   parts.push_back(streamed_part(setup));
   parts.push_back(map_part(setup));
+  parts.push_back(outputs_part(setup));
+  parts.push_back(circuits_part(setup));
   parts.push_back(importance_part(setup));
   parts.push_back(repeated_tokens_part(setup));
   if (!setup.options.treebank.empty()) parts.push_back(syntax_part(setup));

@@ -133,13 +133,13 @@ class Importance : public AnalysisPart {
 // Points of the heads in a plane, from the divergence itself as Clark et al. 2019 do.
 void add_head_map(ResultGroup& to, const std::vector<double>& js, int64_t L, int64_t H) {
   constexpr int64_t kComponents = 2;
-  add_axis(to, {{"component", "1", "axis of the plane of heads", "in falling order of spread"},
+  add_axis(to, {{"coordinate", "1", "axis of the plane of heads", "in falling order of spread"},
                 kComponents});
   const auto scaled = scale_points(at::tensor(js, at::kDouble).view({L * H, L * H}), kComponents);
   ResultArray array{{"head_map", "1", "heads in a plane: near ones attend alike",
                      "classical multidimensional scaling of js, not of its root; of each component "
                      "the entry largest in size is positive"},
-                    {"layer", "head", "component"},
+                    {"layer", "head", "coordinate"},
                     numbers(scaled.points)};
   array.attributes["share"] = scaled.share;
   to.arrays.push_back(std::move(array));

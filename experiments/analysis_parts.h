@@ -13,6 +13,9 @@ std::unique_ptr<AnalysisPart> map_part(const AnalysisSetup& setup);
 // Gradients at gates of 1, in a pass of its own.
 std::unique_ptr<AnalysisPart> importance_part(const AnalysisSetup& setup);
 
+// What heads say, and what their weights do.
+std::unique_ptr<AnalysisPart> outputs_part(const AnalysisSetup& setup);
+std::unique_ptr<AnalysisPart> circuits_part(const AnalysisSetup& setup);
 // Induction and duplicate heads, on repeated random tokens.
 std::unique_ptr<AnalysisPart> repeated_tokens_part(const AnalysisSetup& setup);
 // Syntactic heads, on the sentences of options.treebank.

@@ -62,13 +62,17 @@ TEST_CASE("a run is analyzed on its validation data, into its own file") {
   CHECK(report.at("out") == (run / "analysis.h5").string());
   CHECK(fs::exists(run / "analysis.h5"));
   const Json& s = report.at("statistics");
-  for (const char* name : {"entropy", "gini", "effective_rank", "importance", "output_norm"}) {
+  for (const char* name : {"entropy", "gini", "effective_rank", "importance", "output_norm",
+                           "contribution_norm", "qk_rank_95"}) {
     INFO(name);
     REQUIRE(s.at(name).size() == 2);
     REQUIRE(s.at(name)[1].size() == 4);
     CHECK(s.at(name)[1][3].get<double>() > 0);
   }
   CHECK(s.at("next_token")[0][0].is_null());  // causal
+  CHECK(s.at("cka")[1][2][1][2].get<double>() == Approx(1));
+  CHECK(s.at("composition_v")[0][1][1][2].get<double>() > 0);
+  CHECK(s.at("residual_ratio").size() == 2);
   CHECK(s.at("js")[1][2][1][2] == 0);
   CHECK(s.at("js")[0][1][1][2] == s.at("js")[1][2][0][1]);
   CHECK(s.at("similarity")[0][0][0][0] == 1);
