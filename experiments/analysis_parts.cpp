@@ -68,20 +68,20 @@ class Streamed : public AnalysisPart {
            const std::vector<std::map<std::string, std::vector<double>>>& layers,
            bool of_tokens) const {
     std::vector<double> by_layer;
-    std::vector<Tensor> by_head;
+    // What a probe counts is in original heads already.
+    auto by_head = at::full({setup_.layers, setup_.heads}, kNaN, at::kDouble);
     for (int64_t l = 0; l < setup_.layers; ++l) {
       const auto& heads = **setup_.heads_of[l];
       const auto found = layers[l].find(s.name);
       const bool exists = found != layers[l].end() && (!of_tokens || heads.traits().token_map);
       by_layer.push_back(exists ? found->second.front() : kNaN);
-      by_head.push_back(exists ? at::tensor(found->second, at::kDouble)
-                               : at::full({heads.heads()}, kNaN, at::kDouble));
+      if (exists && !s.by_layer)
+        by_head[l].narrow(0, 0, heads.heads()).copy_(at::tensor(found->second, at::kDouble));
     }
     if (s.by_layer)
       to.arrays.push_back({variable_of(s), {"layer"}, by_layer});
     else
-      to.arrays.push_back(
-          {variable_of(s), {"layer", "head"}, numbers(head_grid(*setup_.run.model, by_head))});
+      to.arrays.push_back({variable_of(s), {"layer", "head"}, numbers(by_head)});
   }
 
   AnalysisSetup setup_;

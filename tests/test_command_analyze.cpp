@@ -174,9 +174,19 @@ TEST_CASE("pruned heads keep their place") {
     CHECK(s.at("js")[0][1][0][1].is_null());
     CHECK(report->at("roles").at("broad")[0][1] == 0);
   }
-  for (const char* name : {"entropy", "gini", "importance_paper"})
-    CHECK(sliced.at("statistics").at(name)[1][2].get<double>() ==
-          Approx(masked.at("statistics").at(name)[1][2].get<double>()).epsilon(1e-4));
+  // Layers without some of their heads say the same, number by number.
+  REQUIRE(sliced.at("statistics").size() == masked.at("statistics").size());
+  for (const auto& [name, values] : masked.at("statistics").items()) {
+    const Json want = values.flatten(), got = sliced.at("statistics").at(name).flatten();
+    REQUIRE(got.size() == want.size());
+    for (const auto& [place, number] : want.items()) {
+      INFO(name << place);
+      REQUIRE(got.at(place).is_null() == number.is_null());
+      if (!number.is_null() && name != "head_map")  // a picture, which may be turned
+        REQUIRE(got.at(place).get<double>() ==
+                Approx(number.get<double>()).epsilon(1e-4).margin(1e-6));
+    }
+  }
 }
 
 TEST_CASE("a circuit that is known is found out") {
@@ -194,7 +204,8 @@ TEST_CASE("a circuit that is known is found out") {
   CHECK(only("broad")[0][1] == 1);
   CHECK(only("broad")[1][1] == 1);
   const Json& s = report.at("statistics");
-  CHECK(s.at("induction_repeated")[1][0].get<double>() > 0.95);
+  CHECK(s.at("prev_token")[0][0].get<double>() >= 0.99);
+  CHECK(s.at("induction_repeated")[1][0].get<double>() >= 0.99);
   CHECK(s.at("importance_paper")[1][0].get<double>() > 0);
   CHECK(s.at("importance_paper")[1][1].get<double>() < 1e-6);  // nobody hears it
 }
