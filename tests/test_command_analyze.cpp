@@ -260,6 +260,7 @@ TEST_CASE("what cannot be analyzed is refused in a line, and nothing is written"
   refused({run.string(), "--thresholds", "sinc=1"}, 2, {"sinc", "did you mean 'sink'"});
   refused({run.string(), "--split", "vali"}, 2, {"vali"});
   refused({"nowhere"}, 4, {"nowhere"});
+  refused({run.string(), "--out", "no/where.h5"}, 4, {"no/where.h5"});
   write_bytes(bench / "no.conllu", "1\tThe\n\n");
   refused({run.string(), "--treebank", "no.conllu"}, 3, {"no.conllu:1"});
   write_bytes(bench / "no.safetensors", "no tensors");

@@ -143,6 +143,7 @@ int run_on_file(const Options& o) {
   std::map<std::string, std::string> metadata;
   const auto tensors = read_tensors(path, &metadata);
   const MapFile file(o.source, tensors, metadata);
+  if (!o.out.empty()) require_place(o.out);
   const auto analysis = analyze_maps(file, analysis_of(o));
   Json report{{"file", std::filesystem::canonical(path).string()}};
   if (!o.out.empty()) {
@@ -165,9 +166,10 @@ int run_on_run(Options& o, const at::Device& device) {
   auto opened = open_run(o.source, device);
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
-  const auto analysis = analyze_run(opened, options, device);
   const auto located = locate_run(o.source).run;
   const auto out = o.out.empty() ? located / "analysis.h5" : std::filesystem::path(o.out);
+  require_place(out);
+  const auto analysis = analyze_run(opened, options, device);
   write_results(out,
                 facts_of(opened.experiment, "analysis", located.filename().string(),
                          manifest_of(opened.experiment, *opened.data, device)),
