@@ -38,9 +38,7 @@ const std::vector<RoleRule>& role_rules() {
       {"induction", "induction", 0.4, kExceeds,
        "attends behind earlier copies of the token; no published cut"},
       {"duplicate", "duplicate_token", 0.4, kExceeds,
-       "attends to earlier copies of the token; no published cut"},
-      {"retrieval", "retrieval_score", 0.1, kExceeds,
-       "copies from the place that answers; Wu et al. 2024, arXiv 2404.15574"}};
+       "attends to earlier copies of the token; no published cut"}};
   return rules;
 }
 

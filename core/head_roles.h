@@ -18,9 +18,9 @@ struct RoleRule {
   std::string formula() const;  // "prev_token > 0.5"
 };
 
-// The rules with their published thresholds. Two read a statistic that is no entry of the other
-// tables: `best_gain`, the best accuracy of a relation in a direction above its baseline, and
-// `retrieval_score`. `induction` and `duplicate` are meant for `induction` and `duplicate_token` on
+// The rules with their published thresholds. `syntactic` reads a statistic that is no entry of the
+// other tables: `best_gain`, the best accuracy of a relation in a direction above its baseline.
+// `induction` and `duplicate` are meant for `induction` and `duplicate_token` on
 // repeated random tokens.
 const std::vector<RoleRule>& role_rules();
 

@@ -144,23 +144,6 @@ int64_t go_over(const AnalysisSetup& setup, std::vector<Wanted>& parts, HeadProb
 
 }  // namespace
 
-void add_axis(ResultGroup& group, ResultAxis axis) {
-  for (const auto& there : group.axes)
-    if (there.about.name == axis.about.name) return;
-  group.axes.push_back(std::move(axis));
-}
-
-void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
-                   int64_t heads) {
-  const auto axis = [&](const char* name, const char* what, const char* comment, int64_t size) {
-    if (holds(dims, name)) add_axis(group, {{name, "1", what, comment}, size});
-  };
-  axis("layer", "layer", "counted from 0 at the input", layers);
-  axis("head", "head", "original index, before any pruning", heads);
-  axis("layer2", "layer of the other head of a pair", "counted from 0 at the input", layers);
-  axis("head2", "the other head of a pair", "original index, before any pruning", heads);
-}
-
 const ResultArray* find_array(const ResultGroup& group, const std::string& name) {
   for (const auto& array : group.arrays)
     if (array.about.name == name) return &array;

@@ -4,7 +4,7 @@
 // To add a part: derive from AnalysisPart in a file of its own, name the arrays that it can make,
 // and put it into analysis_parts() (analysis.cpp). Arrays over {"layer", "head"} become columns of
 // `--json` and of the file by themselves. The roles read these names beside the statistics' own:
-// `best_gain` (syntax), `retrieval_score`, `induction_repeated` and `duplicate_token_repeated`.
+// `best_gain` (syntax), `induction_repeated` and `duplicate_token_repeated`.
 //
 // L layers, H heads of the layer with most heads.
 #pragma once
@@ -64,11 +64,6 @@ class AnalysisPart {
   virtual void finish(ResultGroup& to) = 0;
 };
 
-// An axis of that name unless the group has one.
-void add_axis(ResultGroup& group, ResultAxis axis);
-// The axes layer, head, layer2, head2, or as many of them as there are dims.
-void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
-                   int64_t heads);
 const ResultArray* find_array(const ResultGroup& group, const std::string& name);  // or null
 LogVariable variable_of(const Statistic& statistic);
 

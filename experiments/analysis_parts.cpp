@@ -94,12 +94,7 @@ class Importance : public AnalysisPart {
  public:
   explicit Importance(const AnalysisSetup& setup) : setup_(setup) {}
 
-  std::vector<std::string> names() const override {
-    std::vector<std::string> names{"importance", "activation"};
-    for (const auto& reduction : importance_reductions())
-      names.push_back("importance_" + reduction);
-    return names;
-  }
+  std::vector<std::string> names() const override { return importance_arrays(); }
 
   void finish(ResultGroup& to) override {
     const auto& o = setup_.options;
@@ -113,6 +108,9 @@ class Importance : public AnalysisPart {
     add("importance", "1", "importance of the head within its layer",
         "I / (norm2(I of the layer) + 1e-20), I = importance_paper",
         normalized_by_layer(raw.at("paper")));
+    add("importance_global", "1", "importance of the head within the model",
+        "I / (norm2(I of all layers) + 1e-20), I = importance_paper",
+        normalized_globally(raw.at("paper")));
     add("importance_paper", "nat", "how much the loss of an example moves with the head's gate",
         "mean over examples of |dL_n/dxi|, L_n summed over the example, at gates xi of 1",
         raw.at("paper"));

@@ -45,7 +45,7 @@ class MapReader {
         there_(alive_heads(model)) {
     for (int64_t l = 0; l < std::ssize(layers_); ++l)
       if (!has_map(l)) there_[l].fill_(false);
-    probe_.maps = true;
+    probe_.patterns = true;
   }
 
   const Tensor& there() const { return there_; }  // bool [L,H]: heads that have a map
@@ -72,9 +72,9 @@ class MapReader {
     const int64_t T = std::ssize(sentence.ids), n = std::ssize(sentence.dependencies.heads);
     const auto word = at::tensor(sentence.words, at::kLong);
     auto maps = at::zeros({there_.size(0), there_.size(1), n, n}, at::kDouble);
-    for (const auto& [layer, map] : probe_.layer_maps()) {
+    for (const auto& [layer, pattern] : probe_.layer_patterns()) {
       if (!has_map(layer)) continue;
-      const auto own = map[b].narrow(-2, 0, T).narrow(-1, 0, T).to(at::kCPU);  // [h,T,T]
+      const auto own = pattern.p[b].narrow(-2, 0, T).narrow(-1, 0, T).to(at::kCPU);  // [h,T,T]
       const auto heads = at::tensor((*layers_[layer])->head_ids(), at::kLong);
       maps[layer].index_copy_(0, heads, align_words(own, word, n));
     }
@@ -94,12 +94,6 @@ class MapReader {
 std::vector<double> values_of(const Tensor& t) {
   const auto flat = t.to(at::kDouble).contiguous();
   return {flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel()};
-}
-
-void add_axis(ResultGroup& group, ResultAxis axis) {
-  const auto same = [&](const ResultAxis& known) { return known.about.name == axis.about.name; };
-  if (std::none_of(group.axes.begin(), group.axes.end(), same))
-    group.axes.push_back(std::move(axis));
 }
 
 }  // namespace
@@ -209,8 +203,7 @@ void add_syntax(ResultGroup& analysis, const SyntaxScores& scores) {
                         const char* comment) {
     return LogVariable{name, units, long_name, comment};
   };
-  add_axis(analysis, {about("layer", "1", "layer", "from 0"), scores.accuracy.size(1)});
-  add_axis(analysis, {about("head", "1", "head", "original index"), scores.accuracy.size(2)});
+  add_head_axes(analysis, {"layer", "head"}, scores.accuracy.size(1), scores.accuracy.size(2));
   add_axis(analysis,
            {about("relation", "1", "dependency relation",
                   "label of a word's arc to its head; all: every word, punct and root too"),

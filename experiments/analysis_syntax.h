@@ -56,9 +56,8 @@ struct SyntaxScores {
   Tensor count;              // [R]
 };
 
-// Runs the model, which is in eval mode, over the sentences. The map of a kind that composes its
-// heads (dcmha, talking, reattention) is the composed one, what meets the values. Nothing where no
-// layer has a map over tokens.
+// Runs the model, which is in eval mode, over the sentences. Maps are the weights before heads are
+// mixed (dcmha, talking, reattention). Nothing where no layer has a map over tokens.
 std::optional<SyntaxScores> score_syntax(Model& model, const EncodedTreebank& treebank,
                                          const SyntaxOptions& options);
 

@@ -35,6 +35,13 @@ const std::vector<std::string>& importance_reductions() {
   return names;
 }
 
+const std::vector<std::string>& importance_arrays() {
+  static const std::vector<std::string> names{"importance",       "importance_global",
+                                              "importance_paper", "importance_per_position",
+                                              "importance_batch", "activation"};
+  return names;
+}
+
 Tensor ImportanceSums::reduced(const std::string& reduction) const {
   if (reduction == "paper") return paper();
   if (reduction == "per_position") return per_position();
@@ -45,6 +52,10 @@ Tensor ImportanceSums::reduced(const std::string& reduction) const {
 Tensor normalized_by_layer(const Tensor& importance) {
   const auto norms = importance.square().nansum(1, true).sqrt();  // [L,1]
   return importance / (norms + 1e-20);
+}
+
+Tensor normalized_globally(const Tensor& importance) {
+  return importance / (importance.square().nansum().sqrt() + 1e-20);
 }
 
 namespace {

@@ -27,8 +27,14 @@ class ImportanceSums {
 };
 const std::vector<std::string>& importance_reductions();  // "paper", ...
 
-// I[l,:] / (norm2(I[l,:]) + 1e-20) layer by layer. [L,H], NaN where there is no head.
+// I / (norm2(I) + 1e-20), the norm over a layer's heads or (global) over all. [L,H], NaN where
+// there is no head.
 Tensor normalized_by_layer(const Tensor& importance);
+Tensor normalized_globally(const Tensor& importance);
+
+// Names under which an analysis has what follows: importance (paper, within its layer),
+// importance_global, importance_<reduction>, activation.
+const std::vector<std::string>& importance_arrays();
 
 // All that one pass over some batches says of the heads. [L,H] in original heads; NaN where none
 // is.

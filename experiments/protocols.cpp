@@ -13,8 +13,6 @@
 namespace headlab {
 namespace {
 
-constexpr double kLeastRecall = 50;  // percent
-
 // What a probe streamed, in the model's grid: wanted name -> name in the table of statistics.
 HeadScores scores_of(Model& model, const HeadProbe& probe,
                      const std::map<std::string, std::string>& names) {
@@ -31,22 +29,6 @@ HeadScores scores_of(Model& model, const HeadProbe& probe,
     scores[name] = grid;
   }
   return scores;
-}
-
-HeadProbe streaming_probe() {
-  HeadProbe probe;
-  probe.statistics = true;
-  probe.divergence = false;
-  return probe;
-}
-
-void observe(Model& model, const Tensor& ids, HeadProbe& probe) {
-  TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
-  at::NoGradGuard no_grad;
-  ModelContext ctx;
-  ctx.probe = &probe;
-  probe.tokens = ids.to(model.parameters().front().device());
-  model.forward(probe.tokens, ctx);
 }
 
 ResultArray head_array(const HeadScores& scores, const char* name, const char* long_name,
@@ -92,31 +74,18 @@ RepeatedTokens repeated_tokens(int64_t vocabulary, int64_t context,
 }
 
 HeadScores repeated_token_scores(Model& model, const RepeatedTokens& tokens) {
-  auto probe = streaming_probe();
-  probe.matches = true;
-  observe(model, tokens.ids, probe);
+  TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
+  at::NoGradGuard no_grad;
+  HeadProbe probe;
+  probe.statistics = probe.matches = true;
+  probe.divergence = false;
+  probe.tokens = tokens.ids.to(model.parameters().front().device());
+  ModelContext ctx;
+  ctx.probe = &probe;
+  model.forward(probe.tokens, ctx);
   return scores_of(
       model, probe,
       {{"induction_repeated", "induction"}, {"duplicate_token_repeated", "duplicate_token"}});
-}
-
-SinkRates sink_rates(Model& model, const DataSource& data, Split split,
-                     const SinkOptions& options) {
-  constexpr int64_t kBatch = 25;
-  SinkRates rates;
-  rates.texts = std::min(options.texts, data.examples(split));
-  rates.length = std::min(options.length, data.context());
-  if (rates.texts == 0)
-    throw DataError(fmt::format("the data have no examples in the split {}", split_name(split)));
-  auto probe = streaming_probe();
-  probe.sink_threshold = options.threshold;
-  for (int64_t first = 0; first < rates.texts; first += kBatch) {
-    const auto batch = data.eval_batch(split, first, std::min(kBatch, rates.texts - first));
-    observe(model, batch.ids.narrow(1, 0, rates.length).contiguous(), probe);
-  }
-  rates.scores = scores_of(model, probe, {{"sink_rate", "sink_rate"}});
-  rates.model = rates.scores.at("sink_rate").nanmean().item<double>();
-  return rates;
 }
 
 std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,
@@ -136,55 +105,6 @@ std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,
                      "duplicate_token on random tokens repeated twice, no begin token; distinct "
                      "tokens: mean over i >= period of a[i,i-period]",
                      facts)};
-}
-
-std::vector<ResultArray> sink_arrays(const SinkRates& rates, const SinkOptions& options) {
-  return {head_array(rates.scores, "sink_rate", "share of texts that sink into the first token",
-                     "share of texts whose own mean a[i,0] is > threshold; model: mean over heads",
-                     {{"threshold", options.threshold},
-                      {"texts", static_cast<double>(rates.texts)},
-                      {"length", static_cast<double>(rates.length)},
-                      {"model", rates.model}})};
-}
-
-Tensor retrieval_score(const Retrieval& run) {
-  const int64_t k = run.end - run.begin, steps = std::ssize(run.generated);
-  TORCH_CHECK(run.begin >= 0 && k > 0 && run.end <= std::ssize(run.prompt), "a needle from ",
-              run.begin, " to ", run.end, " in ", run.prompt.size(), " tokens");
-  TORCH_CHECK(run.heaviest.dim() == 3 && run.heaviest.size(0) == steps, "heaviest keys ",
-              run.heaviest.sizes(), " for ", steps, " steps");
-  const auto heaviest = run.heaviest.to(at::kCPU, at::kLong).unsqueeze(-1);  // [steps,L,H,1]
-  auto copied = at::zeros({run.heaviest.size(1), run.heaviest.size(2), k}, at::kBool);
-  for (int64_t step = 0; step < steps; ++step) {
-    std::vector<int64_t> places;  // of the needle's tokens that this step generates; others: -1
-    for (int64_t place = run.begin; place < run.end; ++place)
-      places.push_back(run.prompt[place] == run.generated[step] ? place : -1);
-    copied.logical_or_(heaviest[step].eq(at::tensor(places, at::kLong)));  // [L,H,k]
-  }
-  return copied.to(at::kDouble).mean(-1);
-}
-
-double rouge1_recall(const std::vector<std::string>& wanted, const std::vector<std::string>& said) {
-  if (wanted.empty()) return 0;
-  std::map<std::string, int64_t> left;
-  for (const auto& word : said) ++left[word];
-  int64_t found = 0;
-  for (const auto& word : wanted)
-    if (auto& words = left[word]; words > 0) --words, ++found;
-  return 100 * static_cast<double>(found) / static_cast<double>(wanted.size());
-}
-
-Tensor mean_retrieval_score(const std::vector<Retrieval>& runs) {
-  TORCH_CHECK(!runs.empty(), "no runs");
-  const auto& first = runs.front().heaviest;
-  auto sum = at::zeros({first.size(1), first.size(2)}, at::kDouble);
-  double counted = 0;
-  for (const auto& run : runs)
-    if (rouge1_recall(run.wanted, run.said) > kLeastRecall) {
-      sum += retrieval_score(run);
-      counted += 1;
-    }
-  return sum / counted;
 }
 
 }  // namespace headlab

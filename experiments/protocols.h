@@ -1,5 +1,5 @@
-// Heads on inputs made for the purpose (statistics.md section 9): repeated random tokens, the first
-// token of texts, and what a head copies while a model generates.
+// Heads on inputs made for the purpose: random tokens that are repeated (Olsson et al., arXiv
+// 2209.11895).
 #pragma once
 
 #include <map>
@@ -37,48 +37,11 @@ RepeatedTokens repeated_tokens(int64_t vocabulary, int64_t context,
 // `induction_repeated` and `duplicate_token_repeated`: the statistics `induction` and
 // `duplicate_token` on repeated random tokens, streamed. Where tokens are distinct, they are the
 // means over i >= period of a[i, i - period + 1] and a[i, i - period]. What the roles `induction`
-// and `duplicate` ask about. The model is in eval mode, as in all that follows.
+// and `duplicate` ask about. The model is in eval mode.
 HeadScores repeated_token_scores(Model& model, const RepeatedTokens& tokens);
-
-struct SinkOptions {
-  int64_t texts = 100, length = 64;
-  double threshold = 0.3;  // on an example's mean first_token
-};
-
-struct SinkRates {
-  HeadScores scores;              // `sink_rate`
-  double model = 0;               // its mean over heads; NaN without any
-  int64_t texts = 0, length = 0;  // fewer than wanted where the split or the context has fewer
-};
-
-// Share of the first texts of a split whose mean weight on the first token is above the threshold:
-// threshold first, average then. DataError where the split has no examples.
-SinkRates sink_rates(Model& model, const DataSource& data, Split split, const SinkOptions& options);
 
 // The arrays (layer, head) of analysis/<site>, with what they were measured on as attributes.
 std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,
                                                const RepeatedTokens& tokens,
                                                const RepeatedTokensOptions& options);
-std::vector<ResultArray> sink_arrays(const SinkRates& rates, const SinkOptions& options);
-
-// One generation from a prompt in which a needle lies (Wu et al. 2024, arXiv 2404.15574).
-struct Retrieval {
-  std::vector<int64_t> prompt;            // tokens
-  int64_t begin = 0, end = 0;             // the needle: prompt[begin .. end - 1]
-  std::vector<int64_t> generated;         // tokens, one a step
-  Tensor heaviest;                        // [steps,L,H] int64: argmax key of each head in that step
-  std::vector<std::string> wanted, said;  // words of the needle and of what was generated
-};
-
-// Share of the needle's tokens that a head copied: tokens whose place is the head's heaviest key in
-// a step that generates them. A token copied twice counts once, as in the paper (the released code
-// adds repeats). [L,H] float64.
-Tensor retrieval_score(const Retrieval& run);
-
-// ROUGE-1 recall in percent: words of `wanted` that `said` holds, each as often as it does.
-double rouge1_recall(const std::vector<std::string>& wanted, const std::vector<std::string>& said);
-
-// Mean score of the runs whose ROUGE-1 recall is above 50: [L,H], NaN where there is none.
-Tensor mean_retrieval_score(const std::vector<Retrieval>& runs);
-
 }  // namespace headlab

@@ -52,7 +52,7 @@ Tensor scores_of(OpenedRun& run, const PruneSettings& s, const at::Device& devic
   if (s.by == "activation") return measured.activation;
   TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
   const auto& importance = measured.raw.at(s.reduction);
-  return s.by_layer ? normalized_by_layer(importance) : importance;
+  return s.norm == "layer" ? normalized_by_layer(importance) : normalized_globally(importance);
 }
 
 void tune(OpenedRun& run, const PruneSettings& s) {

@@ -44,10 +44,9 @@ ResultGrid::ResultGrid(const std::vector<const AttentionHeads*>& layers)
 }
 
 std::vector<ResultAxis> ResultGrid::axes() const {
-  return {{{"layer", "1", "layer", "0 is the first"}, layers_},
-          {{"head", "1", "head", "original index"}, heads_},
-          {{"layer2", "1", "layer of the second head", "0 is the first"}, layers_},
-          {{"head2", "1", "second head", "original index"}, heads_}};
+  ResultGroup group;
+  add_head_axes(group, {"layer", "head", "layer2", "head2"}, layers_, heads_);
+  return group.axes;
 }
 
 Tensor ResultGrid::by_head(const std::vector<Tensor>& values) const {

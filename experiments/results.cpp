@@ -77,6 +77,24 @@ void make_group(H5Group& root, const ResultGroup& spec) {
 
 }  // namespace
 
+void add_axis(ResultGroup& group, ResultAxis axis) {
+  for (const auto& there : group.axes)
+    if (there.about.name == axis.about.name) return;
+  group.axes.push_back(std::move(axis));
+}
+
+void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
+                   int64_t heads) {
+  const auto axis = [&](const char* name, const char* what, const char* comment, int64_t size) {
+    if (std::find(dims.begin(), dims.end(), name) != dims.end())
+      add_axis(group, {{name, "1", what, comment}, size});
+  };
+  axis("layer", "layer", "counted from 0 at the input", layers);
+  axis("head", "head", "original index, before any pruning", heads);
+  axis("layer2", "layer of the other head of a pair", "counted from 0 at the input", layers);
+  axis("head2", "the other head of a pair", "original index, before any pruning", heads);
+}
+
 void require_place(const std::filesystem::path& path) {
   const auto directory = std::filesystem::absolute(path).parent_path();
   std::error_code none;

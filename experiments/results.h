@@ -34,6 +34,13 @@ struct ResultGroup {
   std::vector<ResultArray> arrays;
 };
 
+// An axis, unless the group has one of that name.
+void add_axis(ResultGroup& group, ResultAxis axis);
+// Those of the axes layer, head, layer2 and head2 that `dims` names. layers, heads: of the model as
+// it was built.
+void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
+                   int64_t heads);
+
 // What the file says of itself, as the log does.
 struct ResultFacts {
   std::string title, run_id, config_yaml, manifest_json, created_utc;

@@ -245,6 +245,30 @@ TEST_CASE("exported maps are analyzed without a model") {
   CHECK(snapshot(bench.path()) == before);  // nothing is written unless asked for
 }
 
+TEST_CASE("importance alone, in its reductions") {
+  const Bench bench;
+  const fs::path run = train(bench, "{kind: mha}");
+  const Json all = analyzed(bench, {run.string()}).at("statistics");
+  const Json report = analyzed(bench, {run.string(), "--importance", "--out", "i.h5"});
+  const Json& s = report.at("statistics");
+  double layer = 0, model = 0;
+  for (size_t l = 0; l < 2; ++l)
+    for (size_t h = 0; h < s.at("importance")[l].size(); ++h) {
+      if (l == 0) layer += std::pow(s.at("importance")[l][h].get<double>(), 2);
+      model += std::pow(s.at("importance_global")[l][h].get<double>(), 2);
+    }
+  CHECK(layer == Approx(1));
+  CHECK(model == Approx(1));
+  for (const char* name : {"importance_paper", "importance_per_position", "importance_batch",
+                           "activation", "importance"})
+    CHECK(s.at(name) == all.at(name));
+  CHECK_FALSE(s.contains("entropy"));
+  const Outcome table = bench.headlab({"analyze", run.string(), "--importance"});
+  CHECK_THAT(table.out, Contains("in its layer") && Contains("E |dL/dxi|"));
+  check_refusal(bench.headlab({"analyze", run.string(), "--importance", "--stats", "entropy"}), 2,
+                {"--importance"});
+}
+
 TEST_CASE("what cannot be analyzed is refused in a line, and nothing is written") {
   const Bench bench;
   const fs::path run = bench.train();

@@ -207,7 +207,8 @@ TEST_CASE("order, batches and padding change nothing", "[maps]") {
     require_same_bits(padded.values(), whole);
     const auto rolled = rollout(maps.layers), more = rollout(padded.layers);
     CHECK(more.narrow(2, 0, 11).narrow(3, 0, 11).equal(rolled));
-    CHECK(more.abs().sum().item<double>() == rolled.abs().sum().item<double>());
+    CHECK(more.narrow(2, 11, 3).count_nonzero().item<int64_t>() == 0);
+    CHECK(more.narrow(3, 11, 3).count_nonzero().item<int64_t>() == 0);
   }
 }
 

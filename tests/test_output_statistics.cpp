@@ -136,7 +136,8 @@ TEST_CASE("outputs: batches pool, padding and threads change nothing", "[outputs
   REQUIRE(at::equal(results[0], results[2]));
 }
 
-TEST_CASE("outputs: likeness forgets rotation, scale and offset; a cosine does not", "[outputs]") {
+TEST_CASE("outputs: likeness forgets rotation and scale and offset where a cosine does not",
+          "[outputs]") {
   auto layer = random_layer(2, e);
   const auto rotation = std::get<0>(at::linalg_qr(random({e, e})));
   const auto first = layer.o.select(1, 0);

@@ -1,4 +1,4 @@
-// The protocols of heads: on a circuit whose heads are known, and retrieval by hand.
+// Repeated random tokens, also on a circuit whose heads are known.
 #include <cmath>
 #include <set>
 
@@ -117,78 +117,6 @@ TEST_CASE("heads that are gone and kinds without a map have no score", "[protoco
       "{layers: 1, d_model: 16, heads: 2, causal: false, attention: {kind: linformer}}", 20, 24);
   const auto none = repeated_token_scores(*compressed, tokens).at("induction_repeated");
   CHECK(none.isnan().all().item<bool>());
-}
-
-TEST_CASE("sinks are texts whose mean weight on the first token is above the threshold",
-          "[protocols]") {
-  const auto data = testing::open("kind: induction, symbols: 20, context: 24, eval_examples: 30");
-  const auto model = hand_built_decoder({.vocabulary = 20, .context = 24});
-  const auto rates = sink_rates(*model, *data, Split::kValidation, {.length = 8});
-  CHECK(rates.texts == 30);
-  CHECK(rates.length == 8);
-  // Uniform over up to 8 keys: the mean of 1/1 .. 1/8 is 0.34.
-  CHECK(at_place(rates.scores.at("sink_rate"), {0, 1}) == 1);
-  CHECK(at_place(rates.scores.at("sink_rate"), {0, 0}) == 0);  // 2 of 8 rows
-  CHECK(rates.model == Approx(rates.scores.at("sink_rate").mean().item<double>()));
-  const SinkOptions strict{.texts = 7, .length = 64, .threshold = 0.5};
-  const auto none = sink_rates(*model, *data, Split::kValidation, strict);
-  CHECK(none.texts == 7);
-  CHECK(none.length == 24);
-  CHECK(at_place(none.scores.at("sink_rate"), {0, 1}) == 0);
-  const auto arrays = sink_arrays(none, strict);
-  CHECK(arrays[0].about.name == "sink_rate");
-  CHECK(arrays[0].attributes.at("model") == none.model);
-  CHECK(arrays[0].attributes.at("texts") == 7);
-}
-
-// The needle is 5 6 5 at places 2..4; 5 stands before it too.
-Retrieval retrieval(const std::vector<int64_t>& generated, const std::vector<int64_t>& heaviest) {
-  return {.prompt = {5, 1, 5, 6, 5, 2},
-          .begin = 2,
-          .end = 5,
-          .generated = generated,
-          .heaviest = at::tensor(heaviest, at::kLong).view({-1, 1, 1}),
-          .wanted = {"a", "b"},
-          .said = {"a", "b"}};
-}
-
-double score_of(const Retrieval& run) { return retrieval_score(run).item<double>(); }
-
-TEST_CASE("a head retrieves what it looks at in the needle while it is generated", "[protocols]") {
-  CHECK(score_of(retrieval({5, 6, 5}, {2, 3, 4})) == 1);
-  CHECK(score_of(retrieval({5, 6, 9}, {2, 3, 4})) == Approx(2. / 3));
-  CHECK(score_of(retrieval({5, 6, 5}, {0, 3, 1})) == Approx(1. / 3));  // 0: a copy outside
-  CHECK(score_of(retrieval({6, 5}, {2, 3})) == 0);                     // looks at another token
-  CHECK(score_of(retrieval({6}, {7})) == 0);                           // a generated key
-}
-
-TEST_CASE("a token that is copied again counts once", "[protocols]") {
-  CHECK(score_of(retrieval({5, 5, 5, 5}, {2, 2, 2, 4})) == Approx(2. / 3));
-}
-
-TEST_CASE("ROUGE-1 recall counts each word as often as both have it", "[protocols]") {
-  CHECK(rouge1_recall({"a", "b", "a", "c"}, {"a", "c", "c", "x"}) == 50);
-  CHECK(rouge1_recall({"a", "b"}, {"b", "a", "y"}) == 100);
-  CHECK(rouge1_recall({"a"}, {}) == 0);
-  CHECK(rouge1_recall({}, {"a"}) == 0);
-}
-
-TEST_CASE("retrieval scores are means over the runs that found the needle", "[protocols]") {
-  auto found = retrieval({5, 6, 5}, {2, 3, 4}), half = retrieval({5}, {2});
-  auto missed = retrieval({5, 6, 5}, {2, 3, 4});
-  missed.said = {"a", "x"};  // exactly 50 is not above 50
-  CHECK(mean_retrieval_score({found, half, missed}).item<double>() == Approx((1 + 1. / 3) / 2));
-  CHECK(std::isnan(mean_retrieval_score({missed}).item<double>()));
-}
-
-TEST_CASE("a needle outside its prompt is refused", "[protocols]") {
-  auto run = retrieval({5}, {2});
-  run.end = 7;
-  CHECK_THROWS(retrieval_score(run));
-  run.end = run.begin;
-  CHECK_THROWS(retrieval_score(run));
-  auto steps = retrieval({5, 6}, {2});
-  CHECK_THROWS(retrieval_score(steps));
 }
 
 }  // namespace

@@ -19,15 +19,13 @@ TEST_CASE("several roles may hold, and thresholds are where they are published",
                                  {"prev_token", {0.51, 0.5, NAN}},
                                  {"entropy_normalized", {0.784, 0.782, NAN}},
                                  {"first_token", {0.3, 0.31, NAN}},
-                                 {"best_gain", {0.1, 0.09, NAN}},
-                                 {"retrieval_score", {0.1, 0.11, NAN}}});
+                                 {"best_gain", {0.1, 0.09, NAN}}});
   CHECK(roles.at("positional") == Has{1, 0, 0});
   CHECK(roles.at("previous") == Has{1, 0, 0});
   CHECK(roles.at("broad") == Has{1, 0, 0});
   CHECK(roles.at("sink") == Has{0, 1, 0});
   CHECK(roles.at("syntactic") == Has{1, 0, 0});
-  CHECK(roles.at("retrieval") == Has{0, 1, 0});
-  CHECK(roles.size() == 6);  // the others have no statistic
+  CHECK(roles.size() == 5);  // the others have no statistic
 }
 
 TEST_CASE("thresholds are options", "[roles]") {
@@ -37,7 +35,7 @@ TEST_CASE("thresholds are options", "[roles]") {
   CHECK(roles.at("previous") == Has{1});
   for (const auto& rule : rules)
     if (rule.name == "sink") CHECK(rule.formula() == "first_token > 0.5");
-  CHECK(role_rules().size() == 13);
+  CHECK(role_rules().size() == 12);
 }
 
 TEST_CASE("a threshold that is none is refused", "[roles]") {

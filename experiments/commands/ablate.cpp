@@ -80,22 +80,14 @@ Json study_json(const Study& study, const std::vector<Ablated>& results) {
 ResultGroup group_of(const std::vector<Study>& studies, const std::vector<std::string>& modes,
                      Model& model) {
   const auto grid = alive_heads(model).sizes().vec();
-  const auto axis = [](const char* name, const char* what, int64_t size) {
-    return ResultAxis{{name, "1", what, "as the model was built"}, size};
-  };
   ResultGroup group{"ablation/self",
                     {{{"mode", "1", "mode of ablation",
                        "zero: o_h = 0; mean: its mean over all positions; uniform: equal weights"},
                       std::ssize(modes),
-                      modes},
-                     axis("layer", "layer", grid[0]),
-                     axis("head", "head", grid[1])},
+                      modes}},
                     {}};
   for (const auto& study : studies) {
-    if (study.prefix == "pair_") {
-      group.axes.push_back(axis("layer2", "layer of the second head", grid[0]));
-      group.axes.push_back(axis("head2", "second head", grid[1]));
-    }
+    add_head_axes(group, study.dims, grid[0], grid[1]);
     std::vector<int64_t> sizes{std::ssize(modes), grid[0], grid[1]};
     if (study.dims.size() == 4) sizes.insert(sizes.end(), grid.begin(), grid.end());
     for (const auto& variable : delta_variables()) {

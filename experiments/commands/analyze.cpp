@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/importance.h"
 #include "experiments/map_file.h"
 #include "experiments/run_files.h"
 #include "experiments/run_manifest.h"
@@ -22,13 +24,13 @@ struct Options {
   std::string source, treebank, out;
   std::vector<std::string> stats, thresholds;
   int64_t top_k = 0, js_stride = 1, maps = 0;
-  bool json = false;
+  bool importance = false, json = false;
   MeasureOptions measure;
   ComputeOptions compute;
 };
 
 AnalysisOptions analysis_of(const Options& o) {
-  AnalysisOptions options{.names = o.stats,
+  AnalysisOptions options{.names = o.importance ? importance_arrays() : o.stats,
                           .js_stride = o.js_stride,
                           .maps = o.maps,
                           .treebank = o.treebank,
@@ -96,6 +98,10 @@ constexpr Column kColumns[] = {
     {"first_token", "first", 5, 2},   {"positional_share", "posit.", 6, 2},
     {"effective_rank", "rank", 6, 1}, {"grid_distance", "grid", 6, 1},
     {"importance", "import.", 7, 3}};
+constexpr Column kImportanceColumns[] = {
+    {"importance", "in its layer", 12, 3},     {"importance_global", "in the model", 12, 3},
+    {"importance_paper", "E |dL/dxi|", 10, 4}, {"importance_per_position", "per position", 12, 6},
+    {"importance_batch", "by batch", 9, 6},    {"activation", "|o|", 7, 3}};
 
 std::string roles_of(const Analysis& analysis, size_t head) {
   std::string text;
@@ -105,14 +111,14 @@ std::string roles_of(const Analysis& analysis, size_t head) {
 }
 
 // A line a head: the main statistics that there are, and its roles.
-void print_table(const Analysis& analysis) {
+void print_table(const Analysis& analysis, std::span<const Column> all) {
   std::vector<std::pair<Column, const ResultArray*>> columns;
-  for (const auto& column : kColumns)
+  for (const auto& column : all)
     if (const auto* array = find_array(analysis.statistics, column.statistic))
       columns.emplace_back(column, array);
   fmt::print("{:>6}", "head");
   for (const auto& [column, array] : columns) fmt::print("  {:>{}}", column.title, column.width);
-  fmt::print("  roles\n");
+  fmt::print("{}\n", analysis.roles.arrays.empty() ? "" : "  roles");
   for (size_t n = 0; n < static_cast<size_t>(analysis.layers * analysis.heads); ++n) {
     const auto heads = static_cast<size_t>(analysis.heads);
     fmt::print("{:>6}", fmt::format("{}:{}", n / heads, n % heads));
@@ -132,7 +138,10 @@ void print(const Options& o, Json report, const Analysis& analysis) {
     fmt::print("{}\n", report.dump());
     return;
   }
-  print_table(analysis);
+  if (o.importance)
+    print_table(analysis, kImportanceColumns);
+  else
+    print_table(analysis, kColumns);
   if (report.contains("out")) fmt::print("{}\n", report["out"].get<std::string>());
 }
 
@@ -140,6 +149,7 @@ int run_on_file(const Options& o) {
   const std::filesystem::path path = o.source;
   if (!o.treebank.empty())
     throw ConfigError("analyze --treebank: is for runs; maps have no text to read");
+  if (o.importance) throw ConfigError("analyze --importance: is for runs; maps have no loss");
   std::map<std::string, std::string> metadata;
   const auto tensors = read_tensors(path, &metadata);
   const MapFile file(o.source, tensors, metadata);
@@ -184,6 +194,8 @@ int run_on_run(Options& o, const at::Device& device) {
 }
 
 int run(Options& o) {
+  if (o.importance && !o.stats.empty())
+    throw ConfigError("analyze --importance: chooses what is written, as --stats does; name one");
   const auto device = o.compute.apply();
   return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, device);
 }
@@ -203,6 +215,8 @@ const RegisterCommand registered({
           o->measure.add_to(a);
           a.option("--stats", o->stats,
                    "names of what is written, or all (default: the usual ones)");
+          a.flag("--importance", o->importance,
+                 "only how much each head matters: gradients at unit gates, in three reductions");
           a.option("--thresholds", o->thresholds, "of roles: sink=0.5 previous=0.4 ...");
           a.option("--top-k", o->top_k, "keys of top_k_mass (default: 5, or what a file says)",
                    Arguments::kAboveZero);

@@ -27,7 +27,6 @@ struct Options {
   std::vector<std::string> heads;
   int64_t count = -1, bench_batch = 16;
   double fraction = -1;
-  std::string norm = "layer";
   bool slice = false, json = false;
   PruneSettings settings;
   MeasureOptions measure;
@@ -55,7 +54,6 @@ PruneSettings settings_of(Options& o, const OpenedRun& run) {
   s.split = o.measure.resolve(run, o.run);
   s.measured_batch = o.measure.batch;
   s.most_batches = o.measure.batches;
-  s.by_layer = o.norm == "layer";
   const int64_t built = built_heads(*run.model);
   if (o.count > built)
     throw ConfigError(
@@ -148,11 +146,8 @@ void print_report(const Json& r) {
 ResultGroup pruning_group(const std::vector<PruneRound>& rounds, Model& model) {
   const auto grid = alive_heads(model).sizes();
   const auto R = static_cast<int64_t>(rounds.size());
-  ResultGroup group{"pruning",
-                    {{{"round", "1", "round of pruning", "0: before"}, R},
-                     {{"layer", "1", "layer", ""}, grid[0]},
-                     {{"head", "1", "head", "as the model was built"}, grid[1]}},
-                    {}};
+  ResultGroup group{"pruning", {{{"round", "1", "round of pruning", "0: before"}, R}}, {}};
+  add_head_axes(group, {"layer", "head"}, grid[0], grid[1]);
   const auto add = [&](const char* name, const char* units, const char* what, auto value_of) {
     ResultArray array{{name, units, what, what}, {"round"}, {}};
     for (const auto& round : rounds) array.values.push_back(static_cast<double>(value_of(round)));
@@ -257,8 +252,8 @@ const RegisterCommand registered({
               "what ranks them: the lowest go first; gates without a count: those that are shut",
               prune_orders());
           a.choice("--reduction", s.reduction, "of importance", importance_reductions());
-          a.choice("--norm", o->norm, "importance relative to its layer's, or as it is",
-                   {"layer", "none"});
+          a.choice("--norm", s.norm, "importance relative to that of its layer, or of all",
+                   {"layer", "global"});
           a.flag("--recompute", s.recompute, "rank anew before each round");
           a.option("--rounds", s.rounds, "equal steps, each evaluated", Arguments::kAboveZero);
           a.option("--keep-per-layer", s.keep_per_layer, "heads that every layer keeps",
