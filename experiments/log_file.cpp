@@ -42,17 +42,7 @@ void make_log(const std::filesystem::path& path, const LogLayout& layout,
               const std::vector<LogGroup>& groups) {
   H5File file = H5File::create(path);
   H5Group root = file.root();
-  root.set_text("Conventions", "CF-1.10");
-  root.set_text("title", layout.title);
-  root.set_text("source", layout.source);
-  root.set_text("schema_name", kLogSchemaName);
-  root.set_text("schema_version", kLogSchemaVersion);
-  root.set_text("run_id", layout.run_id);
-  root.set_text("created_utc", layout.created_utc);
-  root.set_text("config_yaml", layout.config_yaml);
-  root.set_text("manifest_json", layout.manifest_json);
-  root.set_text("axis_order", "row-major");
-  root.set_text("status", "running");
+  describe_file(root, layout, "running");
   for (const LogGroup& group : groups) make_log_group(root, group);
   make_vocabulary(root, layout.vocabulary);
   file.sync();

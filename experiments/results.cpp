@@ -115,17 +115,13 @@ void write_results(const std::filesystem::path& path, const ResultFacts& facts,
   try {
     auto file = H5File::create(making);
     auto root = file.root();
-    root.set_text("Conventions", "CF-1.10");
-    root.set_text("title", facts.title);
-    root.set_text("source", "headlab");
-    root.set_text("schema_name", kLogSchemaName);
-    root.set_text("schema_version", kLogSchemaVersion);
-    root.set_text("run_id", facts.run_id);
-    root.set_text("created_utc", facts.created_utc);
-    root.set_text("config_yaml", facts.config_yaml);
-    root.set_text("manifest_json", facts.manifest_json);
-    root.set_text("axis_order", "row-major");
-    root.set_text("status", "finished");
+    LogLayout about;
+    about.run_id = facts.run_id;
+    about.title = facts.title;
+    about.config_yaml = facts.config_yaml;
+    about.manifest_json = facts.manifest_json;
+    about.created_utc = facts.created_utc;
+    describe_file(root, about, "finished");
     for (const auto& group : groups) make_group(root, group);
     file.sync();
     file.close();
