@@ -1,5 +1,5 @@
 // What the weights of heads say without data: what a head matches (QK), what it moves (OV), and how
-// heads of different layers are composed (statistics.md, section 5). In float64 on the CPU.
+// heads of different layers are composed. In float64 on the CPU.
 //
 // Matrices act on rows: W_Q^h = q_h^T and so on of HeadMatrices, [D,D] each: QK = W_Q^h W_K^hT, OV
 // = W_V^h W_O^h. H heads of a layer, D d_model, r and e widths of a head's keys and values.

@@ -1,4 +1,4 @@
-// Attention against the dependency relations of a treebank (statistics.md section 8): accuracies of
+// Attention against the dependency relations of a treebank: accuracies of
 // heads, and what a fixed place reaches. Clark et al. 2019, arXiv 1906.04341; Voita et al. 2019,
 // arXiv 1905.09418.
 //

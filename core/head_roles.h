@@ -1,5 +1,5 @@
-// Labels of what a head does, from its statistics: the rules of statistics.md section 7. Several
-// may hold. No torch in here.
+// Labels of what a head does, from its statistics, by published thresholds. Several may hold. No
+// torch in here.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// Head statistics that need the map itself: those of statistics.md sections 3 and 4 that do not
-// stream. In float64, pooled over batches in a fixed order: neither the number of threads nor
-// padding changes a bit.
+// Head statistics that need the map itself and cannot stream. In float64, pooled over batches in a
+// fixed order: neither the number of threads nor padding changes a bit.
 //
 // B batch, T queries, S keys, L layers, H heads of a layer as built.
 #pragma once

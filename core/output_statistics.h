@@ -1,5 +1,5 @@
-// Statistics of what heads say: how much, how alike, and what of it reaches the residual stream
-// (statistics.md, sections 3 and 4). In float64 on the CPU, whatever the outputs are in.
+// Statistics of what heads say: how much, how alike, and what of it reaches the residual stream.
+// In float64 on the CPU, whatever the outputs are in.
 //
 // B batch, T queries, S keys, D d_model, H heads of a layer, e width of a head's values.
 #pragma once

@@ -1,4 +1,4 @@
-// Head-pattern statistics as pure functions of maps: statistics.md's formulas written down once,
+// Head-pattern statistics as pure functions of maps: the formulas written down once,
 // in float64. The streamed statistics are held against these; kinds that change the map use them.
 #pragma once
 

@@ -1,7 +1,7 @@
 // What one forward pass may record of its heads: streamed statistics, and maps where asked.
 //
 // Layers report to the probe while they run; without a probe nothing is observed and nothing paid.
-// Statistics are those of statistics.md sections 1 and 2, over the rows that count, pooled over
+// Statistics are those of statistic_table(), over the rows that count, pooled over
 // every batch reported since the last reset().
 #pragma once
 

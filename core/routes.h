@@ -1,5 +1,4 @@
-// What routed heads did with the tokens of a pass, and the statistics of it: statistics.md section
-// 6 and the further ones of moh.md.
+// What routed heads did with the tokens of a pass, and the statistics of it.
 //
 // B batch, T tokens, H heads, E routed heads, K of which a token selects.
 #pragma once

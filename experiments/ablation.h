@@ -1,5 +1,5 @@
-// Takes heads away, one set after the other, and measures what that did (gates_and_pruning.md
-// section 4). An ablated head's output o_h is exchanged; everything upstream of it is untouched.
+// Takes heads away, one set after the other, and measures what that did. An ablated head's output
+// o_h is exchanged; everything upstream of it is untouched.
 #pragma once
 
 #include "experiments/deltas.h"

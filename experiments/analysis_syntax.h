@@ -1,5 +1,5 @@
-// Syntactic heads: a model's attention against the relations of a treebank (statistics.md section
-// 8), as arrays of /analysis/<site> and /roles/<site>.
+// Syntactic heads: a model's attention against the relations of a treebank, as arrays of
+// /analysis/<site> and /roles/<site>.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// A conversion file (collaborative.md): an old layer, its inputs and outputs, and what it must
+// A conversion file: an old layer, its inputs and outputs, and what it must
 // become. Format convert-1 is an exact copy, convert-cp-1 a decomposition of lower rank beside what
 // the authors' code reached from 25 random starts.
 #pragma once

@@ -1,5 +1,5 @@
 // What a change of a model did: outputs, logits and loss of the changed against the full one, and
-// whether the change of the loss is more than chance (gates_and_pruning.md section 4).
+// whether the change of the loss is more than chance.
 //
 // N examples, T positions, D width, V vocabulary.
 #pragma once

@@ -1,4 +1,4 @@
-// The formats `align-1` and `dependency-1` (statistics.md section 11): maps of subwords to maps of
+// The formats `align-1` and `dependency-1`: maps of subwords to maps of
 // words, and heads against a treebank.
 #include <fmt/format.h>
 

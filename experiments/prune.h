@@ -1,4 +1,4 @@
-// Removes heads in rounds and says what is left (gates_and_pruning.md sections 2, 3, 6).
+// Removes heads in rounds and says what is left.
 #pragma once
 
 #include <optional>

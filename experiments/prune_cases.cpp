@@ -1,4 +1,4 @@
-// Files of expected numbers about pruning (gates_and_pruning.md section 7): importance-1,
+// Files of expected numbers about pruning: importance-1,
 // prune-order-1, slice-1, delta-1.
 #include <torch/csrc/autograd/autograd.h>
 

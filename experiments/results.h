@@ -1,5 +1,5 @@
 // Results of an analysis as labelled arrays, and the HDF5 file that holds them: /analysis, /roles,
-// /ablation, /pruning of hdf5.md, in the schema of the log. No torch in here.
+// /ablation, /pruning, in the schema of the log. No torch in here.
 #pragma once
 
 #include <cstdint>

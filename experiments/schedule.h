@@ -1,5 +1,4 @@
-// Learning rates over the updates of a training (models.md, "Initialisation, optimiser,
-// schedules").
+// Learning rates over the updates of a training.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The format `stats-1`: head statistics of given attention maps (statistics.md 11).
+// The format `stats-1`: head statistics of given attention maps.
 #include "core/head_roles.h"
 #include "core/torch.h"
 #include "experiments/case_file.h"

@@ -20,8 +20,8 @@ struct TrainOutcome {
   int exit_code = 0;
 };
 
-// Trains `model` in `run` from the start, or from `resumed`. The run's files are written as
-// runner.md says; on return the status is final, except that the caller writes it
+// Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
+// README lists; on return the status is final, except that the caller writes it
 // (RunDirectory::end).
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const at::Device& device, RunDirectory& run,

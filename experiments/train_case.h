@@ -1,5 +1,5 @@
 // A training file: nanoGPT's settings, first weights, batches and expected numbers of a training,
-// in one safetensors file (cases.md, `headlab_train`).
+// in one safetensors file (`headlab_train`).
 #pragma once
 
 #include <memory>

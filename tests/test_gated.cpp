@@ -1,4 +1,4 @@
-// Learned gates around other kinds: what gates_and_pruning.md section 1 and mha_family.md ask.
+// Learned gates around other kinds: the gate's own law, and that nothing else changes.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -83,7 +83,7 @@ TEST_CASE("a zero gate weight scales all of a head by the sigmoid of its bias", 
 }
 
 TEST_CASE("hard-concrete gates have their published values", "[gated]") {
-  // The table of gates_and_pruning.md 1: p(g=0), p(g=1), test gate at temperature 0.33.
+  // p(g=0), p(g=1), test gate at temperature 0.33.
   struct Row {
     double log_alpha, shut, open, test;
   };

@@ -59,7 +59,7 @@ def live(tmp_path_factory):
 
 def open_group(path, group, engine):
     if engine == "live":
-        # Texts are all that needs more than hdf5.md's two lines.
+        # Texts are all that needs more than the two lines of README.
         texts = {"decode_vlen_strings": True} if group == "vocab" else {}
         file = h5netcdf.File(path, "r", swmr=True, **texts)
         return xr.open_dataset(xr.backends.H5NetCDFStore(file, group=group))

@@ -1,4 +1,4 @@
-// The streamed row statistics for one instruction set (statistics.md section 2; the equations are
+// The streamed row statistics for one instruction set (the equations are
 // those of the streaming softmax, with the whole row of scores in the first-level cache).
 #include "core/kernels/row_stats.h"
 

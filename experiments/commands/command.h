@@ -12,7 +12,7 @@ class App;
 
 namespace headlab {
 
-// Exit codes; runner.md relies on them.
+// Exit codes, as README lists them.
 enum ExitCode {
   kDone = 0,
   kInternal = 1,

@@ -142,7 +142,7 @@ void print_report(const Json& r) {
       r["batch"].get<int64_t>());
 }
 
-// /pruning of hdf5.md.
+// The group /pruning.
 ResultGroup pruning_group(const std::vector<PruneRound>& rounds, Model& model) {
   const auto grid = alive_heads(model).sizes();
   const auto R = static_cast<int64_t>(rounds.size());

@@ -52,7 +52,7 @@ class Model : public torch::nn::Module {
   virtual Tensor embedding() const { return {}; }
   virtual Tensor unembedding() const { return {}; }
   virtual int64_t context() const = 0;
-  // Forward FLOPs a token at full context, causal halved (runner.md: validate).
+  // Forward FLOPs a token at full context, causal halved.
   virtual double flops_per_token() const = 0;
 };
 
