@@ -144,7 +144,7 @@ void print_report(const Json& r) {
 
 // The group /pruning.
 ResultGroup pruning_group(const std::vector<PruneRound>& rounds, Model& model) {
-  const auto grid = alive_heads(model).sizes();
+  const auto grid = alive_heads(model).sizes().vec();
   const auto R = static_cast<int64_t>(rounds.size());
   ResultGroup group{"pruning", {{{"round", "1", "round of pruning", "0: before"}, R}}, {}};
   add_head_axes(group, {"layer", "head"}, grid[0], grid[1]);
