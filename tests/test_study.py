@@ -12,7 +12,7 @@ from test_readme import ROOT, program
 pytest.importorskip("matplotlib")
 
 SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "data.context=16",
-         "model.d_model=32", "log.stats_every=0", "log.attention.probes=0")
+         "model.d_model=32", "log.stats_every=0", "log.attention.probes=1")
 
 
 @pytest.fixture(scope="module")
