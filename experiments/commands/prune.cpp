@@ -244,9 +244,11 @@ const RegisterCommand registered({
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.option("--heads", o->heads, "these go: layer:head,head ...");
           a.option("--count", o->count,
-                   "so many go; heads that are gone already count, so that twice is as once",
+                   "so many go; those that are gone already count, so that twice is as once (no "
+                   "default)",
                    Arguments::kZeroOrMore);
-          a.option("--fraction", o->fraction, "this share goes, of the heads as built");
+          a.option("--fraction", o->fraction,
+                   "this share goes, of the heads as built (no default)");
           a.choice(
               "--by", s.by,
               "what ranks them: the lowest go first; gates without a count: those that are shut",
