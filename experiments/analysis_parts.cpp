@@ -58,15 +58,15 @@ class Streamed : public AnalysisPart {
       layers.push_back(probe_->sums().count(l) ? probe_->values(l)
                                                : std::map<std::string, std::vector<double>>());
     for (const auto& s : table_)
-      add(to, s, layers, /*of_tokens=*/s.name != std::string("output_norm"));
-    for (const auto& s : own_) add(to, s, layers, /*of_tokens=*/false);
+      add_array(to, s, layers, /*of_tokens=*/s.name != std::string("output_norm"));
+    for (const auto& s : own_) add_array(to, s, layers, /*of_tokens=*/false);
   }
 
  private:
   // `of_tokens`: does not exist in layers whose weights are over anything else.
-  void add(ResultGroup& to, const Statistic& s,
-           const std::vector<std::map<std::string, std::vector<double>>>& layers,
-           bool of_tokens) const {
+  void add_array(ResultGroup& to, const Statistic& s,
+                 const std::vector<std::map<std::string, std::vector<double>>>& layers,
+                 bool of_tokens) const {
     std::vector<double> by_layer;
     // What a probe counts is in original heads already.
     auto by_head = at::full({setup_.layers, setup_.heads}, kNaN, at::kDouble);

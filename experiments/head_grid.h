@@ -2,7 +2,6 @@
 // model's heads keep their numbers. Written "layer:head".
 #pragma once
 
-#include <compare>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -16,7 +15,10 @@ namespace headlab {
 
 struct HeadId {
   int64_t layer = 0, head = 0;
-  auto operator<=>(const HeadId&) const = default;
+  friend bool operator==(const HeadId&, const HeadId&) = default;
+  friend bool operator<(const HeadId& a, const HeadId& b) {
+    return a.layer != b.layer ? a.layer < b.layer : a.head < b.head;
+  }
 };
 std::string to_text(HeadId id);
 std::ostream& operator<<(std::ostream& out, HeadId id);

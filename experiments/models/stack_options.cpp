@@ -120,16 +120,17 @@ void AttentionAt::read(const ConfigNode& node, const std::string& path, Problems
   base.set("kind", write_text(attention_->kind()));
 
   for (const auto& [key, written] : node.entries) {
+    const auto here = fmt::format("{}.{}", path, key);
     Range range{key, 0, 0, KindBlock(head_registry(), attention_->kind()), written};
     if (!read_range(key, range.first, range.last)) {
-      problems.add(written.key_place(), path + "." + key,
+      problems.add(written.key_place(), here,
                    "must be a layer (\"3\") or a range of layers (\"2-5\")");
       continue;
     }
     const bool word = written.kind == ConfigNode::Kind::kScalar;
     auto merged = merge_config(base, word ? kind_alone(written.text, written.place) : written);
     merged.place = written.place;
-    range.heads.read(merged, path + "." + key, problems);
+    range.heads.read(merged, here, problems);
     ranges_.push_back(std::move(range));
   }
 }
@@ -206,7 +207,8 @@ void StackOptions::check(const Complain& complain) const {
     const std::string block = range ? "attention_at." + range->key : "attention";
     check_layer(attention_of(layer), shape(layer), demands(layer),
                 [&](const std::string& field, const std::string& what) {
-                  const std::string full = field.empty() ? block : block + "." + field;
+                  const std::string full =
+                      field.empty() ? block : fmt::format("{}.{}", block, field);
                   if (said.emplace(full, what).second) complain(full, what);
                 });
   }
