@@ -18,18 +18,20 @@ AblationMode ablation_mode(const std::string& name) {
   return name == "zero" ? AblationMode::kZero : AblationMode::kUniform;
 }
 
+void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, const Tensor& mean) {
+  if (mode == AblationMode::kUniform) {
+    heads.uniform = gone;
+    return;
+  }
+  const auto stays = gone.logical_not();
+  heads.gates = stays.to(mean.defined() ? mean.scalar_type() : at::kFloat).view({1, -1, 1});
+  if (mode == AblationMode::kMean && mean.defined())
+    heads.offset = mean.masked_fill(stays.view({-1, 1, 1}), 0);
+}
+
 namespace {
 
-// What a layer's context becomes without some of its heads.
-struct LayerEdit {
-  Tensor gates, offset, uniform;
-  void put(HeadContext& heads) const {
-    heads.gates = gates;
-    heads.offset = offset;
-    heads.uniform = uniform;
-  }
-};
-using Edits = std::map<int64_t, LayerEdit>;  // by layer
+using Edits = std::map<int64_t, Tensor>;  // by layer: bool [H], the heads that go
 
 // Mean over all positions of what every head says, in original heads: [H,1,e] a layer.
 std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const AblationSettings& s,
@@ -60,38 +62,27 @@ std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const Abl
   return means;
 }
 
-Edits edits_of(const std::vector<HeadId>& heads, Model& model, AblationMode mode,
-               const std::vector<Tensor>& means, const at::Device& device) {
+Edits edits_of(const std::vector<HeadId>& heads, Model& model, const at::Device& device) {
   const auto layers = attention_layers(model);
-  std::map<int64_t, Tensor> chosen;  // bool [H]
+  Edits edits;
   for (const auto& id : heads) {
     const auto H = (*layers.at(id.layer))->heads();
-    chosen.try_emplace(id.layer, at::zeros({H}, at::kBool)).first->second[id.head] = true;
+    edits.try_emplace(id.layer, at::zeros({H}, at::kBool)).first->second[id.head] = true;
   }
-  Edits edits;
-  for (auto& [layer, gone] : chosen) {
-    gone = gone.to(device);
-    auto& edit = edits[layer];
-    if (mode == AblationMode::kUniform) {
-      edit.uniform = gone;
-      continue;
-    }
-    edit.gates = gone.logical_not().to(at::kFloat).view({1, -1, 1});
-    if (mode == AblationMode::kMean && means[layer].defined())
-      edit.offset = means[layer].masked_fill(gone.logical_not().view({-1, 1, 1}), 0);
-  }
+  for (auto& [layer, gone] : edits) gone = gone.to(device);
   return edits;
 }
 
 Pass changed_pass(Model& model, const Tensor& ids, const std::vector<Tensor>& hidden,
-                  const Edits& edits) {
+                  const Edits& edits, AblationMode mode, const std::vector<Tensor>& means) {
   std::vector<Tensor> own;
   ModelContext ctx;
   ctx.hidden = &own;
   ctx.first_block = edits.begin()->first;
   ctx.input = hidden[ctx.first_block];
   ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& heads) {
-    if (const auto edit = edits.find(layer); edit != edits.end()) edit->second.put(heads);
+    if (const auto gone = edits.find(layer); gone != edits.end())
+      ablate_heads(heads, gone->second, mode, means[layer]);
   };
   const auto logits = model.forward(ids, ctx).logits;
   return {own.back(), logits};
@@ -108,7 +99,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   std::vector<Tensor> means(attention_layers(model).size());
   if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, device);
   std::vector<Edits> edits;
-  for (const auto& heads : sets) edits.push_back(edits_of(heads, model, s.mode, means, device));
+  for (const auto& heads : sets) edits.push_back(edits_of(heads, model, device));
   std::vector<DeltaSums> sums(sets.size());
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& b) {
     const auto ids = b.ids.to(device), targets = b.targets.to(device);
@@ -119,8 +110,9 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
     const Pass full{hidden.back(), logits};
     for (size_t n = 0; n < sets.size(); ++n) {
       if (before_each) before_each();
-      sums[n].add(full, edits[n].empty() ? full : changed_pass(model, ids, hidden, edits[n]),
-                  targets);
+      sums[n].add(
+          full, edits[n].empty() ? full : changed_pass(model, ids, hidden, edits[n], s.mode, means),
+          targets);
     }
   });
   model.train(was_training);

@@ -15,6 +15,10 @@ enum class AblationMode {
 const std::vector<std::string>& ablation_modes();     // "zero", "mean", "uniform"
 AblationMode ablation_mode(const std::string& name);  // of those
 
+// Exchanges what the heads in `gone` (bool [H]) say. `mean` [H,1,e] of every head, for kMean;
+// undefined: 0.
+void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, const Tensor& mean);
+
 struct Ablated {
   std::vector<HeadId> heads;
   std::map<std::string, double> deltas;  // DeltaSums::values() and p_value

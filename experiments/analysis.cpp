@@ -11,6 +11,7 @@
 #include "experiments/head_grid.h"
 #include "experiments/map_file.h"
 #include "experiments/progress.h"
+#include "experiments/result_grid.h"
 
 namespace headlab {
 namespace {
@@ -96,11 +97,10 @@ void keep_arrays(ResultGroup& group, const std::vector<std::string>& names) {
 }
 
 void add_head_mask(ResultGroup& group, const Tensor& alive) {
-  const auto mask = alive.to(at::kDouble).contiguous();
   group.arrays.push_back(
       {{"head_mask", "1", "whether the head is there", "1 alive, 0 pruned or never built"},
        {"layer", "head"},
-       {mask.const_data_ptr<double>(), mask.const_data_ptr<double>() + mask.numel()},
+       numbers(alive),
        /*flags=*/true});
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/torch.h"
 #include "experiments/analysis_parts.h"
+#include "experiments/result_grid.h"
 
 namespace headlab {
 namespace {
@@ -170,10 +171,7 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
   axis("key", "place of the key", S);
   const auto add = [&](const char* name, const char* what, const char* formula,
                        std::vector<std::string> dims, const Tensor& values) {
-    to.arrays.push_back(
-        {{name, "1", what, formula},
-         std::move(dims),
-         {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()}});
+    to.arrays.push_back({{name, "1", what, formula}, std::move(dims), numbers(values)});
   };
   add("attention", "attention weights", "a after the softmax, before heads are mixed; NaN: padding",
       {"example", "layer", "head", "query", "key"}, weights);

@@ -8,16 +8,12 @@
 #include "core/torch.h"
 #include "experiments/head_grid.h"
 #include "experiments/importance.h"
+#include "experiments/result_grid.h"
 
 namespace headlab {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-std::vector<double> numbers(const Tensor& t) {
-  const auto dense = t.to(at::kCPU, at::kDouble).contiguous();
-  return {dense.const_data_ptr<double>(), dense.const_data_ptr<double>() + dense.numel()};
-}
 
 class Streamed : public AnalysisPart {
  public:

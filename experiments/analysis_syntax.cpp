@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/head_grid.h"
+#include "experiments/result_grid.h"
 
 namespace headlab {
 namespace {
@@ -90,11 +91,6 @@ class MapReader {
   Tensor there_;
   HeadProbe probe_;
 };
-
-std::vector<double> values_of(const Tensor& t) {
-  const auto flat = t.to(at::kDouble).contiguous();
-  return {flat.data_ptr<double>(), flat.data_ptr<double>() + flat.numel()};
-}
 
 }  // namespace
 
@@ -218,7 +214,7 @@ void add_syntax(ResultGroup& analysis, const SyntaxScores& scores) {
                       scores.options.offsets});
 
   const auto add = [&](LogVariable variable, std::vector<std::string> dims, const Tensor& values) {
-    analysis.arrays.push_back({std::move(variable), std::move(dims), values_of(values)});
+    analysis.arrays.push_back({std::move(variable), std::move(dims), numbers(values)});
   };
   const std::vector<std::string> by_head{"layer", "head"};
   add(about("accuracy", "1", "share of words whose head is predicted",
@@ -264,7 +260,7 @@ ResultArray syntactic_role(const SyntaxScores& scores) {
   return {.about = {"syntactic", "1", "predicts a dependency relation",
                     "best_gain >= threshold (Voita et al. 2019, section 5.2)"},
           .dims = {"layer", "head"},
-          .values = values_of(gain >= scores.options.margin),
+          .values = numbers(gain >= scores.options.margin),
           .flags = true,
           .attributes = {{"threshold", scores.options.margin},
                          {"least_cases", static_cast<double>(scores.options.least_cases)}}};

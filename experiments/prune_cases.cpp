@@ -96,13 +96,7 @@ class ImportanceCase {
     for (int64_t h = 0; h < H; ++h) {
       auto ctx = ctx_;
       const auto gone = at::arange(H, length_.options()) == h;
-      if (mode == AblationMode::kUniform) {
-        ctx.uniform = gone;
-      } else {
-        ctx.gates = gone.logical_not().to(means.scalar_type()).view({1, H, 1});
-        if (mode == AblationMode::kMean)
-          ctx.offset = means.masked_fill(gone.logical_not().view({H, 1, 1}), 0);
-      }
+      ablate_heads(ctx, gone, mode, means);
       changes[h] = (losses(ctx).sum() - whole).to(at::kCPU, at::kDouble);
     }
     return changes;

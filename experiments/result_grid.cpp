@@ -82,11 +82,14 @@ Tensor ResultGrid::between_layers(const Tensor& values) const {
   return nans({n, n}).index_copy(1, places_, rows).view({layers_, heads_, layers_, heads_});
 }
 
+std::vector<double> numbers(const Tensor& t) {
+  const auto dense = t.to(at::kCPU, at::kDouble).contiguous();
+  return {dense.const_data_ptr<double>(), dense.const_data_ptr<double>() + dense.numel()};
+}
+
 ResultArray result_array(const LogVariable& about, const std::vector<std::string>& dims,
                          const Tensor& values) {
-  const auto whole = values.to(at::kDouble).contiguous();
-  const auto* first = whole.const_data_ptr<double>();
-  return {about, dims, {first, first + whole.numel()}};
+  return {about, dims, numbers(values)};
 }
 
 }  // namespace headlab

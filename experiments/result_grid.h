@@ -37,6 +37,7 @@ class ResultGrid {
   Tensor places_;               // [N] in the flat grid
 };
 
+std::vector<double> numbers(const Tensor& t);  // its elements, row-major
 // An array of float64 values under the names of its dimensions.
 ResultArray result_array(const LogVariable& about, const std::vector<std::string>& dims,
                          const Tensor& values);

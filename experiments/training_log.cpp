@@ -5,15 +5,12 @@
 #include <set>
 
 #include "core/torch.h"
+#include "experiments/head_grid.h"
 
 namespace headlab {
 namespace {
 
 constexpr const char* kSite = "self";
-
-std::vector<std::shared_ptr<AttentionHeads>*> layers_of(Model& model) {
-  return model.sites().at(kSite);
-}
 
 std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   if (!chosen.empty()) return chosen;
@@ -44,7 +41,7 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, Model& model,
     chosen.push_back(variable_of(s));
   }
   std::set<std::string> own;
-  for (auto* heads : layers_of(model))
+  for (auto* heads : attention_layers(model))
     for (const auto& s : (*heads)->own_statistics())
       if (own.insert(s.name).second) chosen.push_back(variable_of(s));
   return chosen;
@@ -74,7 +71,7 @@ Tensor map_probes(const AttentionLogOptions& options, const DataSource& data) {
 LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, Model& model,
                 const Tensor& ids) {
   LogMaps maps;
-  for (auto* heads : layers_of(model))
+  for (auto* heads : attention_layers(model))
     if (!(*heads)->traits().rows_sum_to_one) maps.normalization = "composed", maps.packed = false;
   maps.probes = ids.size(0);
   maps.layers = all_or(options.layers, site.layers);
@@ -90,7 +87,7 @@ LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, Model& 
 LogSite site_of(const Experiment& experiment, Model& model, bool has_classes, const Tensor& ids) {
   LogSite site;
   site.name = kSite;
-  const auto layers = layers_of(model);
+  const auto layers = attention_layers(model);
   site.layers = std::ssize(layers);
   for (auto* heads : layers) site.heads = std::max(site.heads, (*heads)->heads());
   site.statistics = statistics_of(experiment.log, model, has_classes);
@@ -195,7 +192,7 @@ void TrainingLog::heads(int64_t step) {
   RunLog::HeadValues row;
   std::vector<uint8_t> alive(site_.layers * H, 0);
   for (const auto& s : site_.statistics) row[s.name].assign(count_of(s, site_), nan);
-  const auto layers = layers_of(model_);
+  const auto layers = attention_layers(model_);
   for (int64_t layer = 0; layer < site_.layers; ++layer) {
     const auto lives = (*layers[layer])->alive();
     std::copy(lives.begin(), lives.end(), alive.begin() + layer * H);
@@ -260,7 +257,7 @@ void TrainingLog::maps(int64_t step, const at::Device& device) {
     const auto found = probe.layer_maps().find(plan.layers[l]);
     if (found == probe.layer_maps().end()) continue;
     const auto map = found->second.to(at::kCPU, at::kFloat);  // [P,H,T,T]
-    const auto ids = (*layers_of(model_)[plan.layers[l]])->head_ids();
+    const auto ids = (*attention_layers(model_)[plan.layers[l]])->head_ids();
     for (size_t h = 0; h < plan.heads.size(); ++h) {
       const auto row = std::find(ids.begin(), ids.end(), plan.heads[h]);
       if (row == ids.end()) continue;

@@ -12,6 +12,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/evaluate.h"
 #include "experiments/progress.h"
+#include "experiments/result_grid.h"
 #include "experiments/results.h"
 #include "experiments/run_files.h"
 
@@ -107,7 +108,7 @@ ResultGroup group_of(const std::vector<Study>& studies, const std::vector<std::s
       array.about.name = study.prefix + variable.name;
       array.about.comment += "; " + study.what;
       array.dims.insert(array.dims.end(), study.dims.begin(), study.dims.end());
-      array.values.assign(values.data_ptr<double>(), values.data_ptr<double>() + values.numel());
+      array.values = numbers(values);
       group.arrays.push_back(std::move(array));
     }
   }

@@ -14,6 +14,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/gates.h"
 #include "experiments/importance.h"
+#include "experiments/result_grid.h"
 #include "experiments/results.h"
 #include "experiments/run_files.h"
 
@@ -166,11 +167,10 @@ ResultGroup pruning_group(const std::vector<PruneRound>& rounds, Model& model) {
   auto removed = at::zeros({R, grid[0], grid[1]}, at::kDouble);
   for (int64_t r = 0; r < R; ++r)
     for (const auto& id : rounds[r].removed) removed[r][id.layer][id.head] = 1;
-  group.arrays.push_back(
-      {{"removed", "1", "head removed in this round", "1: removed"},
-       {"round", "layer", "head"},
-       {removed.data_ptr<double>(), removed.data_ptr<double>() + removed.numel()},
-       /*flags=*/true});
+  group.arrays.push_back({{"removed", "1", "head removed in this round", "1: removed"},
+                          {"round", "layer", "head"},
+                          numbers(removed),
+                          /*flags=*/true});
   return group;
 }
 
