@@ -1,0 +1,40 @@
+"""Several runs side by side: variants, seeds, settings."""
+
+import xarray as xr
+
+from .files import LogError
+from .run import Run, open_run
+
+
+def compare(runs, group="scalars"):
+    """One group of several runs as one Dataset with a new dimension `run`.
+
+    runs: open runs or paths. group: `scalars`, `eval`, `heads/self`, `analysis/self`, ... NaN
+    where a run has no such step, layer, head or variable. Coordinates on `run`: its label (with
+    the directory's name where two are alike), name, kind and seed; so means over seeds are
+    `.groupby("name").mean()`. Raises LogError naming a run that has no such group.
+
+    >>> hl.compare([run, run], "eval").val_loss.dims
+    ('run', 'step')
+    """
+    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    if not opened:
+        raise LogError("compare: no run is given")
+    parts = []
+    for run in opened:
+        part = run.group(group)
+        if part is None:
+            raise LogError(f"{run.path}: has no group {group}, so it cannot be compared")
+        parts.append(part)
+    joined = xr.concat(parts, dim="run", join="outer", data_vars="all", coords="minimal",
+                       compat="override", combine_attrs="override")
+    return joined.assign_coords(
+        run=labels(opened), name=("run", [run.name for run in opened]),
+        kind=("run", [run.kind for run in opened]), seed=("run", [run.seed for run in opened]))
+
+
+def labels(runs):
+    """A text for each run that tells it from the others."""
+    plain = [run.label for run in runs]
+    return [f"{label} {run.path.name}" if plain.count(label) > 1 else label
+            for label, run in zip(plain, runs)]

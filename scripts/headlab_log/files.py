@@ -1,0 +1,85 @@
+"""HDF5 files of headlab as labelled xarray datasets, finished, growing or left by a killed writer."""
+
+import pathlib
+
+import h5py
+import xarray as xr
+
+SCHEMA = 1  # the major version that this package reads
+
+
+class LogError(Exception):
+    """A file that cannot be read as what it should be; the message names it and the remedy."""
+
+
+class LogWarning(UserWarning):
+    """Something about a run that its reader should know, such as a writer that was killed."""
+
+
+def open_h5(path):
+    """The open h5py.File of `path`, readable beside a writer.
+
+    SWMR also opens what a killed writer left, and finished files; files written without it
+    (`log.swmr: false`) are too old a format for that and open plainly.
+    """
+    path = pathlib.Path(path)
+    if not path.is_file():
+        raise LogError(f"{path}: there is no such file")
+    try:
+        return h5py.File(path, "r", swmr=True)
+    except OSError as first:
+        try:
+            return h5py.File(path, "r")
+        except OSError:
+            raise LogError(f"{path}: not readable as HDF5 ({reason(first)}); if its writer was killed,"
+                           f" `headlab repair {path}` makes it so") from None
+
+
+def reason(error):
+    """What HDF5 says, without its chain of causes."""
+    return str(error).split("(", 1)[-1].rstrip(")")
+
+
+def check_schema(path, attributes):
+    """Refuses files that are not headlab's, or of a newer major schema than this package knows."""
+    name, version = attributes.get("schema_name"), str(attributes.get("schema_version", ""))
+    if name != "headlab" or not version.split(".")[0].isdigit():
+        raise LogError(f"{path}: an HDF5 file, but not a log of headlab (no schema_name, "
+                       "schema_version in its root)")
+    if int(version.split(".")[0]) > SCHEMA:
+        raise LogError(f"{path}: schema {version} is newer than this headlab_log, which reads "
+                       f"{SCHEMA}.x; install the headlab_log of the headlab that wrote it")
+
+
+def groups(path):
+    """Paths of the groups that hold variables, such as `heads/self`, in their order."""
+    found = []
+    with open_h5(path) as file:
+        file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Group)
+                        and any(isinstance(x, h5py.Dataset) for x in item.values()) else None)
+    return tuple(found)
+
+
+def open_group(path, group, lazy=False):
+    """One group of an HDF5 file as a Dataset; None where the file has no such group.
+
+    path: a log.h5, analysis.h5, ablation.h5 or pruning.h5. Of a growing file, the records that are
+    complete. lazy: values are read when they are used, which needs the file to stay where it is.
+
+    >>> hl.open_group(run.path / "log.h5", "scalars").train_loss.dims
+    ('step',)
+    """
+    with open_h5(path) as file:
+        if group not in file:
+            return None
+        swmr = file.swmr_mode
+        # A record's step is written last. xarray takes the longest variable for the length instead.
+        complete = len(file[group]["step"]) if "step" in file[group] else None
+    dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
+                              driver_kwds={"swmr": True} if swmr else None)
+    if complete is not None:
+        dataset = dataset.isel(step=slice(complete))
+    if lazy:
+        return dataset
+    with dataset:
+        return dataset.load()

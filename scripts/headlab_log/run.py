@@ -1,0 +1,300 @@
+"""A run directory: its log, config, tokens and what analyses of it found, as labelled arrays."""
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import warnings
+
+import numpy as np
+import yaml
+
+from .files import LogError, LogWarning, check_schema, groups, open_group, open_h5
+
+# Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
+FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
+         "pruning": "pruning.h5"}
+
+
+def open_run(path, repair=False):
+    """Opens a run that goes on, has ended or was killed.
+
+    path: a run directory, its log.h5, or a folder with one run in it. A run whose writer was killed
+    opens with a LogWarning: what it flushed is there. repair: let `headlab repair` mend such a log
+    first (True, or the path of the program), after which any HDF5 reader opens it.
+    Raises LogError where there is no run, or one of a newer schema.
+
+    >>> with hl.open_run(run.path) as again:
+    ...     again.state
+    'finished'
+    """
+    run = Run(find_run(pathlib.Path(path)))
+    if run.state == "killed":
+        log = run.path / "log.h5"
+        if repair:
+            repair_log(log, repair)
+            return Run(run.path)
+        warnings.warn(f"{log}: its writer was killed; this is what it had flushed. Other readers "
+                      f"open it after `headlab repair {log}`, or open_run(..., repair=True)",
+                      LogWarning, stacklevel=2)
+    return run
+
+
+def find_run(path):
+    """The run directory that a path means."""
+    if path.is_file():
+        return path.parent
+    if not path.is_dir():
+        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` prints where its run is")
+    if is_run(path):
+        return path
+    inside = sorted(child for child in path.iterdir() if is_run(child))
+    if len(inside) == 1:
+        return inside[0]
+    if not inside:
+        raise LogError(f"{path}: neither a run (no log.h5, no config.yaml) nor a folder of one")
+    raise LogError(f"{path}: holds {len(inside)} runs; name one of them: "
+                   + ", ".join(child.name for child in inside))
+
+
+def is_run(path):
+    return (path / "log.h5").is_file() or (path / "config.yaml").is_file()
+
+
+def repair_log(log, program=True):
+    """Lets `headlab repair` mend a log; `program` is its path, or True to look for it."""
+    beside = pathlib.Path(__file__).resolve().parents[1] / "headlab"  # in headlab's own tree
+    found = program if program is not True else (
+        shutil.which("headlab") or (str(beside) if beside.is_file() else None))
+    if not found:
+        raise LogError(f"{log}: the program headlab is not on PATH; give it: repair=PATH")
+    done = subprocess.run([str(found), "repair", str(log)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")
+
+
+def is_locked(path):
+    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies."""
+    try:
+        with open(f"{path}.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file: nobody writes
+        return False
+    return False
+
+
+def read_json(path):
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # absent, or from a run that stopped before it wrote it
+        return {}
+
+
+def text_of(value):
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Run:
+    """What `open_run` returns. Groups are read when first asked for; `refresh()` forgets them."""
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self._groups = {}
+        self._read_heads_of_files()
+
+    def _read_heads_of_files(self):
+        log = self.path / "log.h5"
+        self._attributes, self._log_groups = {}, ()
+        if log.is_file():
+            with open_h5(log) as file:
+                self._attributes = {name: text_of(value) for name, value in file.attrs.items()}
+            check_schema(log, self._attributes)
+            self._log_groups = groups(log)
+        self.config_yaml = self._attributes.get("config_yaml") or self._text("config.yaml")
+        self.config = yaml.safe_load(self.config_yaml) or {}
+        self.manifest = read_json(self.path / "manifest.json")
+        self.status = read_json(self.path / "status.json")
+        self.state = self._state(log)
+
+    def _text(self, name):
+        file = self.path / name
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    def _state(self, log):
+        said = self._attributes.get("status") or self.status.get("status", "finished")
+        if said != "running" or is_locked(log):
+            return said
+        # A lock may be invisible from another machine, so only the writer's own can tell.
+        elsewhere = self.status.get("host", os.uname().nodename) != os.uname().nodename
+        return "running" if elsewhere else "killed"
+
+    name = property(lambda self: str(self.config.get("name", self.path.name)))
+    seed = property(lambda self: self.config.get("seed"))
+    label = property(lambda self: f"{self.name} s{self.seed}")
+
+    @property
+    def kind(self):
+        """The kind of heads; several, with `+` between, where layers differ."""
+        model = self.config.get("model", {})
+        blocks = [model.get("attention") or {}, *(model.get("attention_at") or {}).values()]
+        return "+".join(dict.fromkeys(b["kind"] for b in blocks if "kind" in b))
+
+    @property
+    def sites(self):
+        """Where the model attends: ("self",), or several in models with encoder and decoder."""
+        return tuple(name.split("/")[1] for name in self._log_groups if name.startswith("heads/"))
+
+    def group(self, name):
+        """A group of any file of the run as a Dataset, None where there is none.
+
+        >>> run.group("heads/self").entropy.dims
+        ('step', 'layer', 'head')
+        """
+        if name not in self._groups:
+            file = self.path / FILES.get(name.split("/")[0], "log.h5")
+            lazy = name.startswith("attention/")  # the one that may not fit into memory
+            self._groups[name] = open_group(file, name, lazy) if file.is_file() else None
+        return self._groups[name]
+
+    scalars = property(lambda self: self.group("scalars"), doc="loss, rate, ... over `step`")
+    evaluations = property(lambda self: self.group("eval"), doc="validation over `step`")
+    resumes = property(lambda self: self.group("resumes"), doc="where the run went on")
+    pruning = property(lambda self: self.group("pruning"), doc="`headlab prune`, over `round`")
+
+    def heads(self, site="self"):
+        """Statistics of every head: (step, layer, head); `js` also over head2. NaN: no such head.
+
+        Units are in `attrs["units"]`, the formula in `attrs["comment"]`.
+        """
+        return self.group(f"heads/{site}")
+
+    def analysis(self, site="self"):
+        """What `headlab analyze` measured, (layer, head) and pairs; None before it has."""
+        return self.group(f"analysis/{site}")
+
+    def roles(self, site="self"):
+        """Which heads have which role, (layer, head); None before `headlab analyze`."""
+        return self.group(f"roles/{site}")
+
+    def ablation(self, site="self"):
+        """What `headlab ablate` measured, (mode, layer, head); None before it has."""
+        return self.group(f"ablation/{site}")
+
+    @property
+    def vocabulary(self):
+        """The text of each token, by its number; empty where the data has no texts."""
+        texts = self.group("vocab")
+        return [] if texts is None else [text_of(text) for text in texts["text"].values]
+
+    def attention(self, site="self"):
+        """Logged maps, read when used: `weights` (step, probe, layer, head, query, key).
+
+        NaN where a probe is padded or a head is not there. Coordinates: query_text (probe, query),
+        key_text (probe, key), query_length and key_length (probe) [token]. None without maps.
+
+        >>> str(run.attention().key_text[0, 0].item()) == run.tokens(0)[0]
+        True
+        """
+        name = f"attention/{site}"
+        maps = self.group(name)
+        if maps is None or "query_text" in maps.coords:
+            return maps
+        for axis in ("query", "key"):
+            token = maps[f"{axis}_token"].load()
+            maps = maps.assign_coords({f"{axis}_text": (token.dims, self._decode(token.values))})
+        maps = maps.set_coords(["query_length", "key_length"])
+        for length in ("query_length", "key_length"):
+            maps[length].load()
+        self._groups[name] = maps
+        return maps
+
+    def _decode(self, tokens):
+        """Their texts; of a token without one (images, numbers) the number, of padding nothing."""
+        known = self.vocabulary
+        texts = [known[t] if 0 <= t < len(known) else str(t) if t >= 0 else "" for t in tokens.flat]
+        return np.array(texts, dtype=object).reshape(tokens.shape)
+
+    def tokens(self, probe=0, site="self", which="key"):
+        """The texts of one probe's tokens without padding; which: its `query` or `key` side.
+
+        >>> len(run.tokens(0)) == int(run.attention().key_length[0])
+        True
+        """
+        maps = self._maps(site)
+        probe = pick(maps, "probe", probe)
+        length = int(maps[f"{which}_length"].sel(probe=probe))
+        return list(maps[f"{which}_text"].sel(probe=probe).values[:length])
+
+    def map(self, step=-1, probe=0, layer=0, head=0, site="self"):
+        """One attention map, (query, key), without padding, with its tokens as coordinates.
+
+        step: of a snapshot (`run.attention().step`), or -1, the last. LogError: not logged.
+
+        >>> one = run.map(layer=0, head=1)
+        >>> one.dims, bool(abs(one.sum("key") - 1).max() < 1e-3)
+        (('query', 'key'), True)
+        """
+        maps = self._maps(site)
+        at = {"step": step, "probe": probe, "layer": layer, "head": head}
+        one = maps.weights.sel({dim: pick(maps, dim, value) for dim, value in at.items()})
+        return one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
+
+    def alive(self, site="self", step=-1):
+        """Which heads there are, bool (layer, head); step: a logged one, or -1, the last.
+
+        >>> bool(run.alive().all())
+        True
+        """
+        heads = self.heads(site)
+        if heads is None:
+            raise LogError(f"{self.path}: no statistics of heads at site {site!r}")
+        return heads.head_mask.sel(step=pick(heads, "step", step)) == 1
+
+    def _maps(self, site):
+        maps = self.attention(site)
+        if maps is None or maps.sizes["step"] == 0:
+            raise LogError(f"{self.path}: no attention maps at site {site!r}; set log.attention.every "
+                           "and log.attention.probes in the config")
+        return maps
+
+    def refresh(self):
+        """Reads anew what has been logged since; Datasets handed out before stay as they are."""
+        self.close()
+        self._read_heads_of_files()
+
+    def close(self):
+        """Lets go of the files; what is used afterwards is opened again."""
+        for dataset in self._groups.values():
+            if dataset is not None:
+                dataset.close()
+        self._groups = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>"
+
+
+def pick(dataset, dim, value):
+    """The label that a user's value means on an axis; LogError says which there are.
+
+    -1 is the last one, as in a list.
+
+    >>> int(hl.pick(run.heads(), "head", -1)) + 1 == run.heads().sizes["head"]
+    True
+    """
+    labels = dataset[dim].values
+    if value == -1 and len(labels):
+        return labels[-1]
+    if value not in labels:
+        raise LogError(f"{dim} {value} is not in the log; there are "
+                       f"{', '.join(map(str, labels)) or 'none'}")
+    return value
