@@ -73,6 +73,9 @@ def open_group(path, group, lazy=False):
         if group not in file:
             return None
         swmr = file.swmr_mode
+        if swmr:  # HDF5 shows a file that is still open for lazy values as it was, until told
+            for variable in file[group].values():
+                variable.refresh()
         # A record's step is written last. xarray takes the longest variable for the length instead.
         complete = len(file[group]["step"]) if "step" in file[group] else None
     dataset = xr.open_dataset(path, group=group, engine="h5netcdf",

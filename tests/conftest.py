@@ -1,0 +1,44 @@
+"""What the Python tests share: tiny trainings, and scripts/ on the path."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+TINY = ("train.steps=20", "train.batch=4", "train.eval_batches=1", "train.checkpoint.every=20",
+        "data.context=16", "model.layers=2", "model.heads=3", "model.d_model=24", "log.every=5",
+        "log.stats_every=5", "log.attention.every=10", "log.attention.probes=2")
+
+
+def headlab(*arguments):
+    """Runs the built program and returns what it prints; the test fails with what it says."""
+    from test_readme import program
+    done = subprocess.run([program(), *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def train(out, config="char_mha", *settings):
+    """Trains a config of configs/ in a second or two, and returns the run directory."""
+    headlab("run", ROOT / f"configs/{config}.yaml", *TINY, *settings, "--out", out)
+    return max(out.glob(f"{config}/*"), key=lambda run: run.stat().st_mtime)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory):
+    """A tiny finished training of char_mha with analysis.h5 and ablation.h5 beside its log."""
+    path = train(tmp_path_factory.mktemp("small"))
+    headlab("analyze", path, "--batches", 1)
+    headlab("ablate", path, "--batches", 1)
+    return path
+
+
+@pytest.fixture
+def run(small_run):
+    import headlab_log as hl
+    with hl.open_run(small_run) as opened:
+        yield opened

@@ -1,0 +1,289 @@
+"""headlab_log opens what headlab leaves behind: growing, finished and killed runs."""
+
+import doctest
+import importlib
+import pkgutil
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import h5py
+import numpy as np
+import pytest
+
+from conftest import ROOT, TINY, headlab, train
+from test_readme import program
+
+import headlab_log as hl
+
+LONG = ("train.steps=1000000", "log.attention.every=50", "log.flush_every=1")
+
+
+def modules():
+    return [m.name for m in pkgutil.walk_packages(hl.__path__, "headlab_log.")
+            if not m.name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_of_docstrings_run(name, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    failed, _ = doctest.testmod(module, globs={"hl": hl, "run": run, "np": np})
+    assert failed == 0
+
+
+def test_what_the_package_exports_has_an_example():
+    without = [name for name in hl.__all__ if callable(getattr(hl, name))
+               and not isinstance(getattr(hl, name), type)
+               and ">>> " not in (getattr(hl, name).__doc__ or "")]
+    assert without == ["labels"]  # which serves `compare`
+
+
+class Growing:
+    """A training that goes on until it is told otherwise."""
+
+    def __init__(self, out, *settings):
+        self.out = out
+        self.process = subprocess.Popen(
+            [program(), "run", str(ROOT / "configs/char_mha.yaml"), *TINY, *LONG, *settings,
+             "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def until(self, true):
+        """The run directory, once `true(run directory)`."""
+        for _ in range(600):
+            assert self.process.poll() is None, "the training ended"
+            for path in self.out.glob("char_mha/*/log.h5"):
+                try:
+                    if true(path.parent):
+                        return path.parent
+                except (hl.LogError, OSError):  # it has just been made
+                    pass
+            time.sleep(0.1)
+        raise AssertionError("the training wrote no log in a minute")
+
+    def kill(self, how=signal.SIGKILL):
+        self.process.send_signal(how)
+        self.process.wait()
+
+
+@pytest.fixture
+def growing(tmp_path):
+    started = []
+
+    def start(*settings):
+        started.append(Growing(tmp_path / "runs", *settings))
+        return started[-1]
+
+    yield start
+    for training in started:
+        training.kill()
+
+
+def steps(path):
+    with hl.open_run(path) as run:
+        return len(run.scalars.step)
+
+
+def test_a_growing_run_opens_and_refresh_shows_what_came_since(growing):
+    training = growing()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with hl.open_run(training.until(lambda path: steps(path) > 2)) as run:
+            assert run.state == "running"
+            before = run.scalars
+            maps = run.attention()
+            training.until(lambda path: steps(path) > len(before.step) + 50)
+            assert len(run.scalars.step) == len(before.step)  # what one has stays as it is
+            run.refresh()
+            assert len(run.scalars.step) > len(before.step)
+            np.testing.assert_array_equal(run.scalars.train_loss[:len(before.step)],
+                                          before.train_loss)
+            assert not run.heads().entropy.isnull().any()
+            assert float(maps.weights[0, 0, 0, 0, 0, 0]) == 1  # a map of the file before
+
+
+def test_a_killed_run_opens_with_a_warning_and_can_be_repaired(growing):
+    training = growing()
+    path = training.until(lambda path: steps(path) > 5)
+    training.kill()
+    with pytest.warns(hl.LogWarning, match=r"was killed; .*headlab repair .*log\.h5"):
+        run = hl.open_run(path)
+    assert run.state == "killed"
+    seen = run.scalars
+    assert len(seen.step) > 5 and not seen.train_loss.isnull().any()
+    assert run.map(step=0).sizes == {"query": 16, "key": 16}
+    run.close()
+    with pytest.raises(OSError):
+        h5py.File(path / "log.h5", "r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with hl.open_run(path, repair=program()) as run:
+            assert run.state != "running"
+            assert len(run.scalars.step) >= len(seen.step)
+    with h5py.File(path / "log.h5", "r") as file:
+        assert len(file["scalars/step"]) >= len(seen.step)
+
+
+def test_a_run_that_was_told_to_stop_says_so(growing):
+    training = growing()
+    path = training.until(lambda path: steps(path) > 2)
+    training.kill(signal.SIGTERM)
+    assert hl.open_run(path).state == "stopped"
+
+
+def test_a_log_without_swmr_opens(tmp_path):
+    path = train(tmp_path, "char_mha", "log.swmr=false")
+    with hl.open_run(path) as run:
+        assert run.state == "finished"
+        np.testing.assert_array_equal(run.scalars.step, [0, 5, 10, 15, 20])
+
+
+def altered(small_run, tmp_path, change):
+    copy = tmp_path / "altered"
+    shutil.copytree(small_run, copy)
+    with h5py.File(copy / "log.h5", "r+") as file:
+        change(file)
+    return copy
+
+
+def test_a_newer_major_schema_is_refused_and_a_newer_minor_one_read(small_run, tmp_path):
+    path = altered(small_run, tmp_path, lambda f: f.attrs.modify("schema_version", "2.0.0"))
+    with pytest.raises(hl.LogError, match=r"log\.h5: schema 2\.0\.0 is newer .* reads 1\.x; inst"):
+        hl.open_run(path)
+    with h5py.File(path / "log.h5", "r+") as file:
+        file.attrs.modify("schema_version", "1.7.0")
+    assert hl.open_run(path).state == "finished"
+
+
+def test_other_files_are_refused_with_the_reason(small_run, tmp_path):
+    path = altered(small_run, tmp_path, lambda f: f.attrs.__delitem__("schema_name"))
+    with pytest.raises(hl.LogError, match="not a log of headlab"):
+        hl.open_run(path)
+    (path / "log.h5").write_bytes(b"text")
+    with pytest.raises(hl.LogError, match=r"log\.h5: not readable as HDF5"):
+        hl.open_run(path)
+    with pytest.raises(hl.LogError, match="there is no such run"):
+        hl.open_run(tmp_path / "nowhere")
+    with pytest.raises(hl.LogError, match="neither a run"):
+        hl.open_run(tmp_path / "altered/ckpt")
+
+
+def test_a_folder_of_one_run_is_that_run(small_run, tmp_path):
+    assert hl.open_run(small_run.parent).path == small_run
+    assert hl.open_run(small_run / "log.h5").path == small_run
+    for name in ("a-s1", "b-s2"):
+        shutil.copytree(small_run, tmp_path / "two" / name)
+    with pytest.raises(hl.LogError, match="holds 2 runs; name one of them: a-s1, b-s2"):
+        hl.open_run(tmp_path / "two")
+
+
+def test_half_written_records_are_not_shown(small_run, tmp_path):
+    def half_a_record(file):
+        group = file["heads/self"]
+        for name in ("entropy", "js"):
+            group[name].resize(len(group[name]) + 1, axis=0)
+    with hl.open_run(altered(small_run, tmp_path, half_a_record)) as run:
+        np.testing.assert_array_equal(run.heads().step, [0, 5, 10, 15, 20])
+        assert run.heads().entropy.shape[0] == 5
+
+
+def test_maps_are_those_of_the_file(run):
+    with h5py.File(run.path / "log.h5") as file:
+        group = file["attention/self"]
+        raw = group["weights"][1, 1, 1, 2]
+        texts = file["vocab/text"].asstr()[:]
+        tokens = [texts[t] for t in group["key_token"][1]]
+    np.testing.assert_allclose(run.map(10, probe=1, layer=1, head=2), raw / 65534, atol=1e-7)
+    assert run.tokens(1) == tokens
+    assert list(run.map(probe=1).key_text.values) == tokens
+    assert run.map().equals(run.map(step=20))
+
+
+def test_what_is_not_logged_is_named(run):
+    with pytest.raises(hl.LogError, match="step 7 is not in the log; there are 0, 10, 20"):
+        run.map(step=7)
+    with pytest.raises(hl.LogError, match="head 3 is not in the log; there are 0, 1, 2"):
+        run.map(head=3)
+    with pytest.raises(hl.LogError, match="no attention maps at site 'cross'"):
+        run.map(site="cross")
+    with pytest.raises(hl.LogError, match="no statistics of heads at site 'cross'"):
+        run.alive("cross")
+
+
+@pytest.fixture
+def padded(tmp_path):
+    """A log with an encoder and cross attention, a pruned head and padded probes."""
+    writer = program().removesuffix("headlab") + "headlab_write_log"
+    subprocess.run([writer, str(tmp_path / "log.h5")], check=True)
+    with hl.open_run(tmp_path) as run:
+        yield run
+
+
+def test_padding_is_cropped_and_pruned_heads_are_known(padded):
+    assert set(padded.sites) >= {"encoder_self", "cross"}
+    one = padded.map(40, probe=1, layer=2, head=3, site="encoder_self")
+    assert one.sizes == {"query": 3, "key": 4} and not one.isnull().any()
+    assert padded.tokens(1, "encoder_self", "query") == ["été", "été", "a"]
+    alive = padded.alive("encoder_self")
+    assert not alive.sel(layer=1, head=1) and int(alive.sum()) == 11
+
+
+def test_runs_are_compared_over_kinds_and_seeds(small_run, tmp_path):
+    others = [train(tmp_path, "char_moh", f"seed={seed}", "model.heads=4") for seed in (1, 2)]
+    both = hl.compare([small_run, *others], "eval")
+    assert both.val_loss.dims == ("run", "step")
+    np.testing.assert_array_equal(both.kind, ["mha", "moh", "moh"])
+    np.testing.assert_array_equal(both.run, ["char_mha s1337", "char_moh s1", "char_moh s2"])
+    means = both.val_loss.isel(step=-1).groupby("name").mean()
+    np.testing.assert_allclose(means.sel(name="char_moh"), both.val_loss[1:, -1].mean())
+    heads = hl.compare([small_run, *others], "heads/self")
+    assert heads.sizes["head"] == 4
+    assert heads.entropy.sel(run="char_mha s1337", head=3).isnull().all()
+    assert heads.load_entropy.sel(run="char_mha s1337").isnull().all()
+    assert not heads.load_entropy.sel(run="char_moh s1").isnull().any()
+
+
+def test_equal_labels_are_told_apart_by_their_directories(small_run, tmp_path):
+    other = train(tmp_path, "char_mha", "train.lr=0.01")
+    labels = hl.compare([small_run, other]).run.values
+    assert labels[0] == f"char_mha s1337 {small_run.name}" and labels[0] != labels[1]
+
+
+def test_comparing_names_the_run_that_lacks_the_group(small_run, tmp_path):
+    other = train(tmp_path)
+    with pytest.raises(hl.LogError, match=f"{other.name}: has no group analysis/self"):
+        hl.compare([small_run, other], "analysis/self")
+
+
+def test_results_beside_the_log_belong_to_the_run(run):
+    assert run.analysis().entropy.dims == ("layer", "head")
+    assert set(run.roles().data_vars) >= {"previous", "induction"}
+    assert run.ablation().loss_delta.dims == ("mode", "layer", "head")
+    assert run.pruning is None and run.heads("cross") is None
+
+
+def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
+    headlab("prune", small_run, "--count", 2, "--slice", "--batches", 1, "--out", tmp_path / "p")
+    with hl.open_run(tmp_path / "p") as run:
+        assert run.scalars is None and run.sites == () and run.name == "char_mha"
+        assert int(run.pruning.kept[-1]) == 4
+
+
+def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
+    site = tmp_path / "site"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
+                    "--no-deps", "--no-build-isolation", "--target", site, ROOT / "scripts"],
+                   check=True)
+    code = ("import sys, headlab_log as hl; print(hl.__file__);"
+            "print(hl.open_run(sys.argv[1]).heads().entropy.sizes['layer'])")
+    done = subprocess.run([sys.executable, "-c", code, small_run], env={"PYTHONPATH": str(site)},
+                          cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(site / "headlab_log/__init__.py"), "2"]
+    packed = {p.relative_to(site).as_posix() for p in (site / "headlab_log").rglob("*")}
+    package = ROOT / "scripts/headlab_log"
+    wanted = {p.relative_to(package.parent).as_posix() for p in package.rglob("*.*")
+              if "__pycache__" not in p.parts}
+    assert wanted and not wanted - packed
