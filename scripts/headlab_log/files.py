@@ -1,5 +1,6 @@
 """HDF5 files of headlab as labelled xarray datasets, finished, growing or left by a killed writer."""
 
+import fcntl
 import pathlib
 
 import h5py
@@ -14,6 +15,18 @@ class LogError(Exception):
 
 class LogWarning(UserWarning):
     """Something about a run that its reader should know, such as a writer that was killed."""
+
+
+def is_locked(path):
+    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies."""
+    try:
+        with open(f"{path}.lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file: nobody writes
+        return False
+    return False
 
 
 def open_h5(path):
@@ -31,8 +44,9 @@ def open_h5(path):
         try:
             return h5py.File(path, "r")
         except OSError:
-            raise LogError(f"{path}: not readable as HDF5 ({reason(first)}); if its writer was killed,"
-                           f" `headlab repair {path}` makes it so") from None
+            remedy = ("its writer has only just made it; try again" if is_locked(path) else
+                      f"if its writer was killed, `headlab repair {path}` makes it so")
+            raise LogError(f"{path}: not readable as HDF5 ({reason(first)}); {remedy}") from None
 
 
 def reason(error):

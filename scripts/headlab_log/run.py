@@ -1,6 +1,5 @@
 """A run directory: its log, config, tokens and what analyses of it found, as labelled arrays."""
 
-import fcntl
 import json
 import os
 import pathlib
@@ -11,7 +10,7 @@ import warnings
 import numpy as np
 import yaml
 
-from .files import LogError, LogWarning, check_schema, groups, open_group, open_h5
+from .files import LogError, LogWarning, check_schema, groups, is_locked, open_group, open_h5
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
@@ -73,18 +72,6 @@ def repair_log(log, program=True):
     done = subprocess.run([str(found), "repair", str(log)], capture_output=True, text=True)
     if done.returncode != 0:
         raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")
-
-
-def is_locked(path):
-    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies."""
-    try:
-        with open(f"{path}.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no such file: nobody writes
-        return False
-    return False
 
 
 def read_json(path):
