@@ -6,9 +6,12 @@
 """
 
 from .compare import compare, labels
+from .exports import to_bertviz, to_circuitsvis, to_csv, to_pandas, to_transformer_lens
 from .files import LogError, LogWarning, open_group
+from .offline import bertviz_html, circuitsvis_html
 from .run import Run, open_run, pick
 from .text import visible
 
-__all__ = ["LogError", "LogWarning", "Run", "compare", "labels", "open_group", "open_run", "pick",
-           "visible"]
+__all__ = ["LogError", "LogWarning", "Run", "bertviz_html", "circuitsvis_html", "compare", "labels",
+           "open_group", "open_run", "pick", "to_bertviz", "to_circuitsvis", "to_csv", "to_pandas",
+           "to_transformer_lens", "visible"]

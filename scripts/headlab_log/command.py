@@ -1,0 +1,26 @@
+"""What the commands of this package share: plain messages and the exit codes of headlab."""
+
+import contextlib
+import os
+import sys
+import warnings
+
+from .files import LogError
+
+UNREADABLE, INTERRUPTED = 4, 130  # exit codes of `headlab`
+
+
+@contextlib.contextmanager
+def told_plainly(name):
+    """Runs a command: errors and warnings about runs are one line on stderr, not a traceback."""
+    warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
+    try:
+        yield
+        sys.stdout.flush()
+    except (LogError, ModuleNotFoundError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(UNREADABLE)
+    except BrokenPipeError:  # whoever read has seen enough; the interpreter's own flush must not fail
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

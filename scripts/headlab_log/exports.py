@@ -1,0 +1,248 @@
+"""Hands a run to other tools: BertViz, CircuitsVis, TransformerLens, pandas, CSV files."""
+
+import argparse
+import os
+import pathlib
+
+import numpy as np
+import pandas as pd
+
+from .command import told_plainly
+from .files import LogError, groups
+from .run import FILES, open_run, pick
+from .text import visible
+
+# BertViz' names for the maps of a site, their queries and their keys.
+BERTVIZ = {
+    "self": ("attention", "tokens", "tokens"),
+    "encoder_self": ("encoder_attention", "encoder_tokens", "encoder_tokens"),
+    "decoder_self": ("decoder_attention", "decoder_tokens", "decoder_tokens"),
+    "cross": ("cross_attention", "decoder_tokens", "encoder_tokens"),
+}
+# Where a model of TransformerLens has the maps of a site.
+TRANSFORMER_LENS = {
+    "self": "blocks.{}.attn.hook_pattern",
+    "encoder_self": "encoder.{}.attn.hook_pattern",
+    "decoder_self": "decoder.{}.attn.hook_pattern",
+    "cross": "decoder.{}.cross_attn.hook_pattern",
+}
+# The axes that a group's main table has one row for; a variable of other axes has its own table.
+ROWS = {
+    "scalars": ("step",),
+    "eval": ("step",),
+    "heads": ("step", "layer", "head"),
+    "analysis": ("layer", "head"),
+    "roles": ("layer", "head"),
+    "ablation": ("mode", "layer", "head"),
+    "pruning": ("round",),
+    "resumes": ("row",),
+}
+
+
+def to_bertviz(run, step=-1, probe=0, site="self", layers=None, positions=None):
+    """Keyword arguments of `bertviz.head_view` and `bertviz.model_view`.
+
+    attention: a list over all layers of the model of (1, heads, query, key), float32, without
+    padding: torch tensors, which BertViz wants, where PyTorch can be imported, else numpy arrays
+    (`bertviz_html` takes both). BertViz numbers layers and heads by their place, so each layer has
+    all its heads: one that is pruned or was not logged is 0 everywhere. tokens: their texts.
+
+    site: one, or several of an encoder-decoder, whose arguments have BertViz' names
+    (`encoder_attention`, `cross_attention`, ...); maps with other queries than keys are given as
+    cross attention. layers: which ones to show, as `include_layers`; default: the logged ones.
+    positions: a slice of them, or how many of the first. step, probe: as in `run.map`. Composed
+    maps keep their negative weights, which BertViz draws as nothing. LogError: not logged.
+
+    >>> sorted(hl.to_bertviz(run))
+    ['attention', 'tokens']
+    >>> len(hl.to_bertviz(run, positions=5)["tokens"])
+    5
+    """
+    arguments = {}
+    for name in [site] if isinstance(site, str) else site:
+        maps = cut(logged_maps(run, step, probe, name), positions)
+        full = full_grid(run, name, maps)
+        queries, keys = (shown(maps, axis) for axis in ("query", "key"))
+        given, query_name, key_name = BERTVIZ[name if queries == keys else "cross"]
+        arguments[given] = [as_tensor(layer[None]) for layer in full.values]
+        arguments |= {query_name: queries, key_name: keys}
+        offered = list(maps["layer"].values) if layers is None else layers
+        wanted = [int(pick(full, "layer", layer)) for layer in offered]
+        if wanted != list(range(full.sizes["layer"])):
+            arguments["include_layers"] = wanted
+    return arguments
+
+
+def to_circuitsvis(run, layer=0, step=-1, probe=0, site="self", positions=None):
+    """Keyword arguments of `circuitsvis.attention.attention_heads`.
+
+    attention: (heads, tokens, tokens), float32, without padding; heads that are pruned or were not
+    logged are left out. attention_head_names: `L0H3`, true numbers. mask_upper_tri: no head looks
+    ahead. min_value, max_value: symmetric about 0, as wide as the weights, at least 1. layer: a
+    number, a list of numbers, or None, all logged ones. LogError: not logged, or other queries
+    than keys, which CircuitsVis has no view for.
+
+    >>> views = hl.to_circuitsvis(run, layer=1)
+    >>> views["attention"].shape[0] == len(views["attention_head_names"])
+    True
+    """
+    maps = cut(logged_maps(run, step, probe, site), positions)
+    tokens = shown(maps, "query")
+    if tokens != shown(maps, "key"):
+        raise LogError(f"{run.path}: queries and keys of site {site!r} are different tokens, which "
+                       "CircuitsVis has no view for; use to_bertviz")
+    if layer is not None:
+        wanted = [layer] if np.ndim(layer) == 0 else layer
+        maps = maps.sel(layer=[pick(maps, "layer", number) for number in wanted])
+    heads = maps.stack(name=("layer", "head")).transpose("name", "query", "key")
+    heads = heads.isel(name=heads.notnull().any(["query", "key"]).values)
+    if not heads.size:
+        raise LogError(f"{run.path}: all heads of layer {layer} are pruned")
+    weights = heads.fillna(0).values
+    widest = max(1.0, float(abs(weights).max()))
+    return {
+        "attention": weights,
+        "tokens": tokens,
+        "attention_head_names": [f"L{layer}H{head}" for layer, head in heads["name"].values],
+        "max_value": widest,
+        "min_value": -widest,
+        "mask_upper_tri": not np.triu(weights, 1).any(),
+    }
+
+
+def to_transformer_lens(run, step=-1, probe=None, site="self"):
+    """Attention patterns under the names of TransformerLens' ActivationCache.
+
+    `blocks.{layer}.attn.hook_pattern`: (probe, head, query, key), float32, 0 where a probe is
+    padded; with a probe, as after `remove_batch_dim()`: (head, query, key) without padding. Torch
+    tensors where PyTorch can be imported, else numpy arrays. All heads of each logged layer: one
+    that is pruned or was not logged is 0 everywhere. LogError: not logged.
+
+    >>> hl.to_transformer_lens(run, probe=0)["blocks.1.attn.hook_pattern"].ndim
+    3
+    """
+    maps = logged_maps(run, step, probe, site)
+    logged = maps["layer"].values
+    full = full_grid(run, site, maps).transpose("layer", ..., "head", "query", "key")
+    return {TRANSFORMER_LENS[site].format(layer): as_tensor(full.sel(layer=layer).values)
+            for layer in logged}
+
+
+def to_pandas(run, group="heads/self", rows=None):
+    """A group as a tidy table: a column a variable, an index level an axis.
+
+    rows: the axes, each combination of which is a row; default: the group's main ones (`scalars`,
+    `eval`: step; `heads/<site>`: step, layer, head; `analysis/<site>`, `roles/<site>`: layer,
+    head; `ablation/<site>`: mode, layer, head; `pruning`: round). A variable of other axes, such
+    as `js` of two heads, is in the table of those: rows=("step", "layer", "head", "head2"). Rows
+    without any number, those of pruned heads, are left out. Units: `run.group(group)`.
+    LogError: no such group or no variable with these axes.
+
+    >>> hl.to_pandas(run, "heads/self").index.names
+    FrozenList(['step', 'layer', 'head'])
+    """
+    main = ROWS.get(group.split("/")[0])
+    data = run.group(group) if main else None
+    if data is None:
+        raise LogError(f"{run.path}: has no table {group!r}; it has {', '.join(tables(run))}")
+    rows = tuple(rows or main)
+    columns = [name for name in data.data_vars if data[name].dims == rows and name != "head_mask"]
+    if not columns:
+        there = sorted({data[name].dims for name in data.data_vars})
+        raise LogError(f"{run.path}: {group} has no variable over {rows}; there are {there}")
+    return data[columns].reset_coords(drop=True).to_dataframe(dim_order=rows).dropna(how="all")
+
+
+def to_csv(run, folder=None):
+    """Writes every table of a run as CSV and returns the paths; folder: default RUN/csv.
+
+    scalars.csv, eval.csv, heads_self.csv, analysis_self.csv, pruning.csv, ...: `to_pandas` of each
+    group; variables over other axes in tables of their own, as heads_self_by_step_layer_head_head2.
+    variables.csv: table, unit and formula of each column. Attention maps are not among them. A file
+    appears whole or not at all; it takes the place of an earlier one.
+
+    >>> sorted(path.name for path in hl.to_csv(run, tmp))[:2]
+    ['eval.csv', 'heads_self.csv']
+    """
+    folder = pathlib.Path(folder or run.path / "csv")
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, columns = [], []
+    for group in tables(run):
+        data = run.group(group)
+        main = ROWS[group.split("/")[0]]
+        for rows in sorted({data[name].dims for name in data.data_vars if data[name].dims}):
+            name = group.replace("/", "_") + ("" if rows == main else "_by_" + "_".join(rows))
+            frame = to_pandas(run, group, rows)
+            paths.append(write_csv(folder / f"{name}.csv", frame.reset_index()))
+            columns += [{"table": name, "column": column} | described(data[column])
+                        for column in frame]
+    return [*paths, write_csv(folder / "variables.csv", pd.DataFrame(columns))]
+
+
+def described(variable):
+    return {name: variable.attrs.get(name, "") for name in ("units", "long_name", "comment")}
+
+
+def write_csv(path, frame):
+    part = path.with_name(f".{path.name}.part")
+    frame.to_csv(part, index=False)
+    os.replace(part, path)
+    return path
+
+
+def tables(run):
+    """The groups of a run that are tables, in whichever of its files."""
+    files = [run.path / name for name in ("log.h5", *sorted(set(FILES.values())))]
+    found = [group for file in files if file.is_file() for group in groups(file)]
+    return [group for group in found if group.split("/")[0] in ROWS]
+
+
+def logged_maps(run, step, probe, site):
+    """Logged maps at a step, (layer, head, query, key) of one probe without padding.
+
+    probe None: all probes, (probe, layer, head, query, key), NaN where padded.
+    """
+    run.tokens(0, site)  # LogError where there are no maps
+    maps = run.attention(site)
+    weights = maps.weights.sel(step=pick(maps, "step", step)).astype(np.float32)
+    if probe is None:
+        return weights.load()
+    one = weights.sel(probe=pick(maps, "probe", probe))
+    return one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
+
+
+def full_grid(run, site, maps):
+    """The maps on the grid of all layers and heads of the model, 0 where there is none."""
+    heads = run.heads(site)
+    sizes = {axis: maps[axis].values.max() + 1 if heads is None else heads.sizes[axis]
+             for axis in ("layer", "head")}
+    return maps.reindex({axis: range(size) for axis, size in sizes.items()}).fillna(0)
+
+
+def cut(maps, positions):
+    chosen = positions if isinstance(positions, slice) else slice(positions)
+    return maps.isel(query=chosen, key=chosen)
+
+
+def shown(maps, axis):
+    return [visible(token) for token in maps[f"{axis}_text"].values]
+
+
+def as_tensor(array):
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return array
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="to_csv", description="Writes what a run logged as CSV files: scalars, evaluations, "
+        "every statistic of every head, what analyze, ablate and prune found.")
+    parser.add_argument("run", metavar="RUN", help="run directory, finished or not")
+    parser.add_argument("-o", metavar="FOLDER", help="where to (default: RUN/csv)")
+    options = parser.parse_args()
+    with told_plainly("to_csv"), open_run(options.run) as run:
+        for path in to_csv(run, options.o):
+            print(path)
