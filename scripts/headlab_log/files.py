@@ -94,7 +94,7 @@ def open_group(path, group, lazy=False):
         complete = len(file[group]["step"]) if "step" in file[group] else None
     dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
                               driver_kwds={"swmr": True} if swmr else None)
-    if complete is not None:
+    if complete is not None and "step" in dataset.sizes:  # in /resumes it is no axis
         dataset = dataset.isel(step=slice(complete))
     if lazy:
         return dataset

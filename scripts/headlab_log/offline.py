@@ -87,7 +87,7 @@ def bertviz_html(source, view="head", layer=None, heads=None, display_mode="ligh
     are empty; weights below 0 are not drawn, which the page says. LogError: not logged, or a
     package is missing.
 
-    >>> hl.bertviz_html(run, "model", positions=8).save(tmp / "model.html").name
+    >>> hl.bertviz_html(run, "model", positions=8).save("model.html").name
     'model.html'
     """
     given = source if isinstance(source, dict) else to_bertviz(source, **select)
@@ -148,7 +148,7 @@ def circuitsvis_html(source, **select):
     positions); or keyword arguments of `circuitsvis.attention.attention_heads`. Point at a head to
     see it large, at a cell for its weight. LogError: not logged, or the package is missing.
 
-    >>> hl.circuitsvis_html(run, layer=1, positions=8).save(tmp / "heads.html").name
+    >>> hl.circuitsvis_html(run, layer=1, positions=8).save("heads.html").name
     'heads.html'
     """
     given = source if isinstance(source, dict) else to_circuitsvis(source, **select)
