@@ -10,8 +10,9 @@ from .exports import to_bertviz, to_circuitsvis, to_csv, to_pandas, to_transform
 from .files import LogError, LogWarning, open_group
 from .offline import bertviz_html, circuitsvis_html
 from .run import Run, open_run, pick
+from .tensorboard import to_tensorboard
 from .text import visible
 
 __all__ = ["LogError", "LogWarning", "Run", "bertviz_html", "circuitsvis_html", "compare", "labels",
            "open_group", "open_run", "pick", "to_bertviz", "to_circuitsvis", "to_csv", "to_pandas",
-           "to_transformer_lens", "visible"]
+           "to_tensorboard", "to_transformer_lens", "visible"]

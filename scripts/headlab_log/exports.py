@@ -161,7 +161,7 @@ def to_csv(run, folder=None):
     variables.csv: table, unit and formula of each column. Attention maps are not among them. A file
     appears whole or not at all; it takes the place of an earlier one.
 
-    >>> sorted(path.name for path in hl.to_csv(run, "csv"))[:2]
+    >>> [path.name for path in hl.to_csv(run, "csv")][:2]
     ['eval.csv', 'heads_self.csv']
     """
     folder = pathlib.Path(folder or run.path / "csv")
