@@ -7,7 +7,7 @@ import warnings
 
 from .files import LogError
 
-UNREADABLE, INTERRUPTED = 4, 130  # exit codes of `headlab`
+UNREADABLE, INTERRUPTED, TERMINATED = 4, 130, 143  # exit codes of `headlab`
 
 
 @contextlib.contextmanager

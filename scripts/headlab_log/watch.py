@@ -1,0 +1,285 @@
+"""Shows a run in the terminal while it trains: progress, loss curves, a statistic of every head."""
+
+import argparse
+import contextlib
+import math
+import os
+import shutil
+import signal
+import sys
+import textwrap
+import time
+import warnings
+
+import numpy as np
+
+from .command import TERMINATED, told_plainly
+from .files import LogError, LogWarning
+from .run import open_run
+
+TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
+RECENT = 20  # logged rows by which the remaining time is judged
+PATIENCE = 5  # looks in a row at a log that cannot be read: a new one is being made, or mended
+SMALLEST = 9  # lines of a plot that is worth its place
+
+
+def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None):
+    """The lines that show a run, of at most `width` columns; where `height` is given, so many.
+
+    statistic: of the heads, at a site; default: entropy or the first there is, at the first site.
+    LogError: there is no such statistic or site.
+
+    >>> from headlab_log.watch import lines_of
+    >>> lines_of(run)[0]
+    'char_mha s1337: mha, 2 layers, 3 heads, finished'
+    """
+    if run.scalars is None:
+        return wrapped([f"{run.path}: has just been started; waiting for its log.h5"], width)
+    if not run.scalars.sizes["step"]:
+        return wrapped([headline(run), "nothing is logged yet"], width)
+    above = wrapped([headline(run), *progress(run, width)], width)
+    below = heads_table(run, width, colour, statistic, site)
+    room = 16 if height is None else min(height - len(above) - len(below), 20)
+    if room < SMALLEST:  # rather fewer heads than no curves
+        below = [*below[:max(height - len(above) - SMALLEST - 1, 0)], "... (a higher window has more)"]
+        room = height - len(above) - len(below)
+    return above + loss_plot(run, width, room, colour) + below
+
+
+def wrapped(lines, width):
+    return [part for line in lines for part in textwrap.wrap(line, width)]
+
+
+def headline(run):
+    model = run.config.get("model", {})
+    text = f"{run.label}: {run.kind}, {model.get('layers', '?')} layers, {model.get('heads', '?')} heads"
+    said = {"stopped": "stopped before its end; the same command goes on",
+            "killed": f"its writer was killed; `headlab repair {run.path / 'log.h5'}` mends the log"}
+    reason = run.status.get("reason", "") if run.state == "failed" else ""
+    return f"{text}, {said.get(run.state, run.state)}" + (f": {reason}" if reason else "")
+
+
+def progress(run, width):
+    """How far it is, how fast, and the last losses."""
+    scalars, evaluations = run.scalars, run.evaluations
+    step, steps = int(scalars.step[-1]), run.config.get("train", {}).get("steps")
+    parts = [f"step {step}"]
+    if steps:
+        parts = [f"step {step} of {steps}", f"{100 * step // steps} %"]
+    speed = [float(value) for value in scalars.get("tokens_per_s", [])[-1:]]
+    parts += [f"{value:,.0f} tokens/s" for value in speed if value > 0]
+    if steps and run.state == "running" and (left := seconds_left(scalars, steps)) is not None:
+        parts.append(f"{duration(left)} left")
+    text = ", ".join(parts)
+    if steps:
+        cells = max(min(width - len(text) - 3, 30), 0)
+        done = cells * step // steps
+        text = f"[{'#' * done}{'-' * (cells - done)}] {text}"
+    losses = f"loss: training {float(scalars.train_loss[-1]):.4f} nat"
+    if evaluations is not None and evaluations.sizes["step"]:
+        at = int(evaluations.step[-1])
+        losses += f", validation {float(evaluations.val_loss[-1]):.4f} nat (step {at})"
+    return [text, losses]
+
+
+def seconds_left(scalars, steps):
+    recent = scalars.isel(step=slice(-RECENT, None))
+    done = int(recent.step[-1] - recent.step[0])
+    if done == 0:
+        return None
+    return float(recent.wall_time[-1] - recent.wall_time[0]) / done * (steps - int(recent.step[-1]))
+
+
+def duration(seconds):
+    """`42 s`, `3 min 20 s`, `2 h 5 min`.
+
+    >>> from headlab_log.watch import duration
+    >>> duration(200)
+    '3 min 20 s'
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def loss_plot(run, width, height, colour):
+    import plotext
+
+    scalars, evaluations = run.scalars, run.evaluations
+    figure = plotext.figure
+    figure.clear()
+    figure.theme("colorless")
+    figure.plot_size(width, height)
+    figure.title("loss [nat]: line: training batch, o: validation")
+    figure.label("step")
+    steps, losses = scalars.step.values, scalars.train_loss.values
+    there = np.isfinite(losses)
+    if not there.any():
+        return ["no finite loss yet"]
+    training = figure.signal(steps[there].tolist(), losses[there].tolist(),
+                             marker=plotext.marker("braille", pixel=TRAINING))
+    figure.draw(training.lines() if there.sum() > 1 else training)
+    values = [losses[there]]
+    if evaluations is not None and np.isfinite(evaluations.val_loss).any():
+        known = evaluations.val_loss.dropna("step")
+        figure.draw(figure.signal(known.step.values.tolist(), known.values.tolist(),
+                                  marker=plotext.marker("o", pixel=VALIDATION)))
+        values.append(known.values)
+    for axis, numbers in (("x", steps), ("y", np.concatenate(values))):
+        low, high = float(numbers.min()), float(numbers.max())
+        ticks = round_ticks(low, high, 5)
+        ruler = figure.ruler(axis)
+        ruler.ticks(ticks, [f"{tick:g}" for tick in ticks])
+        if low < high:
+            ruler.lim(low, high)
+    return figure.build().string(colorless=not colour).rstrip("\n").split("\n")
+
+
+def round_ticks(low, high, count):
+    """Up to about `count` round numbers from low to high.
+
+    >>> from headlab_log.watch import round_ticks
+    >>> round_ticks(1.7, 4.2, 5)
+    [2.0, 2.5, 3.0, 3.5, 4.0]
+    """
+    if high <= low:
+        return [low]
+    power = 10.0 ** math.floor(math.log10((high - low) / count))
+    step = next(power * f for f in (1, 2, 5, 10, 20) if (high - low) / (power * f) <= count + 0.5)
+    return [round(n * step, 10) for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def heads_table(run, width, colour, statistic=None, site=None):
+    """One statistic of every head at the last step, a line a layer; blank: no such head."""
+    site = site or next(iter(run.sites), None)
+    heads = run.heads(site) if site else None
+    if heads is None:
+        if site is None:
+            return ["no statistics of heads are logged"]
+        raise LogError(f"{run.path}: no site {site!r}; there are {', '.join(run.sites)}")
+    names = [name for name in heads.data_vars
+             if heads[name].dims == ("step", "layer", "head") and name != "head_mask"]
+    if statistic is None:
+        statistic = "entropy" if "entropy" in names else next(iter(names), None)
+    if statistic not in names:
+        raise LogError(f"{run.path}: no statistic {statistic!r} of heads at site {site!r}; "
+                       f"there are {', '.join(names) or 'none'}")
+    if not heads.sizes["step"]:
+        return [f"{statistic} of heads: nothing logged yet"]
+    last = heads[statistic].isel(step=-1)
+    unit = last.attrs["units"]
+    at = "" if len(run.sites) == 1 else f" at {site}"
+    title = f"{statistic} {'' if unit == '1' else f'[{unit}] '}of heads{at}, step {int(last.step)}"
+    return [title, *table_lines(last, width, colour)]
+
+
+def table_lines(values, width, colour):
+    """(layer, head) as a table, in blocks of as many heads as fit."""
+    size, lines = 7, []
+    fit = max((width - 6) // size, 1)
+    numbers = values["head"].values
+    for start in range(0, len(numbers), fit):
+        block = values.isel(head=slice(start, start + fit))
+        lines.append("layer " + "".join(f"{f'H{n}':>{size}}" for n in block["head"].values))
+        for row in block:
+            cells = "".join(cell(float(value), values, size, colour) for value in row)
+            lines.append(f"{int(row['layer']):>5} {cells}".rstrip())
+    return lines
+
+
+def cell(value, values, size, colour):
+    """A number, on a ground that is the brighter the higher it is among `values`."""
+    if math.isnan(value):
+        return " " * size
+    text = f"{value:{size}.3g}" if 0 < abs(value) < 0.001 or abs(value) >= 1000 else f"{value:{size}.3f}"
+    if not colour:
+        return text
+    from matplotlib import colormaps
+
+    low, high = float(values.min()), float(values.max())
+    red, green, blue, _ = colormaps["cividis"]((value - low) / (high - low or 1), bytes=True)
+    ink = 30 if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else 97
+    return f"\x1b[{ink};48;2;{red};{green};{blue}m{text}\x1b[0m"
+
+
+@contextlib.contextmanager
+def screen():
+    """The terminal's other screen without a cursor; whatever happens, the usual one comes back."""
+    sys.stdout.write("\x1b[?1049h\x1b[?25l")
+    try:
+        yield
+    finally:
+        sys.stdout.write("\x1b[?25h\x1b[?1049l")
+        sys.stdout.flush()
+
+
+def show(lines):
+    """Over what was there before, without a flicker."""
+    sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines[:-1])
+                     + f"{lines[-1]}\x1b[K\x1b[J")
+    sys.stdout.flush()
+
+
+def look(path):
+    """The run as it is now, read into memory. LogError: there is none, or none that logs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogWarning)  # the headline says it
+        run = open_run(path)
+    if run.scalars is None and run.status.get("status", "running") != "running":
+        raise LogError(f"{run.path}: nothing to watch: it has no log.h5")
+    for group in ("eval", *(f"heads/{site}" for site in run.sites)):
+        run.group(group)
+    return run
+
+
+def watch(path, interval, statistic=None, site=None, colour=True):
+    """Shows the run in place until it has ended; returns it."""
+    failures = 0
+    with screen():
+        while True:
+            width, height = shutil.get_terminal_size()
+            try:
+                run, failures = look(path), 0
+            except LogError as error:
+                failures += 1
+                if failures == PATIENCE:
+                    raise
+                show(wrapped([f"{error}; looking again"], width))
+            else:
+                show(lines_of(run, width, height, colour, statistic, site))
+                if run.scalars is not None and run.state != "running":
+                    return run
+            time.sleep(interval)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        prog="watch", description="Shows a run in the terminal while it trains: how far it is, its "
+        "loss curves and a statistic of every head; ends when the run has ended. Prints it once "
+        "where the output is no terminal.")
+    parser.add_argument("run", metavar="RUN", help="run directory, running, ended or just started")
+    parser.add_argument("--interval", type=float, default=2, metavar="S", help="seconds between looks")
+    parser.add_argument("--once", action="store_true", help="print it as it is now")
+    parser.add_argument("--statistic", help="of heads, e.g. mean_distance (default: entropy)")
+    parser.add_argument("--site", help="which attention (default: the first)")
+    parser.add_argument("--serve", action="store_true", help="show it in a browser instead")
+    parser.add_argument("--port", type=int, default=0, help="of --serve (default: a free one)")
+    options = parser.parse_args()
+    if options.interval <= 0:
+        parser.error("--interval must be more than 0")
+    terminal = sys.stdout.isatty()
+    colour = terminal and not os.environ.get("NO_COLOR")
+    with told_plainly("watch"):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # the screen comes back
+        if options.serve:
+            from .serve import serve
+
+            return serve([options.run], options.port)
+        chosen = options.statistic, options.site
+        if terminal and not options.once:
+            run = watch(options.run, options.interval, *chosen, colour)
+        else:
+            run = look(options.run)
+        print("\n".join(lines_of(run, shutil.get_terminal_size().columns, None, colour, *chosen)))
