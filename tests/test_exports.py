@@ -1,0 +1,335 @@
+"""What headlab_log hands to other tools is what the log holds: numbers, names, pages."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+from test_log_reading import expected_weights, writer
+
+import browser_testing
+
+h5py = pytest.importorskip("h5py")
+np = pytest.importorskip("numpy")
+pd = pytest.importorskip("pandas")
+
+import headlab_log as hl
+from headlab_log import offline
+
+EXACT = 1e-5  # of weights that were packed into 16 bits
+
+
+@pytest.fixture
+def log(run):
+    with h5py.File(run.path / "log.h5") as file:
+        yield file
+
+
+def weights_of(log, site="self"):
+    data = log[f"attention/{site}/weights"]
+    raw = data[:].astype(float)
+    return np.where(raw == 65535, np.nan, raw / 65534)
+
+
+@pytest.fixture
+def pruned(small_run, tmp_path):
+    """The small run without the heads of layer 0 and without head 1 of layer 1."""
+    path = tmp_path / "pruned"
+    shutil.copytree(small_run, path)
+    with h5py.File(path / "log.h5", "r+") as log:
+        for where in (0, slice(None)), (1, 1):
+            log["heads/self/head_mask"][(slice(None), *where)] = 0
+            log["attention/self/weights"][(slice(None), slice(None), *where)] = 65535
+            for name in log["heads/self"]:
+                if log["heads/self"][name].dtype.kind == "f":
+                    log["heads/self"][name][(slice(None), *where)] = np.nan
+    with hl.open_run(path) as run:
+        yield run
+
+
+@pytest.fixture(scope="module")
+def two_sites(tmp_path_factory):
+    """Maps of encoder and cross attention: padded, signed, of some layers and heads only."""
+    path = tmp_path_factory.mktemp("sites")
+    subprocess.run([writer(), str(path / "log.h5")], check=True)
+    with hl.open_run(path) as run:
+        yield run
+
+
+def test_bertviz_gets_each_map_at_its_layer_and_head(run, log):
+    given = hl.to_bertviz(run, step=10, probe=1)
+    assert set(given) == {"attention", "tokens"} and len(given["attention"]) == 2
+    for layer in range(2):
+        assert given["attention"][layer].shape == (1, 3, 16, 16)
+        np.testing.assert_allclose(
+            given["attention"][layer][0], weights_of(log)[1, 1, layer], atol=EXACT)
+    texts = [text.decode() for text in log["vocab/text"]]
+    assert given["tokens"] == [hl.visible(texts[t]) for t in log["attention/self/key_token"][1]]
+
+
+def test_a_slice_of_positions_cuts_queries_keys_and_tokens(run, log):
+    given = hl.to_bertviz(run, positions=slice(2, 7))
+    np.testing.assert_allclose(
+        given["attention"][1][0], weights_of(log)[-1, 0, 1, :, 2:7, 2:7], atol=EXACT)
+    assert given["tokens"] == [hl.visible(token) for token in run.tokens()[2:7]]
+
+
+def test_pruned_heads_are_empty_maps_in_their_place(pruned):
+    first, second = (np.asarray(layer)[0] for layer in hl.to_bertviz(pruned)["attention"])
+    assert first.shape == (3, 16, 16) and not first.any()
+    assert [bool(head.any()) for head in second] == [True, False, True]
+    assert np.isfinite(second).all()
+
+
+def test_padding_is_cut_off_and_layers_that_were_not_logged_are_not_offered(two_sites):
+    given = hl.to_bertviz(two_sites, site="cross", probe=1)
+    assert given["decoder_tokens"] == ["été", "été", "a"]
+    assert given["encoder_tokens"] == ["été", "a", "a", "<pad>"]
+    assert given["include_layers"] == [0, 2] and len(given["cross_attention"]) == 3
+    maps = np.stack([np.asarray(layer)[0] for layer in given["cross_attention"]])
+    assert maps.shape == (3, 4, 3, 4)
+    np.testing.assert_allclose(
+        maps[np.ix_([0, 2], [0, 1, 3])], expected_weights(-3)[-1, 1, :, :, :3, :4], rtol=1e-6)
+    assert not maps[1].any() and not maps[:, 2].any()
+
+
+def test_sites_of_an_encoder_decoder_have_the_names_of_bertviz(two_sites):
+    given = hl.to_bertviz(two_sites, site=("encoder_self", "cross"), positions=5)
+    assert set(given) == {"encoder_attention", "cross_attention", "encoder_tokens",
+                          "decoder_tokens", "include_layers"}
+
+
+def test_circuitsvis_gets_the_heads_that_are_there_under_their_numbers(pruned):
+    given = hl.to_circuitsvis(pruned, layer=None)
+    assert given["attention_head_names"] == ["L1H0", "L1H2"]
+    for index, head in enumerate((0, 2)):
+        np.testing.assert_allclose(
+            given["attention"][index], pruned.map(layer=1, head=head), atol=EXACT)
+    assert given["mask_upper_tri"] and (given["min_value"], given["max_value"]) == (-1, 1)
+    assert len(given["tokens"]) == 16
+    with pytest.raises(hl.LogError, match="all heads of layer 0 are pruned"):
+        hl.to_circuitsvis(pruned, layer=0)
+
+
+def test_circuitsvis_is_told_of_signs_and_of_maps_that_look_ahead(two_sites):
+    given = hl.to_circuitsvis(two_sites, layer=2, site="cross", positions=4)
+    assert given["attention"].min() < -1 and not given["mask_upper_tri"]
+    widest = abs(given["attention"]).max()
+    assert (given["min_value"], given["max_value"]) == (-widest, widest)
+    with pytest.raises(hl.LogError, match="different tokens"):
+        hl.to_circuitsvis(two_sites, site="cross")
+
+
+def test_transformer_lens_finds_each_layer_under_its_name(run, log):
+    given = hl.to_transformer_lens(run)
+    assert list(given) == ["blocks.0.attn.hook_pattern", "blocks.1.attn.hook_pattern"]
+    np.testing.assert_allclose(
+        given["blocks.1.attn.hook_pattern"], weights_of(log)[-1, :, 1], atol=EXACT)
+
+
+def test_transformer_lens_gets_zeros_where_a_probe_is_padded(two_sites):
+    name = "decoder.2.cross_attn.hook_pattern"
+    every = np.asarray(hl.to_transformer_lens(two_sites, site="cross")[name])
+    assert every.shape == (2, 4, 5, 6)
+    there = expected_weights(-3)[-1, :, 1]
+    np.testing.assert_allclose(every[:, [0, 1, 3]], np.nan_to_num(there), rtol=1e-6)
+    one = np.asarray(hl.to_transformer_lens(two_sites, site="cross", probe=1)[name])
+    np.testing.assert_array_equal(one, every[1, :, :3, :4])
+    assert "decoder.1.cross_attn.hook_pattern" not in hl.to_transformer_lens(two_sites, site="cross")
+
+
+def test_what_is_not_logged_is_refused_with_what_there_is(run):
+    for wrong, said in (({"step": 7}, "0, 10, 20"), ({"site": "cross"}, "cross"),
+                        ({"probe": 9}, "0, 1"), ({"layers": [5]}, "0, 1")):
+        with pytest.raises(hl.LogError, match=said):
+            hl.to_bertviz(run, **wrong)
+
+
+def test_tables_have_a_row_a_head_and_a_column_a_statistic(run, log):
+    heads = hl.to_pandas(run, "heads/self")
+    assert heads.index.names == ["step", "layer", "head"] and len(heads) == 5 * 2 * 3
+    assert "head_mask" not in heads and "js" not in heads
+    for name in heads:
+        np.testing.assert_array_equal(
+            heads[name].to_numpy().reshape(5, 2, 3), log[f"heads/self/{name}"][:])
+    pairs = hl.to_pandas(run, "heads/self", ("step", "layer", "head", "head2"))
+    assert pairs.js[20, 1, 0, 2] == log["heads/self/js"][4, 1, 0, 2]
+    scalars = hl.to_pandas(run, "scalars")
+    np.testing.assert_array_equal(scalars.train_loss, log["scalars/train_loss"][:])
+
+
+def test_tables_leave_pruned_heads_out(pruned):
+    rows = hl.to_pandas(pruned, "heads/self").index
+    assert set(rows.droplevel("step")) == {(1, 0), (1, 2)}
+    with pytest.raises(hl.LogError, match="heads/self"):
+        hl.to_pandas(pruned, "attention/self")
+    with pytest.raises(hl.LogError, match="head2"):
+        hl.to_pandas(pruned, "heads/self", ("step", "head"))
+
+
+def test_csv_files_hold_what_the_log_holds(run, log, tmp_path):
+    paths = hl.to_csv(run, tmp_path / "csv")
+    assert sorted(paths) == sorted((tmp_path / "csv").iterdir())
+    names = {path.name for path in paths}
+    assert {"scalars.csv", "eval.csv", "heads_self.csv", "analysis_self.csv", "roles_self.csv",
+            "ablation_self.csv", "variables.csv",
+            "heads_self_by_step_layer_head_head2.csv"} <= names
+    heads = pd.read_csv(tmp_path / "csv/heads_self.csv", dtype={"entropy": np.float32})
+    np.testing.assert_array_equal(
+        heads.entropy.to_numpy().reshape(5, 2, 3), log["heads/self/entropy"][:])
+    what = pd.read_csv(tmp_path / "csv/variables.csv").set_index(["table", "column"])
+    assert what.units["heads_self", "entropy"] == "nat"
+
+
+def command(name, *arguments):
+    script = [sys.executable, "-c", f"from headlab_log.{name} import main; main()"]
+    paths = {"PYTHONPATH": str(ROOT / "scripts")}
+    return subprocess.run([*script, *map(str, arguments)], capture_output=True, text=True,
+                          env=os.environ | paths)
+
+
+def test_to_csv_prints_what_it_wrote_and_names_what_it_cannot_read(run, tmp_path):
+    done = command("exports", run.path, "-o", tmp_path)
+    assert done.returncode == 0 and done.stderr == ""
+    assert str(tmp_path / "scalars.csv") in done.stdout.splitlines()
+    done = command("exports", tmp_path / "nothing")
+    assert done.returncode == 4 and done.stderr.startswith(f"to_csv: {tmp_path / 'nothing'}: ")
+
+
+# Pages
+
+TOKENS = ["</script>", "<b>&amp;", '"\'`${x}', "été"]
+KNOWN = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.2, 0.7, 0], [0.25, 0.25, 0.25, 0.25]])
+
+
+@pytest.fixture(scope="module")
+def page():
+    with browser_testing.browser() as opened:
+        opened.size(1000, 1000)
+        yield opened
+
+
+def shown(page, made, tmp_path):
+    """Opens a page and waits until it has drawn."""
+    page.open(made.save(tmp_path / "page.html"))
+    page.wait("return document.querySelector('svg, canvas')")
+    assert (page.errors(), page.requests()) == ([], [])
+
+
+def known_maps():
+    """Two layers of three heads: the known map, turned around, and none."""
+    return [np.stack([KNOWN, KNOWN[::-1], 0 * KNOWN])[None],
+            np.stack([KNOWN[::-1], KNOWN, KNOWN])[None]]
+
+
+def opacities(page, selector):
+    return page.run("return [...document.querySelectorAll(arguments[0])].map("
+                    "e => +(e.style.opacity || e.getAttribute('stroke-opacity')))", selector)
+
+
+def test_the_head_view_draws_each_weight_and_shows_it_where_one_points(page, tmp_path):
+    given = {"attention": known_maps(), "tokens": TOKENS}
+    shown(page, hl.bertviz_html(given), tmp_path)
+    assert [text.text for text in page.all("#left text")] == TOKENS
+    assert [option.text for option in page.all("#layer option")] == ["0", "1"]
+    np.testing.assert_allclose(  # three heads are on, which share the opacity
+        opacities(page, "#attention line"), known_maps()[0].ravel() / 3, atol=1e-4)
+    page.hover(page.all("#left text")[2])
+    boxes = np.reshape(opacities(page, "#right .attentionBoxes rect"), (3, 4))
+    np.testing.assert_allclose(boxes, known_maps()[0][0, :, 2], atol=1e-4)
+    assert "L0H2" in page.one("p").text and "L1H2" not in page.one("p").text
+
+
+def test_the_head_view_starts_with_the_layer_and_heads_it_is_told(page, tmp_path):
+    given = {"attention": known_maps(), "tokens": TOKENS, "include_layers": [1]}
+    shown(page, hl.bertviz_html(given, layer=1, heads=[0]), tmp_path)
+    assert [option.text for option in page.all("#layer option")] == ["1"]
+    lines = np.reshape(opacities(page, "#attention line"), (3, 4, 4))
+    np.testing.assert_allclose(lines[0], KNOWN[::-1], atol=1e-4)
+    assert not lines[1:].any()
+
+
+def test_the_model_view_draws_every_head_and_opens_one(page, tmp_path):
+    shown(page, hl.bertviz_html({"attention": known_maps(), "tokens": TOKENS}, "model"), tmp_path)
+    assert len(page.all(".attn_background")) == 6
+    lines = np.reshape(opacities(page, "line"), (2, 3, 4, 4))
+    np.testing.assert_allclose(lines, np.concatenate(known_maps()), atol=1e-4)
+    page.run("d3.selectAll('svg > g > rect:last-child').filter((d, i) => i == 4).dispatch('click')")
+    assert page.one("text.detail").text == "Layer 1, Head 1"
+    assert [text.text for text in page.all(".detail .token")] == 2 * TOKENS
+
+
+def test_views_of_a_run_with_pruned_heads_say_which(page, pruned, tmp_path):
+    shown(page, hl.bertviz_html(pruned, "model"), tmp_path)
+    drawn = np.reshape(opacities(page, "line"), (6, -1)).any(1)
+    assert list(drawn) == [False, False, False, True, False, True]
+    assert "char_mha s1337, step 20, probe 0" in page.one("p").text
+    assert "L0H0, L0H1, L0H2, L1H1" in page.one("p").text
+    shown(page, hl.circuitsvis_html(pruned, layer=1), tmp_path)
+    assert [name.text for name in page.all("h4")] == ["L1H0", "L1H2"]
+
+
+def test_views_of_encoder_and_cross_attention_show_both_texts(page, two_sites, tmp_path):
+    made = hl.bertviz_html(two_sites, site=("encoder_self", "cross"), positions=5)
+    shown(page, made, tmp_path)
+    assert [choice.text for choice in page.all("#filter option")] == ["Encoder", "Cross"]
+    shown(page, hl.bertviz_html(two_sites, site="cross", probe=1), tmp_path)
+    assert [text.text for text in page.all("#left text")] == ["été", "été", "a"]
+    assert [text.text for text in page.all("#right text")] == ["été", "a", "a", "<pad>"]
+    assert "Weights below 0" in page.one("p").text
+
+
+def colour(page, canvas, x, y):
+    """Of a point of a canvas, given in shares of its width and height."""
+    return page.run("const [c, x, y] = arguments; return [...c.getContext('2d').getImageData("
+                    "x * c.width, y * c.height, 1, 1).data]", canvas, x, y)[:3]
+
+
+def test_circuitsvis_draws_each_head_and_enlarges_the_one_pointed_at(page, tmp_path):
+    given = {"attention": np.stack([KNOWN, -3 * KNOWN]), "tokens": TOKENS, "max_value": 3,
+             "min_value": -3, "attention_head_names": ["L0H1", "L0H7"], "mask_upper_tri": True}
+    shown(page, hl.circuitsvis_html(given), tmp_path)
+    page.wait("return document.querySelectorAll('canvas').length == 3")
+    first, second, large = page.all("canvas")
+    page.wait("const c = document.querySelectorAll('canvas')[1];"
+              "return c.getContext('2d').getImageData(c.width / 8, c.height / 8, 1, 1).data[3]")
+    assert colour(page, second, 1 / 8, 1 / 8) == [255, 0, 0]  # the lowest weight there is
+    assert colour(page, first, 5 / 8, 1 / 8) == [200, 200, 200]  # ahead
+    red, green, blue = colour(page, first, 1 / 8, 1 / 8)  # a third of the highest
+    assert blue > 240 and 100 < red < 255 and 100 < green < 255
+    assert "L0H1 Zoomed" in page.one("#view").text
+    page.hover(page.all("h4")[1])
+    page.wait("return document.querySelector('#view').innerText.includes('L0H7 Zoomed')")
+    assert (page.errors(), page.requests()) == ([], [])
+
+
+def test_several_views_live_side_by_side_in_a_notebook(page, run, tmp_path):
+    views = [hl.bertviz_html(run, positions=5), hl.bertviz_html(run, "model", positions=6),
+             hl.circuitsvis_html(run, positions=4), hl.bertviz_html(run, positions=7, probe=1)]
+    text = "".join(view._repr_html_() for view in views)
+    (tmp_path / "notebook.html").write_text(
+        f"<!doctype html><meta charset=utf-8><link rel=icon href='data:,'>{text}", encoding="utf-8")
+    page.open(tmp_path / "notebook.html")
+    page.wait("return [...document.querySelectorAll('iframe')].every("
+              "f => f.contentDocument.querySelector('svg, canvas'))")
+    counts = page.run("return [...document.querySelectorAll('iframe')].map("
+                      "f => f.contentDocument.querySelectorAll('#left text').length)")
+    assert counts == [5, 0, 0, 7]
+    assert (page.errors(), page.requests()) == ([], [])
+
+
+def test_a_page_is_small(run):
+    assert len(hl.bertviz_html(run)._repr_html_()) < 200_000
+    assert len(hl.circuitsvis_html(run)._repr_html_()) < 550_000
+
+
+def test_a_missing_package_is_named_with_the_remedy(run, monkeypatch):
+    monkeypatch.setattr(offline.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(hl.LogError, match="pip install --no-deps bertviz"):
+        hl.bertviz_html(run)
+    with pytest.raises(hl.LogError, match="pip install --no-deps circuitsvis"):
+        hl.circuitsvis_html(run)
