@@ -1,0 +1,205 @@
+"""scripts/watch shows a run that goes on, ends, is stopped or killed, and leaves the terminal tidy."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import types
+
+import pytest
+
+from conftest import ROOT
+from test_exports import command, pruned  # noqa: F401: a fixture
+from test_reader import growing  # noqa: F401: a fixture
+
+h5py = pytest.importorskip("h5py")
+np = pytest.importorskip("numpy")
+xr = pytest.importorskip("xarray")
+pexpect = pytest.importorskip("pexpect")
+
+import headlab_log as hl
+from headlab_log import watch
+
+HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+@pytest.fixture
+def terminal():
+    """Starts watch in a terminal of 80 columns and 24 lines."""
+    started = []
+
+    def start(*arguments, **environment):
+        started.append(pexpect.spawn(
+            sys.executable, ["-c", "from headlab_log.watch import main; main()",
+                             "--interval", "0.1", *map(str, arguments)],
+            env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")} | environment,
+            dimensions=(24, 80), encoding="utf-8", timeout=60))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.close(force=True)
+
+
+def ending(process):
+    """What it printed until its end, and its exit code."""
+    process.expect(pexpect.EOF)
+    process.close()
+    return process.before, process.exitstatus
+
+
+def test_a_finished_run_is_printed_once_as_plain_text(run):
+    done = command("watch", run.path)
+    assert done.returncode == 0 and done.stderr == "" and "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    with h5py.File(run.path / "log.h5") as log:
+        training, validation = log["scalars/train_loss"][-1], log["eval/val_loss"][-1]
+        entropy = log["heads/self/entropy"][-1]
+    assert lines[0] == "char_mha s1337: mha, 2 layers, 3 heads, finished"
+    assert "step 20 of 20, 100 %" in lines[1]
+    assert f"training {training:.4f} nat, validation {validation:.4f} nat (step 20)" in lines[2]
+    assert lines[-4] == "entropy [nat] of heads, step 20"
+    for layer, line in enumerate(lines[-2:]):
+        assert line.split() == [str(layer), *(f"{value:.3f}" for value in entropy[layer])]
+
+
+def test_the_curve_falls_as_the_loss_does(run):
+    lines = watch.lines_of(run, 60)
+    rows = [row for row, line in enumerate(lines) if "│" in line]
+    curve = np.array([[cell not in " │o" for cell in lines[row][8:-1]] for row in rows])
+    first, last = (np.flatnonzero(curve[:, column]).mean() for column in (0, -2))
+    assert run.scalars.train_loss[0] > run.scalars.train_loss[-1] and first < last
+    assert any("o" in lines[row] for row in rows)
+
+
+def test_a_run_is_shown_in_place_until_it_is_stopped(growing, terminal):
+    training = growing()
+    path = training.until(lambda path: hl.open_run(path).heads().sizes["step"] > 1)
+    process = terminal(path)
+    process.expect(r"running.*?step (\d+) of 1000000, 0 %.*? left.*?entropy \[nat\] of heads")
+    before = int(process.match[1])
+    while int(process.match[1]) == before:
+        process.expect(r"step (\d+) of 1000000")
+    training.kill(signal.SIGINT)
+    text, code = ending(process)
+    assert code == 0 and text.count(SHOWN) == 1
+    last = plain(text.split(SHOWN)[1])  # what stays on the terminal
+    assert "stopped before its end; the same command goes on" in " ".join(last.split())
+    assert "entropy [nat] of heads" in last
+
+
+def test_a_killed_writer_is_told_with_the_remedy(growing, terminal):
+    training = growing()
+    path = training.until(lambda path: hl.open_run(path).heads().sizes["step"] > 1)
+    process = terminal(path)
+    process.expect("running")
+    training.kill()
+    text, code = ending(process)
+    assert code == 0
+    said = "".join(plain(text.split(SHOWN)[1]).split())
+    assert f"itswriterwaskilled;`headlabrepair{path}/log.h5`mendsthelog" in said
+
+
+def test_watching_begins_before_there_is_a_log(run, tmp_path, terminal):
+    new = tmp_path / "new"
+    new.mkdir()
+    shutil.copy(run.path / "config.yaml", new)
+    process = terminal(new)
+    process.expect("waiting")
+    shutil.copy(run.path / "log.h5", tmp_path / "log.h5")
+    (tmp_path / "log.h5").rename(new / "log.h5")
+    text, code = ending(process)
+    assert code == 0 and "step 20 of 20" in plain(text.split(SHOWN)[1])
+
+
+@pytest.mark.parametrize("how, code", [("sendintr", 130), ("terminate", 143)])
+def test_an_interrupted_watch_gives_the_cursor_back(growing, terminal, how, code):
+    path = growing().until(lambda path: hl.open_run(path).scalars.sizes["step"] > 1)
+    process = terminal(path)
+    process.expect("entropy")
+    assert HIDDEN in process.before
+    if how == "sendintr":
+        process.sendintr()
+    else:
+        process.kill(signal.SIGTERM)
+    text, ended = ending(process)
+    assert ended == code and "Traceback" not in text
+    assert text.endswith(f"{SHOWN}\x1b[?1049l")
+
+
+def test_colours_are_for_terminals_that_want_them(run, terminal):
+    text, code = ending(terminal("--once", run.path))
+    assert code == 0 and "\x1b[" in text and HIDDEN not in text
+    bare, code = ending(terminal("--once", run.path, NO_COLOR="1"))
+    assert code == 0 and "\x1b" not in bare
+    assert plain(text).split() == bare.split()
+
+
+def test_the_lowest_number_is_darkest_and_the_highest_brightest(run):
+    values = run.heads().entropy.isel(step=-1)
+    cells = {float(value): watch.cell(float(value), values, 7, True) for value in values.values.flat}
+    assert "48;2;0;34;77m" in cells[min(cells)] and "48;2;254;232;55m" in cells[max(cells)]
+
+
+def test_pruned_heads_are_blank(pruned):
+    table = watch.heads_table(pruned, 80, False)
+    assert table[-2].split() == ["0"] and len(table[-1].split()) == 3
+    assert table[-1][13:20].strip() == ""
+
+
+def many_heads(run, layers, heads):
+    """The run as if it had so many."""
+    values = np.random.default_rng(0).random((1, layers, heads))
+    data = xr.Dataset({"entropy": (("step", "layer", "head"), values, {"units": "nat"})},
+                      coords={"step": [20], "layer": range(layers), "head": range(heads)})
+    kept = ("label", "kind", "config", "state", "status", "path", "scalars", "evaluations", "sites")
+    return types.SimpleNamespace(heads=lambda site: data, **{name: getattr(run, name) for name in kept})
+
+
+@pytest.mark.parametrize("width, height", [(80, 24), (120, 50), (50, 24), (80, 200)])
+def test_many_heads_fit_the_window(run, width, height):
+    lines = watch.lines_of(many_heads(run, 24, 32), width, height)
+    assert len(lines) <= height and max(map(len, lines)) <= width
+    assert sum("│" in line for line in lines) >= 3  # the curves are there
+    if height == 200:
+        assert len([line for line in lines if re.match(r" +\d+ +0\.\d", line)]) == 24 * 4
+    else:
+        assert "higher window" in lines[-1]
+
+
+def test_what_cannot_be_shown_is_named(run, tmp_path):
+    done = command("watch", run.path, "--statistic", "beauty")
+    assert done.returncode == 4 and "beauty" in done.stderr and "mean_distance" in done.stderr
+    done = command("watch", run.path, "--site", "cross")
+    assert done.returncode == 4 and "there are self" in done.stderr
+    done = command("watch", tmp_path / "nothing")
+    assert done.returncode == 4 and "there is no such run" in done.stderr
+    shutil.copytree(run.path, tmp_path / "bare")
+    (tmp_path / "bare/log.h5").unlink()
+    done = command("watch", tmp_path / "bare")
+    assert done.returncode == 4 and "no log.h5" in done.stderr
+
+
+def test_another_statistic_is_shown_on_demand(run):
+    done = command("watch", run.path, "--statistic", "mean_distance")
+    assert "mean_distance [token] of heads, step 20" in done.stdout
+
+
+def test_serve_hands_over_to_the_report(run, monkeypatch):
+    asked = []
+    served = types.ModuleType("headlab_log.serve")
+    served.serve = lambda paths, port: asked.append((paths, port))
+    monkeypatch.setitem(sys.modules, "headlab_log.serve", served)
+    monkeypatch.setattr(sys, "argv", ["watch", "--serve", "--port", "8123", str(run.path)])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        watch.main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == [([str(run.path)], 8123)]
