@@ -144,7 +144,7 @@ def test_colours_are_for_terminals_that_want_them(run, terminal):
 def test_the_lowest_number_is_darkest_and_the_highest_brightest(run):
     values = run.heads().entropy.isel(step=-1)
     cells = {float(value): watch.cell(float(value), values, 7, True) for value in values.values.flat}
-    assert "48;2;0;34;77m" in cells[min(cells)] and "48;2;254;232;55m" in cells[max(cells)]
+    assert "48;2;0;34;77m" in cells[min(cells)] and "48;2;253;231;55m" in cells[max(cells)]
 
 
 def test_pruned_heads_are_blank(pruned):
