@@ -97,6 +97,8 @@ def test_sites_of_an_encoder_decoder_have_the_names_of_bertviz(two_sites):
     given = hl.to_bertviz(two_sites, site=("encoder_self", "cross"), positions=5)
     assert set(given) == {"encoder_attention", "cross_attention", "encoder_tokens",
                           "decoder_tokens", "include_layers"}
+    given = hl.to_bertviz(two_sites, site="encoder_self")  # of 5 queries and 6 keys
+    assert len(given["decoder_tokens"]) == 5 and len(given["encoder_tokens"]) == 6
 
 
 def test_circuitsvis_gets_the_heads_that_are_there_under_their_numbers(pruned):

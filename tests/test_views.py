@@ -109,6 +109,8 @@ def test_circuitsvis_draws_each_head_and_enlarges_the_one_pointed_at(page, tmp_p
     page.wait("const c = document.querySelectorAll('canvas')[1];"
               "return c.getContext('2d').getImageData(c.width / 8, c.height / 8, 1, 1).data[3]")
     assert colour(page, second, 1 / 8, 1 / 8) == [255, 0, 0]  # the lowest weight there is
+    red, green, blue = colour(page, second, 1 / 8, 3 / 8)  # half of it
+    assert red > 240 and 100 < green < 200 and 100 < blue < 200
     assert colour(page, first, 5 / 8, 1 / 8) == [200, 200, 200]  # ahead
     red, green, blue = colour(page, first, 1 / 8, 1 / 8)  # a third of the highest
     assert blue > 240 and 100 < red < 255 and 100 < green < 255

@@ -157,10 +157,9 @@ def circuitsvis_html(source, **select):
              "negative_color": "negativeColor", "positive_color": "positiveColor"}
     parameters = {names[name]: value for name, value in given.items() if name != "attention"}
     parameters["attention"] = rounded(np.asarray(given["attention"]))
-    library = read("circuitsvis", "dist/cdn/iife.js").rsplit("//# sourceMappingURL", 1)[0]
     call = f'CircuitsVis.render("view", CircuitsVis.AttentionHeads, {json.dumps(parameters)});'
     return page("CircuitsVis", [described(source, select)], '<div id="view"></div>',
-                [library, call], 1200)
+                [read("circuitsvis", "dist/cdn/iife.js"), call], 1200)
 
 
 def described(source, select):
@@ -202,6 +201,6 @@ def read(package, name):
 
 
 def page(title, caption, body, scripts, height):
-    packed = base64.b64encode(gzip.compress(";\n".join(scripts).encode(), mtime=0)).decode()
+    packed = base64.b64encode(gzip.compress("\n;\n".join(scripts).encode(), mtime=0)).decode()
     text = html.escape(" ".join(filter(None, caption)))
     return Page(PAGE.format(title=title, caption=text, body=body, packed=packed), height)
