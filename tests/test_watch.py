@@ -1,4 +1,4 @@
-"""scripts/watch shows a run that goes on, ends, is stopped or killed, and leaves the terminal tidy."""
+"""scripts/watch shows a run that goes on, ends or is killed, and leaves the terminal tidy."""
 
 import os
 import re
@@ -103,7 +103,7 @@ def test_a_killed_writer_is_told_with_the_remedy(growing, terminal):
     text, code = ending(process)
     assert code == 0
     said = "".join(plain(text.split(SHOWN)[1]).split())
-    assert f"itswriterwaskilled;`headlabrepair{path}/log.h5`mendsthelog" in said
+    assert f"itswriterwaskilled;`headlabrepair{path}/log.h5`mendsit" in said
 
 
 def test_watching_begins_before_there_is_a_log(run, tmp_path, terminal):
@@ -143,7 +143,7 @@ def test_colours_are_for_terminals_that_want_them(run, terminal):
 
 def test_the_lowest_number_is_darkest_and_the_highest_brightest(run):
     values = run.heads().entropy.isel(step=-1)
-    cells = {float(value): watch.cell(float(value), values, 7, True) for value in values.values.flat}
+    cells = {value: watch.cell(value, values, 7, True) for value in values.values.ravel().tolist()}
     assert "48;2;0;34;77m" in cells[min(cells)] and "48;2;253;231;55m" in cells[max(cells)]
 
 
@@ -158,8 +158,9 @@ def many_heads(run, layers, heads):
     values = np.random.default_rng(0).random((1, layers, heads))
     data = xr.Dataset({"entropy": (("step", "layer", "head"), values, {"units": "nat"})},
                       coords={"step": [20], "layer": range(layers), "head": range(heads)})
-    kept = ("label", "kind", "config", "state", "status", "path", "scalars", "evaluations", "sites")
-    return types.SimpleNamespace(heads=lambda site: data, **{name: getattr(run, name) for name in kept})
+    kept = {name: getattr(run, name) for name in (
+        "label", "kind", "config", "state", "status", "path", "scalars", "evaluations", "sites")}
+    return types.SimpleNamespace(heads=lambda site: data, **kept)
 
 
 @pytest.mark.parametrize("width, height", [(80, 24), (120, 50), (50, 24), (80, 200)])

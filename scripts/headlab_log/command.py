@@ -20,7 +20,7 @@ def told_plainly(name):
     except (LogError, ModuleNotFoundError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(UNREADABLE)
-    except BrokenPipeError:  # whoever read has seen enough; the interpreter's own flush must not fail
+    except BrokenPipeError:  # the reader has seen enough; the interpreter will flush again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

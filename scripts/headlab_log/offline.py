@@ -126,7 +126,8 @@ def bertviz_parts(given, layers):
 
 
 def bertviz_body(view, parts):
-    choices = "".join(f'<option value="{i}">{part["name"]}</option>' for i, part in enumerate(parts))
+    choices = "".join(f'<option value="{index}">{part["name"]}</option>'
+                      for index, part in enumerate(parts))
     layer = 'Layer: <select id="layer"></select> ' if view == "head" else ""
     which = f'Attention: <select id="filter">{choices}</select>' if len(parts) > 1 else ""
     return f'<div id="view">{layer}{which}<div id="vis"></div></div>'

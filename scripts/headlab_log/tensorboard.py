@@ -34,7 +34,8 @@ class Events:
         self.path = folder / f"events.out.tfevents.{int(started)}{SUFFIX}"
         self.part = folder / ".headlab.part"  # no "tfevents": TensorBoard must not read it yet
         self.records = RecordWriter(str(self.part))
-        self.records.write(Event(wall_time=started, file_version="brain.Event:2").SerializeToString())
+        first = Event(wall_time=started, file_version="brain.Event:2")
+        self.records.write(first.SerializeToString())
 
     def write(self, step, seconds, values):
         """Values of one step, `seconds` after the start of the run."""
@@ -63,10 +64,11 @@ def to_tensorboard(run, folder=None):
     """Writes what a run logged for TensorBoard and returns the event file; folder: RUN/tensorboard.
 
     At their true steps and times: `train/loss`, ...; `val/loss`, ...; `heads.self.entropy/L0H1`,
-    one curve a head and statistic, with a group of curves a statistic (statistics of two heads, such
-    as `js`, only as histograms); histograms over heads, `heads.self/entropy`; maps of the first
-    probe as images, a row a layer, a column a head, `attention.self/probe0`; the config as text and
-    as hyperparameters. The same run makes the same file, which takes the place of an earlier one.
+    a curve for each head, with a group of cards for each statistic (those of two heads, such as
+    `js`, only as histograms); histograms over heads, `heads.self/entropy`; maps of the first probe
+    as images, a row a layer, a column a head, `attention.self/probe0`; the config as text and as
+    hyperparameters. The same run makes the same file, which takes the place of an earlier one.
+    LogError: the run has no log.
 
     >>> hl.to_tensorboard(run, "tensorboard").parent.name
     'tensorboard'
@@ -157,8 +159,9 @@ def write_maps(events, run, site):
     if maps is None or not maps.sizes["probe"]:
         return
     probe = maps.probe.values[0]
-    text = (f"Rows: layers {list(maps['layer'].values)}. Columns: heads {list(maps['head'].values)}. "
-            "In each: a row a query, a column a key. Grey: no such head.")
+    text = (f"Rows: layers {maps['layer'].values.tolist()}. Columns: heads "
+            f"{maps['head'].values.tolist()}. In each: a row a query, a column a key. Grey: no such "
+            "head.")
     for step, seconds in zip(maps.step.values, seconds_at(run, maps.step)):
         picture = map_picture(logged_maps(run, step, probe, site).values)
         image = summary.image(f"attention.{site}/probe{probe}", picture, dataformats="HWC").value[0]
@@ -206,7 +209,8 @@ def settings(config, prefix=""):
         if isinstance(value, dict):
             flat |= settings(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = value if isinstance(value, (bool, int, float, str)) else str(value)
+            plain = isinstance(value, (bool, int, float, str))
+            flat[prefix + name] = value if plain else str(value)
     return flat
 
 

@@ -41,7 +41,8 @@ def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None
     below = heads_table(run, width, colour, statistic, site)
     room = 16 if height is None else min(height - len(above) - len(below), 20)
     if room < SMALLEST:  # rather fewer heads than no curves
-        below = [*below[:max(height - len(above) - SMALLEST - 1, 0)], "... (a higher window has more)"]
+        kept = max(height - len(above) - SMALLEST - 1, 0)
+        below = [*below[:kept], "... (a higher window has more)"]
         room = height - len(above) - len(below)
     return above + loss_plot(run, width, room, colour) + below
 
@@ -52,11 +53,12 @@ def wrapped(lines, width):
 
 def headline(run):
     model = run.config.get("model", {})
-    text = f"{run.label}: {run.kind}, {model.get('layers', '?')} layers, {model.get('heads', '?')} heads"
+    sizes = [f"{model.get(name, '?')} {name if model.get(name) != 1 else name[:-1]}"
+             for name in ("layers", "heads")]
     said = {"stopped": "stopped before its end; the same command goes on",
-            "killed": f"its writer was killed; `headlab repair {run.path / 'log.h5'}` mends the log"}
-    reason = run.status.get("reason", "") if run.state == "failed" else ""
-    return f"{text}, {said.get(run.state, run.state)}" + (f": {reason}" if reason else "")
+            "killed": f"its writer was killed; `headlab repair {run.path / 'log.h5'}` mends it",
+            "failed": ": ".join(filter(None, ["failed", run.status.get("reason")]))}
+    return f"{run.label}: " + ", ".join([run.kind, *sizes, said.get(run.state, run.state)])
 
 
 def progress(run, width):
@@ -193,7 +195,7 @@ def cell(value, values, size, colour):
     """A number, on a ground that is the brighter the higher it is among `values`."""
     if math.isnan(value):
         return " " * size
-    text = f"{value:{size}.3g}" if 0 < abs(value) < 0.001 or abs(value) >= 1000 else f"{value:{size}.3f}"
+    text = f"{number(value):>{size}}"
     if not colour:
         return text
     from matplotlib import colormaps
@@ -202,6 +204,19 @@ def cell(value, values, size, colour):
     red, green, blue, _ = colormaps["cividis"]((value - low) / (high - low or 1), bytes=True)
     ink = 30 if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else 97
     return f"\x1b[{ink};48;2;{red};{green};{blue}m{text}\x1b[0m"
+
+
+def number(value):
+    """Four digits, in six characters at the most.
+
+    >>> from headlab_log.watch import number
+    >>> [number(value) for value in (0.5, -12.3456, 1234.5, 0.00012, -123456)]
+    ['0.500', '-12.35', '1234', '1e-04', '-1e+05']
+    """
+    size = abs(value)
+    if size >= 10000 or 0 < size < 0.001:
+        return f"{value:.0e}"
+    return f"{value:.{3 - int(math.log10(max(size, 1)))}f}"
 
 
 @contextlib.contextmanager
@@ -260,7 +275,8 @@ def main():
         "loss curves and a statistic of every head; ends when the run has ended. Prints it once "
         "where the output is no terminal.")
     parser.add_argument("run", metavar="RUN", help="run directory, running, ended or just started")
-    parser.add_argument("--interval", type=float, default=2, metavar="S", help="seconds between looks")
+    parser.add_argument("--interval", type=float, default=2, metavar="S",
+                        help="seconds between looks (default: 2)")
     parser.add_argument("--once", action="store_true", help="print it as it is now")
     parser.add_argument("--statistic", help="of heads, e.g. mean_distance (default: entropy)")
     parser.add_argument("--site", help="which attention (default: the first)")
