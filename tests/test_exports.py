@@ -1,6 +1,7 @@
 """What headlab_log hands to other tools is what the log holds: BertViz, CircuitsVis, pandas, ..."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -189,6 +190,14 @@ def command(name, *arguments):
     paths = {"PYTHONPATH": str(ROOT / "scripts")}
     return subprocess.run([*script, *map(str, arguments)], capture_output=True, text=True,
                           env=os.environ | paths)
+
+
+@pytest.mark.parametrize("name", ["to_csv", "to_tensorboard", "watch"])
+def test_the_programs_of_scripts_start_what_they_are_named_after(name):
+    script = ROOT / "scripts" / name
+    (module,) = re.findall(r"from headlab_log\.(\w+) import main; main\(\)", script.read_text())
+    assert os.access(script, os.X_OK)
+    assert command(module, "--help").stdout.startswith(f"usage: {name} ")
 
 
 def test_to_csv_prints_what_it_wrote_and_names_what_it_cannot_read(run, tmp_path):

@@ -147,6 +147,7 @@ def test_settings_are_text_and_hyperparameters(written, run):
     assert settings["model.heads"].number_value == 3
     assert settings["model.attention.kind"].string_value == "mha"
     assert settings["model.causal"].bool_value is True
+    assert not any(name.startswith("log.") for name in settings)  # changes nothing in training
 
 
 def test_the_same_run_makes_the_same_file_in_the_place_of_an_earlier_one(run, tmp_path):

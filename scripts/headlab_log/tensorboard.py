@@ -197,7 +197,8 @@ def write_settings(events, run):
     code = "".join(f"    {line}\n" for line in run.config_yaml.splitlines())
     events.write(0, 0, summary.text("config", code).value)
     measured = {f"val/{name.removeprefix('val_')}": 0 for name in run.evaluations.data_vars}
-    experiment, start, end = summary.hparams(settings(run.config), measured)
+    model = {name: value for name, value in run.config.items() if name != "log"}
+    experiment, start, end = summary.hparams(settings(model), measured)
     for part in (experiment, start, end) if run.state == "finished" else (experiment, start):
         events.write(0, 0, part.value)
 
