@@ -244,8 +244,9 @@ class Run:
     def _maps(self, site):
         maps = self.attention(site)
         if maps is None or maps.sizes["step"] == 0:
-            raise LogError(f"{self.path}: no attention maps at site {site!r}; set log.attention.every "
-                           "and log.attention.probes in the config")
+            raise LogError(f"{self.path}: no attention maps at site {site!r}: its config asks for none "
+                           "(log.attention.every, log.attention.probes), or its kind of heads has "
+                           "no weights over tokens")
         return maps
 
     def refresh(self):
