@@ -1,0 +1,159 @@
+"""Trains, analyzes and prunes what the notebooks look at, and executes them where they lie.
+
+    scripts/notebooks/make [--out runs/notebooks] [--seeds 3] [--jobs 2] [--set train.steps=100]
+
+The folder --out is what the notebooks read (their HEADLAB_RUNS). Trainings that it already holds
+are not repeated; what is made of them is.
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import nbclient
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+FIRST_SEED = 1337
+VARIANTS = ("mha", "moh", "dcmha", "collaborative", "mohsa")  # trained with every seed
+PRUNED = ("char_mha", "induction_mha")
+ORDERS = {
+    "importance": ("--by", "importance"),
+    "importance_ranked_anew": ("--by", "importance", "--recompute"),
+    "ablation": ("--by", "ablation"),
+    **{f"random_{n}": ("--by", "random", "--seed", n) for n in range(3)},
+}
+MAPS = ROOT / "tests/golden/maps/minilm.safetensors"
+# What --small sets: seconds instead of minutes, and nothing is learned.
+SMALL = (
+    "train.steps=40 train.batch=4 train.warmup=4 train.eval_every=20 train.eval_batches=1 "
+    "train.eval_batch=8 train.checkpoint.every=40 model.layers=2 model.d_model=16 data.context=24 "
+    "log.every=5 log.stats_every=10 log.attention.every=20 log.attention.probes=2"
+).split()
+
+
+class Bench:
+    """Runs the program; all that it makes goes into one folder."""
+
+    def __init__(self, arguments):
+        self.program = arguments.program or str(ROOT / "scripts/headlab")
+        self.out = arguments.out
+        self.settings = [*(SMALL if arguments.small else ()), *arguments.set]
+        self.settings.append(f"train.threads={arguments.threads}")
+        self.measured = ["--threads", arguments.threads, *(["--batches", 2] * arguments.small)]
+
+    def headlab(self, command, *options):
+        """What one command prints, as JSON."""
+        program = [self.program, command, *map(str, options), "--json"]
+        done = subprocess.run(program, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(f"{done.stderr}make: `{' '.join(program)}` failed")
+        return json.loads(done.stdout)
+
+    def say(self, text):
+        print(f"make: {text}", file=sys.stderr, flush=True)
+
+    def train(self, config, seed):
+        """The run directory. That of the first seed holds an analysis and an ablation, too."""
+        self.say(f"{config}, seed {seed}")
+        file = ROOT / "configs" / f"{config}.yaml"
+        done = self.headlab("run", file, f"seed={seed}", *self.settings, "--out", self.out)
+        if seed == FIRST_SEED:
+            self.headlab("analyze", done["run"], "--maps", 1, *self.measured)
+            ablation = self.headlab("ablate", done["run"], *self.measured)
+            if config in PRUNED:
+                self.prune(done["run"], config, rounds=len(ablation["removed"]))
+
+    def prune(self, run, config, rounds):
+        """Head by head until none is left, in every order."""
+        for name, order in ORDERS.items():
+            self.say(f"{config}, pruned: {name}")
+            pruned = self.out / "pruned" / config / name
+            shutil.rmtree(pruned, ignore_errors=True)
+            options = [*order, "--fraction", 1, "--rounds", rounds, "--out", pruned]
+            self.headlab("prune", run, *options, *self.measured)
+
+    def analyze_maps(self):
+        """The maps of a pretrained encoder."""
+        folder = self.out / "minilm"
+        folder.mkdir(exist_ok=True)
+        options = ["--maps", 8, "--threads", self.measured[1], "--out", folder / "analysis.h5"]
+        self.headlab("analyze", MAPS, *options)
+
+
+def make_runs(arguments):
+    bench = Bench(arguments)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    trainings = [("induction_mha", FIRST_SEED)]
+    trainings += [(f"char_{kind}", seed) for seed in seeds for kind in VARIANTS]
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
+        for done in [pool.submit(bench.train, *training) for training in trainings]:
+            done.result()
+    bench.analyze_maps()
+
+
+def execute(path, runs):
+    """The notebook at `path` with the outputs that it has over the folder `runs`.
+
+    By the Python that runs this, with no trace in the user's home. Raises CellExecutionError,
+    which shows the cell, where one fails.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as scratch:
+        environment = {
+            "HEADLAB_RUNS": str(pathlib.Path(runs).resolve()),
+            "PYTHONPATH": str(ROOT / "scripts"),
+            "IPYTHONDIR": scratch,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        }
+        kernel = AsyncKernelManager(
+            kernel_name="python3",
+            kernel_spec_manager=KernelSpecManager(kernel_dirs=[]),  # none but this Python's
+            connection_file=str(pathlib.Path(scratch) / "kernel.json"),
+            transport="ipc",  # no port that others on this machine could reach
+        )
+        client = nbclient.NotebookClient(
+            notebook, km=kernel, timeout=300, record_timing=False,
+            resources={"metadata": {"path": str(HERE)}},
+        )
+        client.execute(env={**os.environ, **environment})
+    return notebook
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/notebooks",
+                        help="folder of the runs (default: runs/notebooks)")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
+    parser.add_argument("--threads", type=int, default=2, help="of each of them")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="an override of the configs")
+    parser.add_argument("--small", action="store_true", help="tiny runs, to see that all works")
+    parser.add_argument("--runs-only", action="store_true", help="execute no notebook")
+    parser.add_argument("--program", help="the program (default: scripts/headlab)")
+    arguments = parser.parse_args()
+    arguments.out = arguments.out.absolute()
+    make_runs(arguments)
+    for path in [] if arguments.runs_only else sorted(HERE.glob("*.ipynb")):
+        print(f"make: {path.name}", file=sys.stderr, flush=True)
+        nbformat.write(execute(path, arguments.out), path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except RuntimeError as error:
+        sys.exit(str(error))
