@@ -279,14 +279,15 @@ def head_roles(roles):
     """Which heads have which role: run.roles(), one column a head, the layers side by side."""
     held = [name for name in roles if name != "head_mask" and (roles[name] == 1).any()]
     layers, heads = roles.sizes["layer"], roles.sizes["head"]
-    size = (max(0.11 * layers * (heads + 1) + 1.2, 4), 0.2 * len(held) + 0.9)
+    size = (0.11 * layers * max(heads + 1, 12) + 1.2, 0.2 * len(held) + 0.9)
     figure, row = plt.subplots(1, layers, figsize=size, squeeze=False, sharey=True,
                                layout="constrained")
     for axes, layer in zip(row[0], roles["layer"].values):
         for place, name in enumerate(held):
             has = np.flatnonzero(roles[name].sel(layer=layer) == 1)
             axes.plot(has, [place] * len(has), "s", color=COLOURS[0], ms=5)
-        axes.set(title=f"layer {layer}", xlim=(-0.7, heads - 0.3), xticks=range(0, heads, 3))
+        axes.set(title=f"layer {layer}", xlim=(-0.7, heads - 0.3),
+                 xticks=range(0, heads, 1 if heads <= 8 else 3))
         axes.set_yticks(range(len(held)), held)
         axes.set_ylim(len(held) - 0.5, -0.5)
         axes.grid(color="#dddddd", lw=0.5)
@@ -354,7 +355,7 @@ def pruning(orders, quantity="loss"):
 
     orders: name -> list of run.pruning, all of one model, a round a head.
     """
-    figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+    figure, axes = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
     for n, (name, rounds) in enumerate(orders.items()):
         kept = rounds[0].kept
         values = np.stack([one[quantity].values for one in rounds])
@@ -364,7 +365,7 @@ def pruning(orders, quantity="loss"):
     axes.set(xlabel="heads kept", ylabel=name_and_unit(rounds[0][quantity]))
     axes.invert_xaxis()
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside right upper", frameon=False)
     return figure
 
 

@@ -126,7 +126,7 @@ def execute(path, runs):
             notebook, km=kernel, timeout=300, record_timing=False,
             resources={"metadata": {"path": str(HERE)}},
         )
-        client.execute(env={**os.environ, **environment})
+        client.execute(cleanup_kc=True, env={**os.environ, **environment})
     return notebook
 
 
