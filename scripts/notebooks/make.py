@@ -8,6 +8,7 @@ are not repeated; what is made of them is.
 
 import argparse
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
@@ -124,10 +125,16 @@ def execute(path, runs):
         )
         client = nbclient.NotebookClient(
             notebook, km=kernel, timeout=300, record_timing=False,
-            resources={"metadata": {"path": str(HERE)}},
-        )
+            resources={"metadata": {"path": str(HERE)}})
         client.execute(cleanup_kc=True, env={**os.environ, **environment})
+    notebook.metadata["headlab"] = {"executed": fingerprint(notebook)}
     return notebook
+
+
+def fingerprint(notebook):
+    """Of the text and code of its cells: outputs that are kept belong to this."""
+    sources = "\n".join(cell.source for cell in notebook.cells)
+    return hashlib.sha256(sources.encode()).hexdigest()[:16]
 
 
 def main():
