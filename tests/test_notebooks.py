@@ -1,4 +1,4 @@
-"""The notebooks of scripts/notebooks run on small trainings, show what they say, and are kept whole.
+"""The notebooks of scripts/notebooks run on small trainings, show what they say, are kept whole.
 
 Their outputs are compared with what h5py reads from the same files.
 """
@@ -9,6 +9,7 @@ import gzip
 import html
 import io
 import json
+import os
 import pathlib
 import re
 import statistics
@@ -73,6 +74,15 @@ def figures_drawn(source):
     return len(drawing)
 
 
+@pytest.fixture
+def plots():
+    import matplotlib.pyplot as plt
+    matplotlib.use("Agg")
+    from headlab_log import plots
+    yield plots
+    plt.close("all")
+
+
 def value(path, name, *at):
     with h5py.File(path) as file:
         return file[name][at]
@@ -82,6 +92,55 @@ def one(pattern, text):
     """The groups of the only match."""
     (found,) = re.finditer(pattern, text, re.M)
     return found.groups()
+
+
+def test_statistics_have_a_panel_a_layer_and_a_line_a_head(plots, run):
+    names = ["entropy", "mean_distance"]
+    grid = np.reshape(plots.statistics(run.heads(), names).axes, (2, 2))
+    for row, name in zip(grid, names):
+        for layer, axes in enumerate(row):
+            lines = [line for line in axes.lines if line.get_label().startswith("head ")]
+            assert len(lines) == 3
+            for head, line in enumerate(lines):
+                values = value(run.path / "log.h5", f"heads/self/{name}")[:, layer, head]
+                assert list(line.get_ydata()) == pytest.approx(values)
+                assert list(line.get_xdata()) == [0, 5, 10, 15, 20]
+
+
+def test_maps_have_a_panel_a_head_and_the_logged_weights(plots, run):
+    figure = plots.all_maps(run.attention().weights.isel(step=-1, probe=1))
+    *panels, bar = figure.axes
+    stored = value(run.path / "log.h5", "attention/self/weights", -1, 1) / 65534
+    assert [axes.get_title() for axes in panels] == [
+        f"layer {layer}, head {head}" for layer in range(2) for head in range(3)]
+    for axes, weights in zip(panels, stored.reshape(6, 16, 16)):
+        assert np.allclose(axes.images[0].get_array(), weights, atol=1e-6)
+    assert bar.get_ylabel() == "attention weight"
+    assert figure.axes[0].images[0].norm(0.25) == pytest.approx(0.5)  # as the root
+
+
+def test_a_map_names_its_tokens_and_shows_negative_weights_around_zero(plots, run):
+    one = run.map(probe=1, layer=0, head=2)
+    axes = plots.attention_map(one).axes[0]
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown == [label.get_text() for label in axes.get_xticklabels()]
+    assert [{"⏎": "\n", "␣": " "}.get(text, text) for text in shown] == run.tokens(1)
+    scale = plots.attention_map(one - 0.5).axes[0].images[0].norm
+    assert scale(0) == 0.5 and scale.vmin == -scale.vmax
+
+
+def test_cells_and_roles_stand_at_their_heads(plots, run):
+    values = run.ablation().loss_delta.sel(mode="zero")
+    texts = plots.head_grid(values, digits=4).axes[0].texts
+    assert {text.get_position(): text.get_text() for text in texts} == {
+        (head, layer): f"{float(values[layer, head]):.4f}" for layer, head in np.ndindex(2, 3)}
+    roles = run.roles().copy(deep=True)
+    for role in roles:
+        roles[role][:] = 0
+    roles["sink"][1, 2] = 1
+    first, second = plots.head_roles(roles).axes
+    assert [list(line.get_xdata()) for line in first.lines + second.lines] == [[], [2]]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["sink"]
 
 
 def test_there_are_five_notebooks():
@@ -140,3 +199,157 @@ def test_numbers_in_the_text_are_printed_by_the_code(name):
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     text = re.sub(r"`[^`]*`|    headlab .*|arXiv [\d.]+|\b(19|20)\d\d\b", "", text)
     assert re.findall(r"\d+\.\d+|\d{2,}", text) == []
+
+
+def run_of(runs, config, seed=1337):
+    (path,) = runs.glob(f"{config}/*-s{seed}")
+    return path
+
+
+def test_heads_over_training_shows_what_the_log_holds(runs, executed):
+    text = printed(executed(NAMES[0]))
+    log = run_of(runs, "char_mha") / "log.h5"
+    entropy, distance = value(log, "heads/self/entropy"), value(log, "heads/self/mean_distance", -1)
+    before, least, most = map(float, one(r"^entropy (\S+) nat .*, (\S+) to (\S+) nat", text))
+    assert (before, least, most) == pytest.approx(
+        (entropy[0].mean(), entropy[-1].min(), entropy[-1].max()), abs=0.006)
+    layer, head = map(int, one(r"^farthest: layer (\d), head (\d)", text))
+    assert distance[layer, head] == distance.max()
+
+    log = run_of(runs, "induction_mha") / "log.h5"
+    steps = value(log, "heads/self/step")
+    score = value(log, "heads/self/induction")[:, 1].max(1)
+    way = (score - score[0]) / (score[-1] - score[0])
+    (step,) = one(r"^best induction head: +(\d+)$", text)
+    assert int(step) == steps[np.argmax(way > 0.5)]
+
+
+def test_attention_maps_show_the_probes_and_whose_weight_is_where(runs, executed):
+    text = printed(executed(NAMES[1]))
+    log = run_of(runs, "char_mha") / "log.h5"
+    vocabulary = [token.decode() for token in value(log, "vocab/text")]
+    tokens = value(log, "attention/self/key_token")
+    shown = str.maketrans({" ": "␣", "\n": "⏎"})
+    for probe, row in enumerate(tokens):
+        assert f"\n{probe} {''.join(vocabulary[t] for t in row).translate(shown)}\n" in text
+    maps = value(log, "attention/self/weights", -1) / 65534  # stored as whole numbers
+    lines = re.findall(r"^(\S+)  layer (\d), head (\d): (\S+), all heads: (\S+)$", text, re.M)
+    assert len(lines) == 5
+    for token, layer, head, of_head, of_all in lines:
+        there = np.array([vocabulary[t].translate(shown) == token for t in tokens.flat])
+        there = there.reshape(tokens.shape)[:, None, None, None]  # probe, layer, head, query, key
+        weight = (maps * there).sum(-1).mean((0, 3))
+        assert float(of_head) == pytest.approx(weight[int(layer), int(head)], abs=0.006)
+        assert float(of_all) == pytest.approx(weight.mean(), abs=0.006)
+
+
+def test_bertviz_pages_are_whole_and_hold_the_tokens(runs, executed):
+    pages = [html.unescape(page) for page in sum(outputs_of(executed(NAMES[1]), "text/html"), [])]
+    log = run_of(runs, "char_mha") / "log.h5"
+    vocabulary = [token.decode() for token in value(log, "vocab/text")]
+    layers, heads = value(log, "attention/self/weights").shape[2:4]
+    first = value(log, "attention/self/key_token", 0)
+    assert len(pages) == 2
+    for page, positions in zip(pages, (20, 12)):
+        (packed,) = re.findall(r'const packed = "([^"]+)"', page)
+        script = gzip.decompress(base64.b64decode(packed)).decode()
+        for text in (page, script):
+            assert re.findall(r"""(?:src|href)=\\?["']?(?:https?:)?//""", text) == []
+        start = script.index('{"attention": [')
+        (part,) = json.JSONDecoder().raw_decode(script[start:])[0]["attention"]
+        assert np.shape(part["attn"]) == (layers, heads, positions, positions)
+        shown = [token.replace("␣", " ").replace("⏎", "\n") for token in part["left_text"]]
+        assert shown == [vocabulary[token] for token in first[:positions]]
+
+
+def test_pruning_shows_every_order_and_every_head(runs, executed):
+    text = printed(executed(NAMES[2]))
+    run = run_of(runs, "char_mha")
+    deltas = value(run / "ablation.h5", "ablation/self/loss_delta", 0)
+    table = text[: text.index("rank correlation")].splitlines()[2:]
+    costs = [float(line.split()[-2]) for line in table if line]
+    assert costs == pytest.approx(sorted(deltas.flat), abs=6e-5)
+
+    folder = runs / "pruned/char_mha"
+    for order, names in {"ablation": ["ablation"],
+                         "importance ranked anew": ["importance_ranked_anew"],
+                         "random": ["random_0", "random_1", "random_2"]}.items():
+        loss = [value(folder / name / "pruning.h5", "pruning/loss") for name in names]
+        rise = statistics.fmean(curve[len(curve) // 2] - curve[0] for curve in loss)
+        (shown,) = one(rf"^{order} +half the heads cost (\S+) nat", text)
+        assert float(shown) == pytest.approx(rise, abs=0.006)
+
+    went = re.findall(r"^(\d:\d) +(\d+\.\d{3}) ", text, re.M)
+    everyone = sorted(f"{layer}:{head}" for layer in range(2) for head in range(4))
+    assert sorted(head for head, _ in went[:8]) == sorted(head for head, _ in went[8:]) == everyone
+    losses = value(folder / "ablation/pruning.h5", "pruning/loss")
+    assert [float(loss) for _, loss in went[:8]] == pytest.approx(list(losses[1:]), abs=6e-4)
+
+
+def test_comparing_variants_shows_means_over_seeds_and_what_each_kind_has(runs, executed):
+    text = printed(executed(NAMES[3]))
+    for kind in ("mha", "moh", "dcmha", "collaborative", "mohsa"):
+        logs = [run_of(runs, f"char_{kind}", seed) / "log.h5" for seed in (1337, 1338)]
+        losses = [float(value(log, "eval/val_loss", -1)) for log in logs]
+        mean, deviation, count = one(rf"^{kind} +(\S+) ± (\S+) nat, (\d) seeds", text)
+        assert int(count) == 2
+        assert float(mean) == pytest.approx(statistics.fmean(losses), abs=6e-4)
+        assert float(deviation) == pytest.approx(statistics.stdev(losses), abs=6e-4)
+    log = run_of(runs, "char_moh") / "log.h5"
+    load = value(log, "heads/self/load_entropy", -1)
+    shown = re.findall(r"^([01]) +(\S+) +\S+ +\S+$", text, re.M)[:2]
+    assert [float(entropy) for _, entropy in shown] == pytest.approx(list(load), abs=6e-4)
+    assert "same text: True" in text
+    assert re.findall(r"^layer (\d): (\d) features of either neighbour", text, re.M) == [
+        ("0", "1"), ("1", "2")]
+
+
+def test_composed_and_plain_maps_differ_by_the_last_mixing_alone(runs):
+    """Row sums of the one are those that the log says of the other; of softmax they are 1."""
+    run = run_of(runs, "char_dcmha")
+    plain = value(run / "analysis.h5", "analysis/self/attention", 0)
+    composed = value(run / "log.h5", "attention/self/weights", -1, 0)
+    assert plain.sum(-1) == pytest.approx(1, abs=1e-5)
+    assert np.abs(composed.sum(-1) - 1).max() > 1e-4
+    assert np.corrcoef(plain.ravel(), composed.ravel())[0, 1] > 0.9  # hardly trained
+
+
+def test_maps_from_elsewhere_shows_the_sentences_and_counts_the_roles(executed):
+    text = printed(executed(NAMES[4]))
+    said = subprocess.run([program(), "analyze", str(MAPS), "--json"], capture_output=True,
+                          text=True, check=True)
+    roles = json.loads(said.stdout)["roles"]
+    held = {name: int(np.sum(heads)) for name, heads in roles.items() if np.sum(heads)}
+    assert held["cls"] > 5 and held["previous"] == 1
+    shown = re.findall(r"^(\w+) +(\d+) heads: ", text, re.M)
+    assert {name: int(count) for name, count in shown} == held
+    assert "\n[CLS] the quick brown fox jumps over the lazy dog . [SEP]\n" in text
+    assert text.count("[CLS]") == 8 + 1  # sentences, and a share
+
+
+def test_the_kept_maps_are_those_that_their_script_makes(tmp_path, monkeypatch):
+    shared = pathlib.Path(os.environ.get("HEADLAB_SHARED", ROOT / "../shared"))
+    if not (shared / "golden/models/minilm_forward.safetensors").is_file():
+        pytest.skip("no shared golden files; HEADLAB_SHARED names their folder")
+    script = tmp_path / "make_minilm.py"
+    script.write_text((MAPS.parent / "make_minilm.py").read_text())
+    monkeypatch.setenv("HEADLAB_SHARED", str(shared))
+    subprocess.run([sys.executable, str(script)], check=True)
+    assert (tmp_path / MAPS.name).read_bytes() == MAPS.read_bytes()
+
+
+def test_the_kept_maps_are_attention_of_the_tokens_that_they_name():
+    data = MAPS.read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
+    tokens = json.loads(header["__metadata__"]["tokens"])
+    begin, end = header["in.attention"]["data_offsets"]
+    maps = np.frombuffer(data[start + begin:start + end], np.float16)
+    maps = maps.reshape(header["in.attention"]["shape"])  # layer, example, head, query, key
+    assert maps.shape[:3] == (6, 8, 12) and len(tokens) == 8
+    assert len(data) < 2_000_000
+    for example, texts in enumerate(tokens):
+        assert texts[0] == "[CLS]" and texts[-1] == "[SEP]"
+        used = maps[:, example, :, :len(texts)].astype(np.float64)
+        assert used[..., :len(texts)].sum(-1) == pytest.approx(1, abs=5e-3)
+        assert used[..., len(texts):].sum() == 0

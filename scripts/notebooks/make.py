@@ -124,7 +124,7 @@ def execute(path, runs):
             transport="ipc",  # no port that others on this machine could reach
         )
         client = nbclient.NotebookClient(
-            notebook, km=kernel, timeout=300, record_timing=False,
+            notebook, km=kernel, timeout=300, record_timing=False, coalesce_streams=True,
             resources={"metadata": {"path": str(HERE)}})
         client.execute(cleanup_kc=True, env={**os.environ, **environment})
     notebook.metadata["headlab"] = {"executed": fingerprint(notebook)}
