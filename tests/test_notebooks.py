@@ -124,7 +124,8 @@ def test_a_map_names_its_tokens_and_shows_negative_weights_around_zero(plots, ru
     axes = plots.attention_map(one).axes[0]
     shown = [label.get_text() for label in axes.get_yticklabels()]
     assert shown == [label.get_text() for label in axes.get_xticklabels()]
-    assert [{"⏎": "\n", "␣": " "}.get(text, text) for text in shown] == run.tokens(1)
+    assert " " in run.tokens(1)
+    assert shown == [{"\n": "⏎", " ": "␣"}.get(token, token) for token in run.tokens(1)]
     scale = plots.attention_map(one - 0.5).axes[0].images[0].norm
     assert scale(0) == 0.5 and scale.vmin == -scale.vmax
 
@@ -277,7 +278,7 @@ def test_pruning_shows_every_order_and_every_head(runs, executed):
         loss = [value(folder / name / "pruning.h5", "pruning/loss") for name in names]
         rise = statistics.fmean(curve[len(curve) // 2] - curve[0] for curve in loss)
         (shown,) = one(rf"^{order} +half the heads cost (\S+) nat", text)
-        assert float(shown) == pytest.approx(rise, abs=0.006)
+        assert float(shown) == pytest.approx(rise, abs=6e-4)
 
     went = re.findall(r"^(\d:\d) +(\d+\.\d{3}) ", text, re.M)
     everyone = sorted(f"{layer}:{head}" for layer in range(2) for head in range(4))
@@ -305,7 +306,7 @@ def test_comparing_variants_shows_means_over_seeds_and_what_each_kind_has(runs, 
 
 
 def test_composed_and_plain_maps_differ_by_the_last_mixing_alone(runs):
-    """Row sums of the one are those that the log says of the other; of softmax they are 1."""
+    """What the notebook lays side by side: of one text, softmax and what was made of it."""
     run = run_of(runs, "char_dcmha")
     plain = value(run / "analysis.h5", "analysis/self/attention", 0)
     composed = value(run / "log.h5", "attention/self/weights", -1, 0)
