@@ -3,8 +3,8 @@
 
     plot_run.py RUN [-o PICTURE.png] [--site self]
 
-RUN is a run directory, finished or still training; only its log.h5 is read, with the
-packages of scripts/requirements.txt. The table is Markdown. Without -o nothing is drawn.
+RUN is a run directory, finished or still training; it is read with the packages of
+scripts/requirements.txt. The table is Markdown. Without -o nothing is drawn.
 """
 
 import argparse

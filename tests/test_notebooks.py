@@ -30,13 +30,17 @@ MAPS = ROOT / "tests/golden/maps/minilm.safetensors"
 sys.path.insert(0, str(ROOT / "scripts/notebooks"))
 
 
+def make_small(out):
+    script = [sys.executable, str(ROOT / "scripts/notebooks/make.py"), "--program", program()]
+    options = ["--small", "--runs-only", "--seeds", "2", "--threads", "1", "--out", str(out)]
+    return subprocess.run([*script, *options], capture_output=True, text=True)
+
+
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     """What the notebooks look at, made small."""
     out = tmp_path_factory.mktemp("notebooks")
-    script = [sys.executable, str(ROOT / "scripts/notebooks/make.py"), "--program", program()]
-    options = ["--small", "--runs-only", "--seeds", "2", "--threads", "1", "--out", str(out)]
-    done = subprocess.run([*script, *options], capture_output=True, text=True)
+    done = make_small(out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -142,6 +146,14 @@ def test_cells_and_roles_stand_at_their_heads(plots, run):
     first, second = plots.head_roles(roles).axes
     assert [list(line.get_xdata()) for line in first.lines + second.lines] == [[], [2]]
     assert [label.get_text() for label in first.get_yticklabels()] == ["sink"]
+
+
+def test_make_refuses_a_folder_in_which_the_notebooks_could_not_choose(tmp_path):
+    (tmp_path / "induction_mha/0123abcd-s1337").mkdir(parents=True)
+    done = make_small(tmp_path)
+    assert done.returncode == 1
+    assert "holds several runs of seed 1337" in done.stderr
+    assert not (tmp_path / "char_mohsa").exists()  # nor goes on
 
 
 def test_there_are_five_notebooks():

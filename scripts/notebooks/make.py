@@ -68,6 +68,9 @@ class Bench:
         self.say(f"{config}, seed {seed}")
         file = ROOT / "configs" / f"{config}.yaml"
         done = self.headlab("run", file, f"seed={seed}", *self.settings, "--out", self.out)
+        if len(list(self.out.glob(f"{config}/*-s{seed}"))) > 1:
+            raise RuntimeError(f"make: {self.out / config} holds several runs of seed {seed}, and "
+                               "the notebooks cannot choose; --out names another folder")
         if seed == FIRST_SEED:
             self.headlab("analyze", done["run"], "--maps", 1, *self.measured)
             ablation = self.headlab("ablate", done["run"], *self.measured)
@@ -98,8 +101,13 @@ def make_runs(arguments):
     trainings = [("induction_mha", FIRST_SEED)]
     trainings += [(f"char_{kind}", seed) for seed in seeds for kind in VARIANTS]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
-        for done in [pool.submit(bench.train, *training) for training in trainings]:
-            done.result()
+        futures = [pool.submit(bench.train, *training) for training in trainings]
+        try:
+            for done in futures:
+                done.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     bench.analyze_maps()
 
 
@@ -141,22 +149,26 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/notebooks",
-                        help="folder of the runs (default: runs/notebooks)")
+    parser.add_argument("--out", type=pathlib.Path,
+                        help="folder of the runs (default: runs/notebooks, runs/notebooks_small)")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each of them")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="an override of the configs")
-    parser.add_argument("--small", action="store_true", help="tiny runs, to see that all works")
+    parser.add_argument("--small", action="store_true",
+                        help="tiny runs, to see that all works; the notebooks stay as they are")
     parser.add_argument("--runs-only", action="store_true", help="execute no notebook")
     parser.add_argument("--program", help="the program (default: scripts/headlab)")
     arguments = parser.parse_args()
-    arguments.out = arguments.out.absolute()
+    usual = ROOT / ("runs/notebooks_small" if arguments.small else "runs/notebooks")
+    arguments.out = (arguments.out or usual).absolute()
     make_runs(arguments)
     for path in [] if arguments.runs_only else sorted(HERE.glob("*.ipynb")):
         print(f"make: {path.name}", file=sys.stderr, flush=True)
-        nbformat.write(execute(path, arguments.out), path)
+        executed = execute(path, arguments.out)
+        if not arguments.small:
+            nbformat.write(executed, path)
 
 
 if __name__ == "__main__":
