@@ -130,7 +130,7 @@ void add_head_map(ResultGroup& to, const std::vector<double>& js, int64_t L, int
   add_axis(to, {{"coordinate", "1", "axis of the plane of heads", "in falling order of spread"},
                 kComponents});
   const auto scaled = scale_points(at::tensor(js, at::kDouble).view({L * H, L * H}), kComponents);
-  ResultArray array{{"head_map", "1", "heads in a plane: near ones attend alike",
+  ResultArray array{{"head_map", "nat", "heads in a plane: near ones attend alike",
                      "classical multidimensional scaling of js, not of its root; of each component "
                      "the entry largest in size is positive"},
                     {"layer", "head", "coordinate"},

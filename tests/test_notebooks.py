@@ -21,6 +21,8 @@ import matplotlib.image
 import nbformat
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import load_file
 
 from test_readme import ROOT, program
 
@@ -348,19 +350,24 @@ def test_the_kept_maps_are_those_that_their_script_makes(tmp_path, monkeypatch):
     script.write_text((MAPS.parent / "make_minilm.py").read_text())
     monkeypatch.setenv("HEADLAB_SHARED", str(shared))
     subprocess.run([sys.executable, str(script)], check=True)
-    assert (tmp_path / MAPS.name).read_bytes() == MAPS.read_bytes()
+    made, kept = load_file(tmp_path / MAPS.name), load_file(MAPS)
+    assert {name: tensor.dtype for name, tensor in made.items()} == {
+        name: tensor.dtype for name, tensor in kept.items()}
+    for name in kept:
+        np.testing.assert_array_equal(made[name], kept[name])
+    assert metadata(tmp_path / MAPS.name) == metadata(MAPS)
+
+
+def metadata(path):
+    with safe_open(path, "numpy") as file:
+        return file.metadata()
 
 
 def test_the_kept_maps_are_attention_of_the_tokens_that_they_name():
-    data = MAPS.read_bytes()
-    start = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:start])
-    tokens = json.loads(header["__metadata__"]["tokens"])
-    begin, end = header["in.attention"]["data_offsets"]
-    maps = np.frombuffer(data[start + begin:start + end], np.float16)
-    maps = maps.reshape(header["in.attention"]["shape"])  # layer, example, head, query, key
+    tokens = json.loads(metadata(MAPS)["tokens"])
+    maps = load_file(MAPS)["in.attention"]  # layer, example, head, query, key
     assert maps.shape[:3] == (6, 8, 12) and len(tokens) == 8
-    assert len(data) < 2_000_000
+    assert MAPS.stat().st_size < 2_000_000
     for example, texts in enumerate(tokens):
         assert texts[0] == "[CLS]" and texts[-1] == "[SEP]"
         used = maps[:, example, :, :len(texts)].astype(np.float64)

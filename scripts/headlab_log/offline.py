@@ -61,8 +61,11 @@ HIGHEST = 800  # of a frame in a notebook, in CSS pixels; what is longer scrolls
 class Page:
     """An HTML page that is whole in itself. A notebook shows it, in a frame of its own."""
 
-    def __init__(self, text, height):
-        self.html, self.height = text, height
+    def __init__(self, title, text, height):
+        self.title, self.html, self.height = title, text, height
+
+    def __repr__(self):
+        return f"<page of {self.title}>"
 
     def _repr_html_(self):
         # A frame keeps scripts, styles and names of one view out of the next one's.
@@ -204,4 +207,4 @@ def read(package, name):
 def page(title, caption, body, scripts, height):
     packed = base64.b64encode(gzip.compress("\n;\n".join(scripts).encode(), mtime=0)).decode()
     text = html.escape(" ".join(filter(None, caption)))
-    return Page(PAGE.format(title=title, caption=text, body=body, packed=packed), height)
+    return Page(title, PAGE.format(title=title, caption=text, body=body, packed=packed), height)
