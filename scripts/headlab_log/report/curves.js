@@ -1,0 +1,185 @@
+// Curves by Plotly: training, the selected head, heads in the plane, pruning.
+
+let loaded = null;
+// Plotly itself, unpacked when first needed.
+function plotly() {
+  loaded ??= inflate(find("#plotly").textContent).then((bytes) => {
+    document.head.append(make("script", {}, new TextDecoder().decode(bytes)));
+    find("#plotly").remove();
+    return window.Plotly;
+  });
+  return loaded;
+}
+
+// Draws into an element, in the colours of the page.
+async function plot(element, traces, layout) {
+  const Plotly = await plotly();
+  const ink = css("--ink"), line = css("--line"), coarse = matchMedia("(pointer: coarse)").matches;
+  const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+  const { xaxis, yaxis, ...rest } = layout;
+  await Plotly.react(element, traces, {
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
+    margin: { l: 52, r: 12, t: 12, b: 40 }, showlegend: false, hovermode: "closest",
+    hoverlabel: { bgcolor: css("--raised"), bordercolor: line, font: { color: ink } },
+    dragmode: coarse ? false : "zoom", // a finger scrolls the page
+    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+  }, { responsive: true, displaylogo: false, displayModeBar: coarse ? false : "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+}
+
+const plotDash = (run) => ["solid", "dash", "dot", "dashdot"][Math.floor(run / 7) % 4];
+const plotColour = (run) => css(`--run${run % 7}`);
+
+// --- training ------------------------------------------------------------------------------------
+
+const xNames = { step: "step", tokens: "training tokens [token]", wall_time: "time of training [s]" };
+
+// Names of what can be chosen: the losses together, then every other scalar by itself.
+function scalarNames() {
+  const names = data.runs.flatMap((run) => Object.values(run.curves).flatMap((part) => part.names));
+  return ["loss", ...new Set(names.filter((name) => !(name in xNames)))];
+}
+
+async function scalarTraces() {
+  const wanted = state.scalar === "loss" ? ["train_loss", "val_loss"] : [state.scalar];
+  const traces = [];
+  for (const run of shownRuns()) {
+    for (const part of Object.values(data.runs[run].curves)) {
+      const values = await array(part.id);
+      const column = (name) => {
+        const at = part.names.indexOf(name);
+        return at < 0 ? null : Array.from(values.subarray(at * part.rows, (at + 1) * part.rows));
+      };
+      for (const name of wanted.filter((one) => part.names.includes(one))) {
+        const thin = name === "train_loss" && wanted.length > 1;
+        const label = data.runs[run].label, x = column(state.x) ?? column("step");
+        traces.push({
+          x, y: column(name), type: "scatter",
+          mode: part.rows > 60 ? "lines" : "lines+markers",
+          name: escape(`${label}, ${data.variables.scalars[name].long_name}`), opacity: thin ? 0.45 : 1,
+          line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
+          marker: { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,
+        });
+      }
+    }
+  }
+  return traces;
+}
+
+async function drawScalars() {
+  const names = scalarNames(), several = state.scalar === "loss";
+  find("#losses").hidden = names.length === 1;
+  if (names.length === 1) return;
+  fill(find("#scalar"), names.map((name) => [name, name === "loss"
+    ? "loss: training and validation" : `${name}: ${named(data.variables.scalars[name])}`]),
+    state.scalar);
+  fill(find("#x"), Object.entries(xNames), state.x);
+  find("#log").checked = state.log === 1;
+  const meta = data.variables.scalars[several ? "train_loss" : state.scalar];
+  const title = several ? `loss [${meta?.unit ?? "nat"}]` : named(meta);
+  const every = Math.max(...data.runs.flatMap((run) =>
+    Object.values(run.curves).map((part) => Math.ceil(part.of / part.rows))));
+  find("#scalar-note").textContent = (several
+    ? "Thin: training, each point one batch. Thick, with points: validation. " : `${meta.comment}. `)
+    + (every > 1 ? `Of long curves every ${every}th row is drawn.` : "");
+  find("#scalar-plot").setAttribute("aria-label", `${title} over ${xNames[state.x]}`);
+  await plot(find("#scalar-plot"), await scalarTraces(), {
+    xaxis: { title: { text: xNames[state.x] } },
+    yaxis: { title: { text: title }, type: state.log ? "log" : "linear" },
+  });
+}
+
+// --- the selected head -----------------------------------------------------------------------
+
+let curveDrawn = 0;
+async function drawHead() {
+  if (!statistics().length) return;
+  const current = ++curveDrawn, meta = data.variables.heads[state.stat];
+  const parts = await statisticOfRuns();
+  if (current !== curveDrawn) return;
+  const perLayer = parts.length > 0 && parts.every((part) => part.perLayer);
+  const where = perLayer ? `Layer ${state.layer}` : `Layer ${state.layer}, head ${state.head}`;
+  find("#curve-title").textContent = `${where}: ${meta.long_name}`;
+  const mates = [], lines = [], said = [];
+  for (const { run, steps, curve } of parts) {
+    const label = data.runs[run].label, own = curve(state.layer, state.head);
+    if (run === state.run && !perLayer) {
+      for (const head of site(run).statistics.heads.filter((one) => one !== state.head)) {
+        const values = curve(state.layer, head);
+        if (values) mates.push({ x: steps, y: values, mode: "lines", name: `head ${head}`,
+          line: { color: css("--line"), width: 1 }, hovertemplate: "%{fullData.name}<extra></extra>" });
+      }
+    }
+    if (!own) continue;
+    lines.push({ x: steps, y: own, mode: steps.length > 60 ? "lines" : "lines+markers",
+      line: { color: plotColour(run), width: run === state.run ? 3 : 1.6, dash: plotDash(run) },
+      marker: { size: 4 }, hovertemplate: `${escape(label)}<br>step %{x}: %{y:.4g}<extra></extra>` });
+    if (run === state.run) said.push(`${format(lastOf(own))}${unit(meta)}`, steps.at(-1));
+  }
+  const shown = find("#curve-value");
+  shown.textContent = said.length ? `Last value: ${said[0]}, at step ${said[1]}`
+    : `${data.runs[state.run].label} has no such head, or no such number of it.`;
+  shown.dataset.shown = `${state.run} ${state.stat} ${state.layer} ${state.head}`;
+  find("#curve-plot").setAttribute("aria-label", `${where}: ${named(meta)} over training steps`);
+  await plot(find("#curve-plot"), [...mates, ...lines], {
+    xaxis: { title: { text: "step" } }, yaxis: { title: { text: named(meta) } },
+  });
+}
+
+// Plotly reads a little markup in its texts.
+function escape(text) {
+  return text.replace(/[&<>%]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "%": "&#37;" }[c]));
+}
+
+// --- pruning -------------------------------------------------------------------------------------
+
+const against = { kept: "heads left", parameters: "parameters", flops: "operations a token" };
+
+async function drawPruning() {
+  const runs = data.runs.map((run, n) => [run.pruning, n]).filter(([pruning]) => pruning);
+  find("#pruning").hidden = !runs.length;
+  if (!runs.length) return;
+  const names = Object.assign({}, ...runs.map(([pruning]) => pruning.names));
+  const measures = Object.keys(names).filter((name) => !(name in against) && name !== "seconds");
+  fill(find("#prune-y"), measures.map((name) => [name, named(names[name])]), state.prune_y);
+  fill(find("#prune-x"), Object.keys(against).filter((name) => name in names)
+    .map((name) => [name, named(names[name])]), state.prune_x);
+  const traces = runs.filter(([, run]) => visible(run)).map(([{ values, removed }, run]) => ({
+    x: values[state.prune_x], y: values[state.prune_y], mode: "lines+markers",
+    marker: { size: 7 },
+    line: { color: plotColour(run), dash: plotDash(run) },
+    text: values.kept.map((kept, n) => [escape(data.runs[run].label), `${kept} heads left`,
+      `${values.parameters?.[n]?.toLocaleString("en")} parameters`,
+      `${values.flops?.[n]?.toLocaleString("en")} operations a token`,
+      removed[n]?.length ? `removed: ${wrap(removed[n])}` : ""].join("<br>")),
+    hovertemplate: "%{y:.4g}<br>%{text}<extra></extra>",
+  }));
+  find("#prune-note").textContent = "One point a round of pruning"
+    + (runs.length > 1 ? ", one line a run" : "") + `; ${names[state.prune_y]?.comment ?? ""}. `
+    + "Removed heads are named layer.head.";
+  await plot(find("#prune-plot"), traces, {
+    xaxis: { title: { text: named(names[state.prune_x]) } },
+    yaxis: { title: { text: named(names[state.prune_y]) } },
+  });
+}
+
+function wrap(names) { // a hover text has no line breaks of its own
+  const lines = [];
+  for (let n = 0; n < names.length; n += 8) lines.push(names.slice(n, n + 8).join(" "));
+  return lines.join("<br>");
+}
+
+function startCurves() {
+  bind("scalar");
+  bind("x");
+  bind("prune-x");
+  bind("prune-y");
+  find("#log").addEventListener("change", (event) => set({ log: event.target.checked ? 1 : 0 }));
+  on(["scalar", "x", "log", "hide", "run"], drawScalars);
+  on(["run", "site", "stat", "layer", "head", "hide"], drawHead);
+  on(["prune_x", "prune_y", "hide", "run"], drawPruning);
+  onTheme.push(drawScalars, drawHead, drawPruning);
+  drawScalars();
+  drawHead();
+  drawPruning();
+}

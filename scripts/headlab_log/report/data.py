@@ -1,0 +1,302 @@
+"""What the page shows of runs, as JSON and packed arrays; maps are in maps.py."""
+
+import base64
+import datetime
+import gzip
+import json
+import math
+import struct
+import warnings
+
+import numpy as np
+
+from ..files import groups
+
+ROWS = 1000  # of curves: more than a screen has columns for
+STATISTIC_ROWS = 500
+
+
+class Chunks:
+    """Arrays of the page: gzip and base64, each unpacked when the page first needs it."""
+
+    def __init__(self):
+        self.elements = {}
+
+    def add(self, name, array):
+        """Stores a float32, float64, int16 or int32 array; returns its name."""
+        self.elements[name] = element(name, array)
+        return name
+
+    def size(self):
+        return sum(map(len, self.elements.values()))
+
+
+def element(name, array, attributes=""):
+    """The HTML element of an array: first bytes of all numbers, second bytes, ..., compressed."""
+    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    planes = array.reshape(-1, 1).view(np.uint8).T.tobytes()
+    text = base64.b64encode(gzip.compress(planes, 6, mtime=0)).decode()
+    kind = f"{array.dtype.kind}{array.dtype.itemsize}"
+    return f'<script type="text/plain" id="{name}" data-type="{kind}"{attributes}>{text}</script>\n'
+
+
+def number(value):
+    """A JSON number: the shortest that is the same float32; None for NaN."""
+    value = float(value)
+    return float(str(np.float32(value))) if math.isfinite(value) else None
+
+
+def meta(variable):
+    """Unit, name and formula of a variable, as its attributes say."""
+    given = variable.attrs
+    return {"unit": str(given.get("units", "1")), "long_name": str(given.get("long_name", "")),
+            "comment": str(given.get("comment", ""))}
+
+
+def thin(length, most):
+    """Row numbers: evenly spread, at most about `most`, always with the last."""
+    if length <= most:
+        return np.arange(length)
+    return np.unique(np.linspace(0, length - 1, most).round().astype(int))
+
+
+def default_title(runs):
+    names = list(dict.fromkeys(run.name for run in runs))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def content(runs, labels, chunks):
+    """Everything but maps; the arrays go to `chunks`."""
+    described = {"scalars": {}, "heads": {}, "analysis": {}, "roles": {}}
+    return {
+        "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "variables": described,
+        "runs": [run_content(n, run, label, chunks, described)
+                 for n, (run, label) in enumerate(zip(runs, labels))],
+        "differences": differences(runs),
+    }
+
+
+def run_content(n, run, label, chunks, described):
+    sites = {site: site_content(f"s{n}-{site}", run, site, chunks, described)
+             for site in sites_of(run)}
+    return {
+        "name": run.name, "label": label, "notes": notes(run), "kind": run.kind or "unknown", "seed": run.seed,
+        "state": run.state, "path": str(run.path), "config": run.config_yaml,
+        "manifest": json.dumps(run.manifest, indent=2, ensure_ascii=False),
+        "heading": heading(run), "curves": curves(f"c{n}", run, chunks, described["scalars"]),
+        "sites": sites, "pruning": pruning(run),
+    }
+
+
+def notes(run):
+    """What the reader of the page should know first."""
+    said = []
+    if run.state == "killed":
+        said.append(f"{run.label}: its writer was killed; this is what it had flushed.")
+    for site in run.sites:
+        maps = run.attention(site)
+        skipped = -1 if maps is None else int(maps.get("skipped_from", -1))
+        if skipped >= 0:
+            said.append(f"{run.label}: no maps of {site} from step {skipped} on, which "
+                        "log.attention.max_bytes of its config has left out.")
+    return said
+
+
+def sites_of(run):
+    """Where statistics, maps or an analysis are: a sliced run may have an analysis and no log."""
+    found = list(run.sites)
+    for name in ("analysis.h5", "ablation.h5"):
+        if (run.path / name).is_file():
+            found += [group.split("/")[1] for group in groups(run.path / name) if "/" in group]
+    return list(dict.fromkeys(found))
+
+
+def rows(dataset):
+    return dataset is not None and dataset.sizes.get("step", 0) > 0
+
+
+def last(dataset, name):
+    """The last number of a variable over steps that is one, or None."""
+    if not rows(dataset) or name not in dataset:
+        return None
+    values = dataset[name].values
+    values = values[np.isfinite(values)]
+    return number(values[-1]) if len(values) else None
+
+
+def heading(run):
+    """What the table of runs says of one run; None: not known."""
+    said = run.status.get("metrics", {})
+    steps = run.scalars.step.values if rows(run.scalars) else []
+    train, val = last(run.scalars, "train_loss"), last(run.evaluations, "val_loss")
+    return {
+        "step": int(steps[-1]) if len(steps) else run.status.get("step"),
+        "steps": run.config.get("train", {}).get("steps"),
+        "train_loss": train if train is not None else said.get("train/loss"),
+        "val_loss": val if val is not None else said.get("val/loss"),
+        "seconds": last(run.scalars, "wall_time"),
+        "parameters": parameters(run),
+    }
+
+
+def parameters(run):
+    """How many numbers are trained: what the optimizer of the last checkpoint has moments of."""
+    sizes = [tensor_sizes(run.path / "ckpt/last" / f"{name}.safetensors")
+             for name in ("model", "optimizer")]
+    trained = [size for name, size in sizes[0].items() if f"exp_avg.{name}" in sizes[1]]
+    if trained:
+        return sum(trained)
+    return int(run.pruning.parameters.values[-1]) if run.pruning is not None else None
+
+
+def tensor_sizes(path):
+    """Elements of each tensor of a safetensors file, from its header; empty where there is none."""
+    if not path.is_file():
+        return {}
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return {name: math.prod(entry["shape"]) for name, entry in header.items()
+            if name != "__metadata__"}
+
+
+def curves(name, run, chunks, described):
+    """Scalars of training and validation over step, with tokens and wall time for each row."""
+    found = {}
+    for part, dataset in (("train", run.scalars), ("eval", run.evaluations)):
+        if not rows(dataset):
+            continue
+        kept = thin(dataset.sizes["step"], ROWS)
+        axes = {"step": dataset.step.values.astype("f8")}
+        for axis in ("tokens", "wall_time"):
+            if rows(run.scalars) and axis in run.scalars:
+                axes[axis] = np.interp(axes["step"], run.scalars.step.values,
+                                       run.scalars[axis].values.astype("f8"))
+        shown = {key: variable.values.astype("f8") for key, variable in dataset.data_vars.items()
+                 if variable.dims == ("step",) and key not in axes}
+        shown = {key: values for key, values in shown.items() if np.isfinite(values).any()}
+        described.update({key: meta(dataset[key]) for key in shown})
+        columns = axes | shown
+        found[part] = {"names": list(columns), "rows": len(kept), "of": dataset.sizes["step"],
+                       "id": chunks.add(f"{name}-{part}",
+                                        np.array([v[kept] for v in columns.values()]))}
+    return found
+
+
+def site_content(name, run, site, chunks, described):
+    found = {"statistics": statistics(name, run.heads(site), chunks, described["heads"])}
+    found["analysis"] = analysis(run, site, described)
+    return found
+
+
+def statistics(name, heads, chunks, described):
+    """Statistics over training: each an array (step, layer, head), or (step, layer) of a layer."""
+    if not rows(heads):
+        return None
+    kept = thin(heads.sizes["step"], STATISTIC_ROWS)
+    heads = heads.isel(step=kept)
+    entries = {}
+    for key, variable in heads.data_vars.items():
+        if key == "head_mask":
+            continue
+        described.setdefault(key, meta(variable))
+        if variable.dims == ("step", "layer", "head", "head2"):
+            variable = mean_over_others(variable)
+            described[key] = meta(variable)
+        if variable.dims not in (("step", "layer", "head"), ("step", "layer")):
+            continue
+        values = variable.values.astype("f4")
+        if np.isfinite(values).any():
+            entries[key] = {"id": chunks.add(f"{name}-{key}", values), "heads": values.ndim == 3}
+    return {"steps": heads.step.values.tolist(), "layers": heads["layer"].values.tolist(),
+            "heads": heads["head"].values.tolist(), "entries": entries}
+
+
+def mean_over_others(pairs):
+    """(step, layer, head) from pairs of heads: the mean over the other heads of the layer."""
+    others = pairs.where(pairs["head"] != pairs["head2"])
+    with warnings.catch_warnings():  # a head without any other has no mean
+        warnings.simplefilter("ignore", RuntimeWarning)
+        mean = others.mean("head2").transpose("step", "layer", "head")
+    mean.attrs = dict(pairs.attrs)
+    mean.attrs["comment"] = f"{pairs.attrs.get('comment', '')}; mean over the other heads"
+    return mean
+
+
+def grid_values(variable):
+    return [number(value) for value in variable.transpose("layer", "head").values.flat]
+
+
+def analysis(run, site, described):
+    """What analyze and ablate found of each head; None where neither has run."""
+    parts = (run.analysis(site), run.ablation(site))
+    given = next((part for part in parts if part is not None), None)
+    if given is None:
+        return None
+    found = {"layers": given["layer"].values.tolist(), "heads": given["head"].values.tolist(),
+             "values": {}, "roles": {}, "points": None, "analyzed": parts[0] is not None,
+             "ablated": parts[1] is not None}
+    for part in filter(lambda part: part is not None, parts):
+        for key, variable in part.data_vars.items():
+            if key == "head_mask":
+                continue
+            for name, one in by_mode(key, variable):
+                if set(one.dims) == {"layer", "head"} and np.isfinite(one.values).any():
+                    found["values"][name] = grid_values(one)
+                    described["analysis"][name] = meta(variable)
+    if parts[0] is not None and "head_map" in parts[0]:
+        plane = parts[0].head_map.transpose("layer", "head", "component")
+        found["points"] = [number(value) for value in plane.values.flat]
+        found["plane"] = meta(plane) | {"share": number(plane.attrs.get("share", math.nan))}
+    roles = run.roles(site)
+    if roles is not None:
+        for key, variable in roles.data_vars.items():
+            found["roles"][key] = grid_values(variable)
+            described["roles"][key] = meta(variable)
+    return found
+
+
+def by_mode(key, variable):
+    """A variable of an ablation as one (layer, head) a mode, with the mode in the name."""
+    if "mode" not in variable.dims:
+        return [(key, variable)]
+    modes = [str(mode.decode() if isinstance(mode, bytes) else mode)
+             for mode in variable["mode"].values]
+    return [(f"{key} ({mode})", variable.isel(mode=n)) for n, mode in enumerate(modes)]
+
+
+def pruning(run):
+    """Rounds of pruning: heads kept, loss, size, and which heads went; None where there are none."""
+    rounds = run.pruning
+    if rounds is None or rounds.sizes.get("round", 0) == 0:
+        return None
+    found = {"names": {}, "values": {}, "removed": []}
+    for key, variable in rounds.data_vars.items():
+        if variable.dims == ("round",):
+            found["names"][key] = meta(variable)
+            found["values"][key] = [number(value) for value in variable.values]
+    if "removed" in rounds:
+        for gone in rounds.removed.transpose("round", "layer", "head").values:
+            where = zip(*np.nonzero(gone == 1))
+            found["removed"].append([f"{rounds['layer'].values[layer]}.{rounds['head'].values[head]}"
+                                     for layer, head in where])
+    return found
+
+
+def flat(config, prefix=""):
+    """Dotted keys and texts of a nested config."""
+    found = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + str(key)] = json.dumps(value, ensure_ascii=False, default=str)
+    return found
+
+
+def differences(runs):
+    """[key, one text a run] for every setting that is not the same in all; None: not set."""
+    flattened = [flat(run.config) for run in runs]
+    keys = dict.fromkeys(key for config in flattened for key in config)
+    table = [[key, *(config.get(key) for config in flattened)] for key in keys]
+    return [row for row in table if len(set(row[1:])) > 1]

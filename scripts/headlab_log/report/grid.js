@@ -1,0 +1,247 @@
+// Layer x head: a grid of buttons that arrow keys walk through, and in it small multiples.
+
+class HeadGrid {
+  // `name`: what the grid shows, for screen readers.
+  constructor(container, name) {
+    this.container = container;
+    container.classList.add("heads");
+    container.setAttribute("role", "grid");
+    container.setAttribute("aria-label", name);
+    container.addEventListener("keydown", (event) => this.walk(event));
+    container.addEventListener("click", (event) => {
+      const cell = event.target.closest(".cell");
+      if (cell) this.select(cell);
+    });
+  }
+
+  // Makes the cells unless they are there already; `columns` null: one cell a layer.
+  shape(layers, columns) {
+    const wanted = JSON.stringify([layers, columns]);
+    if (this.made === wanted) return;
+    this.made = wanted;
+    this.perLayer = columns === null;
+    const heads = columns ?? [null];
+    this.container.style.setProperty("--columns", heads.length);
+    const top = make("div", { role: "row" }, make("span", { class: "axis", role: "columnheader" },
+      ""), ...heads.map((head) => make("span", { class: "axis", role: "columnheader" },
+      this.perLayer ? "all heads" : heads.length > 8 ? `${head}` : `head ${head}`)));
+    this.cells = new Map();
+    const rows = layers.map((layer) => make("div", { role: "row" },
+      make("span", { class: "axis", role: "rowheader", title: `layer ${layer}` }, `L${layer}`),
+      ...heads.map((head) => {
+        const cell = make("button", { type: "button", class: "cell", role: "gridcell",
+          "data-layer": layer, tabindex: -1 });
+        if (head !== null) cell.dataset.head = head;
+        this.cells.set(`${layer}.${head}`, cell);
+        return cell;
+      })));
+    this.container.replaceChildren(top, ...rows);
+    this.size = [layers.length, heads.length];
+    this.mark();
+  }
+
+  // Shows which head is selected.
+  mark() {
+    let focusable = null;
+    for (const cell of this.cells.values()) {
+      const chosen = Number(cell.dataset.layer) === state.layer
+        && (this.perLayer || Number(cell.dataset.head) === state.head);
+      cell.setAttribute("aria-selected", chosen);
+      cell.tabIndex = -1;
+      if (chosen) focusable = cell;
+    }
+    focusable ??= this.cells.values().next().value;
+    if (focusable) focusable.tabIndex = 0;
+  }
+
+  select(cell) {
+    const head = this.perLayer ? {} : { head: Number(cell.dataset.head) };
+    set({ layer: Number(cell.dataset.layer), ...head });
+  }
+
+  walk(event) {
+    const cells = [...this.cells.values()], [rows, columns] = this.size;
+    const at = cells.indexOf(document.activeElement);
+    if (at < 0) return;
+    const row = Math.floor(at / columns), column = at % columns;
+    const to = {
+      ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
+      ArrowUp: [row - 1, column], ArrowDown: [row + 1, column],
+      Home: [row, 0], End: [row, columns - 1],
+    }[event.key];
+    if (!to) return;
+    event.preventDefault();
+    if (to[0] < 0 || to[0] >= rows || to[1] < 0 || to[1] >= columns) return;
+    cells[at].tabIndex = -1;
+    const next = cells[to[0] * columns + to[1]];
+    next.tabIndex = 0;
+    next.focus();
+  }
+}
+
+// --- statistics over training ----------------------------------------------------------------
+
+const statGrid = new HeadGrid(find("#stat-grid"), "statistic of every head");
+
+// The selected statistic of the runs that are shown: [{run, steps, perLayer, curve(layer, head)}].
+async function statisticOfRuns() {
+  const runs = shownRuns().filter((run) => site(run).statistics?.entries[state.stat]);
+  return Promise.all(runs.map(async (run) => {
+    const { steps, layers, heads, entries } = site(run).statistics;
+    const { id, heads: perHead } = entries[state.stat];
+    const values = await array(id), width = perHead ? heads.length : 1;
+    const curve = (layer, head) => {
+      const l = layers.indexOf(layer), h = perHead ? heads.indexOf(head) : 0;
+      if (l < 0 || h < 0) return null;
+      const at = l * width + h, found = new Float32Array(steps.length);
+      for (let n = 0; n < steps.length; n++) found[n] = values[n * layers.length * width + at];
+      return found.every(Number.isNaN) ? null : found;
+    };
+    return { run, steps, perLayer: !perHead, curve };
+  }));
+}
+
+function limits(lists) {
+  let low = Infinity, high = -Infinity;
+  for (const list of lists) {
+    for (const value of list) {
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
+  }
+  if (low > high) return [0, 1];
+  return low === high ? [low - 0.5, high + 0.5] : [low, high];
+}
+
+// A path in a box of 100 x 100; at most some hundred points, since a cell is no wider.
+function sparkline(steps, values, [left, right], [low, high]) {
+  const stride = Math.ceil(values.length / 150);
+  let path = "", pen = "M";
+  for (let n = (values.length - 1) % stride; n < values.length; n += stride) {
+    if (Number.isNaN(values[n])) {
+      pen = "M";
+      continue;
+    }
+    const x = 2 + 96 * (steps[n] - left) / (right - left);
+    const y = 95 - 90 * (values[n] - low) / (high - low);
+    path += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
+    if (pen === "M") path += "h.01"; // a single point is seen too
+    pen = "L";
+  }
+  return path;
+}
+
+let statDrawn = 0;
+async function drawStatistics() {
+  const names = statistics();
+  find("#statistics-body").hidden = !names.length;
+  find("#statistics-missing").hidden = names.length > 0;
+  if (!names.length) return;
+  fill(find("#stat"), names.map((name) => [name, `${name}: ${named(data.variables.heads[name])}`]),
+    state.stat);
+  const meta = data.variables.heads[state.stat], current = ++statDrawn;
+  find("#stat-formula").textContent = `${named(meta)}: ${meta.comment}`;
+  const parts = await statisticOfRuns();
+  if (current !== statDrawn) return; // another choice was made meanwhile
+  const perLayer = parts.length > 0 && parts.every((part) => part.perLayer);
+  const layers = union(shownRuns().map((run) => site(run).statistics?.layers ?? []));
+  const heads = union(shownRuns().map((run) => site(run).statistics?.heads ?? []));
+  statGrid.shape(layers, perLayer ? null : heads);
+  statGrid.container.style.setProperty("--cell", layers.length > 8 ? "2.6rem" : "4.2rem");
+  const curves = new Map();
+  for (const cell of statGrid.cells.values()) {
+    const { layer, head } = cell.dataset;
+    curves.set(cell, parts.map((part) => part.curve(Number(layer), Number(head))));
+  }
+  const scale = limits([...curves.values()].flat().filter(Boolean));
+  if (state.view === "curves") drawCurves(parts, curves, scale, meta);
+  else drawValues(parts, curves, scale, meta);
+  statGrid.container.dataset.shown = `${state.stat} ${state.view} ${state.at} ${state.run}`;
+}
+
+const cellName = ({ layer, head }) =>
+  head === undefined ? `layer ${layer}` : `layer ${layer}, head ${head}`;
+
+function drawCurves(parts, curves, scale, meta) {
+  const range = limits(parts.map((part) => part.steps));
+  for (const [cell, lines] of curves) {
+    const box = makeSvg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none",
+      "aria-hidden": "true" });
+    let said = "absent";
+    lines.forEach((values, n) => {
+      if (!values) return;
+      const { run, steps } = parts[n];
+      const path = makeSvg("path", { d: sparkline(steps, values, range, scale),
+        style: `stroke:${runColour(run)}` });
+      if (dash(run)) path.setAttribute("stroke-dasharray", dash(run));
+      box.append(path);
+      if (run === state.run || said === "absent") said = format(lastOf(values)) + unit(meta);
+    });
+    show(cell, lines.some(Boolean) ? [box] : [], said);
+  }
+  find("#stat-scale").textContent = `Every cell: step ${range[0]} to ${range[1]} from left to right, `
+    + `${format(scale[0])} to ${format(scale[1])}${unit(meta)} from bottom to top. Hatched: there is `
+    + "no such head, it was pruned, or it has no such number.";
+}
+
+function drawValues(parts, curves, scale, meta) {
+  const part = parts.findIndex((one) => one.run === state.run);
+  const row = part < 0 ? -1 : parts[part].steps.indexOf(state.at);
+  const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
+  for (const [cell, lines] of curves) {
+    const value = row < 0 || !lines[part] ? NaN : lines[part][row];
+    const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
+    const there = !Number.isNaN(value);
+    const text = make("span", { class: "value" }, there ? short(value) : "");
+    show(cell, [text], there ? format(value) + unit(meta) : "absent");
+    if (!there) continue;
+    const { paper, ink } = shade(signed ? "diverging" : "sequential", share);
+    text.style.background = paper;
+    text.style.color = ink;
+  }
+  find("#stat-scale").textContent = `${data.runs[state.run].label} at step ${state.at}. Colours: `
+    + (signed ? `purple ${format(-most)}, white 0, orange ${format(most)}`
+      : `blue ${format(scale[0])} to yellow ${format(scale[1])}`)
+    + `${unit(meta)}, the range over all steps and runs shown. Hatched: no such head or number.`;
+}
+
+// Three significant digits, without the 0 before the point: as much as a small cell holds.
+function short(value) {
+  const text = String(Number(value.toPrecision(Math.abs(value) < 1 ? 2 : 3)));
+  return text.replace(/^(-?)0\./, "$1.");
+}
+
+function show(cell, children, said) {
+  cell.classList.toggle("absent", said === "absent");
+  cell.replaceChildren(...children);
+  cell.title = `${cellName(cell.dataset)}: ${said}`;
+  cell.setAttribute("aria-label", cell.title);
+}
+
+function lastOf(values) {
+  for (let n = values.length - 1; n >= 0; n--) if (!Number.isNaN(values[n])) return values[n];
+  return NaN;
+}
+
+function showStep() {
+  const slider = find("#at"), steps = site().statistics?.steps ?? [];
+  find("#at-label").hidden = state.view !== "values" || !steps.length;
+  slider.max = Math.max(0, steps.length - 1);
+  slider.value = steps.indexOf(state.at);
+  slider.setAttribute("aria-valuetext", `step ${state.at}`);
+  find("#at-shown").textContent = state.at;
+}
+
+function startGrid() {
+  bind("stat");
+  const radios = bindRadio("view");
+  find("#at").addEventListener("input", (event) =>
+    set({ at: site().statistics.steps[Number(event.target.value)] }));
+  find("#statistics-missing").textContent = "No run here has statistics of heads: log.stats_every "
+    + "in the config sets how often they are logged.";
+  on(["run", "site", "stat", "view", "at", "hide"], () => { showStep(); drawStatistics(); });
+  on(["layer", "head"], () => statGrid.cells && statGrid.mark());
+  radios();
+  showStep();
+  drawStatistics();
+}

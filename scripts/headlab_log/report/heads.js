@@ -1,0 +1,210 @@
+// What analyses found of each head: roles, importance, ablation, and a plane of heads.
+
+const roleGrid = new HeadGrid(find("#role-grid"), "roles of every head");
+
+// Two letters a role, told apart within the report.
+function badges() {
+  const names = [...new Set(data.runs.flatMap((run) =>
+    Object.values(run.sites).flatMap((of) => Object.keys(of.analysis?.roles ?? {}))))];
+  const taken = new Map();
+  for (const name of names) {
+    const letters = [...name.slice(1)].map((c) => name[0] + c);
+    const free = letters.find((two) => ![...taken.values()].includes(two)) ?? name;
+    taken.set(name, free[0].toUpperCase() + free.slice(1));
+  }
+  return taken;
+}
+const badgeOf = badges();
+
+const at = (part, layer, head) => {
+  const l = part.layers.indexOf(layer), h = part.heads.indexOf(head);
+  return l < 0 || h < 0 ? -1 : l * part.heads.length + h;
+};
+
+function valueNames(analysis) {
+  const first = ["importance", "importance_global", "loss_delta"];
+  const rank = (name) => {
+    const found = first.findIndex((one) => name === one || name.startsWith(`${one} (`));
+    return found < 0 ? first.length : found;
+  };
+  return Object.keys(analysis.values).filter((name) => !name.startsWith("p_value"))
+    .sort((a, b) => rank(a) - rank(b));
+}
+
+function drawRoles() {
+  const { analysis } = site(), path = data.runs[state.run].path;
+  find("#roles-body").hidden = !analysis;
+  const missing = find("#roles-missing");
+  missing.hidden = Boolean(analysis?.analyzed && analysis?.ablated);
+  missing.replaceChildren(...advice(analysis, path));
+  if (!analysis) return;
+  const names = valueNames(analysis);
+  const name = among(state.value, names, names[0] ?? null);
+  fill(find("#value"), names.map((one) => [one, `${one}: ${named(data.variables.analysis[one])}`]),
+    name);
+  drawRoleGrid(analysis, name);
+  drawRoleList(analysis);
+  showRoles();
+  drawPlane(analysis);
+}
+
+function advice(analysis, path) {
+  const said = [];
+  if (!analysis?.analyzed) said.push("Roles, importance and the plane of heads: ",
+    make("code", {}, `headlab analyze ${path}`), ". ");
+  if (!analysis?.ablated) said.push("What the loss says to the absence of each head: ",
+    make("code", {}, `headlab ablate ${path}`), ".");
+  return said;
+}
+
+function drawRoleGrid(analysis, name) {
+  const { layers, heads, values, roles } = analysis;
+  roleGrid.shape(layers, heads);
+  const shown = values[name] ?? [], chances = values[name?.replace("loss_delta", "p_value")];
+  const known = shown.filter((value) => value !== null), scale = limits([known]);
+  const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
+  for (const cell of roleGrid.cells.values()) {
+    const n = at(analysis, Number(cell.dataset.layer), Number(cell.dataset.head));
+    const value = shown[n] ?? null;
+    const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
+    const sure = name?.startsWith("loss_delta") && chances?.[n] !== null && chances[n] < 0.05;
+    const text = make("span", { class: "value" }, value === null ? "" : short(value)
+      + (sure ? "*" : ""));
+    if (value !== null) {
+      const { paper, ink } = shade(signed ? "diverging" : "sequential", share);
+      Object.assign(text.style, { background: paper, color: ink });
+    }
+    const has = Object.keys(roles).filter((role) => roles[role][n] === 1);
+    const held = make("span", { class: "badges" },
+      ...has.map((role) => make("span", { class: "badge" }, badgeOf.get(role))));
+    show(cell, [text, held], value === null && !has.length ? "absent"
+      : [value === null ? null : `${name} ${format(value)}`, ...has].filter(Boolean).join(", "));
+  }
+  const meta = data.variables.analysis[name];
+  find("#value-formula").textContent = meta ? `${named(meta)}: ${meta.comment}. `
+    + (chances && name.startsWith("loss_delta") ? "*: p < 0.05. " : "")
+    + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.") : "";
+}
+
+function drawRoleList(analysis) {
+  find("#role-list").replaceChildren(...Object.entries(analysis.roles).map(([role, has]) => {
+    const meta = data.variables.roles[role], count = has.filter((flag) => flag === 1).length;
+    return make("li", {}, make("span", { class: "badge" }, badgeOf.get(role)), " ",
+      make("b", {}, `${role}, ${count} ${count === 1 ? "head" : "heads"}`),
+      `: ${meta.long_name} (${meta.comment})`);
+  }));
+}
+
+// What is known of the selected head, in words.
+function showRoles() {
+  const { analysis } = site();
+  if (!analysis) return;
+  const n = at(analysis, state.layer, state.head);
+  const has = Object.keys(analysis.roles).filter((role) => analysis.roles[role][n] === 1);
+  const said = [`Layer ${state.layer}, head ${state.head}: ${has.join(", ") || "no role"}`];
+  for (const [name, values] of Object.entries(analysis.values)) {
+    const value = values[n];
+    if (value === null || value === undefined) continue;
+    if (name === "importance") said.push(`importance ${format(value)}`);
+    if (name.startsWith("loss_delta")) {
+      const chance = analysis.values[name.replace("loss_delta", "p_value")]?.[n];
+      said.push(`${name} ${format(value)} nat` + (chance == null ? "" : `, p ${format(chance)}`));
+    }
+  }
+  find("#head-roles").textContent = said.join("; ");
+}
+
+// --- the plane of heads ----------------------------------------------------------------------
+
+function planePoints({ layers, heads, points }) {
+  const found = [];
+  layers.forEach((layer, l) => heads.forEach((head, h) => {
+    const n = 2 * (l * heads.length + h);
+    if (points[n] !== null) found.push({ layer, head, x: points[n], y: points[n + 1] });
+  }));
+  return found;
+}
+
+// Where the label of each point stands so that none covers another; "" where there is no room.
+function placeLabels(points, width, height) {
+  const xs = limits([points.map((p) => p.x)]), ys = limits([points.map((p) => p.y)]);
+  const centre = (p) => [(p.x - xs[0]) / (xs[1] - xs[0]) * width,
+    (ys[1] - p.y) / (ys[1] - ys[0]) * height];
+  const taken = points.map((p) => { // the points themselves
+    const [x, y] = centre(p);
+    return [x - 6, y - 6, x + 6, y + 6];
+  });
+  const sides = { "top center": [0, -14], "bottom center": [0, 14], "middle right": [21, 0],
+    "middle left": [-21, 0] };
+  const chosen = (p) => p.layer === state.layer && p.head === state.head;
+  const order = [...points].sort((a, b) => chosen(b) - chosen(a));
+  const placed = new Map();
+  for (const p of order) {
+    const [x, y] = centre(p);
+    for (const [side, [dx, dy]] of Object.entries(sides)) {
+      const box = [x + dx - 14, y + dy - 7, x + dx + 14, y + dy + 7];
+      const free = box[0] > -25 && box[2] < width + 25 && taken.every((other) =>
+        box[2] < other[0] || box[0] > other[2] || box[3] < other[1] || box[1] > other[3]);
+      if (!free) continue;
+      taken.push(box);
+      placed.set(p, side);
+      break;
+    }
+  }
+  return placed;
+}
+
+async function drawPlane(analysis = site().analysis) {
+  const element = find("#plane-plot");
+  element.hidden = !analysis?.points;
+  if (!analysis) return;
+  if (!analysis.points) {
+    find("#plane-note").textContent = "This analysis has no map of heads: headlab analyze, without "
+      + "--importance, makes it.";
+    return;
+  }
+  const { comment, share } = analysis.plane, points = planePoints(analysis);
+  find("#plane-note").textContent = `${comment}. ${share === null ? "" :
+    `The plane holds ${Math.round(share * 100)} % of the spread. `}Labels are layer.head; where `
+    + "there is no room for one, the pointer shows it. A click selects.";
+  const width = element.clientWidth - 150, height = element.clientHeight - 90;
+  const placed = placeLabels(points, width, height);
+  const chosen = (p) => p.layer === state.layer && p.head === state.head;
+  const layers = analysis.layers, most = layers.at(-1), least = layers[0];
+  element.setAttribute("aria-label", "heads in a plane, near ones attend alike; coloured by layer");
+  await plot(element, [{
+    x: points.map((p) => p.x), y: points.map((p) => p.y), mode: "markers+text", type: "scatter",
+    customdata: points.map((p) => [p.layer, p.head]),
+    text: points.map((p) => placed.has(p) ? `${p.layer}.${p.head}` : ""),
+    textposition: points.map((p) => placed.get(p) ?? "top center"),
+    textfont: { size: 11 }, cliponaxis: false,
+    hovertemplate: "layer %{customdata[0]}, head %{customdata[1]}<extra></extra>",
+    marker: {
+      size: points.map((p) => chosen(p) ? 13 : 9), color: points.map((p) => p.layer),
+      colorscale: "Viridis", cmin: least, cmax: most > least ? most : least + 1,
+      showscale: true, colorbar: { title: { text: "layer", side: "right" }, thickness: 10,
+        tickmode: "array", tickvals: layers.filter((_, n) => n % Math.ceil(layers.length / 12) === 0) },
+      line: { width: points.map((p) => chosen(p) ? 3 : 0.5),
+        color: points.map((p) => css(chosen(p) ? "--mark" : "--ink")) },
+    },
+  }], {
+    xaxis: { title: { text: "first axis of the plane [1]" }, zeroline: false },
+    yaxis: { title: { text: "second axis [1]" }, zeroline: false },
+  });
+  if (element.dataset.listens) return;
+  element.dataset.listens = "yes";
+  element.on("plotly_click", ({ points: [{ customdata: [layer, head] }] }) => set({ layer, head }));
+}
+
+function startRoles() {
+  find("#value").addEventListener("change", (event) => set({ value: event.target.value }));
+  on(["run", "site", "value"], drawRoles);
+  on(["layer", "head"], () => {
+    if (!site().analysis) return;
+    roleGrid.mark();
+    showRoles();
+    drawPlane();
+  });
+  onTheme.push(drawPlane);
+  drawRoles();
+}

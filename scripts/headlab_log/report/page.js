@@ -1,0 +1,151 @@
+// Head, bar and settings of the page; starts every part.
+
+const known = (value, text = String) => value === null || value === undefined ? "" : text(value);
+
+function swatch(run) {
+  const box = makeSvg("svg", { class: "swatch", viewBox: "0 0 32 12", "aria-hidden": "true" });
+  const line = makeSvg("line", { x1: 0, x2: 32, y1: 6, y2: 6, "stroke-width": 4,
+    style: `stroke:${runColour(run)}` });
+  if (dash(run)) line.setAttribute("stroke-dasharray", dash(run));
+  box.append(line);
+  return box;
+}
+
+function table(head, rows) {
+  const heads = head.map(([name, kind]) => make("th", { scope: "col", class: kind }, name));
+  return make("table", {}, make("thead", {}, make("tr", {}, ...heads)),
+    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row))));
+}
+
+const columns = [
+  ["run", ""], ["kind", ""], ["seed", "number"], ["state", ""], ["step", "number"],
+  ["training loss [nat]", "number"], ["validation loss [nat]", "number"],
+  ["parameters", "number"], ["time [s]", "number"],
+];
+
+function drawHeading() {
+  const rows = data.runs.map((run, n) => {
+    const { heading: h } = run;
+    const texts = [run.label, run.kind, known(run.seed), run.state,
+      known(h.step, (step) => h.steps && h.steps !== step ? `${step} of ${h.steps}` : `${step}`),
+      known(h.train_loss, (loss) => loss.toFixed(4)), known(h.val_loss, (loss) => loss.toFixed(4)),
+      known(h.parameters, (count) => count.toLocaleString("en")),
+      known(h.seconds, (seconds) => seconds.toFixed(0))];
+    return texts.map((text, column) => make("td", { class: columns[column][1],
+      "data-label": column ? columns[column][0] : null, title: column ? null : run.path },
+      ...(column ? [text] : [swatch(n), text])));
+  });
+  find("#runs").replaceChildren(table(columns, rows));
+  find("#notes").replaceChildren(...data.runs.flatMap((run) => run.notes)
+    .concat(data.left_out ?? []).map((text) => make("li", {}, text)));
+  find("#made").textContent = `Made by headlab from ${data.runs.length} `
+    + `${data.runs.length === 1 ? "run" : "runs"} on ${data.made}.`;
+}
+
+// Buttons that hide and show runs, in the colours of their curves.
+function drawLegends() {
+  if (data.runs.length === 1) return;
+  for (const legend of document.querySelectorAll("[data-legend]")) {
+    legend.replaceChildren(...data.runs.map((run, n) => {
+      const button = make("button", { type: "button", "aria-pressed": visible(n) }, swatch(n),
+        run.label);
+      button.addEventListener("click", () => {
+        const hidden = new Set(state.hide.split(",").filter(Boolean));
+        if (!hidden.delete(String(n))) hidden.add(String(n));
+        set({ hide: [...hidden].join(",") });
+      });
+      return button;
+    }));
+  }
+}
+
+function markLegends() {
+  for (const legend of document.querySelectorAll("[data-legend]")) {
+    [...legend.children].forEach((button, n) => button.setAttribute("aria-pressed", visible(n)));
+  }
+}
+
+function drawBar() {
+  const sites = Object.keys(data.runs[state.run].sites);
+  find("#run-label").hidden = data.runs.length === 1;
+  find("#site-label").hidden = sites.length < 2;
+  fill(find("#run"), data.runs.map((run, n) => [n, run.label]), state.run);
+  fill(find("#site"), sites.map((name) => [name, name]), state.site);
+  fill(find("#layer"), axis("layers").map((layer) => [layer, layer]), state.layer);
+  fill(find("#head"), axis("heads").map((head) => [head, head]), state.head);
+}
+
+function drawSettings() {
+  const heads = [["setting", ""], ...data.runs.map((run) => [run.label, ""])];
+  const rows = data.differences.map((row) => row.map((text) => make("td", {}, text ?? "—")));
+  if (data.runs.length > 1) {
+    find("#differences").append(make("h3", {}, "What differs"), rows.length
+      ? make("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "what differs" },
+        table(heads, rows)) : make("p", {}, "All settings are the same."));
+  }
+  find("#configs").replaceChildren(...data.runs.flatMap((run) => [
+    make("details", {}, make("summary", {}, `config of ${run.label}`), make("pre", { tabindex: 0 },
+      run.config)),
+    make("details", {}, make("summary", {}, `manifest of ${run.label}`),
+      make("pre", { tabindex: 0 }, run.manifest)),
+  ]));
+}
+
+function startTheme() {
+  const button = find("#theme"), dark = matchMedia("(prefers-color-scheme: dark)");
+  const shown = () => document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
+  const label = () => { button.textContent = shown() === "dark" ? "Light" : "Dark"; };
+  button.setAttribute("aria-label", "switch between light and dark");
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = shown() === "dark" ? "light" : "dark";
+    themeChanged();
+  });
+  onTheme.push(label);
+  label();
+}
+
+// The hash holds the state, so links to sections must not write it.
+function startLinks() {
+  find("#sections").addEventListener("click", (event) => {
+    const link = event.target.closest("a");
+    if (!link) return;
+    event.preventDefault();
+    const section = find(link.getAttribute("href"));
+    section.scrollIntoView();
+    section.tabIndex = -1;
+    section.focus({ preventScroll: true });
+  });
+}
+
+// Loads the page anew when the server has a newer one; the hash keeps what is selected.
+async function followServer() {
+  try {
+    const version = await (await fetch("/version")).text();
+    if (version !== data.version) location.reload();
+  } catch {
+    find("#made").textContent += " The server has gone; this page stays as it is.";
+    return;
+  }
+  setTimeout(followServer, 3000);
+}
+
+Object.assign(state, readHash());
+normalise();
+addEventListener("hashchange", () => set(readHash()));
+bind("run", true);
+bind("site");
+bind("layer", true);
+bind("head", true);
+on(["run", "site", "layer", "head"], drawBar);
+on(["hide", "run"], markLegends);
+drawHeading();
+drawLegends();
+drawBar();
+drawSettings();
+startTheme();
+startLinks();
+startGrid();
+startViewer();
+startRoles();
+startCurves();
+if (data.version) setTimeout(followServer, 3000);
