@@ -14,17 +14,18 @@ function plotly() {
 // Draws into an element, in the colours of the page.
 async function plot(element, traces, layout) {
   const Plotly = await plotly();
-  const ink = css("--ink"), line = css("--line"), coarse = matchMedia("(pointer: coarse)").matches;
+  const ink = css("--ink"), line = css("--line"), hover = matchMedia("(hover: hover)").matches;
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
   const { xaxis, yaxis, ...rest } = layout;
   await Plotly.react(element, traces, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
     margin: { l: 52, r: 12, t: 12, b: 40 }, showlegend: false, hovermode: "closest",
     hoverlabel: { bgcolor: css("--raised"), bordercolor: line, font: { color: ink } },
-    dragmode: coarse ? false : "zoom", // a finger scrolls the page
+    dragmode: hover ? "zoom" : false, // a finger scrolls the page
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
-  }, { responsive: true, displaylogo: false, displayModeBar: coarse ? false : "hover",
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] });
+  }, { responsive: true, displaylogo: false, displayModeBar: hover ? "hover" : false,
+    showSendToCloud: false, toImageButtonOptions: { format: "svg" },
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
 }
 
 const plotDash = (run) => ["solid", "dash", "dot", "dashdot"][Math.floor(run / 7) % 4];
@@ -55,7 +56,7 @@ async function scalarTraces() {
         const label = data.runs[run].label, x = column(state.x) ?? column("step");
         traces.push({
           x, y: column(name), type: "scatter",
-          mode: part.rows > 60 ? "lines" : "lines+markers",
+          mode: thin || part.rows > 60 ? "lines" : "lines+markers",
           name: escape(`${label}, ${data.variables.scalars[name].long_name}`), opacity: thin ? 0.45 : 1,
           line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
           marker: { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,

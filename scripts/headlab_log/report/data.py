@@ -245,7 +245,7 @@ def analysis(run, site, described):
                     found["values"][name] = grid_values(one)
                     described["analysis"][name] = meta(variable)
     if parts[0] is not None and "head_map" in parts[0]:
-        plane = parts[0].head_map.transpose("layer", "head", "component")
+        plane = parts[0].head_map.transpose("layer", "head", ...)
         found["points"] = [number(value) for value in plane.values.flat]
         found["plane"] = meta(plane) | {"share": number(plane.attrs.get("share", math.nan))}
     roles = run.roles(site)
@@ -290,7 +290,8 @@ def flat(config, prefix=""):
         if isinstance(value, dict) and value:
             found.update(flat(value, f"{prefix}{key}."))
         else:
-            found[prefix + str(key)] = json.dumps(value, ensure_ascii=False, default=str)
+            text = value if isinstance(value, str) else json.dumps(value, default=str)
+            found[prefix + str(key)] = text
     return found
 
 

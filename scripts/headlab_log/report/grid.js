@@ -205,9 +205,11 @@ function drawValues(parts, curves, scale, meta) {
     + `${unit(meta)}, the range over all steps and runs shown. Hatched: no such head or number.`;
 }
 
-// Three significant digits, without the 0 before the point: as much as a small cell holds.
+// About three significant digits, without the 0 before the point: what a small cell holds.
 function short(value) {
-  const text = String(Number(value.toPrecision(Math.abs(value) < 1 ? 2 : 3)));
+  const size = Math.abs(value);
+  const text = size >= 1000 ? value.toFixed(0) : size >= 1 ? value.toPrecision(3)
+    : size >= 0.095 || size === 0 ? value.toFixed(2) : value.toPrecision(1);
   return text.replace(/^(-?)0\./, "$1.");
 }
 

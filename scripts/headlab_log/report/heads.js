@@ -86,13 +86,19 @@ function drawRoleGrid(analysis, name) {
     + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.") : "";
 }
 
-function drawRoleList(analysis) {
-  find("#role-list").replaceChildren(...Object.entries(analysis.roles).map(([role, has]) => {
-    const meta = data.variables.roles[role], count = has.filter((flag) => flag === 1).length;
+function drawRoleList({ roles }) {
+  const count = (role) => roles[role].filter((flag) => flag === 1).length;
+  const item = (role) => {
+    const meta = data.variables.roles[role], heads = count(role);
     return make("li", {}, make("span", { class: "badge" }, badgeOf.get(role)), " ",
-      make("b", {}, `${role}, ${count} ${count === 1 ? "head" : "heads"}`),
+      make("b", {}, `${role}, ${heads} ${heads === 1 ? "head" : "heads"}`),
       `: ${meta.long_name} (${meta.comment})`);
-  }));
+  };
+  const names = Object.keys(roles), held = names.filter(count), vacant = names.filter((n) => !count(n));
+  find("#role-list").replaceChildren(...held.map(item));
+  find("#vacant").hidden = !vacant.length;
+  find("#vacant").replaceChildren(make("summary", {}, `Roles that no head has: ${vacant.join(", ")}`),
+    make("ul", { class: "roles" }, ...vacant.map(item)));
 }
 
 // What is known of the selected head, in words.
@@ -108,7 +114,7 @@ function showRoles() {
     if (name === "importance") said.push(`importance ${format(value)}`);
     if (name.startsWith("loss_delta")) {
       const chance = analysis.values[name.replace("loss_delta", "p_value")]?.[n];
-      said.push(`${name} ${format(value)} nat` + (chance == null ? "" : `, p ${format(chance)}`));
+      said.push(`${name} ${format(value)} nat` + (chance == null ? "" : chance < 0.001 ? ", p < 0.001" : `, p ${format(chance)}`));
     }
   }
   find("#head-roles").textContent = said.join("; ");

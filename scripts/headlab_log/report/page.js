@@ -83,12 +83,12 @@ function drawSettings() {
       ? make("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "what differs" },
         table(heads, rows)) : make("p", {}, "All settings are the same."));
   }
-  find("#configs").replaceChildren(...data.runs.flatMap((run) => [
-    make("details", {}, make("summary", {}, `config of ${run.label}`), make("pre", { tabindex: 0 },
-      run.config)),
-    make("details", {}, make("summary", {}, `manifest of ${run.label}`),
-      make("pre", { tabindex: 0 }, run.manifest)),
-  ]));
+  const whole = (title, text) => make("details", {}, make("summary", {}, title),
+    make("pre", { tabindex: 0 }, text));
+  const all = data.runs.flatMap((run) => [whole(`config of ${run.label}`, run.config),
+    whole(`manifest of ${run.label}`, run.manifest)]);
+  find("#configs").replaceChildren(...(data.runs.length === 1 ? all : [make("details", {},
+    make("summary", {}, "configs and manifests, whole"), make("div", { class: "inset" }, ...all))]));
 }
 
 function startTheme() {
@@ -104,8 +104,11 @@ function startTheme() {
   label();
 }
 
-// The hash holds the state, so links to sections must not write it.
+// Links to the sections that there are. The hash holds the state, so they must not write it.
 function startLinks() {
+  for (const link of find("#sections").children) {
+    link.hidden = find(link.getAttribute("href")).hidden;
+  }
   find("#sections").addEventListener("click", (event) => {
     const link = event.target.closest("a");
     if (!link) return;
@@ -143,9 +146,9 @@ drawLegends();
 drawBar();
 drawSettings();
 startTheme();
-startLinks();
 startGrid();
 startViewer();
 startRoles();
 startCurves();
+startLinks();
 if (data.version) setTimeout(followServer, 3000);

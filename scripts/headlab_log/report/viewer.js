@@ -71,8 +71,9 @@ function prepare(canvas, width, height) {
 
 // Where the map lies on its canvas, in CSS pixels.
 function geometry() {
-  const { queries, keys } = view, left = 58, top = 4, bottom = 52;
+  const { queries, keys } = view, left = 58, top = 4;
   const box = find("#map-box").clientWidth, width = box - left - 6;
+  const bottom = width / keys >= 11 ? 56 : 40; // tokens stand upright below the map
   const height = Math.round(Math.min(1.5 * width, Math.max(0.15 * width, width * queries / keys)));
   return { box, left, top, width, height, bottom, dx: width / keys, dy: height / queries };
 }
