@@ -20,6 +20,7 @@ def build(runs, title=None, max_bytes=MAX_BYTES):
     of further probes, then of earlier steps are left out to stay below it, and the page says so.
     Raises LogError where there is no such run.
 
+    >>> from headlab_log import report
     >>> report.build([run], title="First run").startswith("<!DOCTYPE html>")
     True
     """

@@ -16,16 +16,29 @@ async function plot(element, traces, layout) {
   const Plotly = await plotly();
   const ink = css("--ink"), line = css("--line"), hover = matchMedia("(hover: hover)").matches;
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+  const titled = ({ title, ...given }) => ({ ...axis, ...given, title: { text: twoLines(title) } });
   const { xaxis, yaxis, ...rest } = layout;
   await Plotly.react(element, traces, {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
     margin: { l: 52, r: 12, t: 12, b: 40 }, showlegend: false, hovermode: "closest",
     hoverlabel: { bgcolor: css("--raised"), bordercolor: line, font: { color: ink } },
     dragmode: hover ? "zoom" : false, // a finger scrolls the page
-    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+    xaxis: titled(xaxis), yaxis: titled(yaxis), ...rest,
   }, { responsive: true, displaylogo: false, displayModeBar: hover ? "hover" : false,
     showSendToCloud: false, toImageButtonOptions: { format: "svg" },
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
+}
+
+// The text of an axis, broken near its middle where it would be longer than the plot.
+function twoLines(text) {
+  if (text.length < 36) return escape(text);
+  const at = text.indexOf(" ", text.length / 2);
+  return at < 0 ? escape(text) : `${escape(text.slice(0, at))}<br>${escape(text.slice(at + 1))}`;
+}
+
+// Plotly reads a little markup in its texts.
+function escape(text) {
+  return text.replace(/[&<>%]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "%": "&#37;" }[c]));
 }
 
 const plotDash = (run) => ["solid", "dash", "dot", "dashdot"][Math.floor(run / 7) % 4];
@@ -57,7 +70,7 @@ async function scalarTraces() {
         traces.push({
           x, y: column(name), type: "scatter",
           mode: thin || part.rows > 60 ? "lines" : "lines+markers",
-          name: escape(`${label}, ${data.variables.scalars[name].long_name}`), opacity: thin ? 0.45 : 1,
+          name: escape(`${label}, ${data.variables.scalars[name].long_name}`), opacity: thin ? 0.6 : 1,
           line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
           marker: { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,
         });
@@ -85,8 +98,8 @@ async function drawScalars() {
     + (every > 1 ? `Of long curves every ${every}th row is drawn.` : "");
   find("#scalar-plot").setAttribute("aria-label", `${title} over ${xNames[state.x]}`);
   await plot(find("#scalar-plot"), await scalarTraces(), {
-    xaxis: { title: { text: xNames[state.x] } },
-    yaxis: { title: { text: title }, type: state.log ? "log" : "linear" },
+    xaxis: { title: xNames[state.x] },
+    yaxis: { title, type: state.log ? "log" : "linear" },
   });
 }
 
@@ -123,13 +136,8 @@ async function drawHead() {
   shown.dataset.shown = `${state.run} ${state.stat} ${state.layer} ${state.head}`;
   find("#curve-plot").setAttribute("aria-label", `${where}: ${named(meta)} over training steps`);
   await plot(find("#curve-plot"), [...mates, ...lines], {
-    xaxis: { title: { text: "step" } }, yaxis: { title: { text: named(meta) } },
+    xaxis: { title: "step" }, yaxis: { title: named(meta) },
   });
-}
-
-// Plotly reads a little markup in its texts.
-function escape(text) {
-  return text.replace(/[&<>%]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "%": "&#37;" }[c]));
 }
 
 // --- pruning -------------------------------------------------------------------------------------
@@ -159,8 +167,8 @@ async function drawPruning() {
     + (runs.length > 1 ? ", one line a run" : "") + `; ${names[state.prune_y]?.comment ?? ""}. `
     + "Removed heads are named layer.head.";
   await plot(find("#prune-plot"), traces, {
-    xaxis: { title: { text: named(names[state.prune_x]) } },
-    yaxis: { title: { text: named(names[state.prune_y]) } },
+    xaxis: { title: named(names[state.prune_x]) },
+    yaxis: { title: named(names[state.prune_y]) },
   });
 }
 

@@ -40,6 +40,12 @@ def element(name, array, attributes=""):
     return f'<script type="text/plain" id="{name}" data-type="{kind}"{attributes}>{text}</script>\n'
 
 
+def as_json(content):
+    """JSON that may stand inside a script element: tokens can be anything, such as `</script>`."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
 def number(value):
     """A JSON number: the shortest that is the same float32; None for NaN."""
     value = float(value)

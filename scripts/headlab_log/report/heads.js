@@ -194,8 +194,8 @@ async function drawPlane(analysis = site().analysis) {
         color: points.map((p) => css(chosen(p) ? "--mark" : "--ink")) },
     },
   }], {
-    xaxis: { title: { text: "first axis of the plane [1]" }, zeroline: false },
-    yaxis: { title: { text: "second axis [1]" }, zeroline: false },
+    xaxis: { title: "first axis of the plane [1]", zeroline: false },
+    yaxis: { title: "second axis [1]", zeroline: false },
   });
   if (element.dataset.listens) return;
   element.dataset.listens = "yes";

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..text import visible
-from .data import element, thin
+from .data import as_json, element, thin
 
 MISSING = -32768  # there is no such head; also of int32
 MOST = 32.0  # above this, weights times 1000 do not fit into int16
@@ -20,6 +20,7 @@ def add(content, runs, chunks, room):
     sources = [entry for entry in sources if entry[2].steps]
     if not sources:
         return []
+    room -= 500 + sum(source.axes_size() for *_, source in sources)  # 500: what is said of it
     probes, steps = choose([source for *_, source in sources], room)
     for n, site, source in sources:
         kept = source.choice(probes, steps)
@@ -100,6 +101,11 @@ class Source:
 
     def lengths(self, probe):
         return (int(self.maps.query_length[probe]), int(self.maps.key_length[probe]))
+
+    def axes_size(self):
+        """Bytes of `content` when nothing is left out."""
+        everything = self.content(self.choice(self.probes, len(self.steps)))
+        return len(as_json({"maps": everything}).encode())
 
     def tokens(self, probe, which):
         """Texts as they are shown; of what has no texts, such as patches of images, positions."""

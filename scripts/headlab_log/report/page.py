@@ -5,10 +5,11 @@ import functools
 import gzip
 import html as markup
 import importlib.resources
-import json
 import re
 
 from plotly import offline
+
+from .data import as_json
 
 SCRIPTS = ("core.js", "grid.js", "curves.js", "heads.js", "viewer.js", "page.js")
 HERE = importlib.resources.files(__name__.rpartition(".")[0])
@@ -24,15 +25,9 @@ def plotly():
     return base64.b64encode(gzip.compress(offline.get_plotlyjs().encode(), 9, mtime=0)).decode()
 
 
-def as_json(content):
-    """JSON that may stand inside a script element: tokens can be anything, such as `</script>`."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
 def size(content, chunks):
-    """Bytes that the page takes before there are maps in it; with room for their axes."""
-    return len(html(content, chunks).encode()) + 50_000
+    """Bytes that the page takes as it is."""
+    return len(html(content, chunks).encode())
 
 
 def html(content, chunks):

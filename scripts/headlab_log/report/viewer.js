@@ -73,9 +73,11 @@ function prepare(canvas, width, height) {
 function geometry() {
   const { queries, keys } = view, left = 58, top = 4;
   const box = find("#map-box").clientWidth, width = box - left - 6;
-  const bottom = width / keys >= 11 ? 56 : 40; // tokens stand upright below the map
+  const dx = width / keys; // where there is room, tokens stand at the axes
+  const turned = dx >= 11 && view.key.some((token) => token.length * 7 > dx);
+  const bottom = turned ? 62 : 40;
   const height = Math.round(Math.min(1.5 * width, Math.max(0.15 * width, width * queries / keys)));
-  return { box, left, top, width, height, bottom, dx: width / keys, dy: height / queries };
+  return { box, left, top, width, height, bottom, turned, dx, dy: height / queries };
 }
 
 function drawMap() {
@@ -106,7 +108,7 @@ function drawMap() {
 
 const clip = (token, most) => token.length > most ? `${token.slice(0, most - 1)}…` : token;
 
-function drawAxes(context, { left, top, width, height, dx, dy, bottom }) {
+function drawAxes(context, { left, top, width, height, dx, dy, bottom, turned }) {
   const { query, key } = view;
   const every = (size, count) => [1, 2, 5, 10, 20, 50, 100, 200].find((n) => n * size >= 26)
     ?? count;
@@ -117,7 +119,6 @@ function drawAxes(context, { left, top, width, height, dx, dy, bottom }) {
     context.fillText(texts ? clip(query[q], 5) : q, left - 5, top + (q + 0.5) * dy);
   }
   const wide = dx >= 11, stride = wide ? 1 : every(dx, key.length);
-  const turned = wide && key.some((token) => token.length * 7 > dx);
   for (let k = 0; k < key.length; k += stride) {
     context.save();
     context.translate(left + (k + 0.5) * dx, top + height + 5);
@@ -248,6 +249,7 @@ function drawAll() {
   context.textBaseline = "middle";
   heads.forEach((head, h) => context.fillText(head, left + (h + 0.5) * dx, top / 2));
   layers.forEach((layer, l) => context.fillText(`L${layer}`, left / 2 - 2, top + (l + 0.5) * dy));
+  context.imageSmoothingEnabled = dx < keys * (window.devicePixelRatio || 1);
   layers.forEach((layer, l) => heads.forEach((head, h) => {
     const x = left + h * dx, y = top + l * dy;
     context.drawImage(view.small, h * keys, l * queries, keys, queries, x, y, dx - gap, dy - gap);
@@ -273,6 +275,7 @@ function makeStrips() {
   const same = view.query.join("\n") === view.key.join("\n");
   const wanted = JSON.stringify([view.query, view.key]);
   find("#sides").hidden = !same;
+  find("#strips").classList.toggle("signed", view.maps.signed);
   view.strips = same ? ["key"] : ["query", "key"];
   if (find("#strips").dataset.made === wanted) return;
   find("#strips").dataset.made = wanted;
@@ -379,7 +382,7 @@ async function drawAttention() {
   }
   fill(find("#step"), maps.steps.map((step) => [step, step]), state.step);
   fill(find("#probe"), maps.probes.map((probe, n) => [probe,
-    `${probe}: ${clip(maps.query[n].join(maps.query[n].some((t) => t.length > 2) ? " " : ""), 24)}`]),
+    `${probe}: ${clip(maps.query[n].join(maps.query[n].some((t) => t.length > 1) ? " " : ""), 24)}`]),
     state.probe);
   find("#scale").value = state.scale;
   const wanted = `${state.run} ${state.site} ${state.step} ${state.probe}`;
