@@ -536,6 +536,33 @@ def test_maps_are_left_out_to_keep_the_size_and_the_page_says_so(page, small_run
         assert said in text(page, "#notes")
 
 
+def test_long_statistics_are_thinned_to_leave_room_for_maps(page, tmp_path):
+    run = train(tmp_path, "char_mha", "train.steps=200", "log.every=1", "log.stats_every=1",
+                "log.stats=[all]")
+    room = len(report.build([run], max_bytes=0).encode())  # as little as can be
+    html, said = report.compose([run], max_bytes=room + 50_000)
+    assert len(html.encode()) <= room + 50_000
+    assert re.search(r"drawn at (200|80|30) of up to 201 logged steps", said[0])
+    (tmp_path / "page.html").write_text(html)
+    page.open(url(tmp_path / "page.html", layer=1, head=2, stat="entropy"))
+    page.wait("return document.querySelector('#curve-value').dataset.shown")
+    value, step = numbers_in(text(page, "#curve-value"))
+    assert (value, step) == (four_digits(statistic(run, "entropy")[-1, 1, 2]), 200)
+    assert re.search(r"Drawn are \d+ of 201 logged steps", text(page, "#stat-scale"))
+
+
+def test_a_killed_run_is_told(page, small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "killed")
+    with h5py.File(tmp_path / "killed/log.h5", "r+") as file:
+        file.attrs["status"] = "running"  # and nobody holds the lock
+    done = make(tmp_path / "killed", "-o", tmp_path / "page.html")
+    assert done.returncode == 0 and "headlab repair" in done.stderr
+    page.open(tmp_path / "page.html")
+    page.wait(SHOWN)
+    assert "its writer was killed" in text(page, "#notes")
+    assert text(page, "#runs td[data-label=state]") == "killed"
+
+
 @pytest.mark.parametrize("arguments, status, said", [
     (["nowhere"], 1, "there is no such run"),
     ([], 2, "RUN"),

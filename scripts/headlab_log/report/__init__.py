@@ -11,6 +11,7 @@ from ..run import Run, open_run
 from . import data, maps, page
 
 MAX_BYTES = 15_000_000
+STEPS = (500, 200, 80, 30)  # of statistics over training, as many as fit
 
 
 def build(runs, title=None, max_bytes=MAX_BYTES):
@@ -36,11 +37,25 @@ def compose(runs, title=None, max_bytes=MAX_BYTES, version=None):
     with contextlib.ExitStack() as opened:
         runs = [run if isinstance(run, Run) else opened.enter_context(open_run(run))
                 for run in runs]
-        chunks = data.Chunks()
-        content = data.content(runs, labels(runs), chunks)
-        content["title"] = title or data.default_title(runs)
+        content, chunks, left_out = without_maps(runs, title or data.default_title(runs), max_bytes)
         content["version"] = version
-        left = max_bytes - page.size(content, chunks)
-        left_out = maps.add(content, runs, chunks, left)
+        left_out += maps.add(content, runs, chunks, max_bytes - page.size(content, chunks))
         content["left_out"] = left_out
         return page.html(content, chunks), left_out
+
+
+def without_maps(runs, title, max_bytes):
+    """Content and arrays but for maps, and what was left out to leave maps half of the room."""
+    for most in STEPS:
+        chunks = data.Chunks()
+        content = data.content(runs, labels(runs), chunks, most)
+        content["title"] = title
+        arrays = chunks.size()
+        if 2 * arrays <= max_bytes - (page.size(content, chunks) - arrays):
+            break
+    logged = max((part["statistics"]["of"] for run in content["runs"]
+                  for part in run["sites"].values() if part["statistics"]), default=0)
+    if most == STEPS[0] or logged <= most:
+        return content, chunks, []
+    return content, chunks, [f"Statistics of heads are drawn at {most} of up to {logged} logged "
+                             "steps, to keep the page's size (--max-mb); the log has all."]

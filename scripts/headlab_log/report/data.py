@@ -12,8 +12,7 @@ import numpy as np
 
 from ..files import groups
 
-ROWS = 1000  # of curves: more than a screen has columns for
-STATISTIC_ROWS = 500
+ROWS = 1000  # of curves: about as many as a screen has columns
 
 
 class Chunks:
@@ -71,20 +70,20 @@ def default_title(runs):
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def content(runs, labels, chunks):
-    """Everything but maps; the arrays go to `chunks`."""
+def content(runs, labels, chunks, most):
+    """Everything but maps; the arrays go to `chunks`. `most`: logged steps of statistics."""
     described = {"scalars": {}, "heads": {}, "analysis": {}, "roles": {}}
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "variables": described,
-        "runs": [run_content(n, run, label, chunks, described)
+        "runs": [run_content(n, run, label, chunks, described, most)
                  for n, (run, label) in enumerate(zip(runs, labels))],
         "differences": differences(runs),
     }
 
 
-def run_content(n, run, label, chunks, described):
-    sites = {site: site_content(f"s{n}-{site}", run, site, chunks, described)
+def run_content(n, run, label, chunks, described, most):
+    sites = {site: site_content(f"s{n}-{site}", run, site, chunks, described, most)
              for site in sites_of(run)}
     return {
         "name": run.name, "label": label, "notes": notes(run), "kind": run.kind or "unknown", "seed": run.seed,
@@ -189,18 +188,17 @@ def curves(name, run, chunks, described):
     return found
 
 
-def site_content(name, run, site, chunks, described):
-    found = {"statistics": statistics(name, run.heads(site), chunks, described["heads"])}
-    found["analysis"] = analysis(run, site, described)
-    return found
+def site_content(name, run, site, chunks, described, most):
+    return {"statistics": statistics(name, run.heads(site), chunks, described["heads"], most),
+            "analysis": analysis(run, site, described)}
 
 
-def statistics(name, heads, chunks, described):
+def statistics(name, heads, chunks, described, most):
     """Statistics over training: each an array (step, layer, head), or (step, layer) of a layer."""
     if not rows(heads):
         return None
-    kept = thin(heads.sizes["step"], STATISTIC_ROWS)
-    heads = heads.isel(step=kept)
+    logged = heads.sizes["step"]
+    heads = heads.isel(step=thin(logged, most))
     entries = {}
     for key, variable in heads.data_vars.items():
         if key == "head_mask":
@@ -214,7 +212,7 @@ def statistics(name, heads, chunks, described):
         values = variable.values.astype("f4")
         if np.isfinite(values).any():
             entries[key] = {"id": chunks.add(f"{name}-{key}", values), "heads": values.ndim == 3}
-    return {"steps": heads.step.values.tolist(), "layers": heads["layer"].values.tolist(),
+    return {"steps": heads.step.values.tolist(), "of": logged, "layers": heads["layer"].values.tolist(),
             "heads": heads["head"].values.tolist(), "entries": entries}
 
 

@@ -179,9 +179,11 @@ function drawCurves(parts, curves, scale, meta) {
     });
     show(cell, lines.some(Boolean) ? [box] : [], said);
   }
+  const thinned = parts.map(({ run }) => site(run).statistics).find(({ of, steps }) => of > steps.length);
   find("#stat-scale").textContent = `Every cell: step ${range[0]} to ${range[1]} from left to right, `
     + `${format(scale[0])} to ${format(scale[1])}${unit(meta)} from bottom to top. Hatched: there is `
-    + "no such head, it was pruned, or it has no such number.";
+    + "no such head, it was pruned, or it has no such number."
+    + (thinned ? ` Drawn are ${thinned.steps.length} of ${thinned.of} logged steps.` : "");
 }
 
 function drawValues(parts, curves, scale, meta) {
@@ -193,11 +195,8 @@ function drawValues(parts, curves, scale, meta) {
     const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
     const there = !Number.isNaN(value);
     const text = make("span", { class: "value" }, there ? short(value) : "");
-    show(cell, [text], there ? format(value) + unit(meta) : "absent");
-    if (!there) continue;
-    const { paper, ink } = shade(signed ? "diverging" : "sequential", share);
-    text.style.background = paper;
-    text.style.color = ink;
+    show(cell, [text], there ? format(value) + unit(meta) : "absent",
+      there ? shade(signed ? "diverging" : "sequential", share) : null);
   }
   find("#stat-scale").textContent = `${data.runs[state.run].label} at step ${state.at}. Colours: `
     + (signed ? `purple ${format(-most)}, white 0, orange ${format(most)}`
@@ -209,11 +208,14 @@ function drawValues(parts, curves, scale, meta) {
 function short(value) {
   const size = Math.abs(value);
   const text = size >= 1000 ? value.toFixed(0) : size >= 1 ? value.toPrecision(3)
-    : size >= 0.095 || size === 0 ? value.toFixed(2) : value.toPrecision(1);
+    : size >= 0.1 || size === 0 ? value.toFixed(2) : value.toPrecision(2);
   return text.replace(/^(-?)0\./, "$1.");
 }
 
-function show(cell, children, said) {
+// Fills a cell; `said` is its text for those who do not see it, `colours` {paper, ink} or null.
+function show(cell, children, said, colours = null) {
+  cell.style.background = colours?.paper ?? "";
+  cell.style.color = colours?.ink ?? "";
   cell.classList.toggle("absent", said === "absent");
   cell.replaceChildren(...children);
   cell.title = `${cellName(cell.dataset)}: ${said}`;

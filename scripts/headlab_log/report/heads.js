@@ -70,15 +70,12 @@ function drawRoleGrid(analysis, name) {
     const sure = name?.startsWith("loss_delta") && chances?.[n] !== null && chances[n] < 0.05;
     const text = make("span", { class: "value" }, value === null ? "" : short(value)
       + (sure ? "*" : ""));
-    if (value !== null) {
-      const { paper, ink } = shade(signed ? "diverging" : "sequential", share);
-      Object.assign(text.style, { background: paper, color: ink });
-    }
     const has = Object.keys(roles).filter((role) => roles[role][n] === 1);
     const held = make("span", { class: "badges" },
       ...has.map((role) => make("span", { class: "badge" }, badgeOf.get(role))));
     show(cell, [text, held], value === null && !has.length ? "absent"
-      : [value === null ? null : `${name} ${format(value)}`, ...has].filter(Boolean).join(", "));
+      : [value === null ? null : `${name} ${format(value)}`, ...has].filter(Boolean).join(", "),
+      value === null ? null : shade(signed ? "diverging" : "sequential", share));
   }
   const meta = data.variables.analysis[name];
   find("#value-formula").textContent = meta ? `${named(meta)}: ${meta.comment}. `

@@ -25,7 +25,8 @@ def add(content, runs, chunks, room):
     for n, site, source in sources:
         kept = source.choice(probes, steps)
         chunks.elements.update({source.name(*at): source.chunk(*at) for at in kept})
-        content["runs"][n]["sites"][site]["maps"] = source.content(kept)
+        if kept:
+            content["runs"][n]["sites"][site]["maps"] = source.content(kept)
     return left_out([source for *_, source in sources], probes, steps)
 
 

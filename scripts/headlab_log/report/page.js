@@ -37,7 +37,7 @@ function drawHeading() {
   });
   find("#runs").replaceChildren(table(columns, rows));
   find("#notes").replaceChildren(...data.runs.flatMap((run) => run.notes)
-    .concat(data.left_out ?? []).map((text) => make("li", {}, text)));
+    .concat(data.left_out).map((text) => make("li", {}, text)));
   find("#made").textContent = `Made by headlab from ${data.runs.length} `
     + `${data.runs.length === 1 ? "run" : "runs"} on ${data.made}.`;
 }

@@ -130,12 +130,12 @@ function drawAxes(context, { left, top, width, height, dx, dy, bottom, turned })
   }
   context.textAlign = "center";
   context.textBaseline = "alphabetic";
-  context.fillText(wide ? "key [token]" : "key [position of the token]", left + width / 2,
+  context.fillText(wide ? "key [token]" : "key [position]", left + width / 2,
     top + height + bottom - 6);
   context.save();
   context.translate(11, top + height / 2);
   context.rotate(-Math.PI / 2);
-  context.fillText(texts ? "query [token]" : "query [position of the token]", 0, 0);
+  context.fillText(height < 90 ? "query" : texts ? "query [token]" : "query [position]", 0, 0);
   context.restore();
 }
 
@@ -375,7 +375,8 @@ async function drawAttention() {
   find("#attention-body").hidden = !maps;
   missing.hidden = Boolean(maps);
   if (!maps) {
-    missing.textContent = "No attention maps of this run are here: log.attention.every and "
+    missing.textContent = data.left_out.length ? "They were left out; see above."
+      : "No attention maps of this run are here: log.attention.every and "
       + "log.attention.probes in the config set how often and of how many texts they are logged.";
     view.of = null;
     return;
