@@ -7,11 +7,11 @@ import argparse
 import hashlib
 import http.server
 import pathlib
-import sys
 import threading
 import time
 
 from . import report
+from .command import told_plainly
 from .files import LogError
 from .run import find_run
 
@@ -91,7 +91,7 @@ def server(runs, port=0, title=None, every=EVERY):
     try:
         return http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except OSError as error:
-        raise LogError(f"port {port}: {error.strerror}; another --port, or 0 for a free one") from None
+        raise LogError(f"port {port}: {error.strerror}; --port 0 is a free one") from None
 
 
 def serve(runs, port=0, title=None):
@@ -109,10 +109,8 @@ def main():
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory")
     parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
     options = parser.parse_args()
-    try:
+    with told_plainly("serve"):
         serve(options.runs, options.port)
-    except LogError as error:
-        sys.exit(f"serve: {error}")
 
 
 if __name__ == "__main__":

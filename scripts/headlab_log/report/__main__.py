@@ -8,8 +8,8 @@ import os
 import pathlib
 import sys
 import tempfile
-import warnings
 
+from ..command import told_plainly
 from ..files import LogError
 from . import MAX_BYTES, compose
 
@@ -50,15 +50,12 @@ def write(path, text):
 
 def main():
     options = arguments()
-    warnings.showwarning = lambda message, *_: print(f"report: {message}", file=sys.stderr)
-    try:
+    with told_plainly("report"):
         html, left_out = compose(options.runs, options.title, int(options.max_mb * 1e6))
         write(options.out, html)
-    except LogError as error:
-        sys.exit(f"report: {error}")
-    for sentence in left_out:
-        print(f"report: {sentence}", file=sys.stderr)
-    print(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB")
+        for sentence in left_out:
+            print(f"report: {sentence}", file=sys.stderr)
+        print(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -183,13 +183,15 @@ function bindRadio(name) {
 
 // --- colours -------------------------------------------------------------------------------------
 
-const probe = document.body.appendChild(make("span", { hidden: "" }));
+const sample = document.body.appendChild(make("span", { hidden: "" }));
 function css(name) { // light or dark, as the browser resolves it
-  probe.style.color = `var(${name})`;
-  return getComputedStyle(probe).color;
+  sample.style.color = `var(${name})`;
+  return getComputedStyle(sample).color;
 }
 const dash = (run) => ["", "6 3", "2 2", "8 2 2 2"][Math.floor(run / 7) % 4];
 const runColour = (run) => `var(--run${run % 7})`;
+
+const mix = (from, to, share) => from.map((c, n) => Math.round(c + (to[n] - c) * share));
 
 // cividis (Nuñez, Anderton and Renslow 2018) and PuOr (ColorBrewer), 11 stops each.
 const stops = {
@@ -203,18 +205,19 @@ const tables = Object.fromEntries(Object.entries(stops).map(([name, colours]) =>
   const parts = colours.map((c) => [1, 3, 5].map((at) => parseInt(c.slice(at, at + 2), 16)));
   for (let n = 0; n < 256; n++) {
     const at = n / 255 * (parts.length - 1), low = Math.min(Math.floor(at), parts.length - 2);
-    for (let c = 0; c < 3; c++) {
-      table[3 * n + c] = Math.round(parts[low][c] + (at - low) * (parts[low + 1][c] - parts[low][c]));
-    }
+    table.set(mix(parts[low], parts[low + 1], at - low), 3 * n);
   }
   return [name, table];
 }));
 
-// Colour and legible ink of a share in 0..1.
+// A background, and what can be read on it.
+const legible = ([r, g, b]) => ({ paper: `rgb(${r},${g},${b})`,
+  ink: 0.3 * r + 0.59 * g + 0.11 * b > 125 ? "#000" : "#fff" });
+
+// The colours of a share in 0..1.
 function shade(name, share) {
   const at = 3 * Math.max(0, Math.min(255, Math.round(share * 255)));
-  const [r, g, b] = tables[name].slice(at, at + 3);
-  return { paper: `rgb(${r},${g},${b})`, ink: 0.3 * r + 0.59 * g + 0.11 * b > 125 ? "#000" : "#fff" };
+  return legible(tables[name].slice(at, at + 3));
 }
 
 // Redraws what has colours of its own when light turns dark.

@@ -38,7 +38,7 @@ function twoLines(text) {
 
 // Plotly reads a little markup in its texts.
 function escape(text) {
-  return text.replace(/[&<>%]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", "%": "&#37;" }[c]));
+  return text.replace(/[&<>%]/g, (c) => `&#${c.charCodeAt(0)};`);
 }
 
 const plotDash = (run) => ["solid", "dash", "dot", "dashdot"][Math.floor(run / 7) % 4];
@@ -46,7 +46,8 @@ const plotColour = (run) => css(`--run${run % 7}`);
 
 // --- training ------------------------------------------------------------------------------------
 
-const xNames = { step: "step", tokens: "training tokens [token]", wall_time: "time of training [s]" };
+const xNames = { step: "step", tokens: "training tokens [token]",
+  wall_time: "time of training [s]" };
 
 // Names of what can be chosen: the losses together, then every other scalar by itself.
 function scalarNames() {
@@ -70,7 +71,8 @@ async function scalarTraces() {
         traces.push({
           x, y: column(name), type: "scatter",
           mode: thin || part.rows > 60 ? "lines" : "lines+markers",
-          name: escape(`${label}, ${data.variables.scalars[name].long_name}`), opacity: thin ? 0.6 : 1,
+          name: escape(`${label}, ${data.variables.scalars[name].long_name}`),
+          opacity: thin ? 0.6 : 1,
           line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
           marker: { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,
         });
@@ -94,7 +96,8 @@ async function drawScalars() {
   const every = Math.max(...data.runs.flatMap((run) =>
     Object.values(run.curves).map((part) => Math.ceil(part.of / part.rows))));
   find("#scalar-note").textContent = (several
-    ? "Thin: training, each point one batch. Thick, with points: validation. " : `${meta.comment}. `)
+    ? "Thin: training, each point one batch. Thick, with points: validation. "
+    : `${meta.comment}. `)
     + (every > 1 ? `Of long curves every ${every}th row is drawn.` : "");
   find("#scalar-plot").setAttribute("aria-label", `${title} over ${xNames[state.x]}`);
   await plot(find("#scalar-plot"), await scalarTraces(), {
@@ -121,13 +124,15 @@ async function drawHead() {
       for (const head of site(run).statistics.heads.filter((one) => one !== state.head)) {
         const values = curve(state.layer, head);
         if (values) mates.push({ x: steps, y: values, mode: "lines", name: `head ${head}`,
-          line: { color: css("--line"), width: 1 }, hovertemplate: "%{fullData.name}<extra></extra>" });
+          line: { color: css("--line"), width: 1 },
+          hovertemplate: "%{fullData.name}<extra></extra>" });
       }
     }
     if (!own) continue;
     lines.push({ x: steps, y: own, mode: steps.length > 60 ? "lines" : "lines+markers",
       line: { color: plotColour(run), width: run === state.run ? 3 : 1.6, dash: plotDash(run) },
-      marker: { size: 4 }, hovertemplate: `${escape(label)}<br>step %{x}: %{y:.4g}<extra></extra>` });
+      marker: { size: 4 },
+      hovertemplate: `${escape(label)}<br>step %{x}: %{y:.4g}<extra></extra>` });
     if (run === state.run) said.push(`${format(lastOf(own))}${unit(meta)}`, steps.at(-1));
   }
   const shown = find("#curve-value");

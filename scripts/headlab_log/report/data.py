@@ -86,8 +86,8 @@ def run_content(n, run, label, chunks, described, most):
     sites = {site: site_content(f"s{n}-{site}", run, site, chunks, described, most)
              for site in sites_of(run)}
     return {
-        "name": run.name, "label": label, "notes": notes(run), "kind": run.kind or "unknown", "seed": run.seed,
-        "state": run.state, "path": str(run.path), "config": run.config_yaml,
+        "name": run.name, "label": label, "notes": notes(run), "kind": run.kind or "unknown",
+        "seed": run.seed, "state": run.state, "path": str(run.path), "config": run.config_yaml,
         "manifest": json.dumps(run.manifest, indent=2, ensure_ascii=False),
         "heading": heading(run), "curves": curves(f"c{n}", run, chunks, described["scalars"]),
         "sites": sites, "pruning": pruning(run),
@@ -212,8 +212,9 @@ def statistics(name, heads, chunks, described, most):
         values = variable.values.astype("f4")
         if np.isfinite(values).any():
             entries[key] = {"id": chunks.add(f"{name}-{key}", values), "heads": values.ndim == 3}
-    return {"steps": heads.step.values.tolist(), "of": logged, "layers": heads["layer"].values.tolist(),
-            "heads": heads["head"].values.tolist(), "entries": entries}
+    return {"steps": heads.step.values.tolist(), "of": logged,
+            "layers": heads["layer"].values.tolist(), "heads": heads["head"].values.tolist(),
+            "entries": entries}
 
 
 def mean_over_others(pairs):
@@ -270,7 +271,7 @@ def by_mode(key, variable):
 
 
 def pruning(run):
-    """Rounds of pruning: heads kept, loss, size, and which heads went; None where there are none."""
+    """Rounds of pruning: heads kept, loss, size, and which heads went; None without rounds."""
     rounds = run.pruning
     if rounds is None or rounds.sizes.get("round", 0) == 0:
         return None
@@ -281,9 +282,9 @@ def pruning(run):
             found["values"][key] = [number(value) for value in variable.values]
     if "removed" in rounds:
         for gone in rounds.removed.transpose("round", "layer", "head").values:
-            where = zip(*np.nonzero(gone == 1))
-            found["removed"].append([f"{rounds['layer'].values[layer]}.{rounds['head'].values[head]}"
-                                     for layer, head in where])
+            names = [f"{rounds['layer'].values[layer]}.{rounds['head'].values[head]}"
+                     for layer, head in np.argwhere(gone == 1)]
+            found["removed"].append(names)
     return found
 
 

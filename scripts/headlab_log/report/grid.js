@@ -179,10 +179,11 @@ function drawCurves(parts, curves, scale, meta) {
     });
     show(cell, lines.some(Boolean) ? [box] : [], said);
   }
-  const thinned = parts.map(({ run }) => site(run).statistics).find(({ of, steps }) => of > steps.length);
-  find("#stat-scale").textContent = `Every cell: step ${range[0]} to ${range[1]} from left to right, `
-    + `${format(scale[0])} to ${format(scale[1])}${unit(meta)} from bottom to top. Hatched: there is `
-    + "no such head, it was pruned, or it has no such number."
+  const thinned = parts.map(({ run }) => site(run).statistics)
+    .find(({ of, steps }) => of > steps.length);
+  find("#stat-scale").textContent = `Every cell: step ${range[0]} to ${range[1]} from left to `
+    + `right, ${format(scale[0])} to ${format(scale[1])}${unit(meta)} from bottom to top. Hatched: `
+    + "there is no such head, it was pruned, or it has no such number."
     + (thinned ? ` Drawn are ${thinned.steps.length} of ${thinned.of} logged steps.` : "");
 }
 

@@ -91,10 +91,12 @@ function drawRoleList({ roles }) {
       make("b", {}, `${role}, ${heads} ${heads === 1 ? "head" : "heads"}`),
       `: ${meta.long_name} (${meta.comment})`);
   };
-  const names = Object.keys(roles), held = names.filter(count), vacant = names.filter((n) => !count(n));
+  const names = Object.keys(roles), held = names.filter(count);
+  const vacant = names.filter((name) => !count(name));
   find("#role-list").replaceChildren(...held.map(item));
   find("#vacant").hidden = !vacant.length;
-  find("#vacant").replaceChildren(make("summary", {}, `Roles that no head has: ${vacant.join(", ")}`),
+  find("#vacant").replaceChildren(
+    make("summary", {}, `Roles that no head has: ${vacant.join(", ")}`),
     make("ul", { class: "roles" }, ...vacant.map(item)));
 }
 
@@ -111,7 +113,8 @@ function showRoles() {
     if (name === "importance") said.push(`importance ${format(value)}`);
     if (name.startsWith("loss_delta")) {
       const chance = analysis.values[name.replace("loss_delta", "p_value")]?.[n];
-      said.push(`${name} ${format(value)} nat` + (chance == null ? "" : chance < 0.001 ? ", p < 0.001" : `, p ${format(chance)}`));
+      const p = chance < 0.001 ? "< 0.001" : format(chance ?? null);
+      said.push(`${name} ${format(value)} nat, p ${p}`);
     }
   }
   find("#head-roles").textContent = said.join("; ");
@@ -174,6 +177,7 @@ async function drawPlane(analysis = site().analysis) {
   const placed = placeLabels(points, width, height);
   const chosen = (p) => p.layer === state.layer && p.head === state.head;
   const layers = analysis.layers, most = layers.at(-1), least = layers[0];
+  const every = Math.ceil(layers.length / 12);
   element.setAttribute("aria-label", "heads in a plane, near ones attend alike; coloured by layer");
   await plot(element, [{
     x: points.map((p) => p.x), y: points.map((p) => p.y), mode: "markers+text", type: "scatter",
@@ -186,13 +190,13 @@ async function drawPlane(analysis = site().analysis) {
       size: points.map((p) => chosen(p) ? 13 : 9), color: points.map((p) => p.layer),
       colorscale: "Viridis", cmin: least, cmax: most > least ? most : least + 1,
       showscale: true, colorbar: { title: { text: "layer", side: "right" }, thickness: 10,
-        tickmode: "array", tickvals: layers.filter((_, n) => n % Math.ceil(layers.length / 12) === 0) },
+        tickmode: "array", tickvals: layers.filter((_, n) => n % every === 0) },
       line: { width: points.map((p) => chosen(p) ? 3 : 0.5),
         color: points.map((p) => css(chosen(p) ? "--mark" : "--ink")) },
     },
   }], {
-    xaxis: { title: "first axis of the plane [1]", zeroline: false },
-    yaxis: { title: "second axis [1]", zeroline: false },
+    xaxis: { title: `first axis of the plane [${analysis.plane.unit}]`, zeroline: false },
+    yaxis: { title: `second axis [${analysis.plane.unit}]`, zeroline: false },
   });
   if (element.dataset.listens) return;
   element.dataset.listens = "yes";

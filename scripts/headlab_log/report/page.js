@@ -87,8 +87,9 @@ function drawSettings() {
     make("pre", { tabindex: 0 }, text));
   const all = data.runs.flatMap((run) => [whole(`config of ${run.label}`, run.config),
     whole(`manifest of ${run.label}`, run.manifest)]);
-  find("#configs").replaceChildren(...(data.runs.length === 1 ? all : [make("details", {},
-    make("summary", {}, "configs and manifests, whole"), make("div", { class: "inset" }, ...all))]));
+  const folded = make("details", {}, make("summary", {}, "configs and manifests, whole"),
+    make("div", { class: "inset" }, ...all));
+  find("#configs").replaceChildren(...(data.runs.length === 1 ? all : [folded]));
 }
 
 function startTheme() {

@@ -11,7 +11,8 @@ from plotly import offline
 
 from .data import as_json
 
-SCRIPTS = ("core.js", "grid.js", "curves.js", "heads.js", "viewer.js", "page.js")
+SCRIPTS = ("core.js", "grid.js", "curves.js", "heads.js", "map.js", "viewer.js",
+           "page.js")
 HERE = importlib.resources.files(__name__.rpartition(".")[0])
 
 

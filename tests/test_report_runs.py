@@ -1,0 +1,168 @@
+"""scripts/report of several runs, of unlike kinds, shapes and files."""
+
+import shutil
+
+import h5py
+import numpy as np
+import pytest
+
+from conftest import headlab, train
+from report_testing import (  # noqa: F401, fixtures too
+    choose, chromium, four_digits, is_wide_as_the_window, make, numbers_in, page, settle,
+    SHOWN, shown_weight, statistic, text, token_numbers, url, view, weights)
+
+from headlab_log import report
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory, small_run):
+    """Runs of many shapes: composed weights, fewer layers, a sliced model, no maps, no head 1.2."""
+    out = tmp_path_factory.mktemp("kinds")
+    found = {
+        "mha": small_run,
+        "dcmha": train(out, "char_dcmha"),
+        "mapless": train(out, "char_moh", "model.layers=1", "model.heads=4",
+                         "log.attention.every=0"),
+    }
+    headlab("prune", small_run, "--count", 3, "--slice", "--batches", 1, "--out", out / "sliced")
+    headlab("analyze", out / "sliced", "--importance", "--batches", 1)
+    found["sliced"] = out / "sliced"
+    found["pruned"] = out / "pruned"
+    shutil.copytree(small_run, found["pruned"])
+    with h5py.File(found["pruned"] / "log.h5", "r+") as file:
+        file["heads/self/head_mask"][:, 1, 2] = 0
+        file["attention/self/weights"][:, :, 1, 2] = 65535
+        for variable in file["heads/self"].values():
+            if variable.shape[1:] == (2, 3) and variable.dtype == "f4":
+                variable[:, 1, 2] = np.nan
+    return found
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory, kinds):
+    path = tmp_path_factory.mktemp("many") / "many.html"
+    done = make(*kinds.values(), "-o", path, "--title", "Many <kinds> & more")
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_signed_weights_of_composed_heads_are_shown(page, kinds, tmp_path):
+    shutil.copytree(kinds["dcmha"], tmp_path / "signed")
+    with h5py.File(tmp_path / "signed/log.h5", "r+") as file:
+        stored = file["attention/self/weights"]
+        assert stored.dtype == "f4" and stored.attrs["normalization"] == "composed"
+        stored[:, 1] *= -70  # more than 16 bits hold in thousandths
+        stored[:, 0, :, :, 5:] *= -1
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "signed"]))
+    page.open(tmp_path / "page.html")
+    page.wait(SHOWN)
+    least = 0
+    for probe, query in ((0, 3), (0, 9), (1, 0), (1, 12)):
+        view(page, 0, 20, probe, 1, 1)
+        expected = weights(tmp_path / "signed", 20, probe, 1, 1)[query, :query + 1]
+        least = min(least, expected.min())
+        page.hover(page.all(".token")[query])
+        page.wait(f"return document.querySelector('#token-shown').dataset.shown == 'query {query}'")
+        assert token_numbers(page)[:query + 1] == [shown_weight(w) for w in expected]
+    assert least < -32.768
+
+
+def test_tokens_stay_where_they_are_when_numbers_appear(page, many):
+    for run in (0, 1):  # plain and composed weights
+        page.open(url(many, run=run))
+        page.wait(SHOWN)
+        place = ("const box = arguments[0].getBoundingClientRect();"
+                 "return [box.x + scrollX, box.y + scrollY, box.width]")
+        last = page.all(".token")[-1]
+        before = page.run(place, last)
+        page.hover(last)
+        page.wait("return document.querySelector('#token-shown').dataset.shown")
+        assert page.run(place, last) == before
+
+
+def test_a_head_that_was_pruned_is_shown_as_absent(page, many):
+    page.open(url(many, run=4, layer=1, head=2, hide="0,1,2,3"))
+    page.wait(f"{SHOWN} === '4 self 20 0 1 2'")
+    page.wait("return document.querySelector('#stat-grid').dataset.shown.endsWith(' 4')")
+    absent = page.run("return [...document.querySelectorAll('#stat-grid .absent')]"
+                      ".map(cell => cell.ariaLabel)")
+    assert absent == ["layer 1, head 2: absent"]
+    assert "no such head" in text(page, "#curve-value")
+    page.hover(page.all(".token")[4])
+    assert set(token_numbers(page)) == {""}
+
+
+def test_a_run_without_maps_says_what_logs_them(page, many):
+    page.open(url(many, run=2))
+    page.wait("return !document.querySelector('#attention-missing').hidden")
+    assert "log.attention.every" in text(page, "#attention-missing")
+    assert not page.one("#attention-body").is_displayed()
+    assert "headlab analyze" in text(page, "#roles-missing")
+    choose(page, "run", 0)  # and the others still show theirs
+    page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
+    assert page.one("#attention-body").is_displayed()
+
+
+def test_runs_of_different_shapes_lie_over_each_other(page, many, kinds):
+    page.open(url(many, stat="entropy"))
+    page.wait("return document.querySelector('#stat-grid').dataset.shown")
+    cells = page.run("""return [...document.querySelectorAll('#stat-grid .cell')].map(cell =>
+        [cell.dataset.layer, cell.dataset.head, cell.querySelectorAll('path').length])""")
+    lines = {(int(layer), int(head)): count for layer, head, count in cells}
+    assert lines[0, 0] == 4  # mha, dcmha, mapless, pruned; the sliced one has no log
+    assert lines[0, 3] == 1  # only moh has four heads
+    assert lines[1, 2] == 2  # neither moh, of one layer, nor the pruned one
+    assert lines[1, 3] == 0
+    choose(page, "stat", "route_entropy")  # of a layer, not of a head
+    page.wait("return document.querySelector('#stat-grid').dataset.shown"
+              ".startsWith('route_entropy')")
+    assert len(page.all("#stat-grid .cell")) == 2
+    choose(page, "run", 2)
+    page.wait("return document.querySelector('#curve-value').textContent.startsWith('Last')")
+    expected = statistic(kinds["mapless"], "route_entropy")[-1, 0]
+    assert numbers_in(text(page, "#curve-value"))[0] == four_digits(expected)
+
+
+def test_a_sliced_run_shows_its_pruning(page, many, kinds):
+    page.open(many)
+    page.wait("return document.querySelector('#prune-plot').data?.length == 1")
+    with h5py.File(kinds["sliced"] / "pruning.h5") as file:
+        kept, loss = file["pruning/kept"][:], file["pruning/loss"][:]
+        gone = np.argwhere(file["pruning/removed"][1] == 1)
+    drawn = page.run("const [t] = document.querySelector('#prune-plot').data; "
+                     "return [t.x, t.y, t.text]")
+    assert drawn[0] == list(kept)
+    assert drawn[1] == pytest.approx(list(loss), rel=1e-6)
+    assert all(f"{layer}.{head}" in drawn[2][1] for layer, head in gone)
+
+
+def test_what_differs_between_runs_is_told(page, many):
+    page.open(many)
+    rows = page.run("return [...document.querySelectorAll('#differences tbody tr')]"
+                    ".map(row => [...row.children].map(cell => cell.textContent))")
+    found = {row[0]: row[1:] for row in rows}
+    assert found["model.attention.kind"] == ["mha", "dcmha", "moh", "mha", "mha"]
+    assert found["model.layers"] == ["2", "2", "1", "2", "2"]
+    assert found["model.attention.shared"][0] == "—"
+    assert "train.steps" not in found
+
+
+def test_runs_can_be_hidden(page, many):
+    page.open(many)
+    page.wait("return document.querySelector('#scalar-plot').data?.length == 8")
+    page.all("#losses .legend button")[1].click()
+    page.wait("return document.querySelector('#scalar-plot').data.length == 6")
+    assert page.run("return location.hash") == "#hide=1"
+
+
+def test_the_title_is_text(page, many):
+    page.open(many)
+    assert text(page, "h1") == page.run("return document.title") == "Many <kinds> & more"
+
+
+def test_a_phone_shows_many_runs_without_scrolling_sideways(page, many):
+    page.size(390, 844)
+    page.open(url(many, run=1, token=3))
+    page.wait(SHOWN)
+    settle(page)
+    assert is_wide_as_the_window(page)
