@@ -191,26 +191,31 @@ function drawValues(parts, curves, scale, meta) {
   const part = parts.findIndex((one) => one.run === state.run);
   const row = part < 0 ? -1 : parts[part].steps.indexOf(state.at);
   const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
+  const numbers = cellNumbers(most);
   for (const [cell, lines] of curves) {
     const value = row < 0 || !lines[part] ? NaN : lines[part][row];
     const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
     const there = !Number.isNaN(value);
-    const text = make("span", { class: "value" }, there ? short(value) : "");
+    const text = make("span", { class: "value" }, there ? numbers.text(value) : "");
     show(cell, [text], there ? format(value) + unit(meta) : "absent",
       there ? shade(signed ? "diverging" : "sequential", share) : null);
   }
   find("#stat-scale").textContent = `${data.runs[state.run].label} at step ${state.at}. Colours: `
     + (signed ? `purple ${format(-most)}, white 0, orange ${format(most)}`
       : `blue ${format(scale[0])} to yellow ${format(scale[1])}`)
-    + `${unit(meta)}, the range over all steps and runs shown. Hatched: no such head or number.`;
+    + `${unit(meta)}, the range over all steps and runs shown.${numbers.note} Hatched: no such `
+    + "head or number.";
 }
 
-// About three significant digits, without the 0 before the point: what a small cell holds.
-function short(value) {
-  const size = Math.abs(value);
-  const text = size >= 1000 ? value.toFixed(0) : size >= 1 ? value.toPrecision(3)
-    : size >= 0.1 || size === 0 ? value.toFixed(2) : value.toPrecision(2);
-  return text.replace(/^(-?)0\./, "$1.");
+// How a grid writes numbers up to a size: so short that small cells hold them, all with the same
+// decimals, and in thousands or thousandths where needed, which `note` then says.
+function cellNumbers(most) {
+  const power = most > 0 && (most < 0.1 || most >= 1e4) ? 3 * Math.floor(Math.log10(most) / 3) : 0;
+  const scaled = most / 10 ** power;
+  const decimals = scaled >= 100 ? 0 : scaled >= 10 ? 1 : scaled >= 1 ? 2 : 3;
+  const text = (value) => (value / 10 ** power).toFixed(decimals)
+    .replace(/^-(0\.?0*)$/, "$1").replace(/^(-?)0\./, "$1.");
+  return { text, note: power ? ` Numbers are in units of 1e${power}.` : "" };
 }
 
 // Fills a cell; `said` is its text for those who do not see it, `colours` {paper, ink} or null.

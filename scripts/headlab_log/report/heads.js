@@ -63,12 +63,13 @@ function drawRoleGrid(analysis, name) {
   const shown = values[name] ?? [], chances = values[name?.replace("loss_delta", "p_value")];
   const known = shown.filter((value) => value !== null), scale = limits([known]);
   const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
+  const numbers = cellNumbers(known.length ? most : 0);
   for (const cell of roleGrid.cells.values()) {
     const n = at(analysis, Number(cell.dataset.layer), Number(cell.dataset.head));
     const value = shown[n] ?? null;
     const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
     const sure = name?.startsWith("loss_delta") && chances?.[n] !== null && chances[n] < 0.05;
-    const text = make("span", { class: "value" }, value === null ? "" : short(value)
+    const text = make("span", { class: "value" }, value === null ? "" : numbers.text(value)
       + (sure ? "*" : ""));
     const has = Object.keys(roles).filter((role) => roles[role][n] === 1);
     const held = make("span", { class: "badges" },
@@ -80,7 +81,8 @@ function drawRoleGrid(analysis, name) {
   const meta = data.variables.analysis[name];
   find("#value-formula").textContent = meta ? `${named(meta)}: ${meta.comment}. `
     + (chances && name.startsWith("loss_delta") ? "*: p < 0.05. " : "")
-    + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.") : "";
+    + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.")
+    + numbers.note : "";
 }
 
 function drawRoleList({ roles }) {
