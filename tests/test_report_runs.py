@@ -136,6 +136,19 @@ def test_a_sliced_run_shows_its_pruning(page, many, kinds):
     assert all(f"{layer}.{head}" in drawn[2][1] for layer, head in gone)
 
 
+def test_a_run_without_a_log_shows_what_was_measured_of_it(page, many, kinds):
+    with h5py.File(kinds["sliced"] / "analysis.h5") as file:
+        importance = file["analysis/self/importance"][:]
+    gone, kept = np.argwhere(np.isnan(importance))[0], np.argwhere(~np.isnan(importance))[0]
+    page.open(url(many, run=3, layer=gone[0], head=gone[1]))
+    page.wait("return document.querySelector('#head-roles').textContent.endsWith('absent')")
+    assert "no log.h5" in text(page, "#attention-missing")
+    page.run("arguments[0].click()",
+             page.one(f"#role-grid [data-layer='{kept[0]}'][data-head='{kept[1]}']"))
+    assert numbers_in(text(page, "#head-roles"))[-1] == four_digits(importance[tuple(kept)])
+    assert len(page.all("#role-grid .absent")) == np.isnan(importance).sum() == 3
+
+
 def test_what_differs_between_runs_is_told(page, many):
     page.open(many)
     rows = page.run("return [...document.querySelectorAll('#differences tbody tr')]"

@@ -108,7 +108,9 @@ function showRoles() {
   if (!analysis) return;
   const n = at(analysis, state.layer, state.head);
   const has = Object.keys(analysis.roles).filter((role) => analysis.roles[role][n] === 1);
-  const said = [`Layer ${state.layer}, head ${state.head}: ${has.join(", ") || "no role"}`];
+  const there = Object.values(analysis.values).some((values) => (values[n] ?? null) !== null);
+  const said = [`Layer ${state.layer}, head ${state.head}: `
+    + (has.join(", ") || (there ? "no role" : "absent"))];
   for (const [name, values] of Object.entries(analysis.values)) {
     const value = values[n];
     if (value === null || value === undefined) continue;
@@ -167,8 +169,8 @@ async function drawPlane(analysis = site().analysis) {
   element.hidden = !analysis?.points;
   if (!analysis) return;
   if (!analysis.points) {
-    find("#plane-note").textContent = "This analysis has no map of heads: headlab analyze, without "
-      + "--importance, makes it.";
+    find("#plane-note").textContent = "This analysis has no map of heads: headlab analyze without "
+      + "--importance makes it, and finds roles.";
     return;
   }
   const { comment, share } = analysis.plane, points = planePoints(analysis);

@@ -110,7 +110,9 @@ async function drawAttention() {
   find("#attention-body").hidden = !maps;
   missing.hidden = Boolean(maps);
   if (!maps) {
-    missing.textContent = data.left_out.length ? "They were left out; see above."
+    const logged = Object.keys(data.runs[state.run].curves).length > 0;
+    missing.textContent = !logged ? "This run was made, not trained: it has no log.h5 and no maps."
+      : data.left_out.length ? "They were left out; see above."
       : "This run has no attention maps: its config asks for none (log.attention.every, "
       + "log.attention.probes), or its kind of heads has no weights over tokens.";
     view.of = null;
