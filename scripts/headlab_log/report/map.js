@@ -1,15 +1,14 @@
 // Attention maps on canvases: one of them large, and all of a step and probe in small.
 
-const missingWeight = -32768;
 const view = { of: null }; // what is drawn; see drawAttention in viewer.js
 let hovered = null; // {side, token} under the pointer; the state holds the one that was clicked
 let cell = null; // {query, key} under the pointer or the keyboard's cursor
 
 // The weights (query, key) of one head as numbers; null: there is no such head.
 function matrixOf(layer, head) {
-  const { values, lower, maps, queries, keys } = view;
+  const { values, missing, lower, maps, queries, keys } = view;
   const n = at(maps, layer, head), size = lower ? queries * (queries + 1) / 2 : queries * keys;
-  if (n < 0 || values[n * size] === missingWeight) return null;
+  if (n < 0 || values[n * size] === missing) return null;
   const found = new Float32Array(queries * keys);
   for (let q = 0, from = n * size; q < queries; q++) {
     const length = lower ? q + 1 : keys;
@@ -225,7 +224,7 @@ function walkMap(event) {
 // All maps of the step and probe, a pixel a weight.
 function smallMaps() {
   const { layers, heads } = view.maps, { queries, keys } = view;
-  const most = largest(view.values.map((value) => value === missingWeight ? 0 : value)) / 1000;
+  const most = largest(view.values.map((value) => value === view.missing ? 0 : value)) / 1000;
   return imageCanvas(keys * heads.length, queries * layers.length, (image) => {
     layers.forEach((layer, l) => heads.forEach((head, h) => {
       const matrix = matrixOf(layer, head);

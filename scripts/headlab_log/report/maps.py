@@ -5,7 +5,6 @@ import numpy as np
 from ..text import visible
 from .data import as_json, element, thin
 
-MISSING = -32768  # there is no such head; also of int32
 MOST = 32.0  # above this, weights times 1000 do not fit into int16
 
 
@@ -131,15 +130,15 @@ class Source:
 
 
 def pack(name, weights):
-    """Weights (layer, head, query, key) times 1000 as whole numbers; NaN is MISSING.
+    """Weights (layer, head, query, key) times 1000 as whole numbers; NaN is the least there is.
 
     Where nothing attends ahead only the triangle up to the diagonal is kept, row by row.
     """
     queries, keys = weights.shape[-2:]
-    numbers = np.where(np.isfinite(weights), np.round(weights * 1000.0), MISSING)
-    small = np.nanmax(np.abs(weights), initial=0) < MOST
+    kind = np.int16 if np.nanmax(np.abs(weights), initial=0) < MOST else np.int32
+    numbers = np.where(np.isfinite(weights), np.round(weights * 1000.0), np.iinfo(kind).min)
     attributes = ""
     if queries == keys and not np.nan_to_num(np.triu(weights, 1)).any():
         numbers = numbers[..., *np.tril_indices(queries)]
         attributes = " data-lower"
-    return element(name, numbers.astype("i2" if small else "i4"), attributes)
+    return element(name, numbers.astype(kind), attributes)

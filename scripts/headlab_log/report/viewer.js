@@ -128,7 +128,8 @@ async function drawAttention() {
     const id = `${maps.prefix}-${state.step}-${state.probe}`, values = await array(id);
     if (view.wanted !== wanted) return; // another choice was made meanwhile
     const n = maps.probes.indexOf(state.probe), query = maps.query[n], key = maps.key[n];
-    Object.assign(view, { of: wanted, values, maps, query, key, queries: query.length,
+    const missing = values instanceof Int16Array ? -(2 ** 15) : -(2 ** 31); // no such head
+    Object.assign(view, { of: wanted, values, missing, maps, query, key, queries: query.length,
       keys: key.length, lower: "lower" in document.getElementById(id).dataset });
     hovered = cell = null;
     makeStrips();
