@@ -252,6 +252,15 @@ def test_equal_labels_are_told_apart_by_their_directories(small_run, tmp_path):
     assert labels[0] == f"char_mha s1337 {small_run.name}" and labels[0] != labels[1]
 
 
+def test_settings_that_differ_are_listed_by_their_override(small_run, tmp_path):
+    other = train(tmp_path, "char_moh", "model.heads=4")
+    table = hl.differences([small_run, other])
+    assert list(table.columns) == ["char_mha s1337", "char_moh s1337"]
+    assert list(table.loc["model.heads"]) == [3, 4]
+    assert list(table.loc["model.attention.shared"]) == [None, 1]
+    assert "train.steps" not in table.index
+
+
 def test_comparing_names_the_run_that_lacks_the_group(small_run, tmp_path):
     other = train(tmp_path)
     with pytest.raises(hl.LogError, match=f"{other.name}: has no group analysis/self"):

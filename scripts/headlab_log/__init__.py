@@ -5,7 +5,7 @@
     run.heads().entropy.sel(layer=1, head=3).plot()
 """
 
-from .compare import compare, labels
+from .compare import compare, differences, labels
 from .exports import to_bertviz, to_circuitsvis, to_csv, to_pandas, to_transformer_lens
 from .files import LogError, LogWarning, open_group
 from .offline import bertviz_html, circuitsvis_html
@@ -13,6 +13,7 @@ from .run import Run, open_run, pick
 from .tensorboard import to_tensorboard
 from .text import visible
 
-__all__ = ["LogError", "LogWarning", "Run", "bertviz_html", "circuitsvis_html", "compare", "labels",
-           "open_group", "open_run", "pick", "to_bertviz", "to_circuitsvis", "to_csv", "to_pandas",
-           "to_tensorboard", "to_transformer_lens", "visible"]
+__all__ = ["LogError", "LogWarning", "Run", "bertviz_html", "circuitsvis_html", "compare",
+           "differences", "labels", "open_group", "open_run", "pick", "to_bertviz",
+           "to_circuitsvis", "to_csv", "to_pandas", "to_tensorboard", "to_transformer_lens",
+           "visible"]

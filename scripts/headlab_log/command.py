@@ -22,5 +22,8 @@ def told_plainly(name):
         sys.exit(UNREADABLE)
     except BrokenPipeError:  # the reader has seen enough; the interpreter will flush again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        print(f"{name}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        sys.exit(UNREADABLE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

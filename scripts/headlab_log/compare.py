@@ -1,5 +1,6 @@
 """Several runs side by side: variants, seeds, settings."""
 
+import pandas as pd
 import xarray as xr
 
 from .files import LogError
@@ -38,3 +39,33 @@ def labels(runs):
     plain = [run.label for run in runs]
     return [f"{label} {run.path.name}" if plain.count(label) > 1 else label
             for label, run in zip(plain, runs)]
+
+
+def differences(runs):
+    """The settings in which runs differ: a DataFrame, a row a setting, a column a run.
+
+    runs: open runs or paths. Settings are named as overrides name them (`model.heads`); None where
+    a run has no such setting.
+
+    >>> hl.differences([run, run]).empty
+    True
+    """
+    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    rows = differing_settings(opened)
+    return pd.DataFrame(list(rows.values()), index=list(rows), columns=labels(opened), dtype=object)
+
+
+def differing_settings(runs):
+    """{setting: [value of each run, None where it has none]} of those that are not all equal."""
+    flat = [settings(run.config) for run in runs]
+    every = {key: [config.get(key) for config in flat] for config in flat for key in config}
+    return {key: values for key, values in every.items() if any(v != values[0] for v in values)}
+
+
+def settings(config, prefix=""):
+    """A config as one level, {"model.heads": 4, ...}; lists stay lists."""
+    flat = {}
+    for name, value in config.items():
+        key = f"{prefix}{name}"
+        flat |= settings(value, f"{key}.") if isinstance(value, dict) and value else {key: value}
+    return flat

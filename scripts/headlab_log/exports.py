@@ -1,14 +1,13 @@
 """Hands a run to other tools: BertViz, CircuitsVis, TransformerLens, pandas, CSV files."""
 
 import argparse
-import os
 import pathlib
 
 import numpy as np
 import pandas as pd
 
 from .command import told_plainly
-from .files import LogError, groups
+from .files import LogError, groups, write_whole
 from .run import FILES, open_run, pick
 from .text import visible
 
@@ -173,21 +172,18 @@ def to_csv(run, folder=None):
         for rows in sorted({data[name].dims for name in data.data_vars if data[name].dims}):
             name = group.replace("/", "_") + ("" if rows == main else "_by_" + "_".join(rows))
             frame = to_pandas(run, group, rows)
-            paths.append(write_csv(folder / f"{name}.csv", frame.reset_index()))
+            paths.append(write_csv(folder, name, frame.reset_index()))
             columns += [{"table": name, "column": column} | described(data[column])
                         for column in frame]
-    return [*paths, write_csv(folder / "variables.csv", pd.DataFrame(columns))]
+    return [*paths, write_csv(folder, "variables", pd.DataFrame(columns))]
+
+
+def write_csv(folder, name, frame):
+    return write_whole(folder / f"{name}.csv", frame.to_csv(index=False))
 
 
 def described(variable):
     return {name: variable.attrs.get(name, "") for name in ("units", "long_name", "comment")}
-
-
-def write_csv(path, frame):
-    part = path.with_name(f".{path.name}.part")
-    frame.to_csv(part, index=False)
-    os.replace(part, path)
-    return path
 
 
 def tables(run):

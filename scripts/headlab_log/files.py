@@ -1,7 +1,9 @@
-"""HDF5 files of headlab as labelled xarray datasets, finished, growing or left by a killed writer."""
+"""HDF5 files of headlab as labelled datasets: finished, growing, or left by a killed writer."""
 
 import fcntl
+import os
 import pathlib
+import tempfile
 
 import h5py
 import xarray as xr
@@ -100,3 +102,18 @@ def open_group(path, group, lazy=False):
         return dataset
     with dataset:
         return dataset.load()
+
+
+def write_whole(path, text):
+    """Writes a text file whole or not at all, and returns its path.
+
+    LogError: there is no such folder; OSError: it cannot be written.
+    """
+    path = pathlib.Path(path)
+    if not path.parent.is_dir():
+        raise LogError(f"{path}: cannot be written: there is no folder {path.parent}")
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        part = pathlib.Path(folder) / path.name
+        part.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(part, path)
+    return path

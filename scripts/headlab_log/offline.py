@@ -5,13 +5,12 @@ import gzip
 import html
 import importlib.util
 import json
-import os
 import pathlib
 
 import numpy as np
 
 from .exports import to_bertviz, to_circuitsvis
-from .files import LogError
+from .files import LogError, write_whole
 from .run import pick
 
 # Scripts come compressed, as text that has no character special to HTML: no token of a model and
@@ -74,11 +73,7 @@ class Page:
 
     def save(self, path):
         """Writes the page, whole or not at all, and returns the path."""
-        path = pathlib.Path(path)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(self.html, encoding="utf-8")
-        os.replace(part, path)
-        return path
+        return write_whole(path, self.html)
 
 
 def bertviz_html(source, view="head", layer=None, heads=None, display_mode="light", **select):

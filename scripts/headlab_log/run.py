@@ -46,7 +46,8 @@ def find_run(path):
     if path.is_file():
         return path.parent
     if not path.is_dir():
-        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` prints where its run is")
+        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` says "
+                       "where its run is")
     if is_run(path):
         return path
     inside = sorted(child for child in path.iterdir() if is_run(child))
@@ -244,9 +245,9 @@ class Run:
     def _maps(self, site):
         maps = self.attention(site)
         if maps is None or maps.sizes["step"] == 0:
-            raise LogError(f"{self.path}: no attention maps at site {site!r}: its config asks for none "
-                           "(log.attention.every, log.attention.probes), or its kind of heads has "
-                           "no weights over tokens")
+            raise LogError(f"{self.path}: no attention maps at site {site!r}: its config asks for "
+                           "none (log.attention.every, log.attention.probes), or its kind of heads "
+                           "has no weights over tokens")
         return maps
 
     def refresh(self):

@@ -9,6 +9,7 @@ import pathlib
 import numpy as np
 
 from .command import told_plainly
+from .compare import settings
 from .exports import logged_maps
 from .files import LogError, open_h5
 from .run import open_run
@@ -160,8 +161,8 @@ def write_maps(events, run, site):
         return
     probe = maps.probe.values[0]
     text = (f"Rows: layers {maps['layer'].values.tolist()}. Columns: heads "
-            f"{maps['head'].values.tolist()}. In each: a row a query, a column a key. Grey: no such "
-            "head.")
+            f"{maps['head'].values.tolist()}. In each: a row a query, a column a key. Grey: no "
+            "such head.")
     for step, seconds in zip(maps.step.values, seconds_at(run, maps.step)):
         picture = map_picture(logged_maps(run, step, probe, site).values)
         image = summary.image(f"attention.{site}/probe{probe}", picture, dataformats="HWC").value[0]
@@ -198,21 +199,11 @@ def write_settings(events, run):
     events.write(0, 0, summary.text("config", code).value)
     measured = {f"val/{name.removeprefix('val_')}": 0 for name in run.evaluations.data_vars}
     model = {name: value for name, value in run.config.items() if name != "log"}
-    experiment, start, end = summary.hparams(settings(model), measured)
+    plain = {key: value if isinstance(value, (bool, int, float, str)) else str(value)
+             for key, value in settings(model).items()}
+    experiment, start, end = summary.hparams(plain, measured)
     for part in (experiment, start, end) if run.state == "finished" else (experiment, start):
         events.write(0, 0, part.value)
-
-
-def settings(config, prefix=""):
-    """A config as one level: model.heads, train.lr, ...; lists as text."""
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat |= settings(value, f"{prefix}{name}.")
-        else:
-            plain = isinstance(value, (bool, int, float, str))
-            flat[prefix + name] = value if plain else str(value)
-    return flat
 
 
 def main():

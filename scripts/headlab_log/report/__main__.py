@@ -4,13 +4,11 @@
 """
 
 import argparse
-import os
 import pathlib
 import sys
-import tempfile
 
 from ..command import told_plainly
-from ..files import LogError
+from ..files import write_whole
 from . import MAX_BYTES, compose
 
 
@@ -29,30 +27,11 @@ def arguments():
     return parser.parse_args()
 
 
-def write(path, text):
-    """Writes a file whole or not at all."""
-    try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False,
-                                         encoding="utf-8", newline="\n") as file:
-            try:
-                file.write(text)
-                file.flush()
-                mask = os.umask(0)
-                os.umask(mask)
-                os.chmod(file.name, 0o666 & ~mask)  # temporary files are their owner's only
-                os.replace(file.name, path)
-            except OSError:
-                os.unlink(file.name)
-                raise
-    except OSError as error:
-        raise LogError(f"{path}: cannot be written: {error.strerror}") from None
-
-
 def main():
     options = arguments()
     with told_plainly("report"):
         html, left_out = compose(options.runs, options.title, int(options.max_mb * 1e6))
-        write(options.out, html)
+        write_whole(options.out, html)
         for sentence in left_out:
             print(f"report: {sentence}", file=sys.stderr)
         print(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB")

@@ -5,11 +5,12 @@ import datetime
 import gzip
 import json
 import math
-import struct
 import warnings
 
 import numpy as np
+from safetensors import safe_open
 
+from ..compare import differing_settings
 from ..files import groups
 
 ROWS = 1000  # of curves: about as many as a screen has columns
@@ -78,7 +79,7 @@ def content(runs, labels, chunks, most):
         "variables": described,
         "runs": [run_content(n, run, label, chunks, described, most)
                  for n, (run, label) in enumerate(zip(runs, labels))],
-        "differences": differences(runs),
+        "differences": differing(runs),
     }
 
 
@@ -159,10 +160,8 @@ def tensor_sizes(path):
     """Elements of each tensor of a safetensors file, from its header; empty where there is none."""
     if not path.is_file():
         return {}
-    with open(path, "rb") as file:
-        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-    return {name: math.prod(entry["shape"]) for name, entry in header.items()
-            if name != "__metadata__"}
+    with safe_open(path, "numpy") as file:
+        return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}
 
 
 def curves(name, run, chunks, described):
@@ -288,21 +287,8 @@ def pruning(run):
     return found
 
 
-def flat(config, prefix=""):
-    """Dotted keys and texts of a nested config."""
-    found = {}
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
-            found[prefix + str(key)] = text
-    return found
-
-
-def differences(runs):
+def differing(runs):
     """[key, one text a run] for every setting that is not the same in all; None: not set."""
-    flattened = [flat(run.config) for run in runs]
-    keys = dict.fromkeys(key for config in flattened for key in config)
-    table = [[key, *(config.get(key) for config in flattened)] for key in keys]
-    return [row for row in table if len(set(row[1:])) > 1]
+    def text(value):
+        return value if value is None or isinstance(value, str) else json.dumps(value, default=str)
+    return [[key, *map(text, values)] for key, values in differing_settings(runs).items()]
