@@ -13,11 +13,13 @@ import warnings
 import h5py
 import numpy as np
 import pytest
+import xarray as xr
 
 from conftest import ROOT, TINY, headlab, train
 from test_readme import program
 
 import headlab_log as hl
+from headlab_log.files import groups
 
 LONG = ("train.steps=1000000", "log.attention.every=50", "log.flush_every=1")
 
@@ -220,6 +222,21 @@ def padded(tmp_path):
     subprocess.run([writer, str(tmp_path / "log.h5")], check=True)
     with hl.open_run(tmp_path) as run:
         yield run
+
+
+@pytest.mark.parametrize("file", ["log", "analysis", "ablation", "padded"])
+def test_groups_are_read_as_xarray_reads_them(file, small_run, request):
+    path = small_run / f"{file}.h5"
+    if file == "padded":
+        path = request.getfixturevalue("padded").path / "log.h5"
+    names = groups(path)
+    assert names
+    for name in names:
+        with xr.open_dataset(path, group=name, engine="h5netcdf") as expected:
+            found = hl.open_group(path, name)
+            xr.testing.assert_identical(found, expected)
+            assert set(found.indexes) == set(expected.indexes)
+            assert found.dtypes == expected.dtypes
 
 
 def test_padding_is_cropped_and_pruned_heads_are_known(padded):

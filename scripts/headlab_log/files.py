@@ -6,9 +6,13 @@ import pathlib
 import tempfile
 
 import h5py
+import numpy as np
 import xarray as xr
 
 SCHEMA = 1  # the major version that this package reads
+# Attributes by which HDF5 and netCDF keep dimensions.
+HDF5_ONLY = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid",
+             "_Netcdf4Coordinates"}
 
 
 class LogError(Exception):
@@ -88,20 +92,35 @@ def open_group(path, group, lazy=False):
     with open_h5(path) as file:
         if group not in file:
             return None
-        swmr = file.swmr_mode
-        if swmr:  # HDF5 shows a file that is still open for lazy values as it was, until told
+        if file.swmr_mode:  # HDF5 shows a file that is still open for lazy values as it was
             for variable in file[group].values():
                 variable.refresh()
         # A record's step is written last. xarray takes the longest variable for the length instead.
         complete = len(file[group]["step"]) if "step" in file[group] else None
+        if not lazy:
+            return read_group(file[group], complete)
+        swmr = file.swmr_mode
     dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
                               driver_kwds={"swmr": True} if swmr else None)
-    if complete is not None and "step" in dataset.sizes:  # in /resumes it is no axis
-        dataset = dataset.isel(step=slice(complete))
-    if lazy:
-        return dataset
-    with dataset:
-        return dataset.load()
+    return dataset.isel(step=slice(complete))
+
+
+def read_group(group, complete):
+    """An open h5py.Group in memory, as xarray's engines read it.
+
+    They look up every variable's length at every access to one, which for the statistics of a log
+    takes ten times as long.
+    """
+    variables = {}
+    for name, data in group.items():
+        dims = [name] if data.is_scale else [axis[0].name.split("/")[-1] for axis in data.dims]
+        part = slice(complete) if dims[:1] == ["step"] else ()
+        text = h5py.check_string_dtype(data.dtype)
+        values = data.asstr()[part].astype(str) if text else data[part]
+        attributes = {key: value[0] if np.shape(value) == (1,) else value
+                      for key, value in data.attrs.items() if key not in HDF5_ONLY}
+        variables[name] = (dims, values, attributes)
+    return xr.decode_cf(xr.Dataset(variables), decode_times=False)
 
 
 def write_whole(path, text):
