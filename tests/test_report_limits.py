@@ -2,12 +2,14 @@
 
 import re
 import shutil
+import subprocess
+import sys
 
 import h5py
 import numpy as np
 import pytest
 
-from conftest import train
+from conftest import ROOT, train
 from report_testing import (  # noqa: F401, fixtures too
     chromium, four_digits, make, numbers_in, page, SHOWN, shown_weight, statistic, text,
     url, weights)
@@ -122,3 +124,13 @@ def test_a_page_that_cannot_be_written_is_told(small_run, tmp_path):
     done = make(small_run, "-o", tmp_path / "no" / "page.html")
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1 and "cannot be written" in done.stderr
+
+
+def test_the_bench_of_the_page_sees_every_selection_answered(small_run, tmp_path, chromium):
+    (tmp_path / "page.html").write_text(report.build([small_run]))
+    done = subprocess.run([sys.executable, ROOT / "scripts/bench_report.py", "--page",
+                           tmp_path / "page.html"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \| \d+ \| \d+ \|$", done.stdout, re.M))
+    assert rows == {"step": "2", "probe": "2", "layer": "2", "head": "3", "stat": rows["stat"],
+                    "token pointed at": "16"}
