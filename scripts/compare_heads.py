@@ -17,9 +17,9 @@ import subprocess
 import sys
 import tempfile
 
-import h5netcdf
 import numpy as np
-import xarray as xr
+
+import headlab_log as hl
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -59,9 +59,7 @@ def train_and_keep(arguments, task, kind, seed):
 
 def last_heads(run):
     """Statistics of all heads at the last logged step, NaN where there is no such head."""
-    with h5netcdf.File(run / "log.h5", "r") as file:
-        heads = xr.open_dataset(xr.backends.H5NetCDFStore(file, group="heads/self"))
-        return heads.isel(step=-1).load()
+    return hl.open_run(run).heads().isel(step=-1)
 
 
 def facts_of_run(run):
