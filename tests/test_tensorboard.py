@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from conftest import train
 from test_exports import command, pruned, two_sites  # noqa: F401: fixtures
 
 h5py = pytest.importorskip("h5py")
@@ -124,6 +125,17 @@ def test_pruned_heads_have_no_curve(pruned, tmp_path):
     curves = [tag.split("/") for tag in events.Tags()["scalars"]]
     assert {head for name, head in curves if name == "heads.self.entropy"} == {"L1H0", "L1H2"}
     assert events.Histograms("heads.self/entropy")[-1].histogram_value.num == 2
+
+
+def test_a_run_without_statistics_of_heads_has_everything_else(tmp_path):
+    path = train(tmp_path, "char_mha", "log.stats_every=0")
+    with hl.open_run(path) as run:
+        hl.to_tensorboard(run, tmp_path / "events")
+    events = read(tmp_path / "events")
+    tags = events.Tags()
+    assert [event.step for event in events.Scalars("train/loss")][-1] == 20
+    assert tags["images"] == ["attention.self/probe0"]
+    assert tags["histograms"] == [] and not any("heads." in tag for tag in tags["scalars"])
 
 
 def test_each_site_has_its_curves_and_images(two_sites, tmp_path):

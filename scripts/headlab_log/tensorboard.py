@@ -3,6 +3,7 @@
 import argparse
 import datetime
 import itertools
+import math
 import os
 import pathlib
 
@@ -142,7 +143,7 @@ def head_series(site, variable):
         letters = [axis[0].upper() for axis in axes]
         tags = [f"{name}.{variable.name}/" + "".join(map("{}{}".format, letters, number))
                 for number in numbers]
-    rows = variable.values.reshape(len(variable), -1)
+    rows = variable.values.reshape(len(variable), math.prod(variable.shape[1:]))
     return f"{name}/{variable.name}", tags, rows, about(variable)
 
 
