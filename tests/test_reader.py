@@ -173,6 +173,13 @@ def test_other_files_are_refused_with_the_reason(small_run, tmp_path):
         hl.open_run(tmp_path / "altered/ckpt")
 
 
+def test_a_log_under_another_name_is_refused_and_not_taken_for_an_empty_run(small_run, tmp_path):
+    renamed = shutil.copy(small_run / "log.h5", tmp_path / "char_mha.h5")
+    with pytest.raises(hl.LogError, match=r"char_mha\.h5: the file of a run is named log\.h5"):
+        hl.open_run(renamed)
+    assert hl.open_run(small_run / "analysis.h5").path == small_run
+
+
 def test_a_folder_of_one_run_is_that_run(small_run, tmp_path):
     assert hl.open_run(small_run.parent).path == small_run
     assert hl.open_run(small_run / "log.h5").path == small_run

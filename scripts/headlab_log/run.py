@@ -44,6 +44,9 @@ def open_run(path, repair=False):
 def find_run(path):
     """The run directory that a path means."""
     if path.is_file():
+        if path.name not in ("log.h5", *FILES.values()):
+            raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
+                           "belongs into a folder of its own under that one")
         return path.parent
     if not path.is_dir():
         raise LogError(f"{path}: there is no such run; `headlab run CONFIG` says "
