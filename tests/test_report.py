@@ -188,6 +188,18 @@ def test_a_link_to_what_is_not_there_shows_what_is(page, pages):
     page.wait(f"{SHOWN} === '0 self 10 0 0 0'")  # the snapshot before step 13
 
 
+def test_a_link_from_a_page_with_other_quantities_shows_the_usual_ones(page, pages):
+    page.open(url(pages, scalar="ppl", x="epoch", log=7, view="table", scale="log", side="both",
+                  prune_x="bytes", prune_y="bleu"))
+    page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
+    settle(page)
+    for name, usual in (("scalar", "loss"), ("x", "step"), ("scale", "sqrt")):
+        assert page.run("return document.querySelector(arguments[0]).value", f"#{name}") == usual
+    assert page.run("return document.querySelector('#scalar-plot').layout.yaxis.type") == "linear"
+    assert page.run("return [...document.querySelectorAll('input:checked')]"
+                    ".map(input => input.value)") == ["curves", "query"]
+
+
 def test_links_to_sections_leave_the_selection_alone(page, pages):
     page.open(url(pages, layer=1))
     page.wait(SHOWN)

@@ -93,9 +93,18 @@ const among = (value, options, otherwise) => options.includes(value) ? value : o
 const below = (value, options) =>
   value === null ? options.at(-1) : options.findLast((option) => option <= value) ?? options[0];
 
-// Makes the state one that there is: another run may have no such site, step or head.
+// Makes the state one that there is: another run may have no such site, step or head, and a link
+// made on another page may ask for anything.
 function normalise() {
-  const s = state;
+  const s = state, [ys, xs] = pruningNames();
+  s.scalar = among(s.scalar, scalarNames(), "loss");
+  s.x = among(s.x, Object.keys(xNames), "step");
+  s.log = among(s.log, [0, 1], 0);
+  s.view = among(s.view, ["curves", "values"], "curves");
+  s.scale = among(s.scale, ["sqrt", "linear"], "sqrt");
+  s.side = among(s.side, ["query", "key"], "query");
+  s.prune_y = among(s.prune_y, ys, ys[0] ?? defaults.prune_y);
+  s.prune_x = among(s.prune_x, xs, xs[0] ?? defaults.prune_x);
   s.run = among(s.run, data.runs.map((_, run) => run), 0);
   const sites = Object.keys(data.runs[s.run].sites);
   s.site = among(s.site, sites, sites[0] ?? "self");

@@ -149,15 +149,25 @@ async function drawHead() {
 
 const against = { kept: "heads left", parameters: "parameters", flops: "operations a token" };
 
+// What any run knows of its rounds, {name: {unit, ...}}.
+function pruningVariables() {
+  return Object.assign({}, ...data.runs.map((run) => run.pruning?.names));
+}
+
+// Names of what can be drawn of it: up, and across.
+function pruningNames() {
+  const names = Object.keys(pruningVariables());
+  return [names.filter((name) => !(name in against) && name !== "seconds"),
+    Object.keys(against).filter((name) => names.includes(name))];
+}
+
 async function drawPruning() {
   const runs = data.runs.map((run, n) => [run.pruning, n]).filter(([pruning]) => pruning);
   find("#pruning").hidden = !runs.length;
   if (!runs.length) return;
-  const names = Object.assign({}, ...runs.map(([pruning]) => pruning.names));
-  const measures = Object.keys(names).filter((name) => !(name in against) && name !== "seconds");
-  fill(find("#prune-y"), measures.map((name) => [name, named(names[name])]), state.prune_y);
-  fill(find("#prune-x"), Object.keys(against).filter((name) => name in names)
-    .map((name) => [name, named(names[name])]), state.prune_x);
+  const names = pruningVariables(), [ys, xs] = pruningNames();
+  fill(find("#prune-y"), ys.map((name) => [name, named(names[name])]), state.prune_y);
+  fill(find("#prune-x"), xs.map((name) => [name, named(names[name])]), state.prune_x);
   const traces = runs.filter(([, run]) => visible(run)).map(([{ values, removed }, run]) => ({
     x: values[state.prune_x], y: values[state.prune_y], mode: "lines+markers",
     marker: { size: 7 },
