@@ -9,10 +9,11 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import ROOT, train
+from conftest import ROOT, TINY, train
 from report_testing import (  # noqa: F401, fixtures too
     chromium, four_digits, make, numbers_in, page, SHOWN, shown_weight, statistic, text,
     url, weights)
+from test_readme import program
 
 from headlab_log import report
 
@@ -103,6 +104,22 @@ def test_a_killed_run_is_told(page, small_run, tmp_path):
     page.wait(SHOWN)
     assert "its writer was killed" in text(page, "#notes")
     assert text(page, "#runs td[data-label=state]") == "killed"
+
+
+def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, tmp_path):
+    settings = (*TINY, "train.lr=1e20", "train.warmup=0", "train.clip=0")
+    done = subprocess.run([program(), "run", ROOT / "configs/char_mha.yaml", *settings, "--out",
+                           tmp_path], capture_output=True, text=True)
+    assert done.returncode == 5, done.stderr
+    path, = tmp_path.glob("char_mha/*")
+    with h5py.File(path / "log.h5") as log:
+        losses = log["scalars/train_loss"][:]
+    assert np.isfinite(losses[0]) and np.isnan(losses[-1])
+    assert make(path, "-o", tmp_path / "page.html").returncode == 0
+    page.open(tmp_path / "page.html")
+    page.wait(SHOWN)
+    assert text(page, "#runs td[data-label='training loss [nat]']") == ""
+    assert "failed: the loss or its gradient is not finite at step" in text(page, "#notes")
 
 
 @pytest.mark.parametrize("arguments, status, said", [

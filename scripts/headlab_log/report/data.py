@@ -100,6 +100,9 @@ def notes(run):
     said = []
     if run.state == "killed":
         said.append(f"{run.label}: its writer was killed; this is what it had flushed.")
+    if run.state == "failed":
+        said.append(f"{run.label}: " + ": ".join(
+            filter(None, ["failed", run.status.get("reason")])) + ".")
     for site in run.sites:
         maps = run.attention(site)
         skipped = -1 if maps is None else int(maps.get("skipped_from", -1))
@@ -123,24 +126,25 @@ def rows(dataset):
 
 
 def last(dataset, name):
-    """The last number of a variable over steps that is one, or None."""
-    if not rows(dataset) or name not in dataset:
-        return None
-    values = dataset[name].values
-    values = values[np.isfinite(values)]
-    return number(values[-1]) if len(values) else None
+    """The number of a variable at the last step; None: there is none, or it is not finite."""
+    return number(dataset[name].values[-1]) if rows(dataset) and name in dataset else None
+
+
+def last_loss(run, dataset, part):
+    """The last `train` or `val` loss; of a run without a log the one that status.json says."""
+    if rows(dataset):
+        return last(dataset, f"{part}_loss")
+    return number(run.status.get("metrics", {}).get(f"{part}/loss", "NaN"))  # there a text, too
 
 
 def heading(run):
     """What the table of runs says of one run; None: not known."""
-    said = run.status.get("metrics", {})
     steps = run.scalars.step.values if rows(run.scalars) else []
-    train, val = last(run.scalars, "train_loss"), last(run.evaluations, "val_loss")
     return {
         "step": int(steps[-1]) if len(steps) else run.status.get("step"),
         "steps": run.config.get("train", {}).get("steps"),
-        "train_loss": train if train is not None else said.get("train/loss"),
-        "val_loss": val if val is not None else said.get("val/loss"),
+        "train_loss": last_loss(run, run.scalars, "train"),
+        "val_loss": last_loss(run, run.evaluations, "val"),
         "seconds": last(run.scalars, "wall_time"),
         "parameters": parameters(run),
     }
