@@ -174,6 +174,15 @@ def test_many_heads_fit_the_window(run, width, height):
         assert "higher window" in lines[-1]
 
 
+@pytest.mark.parametrize("width, height", [(40, 24), (30, 30), (20, 8), (16, 3)])
+def test_a_small_window_is_not_overrun_and_its_curve_has_a_unit(run, width, height):
+    lines = watch.lines_of(run, width, height)
+    assert len(lines) <= height and max(map(len, lines)) <= width
+    assert lines[0].startswith("char_mha")
+    if height >= 24:
+        assert any("loss [nat]" in line for line in lines)
+
+
 def test_what_cannot_be_shown_is_named(run, tmp_path):
     done = command("watch", run.path, "--statistic", "beauty")
     assert done.returncode == 4 and "beauty" in done.stderr and "mean_distance" in done.stderr

@@ -21,6 +21,8 @@ TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
 RECENT = 20  # logged rows by which the remaining time is judged
 PATIENCE = 5  # looks in a row at a log that cannot be read: a new one is being made, or mended
 SMALLEST = 9  # lines of a plot that is worth its place
+LOWEST = 5  # lines of a plot that is one at all
+LEGEND = "loss [nat]: line: training batch, o: validation"
 
 
 def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None):
@@ -41,10 +43,12 @@ def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None
     below = heads_table(run, width, colour, statistic, site)
     room = 16 if height is None else min(height - len(above) - len(below), 20)
     if room < SMALLEST:  # rather fewer heads than no curves
-        kept = max(height - len(above) - SMALLEST - 1, 0)
-        below = [*below[:kept], "... (a higher window has more)"]
+        more = wrapped(["... (a higher window has more)"], width)
+        kept = max(height - len(above) - SMALLEST - len(more), 0)
+        below = [*below[:kept], *more]
         room = height - len(above) - len(below)
-    return above + loss_plot(run, width, room, colour) + below
+    plot = loss_plot(run, width, room, colour) if room >= LOWEST else []
+    return (above + plot + below)[:height]
 
 
 def wrapped(lines, width):
@@ -114,7 +118,8 @@ def loss_plot(run, width, height, colour):
     figure.clear()
     figure.theme("colorless")
     figure.plot_size(width, height)
-    figure.title("loss [nat]: line: training batch, o: validation")
+    # plotext leaves out a title that its frame, without the numbers beside it, has no room for.
+    figure.title(LEGEND if width >= len(LEGEND) + 10 else LEGEND.partition(":")[0])
     figure.label("step")
     steps, losses = scalars.step.values, scalars.train_loss.values
     there = np.isfinite(losses)
@@ -159,7 +164,7 @@ def heads_table(run, width, colour, statistic=None, site=None):
     heads = run.heads(site) if site else None
     if heads is None:
         if site is None:
-            return ["no statistics of heads are logged"]
+            return wrapped(["no statistics of heads are logged"], width)
         raise LogError(f"{run.path}: no site {site!r}; there are {', '.join(run.sites)}")
     names = [name for name in heads.data_vars
              if heads[name].dims == ("step", "layer", "head") and name != "head_mask"]
@@ -169,12 +174,12 @@ def heads_table(run, width, colour, statistic=None, site=None):
         raise LogError(f"{run.path}: no statistic {statistic!r} of heads at site {site!r}; "
                        f"there are {', '.join(names) or 'none'}")
     if not heads.sizes["step"]:
-        return [f"{statistic} of heads: nothing logged yet"]
+        return wrapped([f"{statistic} of heads: nothing logged yet"], width)
     last = heads[statistic].isel(step=-1)
     unit = last.attrs["units"]
     at = "" if len(run.sites) == 1 else f" at {site}"
     title = f"{statistic} {'' if unit == '1' else f'[{unit}] '}of heads{at}, step {int(last.step)}"
-    return [title, *table_lines(last, width, colour)]
+    return [*wrapped([title], width), *table_lines(last, width, colour)]
 
 
 def table_lines(values, width, colour):
