@@ -133,6 +133,30 @@ def test_an_interrupted_watch_gives_the_cursor_back(growing, terminal, how, code
     assert text.endswith(f"{SHOWN}\x1b[?1049l")
 
 
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_is_not_lost_in_a_destructor(run, monkeypatch, capsys, number, code):
+    class Closing:
+        def __del__(self):  # what is raised in here goes nowhere
+            signal.raise_signal(number)
+
+    looks = []
+
+    def look(path):
+        Closing() if not looks else pytest.fail("it looks again")
+        looks.append(path)
+        return types.SimpleNamespace(scalars=None)
+
+    monkeypatch.setattr(watch, "look", look)
+    monkeypatch.setattr(watch, "lines_of", lambda *_: ["waiting"])
+    usual = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as the command does
+    try:
+        with pytest.raises(SystemExit) as ended:
+            watch.watch(run.path, interval=0.01)
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+    assert ended.value.code == code and capsys.readouterr().out.endswith(f"{SHOWN}\x1b[?1049l")
+
+
 def test_colours_are_for_terminals_that_want_them(run, terminal):
     text, code = ending(terminal("--once", run.path))
     assert code == 0 and "\x1b[" in text and HIDDEN not in text

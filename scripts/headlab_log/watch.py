@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import textwrap
-import time
+import threading
 import warnings
 
 import numpy as np
@@ -254,11 +254,35 @@ def look(path):
     return run
 
 
+@contextlib.contextmanager
+def asked_to_end():
+    """An Event that Ctrl-C and SIGTERM set; the command ends with their exit code afterwards.
+
+    An exception, which they raise usually, is lost where it meets a weak reference's callback or a
+    destructor, of which reading and drawing are full. The second time it is raised all the same.
+    """
+    asked, codes = threading.Event(), []
+
+    def ask(number, _):
+        codes.append(128 + number)
+        asked.set()
+        signal.signal(number, usual[number])
+
+    usual = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+    if codes:
+        sys.exit(codes[0])
+
+
 def watch(path, interval, statistic=None, site=None, colour=True):
     """Shows the run in place until it has ended; returns it."""
     failures = 0
-    with screen():
-        while True:
+    with asked_to_end() as asked, screen():
+        while not asked.is_set():
             width, height = shutil.get_terminal_size()
             try:
                 run, failures = look(path), 0
@@ -271,7 +295,7 @@ def watch(path, interval, statistic=None, site=None, colour=True):
                 show(lines_of(run, width, height, colour, statistic, site))
                 if run.scalars is not None and run.state != "running":
                     return run
-            time.sleep(interval)
+            asked.wait(interval)
 
 
 def main():
