@@ -3,6 +3,7 @@
 import datetime
 import io
 import pathlib
+import shutil
 
 import pytest
 
@@ -178,3 +179,11 @@ def test_several_runs_get_a_folder_each(run, pruned, tmp_path):
     assert folders == sorted(f"char_mha-{each.path.name}" for each in (run, pruned))
     for line in done.stdout.splitlines():
         assert pathlib.Path(line).is_file()
+
+
+def test_runs_that_share_a_folder_do_not_take_each_others_place(small_run, tmp_path):
+    again = tmp_path / "elsewhere" / small_run.name
+    shutil.copytree(small_run, again)
+    done = command("tensorboard", small_run, again, "-o", tmp_path / "all")
+    assert done.returncode == 4 and str(again) in done.stderr and "its own -o" in done.stderr
+    assert len(done.stdout.splitlines()) == 1

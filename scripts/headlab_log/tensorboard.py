@@ -216,9 +216,14 @@ def main():
                         "for each (default: RUN/tensorboard)")
     options = parser.parse_args()
     with told_plainly("to_tensorboard"):
+        written = set()
         for path in options.runs:
             with open_run(path) as run:
                 folder = options.o
                 if folder and len(options.runs) > 1:
                     folder = pathlib.Path(folder) / f"{run.name}-{run.path.name}"
+                    if folder in written:
+                        raise LogError(f"{run.path}: {folder} holds another run by now; give each "
+                                       "its own -o")
+                    written.add(folder)
                 print(to_tensorboard(run, folder))
