@@ -276,6 +276,14 @@ def test_equal_labels_are_told_apart_by_their_directories(small_run, tmp_path):
     assert labels[0] == f"char_mha s1337 {small_run.name}" and labels[0] != labels[1]
 
 
+def test_one_config_in_two_folders_is_told_apart_by_the_paths(small_run, tmp_path):
+    paths = [tmp_path / folder / small_run.name for folder in ("before", "after")]
+    for path in paths:
+        shutil.copytree(small_run, path)
+    both = hl.compare(paths, "eval")
+    assert list(both.run.values) == [f"char_mha s1337 {path}" for path in paths]
+
+
 def test_settings_that_differ_are_listed_by_their_override(small_run, tmp_path):
     other = train(tmp_path, "char_moh", "model.heads=4")
     table = hl.differences([small_run, other])

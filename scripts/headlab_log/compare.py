@@ -35,10 +35,16 @@ def compare(runs, group="scalars"):
 
 
 def labels(runs):
-    """A text for each run that tells it from the others."""
-    plain = [run.label for run in runs]
-    return [f"{label} {run.path.name}" if plain.count(label) > 1 else label
-            for label, run in zip(plain, runs)]
+    """A text for each run that tells it from the others.
+
+    That is its label, with the directory's name where labels are alike; and with the path where
+    these are, too, as of one config that was run into two folders.
+    """
+    texts = [run.label for run in runs]
+    for more in (lambda run: run.path.name, lambda run: run.path):
+        texts = [f"{run.label} {more(run)}" if texts.count(text) > 1 else text
+                 for run, text in zip(runs, texts)]
+    return texts
 
 
 def differences(runs):
