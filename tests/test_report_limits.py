@@ -106,7 +106,7 @@ def test_a_killed_run_is_told(page, small_run, tmp_path):
     assert text(page, "#runs td[data-label=state]") == "killed"
 
 
-def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, tmp_path):
+def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, small_run, tmp_path):
     settings = (*TINY, "train.lr=1e20", "train.warmup=0", "train.clip=0")
     done = subprocess.run([program(), "run", ROOT / "configs/char_mha.yaml", *settings, "--out",
                            tmp_path], capture_output=True, text=True)
@@ -115,11 +115,12 @@ def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, tmp
     with h5py.File(path / "log.h5") as log:
         losses = log["scalars/train_loss"][:]
     assert np.isfinite(losses[0]) and np.isnan(losses[-1])
-    assert make(path, "-o", tmp_path / "page.html").returncode == 0
+    assert make(path, small_run, "-o", tmp_path / "page.html").returncode == 0
     page.open(tmp_path / "page.html")
     page.wait(SHOWN)
     assert text(page, "#runs td[data-label='training loss [nat]']") == ""
-    assert "failed: the loss or its gradient is not finite at step" in text(page, "#notes")
+    said = f"char_mha s1337 {path.name}: failed: the loss or its gradient is not finite at step"
+    assert said in text(page, "#notes")
 
 
 @pytest.mark.parametrize("arguments, status, said", [

@@ -87,7 +87,7 @@ def run_content(n, run, label, chunks, described, most):
     sites = {site: site_content(f"s{n}-{site}", run, site, chunks, described, most)
              for site in sites_of(run)}
     return {
-        "name": run.name, "label": label, "notes": notes(run), "kind": run.kind or "unknown",
+        "name": run.name, "label": label, "notes": notes(run, label), "kind": run.kind or "unknown",
         "seed": run.seed, "state": run.state, "path": str(run.path), "config": run.config_yaml,
         "manifest": json.dumps(run.manifest, indent=2, ensure_ascii=False),
         "heading": heading(run), "curves": curves(f"c{n}", run, chunks, described["scalars"]),
@@ -95,19 +95,19 @@ def run_content(n, run, label, chunks, described, most):
     }
 
 
-def notes(run):
+def notes(run, label):
     """What the reader of the page should know first."""
     said = []
     if run.state == "killed":
-        said.append(f"{run.label}: its writer was killed; this is what it had flushed.")
+        said.append(f"{label}: its writer was killed; this is what it had flushed.")
     if run.state == "failed":
-        said.append(f"{run.label}: " + ": ".join(
+        said.append(f"{label}: " + ": ".join(
             filter(None, ["failed", run.status.get("reason")])) + ".")
     for site in run.sites:
         maps = run.attention(site)
         skipped = -1 if maps is None else int(maps.get("skipped_from", -1))
         if skipped >= 0:
-            said.append(f"{run.label}: no maps of {site} from step {skipped} on, which "
+            said.append(f"{label}: no maps of {site} from step {skipped} on, which "
                         "log.attention.max_bytes of its config has left out.")
     return said
 
