@@ -212,14 +212,16 @@ def test_maps_are_those_of_the_file(run):
 
 
 def test_what_is_not_logged_is_named(run):
-    with pytest.raises(hl.LogError, match="step 7 is not in the log; there are 0, 10, 20"):
+    with pytest.raises(hl.LogError, match=r"log\.h5: step 7 is not logged; there are 0, 10, 20"):
         run.map(step=7)
-    with pytest.raises(hl.LogError, match="head 3 is not in the log; there are 0, 1, 2"):
+    with pytest.raises(hl.LogError, match="head 3 is not logged; there are 0, 1, 2"):
         run.map(head=3)
     with pytest.raises(hl.LogError, match="no attention maps at site 'cross'"):
         run.map(site="cross")
     with pytest.raises(hl.LogError, match="no statistics of heads at site 'cross'"):
         run.alive("cross")
+    with pytest.raises(hl.LogError, match=r"log\.h5: step 3 is not logged; there are 0, 5, 10"):
+        run.alive(step=3)
 
 
 @pytest.fixture
@@ -311,6 +313,8 @@ def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
     with hl.open_run(tmp_path / "p") as run:
         assert run.scalars is None and run.sites == () and run.name == "char_mha"
         assert int(run.pruning.kept[-1]) == 4
+        with pytest.raises(hl.LogError, match="has no log.h5, so no attention maps"):
+            run.map()
 
 
 def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import ROOT, TINY, train
 from report_testing import (  # noqa: F401, fixtures too
-    chromium, four_digits, make, numbers_in, page, SHOWN, shown_weight, statistic, text,
+    choose, chromium, four_digits, make, numbers_in, page, SHOWN, shown_weight, statistic, text,
     url, weights)
 from test_readme import program
 
@@ -142,6 +142,19 @@ def test_a_page_that_cannot_be_written_is_told(small_run, tmp_path):
     done = make(small_run, "-o", tmp_path / "no" / "page.html")
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1 and "cannot be written" in done.stderr
+
+
+def test_the_last_step_stays_the_last_in_a_longer_run(page, small_run, tmp_path):
+    longer = train(tmp_path, "char_mha", "train.steps=30")
+    (tmp_path / "page.html").write_text(report.build([small_run, longer]))
+    page.open(tmp_path / "page.html")
+    page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
+    choose(page, "run", 1)
+    page.wait(f"{SHOWN} === '1 self 30 0 0 0'")
+    choose(page, "step", 10)
+    page.wait(f"{SHOWN} === '1 self 10 0 0 0'")
+    choose(page, "run", 0)  # a step that was chosen stays
+    page.wait(f"{SHOWN} === '0 self 10 0 0 0'")
 
 
 def test_the_bench_of_the_page_sees_every_selection_answered(small_run, tmp_path, chromium):

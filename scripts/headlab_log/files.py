@@ -98,7 +98,9 @@ def open_group(path, group, lazy=False):
         # A record's step is written last. xarray takes the longest variable for the length instead.
         complete = len(file[group]["step"]) if "step" in file[group] else None
         if not lazy:
-            return read_group(file[group], complete)
+            read = read_group(file[group], complete)
+            read.encoding["source"] = str(path)  # as xarray's engines do
+            return read
         swmr = file.swmr_mode
     dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
                               driver_kwds={"swmr": True} if swmr else None)

@@ -247,6 +247,8 @@ class Run:
 
     def _maps(self, site):
         maps = self.attention(site)
+        if not self._log_groups:
+            raise LogError(f"{self.path}: has no log.h5, so no attention maps")
         if maps is None or maps.sizes["step"] == 0:
             raise LogError(f"{self.path}: no attention maps at site {site!r}: its config asks for "
                            "none (log.attention.every, log.attention.probes), or its kind of heads "
@@ -287,6 +289,6 @@ def pick(dataset, dim, value):
     if value == -1 and len(labels):
         return labels[-1]
     if value not in labels:
-        raise LogError(f"{dim} {value} is not in the log; there are "
-                       f"{', '.join(map(str, labels)) or 'none'}")
+        raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; there "
+                       f"are {', '.join(map(str, labels)) or 'none'}")
     return value

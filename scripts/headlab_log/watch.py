@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import math
 import os
+import pathlib
 import shutil
 import signal
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 
 from .command import TERMINATED, told_plainly
 from .files import LogError, LogWarning
-from .run import open_run
+from .run import find_run, open_run
 
 TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
 RECENT = 20  # logged rows by which the remaining time is judged
@@ -280,6 +281,7 @@ def asked_to_end():
 
 def watch(path, interval, statistic=None, site=None, colour=True):
     """Shows the run in place until it has ended; returns it."""
+    find_run(pathlib.Path(path))  # LogError: looking again would not help
     failures = 0
     with asked_to_end() as asked, screen():
         while not asked.is_set():

@@ -128,9 +128,16 @@ function statistics() {
     Object.keys(run.sites[state.site]?.statistics?.entries ?? {})))];
 }
 
+const lastSteps = () => ({ at: site().statistics?.steps.at(-1) ?? null,
+  step: site().maps?.steps.at(-1) ?? null });
+
 function set(changes) {
-  const before = { ...state };
+  const before = { ...state }, last = lastSteps();
   Object.assign(state, changes);
+  // What was shown because it is the last step is the last one of another run, too.
+  for (const key of ["at", "step"]) {
+    if (!(key in changes) && state[key] === last[key]) state[key] = null;
+  }
   normalise();
   const changed = Object.keys(state).filter((key) => state[key] !== before[key]);
   if (!changed.length) return;
@@ -154,8 +161,7 @@ function readHash() {
 
 function writeHash() {
   // The last step is not said, so that a page made anew from a longer log shows its last step.
-  const usual = { ...defaults, at: site().statistics?.steps.at(-1) ?? null,
-    step: site().maps?.steps.at(-1) ?? null };
+  const usual = { ...defaults, ...lastSteps() };
   const said = Object.entries(state).filter(([key, value]) => value !== usual[key]);
   history.replaceState(null, "", said.length ? `#${new URLSearchParams(said)}` : location.pathname
     + location.search);
