@@ -289,6 +289,6 @@ def pick(dataset, dim, value):
     if value == -1 and len(labels):
         return labels[-1]
     if value not in labels:
-        raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; there "
-                       f"are {', '.join(map(str, labels)) or 'none'}")
+        raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; "
+                       f"there are {', '.join(map(str, labels)) or 'none'}")
     return value
