@@ -134,10 +134,10 @@ class Page:
 @contextlib.contextmanager
 def browser():
     """A Page of a headless Chromium, closed at the end. Skips the test where there is none."""
-    selenium = pytest.importorskip("selenium.webdriver")
+    from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
-    options = selenium.ChromeOptions()
+    options = webdriver.ChromeOptions()
     options.binary_location = find("chromium", "chromium-browser", "google-chrome")
     flags = ["headless=new", "disable-gpu", "disable-dev-shm-usage", "window-size=1400,900",
              "hide-scrollbars", "force-color-profile=srgb", "no-first-run",
@@ -147,7 +147,7 @@ def browser():
     for flag in flags:
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = selenium.Chrome(options=options, service=Service(find("chromedriver")))
+    driver = webdriver.Chrome(options=options, service=Service(find("chromedriver")))
     try:
         driver.set_page_load_timeout(60)
         driver.set_script_timeout(60)

@@ -6,12 +6,10 @@ import pathlib
 import subprocess
 import sys
 
+import h5py
 import pytest
 
-from test_readme import ROOT, program
-
-pytest.importorskip("xarray")
-h5py = pytest.importorskip("h5py")
+from conftest import ROOT, program
 
 SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "model.layers=1",
          "model.d_model=16", "data.context=16", "log.every=2")

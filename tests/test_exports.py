@@ -6,14 +6,13 @@ import shutil
 import subprocess
 import sys
 
+import h5py
+import numpy as np
+import pandas as pd
 import pytest
 
 from conftest import ROOT
 from test_log_reading import expected_weights, writer
-
-h5py = pytest.importorskip("h5py")
-np = pytest.importorskip("numpy")
-pd = pytest.importorskip("pandas")
 
 import headlab_log as hl
 

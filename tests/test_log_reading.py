@@ -9,13 +9,11 @@ import re
 import shutil
 import subprocess
 
+import h5py
+import numpy as np
 import pytest
+import xarray as xr
 
-h5py = pytest.importorskip("h5py")
-np = pytest.importorskip("numpy")
-xr = pytest.importorskip("xarray")
-pytest.importorskip("h5netcdf")
-pytest.importorskip("netCDF4")
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = np.arange(0, 50, 10)

@@ -24,7 +24,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from test_readme import ROOT, program
+from conftest import ROOT, program
 
 NOTEBOOKS = sorted((ROOT / "scripts/notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]

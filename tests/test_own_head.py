@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 
+import h5py
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -52,7 +53,6 @@ def test_the_new_kind_is_listed_described_and_trains(tree):
     assert "temperature" in headlab(tree, "list")
     assert "tau before training" in headlab(tree, "describe", "temperature")
     (log,) = tree.glob("runs/char_temperature/*/log.h5")
-    h5py = pytest.importorskip("h5py")
     with h5py.File(log) as file:
         assert file["heads/self/entropy"].shape[1:] == (2, 4)
         assert file["attention/self/weights"].shape[2:4] == (2, 4)

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from conftest import ROOT, TINY, headlab, train
-from test_readme import program
+from conftest import ROOT, TINY, headlab, program, train
 
 import headlab_log as hl
 from headlab_log.files import groups
@@ -238,7 +237,8 @@ def test_groups_are_read_as_xarray_reads_them(file, small_run, request):
     path = small_run / f"{file}.h5"
     if file == "padded":
         path = request.getfixturevalue("padded").path / "log.h5"
-    names = groups(path)
+    with h5py.File(path) as opened:
+        names = groups(opened)
     assert names
     for name in names:
         with xr.open_dataset(path, group=name, engine="h5netcdf") as expected:

@@ -4,30 +4,16 @@ Run by pytest with scripts/requirements.txt installed; HEADLAB_BUILD_DIR names t
 Run as a program it writes the blocks between README's markers anew.
 """
 
-import os
-import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+import xarray as xr
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from conftest import ROOT, headlab
+
 README = ROOT / "README.md"
-
-
-def program():
-    given = os.environ.get("HEADLAB_BUILD_DIR")
-    folders = [pathlib.Path(given)] if given else sorted((ROOT / "build").glob("*"))
-    found = [f / "headlab" for f in folders if (f / "headlab").is_file()]
-    if not found:
-        pytest.skip("headlab is not built (HEADLAB_BUILD_DIR names the build directory)")
-    return str(max(found, key=lambda f: f.stat().st_mtime))
-
-
-def headlab(*arguments):
-    done = subprocess.run([program(), *arguments], check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 def table_of_commands():
@@ -91,8 +77,6 @@ def plot(*arguments):
 
 
 def test_plot_run_tabulates_every_head_of_the_log(run):
-    xr = pytest.importorskip("xarray")
-    pytest.importorskip("h5netcdf")
     done = plot(str(run))
     assert done.returncode == 0, done.stderr
     first, *rows = [line for line in done.stdout.splitlines() if not line.startswith("| layer")]
@@ -109,7 +93,6 @@ def test_plot_run_tabulates_every_head_of_the_log(run):
 
 
 def test_plot_run_draws_a_picture(run, tmp_path):
-    pytest.importorskip("matplotlib")
     picture = tmp_path / "run.png"
     done = plot(str(run), "-o", str(picture))
     assert done.returncode == 0, done.stderr
@@ -117,7 +100,6 @@ def test_plot_run_draws_a_picture(run, tmp_path):
 
 
 def test_plot_run_names_what_it_cannot_read(run, tmp_path):
-    pytest.importorskip("h5netcdf")
     assert "log.h5" in plot(str(tmp_path)).stderr
     assert "no records in /heads/cross" in plot(str(run), "--site", "cross").stderr
 

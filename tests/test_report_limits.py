@@ -9,11 +9,10 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import ROOT, TINY, train
+from conftest import ROOT, TINY, program, train
 from report_testing import (  # noqa: F401, fixtures too
     choose, chromium, four_digits, make, numbers_in, page, SHOWN, shown_weight, statistic, text,
     url, weights)
-from test_readme import program
 
 from headlab_log import report
 

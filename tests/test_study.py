@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-from test_readme import ROOT, program
-
-pytest.importorskip("matplotlib")
+from conftest import ROOT, program
 
 SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "data.context=16",
          "model.d_model=32", "log.stats_every=0", "log.attention.probes=1")

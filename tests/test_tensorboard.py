@@ -5,15 +5,13 @@ import io
 import pathlib
 import shutil
 
+import h5py
+import numpy as np
 import pytest
+from tensorboard.backend.event_processing import event_accumulator as accumulator
 
 from conftest import train
 from test_exports import command, pruned, two_sites  # noqa: F401: fixtures
-
-h5py = pytest.importorskip("h5py")
-np = pytest.importorskip("numpy")
-pytest.importorskip("tensorboardX")
-accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
 
 import headlab_log as hl
 from headlab_log.tensorboard import map_picture

@@ -3,12 +3,11 @@
 TOKENS and KNOWN are chosen so that a wrong place, a wrong sign or a wrong escape shows.
 """
 
+import numpy as np
 import pytest
 
 import browser_testing
 from test_exports import pruned, two_sites  # noqa: F401: fixtures
-
-np = pytest.importorskip("numpy")
 
 import headlab_log as hl
 from headlab_log import offline

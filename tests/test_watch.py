@@ -7,16 +7,15 @@ import signal
 import sys
 import types
 
+import h5py
+import numpy as np
+import pexpect
 import pytest
+import xarray as xr
 
 from conftest import ROOT
 from test_exports import command, pruned  # noqa: F401: a fixture
 from test_reader import growing  # noqa: F401: a fixture
-
-h5py = pytest.importorskip("h5py")
-np = pytest.importorskip("numpy")
-xr = pytest.importorskip("xarray")
-pexpect = pytest.importorskip("pexpect")
 
 import headlab_log as hl
 from headlab_log import watch
