@@ -13,39 +13,26 @@ import json
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 
 import headlab_log as hl
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
-FIRST_SEED = 1337
-
-
-def headlab(arguments, command, *options):
-    """Standard output of one command; ends with what it said on stderr when it fails."""
-    program = [arguments.program or str(ROOT / "scripts/headlab"), command, *options]
-    done = subprocess.run(program, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.stderr.write(done.stderr)
-        sys.exit(f"compare_heads: `{' '.join(program)}` failed with code {done.returncode}")
-    return done.stdout
 
 
 def train(arguments, task, kind, seed, out, *overrides):
     """Trains one config with one seed and returns its run directory."""
-    config = str(CONFIGS / f"{task}_{kind}.yaml")
+    config = CONFIGS / f"{task}_{kind}.yaml"
     settings = {"train.threads": arguments.threads, "seed": seed}
     for setting in (*arguments.set, *overrides):  # of two that name one key the latter counts
         key, value = setting.split("=", 1)
         settings[key] = value
     options = [f"{key}={value}" for key, value in settings.items()]
-    result = headlab(arguments, "run", config, *options, "--out", str(out), "--json")
-    return pathlib.Path(json.loads(result)["run"])
+    return pathlib.Path(headlab(arguments.program, "run", config, *options, "--out", out)["run"])
 
 
 def metrics(run):
@@ -97,8 +84,8 @@ def compare(arguments, kinds):
     speeds = steps_per_second(arguments, kinds)
     rows = []
     for kind in kinds:
-        config = str(CONFIGS / f"char_{kind}.yaml")
-        costs = json.loads(headlab(arguments, "validate", config, *arguments.set, "--json"))
+        config = CONFIGS / f"char_{kind}.yaml"
+        costs = headlab(arguments.program, "validate", config, *arguments.set)
         facts = [runs[kind, seed] for seed in seeds]
         losses = [fact["loss"] for fact in facts]
         row = {"kind": kind, "parameters": costs["parameters"],
@@ -160,4 +147,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ProgramError as error:
+        sys.exit(str(error))

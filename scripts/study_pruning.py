@@ -15,7 +15,6 @@ import json
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 
 import matplotlib
@@ -23,8 +22,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-FIRST_SEED = 1337
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab  # noqa: E402
+
 TASKS = {
     # The loss may rise by so much (nat a token) before heads count as missed; heads that gate
     # training leaves.
@@ -56,12 +55,7 @@ class Bench:
         self.measured = ["--batches", str(arguments.batches), "--threads", str(arguments.threads)]
 
     def headlab(self, command, *options):
-        program = [self.arguments.program or str(ROOT / "scripts/headlab"), command]
-        program += [str(option) for option in options] + ["--json"]
-        done = subprocess.run(program, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{done.stderr}study_pruning: `{' '.join(program)}` failed with code {done.returncode}")
-        return json.loads(done.stdout)
+        return headlab(self.arguments.program, command, *options)
 
     def say(self, text):
         print(f"study_pruning: {text}", file=sys.stderr, flush=True)
@@ -315,5 +309,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except RuntimeError as error:
+    except ProgramError as error:
         sys.exit(str(error))

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from .command import told_plainly
-from .files import LogError, groups, write_whole
-from .run import FILES, open_run, pick
+from .files import LogError, write_whole
+from .run import open_run, pick
 from .text import visible
 
 # BertViz' names for the maps of a site, their queries and their keys.
@@ -188,9 +188,7 @@ def described(variable):
 
 def tables(run):
     """The groups of a run that are tables, in whichever of its files."""
-    files = [run.path / name for name in ("log.h5", *sorted(set(FILES.values())))]
-    found = [group for file in files if file.is_file() for group in groups(file)]
-    return [group for group in found if group.split("/")[0] in ROWS]
+    return [group for group in run.groups if group.split("/")[0] in ROWS]
 
 
 def logged_maps(run, step, probe, site):

@@ -71,12 +71,11 @@ def check_schema(path, attributes):
                        f"{SCHEMA}.x; install the headlab_log of the headlab that wrote it")
 
 
-def groups(path):
-    """Paths of the groups that hold variables, such as `heads/self`, in their order."""
+def groups(file):
+    """Names of the groups of an open h5py.File that hold variables, such as `heads/self`."""
     found = []
-    with open_h5(path) as file:
-        file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Group)
-                        and any(isinstance(x, h5py.Dataset) for x in item.values()) else None)
+    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Group)
+                    and any(isinstance(x, h5py.Dataset) for x in item.values()) else None)
     return tuple(found)
 
 

@@ -85,10 +85,6 @@ def read_json(path):
         return {}
 
 
-def text_of(value):
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 class Run:
     """What `open_run` returns. Groups are read when first asked for; `refresh()` forgets them."""
 
@@ -102,9 +98,9 @@ class Run:
         self._attributes, self._log_groups = {}, ()
         if log.is_file():
             with open_h5(log) as file:
-                self._attributes = {name: text_of(value) for name, value in file.attrs.items()}
-            check_schema(log, self._attributes)
-            self._log_groups = groups(log)
+                self._attributes = dict(file.attrs)
+                check_schema(log, self._attributes)
+                self._log_groups = groups(file)
         self.config_yaml = self._attributes.get("config_yaml") or self._text("config.yaml")
         self.config = yaml.safe_load(self.config_yaml) or {}
         self.manifest = read_json(self.path / "manifest.json")
@@ -138,6 +134,16 @@ class Run:
     def sites(self):
         """Where the model attends: ("self",), or several in models with encoder and decoder."""
         return tuple(name.split("/")[1] for name in self._log_groups if name.startswith("heads/"))
+
+    @property
+    def groups(self):
+        """Names of all groups in the files of the run: `scalars`, `heads/self`, `roles/self`, ..."""
+        found = list(self._log_groups)
+        for name in sorted(set(FILES.values())):
+            if (self.path / name).is_file():
+                with open_h5(self.path / name) as file:
+                    found += groups(file)
+        return tuple(found)
 
     def group(self, name):
         """A group of any file of the run as a Dataset, None where there is none.
@@ -179,7 +185,7 @@ class Run:
     def vocabulary(self):
         """The text of each token, by its number; empty where the data has no texts."""
         texts = self.group("vocab")
-        return [] if texts is None else [text_of(text) for text in texts["text"].values]
+        return [] if texts is None else texts["text"].values.tolist()
 
     def attention(self, site="self"):
         """Logged maps, read when used: `weights` (step, probe, layer, head, query, key).

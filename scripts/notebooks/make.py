@@ -9,11 +9,9 @@ are not repeated; what is made of them is.
 import argparse
 import concurrent.futures
 import hashlib
-import json
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
 
@@ -23,8 +21,10 @@ from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-FIRST_SEED = 1337
+sys.path.insert(0, str(HERE.parent))
+
+from headlab_program import FIRST_SEED, ROOT, headlab
+
 VARIANTS = ("mha", "moh", "dcmha", "collaborative", "mohsa")  # trained with every seed
 PRUNED = ("char_mha", "induction_mha")
 ORDERS = {
@@ -46,7 +46,7 @@ class Bench:
     """Runs the program; all that it makes goes into one folder."""
 
     def __init__(self, arguments):
-        self.program = arguments.program or str(ROOT / "scripts/headlab")
+        self.program = arguments.program
         self.out = arguments.out
         self.settings = [*(SMALL if arguments.small else ()), *arguments.set]
         self.settings.append(f"train.threads={arguments.threads}")
@@ -54,11 +54,7 @@ class Bench:
 
     def headlab(self, command, *options):
         """What one command prints, as JSON."""
-        program = [self.program, command, *map(str, options), "--json"]
-        done = subprocess.run(program, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"{done.stderr}make: `{' '.join(program)}` failed")
-        return json.loads(done.stdout)
+        return headlab(self.program, command, *options)
 
     def say(self, text):
         print(f"make: {text}", file=sys.stderr, flush=True)

@@ -11,7 +11,6 @@ import numpy as np
 from safetensors import safe_open
 
 from ..compare import differing_settings
-from ..files import groups
 
 ROWS = 1000  # of curves: about as many as a screen has columns
 
@@ -114,11 +113,9 @@ def notes(run, label):
 
 def sites_of(run):
     """Where statistics, maps or an analysis are: a sliced run may have an analysis and no log."""
-    found = list(run.sites)
-    for name in ("analysis.h5", "ablation.h5"):
-        if (run.path / name).is_file():
-            found += [group.split("/")[1] for group in groups(run.path / name) if "/" in group]
-    return list(dict.fromkeys(found))
+    about_heads = ("heads", "analysis", "roles", "ablation")
+    return list(dict.fromkeys(group.split("/")[1] for group in run.groups
+                              if group.split("/")[0] in about_heads))
 
 
 def rows(dataset):

@@ -1,0 +1,24 @@
+"""Runs the program headlab, for the scripts that train and measure with it."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIRST_SEED = 1337  # of several trainings; the others count on from it
+
+
+class ProgramError(RuntimeError):
+    """The program failed; the message holds what it said."""
+
+
+def headlab(program, command, *options):
+    """What one command prints, as JSON. program: its path, or None for scripts/headlab."""
+    line = [str(program or ROOT / "scripts/headlab"), command, *map(str, options), "--json"]
+    done = subprocess.run(line, capture_output=True, text=True)
+    if done.returncode != 0:
+        script = pathlib.Path(sys.argv[0]).stem
+        raise ProgramError(f"{done.stderr}{script}: `{' '.join(line)}` failed with code "
+                           f"{done.returncode}")
+    return json.loads(done.stdout)
