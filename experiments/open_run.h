@@ -46,8 +46,8 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const std::function<void(const std::filesystem::path& run)>& add_files = {});
 
 // What a file of results says of the run that it is about.
-ResultFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
-                     const nlohmann::ordered_json& manifest);
+FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
+                   const nlohmann::ordered_json& manifest);
 
 // Weights of `model` as step `step` of a run that has not yet trained it: with a fresh optimiser.
 Checkpoint fresh_checkpoint(const Experiment& experiment, std::shared_ptr<Model> model,

@@ -107,7 +107,7 @@ void require_place(const std::filesystem::path& path) {
   if (access(directory.c_str(), W_OK) != 0) refuse("its directory is read-only");
 }
 
-void write_results(const std::filesystem::path& path, const ResultFacts& facts,
+void write_results(const std::filesystem::path& path, const FileFacts& facts,
                    const std::vector<ResultGroup>& groups) {
   const auto target = std::filesystem::absolute(path);
   const std::filesystem::path making =
@@ -115,13 +115,7 @@ void write_results(const std::filesystem::path& path, const ResultFacts& facts,
   try {
     auto file = H5File::create(making);
     auto root = file.root();
-    LogLayout about;
-    about.run_id = facts.run_id;
-    about.title = facts.title;
-    about.config_yaml = facts.config_yaml;
-    about.manifest_json = facts.manifest_json;
-    about.created_utc = facts.created_utc;
-    describe_file(root, about, "finished");
+    describe_file(root, facts, "finished");
     for (const auto& group : groups) make_group(root, group);
     file.sync();
     file.close();

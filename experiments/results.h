@@ -41,17 +41,12 @@ void add_axis(ResultGroup& group, ResultAxis axis);
 void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
                    int64_t heads);
 
-// What the file says of itself, as the log does.
-struct ResultFacts {
-  std::string title, run_id, config_yaml, manifest_json, created_utc;
-};
-
 // RunError where write_results() could not even begin: ask before hours of work.
 void require_place(const std::filesystem::path& path);
 
 // Writes the file whole or not at all, in the place of an older one. RunError where the storage
 // refuses; std::invalid_argument for an array whose axes are unknown or do not fit its values.
-void write_results(const std::filesystem::path& path, const ResultFacts& facts,
+void write_results(const std::filesystem::path& path, const FileFacts& facts,
                    const std::vector<ResultGroup>& groups);
 
 }  // namespace headlab

@@ -48,13 +48,18 @@ struct LogSite {
   std::optional<LogMaps> maps;
 };
 
-struct LogLayout {
-  std::string run_id, title, source = "headlab", config_yaml, manifest_json;
-  std::string created_utc;           // 2026-01-31T12:00:00Z
-  std::vector<LogVariable> scalars;  // beside step, wall_time and tokens
-  std::vector<LogVariable> evals;    // beside step
-  std::vector<LogSite> sites;
-  std::vector<std::string> vocabulary;  // text of token i; bytes that are no UTF-8 become <0xHH>
+// What a file says of itself in its root.
+struct FileFacts {
+  std::string title, run_id, config_yaml, manifest_json;
+  std::string created_utc;  // 2026-01-31T12:00:00Z
+};
+
+struct LogLayout : FileFacts {
+  std::vector<LogVariable> scalars = {};  // beside step, wall_time and tokens
+  std::vector<LogVariable> evals = {};    // beside step
+  std::vector<LogSite> sites = {};
+  // Text of token i; bytes that are no UTF-8 become <0xHH>.
+  std::vector<std::string> vocabulary = {};
 };
 
 struct RunLogOptions {

@@ -46,10 +46,14 @@ struct TrainerState {
   }
 };
 
-RunIdentity identity_of(const RunDirectory& run) {
+FileFacts file_facts(const RunDirectory& run, const std::string& title) {
   std::ifstream file(run.path() / "config.yaml");
   const std::string config{std::istreambuf_iterator<char>(file), {}};
-  return {run.path().filename().string(), config, run.manifest().dump(), utc_now()};
+  return {.title = title,
+          .run_id = run.path().filename().string(),
+          .config_yaml = config,
+          .manifest_json = run.manifest().dump(),
+          .created_utc = utc_now()};
 }
 
 bool half_precision(const TrainOptions& options, const at::Device& device) {
@@ -76,7 +80,7 @@ class Trainer {
                   .bf16 = half_precision(options_, device)}),
         state_(resumed ? TrainerState::from(*resumed) : TrainerState{}),
         metrics_(run.path() / "metrics.jsonl", state_.step),
-        log_(run.path() / "log.h5", identity_of(run), experiment, *model_, data,
+        log_(run.path() / "log.h5", file_facts(run, experiment.name), experiment, *model_, data,
              resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
         progress_(state_.step, options_.steps, logging_.every) {
     retention_.keep_last = options_.checkpoint.keep_last;

@@ -103,15 +103,10 @@ bool wants_maps(const Experiment& experiment) {
   return experiment.log.attention.every > 0 && experiment.log.attention.probes > 0;
 }
 
-RunLog open_log(const std::filesystem::path& path, const RunIdentity& identity,
+RunLog open_log(const std::filesystem::path& path, const FileFacts& facts,
                 const Experiment& experiment, Model& model, const LogSite& site,
                 const DataSource& data, std::optional<int64_t> resumed_step, double wall_s) {
-  LogLayout layout;
-  layout.run_id = identity.run_id;
-  layout.title = experiment.name;
-  layout.config_yaml = identity.config_yaml;
-  layout.manifest_json = identity.manifest_json;
-  layout.created_utc = identity.created_utc;
+  LogLayout layout{facts};
   layout.scalars = {
       {"train_loss", "nat", "training loss", "mean of -ln p over the scored targets of the update"},
       {"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
@@ -163,13 +158,13 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
   return row * (experiment.train.steps / experiment.log.stats_every + 1);
 }
 
-TrainingLog::TrainingLog(const std::filesystem::path& path, const RunIdentity& identity,
+TrainingLog::TrainingLog(const std::filesystem::path& path, const FileFacts& facts,
                          const Experiment& experiment, Model& model, const DataSource& data,
                          std::optional<int64_t> resumed_step, double wall_s)
     : model_(model),
       map_ids_(wants_maps(experiment) ? map_probes(experiment.log.attention, data) : Tensor()),
       site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
-      log_(open_log(path, identity, experiment, model, site_, data, resumed_step, wall_s)) {
+      log_(open_log(path, facts, experiment, model, site_, data, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
   if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
   probe_.statistics = true;

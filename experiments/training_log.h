@@ -12,10 +12,6 @@
 
 namespace headlab {
 
-struct RunIdentity {
-  std::string run_id, config_yaml, manifest_json, created_utc;
-};
-
 // What a finished update leaves behind.
 struct UpdateRow {
   int64_t step = 0, tokens = 0;
@@ -33,7 +29,7 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
 class TrainingLog {
  public:
   // Opens a new log, or goes on after `resumed_step` of an old one. RunError where it cannot.
-  TrainingLog(const std::filesystem::path& path, const RunIdentity& identity,
+  TrainingLog(const std::filesystem::path& path, const FileFacts& facts,
               const Experiment& experiment, Model& model, const DataSource& data,
               std::optional<int64_t> resumed_step, double wall_s);
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import xarray as xr
 
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = np.arange(0, 50, 10)
 MAP_STEPS = np.array([0, 20, 40])
