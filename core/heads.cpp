@@ -6,9 +6,9 @@
 #include <cmath>
 #include <iterator>
 
+#include "core/config/registry.h"
 #include "core/gate_target.h"
-#include "core/probe.h"
-#include "core/registry.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "core/attend.h"
-#include "core/cache.h"
-#include "core/config.h"
-#include "core/linear.h"
-#include "core/positions.h"
-#include "core/random.h"
+#include "core/attention/attend.h"
+#include "core/attention/cache.h"
+#include "core/attention/linear.h"
+#include "core/attention/positions.h"
+#include "core/attention/random.h"
+#include "core/config/config.h"
 
 namespace headlab {
 

@@ -4,8 +4,8 @@
 // B batch, T queries, S keys, D d_model, H heads, Hkv key/value heads, d head_dim.
 #pragma once
 
+#include "core/attention/norm.h"
 #include "core/heads.h"
-#include "core/norm.h"
 
 namespace headlab {
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "core/head_roles.h"
-#include "core/map_statistics.h"
+#include "experiments/analysis/head_roles.h"
+#include "experiments/analysis/map_statistics.h"
 #include "experiments/open_run.h"
 #include "experiments/results.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/circuits.h"
 #include "core/torch.h"
+#include "experiments/analysis/circuits.h"
 
 namespace headlab {
 namespace {

@@ -1,4 +1,4 @@
-// What a model's weights say of its heads (core/circuits.h), as results.
+// What a model's weights say of its heads (experiments/analysis/circuits.h), as results.
 #pragma once
 
 #include "experiments/result_grid.h"

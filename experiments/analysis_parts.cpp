@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/scaling.h"
 #include "core/torch.h"
+#include "experiments/analysis/scaling.h"
 #include "experiments/head_grid.h"
 #include "experiments/importance.h"
 #include "experiments/result_grid.h"

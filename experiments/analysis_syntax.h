@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/dependency.h"
+#include "experiments/analysis/dependency.h"
 #include "experiments/data/source.h"
 #include "experiments/models/model.h"
 #include "experiments/results.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/safetensors.h"
+#include "core/files/safetensors.h"
 #include "core/torch.h"
 
 namespace headlab {

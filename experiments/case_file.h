@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/attend.h"
-#include "core/config.h"
+#include "core/attention/attend.h"
+#include "core/config/config.h"
 #include "experiments/judge.h"
 
 namespace headlab {

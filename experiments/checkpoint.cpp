@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/mapped_file.h"
-#include "core/replacement_file.h"
+#include "core/files/mapped_file.h"
+#include "core/files/replacement_file.h"
 #include "experiments/run_files.h"
 #include "experiments/sha256.h"
 

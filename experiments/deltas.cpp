@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/random.h"
+#include "core/attention/random.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/attend.h"
+#include "core/attention/attend.h"
 #include "experiments/run_log.h"
 
 namespace headlab {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/dependency.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/analysis/dependency.h"
 #include "experiments/case_file.h"
 
 namespace headlab {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "experiments/data/source.h"
 #include "experiments/models/model.h"
 #include "experiments/schedule.h"

@@ -1,7 +1,7 @@
 // The whole experiment as a config describes it: data, model, training, log.
 #pragma once
 
-#include "core/config.h"
+#include "core/config/config.h"
 
 namespace headlab {
 

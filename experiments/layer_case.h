@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "core/heads.h"
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "experiments/judge.h"
 
 namespace headlab {

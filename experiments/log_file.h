@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/log_schema.h"
 #include "experiments/log_table.h"
 

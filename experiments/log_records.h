@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/h5.h"
+#include "core/files/h5.h"
 
 namespace headlab {
 

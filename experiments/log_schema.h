@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/run_log.h"
 
 namespace headlab {

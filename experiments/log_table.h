@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/log_schema.h"
 
 namespace headlab {

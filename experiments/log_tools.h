@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/h5.h"
+#include "core/files/h5.h"
 
 namespace headlab {
 

@@ -9,7 +9,7 @@
 #include <exception>
 #include <limits>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "headlab_build.h"

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/one_thread.h"
 #include "core/torch.h"
+#include "experiments/analysis/one_thread.h"
 
 namespace headlab {
 namespace {

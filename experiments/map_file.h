@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "core/map_statistics.h"
-#include "core/named_tensors.h"
+#include "experiments/analysis/map_statistics.h"
+#include "experiments/models/named_tensors.h"
 
 namespace headlab {
 

@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "core/replacement_file.h"
+#include "core/files/replacement_file.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/run_files.h"

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <functional>
 
-#include "core/named_tensors.h"
 #include "experiments/checkpoint.h"
 #include "experiments/data/source.h"
 #include "experiments/experiment.h"
 #include "experiments/models/model.h"
+#include "experiments/models/named_tensors.h"
 #include "experiments/results.h"
 #include "experiments/run_metrics.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/heads.h"
-#include "core/named_tensors.h"
+#include "experiments/models/named_tensors.h"
 
 namespace headlab {
 

@@ -1,6 +1,6 @@
 // Format stats-outputs-1: statistics of heads' outputs from their maps, values and weights.
-#include "core/output_statistics.h"
 #include "core/torch.h"
+#include "experiments/analysis/output_statistics.h"
 #include "experiments/case_file.h"
 
 namespace headlab {

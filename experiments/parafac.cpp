@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/random.h"
+#include "core/attention/random.h"
 #include "core/torch.h"
 
 namespace headlab {

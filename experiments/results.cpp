@@ -10,8 +10,8 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "core/h5.h"
-#include "core/replacement_file.h"
+#include "core/files/h5.h"
+#include "core/files/replacement_file.h"
 #include "experiments/log_schema.h"
 #include "experiments/log_table.h"
 

@@ -1,6 +1,6 @@
 // Format routes-1: statistics of the routes that tokens took through the heads of some layers.
+#include "core/attention/routes.h"
 #include "core/errors.h"
-#include "core/routes.h"
 #include "core/torch.h"
 #include "experiments/case_file.h"
 

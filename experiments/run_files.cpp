@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/errors.h"
-#include "core/replacement_file.h"
+#include "core/files/replacement_file.h"
 #include "experiments/run_manifest.h"
 #include "experiments/sha256.h"
 

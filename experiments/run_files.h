@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "experiments/run_metrics.h"
 #include "experiments/writer_lock.h"
 

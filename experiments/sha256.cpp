@@ -5,7 +5,7 @@
 
 #include <new>
 
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 
 namespace headlab {
 

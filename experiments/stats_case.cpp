@@ -1,6 +1,6 @@
 // The format `stats-1`: head statistics of given attention maps.
-#include "core/head_roles.h"
 #include "core/torch.h"
+#include "experiments/analysis/head_roles.h"
 #include "experiments/case_file.h"
 #include "experiments/map_file.h"
 

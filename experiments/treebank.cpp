@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/errors.h"
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 
 namespace headlab {
 namespace {

@@ -70,7 +70,7 @@ endif()
 # README's example of a kind obeys the laws of all kinds, alone in a program: it is not one of ours.
 list(APPEND test_example tests/example_head.cpp tests/test_laws.cpp)
 set(test_example_spec "~every file in variants*")
-headlab_test(test_example headlab_core)
+headlab_test(test_example headlab_experiments headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
   target_compile_definitions(test_command_line PRIVATE

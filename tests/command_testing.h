@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/safetensors.h"
+#include "core/files/safetensors.h"
 #include "headlab_build.h"
 #include "tests/scratch.h"
 

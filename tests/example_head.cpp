@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/heads.h"
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/named_tensors.h"
+#include "experiments/models/named_tensors.h"
 #include "tests/models_testing.h"
 
 namespace headlab::testing {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/run_log.h"
 #include "tests/scratch.h"
 

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "core/errors.h"
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/analysis_syntax.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"

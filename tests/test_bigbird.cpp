@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "core/patterns.h"
+#include "experiments/analysis/patterns.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 #include "tests/peak_memory.h"

@@ -1,6 +1,6 @@
 // `headlab prune` and `headlab ablate` from outside: what they report, what they write, and that
 // every command goes on with it.
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing {

@@ -2,9 +2,9 @@
 // statistics.
 #include <filesystem>
 
-#include "core/named_tensors.h"
-#include "core/patterns.h"
+#include "experiments/analysis/patterns.h"
 #include "experiments/layer_case.h"
+#include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/dcmha_testing.h"

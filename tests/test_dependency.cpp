@@ -2,8 +2,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dependency.h"
 #include "core/errors.h"
+#include "experiments/analysis/dependency.h"
 #include "experiments/case_file.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"

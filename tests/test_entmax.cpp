@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/entmax.h"
-#include "core/patterns.h"
+#include "core/attention/entmax.h"
+#include "experiments/analysis/patterns.h"
 #include "tests/option_laws.h"
 
 using namespace headlab;

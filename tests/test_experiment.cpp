@@ -1,7 +1,7 @@
 // The whole config of a run: defaults, limits, and what is said of mistakes.
 #include <nlohmann/json.hpp>
 
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "experiments/experiment.h"
 #include "experiments/models/model.h"
 #include "tests/catch.h"

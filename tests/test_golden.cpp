@@ -2,9 +2,9 @@
 #include <filesystem>
 
 #include "core/errors.h"
-#include "core/named_tensors.h"
 #include "experiments/convert.h"
 #include "experiments/layer_case.h"
+#include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "core/errors.h"
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "tests/catch.h"
 #include "tests/log_testing.h"
 

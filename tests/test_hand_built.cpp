@@ -1,5 +1,5 @@
 // The hand-built circuit does what its header says.
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "experiments/evaluate.h"
 #include "experiments/head_grid.h"
 #include "experiments/open_run.h"

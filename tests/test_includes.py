@@ -47,12 +47,12 @@ def test_a_planted_include_is_found(tmp_path):
         "core/a.cpp": '#include "experiments/train.h"\n',
         "core/kernels/b.cu": '#include "../../variants/mha.cpp"\n',
         "variants/c.cpp": '#include "core/heads.h"\n#include "d.h"\n',
-        "variants/d.h": '#include "core/attend.h"\n',
+        "variants/d.h": '#include "core/attention/attend.h"\n',
         "experiments/models/e.cpp": "  # include <variants/d.h>\n",
     }
     allowed = {
-        "core/heads.h": '#include <vector>\n#include "core/config.h"\n#include "attend.h"\n',
-        "core/attend.h": "",
+        "core/heads.h": '#include <vector>\n#include "core/config/config.h"\n#include "attend.h"\n',
+        "core/attention/attend.h": "",
         "experiments/f.cpp": '#include "core/heads.h"\n#include "experiments/train.h"\n',
         "tests/g.cpp": '#include "variants/d.h"\n#include "tests/catch.h"\n',
         "variants/mha.cpp": "",

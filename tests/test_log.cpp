@@ -4,7 +4,7 @@
 #include <random>
 
 #include "core/errors.h"
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/log_file.h"
 #include "experiments/log_row.h"
 #include "experiments/run_log.h"

@@ -4,9 +4,9 @@
 #include <bit>
 #include <cmath>
 
-#include "core/map_divergence.h"
-#include "core/map_statistics.h"
-#include "core/scaling.h"
+#include "experiments/analysis/map_divergence.h"
+#include "experiments/analysis/map_statistics.h"
+#include "experiments/analysis/scaling.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 

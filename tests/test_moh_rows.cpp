@@ -2,7 +2,7 @@
 // over the rows that heads serve.
 #include <array>
 
-#include "core/patterns.h"
+#include "experiments/analysis/patterns.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 

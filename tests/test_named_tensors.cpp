@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "core/errors.h"
-#include "core/named_tensors.h"
-#include "core/safetensors.h"
+#include "core/files/safetensors.h"
+#include "experiments/models/named_tensors.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 

@@ -1,5 +1,5 @@
 // Re-attention: both norms against torch's, the statistics of a batch, reductions, options.
-#include "core/patterns.h"
+#include "experiments/analysis/patterns.h"
 #include "tests/option_laws.h"
 
 using namespace headlab;

@@ -1,8 +1,8 @@
 // Roles of heads from their statistics.
 #include <cmath>
 
-#include "core/config.h"
-#include "core/head_roles.h"
+#include "core/config/config.h"
+#include "experiments/analysis/head_roles.h"
 #include "tests/catch.h"
 
 using namespace headlab;

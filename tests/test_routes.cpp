@@ -1,7 +1,7 @@
 // Statistics of routes: against the closed form of a golden file, pooling, padding and the names
 // that exist only by head or only where something is routed.
-#include "core/named_tensors.h"
-#include "core/routes.h"
+#include "core/attention/routes.h"
+#include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"

@@ -15,7 +15,7 @@
 #include <set>
 
 #include "core/errors.h"
-#include "core/safetensors.h"
+#include "core/files/safetensors.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 

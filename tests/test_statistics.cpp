@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <iostream>
 
-#include "core/named_tensors.h"
-#include "core/patterns.h"
+#include "experiments/analysis/patterns.h"
+#include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"

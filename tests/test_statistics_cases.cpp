@@ -2,9 +2,9 @@
 #include <filesystem>
 
 #include "core/errors.h"
-#include "core/named_tensors.h"
 #include "core/torch.h"
 #include "experiments/case_file.h"
+#include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "core/kernels/row_stats_lanes.h"
-#include "core/row_stream.h"
+#include "core/observe/row_stream.h"
 #include "core/torch.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"

@@ -1,5 +1,5 @@
 // Talking heads: reductions, the formula written out, statistics, options.
-#include "core/patterns.h"
+#include "experiments/analysis/patterns.h"
 #include "tests/option_laws.h"
 
 using namespace headlab;

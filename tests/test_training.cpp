@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "core/errors.h"
-#include "core/h5.h"
+#include "core/files/h5.h"
 #include "experiments/commands/command.h"
 #include "experiments/open_run.h"
 #include "experiments/run_manifest.h"

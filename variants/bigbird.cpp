@@ -16,10 +16,10 @@
 #include <map>
 #include <set>
 
-#include "core/pairs.h"
-#include "core/probe.h"
+#include "core/attention/pairs.h"
+#include "core/config/seed_option.h"
+#include "core/observe/probe.h"
 #include "core/projected_heads.h"
-#include "core/seed_option.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -10,10 +10,10 @@
 //   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
 #include <cmath>
 
-#include "core/compose.h"
-#include "core/compose_statistics.h"
-#include "core/mix_heads.h"
-#include "core/probe.h"
+#include "core/attention/compose.h"
+#include "core/attention/compose_statistics.h"
+#include "core/attention/mix_heads.h"
+#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -4,9 +4,9 @@
 // for each head that is learned: Correia et al., "Adaptively Sparse Transformers", arXiv
 // 1909.00015, equation (9), here with a floor, since near 1 its gradient is ill-conditioned:
 //   A = alpha-entmax(z), alpha_h = max(1 + sigmoid(alpha_h), 1.01)
-#include "core/entmax.h"
+#include "core/attention/entmax.h"
 
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -13,7 +13,7 @@
 
 #include "core/gate_target.h"
 #include "core/heads.h"
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -15,7 +15,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -13,9 +13,9 @@
 
 #include <algorithm>
 
-#include "core/attend_rows.h"
+#include "core/attention/attend_rows.h"
+#include "core/attention/routes.h"
 #include "core/projected_heads.h"
-#include "core/routes.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -9,9 +9,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/attention/mix_heads.h"
 #include "core/heads.h"
-#include "core/mix_heads.h"
-#include "core/probe.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -4,8 +4,8 @@
 // `batch` is the authors' code, norm `layer` (over the heads of one pair) vit-pytorch's reading:
 //   R_g = sum_h P_h theta[h,g] (+ theta_bias_g)
 //   A = mask * norm(R) * (scale if transform_scale else 1)
-#include "core/mix_heads.h"
-#include "core/probe.h"
+#include "core/attention/mix_heads.h"
+#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

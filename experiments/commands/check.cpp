@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/safetensors.h"
+#include "core/files/safetensors.h"
 #include "core/torch.h"
 #include "experiments/case_file.h"
 #include "experiments/commands/command.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <torch/cuda.h>
 
-#include "core/config.h"
+#include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "core/attend.h"
+#include "core/attention/attend.h"
 #include "experiments/commands/command.h"
 #include "experiments/open_run.h"
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/replacement_file.h"
+#include "core/files/replacement_file.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"

@@ -1,7 +1,7 @@
 // Bytes of any file: the id is the byte.
 #include <fmt/format.h>
 
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 #include "experiments/data/text_stream.h"
 
 namespace headlab {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 #include "experiments/data/text_stream.h"
 #include "experiments/data/utf8.h"
 

@@ -2,9 +2,9 @@
 
 #include <map>
 
+#include "core/attention/random.h"
+#include "core/config/registry.h"
 #include "core/errors.h"
-#include "core/random.h"
-#include "core/registry.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <utility>
 
-#include "core/random.h"
+#include "core/attention/random.h"
 
 namespace headlab {
 

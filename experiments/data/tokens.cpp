@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/mapped_file.h"
+#include "core/files/mapped_file.h"
 #include "experiments/data/text_stream.h"
 
 namespace headlab {

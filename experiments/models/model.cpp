@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/registry.h"
+#include "core/config/registry.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "core/heads.h"
-#include "core/probe.h"
+#include "core/observe/probe.h"
 
 namespace headlab {
 

@@ -1,7 +1,7 @@
 // The transformer block: attention and MLP, each with its norm and residual.
 #include "experiments/models/stack.h"
 
-#include "core/norm.h"
+#include "core/attention/norm.h"
 #include "core/torch.h"
 
 namespace headlab {

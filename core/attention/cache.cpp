@@ -1,0 +1,44 @@
+#include "core/attention/cache.h"
+
+#include <algorithm>
+
+#include "core/torch.h"
+
+namespace headlab {
+
+Tensor LayerCache::append(const std::string& name, const Tensor& fresh, int64_t keep) {
+  auto& entry = entries_[name];
+  const int64_t added = fresh.size(2);
+  if (keep > 0) {
+    const int64_t old = std::min(entry.size, keep - 1);
+    entry.first += entry.size - old;
+    entry.size = old;
+  }
+  if (!entry.storage.defined() || entry.first + entry.size + added > entry.storage.size(2)) {
+    // Doubling keeps the cost of n appended tokens linear in n.
+    auto sizes = fresh.sizes().vec();
+    sizes[2] = std::max<int64_t>(32, 2 * (entry.size + added));
+    auto larger = at::empty(sizes, fresh.options());
+    if (entry.size > 0)
+      larger.narrow(2, 0, entry.size).copy_(entry.storage.narrow(2, entry.first, entry.size));
+    entry.storage = larger;
+    entry.first = 0;
+  }
+  entry.storage.narrow(2, entry.first + entry.size, added).copy_(fresh);
+  entry.size += added;
+  return entry.storage.narrow(2, entry.first, entry.size);  // [B,H,kept,d]
+}
+
+Tensor LayerCache::once(const std::string& name, const std::function<Tensor()>& compute) {
+  auto& value = once_[name];
+  if (!value.defined()) value = compute();
+  return value;
+}
+
+void LayerCache::clear() {
+  entries_.clear();
+  once_.clear();
+  length_ = 0;
+}
+
+}  // namespace headlab

@@ -1,0 +1,79 @@
+#include "core/attention/compose.h"
+
+#include "core/heads.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+// Factors [B,2R+1,N,H] as they meet a map [B,H,T,S]: row r of the queries [B,H,T,1], of the keys
+// [B,H,1,S].
+Tensor factor(const Tensor& factors, int64_t r, int64_t token_dim) {
+  return factors.select(1, r).transpose(1, 2).unsqueeze(token_dim == 2 ? 3 : 2);
+}
+
+Tensor low_rank(const Tensor& a, const Tensor& factors, int64_t token_dim) {
+  const int64_t R = factors.size(1) / 2;
+  Tensor sum;
+  for (int64_t r = 0; r < R; ++r) {
+    const auto mixed = (a * factor(factors, r, token_dim)).sum(1, /*keepdim=*/true);  // [B,1,T,S]
+    const auto term = mixed * factor(factors, R + r, token_dim);                      // [B,H,T,S]
+    sum = sum.defined() ? sum + term : term;
+  }
+  return sum;
+}
+
+Tensor gated(const Tensor& a, const Tensor& factors, int64_t token_dim) {
+  return a * factor(factors, factors.size(1) - 1, token_dim);
+}
+
+// matrix [B,T,H,H] or [1,1,H,H] on a [B,H,T,S].
+Tensor apply(const Tensor& a, const Tensor& matrix) {
+  const auto rows = a.transpose(1, 2);                              // [B,T,H,S]
+  return at::matmul(matrix.transpose(2, 3), rows).transpose(1, 2);  // [B,H,T,S]
+}
+
+}  // namespace
+
+Composition::Composition(const Tensor& fixed, const Tensor& query, const Tensor& key)
+    : fixed_(fixed), query_(query), key_(key) {
+  const auto& some = fixed.defined() ? fixed : query.defined() ? query : key;
+  auto matrix = at::eye(some.size(-1), some.options());
+  if (fixed.defined()) matrix = matrix + fixed;
+  matrix = matrix.unsqueeze(0).unsqueeze(0);  // [1,1,H,H]
+  if (query.defined()) {
+    const int64_t R = query.size(1) / 2;
+    const auto w1 = query.narrow(1, 0, R).permute({0, 2, 3, 1});  // [B,T,H,R]
+    const auto w2 = query.narrow(1, R, R).permute({0, 2, 1, 3});  // [B,T,R,H]
+    matrix = matrix + at::matmul(w1, w2) + at::diag_embed(query.select(1, 2 * R));
+  }
+  matrix_ = matrix;
+}
+
+Tensor Composition::operator()(const Tensor& a) const {
+  if (is_identity()) return a;
+  const auto composed = apply(a, matrix_);
+  return key_.defined() ? composed + low_rank(a, key_, 3) + gated(a, key_, 3) : composed;
+}
+
+std::vector<Tensor> Composition::terms(const Tensor& a) const {
+  std::vector<Tensor> terms(5);
+  if (fixed_.defined()) terms[0] = apply(a, fixed_.unsqueeze(0).unsqueeze(0));
+  if (query_.defined()) terms[1] = low_rank(a, query_, 2), terms[2] = gated(a, query_, 2);
+  if (key_.defined()) terms[3] = low_rank(a, key_, 3), terms[4] = gated(a, key_, 3);
+  return terms;
+}
+
+ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
+                           const Composition& post, const HeadContext& ctx, double scale) {
+  const auto z = add_biases(pre(scaled_products(q, k, ctx, scale)), ctx);
+  const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
+  const auto p = masked_softmax(z, allowed);
+  auto a = post(p);
+  // A pair that is hidden from every head stays 0; one that is hidden from some gets the others'.
+  const bool by_head = allowed.defined() && allowed.dim() > 2 && allowed.size(-3) > 1;
+  if (by_head && !post.is_identity()) a = a.masked_fill(allowed.logical_not(), 0);
+  return {p, a};
+}
+
+}  // namespace headlab

@@ -1,0 +1,237 @@
+// Attention through composed maps: the path by blocks of rows (core/kernels/compose_rows.h) and its
+// derivative, and when it serves.
+#include <ATen/Parallel.h>
+
+#include <memory>
+
+#include "core/attention/compose.h"
+#include "core/heads.h"
+#include "core/kernels/compose_rows.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+// Dense, the last dimension padded with zeros to whole lanes.
+Tensor in_lanes(const Tensor& x) {
+  const int64_t over = x.size(-1) % kComposeLanes;
+  if (over == 0) return x.contiguous();
+  return at::constant_pad_nd(x, {0, kComposeLanes - over}).contiguous();  // keeps x's order else
+}
+
+Tensor matrices(const Tensor& m) {  // [B,T,H,H], every [H,H] dense
+  const bool dense = !m.defined() || (m.stride(3) == 1 && m.stride(2) == m.size(3));
+  return dense ? m : m.contiguous();
+}
+
+// Factors [B,2R+1,S,H] -> [B,2R+1,H,padded].
+Tensor key_factors(const Tensor& key) {
+  return key.defined() ? in_lanes(key.transpose(2, 3)) : key;
+}
+
+// What the scores and weights of a call are made of. Undefined: none.
+struct Call {
+  Tensor q, k, v;  // q times the scale
+  Tensor pre, pre_key, post, post_key;
+  Tensor allowed, bias, key_length;  // [B,H,T,S], [B,H,T,S], [B]
+  bool causal = false;
+  int64_t window = 0;
+};
+
+template <class T>
+T* data(const Tensor& t) {
+  return t.defined() ? t.data_ptr<T>() : nullptr;
+}
+
+// A call as the kernels want it; holds what they read.
+template <class T>
+struct Problem : ComposeProblem<T> {
+  std::vector<Tensor> held;
+
+  Problem(const Call& call, const Tensor& lse) {
+    this->B = call.q.size(0), this->H = call.q.size(1), this->queries = call.q.size(2);
+    this->keys = call.k.size(2);
+    this->q = hold(in_lanes(call.q));
+    this->d = held.back().size(3);
+    this->k_t = hold(in_lanes(in_lanes(call.k).transpose(2, 3)));
+    this->padded = held.back().size(3);
+    this->v = hold(in_lanes(call.v));
+    this->e = held.back().size(3);
+    this->pre_key = hold(key_factors(call.pre_key));
+    this->post_key = hold(key_factors(call.post_key));
+    const auto& some_key = call.pre_key.defined() ? call.pre_key : call.post_key;
+    this->rank = some_key.defined() ? some_key.size(1) / 2 : 0;
+    this->pre = hold(matrices(call.pre));
+    strides(held.back(), this->pre_stride, 2);
+    this->post = hold(matrices(call.post));
+    strides(held.back(), this->post_stride, 2);
+    this->causal = call.causal, this->window = call.window;
+    this->key_length = data<int64_t>(call.key_length);
+    this->allowed = data<bool>(call.allowed);
+    strides(call.allowed, this->allowed_stride, 4);
+    this->bias = data<T>(call.bias);
+    strides(call.bias, this->bias_stride, 4);
+    this->lse = data<T>(lse);
+    // Threads that one example each would not keep busy share examples.
+    const int64_t threads = at::get_num_threads();
+    this->slots = this->B % threads == 0 || this->B >= 8 * threads ? 1 : threads;
+  }
+
+  const T* hold(const Tensor& t) {
+    held.push_back(t);
+    return data<T>(t);
+  }
+  static void strides(const Tensor& t, int64_t* strides, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) strides[i] = t.defined() ? t.stride(i) : 0;
+  }
+  void run(ComposeSlot<T> work) const {
+    at::parallel_for(0, this->B * this->slots, 1, [&](int64_t begin, int64_t end) {
+      const auto scratch = std::make_unique_for_overwrite<T[]>(compose_scratch<T>(*this));
+      for (int64_t task = begin; task < end; ++task)
+        work(*this, task / this->slots, task % this->slots, scratch.get());
+    });
+  }
+};
+
+template <class T>
+Tensor forward(const Call& call, const Tensor& lse) {
+  Problem<T> problem(call, lse);
+  auto out = at::empty({problem.B, problem.H, problem.queries, problem.e}, call.q.options());
+  problem.output = data<T>(out);
+  problem.run(compose_forward<T>());
+  return out.narrow(3, 0, call.v.size(3));  // [B,H,T,e]
+}
+
+// Gradients of q, k, v, pre, pre_key, post, post_key.
+template <class T>
+torch::autograd::variable_list backward(const Call& call, const Tensor& lse, const Tensor& grad) {
+  Problem<T> p(call, lse);
+  p.k = p.hold(in_lanes(call.k));
+  p.v_t = p.hold(in_lanes(in_lanes(call.v).transpose(2, 3)));
+  p.grad_output = p.hold(in_lanes(grad));
+  const auto options = call.q.options();
+  const auto grad_q = at::empty({p.B, p.H, p.queries, p.d}, options);
+  const auto grad_k = at::zeros({p.slots, p.B, p.H, p.keys, p.d}, options);
+  const auto grad_v = at::zeros({p.slots, p.B, p.H, p.keys, p.e}, options);
+  p.grad_q = data<T>(grad_q), p.grad_k = data<T>(grad_k), p.grad_v = data<T>(grad_v);
+  const auto of_matrices = [&](const Tensor& m) {
+    return m.defined() ? at::empty({p.B, p.queries, p.H, p.H}, options) : Tensor();
+  };
+  const auto of_factors = [&](const Tensor& key) {
+    return key.defined() ? at::zeros({p.slots, p.B, 2 * p.rank + 1, p.H, p.padded}, options)
+                         : Tensor();
+  };
+  const auto pre = of_matrices(call.pre), post = of_matrices(call.post);
+  const auto pre_key = of_factors(call.pre_key), post_key = of_factors(call.post_key);
+  p.grad_pre = data<T>(pre), p.grad_post = data<T>(post);
+  p.grad_pre_key = data<T>(pre_key), p.grad_post_key = data<T>(post_key);
+  p.run(compose_backward<T>());
+  const auto total = [](const Tensor& of_slots) {
+    return of_slots.size(0) == 1 ? of_slots[0] : of_slots.sum(0);
+  };
+  const auto factors = [&](const Tensor& of_slots) {
+    if (!of_slots.defined()) return Tensor();
+    return total(of_slots).narrow(3, 0, p.keys).transpose(2, 3);  // [B,2R+1,S,H]
+  };
+  return {grad_q.narrow(3, 0, call.q.size(3)),
+          total(grad_k).narrow(3, 0, call.k.size(3)),
+          total(grad_v).narrow(3, 0, call.v.size(3)),
+          pre,
+          factors(pre_key),
+          post,
+          factors(post_key)};
+}
+
+class ByRows : public torch::autograd::Function<ByRows> {
+ public:
+  using Maybe = std::optional<Tensor>;  // apply() wants those that are undefined marked
+
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const Maybe& pre, const Maybe& pre_key, const Maybe& post,
+                        const Maybe& post_key, const Maybe& allowed, const Maybe& bias,
+                        const Maybe& key_length, bool causal, int64_t window) {
+    const auto given = [](const Maybe& t) { return t.value_or(Tensor()); };
+    const Call call{q,
+                    k,
+                    v,
+                    given(pre),
+                    given(pre_key),
+                    given(post),
+                    given(post_key),
+                    given(allowed),
+                    given(bias),
+                    given(key_length),
+                    causal,
+                    window};
+    const auto lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
+    ctx->save_for_backward({q, k, v, call.pre, call.pre_key, call.post, call.post_key, call.allowed,
+                            call.bias, call.key_length, lse});
+    ctx->saved_data["causal"] = causal;
+    ctx->saved_data["window"] = window;
+    return q.scalar_type() == at::kFloat ? headlab::forward<float>(call, lse)
+                                         : headlab::forward<double>(call, lse);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "composed attention has second derivatives on backend eager only");
+    const auto s = ctx->get_saved_variables();
+    const Call call{s[0],
+                    s[1],
+                    s[2],
+                    s[3],
+                    s[4],
+                    s[5],
+                    s[6],
+                    s[7],
+                    s[8],
+                    s[9],
+                    ctx->saved_data["causal"].toBool(),
+                    ctx->saved_data["window"].toInt()};
+    auto out = call.q.scalar_type() == at::kFloat
+                   ? headlab::backward<float>(call, s[10], grads[0])
+                   : headlab::backward<double>(call, s[10], grads[0]);
+    out.resize(12);  // masks and settings have none
+    return out;
+  }
+};
+
+// All biases on the scores [B,H,T,S], broadcast; undefined: none.
+Tensor all_biases(const Tensor& q, int64_t S, const HeadContext& ctx) {
+  const int64_t T = q.size(2);
+  Tensor bias = ctx.bias;
+  if (ctx.position_bias) bias = add_biases(q.new_zeros({}).expand({1, 1, T, S}), ctx);
+  return bias.defined() ? bias.to(q.scalar_type()).expand({q.size(0), q.size(1), T, S}) : bias;
+}
+
+bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const HeadContext& ctx) {
+  const bool type = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble;
+  return ctx.backend == Backend::kAuto && ctx.dropout == 0 && !ctx.uniform.defined() &&
+         q.is_cpu() && type && q.numel() > 0 && k.numel() > 0 &&
+         !(bias.defined() && bias.requires_grad());
+}
+
+}  // namespace
+
+Tensor composed_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Composition& pre,
+                       const Composition& post, const HeadContext& ctx, double scale) {
+  TORCH_CHECK(ctx.backend != Backend::kSdpa, "backend sdpa: not for heads that are composed");
+  const int64_t B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2);
+  const auto bias = all_biases(q, S, ctx);
+  if (!rows_serve(q, k, bias, ctx))
+    return weighted_values(composed_maps(q, k, pre, post, ctx, scale).composed, v, ctx);
+  const auto& mask = ctx.mask;
+  const auto maybe = [](const Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
+  const auto matrix = [&](const Composition& c) {
+    return maybe(c.is_identity() ? Tensor() : c.matrix().expand({B, T, H, H}));
+  };
+  const auto allowed = mask.allowed.defined() ? mask.allowed.expand({B, H, T, S}) : Tensor();
+  const auto length =
+      mask.key_length.defined() ? mask.key_length.to(at::kCPU, at::kLong).contiguous() : Tensor();
+  return ByRows::apply(q * scale, k, v, matrix(pre), maybe(pre.key()), matrix(post),
+                       maybe(post.key()), maybe(allowed), maybe(bias), maybe(length), mask.causal,
+                       mask.window);  // [B,H,T,e]
+}
+
+}  // namespace headlab

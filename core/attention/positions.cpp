@@ -1,0 +1,96 @@
+#include "core/attention/positions.h"
+
+#include <cmath>
+
+#include "core/torch.h"
+
+namespace headlab {
+
+Rotary::Rotary(double base, RopeLayout layout, double fraction)
+    : base_(base), fraction_(fraction), layout_(layout) {}
+
+Tensor Rotary::rotate(const Tensor& x, const Tensor& positions) const {
+  const int64_t d = x.size(-1);
+  const int64_t r = static_cast<int64_t>(std::floor(d * fraction_)) / 2 * 2;
+  if (r == 0) return x;
+  const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto options = at::TensorOptions(type).device(x.device());
+  auto exponents = at::arange(0, r, 2, options) / static_cast<double>(r);
+  auto frequency = at::pow(base_, exponents).reciprocal();       // [r/2]
+  auto angles = positions.to(options).unsqueeze(1) * frequency;  // [T,r/2]
+  auto cos = angles.cos().to(x.scalar_type()), sin = angles.sin().to(x.scalar_type());
+  auto turned = x.narrow(-1, 0, r);
+  const bool half = layout_ == RopeLayout::kHalf;
+  auto a = half ? turned.narrow(-1, 0, r / 2) : turned.slice(-1, 0, r, 2);  // [B,H,T,r/2]
+  auto b = half ? turned.narrow(-1, r / 2, r / 2) : turned.slice(-1, 1, r, 2);
+  auto first = a * cos - b * sin, second = b * cos + a * sin;
+  auto out = half ? at::cat({first, second}, -1) : at::stack({first, second}, -1).flatten(-2);
+  return r == d ? out : at::cat({out, x.narrow(-1, r, d - r)}, -1);  // [B,H,T,d]
+}
+
+namespace {
+Tensor sinusoidal_angles(const Tensor& positions, int64_t width) {
+  auto options = at::TensorOptions(at::kDouble).device(positions.device());
+  auto exponents = at::arange(0, width, 2, options) / static_cast<double>(width);
+  return positions.to(at::kDouble).unsqueeze(1) * at::pow(10000.0, exponents.neg());  // [T,D/2]
+}
+}  // namespace
+
+Tensor sinusoidal_halves(const Tensor& positions, int64_t width) {
+  auto angles = sinusoidal_angles(positions, width);
+  return at::cat({angles.sin(), angles.cos()}, 1);  // [T,D]
+}
+
+Tensor sinusoidal_interleaved(const Tensor& positions, int64_t width) {
+  auto angles = sinusoidal_angles(positions, width);
+  return at::stack({angles.sin(), angles.cos()}, 2).flatten(1);  // [T,D]
+}
+
+Tensor alibi_slopes(int64_t heads) {
+  const int64_t n = int64_t{1} << static_cast<int64_t>(std::floor(std::log2(heads)));
+  auto slopes = at::empty({heads}, at::kDouble);
+  auto* m = slopes.data_ptr<double>();
+  for (int64_t h = 0; h < heads; ++h)
+    m[h] = h < n ? std::exp2(-8.0 * (h + 1) / n) : std::exp2(-4.0 * (2 * (h - n) + 1) / n);
+  return slopes;
+}
+
+Alibi::Alibi(int64_t heads, const at::TensorOptions& options)
+    : slopes_(alibi_slopes(heads).to(options)) {}
+
+Tensor Alibi::by_distance(int64_t first, int64_t last) const {
+  auto distance = at::arange(first, last + 1, slopes_.options()).abs();
+  return -slopes_.unsqueeze(1) * distance;  // [H,last-first+1]
+}
+
+int64_t relative_bucket(int64_t distance, int64_t buckets, int64_t max_distance, bool causal) {
+  int64_t first = 0, n = -distance;
+  if (causal) {
+    n = std::max<int64_t>(n, 0);
+  } else {
+    buckets /= 2;
+    first = distance > 0 ? buckets : 0;
+    n = std::abs(distance);
+  }
+  const int64_t exact = buckets / 2;
+  if (n < exact) return first + n;
+  // float32, as the authors compute it: the floor depends on the rounding.
+  const float log_ratio = std::log(static_cast<float>(n) / static_cast<float>(exact)) /
+                          static_cast<float>(std::log(static_cast<double>(max_distance) / exact));
+  const auto step = static_cast<int64_t>(log_ratio * static_cast<float>(buckets - exact));
+  return first + std::min(buckets - 1, exact + step);
+}
+
+RelativeBias::RelativeBias(Tensor weight, int64_t max_distance, bool causal)
+    : weight_(std::move(weight)), max_distance_(max_distance), causal_(causal) {}
+
+Tensor RelativeBias::by_distance(int64_t first, int64_t last) const {
+  std::vector<int64_t> rows;
+  rows.reserve(last - first + 1);
+  for (int64_t distance = first; distance <= last; ++distance)
+    rows.push_back(relative_bucket(distance, weight_.size(0), max_distance_, causal_));
+  auto index = at::tensor(rows, at::kLong).to(weight_.device());
+  return weight_.index_select(0, index).t();  // [H,last-first+1]
+}
+
+}  // namespace headlab

@@ -1,0 +1,37 @@
+#include "core/attention/random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
+#include "core/torch.h"
+
+namespace headlab {
+
+uint64_t mix_bits(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+uint64_t CounterRng::bits(uint64_t stream, uint64_t index) const {
+  uint64_t h = mix_bits(seed);
+  for (uint64_t word : {step, static_cast<uint64_t>(layer), stream, index}) h = mix_bits(h ^ word);
+  return h;
+}
+
+at::Generator CounterRng::generator(uint64_t stream, const at::Device& device) const {
+  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(bits(stream));
+  auto generator = at::detail::getCUDAHooks().getNewGenerator(device.index());
+  generator.set_current_seed(bits(stream));
+  return generator;
+}
+
+Tensor dropout(const Tensor& x, double p, const CounterRng& rng, uint64_t stream) {
+  if (p == 0) return x;
+  auto keep = at::empty_like(x, x.options().requires_grad(false), at::MemoryFormat::Contiguous);
+  keep.bernoulli_(1 - p, rng.generator(stream, x.device()));
+  return x * keep.div_(1 - p);
+}
+
+}  // namespace headlab

@@ -1,0 +1,51 @@
+// What routed heads did with the tokens of a pass, and the statistics of it.
+//
+// B batch, T tokens, H heads, E routed heads, K of which a token selects.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/observe/probe.h"
+
+namespace headlab {
+
+using at::Tensor;
+
+// The routes of one layer. Without routed heads `probability` and `selected` are undefined, without
+// two groups of heads to weigh against each other `alpha` is.
+struct Routes {
+  Tensor gates;        // [B,T,H] with all factors, 0 where not selected
+  Tensor probability;  // [B,T,E] of the router
+  Tensor selected;     // [B,T,E] bool
+  Tensor alpha;        // [B,T] weight of the shared heads against the routed ones
+  Tensor routed;       // [E] int64: which of the H heads are routed
+};
+
+// The K largest of the last dimension, of equals the first: bool, of the shape of `rank`; without
+// gradient.
+Tensor choose_heads(const Tensor& rank, int64_t K);
+
+// sum_i P_i f_i: mean probability times share of tokens that select, over all tokens, padding too.
+// P is differentiable, f constant. E times as much is the loss of the released code.
+Tensor load_balance(const Routes& routes);
+
+// By head, NaN at shared heads but for density and the gates' mean and deviation; or by layer.
+const std::vector<Statistic>& route_statistics();
+
+// Adds the routes of the tokens below query_length [B] (undefined: of all) to the layer that the
+// probe is in.
+void report_routes(HeadProbe& probe, const Routes& routes, const Tensor& query_length);
+
+// Completes the values of a layer that reported routes: what is no mean over tokens follows from
+// the pooled means, what does not exist is NaN. Other layers' values stay as they are.
+void finish_routes(int64_t heads, std::map<std::string, std::vector<double>>& values);
+
+// The statistics of one pass by name, [H] or [1]. `routes` count heads as the result does.
+std::map<std::string, std::vector<double>> route_values(const Routes& routes,
+                                                        const Tensor& query_length);
+
+}  // namespace headlab

@@ -1,0 +1,440 @@
+#include "core/files/h5.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <stdexcept>
+
+#include "core/errors.h"
+#include "core/files/h5_detail.h"
+
+namespace headlab {
+
+namespace {
+
+// At the end of the process HDF5 would close what is still open, an abandoned file too. This must
+// be said before any other call.
+const bool kNothingAtExit = H5dont_atexit() >= 0;
+
+// HDF5 prints its error stack to stderr unless each thread says no.
+void silence() {
+  thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
+  (void)silent;
+}
+
+// The stack's innermost entry says what really happened; of a failed system call, its message.
+std::string innermost_error() {
+  std::string text;
+  const auto first = [](unsigned n, const H5E_error2_t* error, void* out) -> herr_t {
+    if (n == 0 && error->desc) *static_cast<std::string*>(out) = error->desc;
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, first, &text);
+  H5Eclear2(H5E_DEFAULT);
+  constexpr std::string_view kSystem = "error message = '";
+  if (const size_t at = text.find(kSystem); at != std::string::npos) {
+    const size_t begin = at + kSystem.size();
+    text = text.substr(begin, text.find('\'', begin) - begin);
+  }
+  return text.empty() ? "no reason given" : text;
+}
+
+H5Handle file_access(bool locked) {
+  H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
+  H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
+  H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
+  // Every flush walks all cached chunks. Few are kept: rows are appended, maps written once.
+  H5Pset_cache(access.get(), 0, 31, 64 << 10, 1.0);
+  if (!locked) H5Pset_file_locking(access.get(), false, true);
+  return access;
+}
+
+// For a file whose writer died: its flags and its end do not count. Private properties of HDF5 1.10
+// that h5clear uses.
+H5Handle dead_access() {
+  H5Handle access = file_access(false);
+  const hbool_t yes = true;
+  for (const char* property : {"clear_status_flags", "skip_eof_check"}) {
+    if (H5Pexist(access.get(), property) > 0) H5Pset(access.get(), property, &yes);
+  }
+  return access;
+}
+
+constexpr unsigned kCreationOrder = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
+
+// The first component of `a/b/c` and the rest.
+std::pair<std::string, std::string> split_path(const std::string& path) {
+  const size_t slash = path.find('/');
+  if (slash == std::string::npos) return {path, ""};
+  return {path.substr(0, slash), path.substr(slash + 1)};
+}
+
+}  // namespace
+
+void fail_at(const std::string& where, const std::string& what) {
+  throw RunError(where + ": " + what + ": " + innermost_error());
+}
+
+hid_t native_type(H5Type type) {
+  const hid_t types[] = {H5T_NATIVE_UINT8, H5T_NATIVE_UINT16, H5T_NATIVE_INT32,
+                         H5T_NATIVE_INT64, H5T_NATIVE_FLOAT,  H5T_NATIVE_DOUBLE};
+  if (type == H5Type::kText) throw std::logic_error("texts have no native HDF5 type");
+  return types[static_cast<int>(type)];
+}
+
+hid_t stored_type(H5Type type) {
+  const hid_t types[] = {H5T_STD_U8LE,  H5T_STD_U16LE,  H5T_STD_I32LE,
+                         H5T_STD_I64LE, H5T_IEEE_F32LE, H5T_IEEE_F64LE};
+  if (type == H5Type::kText) throw std::logic_error("texts have no stored number type");
+  return types[static_cast<int>(type)];
+}
+
+H5Handle text_type() {
+  H5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.get(), H5T_VARIABLE);
+  H5Tset_cset(type.get(), H5T_CSET_UTF8);
+  return type;
+}
+
+std::vector<const char*> c_strings(const std::string& where, std::span<const std::string> texts) {
+  std::vector<const char*> pointers;
+  pointers.reserve(texts.size());
+  for (const std::string& text : texts) {
+    // HDF5 would end the text there without a word.
+    if (text.find('\0') != std::string::npos) {
+      throw RunError(where + ": a text with a zero byte cannot be stored");
+    }
+    pointers.push_back(text.c_str());
+  }
+  return pointers;
+}
+
+size_t h5_size(H5Type type) {
+  return type == H5Type::kText ? sizeof(char*) : H5Tget_size(native_type(type));
+}
+
+hsize_t element_count(const H5Extent& extent) {
+  hsize_t count = 1;
+  for (const hsize_t n : extent) {
+    if (__builtin_mul_overflow(count, n, &count)) {
+      throw RunError("an HDF5 extent has more elements than can be counted");
+    }
+  }
+  return count;
+}
+
+H5Handle& H5Handle::operator=(H5Handle&& other) noexcept {
+  if (this != &other) {
+    reset();
+    id_ = std::exchange(other.id_, H5I_INVALID_HID);
+    close_ = other.close_;
+  }
+  return *this;
+}
+
+void H5Handle::reset() {
+  if (id_ >= 0) close_(std::exchange(id_, H5I_INVALID_HID));
+}
+
+H5Node::H5Node(std::shared_ptr<H5FileState> file, H5Handle id, std::string path)
+    : file_(std::move(file)), id_(std::move(id)), path_(std::move(path)) {}
+
+std::string H5Node::where() const { return file_->path.string() + ": " + path_; }
+
+void H5Node::fail(const std::string& what) const { fail_at(where(), what); }
+
+void H5Node::require_thawed(const char* action) const {
+  if (file_->frozen) {
+    throw std::logic_error(where() + ": " + action +
+                           " is not allowed once SWMR writing has started");
+  }
+}
+
+bool H5Node::has_attribute(const std::string& name) const {
+  return H5Aexists(id_.get(), name.c_str()) > 0;
+}
+
+void H5Node::set_text(const std::string& name, const std::string& text) {
+  require_thawed("setting an attribute");
+  const auto value = c_strings(where(), {&text, 1});
+  const H5Handle type = text_type();
+  const H5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+  if (has_attribute(name)) H5Adelete(id_.get(), name.c_str());
+  const H5Handle attribute(
+      H5Acreate2(id_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT),
+      H5Aclose);
+  if (!attribute.valid() || H5Awrite(attribute.get(), type.get(), value.data()) < 0) {
+    fail("cannot write attribute " + name);
+  }
+}
+
+void H5Node::set_array(const std::string& name, H5Type type, const void* values, size_t count) {
+  require_thawed("setting an attribute");
+  const hsize_t extent = count;
+  const H5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
+  if (has_attribute(name)) H5Adelete(id_.get(), name.c_str());
+  const H5Handle attribute(
+      H5Acreate2(id_.get(), name.c_str(), stored_type(type), space.get(), H5P_DEFAULT, H5P_DEFAULT),
+      H5Aclose);
+  if (!attribute.valid() || H5Awrite(attribute.get(), native_type(type), values) < 0) {
+    fail("cannot write attribute " + name);
+  }
+}
+
+std::string H5Node::text(const std::string& name) const {
+  if (!has_attribute(name)) throw RunError(where() + ": has no attribute " + name);
+  const H5Handle attribute(H5Aopen(id_.get(), name.c_str(), H5P_DEFAULT), H5Aclose);
+  const H5Handle type(attribute.valid() ? H5Aget_type(attribute.get()) : -1, H5Tclose);
+  const H5Handle space(attribute.valid() ? H5Aget_space(attribute.get()) : -1, H5Sclose);
+  if (!type.valid() || !space.valid()) fail("cannot open attribute " + name);
+  if (H5Tis_variable_str(type.get()) <= 0 || H5Sget_simple_extent_npoints(space.get()) != 1) {
+    throw RunError(where() + ": attribute " + name + " is not a text");
+  }
+  char* value = nullptr;
+  if (H5Aread(attribute.get(), text_type().get(), &value) < 0) {
+    fail("cannot read attribute " + name);
+  }
+  const std::string text = value ? value : "";
+  H5free_memory(value);
+  return text;
+}
+
+double H5Node::number(const std::string& name) const {
+  if (!has_attribute(name)) throw RunError(where() + ": has no attribute " + name);
+  const H5Handle attribute(H5Aopen(id_.get(), name.c_str(), H5P_DEFAULT), H5Aclose);
+  const H5Handle type(attribute.valid() ? H5Aget_type(attribute.get()) : -1, H5Tclose);
+  const H5Handle space(attribute.valid() ? H5Aget_space(attribute.get()) : -1, H5Sclose);
+  if (!type.valid() || !space.valid()) fail("cannot open attribute " + name);
+  const H5T_class_t kind = H5Tget_class(type.get());
+  if ((kind != H5T_INTEGER && kind != H5T_FLOAT) ||
+      H5Sget_simple_extent_npoints(space.get()) != 1) {
+    throw RunError(where() + ": attribute " + name + " is not a number");
+  }
+  double value = 0;
+  if (H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value) < 0) {
+    fail("cannot read attribute " + name);
+  }
+  return value;
+}
+
+bool H5Group::has(const std::string& name, H5O_type_t type) const {
+  // Only what lies in this very file: a soft or external link may lead anywhere.
+  H5L_info_t link;
+  if (H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT) <= 0 ||
+      H5Lget_info(id_.get(), name.c_str(), &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) {
+    return false;
+  }
+  H5O_info_t object;
+  return H5Oget_info_by_name2(id_.get(), name.c_str(), &object, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 &&
+         object.type == type;
+}
+
+bool H5Group::has_group(const std::string& name) const {
+  const auto [first, rest] = split_path(name);
+  return has(first, H5O_TYPE_GROUP) && (rest.empty() || group(first).has_group(rest));
+}
+
+bool H5Group::has_dataset(const std::string& name) const {
+  const auto [first, rest] = split_path(name);
+  if (rest.empty()) return has(first, H5O_TYPE_DATASET);
+  return has(first, H5O_TYPE_GROUP) && group(first).has_dataset(rest);
+}
+
+std::vector<std::string> H5Group::names() const {
+  const H5Handle made(H5Gget_create_plist(id_.get()), H5Pclose);
+  unsigned order = 0;
+  H5Pget_link_creation_order(made.get(), &order);
+  std::vector<std::string> names;
+  const auto add = [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
+    static_cast<std::vector<std::string>*>(out)->push_back(name);
+    return 0;
+  };
+  const H5_index_t index = order & H5P_CRT_ORDER_INDEXED ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
+  if (H5Literate(id_.get(), index, H5_ITER_INC, nullptr, add, &names) < 0) fail("cannot be listed");
+  return names;
+}
+
+H5Group H5Group::group(const std::string& name) const {
+  const auto [first, rest] = split_path(name);
+  if (!has(first, H5O_TYPE_GROUP)) throw RunError(where() + ": has no group " + first);
+  H5Handle id(H5Gopen2(id_.get(), first.c_str(), H5P_DEFAULT), H5Gclose);
+  if (!id.valid()) fail("cannot open group " + first);
+  H5Group child(file_, std::move(id), (path_ == "/" ? "" : path_) + "/" + first);
+  return rest.empty() ? std::move(child) : child.group(rest);
+}
+
+H5Group H5Group::make_group(const std::string& name) {
+  const auto [first, rest] = split_path(name);
+  if (!has(first, H5O_TYPE_GROUP)) {
+    require_thawed("making a group");
+    const H5Handle how(H5Pcreate(H5P_GROUP_CREATE), H5Pclose);
+    H5Pset_link_creation_order(how.get(), kCreationOrder);
+    H5Pset_attr_creation_order(how.get(), kCreationOrder);
+    H5Pset_obj_track_times(how.get(), false);
+    const H5Handle made(H5Gcreate2(id_.get(), first.c_str(), H5P_DEFAULT, how.get(), H5P_DEFAULT),
+                        H5Gclose);
+    if (!made.valid()) fail("cannot make group " + first);
+  }
+  H5Group child = group(first);
+  return rest.empty() ? std::move(child) : child.make_group(rest);
+}
+
+H5Dataset H5Group::dataset(const std::string& name) const {
+  const auto [first, rest] = split_path(name);
+  if (!rest.empty()) return group(first).dataset(rest);
+  if (!has(name, H5O_TYPE_DATASET)) throw RunError(where() + ": has no dataset " + name);
+  H5Handle id(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  if (!id.valid()) fail("cannot open dataset " + name);
+  return H5Dataset(file_, std::move(id), (path_ == "/" ? "" : path_) + "/" + name);
+}
+
+H5Dataset H5Group::make_dataset(const std::string& name, const H5Layout& layout) {
+  require_thawed("making a dataset");
+  const H5Handle how(H5Pcreate(H5P_DATASET_CREATE), H5Pclose);
+  H5Pset_attr_creation_order(how.get(), kCreationOrder);
+  H5Pset_obj_track_times(how.get(), false);  // the same run makes the same bytes
+  H5Extent limit = layout.extent;
+  const int rank = static_cast<int>(limit.size());
+  if (!layout.chunk.empty()) {
+    limit[0] = H5S_UNLIMITED;
+    H5Pset_chunk(how.get(), rank, layout.chunk.data());
+    if (layout.compressed) {
+      H5Pset_shuffle(how.get());
+      H5Pset_deflate(how.get(), 1);
+      H5Pset_fletcher32(how.get());
+    }
+  }
+  if (layout.fill) H5Pset_fill_value(how.get(), H5T_NATIVE_DOUBLE, &*layout.fill);
+  const H5Handle text = text_type();
+  const hid_t type = layout.type == H5Type::kText ? text.get() : stored_type(layout.type);
+  const H5Handle space(rank == 0 ? H5Screate(H5S_SCALAR)
+                                 : H5Screate_simple(rank, layout.extent.data(), limit.data()),
+                       H5Sclose);
+  H5Handle id(
+      H5Dcreate2(id_.get(), name.c_str(), type, space.get(), H5P_DEFAULT, how.get(), H5P_DEFAULT),
+      H5Dclose);
+  if (!id.valid()) fail("cannot make dataset " + name);
+  return H5Dataset(file_, std::move(id), (path_ == "/" ? "" : path_) + "/" + name);
+}
+
+void H5Group::remove(const std::string& name) {
+  require_thawed("removing an object");
+  if (H5Ldelete(id_.get(), name.c_str(), H5P_DEFAULT) < 0) fail("cannot remove " + name);
+}
+
+H5FileFlags h5_file_flags(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::array<unsigned char, 12> head{};
+  in.read(reinterpret_cast<char*>(head.data()), head.size());
+  if (!in && !in.eof()) throw RunError(path.string() + ": cannot be read: " + std::strerror(errno));
+  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
+  H5FileFlags flags;
+  flags.hdf5 =
+      in.gcount() == static_cast<std::streamsize>(head.size()) &&
+      std::equal(kSignature.begin(), kSignature.end(), head.begin(),
+                 [](char a, unsigned char b) { return static_cast<unsigned char>(a) == b; });
+  if (flags.hdf5 && head[8] >= 3) {  // older superblocks have no such flags
+    flags.being_written = head[11] & 1;
+    flags.swmr = head[11] & 4;
+  }
+  return flags;
+}
+
+H5File::H5File(const std::filesystem::path& path, hid_t id)
+    : state_(std::make_shared<H5FileState>()) {
+  if (id < 0) fail_at(path.string(), "cannot be opened");
+  state_->path = path;
+  state_->file = H5Handle(id, H5Fclose);
+}
+
+H5File H5File::create(const std::filesystem::path& path) {
+  silence();
+  const H5Handle how(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
+  H5Pset_link_creation_order(how.get(), kCreationOrder);
+  H5Pset_attr_creation_order(how.get(), kCreationOrder);
+  H5Pset_obj_track_times(how.get(), false);
+  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, how.get(), file_access(true).get()));
+}
+
+H5File H5File::open(const std::filesystem::path& path) {
+  silence();
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access(true).get()));
+}
+
+H5File H5File::open_live(const std::filesystem::path& path) {
+  silence();
+  const H5Handle access = file_access(true);
+  // What the writer is just changing is read again, after a pause that doubles from 1 ns: at most
+  // for a quarter of a second. (HDF5 would go on a hundred times, that is for ever.)
+  H5Pset_metadata_read_attempts(access.get(), 28);
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()));
+}
+
+H5File H5File::edit(const std::filesystem::path& path) {
+  silence();
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(true).get()));
+}
+
+H5File H5File::edit_unlocked(const std::filesystem::path& path) {
+  silence();
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(false).get()));
+}
+
+H5File H5File::open_dead(const std::filesystem::path& path) {
+  silence();
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, dead_access().get()));
+}
+
+void H5File::recover(const std::filesystem::path& path) {
+  silence();
+  H5File file(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, dead_access().get()));
+  if (H5Fincrement_filesize(file.state_->file.get(), 0) < 0) {
+    fail_at(path.string(), "the end of the file cannot be set");
+  }
+  file.sync();
+  file.close();
+}
+
+H5Group H5File::root() const {
+  H5Handle id(H5Gopen2(state_->file.get(), "/", H5P_DEFAULT), H5Gclose);
+  if (!id.valid()) fail_at(state_->path.string(), "the root group cannot be opened");
+  return H5Group(state_, std::move(id), "/");
+}
+
+void H5File::start_swmr() {
+  if (H5Fstart_swmr_write(state_->file.get()) < 0) {
+    fail_at(state_->path.string(), "SWMR writing cannot be started");
+  }
+  state_->frozen = true;
+}
+
+void H5File::flush() {
+  if (H5Fflush(state_->file.get(), H5F_SCOPE_GLOBAL) < 0) {
+    fail_at(state_->path.string(), "cannot be flushed");
+  }
+}
+
+void H5File::sync() {
+  flush();
+  void* descriptor = nullptr;
+  if (H5Fget_vfd_handle(state_->file.get(), H5P_DEFAULT, &descriptor) < 0) {
+    fail_at(state_->path.string(), "has no file descriptor");
+  }
+  if (fsync(*static_cast<int*>(descriptor)) != 0) {
+    throw RunError(state_->path.string() + ": cannot be synced: " + std::strerror(errno));
+  }
+}
+
+void H5File::abandon() { state_->file.release(); }
+
+void H5File::close() {
+  // The identifier is given up first: a second attempt by the destructor would fail again.
+  const hid_t id = state_->file.release();
+  if (id >= 0 && H5Fclose(id) < 0) fail_at(state_->path.string(), "cannot be closed");
+}
+
+}  // namespace headlab

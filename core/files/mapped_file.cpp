@@ -1,0 +1,44 @@
+// open, fstat, mmap.
+#include "core/files/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "core/errors.h"
+
+namespace headlab {
+
+MappedFile::MappedFile(const std::filesystem::path& path) {
+  const auto fail = [&](const std::string& what) {
+    throw DataError(fmt::format("{}: {}", path.string(), what));
+  };
+  const auto reason = [](int error) { return std::generic_category().message(error); };
+  // Not blocking, so that opening a pipe does not wait for its writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) fail("cannot be opened: " + reason(errno));
+  struct stat status {};
+  void* address = nullptr;
+  int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
+  const bool regular = S_ISREG(status.st_mode);
+  size_ = static_cast<size_t>(status.st_size);
+  if (error == 0 && regular && size_ > 0) {
+    address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    if (address == MAP_FAILED) error = errno;
+  }
+  ::close(descriptor);
+  if (error != 0) fail("cannot be read: " + reason(error));
+  if (!regular) fail("is not a regular file");
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+}  // namespace headlab

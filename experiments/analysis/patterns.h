@@ -1,0 +1,51 @@
+// Head-pattern statistics as pure functions of maps: the formulas written down once,
+// in float64. The streamed statistics are held against these; kinds that change the map use them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+#include "core/observe/probe.h"
+
+namespace headlab {
+
+// An image as rows x columns patches of side `patch` behind `cls_tokens` tokens that are no patch.
+struct ImageGrid {
+  int64_t rows = 0, columns = 0, cls_tokens = 0;
+  double patch = 1;
+};
+
+// What a map does not say of itself. Undefined tensors: absent.
+struct PatternFacts {
+  Tensor allowed;  // bool, broadcasts to [B,H,T,S]: keys that a row may attend to; undefined: all
+  Tensor query_length, key_length;  // [B]
+  bool causal = false;              // then next_token does not exist
+  bool cross = false;               // then nothing that compares places exists
+  Tensor tokens;                    // [B,S] int64
+  Tensor classes;                   // [B,S] uint8
+  Tensor frequency_rank;            // [B,S] int64 of the tokens, 0: the most frequent
+  std::optional<ImageGrid> grid;    // the tokens are patches of an image
+  Tensor value_norm;                // [B,H,S] norm(W_O^h v_j)
+  Tensor output;                    // [B,H,T,e]
+  double sink_threshold = 0.3;
+  bool divergence = true;  // js
+};
+
+// The rows of weights a [B,H,T,S] as the statistics see them.
+struct PatternRows {
+  Tensor a;        // [B,H,T,S] float64, 0 at keys that may not be attended to
+  Tensor allowed;  // [B,H,T,S] bool
+  Tensor keys;     // [B,H,T] n_i, float64
+  Tensor counted;  // [B,H,T] bool
+  Tensor i, j;     // [T,1], [S] places, float64
+};
+PatternRows pattern_rows(const Tensor& a, const PatternFacts& facts);
+
+// Adds the rows of weights a [B,H,T,S] to `sums` (of H heads); js over every row.
+void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts);
+
+// norm(W_O^h v_j): v [B,H,S,e], output weight [D,H*e] -> [B,H,S].
+Tensor value_norms(const Tensor& v, const Tensor& output_weight);
+
+}  // namespace headlab
