@@ -33,6 +33,9 @@ using Arguments = std::vector<std::string>;
 using Json = nlohmann::json;
 
 inline const std::filesystem::path kProject{build::kSourceDir};
+inline const std::string kHeadlab = std::filesystem::path(build::kBinaryDir) / "headlab";
+inline const std::string kWriteHandBuilt =
+    std::filesystem::path(build::kBinaryDir) / "headlab_write_hand_built";
 inline const std::filesystem::path kGolden = kProject / "tests" / "golden";
 
 struct Outcome {
@@ -45,7 +48,7 @@ struct Invocation {
   std::filesystem::path directory = {};                 // where it runs; empty: here
   std::map<std::string, std::string> environment = {};  // over the caller's
   bool terminal = false;                                // stderr is one
-  std::string program = HEADLAB_EXE;
+  std::string program = kHeadlab;
 };
 
 class Process {

@@ -13,7 +13,7 @@
 // `ctx.edit_heads = [](const std::string&, int64_t layer, HeadContext& heads) {...}` that sets
 // heads.gates [1,H,1] to 0 at (0,0) or (1,0) it predicts nothing. `write_hand_built_run(path)`
 // makes a finished run of it, for open_run() and the commands (float32). Programs that link no
-// torch call the program HEADLAB_WRITE_HAND_BUILT PATH [DATA] for that.
+// torch call the program kWriteHandBuilt PATH [DATA] for that.
 #pragma once
 
 #include <filesystem>

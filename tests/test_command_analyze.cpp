@@ -192,8 +192,7 @@ TEST_CASE("pruned heads keep their place") {
 TEST_CASE("a circuit that is known is found out") {
   const Bench bench;
   const Outcome written =
-      Process({.arguments = {(bench / "circuit").string()}, .program = HEADLAB_WRITE_HAND_BUILT})
-          .end();
+      Process({.arguments = {(bench / "circuit").string()}, .program = kWriteHandBuilt}).end();
   INFO(written.err);
   REQUIRE(written.code == 0);
   const Json report = analyzed(bench, {"circuit", "--batches", "1", "--batch", "16"});

@@ -47,7 +47,7 @@ TEST_CASE("a run leaves its config and manifest and metrics and log and checkpoi
   const Json manifest = json_of(run / "manifest.json");
   CHECK(manifest.at("status") == "finished");
   CHECK(manifest.at("seeds").at("seed") == 7);
-  CHECK(manifest.at("argv") == Json({HEADLAB_EXE, "run", "tiny.yaml"}));
+  CHECK(manifest.at("argv") == Json({kHeadlab, "run", "tiny.yaml"}));
   CHECK(manifest.at("data")[0].at("path") == (fs::canonical(bench.path()) / "text.txt").string());
   CHECK(manifest.at("data")[0].at("bytes") == fs::file_size(bench / "text.txt"));
   CHECK(manifest.at("end_utc").is_string());

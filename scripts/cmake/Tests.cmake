@@ -73,9 +73,6 @@ set(test_example_spec "~every file in variants*")
 headlab_test(test_example headlab_experiments headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
-  target_compile_definitions(test_command_line PRIVATE
-    "HEADLAB_EXE=\"$<TARGET_FILE:headlab>\""
-    "HEADLAB_WRITE_HAND_BUILT=\"$<TARGET_FILE:headlab_write_hand_built>\"")
   add_dependencies(test_command_line headlab headlab_write_hand_built)
 endif()
 
