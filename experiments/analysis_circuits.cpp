@@ -1,15 +1,12 @@
 #include "experiments/analysis_circuits.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/torch.h"
 #include "experiments/analysis/circuits.h"
 
 namespace headlab {
 namespace {
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 const LogVariable kSingularValues{"qk_singular_values", "1", "spectrum of what the head matches",
                                   "singular values of W_Q^h W_K^hT, largest first"};
@@ -70,8 +67,8 @@ Tensor compositions(const std::vector<Layer>& layers, std::optional<FactoredHead
             .narrow(1, column, b->size)
             .copy_(composition(*a->ov, *(*b.*later)));
     if (a->heads) continue;
-    all.narrow(0, row, a->size).fill_(kNan);
-    all.narrow(1, row, a->size).fill_(kNan);
+    all.narrow(0, row, a->size).fill_(kNaN);
+    all.narrow(1, row, a->size).fill_(kNaN);
   }
   return all;
 }
@@ -81,7 +78,7 @@ Tensor by_layer(const std::vector<Tensor>& values) {
   int64_t width = 0;
   for (const auto& v : values)
     if (v.defined()) width = std::max(width, v.size(0));
-  auto all = at::full({static_cast<int64_t>(values.size()), width}, kNan, at::kDouble);
+  auto all = at::full({static_cast<int64_t>(values.size()), width}, kNaN, at::kDouble);
   for (size_t l = 0; l < values.size(); ++l)
     if (values[l].defined()) all[l].narrow(0, 0, values[l].size(0)).copy_(values[l]);
   return all;

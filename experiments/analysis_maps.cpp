@@ -1,6 +1,5 @@
 // Analysis of attention maps: of a model's, batch by batch, and those that are kept as they are.
 #include <algorithm>
-#include <limits>
 #include <numeric>
 
 #include "core/torch.h"
@@ -9,8 +8,6 @@
 
 namespace headlab {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // By token: 0 the most frequent of the examples that are looked at; ties: the lower token.
 Tensor frequency_ranks(const AnalysisSetup& setup) {

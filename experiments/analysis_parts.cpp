@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/torch.h"
 #include "experiments/analysis/scaling.h"
@@ -12,8 +11,6 @@
 
 namespace headlab {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 class Streamed : public AnalysisPart {
  public:

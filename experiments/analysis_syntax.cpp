@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
 
@@ -15,7 +14,6 @@
 namespace headlab {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 const std::vector<std::string> kDirections{"dependent_row", "head_column"};
 
 using Sentence = EncodedTreebank::Sentence;

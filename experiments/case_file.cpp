@@ -14,17 +14,20 @@ std::map<std::string, CaseFormat>& formats() {
   return known;
 }
 
-double number(const std::map<std::string, std::string>& metadata, const std::string& key) {
-  const auto found = metadata.find(key);
-  return found == metadata.end() ? 0 : std::stod(found->second);
-}
-
 }  // namespace
+
+Tolerance tolerance_of(const std::map<std::string, std::string>& metadata) {
+  const auto number = [&](const char* key) {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? 0 : std::stod(found->second);
+  };
+  return {number("rtol"), number("atol")};
+}
 
 CaseFile::CaseFile(const std::filesystem::path& path)
     : name(path.string()), tensors(read_tensors(path, &metadata)) {
   expected = take_expected(tensors);
-  tolerance = {number(metadata, "rtol"), number(metadata, "atol")};
+  tolerance = tolerance_of(metadata);
 }
 
 const at::Tensor& CaseFile::at(const std::string& tensor) const {

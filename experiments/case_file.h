@@ -14,6 +14,9 @@
 
 namespace headlab {
 
+// The metadata's `rtol` and `atol`; 0 where it has none.
+Tolerance tolerance_of(const std::map<std::string, std::string>& metadata);
+
 // A case as it lies in the file.
 struct CaseFile {
   std::string name;  // for messages: the path

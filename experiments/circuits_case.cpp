@@ -56,7 +56,7 @@ std::shared_ptr<AttentionHeads> layer_of(const CaseFile& file, const StackConfig
   return heads;
 }
 
-NamedTensors compute(const CaseFile& file) {
+NamedTensors circuits_of_file(const CaseFile& file) {
   StackConfig config;
   file.read(config);
   std::vector<std::shared_ptr<AttentionHeads>> stack;
@@ -75,7 +75,7 @@ NamedTensors compute(const CaseFile& file) {
   return computed;
 }
 
-const RegisterCase registered("circuits-1", compute);
+const RegisterCase circuits_cases("circuits-1", circuits_of_file);
 
 }  // namespace
 }  // namespace headlab

@@ -14,10 +14,10 @@
 namespace headlab {
 namespace {
 
-constexpr const char* kSite = "self";
+constexpr const char* kConvertedSite = "self";
 
 std::string prefix_of(const Model& model, int64_t layer) {
-  return model.layer_path(kSite, layer) + ".";
+  return model.layer_path(kConvertedSite, layer) + ".";
 }
 
 // Takes the tensors of one layer out, under their names in it.
@@ -122,11 +122,11 @@ ConvertedModel convert_model(const OpenedRun& run,
 ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
                                 int64_t batch, int64_t most_batches, const at::Device& device) {
   at::NoGradGuard no_grad;
-  const auto layers = before.sites().at(kSite), others = after.sites().at(kSite);
+  const auto layers = before.sites().at(kConvertedSite), others = after.sites().at(kConvertedSite);
   std::vector<std::shared_ptr<Witness>> witnesses;
   for (size_t l = 0; l < layers.size(); ++l) {
     witnesses.push_back(std::make_shared<Witness>(*layers[l], *others[l]));
-    before.exchange(kSite, static_cast<int64_t>(l), witnesses.back());
+    before.exchange(kConvertedSite, static_cast<int64_t>(l), witnesses.back());
   }
   Witness::Sum logits;
   for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
@@ -136,7 +136,7 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
   ConversionErrors errors{.outputs = {}, .logits = logits.error()};
   for (size_t l = 0; l < layers.size(); ++l) {
     errors.outputs.push_back(witnesses[l]->error());
-    before.exchange(kSite, static_cast<int64_t>(l), witnesses[l]->before());
+    before.exchange(kConvertedSite, static_cast<int64_t>(l), witnesses[l]->before());
   }
   return errors;
 }

@@ -61,11 +61,6 @@ struct CaseConfig : Block {
   }
 };
 
-double number(const std::map<std::string, std::string>& metadata, const std::string& key) {
-  auto found = metadata.find(key);
-  return found == metadata.end() ? 0 : std::stod(found->second);
-}
-
 }  // namespace
 
 LayerCase::LayerCase(const std::filesystem::path& path, const at::Device& device)
@@ -86,7 +81,7 @@ LayerCase::LayerCase(std::string name, NamedTensors tensors,
 void LayerCase::take_all(NamedTensors tensors, std::map<std::string, std::string> metadata,
                          const at::Device& device) {
   if (!metadata.count("config")) throw DataError(name_ + ": the metadata has no config");
-  tolerance_ = {number(metadata, "rtol"), number(metadata, "atol")};
+  tolerance_ = tolerance_of(metadata);
   for (auto& [name, tensor] : tensors) tensor = tensor.to(device);
   x_ = take(tensors, "in.x");
   if (!x_.defined()) throw DataError(name_ + ": in.x is missing");
@@ -220,14 +215,14 @@ NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
 
 namespace {
 
-const RegisterCase registered({"1", [](const std::filesystem::path& path, const at::Device& device,
-                                       Backend backend) {
-                                 LayerCase layer(path, device);
-                                 auto computed = layer.compute({}, backend);
-                                 auto verdicts =
-                                     judge(computed, layer.expected(), layer.tolerance());
-                                 return Judged{std::move(computed), std::move(verdicts)};
-                               }});
+const RegisterCase layer_cases({"1", [](const std::filesystem::path& path, const at::Device& device,
+                                        Backend backend) {
+                                  LayerCase layer(path, device);
+                                  auto computed = layer.compute({}, backend);
+                                  auto verdicts =
+                                      judge(computed, layer.expected(), layer.tolerance());
+                                  return Judged{std::move(computed), std::move(verdicts)};
+                                }});
 
 }  // namespace
 }  // namespace headlab

@@ -11,7 +11,7 @@
 namespace headlab {
 namespace {
 
-void sync_directory(const std::filesystem::path& file) {
+void sync_directory_of(const std::filesystem::path& file) {
   const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
   const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;  // may not be read, so it cannot be synced either
@@ -62,7 +62,7 @@ void LogFile::create(const LogLayout& layout) {
   std::error_code failed;
   std::filesystem::rename(fresh, path_, failed);
   if (failed) throw RunError(path_.string() + ": cannot be made: " + failed.message());
-  sync_directory(path_);
+  sync_directory_of(path_);
   open();
   start();
 }

@@ -8,7 +8,7 @@ namespace {
 
 // in.attention [L,B,H,T,T], in.value [L,B,H,T,e], in.output_weight [L,D,H*e], in.hidden [L,B,T,D],
 // in.length [B]; metadata causal.
-NamedTensors compute(const CaseFile& file) {
+NamedTensors output_statistics_of_file(const CaseFile& file) {
   const auto attention = file.at("in.attention"), value = file.at("in.value");
   const auto weight = file.at("in.output_weight"), hidden = file.at("in.hidden");
   const int64_t L = attention.size(0), T = attention.size(3);
@@ -50,7 +50,7 @@ NamedTensors compute(const CaseFile& file) {
           {"out.residual_ratio", at::stack(ratio)}};
 }
 
-const RegisterCase registered("stats-outputs-1", compute);
+const RegisterCase outputs_cases("stats-outputs-1", output_statistics_of_file);
 
 }  // namespace
 }  // namespace headlab

@@ -4,7 +4,6 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
@@ -12,16 +11,11 @@
 #include "experiments/checkpoint.h"
 #include "experiments/gates.h"
 #include "experiments/importance.h"
+#include "experiments/stopwatch.h"
 #include "experiments/update.h"
 
 namespace headlab {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Random numbers by head: the lowest go first.
 Tensor random_scores(Model& model, uint64_t seed) {
@@ -154,7 +148,7 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
     run.model = bare.model;
   }
   for (int64_t n = 1; n <= s.rounds; ++n) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     PruneRound round;
     if (!s.heads.empty()) {
       const auto alive = alive_heads(*run.model);
@@ -170,7 +164,7 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
     }
     remove_heads(*run.model, round.removed);
     tune(run, s);
-    round.seconds = seconds_since(start);
+    round.seconds = watch.seconds();
     measure(round, run, s, device);
     rounds.push_back(std::move(round));
   }
@@ -180,10 +174,10 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
 Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t repeats) {
   torch::InferenceMode inference;
   const auto time = [&](Model& model) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     model.forward(ids, {});
     if (ids.is_cuda()) torch::cuda::synchronize();
-    return seconds_since(start);
+    return watch.seconds();
   };
   time(masked), time(sliced);  // warm
   Speeds best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};

@@ -1,16 +1,13 @@
 #include "experiments/result_grid.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-Tensor nans(at::IntArrayRef sizes) { return at::full(sizes, kNan, at::kDouble); }
+Tensor nans(at::IntArrayRef sizes) { return at::full(sizes, kNaN, at::kDouble); }
 
 }  // namespace
 

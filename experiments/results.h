@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "experiments/run_log.h"
 
 namespace headlab {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();  // there is no number
 
 // A dimension of a group. Coordinates are 0, 1, ..., or `labels` where there are any.
 struct ResultAxis {

@@ -14,7 +14,7 @@ bool of_routed(const std::string& name) {
 
 // in.gates [L,B,T,H], in.probability and in.selected [L,B,T,E] of the last E heads, in.alpha
 // [L,B,T,2] with the shared heads first, in.length [B]. What is of routed heads alone is [L,E].
-NamedTensors compute(const CaseFile& file) {
+NamedTensors route_statistics_of_file(const CaseFile& file) {
   const auto gates = file.at("in.gates"), probability = file.at("in.probability");
   const auto selected = file.at("in.selected"), alpha = file.find("in.alpha");
   const int64_t L = gates.size(0), H = gates.size(3), E = probability.size(3);
@@ -42,7 +42,7 @@ NamedTensors compute(const CaseFile& file) {
   return computed;
 }
 
-const RegisterCase registered("routes-1", compute);
+const RegisterCase routes_cases("routes-1", route_statistics_of_file);
 
 }  // namespace
 }  // namespace headlab

@@ -17,7 +17,7 @@ Tensor shaped(const std::string& name, const std::vector<double>& values, int64_
   return flat.view({L, H});
 }
 
-NamedTensors compute(const CaseFile& file) {
+NamedTensors map_statistics_of_file(const CaseFile& file) {
   const MapFile maps(file.name, file.tensors, file.metadata);
   const int64_t L = std::ssize(maps.layers), H = maps.heads;
   const auto values = maps.values({.names = maps.statistics(), .top_k = maps.top_k});
@@ -29,7 +29,7 @@ NamedTensors compute(const CaseFile& file) {
   return computed;
 }
 
-const RegisterCase registered("stats-1", compute);
+const RegisterCase stats_cases("stats-1", map_statistics_of_file);
 
 }  // namespace
 }  // namespace headlab

@@ -1,6 +1,5 @@
 #include "experiments/train.h"
 
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -11,17 +10,12 @@
 #include "experiments/progress.h"
 #include "experiments/run_manifest.h"
 #include "experiments/signals.h"
+#include "experiments/stopwatch.h"
 #include "experiments/training_log.h"
 #include "experiments/update.h"
 
 namespace headlab {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // What a checkpoint remembers beside weights and moments.
 struct TrainerState {
@@ -108,10 +102,8 @@ class Trainer {
   bool stopped_early() const {
     return options_.early_stop.patience > 0 && state_.since_best >= options_.early_stop.patience;
   }
-  bool out_of_time() const {
-    return options_.max_time && seconds_since(started_) >= *options_.max_time;
-  }
-  double wall() const { return state_.wall_s + seconds_since(started_); }
+  bool out_of_time() const { return options_.max_time && watch_.seconds() >= *options_.max_time; }
+  double wall() const { return state_.wall_s + watch_.seconds(); }
   TrainOutcome finish(RunState state, int exit_code, const std::string& reason);
 
   const TrainOptions& options_;
@@ -127,7 +119,7 @@ class Trainer {
   TrainingLog log_;
   Progress progress_;
   RetentionOptions retention_;
-  Clock::time_point started_ = Clock::now();
+  Stopwatch watch_;
   struct {
     double wall_s = 0;
     int64_t tokens = 0;

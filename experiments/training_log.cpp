@@ -10,7 +10,7 @@
 namespace headlab {
 namespace {
 
-constexpr const char* kSite = "self";
+constexpr const char* kLoggedSite = "self";
 
 std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   if (!chosen.empty()) return chosen;
@@ -19,7 +19,7 @@ std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   return all;
 }
 
-LogStatistic variable_of(const Statistic& s) {
+LogStatistic log_statistic(const Statistic& s) {
   LogStatistic statistic;
   statistic.name = s.name, statistic.units = s.units;
   statistic.long_name = s.long_name, statistic.comment = s.formula;
@@ -38,12 +38,12 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, Model& model,
     const bool of_classes = name == "cls_mass" || name == "sep_mass" || name == "punctuation_mass";
     if (std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
     if (of_classes && !has_classes) continue;
-    chosen.push_back(variable_of(s));
+    chosen.push_back(log_statistic(s));
   }
   std::set<std::string> own;
   for (auto* heads : attention_layers(model))
     for (const auto& s : (*heads)->own_statistics())
-      if (own.insert(s.name).second) chosen.push_back(variable_of(s));
+      if (own.insert(s.name).second) chosen.push_back(log_statistic(s));
   return chosen;
 }
 
@@ -86,7 +86,7 @@ LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, Model& 
 
 LogSite site_of(const Experiment& experiment, Model& model, bool has_classes, const Tensor& ids) {
   LogSite site;
-  site.name = kSite;
+  site.name = kLoggedSite;
   const auto layers = attention_layers(model);
   site.layers = std::ssize(layers);
   for (auto* heads : layers) site.heads = std::max(site.heads, (*heads)->heads());
@@ -205,7 +205,7 @@ void TrainingLog::heads(int64_t step) {
       }
     }
   }
-  log_.heads(kSite, step, row, alive);
+  log_.heads(kLoggedSite, step, row, alive);
 }
 
 void TrainingLog::scalars(const UpdateRow& row) {
@@ -261,7 +261,7 @@ void TrainingLog::maps(int64_t step, const at::Device& device) {
           .copy_(map.select(1, row - ids.begin()).narrow(1, 0, Q).narrow(2, 0, Q));
     }
   }
-  log_.attention(kSite, step, {kept.data_ptr<float>(), static_cast<size_t>(kept.numel())});
+  log_.attention(kLoggedSite, step, {kept.data_ptr<float>(), static_cast<size_t>(kept.numel())});
 }
 
 }  // namespace headlab

@@ -13,8 +13,10 @@
 namespace headlab {
 namespace {
 
-enum Column { kId, kForm, kLemma, kUpos, kXpos, kFeats, kHead, kDeprel, kDeps, kMisc, kColumns };
-using Fields = std::array<std::string_view, kColumns>;
+struct Column {
+  enum : int { kId, kForm, kLemma, kUpos, kXpos, kFeats, kHead, kDeprel, kDeps, kMisc, kCount };
+};
+using Fields = std::array<std::string_view, Column::kCount>;
 
 // A number without sign and leading zeros.
 std::optional<int64_t> read_number(std::string_view text) {
@@ -75,10 +77,10 @@ class Reader {
 
   Fields split(std::string_view line) const {
     const auto columns = std::count(line.begin(), line.end(), '\t') + 1;
-    if (columns != kColumns)
-      fail(fmt::format("has {} columns, not the {} of CoNLL-U", columns, int{kColumns}));
+    if (columns != Column::kCount)
+      fail(fmt::format("has {} columns, not the {} of CoNLL-U", columns, int{Column::kCount}));
     Fields fields;
-    for (int column = 0; column < kColumns; ++column) {
+    for (int column = 0; column < Column::kCount; ++column) {
       const size_t end = std::min(line.find('\t'), line.size());
       fields[column] = line.substr(0, end);
       if (fields[column].empty()) fail(fmt::format("column {} is empty", column + 1));
@@ -88,7 +90,7 @@ class Reader {
   }
 
   void add_token(const Fields& fields) {
-    const auto id = fields[kId];
+    const auto id = fields[Column::kId];
     if (const size_t dash = id.find('-'); dash != id.npos)
       add_multiword(fields, read_number(id.substr(0, dash)), read_number(id.substr(dash + 1)));
     else if (const size_t dot = id.find('.'); dot != id.npos)
@@ -102,7 +104,7 @@ class Reader {
   void add_multiword(const Fields& fields, std::optional<int64_t> first,
                      std::optional<int64_t> last) {
     if (!first || !last || *first != next_id() || *last <= *first || *first <= multiword_.last)
-      fail(fmt::format("'{}' is no range of words here; the next word is {}", fields[kId],
+      fail(fmt::format("'{}' is no range of words here; the next word is {}", fields[Column::kId],
                        next_id()));
     multiword_ = {*first, *last, write(fields)};
   }
@@ -115,15 +117,17 @@ class Reader {
 
   void add_word(const Fields& fields, std::optional<int64_t> id) {
     if (id != next_id())
-      fail(fmt::format("the id '{}' is not that of the next word, {}", fields[kId], next_id()));
-    const auto head = read_number(fields[kHead]);
-    if (!head) fail(fmt::format("the head '{}' is not the number of a word", fields[kHead]));
+      fail(fmt::format("the id '{}' is not that of the next word, {}", fields[Column::kId],
+                       next_id()));
+    const auto head = read_number(fields[Column::kHead]);
+    if (!head)
+      fail(fmt::format("the head '{}' is not the number of a word", fields[Column::kHead]));
     if (*head == *id) fail("a word cannot be its own head");
-    auto relation = fields[kDeprel];
+    auto relation = fields[Column::kDeprel];
     if (!options_.subtypes) relation = relation.substr(0, relation.find(':'));
     if (relation.empty() || relation == "_") fail("a word needs a relation to its head");
     if (relation == "all") fail("no relation may be called 'all', which stands for every word");
-    TreebankWord word{std::string(fields[kForm]), std::string(relation), *head};
+    TreebankWord word{std::string(fields[Column::kForm]), std::string(relation), *head};
     if (*id > multiword_.last) {
       word.begin = write(fields);
       word.end = word.begin + word.form.size();
@@ -136,9 +140,9 @@ class Reader {
   // Appends the form to the text -> where it begins.
   size_t write(const Fields& fields) {
     if (space_due_) sentence_.text += ' ';
-    space_due_ = !holds(fields[kMisc], "SpaceAfter=No");
+    space_due_ = !holds(fields[Column::kMisc], "SpaceAfter=No");
     const size_t begin = sentence_.text.size();
-    sentence_.text += fields[kForm];
+    sentence_.text += fields[Column::kForm];
     return begin;
   }
 

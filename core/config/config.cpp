@@ -13,9 +13,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMaxBytes = 1 << 20;  // of a file; parse_value says why
-constexpr size_t kMaxParents = 16;     // files that extend each other
-constexpr size_t kMaxPath = 64;        // keys of an override
+constexpr size_t kMaxParents = 16;  // files that extend each other
+constexpr size_t kMaxPath = 64;     // keys of an override
 constexpr size_t kMaxProblems = 100;
 
 // A problem is one line: no line breaks and no terminal controls from the user's text.
@@ -46,7 +45,7 @@ std::string read_text(const fs::path& file, const Refuse& refuse) {
   errno = 0;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(std::fopen(file.c_str(), "rb"), &std::fclose);
   if (!in) refuse(fmt::format("cannot open: {}", std::strerror(errno)));
-  std::string text(kMaxBytes + 1, '\0');  // one more than parsing accepts
+  std::string text(kMaxConfigBytes + 1, '\0');  // one more than parsing accepts
   text.resize(std::fread(text.data(), 1, text.size(), in.get()));
   if (std::ferror(in.get())) refuse(fmt::format("cannot read: {}", std::strerror(errno)));
   return text;

@@ -181,6 +181,8 @@ class KindBlock : public CustomField {
   ConfigNode node_;
 };
 
+inline constexpr size_t kMaxConfigBytes = 1 << 20;
+
 // Text -> node. Rejects duplicate keys, anchors, aliases, merge keys, tags, several documents and
 // nesting over 64, each with its place. `base` is where relative paths start. JSON is read as YAML
 // (except that yaml-cpp refuses pairs of \u escapes beyond the basic plane).

@@ -15,7 +15,6 @@ namespace headlab {
 namespace {
 
 // A node costs some hundred bytes and a value in the file as little as two.
-constexpr size_t kMaxBytes = 1 << 20;
 constexpr size_t kMaxValues = 100'000;
 constexpr size_t kMaxDepth = 64;  // mappings and lists within each other
 constexpr size_t kMaxKey = 128;   // yaml-cpp looks 1024 bytes ahead for a key's colon
@@ -50,7 +49,7 @@ class NodeBuilder : public YAML::EventHandler {
   }
 
   ConfigNode build() {
-    if (text_.size() > kMaxBytes) {
+    if (text_.size() > kMaxConfigBytes) {
       fail({origin_.file, 0, 0, {}}, "is larger than 1 MiB, so not a configuration");
     }
     check_characters();

@@ -1,18 +1,16 @@
 #include "experiments/analysis/map_statistics.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "core/attention/random.h"
 #include "core/torch.h"
 #include "experiments/analysis/map_divergence.h"
 #include "experiments/analysis/map_formulas.h"
 #include "experiments/analysis/one_thread.h"
+#include "experiments/results.h"
 
 namespace headlab {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 int64_t length_in(const Tensor& lengths, int64_t b, int64_t most) {
   return lengths.defined() ? std::min(most, lengths[b].item<int64_t>()) : most;

@@ -34,7 +34,7 @@ void add_squares(Tensor& sum, const Tensor& x, const Tensor& counted) {
   }
 }
 
-Tensor wide(const Tensor& t) { return t.detach().to(at::kCPU, at::kDouble); }
+Tensor in_float64(const Tensor& t) { return t.detach().to(at::kCPU, at::kDouble); }
 
 // W_O^h v_j: v [B,H,S,e], weight [D,H*e] -> [B,H,S,D].
 Tensor transformed_values(const Tensor& v, const Tensor& weight) {
@@ -71,8 +71,8 @@ void OutputSums::add(const std::vector<LayerOutputs>& layers, const Tensor& leng
     auto valid = within_length(length, T, at::kCPU);  // [B,T]
     if (!valid.defined()) valid = at::ones({B, T}, at::kBool);
     auto rows = rows_of(said, valid);
-    add_layer(sums, rows, said.weight.defined() ? wide(said.weight) : Tensor());
-    if (said.hidden.defined()) add_hidden(sums, wide(said.hidden), valid);
+    add_layer(sums, rows, said.weight.defined() ? in_float64(said.weight) : Tensor());
+    if (said.hidden.defined()) add_hidden(sums, in_float64(said.hidden), valid);
     if (!sums.origin.defined())
       sums.origin = rows.o.size(0) > 0 ? rows.o.mean(0) : rows.o.new_zeros({H, e});
     rows.o = (rows.o - sums.origin) * rows.counted.unsqueeze(2);
@@ -96,7 +96,7 @@ OutputSums::Rows OutputSums::rows_of(const LayerOutputs& said, const Tensor& val
   if (said.counted.defined()) counted = said.counted.to(at::kCPU);
   const int64_t columns = counted.dim() < 2 ? 1 : counted.size(-2);
   counted = at_places(counted.expand({B, columns, T}).transpose(1, 2));  // [R,H or 1]
-  const auto o = at_places(wide(said.o).transpose(1, 2));                // [R,H,e]
+  const auto o = at_places(in_float64(said.o).transpose(1, 2));          // [R,H,e]
   return {o.masked_fill(counted.logical_not().unsqueeze(2), 0), counted.to(at::kDouble)};
 }
 

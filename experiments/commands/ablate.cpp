@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Heads = std::vector<HeadId>;
 
-struct Options {
+struct AblateOptions {
   std::string run, mode = "zero", out;
   bool pairs = false, all_but_one = false, json = false;
   int64_t resamples = 1000;
@@ -40,7 +40,7 @@ struct Study {
   std::map<std::string, std::vector<Ablated>> by_mode = {};
 };
 
-std::vector<Study> studies_of(const Options& o, Model& model) {
+std::vector<Study> studies_of(const AblateOptions& o, Model& model) {
   const auto singles = single_heads(model);
   std::vector<Study> studies{{"", "this head is ablated", {"layer", "head"}, singles, singles}};
   if (o.pairs) {
@@ -148,7 +148,7 @@ void run_studies(std::vector<Study>& studies, const std::vector<std::string>& mo
   progress.finish();
 }
 
-int run(Options& o) {
+int run(AblateOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
   const auto located = locate_run(o.run).run;
@@ -200,13 +200,13 @@ int run(Options& o) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand ablate_command({
     .name = "ablate",
     .summary = "take every head away in turn and measure outputs, loss and metrics",
     .example = "headlab ablate runs/char_mha/0123abcd-s1337 --mode mean --all-but-one",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<AblateOptions>();
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.choice("--mode", o->mode, "what an ablated head says",
                    {"zero", "mean", "uniform", "all"});

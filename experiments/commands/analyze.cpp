@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct AnalyzeOptions {
   std::string source, treebank, out;
   std::vector<std::string> stats, thresholds;
   int64_t top_k = 0, js_stride = 1, maps = 0;
@@ -29,7 +29,7 @@ struct Options {
   ComputeOptions compute;
 };
 
-AnalysisOptions analysis_of(const Options& o) {
+AnalysisOptions analysis_of(const AnalyzeOptions& o) {
   AnalysisOptions options{.names = o.importance ? importance_arrays() : o.stats,
                           .js_stride = o.js_stride,
                           .maps = o.maps,
@@ -132,7 +132,7 @@ void print_table(const Analysis& analysis, std::span<const Column> all) {
   }
 }
 
-void print(const Options& o, Json report, const Analysis& analysis) {
+void print(const AnalyzeOptions& o, Json report, const Analysis& analysis) {
   if (o.json) {
     add_results(report, analysis);
     fmt::print("{}\n", report.dump());
@@ -145,7 +145,7 @@ void print(const Options& o, Json report, const Analysis& analysis) {
   if (report.contains("out")) fmt::print("{}\n", report["out"].get<std::string>());
 }
 
-int run_on_file(const Options& o) {
+int run_on_file(const AnalyzeOptions& o) {
   const std::filesystem::path path = o.source;
   if (!o.treebank.empty())
     throw ConfigError("analyze --treebank: is for runs; maps have no text to read");
@@ -171,7 +171,7 @@ int run_on_file(const Options& o) {
   return kDone;
 }
 
-int run_on_run(Options& o, const at::Device& device) {
+int run_on_run(AnalyzeOptions& o, const at::Device& device) {
   auto options = analysis_of(o);
   auto opened = open_run(o.source, device);
   options.split = o.measure.resolve(opened, o.source);
@@ -193,21 +193,21 @@ int run_on_run(Options& o, const at::Device& device) {
   return kDone;
 }
 
-int run(Options& o) {
+int run(AnalyzeOptions& o) {
   if (o.importance && !o.stats.empty())
     throw ConfigError("analyze --importance: chooses what is written, as --stats does; name one");
   const auto device = o.compute.apply();
   return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, device);
 }
 
-const RegisterCommand registered({
+const RegisterCommand analyze_command({
     .name = "analyze",
     .summary = "what each head does: statistics of its attention, importance, roles",
     .example = "headlab analyze runs/char_mha/0123abcd-s1337 --maps 4\n"
                "  headlab analyze maps.safetensors --thresholds sink=0.5 --json",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<AnalyzeOptions>();
           a.option("source", o->source,
                    "run or checkpoint directory; or a safetensors file of attention maps: "
                    "in.attention [layer,example,head,query,key], in.length [example], ...",

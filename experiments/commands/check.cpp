@@ -14,7 +14,7 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct CheckOptions {
   std::vector<std::string> files;
   std::string out;
   ComputeOptions compute;
@@ -27,14 +27,14 @@ Judged judge_training(const std::string& file, const at::Device& device) {
   return {computed, judge(computed, training.expected(), training.tolerance())};
 }
 
-Judged judge_file(const std::string& file, const Options& o, const at::Device& device) {
+Judged judge_file(const std::string& file, const CheckOptions& o, const at::Device& device) {
   const auto metadata = SafetensorsFile(file).metadata();
   const auto training = metadata.find("headlab_train");
   if (training != metadata.end() && training->second == "1") return judge_training(file, device);
   return judge_case(file, device, o.compute.path());
 }
 
-int run(const Options& o) {
+int run(const CheckOptions& o) {
   if (!o.out.empty() && o.files.size() > 1) throw ConfigError("check --out: takes one file");
   const auto device = o.compute.apply();
   bool pass = true;
@@ -54,13 +54,13 @@ int run(const Options& o) {
   return pass ? kDone : kCheckFailed;
 }
 
-const RegisterCommand registered({
+const RegisterCommand check_command({
     .name = "check",
     .summary = "judge files of expected numbers: layers, statistics, conversions, trainings, ...",
     .example = "headlab check tests/golden/nanogpt/train.safetensors",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<CheckOptions>();
           a.option("files", o->files, "safetensors files", Arguments::kRequired);
           a.option("--out", o->out, "write everything computed (one file)");
           o->compute.add_to(a);

@@ -50,7 +50,7 @@ std::string fish() {
   return script;
 }
 
-const RegisterCommand registered({
+const RegisterCommand completion_command({
     .name = "completion",
     .summary = "print a completion script for a shell",
     .example = "source <(headlab completion bash)",

@@ -7,13 +7,13 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct ConfigOptions {
   std::string file;
   std::vector<std::string> overrides;
   bool minimal = false, schema = false;
 };
 
-int run(const Options& o) {
+int run(const ConfigOptions& o) {
   Experiment experiment, defaults;
   if (o.schema) {
     fmt::print("{}\n", schema_of(experiment));
@@ -26,13 +26,13 @@ int run(const Options& o) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand config_command({
     .name = "config",
     .summary = "print a config as it resolves, or the schema of configs",
     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<ConfigOptions>();
           a.option("config", o->file, "YAML file");
           a.option("overrides", o->overrides, "a.b=value ...");
           a.flag("--minimal", o->minimal, "only what differs from the defaults");

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct ConvertOptions {
   std::string run, to, out;
   int64_t shared_dim = 0, seeds = 5, kv_heads = 0, target_heads = 0, tune = 0, batches = 0;
   double penalty = -1, init = 2.5;  // a penalty below 0: that of the kind
@@ -26,7 +26,7 @@ struct Options {
   ComputeOptions compute;
 };
 
-void check(const Options& o) {
+void check(const ConvertOptions& o) {
   const auto refuse = [](const char* what) { throw ConfigError(fmt::format("convert {}", what)); };
   const bool grouped = o.kv_heads > 0;
   const bool gated = o.to == "gated";
@@ -46,7 +46,7 @@ void check(const Options& o) {
 }
 
 // What the gates of a run that goes on from `step` are to do.
-ConfigNode gate_options(const Options& o, int64_t step) {
+ConfigNode gate_options(const ConvertOptions& o, int64_t step) {
   ConfigNode gates;
   gates.set("init", write_number(o.init));
   if (o.penalty >= 0) gates.set("penalty", write_number(o.penalty));
@@ -61,7 +61,7 @@ ConfigNode gate_options(const Options& o, int64_t step) {
   return gates;
 }
 
-Conversion convert_layer(const Options& o, const TrainedLayer& layer, int64_t step) {
+Conversion convert_layer(const ConvertOptions& o, const TrainedLayer& layer, int64_t step) {
   if (o.to == "gated") return to_gated(layer, gate_options(o, step));
   if (o.kv_heads > 0)
     return o.align ? to_grouped_aligned(layer, o.kv_heads) : to_grouped(layer, o.kv_heads);
@@ -72,7 +72,7 @@ Conversion convert_layer(const Options& o, const TrainedLayer& layer, int64_t st
                           o.seeds);
 }
 
-Json report_of(const Options& o, const OpenedRun& opened, const ConvertedModel& converted,
+Json report_of(const ConvertOptions& o, const OpenedRun& opened, const ConvertedModel& converted,
                const ConversionErrors& errors) {
   Json report{{"from", std::filesystem::canonical(o.run).string()},
               {"step", opened.step},
@@ -90,7 +90,7 @@ Json report_of(const Options& o, const OpenedRun& opened, const ConvertedModel& 
   return report;
 }
 
-void print_report(const Json& report) {
+void print_conversion(const Json& report) {
   fmt::print("layer  weights error  output error\n");
   for (const auto& layer : report["layers"]) {
     fmt::print("{:5}  {:13.3e}  {:12.3e}\n", layer["layer"].get<int64_t>(),
@@ -109,7 +109,7 @@ void print_report(const Json& report) {
 }
 
 // Goes on with the run that write_run() left: exit code of the training.
-int tune(const Options& o, ConvertedModel& converted, const DataSource& data,
+int tune(const ConvertOptions& o, ConvertedModel& converted, const DataSource& data,
          const at::Device& device, const Json& manifest) {
   const auto& options = converted.experiment.train;
   if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
@@ -127,7 +127,7 @@ int tune(const Options& o, ConvertedModel& converted, const DataSource& data,
   }
 }
 
-int run(const Options& o) {
+int run(const ConvertOptions& o) {
   check(o);
   const auto device = o.compute.apply();
   if (!o.out.empty() && look_at_run(o.out).kind != RunSight::Kind::kAbsent)
@@ -180,11 +180,11 @@ int run(const Options& o) {
   if (o.json)
     fmt::print("{}\n", report.dump());
   else
-    print_report(report);
+    print_conversion(report);
   return code;
 }
 
-const RegisterCommand registered({
+const RegisterCommand convert_command({
     .name = "convert",
     .summary =
         "turn trained heads into another kind without training: collaborative, grouped, gated",
@@ -196,7 +196,7 @@ const RegisterCommand registered({
                "--tune 1000 --out runs/gated8",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<ConvertOptions>();
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.choice("--to", o->to, "kind of heads", {"collaborative", "gated", "mha"});
           a.option("--shared-dim", o->shared_dim,

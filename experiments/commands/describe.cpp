@@ -69,7 +69,7 @@ void print_table() {
   }
 }
 
-const RegisterCommand registered({
+const RegisterCommand describe_command({
     .name = "describe",
     .summary = "describe a kind of heads: options, promises, parameters",
     .example = "headlab describe mha",

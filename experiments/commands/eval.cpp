@@ -13,14 +13,14 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string run, split = "val";
   int64_t batch = 64;
   ComputeOptions compute;
   bool json = false;
 };
 
-int run(const Options& o) {
+int run(const EvalOptions& o) {
   const auto device = o.compute.apply();
   const auto split = split_named(o.split);
   auto opened = open_run(o.run, device);
@@ -43,13 +43,13 @@ int run(const Options& o) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand eval_command({
     .name = "eval",
     .summary = "loss and metrics of a checkpoint over a whole split",
     .example = "headlab eval runs/char_mha/0123abcd-s1337 --json",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<EvalOptions>();
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.option("--split", o->split, "val, train or test");
           a.option("--batch", o->batch, "examples at a time", Arguments::kAboveZero);

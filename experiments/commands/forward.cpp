@@ -10,13 +10,13 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct ForwardOptions {
   std::string run, in, out;
   ComputeOptions compute;
   bool gradients = false;
 };
 
-Tensor input(const NamedTensors& tensors, const std::string& name, const Options& o,
+Tensor input(const NamedTensors& tensors, const std::string& name, const ForwardOptions& o,
              const at::Device& device) {
   const auto found = tensors.find(name);
   if (found == tensors.end()) return {};
@@ -25,7 +25,7 @@ Tensor input(const NamedTensors& tensors, const std::string& name, const Options
   return found->second.to(device, at::kLong);
 }
 
-int run(const Options& o) {
+int run(const ForwardOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
   const auto tensors = read_tensors(o.in);
@@ -75,13 +75,13 @@ int run(const Options& o) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand forward_command({
     .name = "forward",
     .summary = "run a trained model on given inputs and write every intermediate",
     .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<ForwardOptions>();
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets",
                    Arguments::kRequired);

@@ -14,7 +14,7 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string run, prompt = "\n";
   SamplingOptions sampling;
   ComputeOptions compute;
@@ -38,7 +38,7 @@ void check_heads(Model& model, const StackOptions& options, bool cache) {
     }
 }
 
-int run(const Options& o) {
+int run(const GenerateOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
   if (!opened.data->has_text())
@@ -60,13 +60,13 @@ int run(const Options& o) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand generate_command({
     .name = "generate",
     .summary = "sample from a trained language model",
     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<GenerateOptions>();
           auto& s = o->sampling;
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.option("--prompt", o->prompt, "text to continue (default: a new line)");

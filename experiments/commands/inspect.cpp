@@ -9,17 +9,17 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct InspectOptions {
   std::string file;
   bool json = false;
 };
 
-const RegisterCommand registered({
+const RegisterCommand inspect_command({
     "inspect",
     "what is in a log: status, records, last values, sizes",
     "headlab inspect runs/char_mha/1a2b3c4d-s1337",
     [](Arguments& a) -> std::function<int()> {
-      const auto options = std::make_shared<Options>();
+      const auto options = std::make_shared<InspectOptions>();
       a.option("FILE", options->file, "a log, or a run directory", Arguments::kRequired);
       a.flag("--json", options->json, "one JSON object");
       return [options] {

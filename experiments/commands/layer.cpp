@@ -13,7 +13,7 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct LayerOptions {
   std::string file, out;
   ComputeOptions compute;
   bool json = false, statistics = false, forward_only = false;
@@ -21,7 +21,7 @@ struct Options {
 };
 
 // Milliseconds of `repeats` runs, after two warm-ups.
-nlohmann::ordered_json timing(LayerCase& layer, bool backward, const Options& options) {
+nlohmann::ordered_json timing(LayerCase& layer, bool backward, const LayerOptions& options) {
   std::vector<double> times;
   for (int n = -2; n < options.time; ++n) {
     const auto start = std::chrono::steady_clock::now();
@@ -39,7 +39,7 @@ void print_statistic(const std::string& name, const Tensor& values) {  // [H]
   fmt::print("\n");
 }
 
-int run(const Options& options) {
+int run(const LayerOptions& options) {
   LayerCase layer(options.file, options.compute.apply());
   LayerCase::Wanted wanted;
   wanted.gradients = !options.forward_only;
@@ -74,13 +74,13 @@ int run(const Options& options) {
   return all_pass(verdicts) ? kDone : kCheckFailed;
 }
 
-const RegisterCommand registered({
+const RegisterCommand layer_command({
     .name = "layer",
     .summary = "run one attention layer from a case file and judge its numbers",
     .example = "headlab layer tests/golden/mha/llama_gqa.safetensors",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<LayerOptions>();
           a.option("case", o->file, "safetensors file with the layer", Arguments::kRequired);
           a.option("--out", o->out, "write everything computed to this safetensors file");
           o->compute.add_to(a);

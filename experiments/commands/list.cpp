@@ -9,7 +9,7 @@
 namespace headlab {
 namespace {
 
-const RegisterCommand registered({
+const RegisterCommand list_command({
     .name = "list",
     .summary = "list the kinds of heads",
     .example = "headlab list",

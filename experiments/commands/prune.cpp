@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct PruneOptions {
   std::string run, out;
   std::vector<std::string> heads;
   int64_t count = -1, bench_batch = 16;
@@ -34,7 +34,7 @@ struct Options {
   ComputeOptions compute;
 };
 
-void check(const Options& o) {
+void check(const PruneOptions& o) {
   const auto refuse = [](const std::string& what) { throw ConfigError("prune " + what); };
   const int given = !o.heads.empty() + (o.count >= 0) + (o.fraction != -1);
   const bool by_gates = o.settings.by == "gates";
@@ -50,7 +50,7 @@ void check(const Options& o) {
     throw RunError(o.out + ": a run is there already; choose another place");
 }
 
-PruneSettings settings_of(Options& o, const OpenedRun& run) {
+PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
   auto s = o.settings;
   s.split = o.measure.resolve(run, o.run);
   s.measured_batch = o.measure.batch;
@@ -92,7 +92,7 @@ Json rounds_json(const std::vector<PruneRound>& rounds) {
 }
 
 // What pruning did to the first round's model, in one object.
-Json report_of(const Options& o, const OpenedRun& run, const std::vector<PruneRound>& rounds,
+Json report_of(const PruneOptions& o, const OpenedRun& run, const std::vector<PruneRound>& rounds,
                const PruneEffect& effect, const Speeds& speeds) {
   const auto &first = rounds.front(), &last = rounds.back();
   std::vector<HeadId> removed;
@@ -121,7 +121,7 @@ Json report_of(const Options& o, const OpenedRun& run, const std::vector<PruneRo
   return report;
 }
 
-void print_report(const Json& r) {
+void print_pruning(const Json& r) {
   fmt::print("heads kept    loss  accuracy  parameters  MFLOP/token  removed\n");
   for (const auto& round : r["rounds"]) {
     std::string removed;
@@ -189,7 +189,7 @@ std::string csv(const Json& report) {
   return text;
 }
 
-void write(const Options& o, const OpenedRun& run, std::shared_ptr<Model> model,
+void write(const PruneOptions& o, const OpenedRun& run, std::shared_ptr<Model> model,
            const std::vector<PruneRound>& rounds, const Json& report, const at::Device& device) {
   auto manifest = manifest_of(run.experiment, *run.data, device);
   manifest["pruned"] = report;
@@ -205,7 +205,7 @@ void write(const Options& o, const OpenedRun& run, std::shared_ptr<Model> model,
             });
 }
 
-int run(Options& o) {
+int run(PruneOptions& o) {
   check(o);
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
@@ -228,18 +228,18 @@ int run(Options& o) {
   if (o.json)
     fmt::print("{}\n", report.dump());
   else
-    print_report(report);
+    print_pruning(report);
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand prune_command({
     .name = "prune",
     .summary = "remove heads and say what it did to outputs, loss and speed",
     .example = "headlab prune runs/char_mha/0123abcd-s1337 --fraction 0.5 --slice --out runs/half\n"
                "  headlab prune runs/char_mha/0123abcd-s1337 --heads 0:1,3 2:0 --json",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<PruneOptions>();
           auto& s = o->settings;
           a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
           a.option("--heads", o->heads, "these go: layer:head,head ...");

@@ -22,7 +22,7 @@ int repair(const std::string& file) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand repair_command({
     "repair",
     "makes a log readable whose writer was killed",
     "headlab repair runs/char_mha/1a2b3c4d-s1337",

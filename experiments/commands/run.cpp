@@ -11,7 +11,7 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct RunOptions {
   std::string file, out = "runs", resume = "auto", device = "auto";
   std::vector<std::string> overrides;
   bool dry_run = false, json = false;
@@ -37,10 +37,10 @@ void print_outcome(const std::filesystem::path& path, const RunStatus& status, b
   fmt::print("\n");
 }
 
-bool names_checkpoint(const Options& o) { return o.resume != "auto" && o.resume != "never"; }
+bool names_checkpoint(const RunOptions& o) { return o.resume != "auto" && o.resume != "never"; }
 
 // What --resume names, which must be of this run.
-LocatedRun named_checkpoint(const Options& o, const std::filesystem::path& run) {
+LocatedRun named_checkpoint(const RunOptions& o, const std::filesystem::path& run) {
   const auto located = locate_run(o.resume);
   std::error_code absent;
   if (!std::filesystem::equivalent(located.run, run, absent))
@@ -50,7 +50,7 @@ LocatedRun named_checkpoint(const Options& o, const std::filesystem::path& run) 
 }
 
 // The checkpoint to go on from, as --resume says; none: from the start.
-std::optional<Checkpoint> checkpoint_of(const Options& o, const std::filesystem::path& run) {
+std::optional<Checkpoint> checkpoint_of(const RunOptions& o, const std::filesystem::path& run) {
   std::string warning;
   std::optional<Checkpoint> checkpoint;
   if (names_checkpoint(o))
@@ -62,7 +62,7 @@ std::optional<Checkpoint> checkpoint_of(const Options& o, const std::filesystem:
   return checkpoint;
 }
 
-int run(const Options& o) {
+int run(const RunOptions& o) {
   Experiment experiment;
   read_config(experiment, load_config(o.file, o.overrides));
   const auto device = pick_device(o.device);
@@ -117,13 +117,13 @@ int run(const Options& o) {
   }
 }
 
-const RegisterCommand registered({
+const RegisterCommand run_command({
     .name = "run",
     .summary = "train what a config describes; goes on where an earlier run stopped",
     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<RunOptions>();
           a.option("config", o->file, "YAML file", Arguments::kRequired);
           a.option("overrides", o->overrides, "a.b=value ...");
           a.option("--resume", o->resume, "auto, never, or a checkpoint of this run");

@@ -11,7 +11,7 @@
 namespace headlab {
 namespace {
 
-struct Options {
+struct ValidateOptions {
   std::string file;
   std::vector<std::string> overrides;
   bool json = false;
@@ -67,7 +67,7 @@ void print_text(const std::string& file, const Json& s) {
              s["validation_examples"].get<int64_t>());
 }
 
-int run(const Options& o) {
+int run(const ValidateOptions& o) {
   Experiment experiment;
   const auto node = load_config(o.file, o.overrides);
   read_config(experiment, node);
@@ -92,13 +92,13 @@ int run(const Options& o) {
   return kDone;
 }
 
-const RegisterCommand registered({
+const RegisterCommand validate_command({
     .name = "validate",
     .summary = "check a config and its data; parameters, FLOPs and sizes of a run",
     .example = "headlab validate configs/char_mha.yaml --json",
     .add =
         [](Arguments& a) {
-          auto o = std::make_shared<Options>();
+          auto o = std::make_shared<ValidateOptions>();
           a.option("config", o->file, "YAML file", Arguments::kRequired);
           a.option("overrides", o->overrides, "a.b=value ...");
           a.flag("--json", o->json, "print one JSON object");

@@ -11,7 +11,7 @@
 namespace headlab {
 namespace {
 
-const RegisterCommand registered({
+const RegisterCommand version_command({
     .name = "version",
     .summary = "print the versions of headlab and of what it is built on",
     .example = "headlab version --json",

@@ -49,7 +49,7 @@ class Bytes : public TextStream {
   MappedFile file_;
 };
 
-const RegisterData<Bytes> registered("bytes", "the bytes of a file");
+const RegisterData<Bytes> bytes_source("bytes", "the bytes of a file");
 
 }  // namespace
 }  // namespace headlab

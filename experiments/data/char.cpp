@@ -73,7 +73,7 @@ class Char : public TextStream {
   std::vector<uint32_t> tokens_;
 };
 
-const RegisterData<Char> registered("char", "the characters of a text file");
+const RegisterData<Char> char_source("char", "the characters of a text file");
 
 }  // namespace
 }  // namespace headlab

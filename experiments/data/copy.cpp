@@ -42,7 +42,7 @@ class Copy : public SyntheticSource {
   }
 };
 
-const RegisterData<Copy> registered("copy", "a random string, a separator, the string again");
+const RegisterData<Copy> copy_source("copy", "a random string, a separator, the string again");
 
 }  // namespace
 }  // namespace headlab

@@ -23,7 +23,8 @@ class FirstToken : public SyntheticSource {
   }
 };
 
-const RegisterData<FirstToken> registered("first_token", "the last token must equal the first");
+const RegisterData<FirstToken> first_token_source("first_token",
+                                                  "the last token must equal the first");
 
 }  // namespace
 }  // namespace headlab

@@ -32,7 +32,8 @@ class Induction : public SyntheticSource {
   }
 };
 
-const RegisterData<Induction> registered("induction", "a block of random tokens, again and again");
+const RegisterData<Induction> induction_source("induction",
+                                               "a block of random tokens, again and again");
 
 }  // namespace
 }  // namespace headlab

@@ -83,7 +83,7 @@ class Recall : public SyntheticSource {
   std::vector<double> weights_;  // of each slot
 };
 
-const RegisterData<Recall> registered("recall", "key-value pairs, then queries of keys");
+const RegisterData<Recall> recall_source("recall", "key-value pairs, then queries of keys");
 
 }  // namespace
 }  // namespace headlab

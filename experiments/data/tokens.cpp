@@ -109,7 +109,7 @@ class Tokens : public TextStream {
   std::vector<std::unique_ptr<MappedFile>> files_;
 };
 
-const RegisterData<Tokens> registered("tokens", "token ids on disk, as nanoGPT prepares them");
+const RegisterData<Tokens> tokens_source("tokens", "token ids on disk, as nanoGPT prepares them");
 
 }  // namespace
 }  // namespace headlab

@@ -192,7 +192,7 @@ class Decoder : public Model {
   GateTargetLoss gate_target_{nullptr};  // where layers aim at a number of heads
 };
 
-const RegisterModel<Decoder> registered("decoder", "decoder-only language model");
+const RegisterModel<Decoder> decoder_model("decoder", "decoder-only language model");
 
 }  // namespace
 }  // namespace headlab
