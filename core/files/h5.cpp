@@ -1,12 +1,6 @@
 #include "core/files/h5.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <stdexcept>
 
 #include "core/errors.h"
@@ -15,16 +9,6 @@
 namespace headlab {
 
 namespace {
-
-// At the end of the process HDF5 would close what is still open, an abandoned file too. This must
-// be said before any other call.
-const bool kNothingAtExit = H5dont_atexit() >= 0;
-
-// HDF5 prints its error stack to stderr unless each thread says no.
-void silence() {
-  thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
-  (void)silent;
-}
 
 // The stack's innermost entry says what really happened; of a failed system call, its message.
 std::string innermost_error() {
@@ -42,29 +26,6 @@ std::string innermost_error() {
   }
   return text.empty() ? "no reason given" : text;
 }
-
-H5Handle file_access(bool locked) {
-  H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
-  H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
-  H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
-  // Every flush walks all cached chunks. Few are kept: rows are appended, maps written once.
-  H5Pset_cache(access.get(), 0, 31, 64 << 10, 1.0);
-  if (!locked) H5Pset_file_locking(access.get(), false, true);
-  return access;
-}
-
-// For a file whose writer died: its flags and its end do not count. Private properties of HDF5 1.10
-// that h5clear uses.
-H5Handle dead_access() {
-  H5Handle access = file_access(false);
-  const hbool_t yes = true;
-  for (const char* property : {"clear_status_flags", "skip_eof_check"}) {
-    if (H5Pexist(access.get(), property) > 0) H5Pset(access.get(), property, &yes);
-  }
-  return access;
-}
-
-constexpr unsigned kCreationOrder = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
 
 // The first component of `a/b/c` and the rest.
 std::pair<std::string, std::string> split_path(const std::string& path) {
@@ -324,117 +285,6 @@ H5Dataset H5Group::make_dataset(const std::string& name, const H5Layout& layout)
 void H5Group::remove(const std::string& name) {
   require_thawed("removing an object");
   if (H5Ldelete(id_.get(), name.c_str(), H5P_DEFAULT) < 0) fail("cannot remove " + name);
-}
-
-H5FileFlags h5_file_flags(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::array<unsigned char, 12> head{};
-  in.read(reinterpret_cast<char*>(head.data()), head.size());
-  if (!in && !in.eof()) throw RunError(path.string() + ": cannot be read: " + std::strerror(errno));
-  constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
-  H5FileFlags flags;
-  flags.hdf5 =
-      in.gcount() == static_cast<std::streamsize>(head.size()) &&
-      std::equal(kSignature.begin(), kSignature.end(), head.begin(),
-                 [](char a, unsigned char b) { return static_cast<unsigned char>(a) == b; });
-  if (flags.hdf5 && head[8] >= 3) {  // older superblocks have no such flags
-    flags.being_written = head[11] & 1;
-    flags.swmr = head[11] & 4;
-  }
-  return flags;
-}
-
-H5File::H5File(const std::filesystem::path& path, hid_t id)
-    : state_(std::make_shared<H5FileState>()) {
-  if (id < 0) fail_at(path.string(), "cannot be opened");
-  state_->path = path;
-  state_->file = H5Handle(id, H5Fclose);
-}
-
-H5File H5File::create(const std::filesystem::path& path) {
-  silence();
-  const H5Handle how(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
-  H5Pset_link_creation_order(how.get(), kCreationOrder);
-  H5Pset_attr_creation_order(how.get(), kCreationOrder);
-  H5Pset_obj_track_times(how.get(), false);
-  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, how.get(), file_access(true).get()));
-}
-
-H5File H5File::open(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access(true).get()));
-}
-
-H5File H5File::open_live(const std::filesystem::path& path) {
-  silence();
-  const H5Handle access = file_access(true);
-  // What the writer is just changing is read again, after a pause that doubles from 1 ns: at most
-  // for a quarter of a second. (HDF5 would go on a hundred times, that is for ever.)
-  H5Pset_metadata_read_attempts(access.get(), 28);
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()));
-}
-
-H5File H5File::edit(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(true).get()));
-}
-
-H5File H5File::edit_unlocked(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(false).get()));
-}
-
-H5File H5File::open_dead(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, dead_access().get()));
-}
-
-void H5File::recover(const std::filesystem::path& path) {
-  silence();
-  H5File file(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, dead_access().get()));
-  if (H5Fincrement_filesize(file.state_->file.get(), 0) < 0) {
-    fail_at(path.string(), "the end of the file cannot be set");
-  }
-  file.sync();
-  file.close();
-}
-
-H5Group H5File::root() const {
-  H5Handle id(H5Gopen2(state_->file.get(), "/", H5P_DEFAULT), H5Gclose);
-  if (!id.valid()) fail_at(state_->path.string(), "the root group cannot be opened");
-  return H5Group(state_, std::move(id), "/");
-}
-
-void H5File::start_swmr() {
-  if (H5Fstart_swmr_write(state_->file.get()) < 0) {
-    fail_at(state_->path.string(), "SWMR writing cannot be started");
-  }
-  state_->frozen = true;
-}
-
-void H5File::flush() {
-  if (H5Fflush(state_->file.get(), H5F_SCOPE_GLOBAL) < 0) {
-    fail_at(state_->path.string(), "cannot be flushed");
-  }
-}
-
-void H5File::sync() {
-  flush();
-  void* descriptor = nullptr;
-  if (H5Fget_vfd_handle(state_->file.get(), H5P_DEFAULT, &descriptor) < 0) {
-    fail_at(state_->path.string(), "has no file descriptor");
-  }
-  if (fsync(*static_cast<int*>(descriptor)) != 0) {
-    throw RunError(state_->path.string() + ": cannot be synced: " + std::strerror(errno));
-  }
-}
-
-void H5File::abandon() { state_->file.release(); }
-
-void H5File::close() {
-  // The identifier is given up first: a second attempt by the destructor would fail again.
-  const hid_t id = state_->file.release();
-  if (id >= 0 && H5Fclose(id) < 0) fail_at(state_->path.string(), "cannot be closed");
 }
 
 }  // namespace headlab

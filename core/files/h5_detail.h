@@ -15,6 +15,8 @@ struct H5FileState {
   bool frozen = false;  // SWMR writing has started
 };
 
+inline constexpr unsigned kCreationOrder = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
+
 // Throws RunError "where: what: HDF5's innermost message".
 [[noreturn]] void fail_at(const std::string& where, const std::string& what);
 
