@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,15 +12,29 @@
 
 namespace headlab {
 
+// What was registered twice, a line each. Objects register themselves before main(), where an
+// exception would end the program without a word: so whoever has a main() looks here first.
+inline std::vector<std::string>& registration_conflicts() {
+  static std::vector<std::string> conflicts;
+  return conflicts;
+}
+
 // Kind has a `name` and `options`, a function that makes fresh ones.
 template <class Kind>
 class Registry : public KindRegistry {
  public:
   explicit Registry(std::string what) : what_(std::move(what)) {}  // e.g. "kind of heads"
 
-  void add(Kind kind) {
-    std::string name = kind.name;
-    kinds_[std::move(name)] = std::move(kind);
+  // The first of a name stays; a second is remembered in registration_conflicts().
+  void add(Kind kind, const std::source_location& where = std::source_location::current()) {
+    const std::string name = kind.name;
+    if (const auto [first, fresh] = places_.try_emplace(name, where.file_name()); !fresh) {
+      registration_conflicts().push_back(what_ + " '" + name + "' is registered by two files, " +
+                                         first->second + " and " + where.file_name() +
+                                         ": give one another name");
+      return;
+    }
+    kinds_[name] = std::move(kind);
   }
   // ConfigError with the nearest name where there is none.
   const Kind& at(const std::string& name) const {
@@ -41,6 +56,7 @@ class Registry : public KindRegistry {
  private:
   std::string what_;
   std::map<std::string, Kind> kinds_;
+  std::map<std::string, std::string> places_;  // the file that registered each
 };
 
 }  // namespace headlab

@@ -1,0 +1,51 @@
+#include "core/config/alternatives.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace headlab {
+
+void WordOrNumber::read(const ConfigNode& node, const std::string& path, Problems& problems) {
+  Problems no_number;
+  double number = 0;
+  if (read_value(number, node, path, no_number)) {
+    number_ = number;
+  } else if (std::find(words_.begin(), words_.end(), node.text) != words_.end()) {
+    number_.reset();
+    word_ = node.text;
+  } else {
+    problems.add(node.place, path,
+                 fmt::format("must be {} or a number{}", fmt::join(words_, ", "),
+                             did_you_mean(node.text, words_)));
+  }
+}
+
+std::string WordOrNumber::type() const {
+  return fmt::format("{} or number", fmt::join(words_, ", "));
+}
+
+std::string WordOrNumber::schema() const {
+  nlohmann::ordered_json schema;
+  schema["anyOf"] = {{{"enum", words_}}, {{"type", "number"}}};
+  return schema.dump();
+}
+
+std::string field_names(Block& block) {
+  const auto fields = describe_block(block);
+  std::string names;
+  for (size_t n = 0; n < fields.size(); ++n)
+    names += (n == 0 ? "" : n + 1 == fields.size() ? " and " : ", ") + fields[n].name;
+  return names;
+}
+
+std::string integer_or_block_schema(Block& block) {
+  auto mapping = nlohmann::ordered_json::parse(schema_of(block));
+  mapping.erase("$schema");
+  mapping["properties"].erase("extends");
+  nlohmann::ordered_json schema;
+  schema["anyOf"] = {{{"type", "integer"}, {"minimum", 0}}, mapping};
+  return schema.dump();
+}
+
+}  // namespace headlab
