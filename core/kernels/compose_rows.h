@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "core/kernels/attention_rows.h"
+
 namespace headlab {
 
 constexpr int64_t kComposeLanes = 16;  // widths with keys or features in lanes are multiples of it
@@ -12,28 +14,20 @@ constexpr int64_t kComposeRows = 8;    // query rows of a block
 
 // o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = softmax(pre(q k^T) + bias) over allowed keys.
 // All dense; n_ is `keys` rounded up to kComposeLanes, and what lies beyond the keys is 0.
+// q comes times the scale; q and k have every head dense.
 template <class T>
-struct ComposeProblem {
-  int64_t B, H, queries, keys, padded, d, e, rank;
-  const T* q;    // [B,H,T,d] times the scale
+struct ComposeProblem : AttentionRows<T> {
+  int64_t padded, e, rank;
   const T* k_t;  // [B,H,d,padded]
   const T* v;    // [B,H,S,e]
   // What does not depend on the key: [H,H] index [from,to], strides over (b,i); null: the identity.
   const T *pre, *post;
   int64_t pre_stride[2], post_stride[2];
   const T *pre_key, *post_key;  // [B,2R+1,H,padded] rows w1, rows w2, gates; null: none
-  bool causal;
-  int64_t window;
-  const int64_t* key_length;  // [B] or null
-  const bool* allowed;        // null, or strides over (b,h,i,j), 0 where broadcast
-  int64_t allowed_stride[4];
-  const T* bias;  // likewise
-  int64_t bias_stride[4];
-  T* output;  // [B,H,T,e]
-  T* lse;     // [B,H,T] log sum exp of a row's scores; infinite without an allowed key
+  T* output;                    // [B,H,T,e]
+  T* lse;  // [B,H,T] log sum exp of a row's scores; infinite without an allowed key
 
-  // The backward pass reads lse, and
-  const T* k;            // [B,H,S,d]
+  // The backward pass reads lse, k, and
   const T* v_t;          // [B,H,e,padded]
   const T* grad_output;  // [B,H,T,e]
   T* grad_q;             // [B,H,T,d]

@@ -41,12 +41,8 @@ struct Block {
     int64_t low, high;  // the keys low .. high - 1 that a row may see, before the arbitrary mask
   };
   Span span(int64_t r) const {
-    const int64_t place = p.keys - p.queries + first + r;
-    Span s{0, p.key_length ? p.key_length[b] : p.keys};
-    if (p.causal && place + 1 < s.high) s.high = place + 1;
-    if (p.window > 0 && place - p.window + 1 > s.low) s.low = place - p.window + 1;
-    if (p.window > 0 && !p.causal && place + p.window < s.high) s.high = place + p.window;
-    return s;
+    const KeySpan s = key_span(p, b, first + r);
+    return {s.first, s.last + 1};
   }
   int64_t head(int64_t h) const { return b * p.H + h; }
   int64_t keys() const { return end < p.keys ? end - begin : p.keys - begin; }

@@ -7,8 +7,8 @@ namespace headlab {
 
 #define HEADLAB_DECLARE(isa)                                                                    \
   namespace isa {                                                                               \
-  void row_stats_f32(const RowProblem<float>&, int64_t, double*, double*, int32_t*, float*);    \
-  void row_stats_f64(const RowProblem<double>&, int64_t, double*, double*, int32_t*, double*);  \
+  void row_stats_f32(const RowProblem<float>&, int64_t, const RowTotals&, int32_t*, float*);    \
+  void row_stats_f64(const RowProblem<double>&, int64_t, const RowTotals&, int32_t*, double*);  \
   void js_f32(const RowProblem<float>&, int64_t, int64_t, int64_t, double*, double*, float*);   \
   void js_f64(const RowProblem<double>&, int64_t, int64_t, int64_t, double*, double*, double*); \
   void norm_f32(const RowProblem<float>&, int64_t, float*);                                     \

@@ -74,17 +74,40 @@ __global__ void value_norm_kernel(RowProblem<T> p, const T* gram) {
   norm_value(this_warp(), p, gram + h * p.e * p.e, n / (p.H * p.keys), h, n % p.keys);
 }
 
+// The warps' totals of a slot, joined in their order.
+struct WarpTotals {
+  double sums[kWarps][kRowStatistics], counts[kWarps][kRowStatistics], maxima[kWarps][kRowMaxima];
+
+  __device__ void write(const RowTotals& to, int64_t slot) const {
+    for (int s = threadIdx.x; s < kRowStatistics; s += kThreads) {
+      double sum = 0, count = 0;
+      for (int w = 0; w < kWarps; ++w) sum += sums[w][s], count += counts[w][s];
+      to.sums[slot * kRowStatistics + s] = sum;
+      to.counts[slot * kRowStatistics + s] = count;
+    }
+    for (int s = threadIdx.x; s < kRowMaxima; s += kThreads) {
+      double highest = kLowest<double>;
+      for (int w = 0; w < kWarps; ++w) highest = fmax(highest, maxima[w][s]);
+      to.maxima[slot * kRowMaxima + s] = highest;
+    }
+  }
+};
+
+// Five blocks a multiprocessor: ptxas alone would spend registers on loops that are not the long
+// ones.
 template <class T>
-__global__ void row_stats_kernel(RowProblem<T> p, int64_t slots, double* sums, double* counts,
-                                 int32_t* offsets, T* scratch) {
-  __shared__ double warp_sums[kWarps][kRowStatistics], warp_counts[kWarps][kRowStatistics];
+__global__ void __launch_bounds__(kThreads, 5)
+    row_stats_kernel(RowProblem<T> p, int64_t slots, RowTotals to, int32_t* offsets, T* scratch) {
+  __shared__ WarpTotals totals;
   const Warp lanes = this_warp();
   const int warp = warp_in_block();
   const int64_t blocks = slots / (p.B * p.H);
   T* z = block_room(scratch, kWarps * p.keys) + warp * p.keys;
-  const LaneCounter out{warp_sums[warp], warp_counts[warp], lanes.leader()};
+  const LaneCounter out{{totals.sums[warp], totals.counts[warp], totals.maxima[warp]},
+                        lanes.leader()};
   for (int64_t slot = blockIdx.x; slot < slots; slot += gridDim.x) {
     lanes.each(0, kRowStatistics - 1, [&](int64_t s) { out.sums[s] = out.counts[s] = 0; });
+    lanes.each(0, kRowMaxima - 1, [&](int64_t s) { out.maxima[s] = kLowest<double>; });
     for (int64_t r = warp; r < kRowsPerSlot; r += kWarps) {
       const int64_t i = slot % blocks * kRowsPerSlot + r;
       int32_t offset = kNoRow;
@@ -95,12 +118,7 @@ __global__ void row_stats_kernel(RowProblem<T> p, int64_t slots, double* sums, d
       if (lanes.leader()) offsets[slot * kRowsPerSlot + r] = offset;
     }
     __syncthreads();
-    for (int s = threadIdx.x; s < kRowStatistics; s += kThreads) {
-      double sum = 0, count = 0;
-      for (int w = 0; w < kWarps; ++w) sum += warp_sums[w][s], count += warp_counts[w][s];
-      sums[slot * kRowStatistics + s] = sum;
-      counts[slot * kRowStatistics + s] = count;
-    }
+    totals.write(to, slot);
     __syncthreads();
   }
 }
@@ -177,12 +195,12 @@ const char* launch_value_norms(const RowProblem<T>& p, T* gram, void* stream) {
 }
 
 template <class T>
-const char* launch_row_stats(const RowProblem<T>& p, double* sums, double* counts, int32_t* offsets,
+const char* launch_row_stats(const RowProblem<T>& p, const RowTotals& to, int32_t* offsets,
                              T* scratch, void* stream) {
   const bool far = row_stats_cuda_scratch(p) > 0;
   const size_t shared = far ? 0 : kWarps * p.keys * sizeof(T);
   row_stats_kernel<<<blocks_for(row_slots(p), far), kThreads, shared,
-                     static_cast<cudaStream_t>(stream)>>>(p, row_slots(p), sums, counts, offsets,
+                     static_cast<cudaStream_t>(stream)>>>(p, row_slots(p), to, offsets,
                                                           far ? scratch : nullptr);
   return launched();
 }
@@ -201,7 +219,7 @@ const char* launch_js(const RowProblem<T>& p, int64_t groups, int64_t start, int
   template int64_t row_stats_cuda_scratch(const RowProblem<T>&);                              \
   template int64_t js_cuda_scratch(const RowProblem<T>&, int64_t);                            \
   template const char* launch_value_norms(const RowProblem<T>&, T*, void*);                   \
-  template const char* launch_row_stats(const RowProblem<T>&, double*, double*, int32_t*, T*, \
+  template const char* launch_row_stats(const RowProblem<T>&, const RowTotals&, int32_t*, T*, \
                                         void*);                                               \
   template const char* launch_js(const RowProblem<T>&, int64_t, int64_t, int64_t, double*,    \
                                  double*, T*, void*);

@@ -118,19 +118,20 @@ struct RowSums {
   }
 };
 
-template <class T>
-struct Counter {
-  double *sums, *counts;
-  void add(RowStatistic which, double value) {
+struct Counter : RowTotals {
+  void add(RowStatistic which, double value) const {
     sums[which] += value;
     counts[which] += 1;
+  }
+  void raise(RowMaximum which, double value) const {
+    if (value > maxima[which]) maxima[which] = value;
   }
 };
 
 // Mass and largest weight by class of the key; weights e / Z.
 template <class T>
 void count_classes(const RowProblem<T>& p, int64_t b, const T* e, const KeySpan& s, double Z,
-                   const bool* allowed, int64_t step, Counter<T>& out) {
+                   const bool* allowed, int64_t step, const Counter& out) {
   const uint8_t* classes = p.classes + b * p.keys;
   double mass[4] = {0, 0, 0, 0}, largest = -1;
   for (int64_t j = s.first; j <= s.last; ++j) {
@@ -147,7 +148,7 @@ void count_classes(const RowProblem<T>& p, int64_t b, const T* e, const KeySpan&
 // Keys that continue (induction) or repeat (duplicate_token) the query's token.
 template <class T>
 void count_matches(const RowProblem<T>& p, int64_t b, int64_t place, const T* e, const KeySpan& s,
-                   double Z, Counter<T>& out) {
+                   double Z, const Counter& out) {
   const int64_t* tokens = p.tokens + b * p.keys;
   const int64_t mine = tokens[place];
   double after = 0, same = 0;
@@ -162,7 +163,7 @@ void count_matches(const RowProblem<T>& p, int64_t b, int64_t place, const T* e,
 }
 
 template <class T>
-int32_t count_row(const Rows<T>& rows, int64_t i, T* row, Counter<T>& out) {
+int32_t count_row(const Rows<T>& rows, int64_t i, T* row, const Counter& out) {
   const auto& p = rows.p;
   const KeySpan s = rows.span(i);
   if (s.last < s.first) return kNoRow;
@@ -174,8 +175,9 @@ int32_t count_row(const Rows<T>& rows, int64_t i, T* row, Counter<T>& out) {
   const int64_t place = rows.place(i);
   const T* norms = p.value_norm ? p.value_norm + (rows.b * p.H + rows.h) * p.keys : nullptr;
   const RowSums<T> sum(row, s, max, heaviest, place, norms);
-  const double Z = sum.Z, entropy = std::log(Z) - sum.zlog / Z;
+  const double Z = sum.Z, log_Z = std::log(Z), entropy = log_Z - sum.zlog / Z;
   auto weight = [&](int64_t j) { return j >= s.first && j <= s.last ? row[j] / Z : 0.0; };
+  if (p.has_scores) out.add(kLse, max + log_Z), out.raise(kMaxLogit, max);
   out.add(kEntropy, entropy);
   if (n >= 2) out.add(kEntropyNormalized, entropy / std::log(static_cast<double>(n)));
   out.add(kMaxWeight, 1 / Z);
@@ -204,15 +206,15 @@ int32_t count_row(const Rows<T>& rows, int64_t i, T* row, Counter<T>& out) {
 }
 
 template <class T>
-void stats_slot(const RowProblem<T>& p, int64_t slot, double* sums, double* counts,
-                int32_t* offsets, T* scratch) {
+void stats_slot(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
+                T* scratch) {
   const int64_t blocks = (p.queries + kRowsPerSlot - 1) / kRowsPerSlot;
   const int64_t b = slot / (p.H * blocks), h = slot / blocks % p.H;
   const int64_t begin = slot % blocks * kRowsPerSlot;
   const int64_t end = begin + kRowsPerSlot < p.queries ? begin + kRowsPerSlot : p.queries;
   Rows<T> rows(p, b, scratch);
   rows.load_keys(h);
-  Counter<T> out{sums, counts};
+  const Counter out{to};
   for (int64_t i = begin; i < end; i += 4) {
     int64_t group[4], last = -1;
     for (int r = 0; r < 4; ++r) {
@@ -332,13 +334,13 @@ void value_norms(const RowProblem<T>& p, int64_t h, T* scratch) {
 }
 
 // Named symbols for the dispatcher in row_stats.cpp.
-void row_stats_f32(const RowProblem<float>& p, int64_t slot, double* sums, double* counts,
-                   int32_t* offsets, float* scratch) {
-  stats_slot(p, slot, sums, counts, offsets, scratch);
+void row_stats_f32(const RowProblem<float>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
+                   float* scratch) {
+  stats_slot(p, slot, to, offsets, scratch);
 }
-void row_stats_f64(const RowProblem<double>& p, int64_t slot, double* sums, double* counts,
-                   int32_t* offsets, double* scratch) {
-  stats_slot(p, slot, sums, counts, offsets, scratch);
+void row_stats_f64(const RowProblem<double>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
+                   double* scratch) {
+  stats_slot(p, slot, to, offsets, scratch);
 }
 void js_f32(const RowProblem<float>& p, int64_t b, int64_t first, int64_t stride, double* sums,
             double* counts, float* scratch) {

@@ -13,9 +13,10 @@ namespace headlab {
 template <class T>
 const char* launch_value_norms(const RowProblem<T>& p, T* gram, void* stream);
 
-// sums, counts [row_slots(p), kRowStatistics]; offsets [row_slots(p), kRowsPerSlot].
+// to: of row_slots(p), one after the other, whatever they hold; offsets [row_slots(p),
+// kRowsPerSlot].
 template <class T>
-const char* launch_row_stats(const RowProblem<T>& p, double* sums, double* counts, int32_t* offsets,
+const char* launch_row_stats(const RowProblem<T>& p, const RowTotals& to, int32_t* offsets,
                              T* scratch, void* stream);
 
 // sums, counts [B, groups, H, H], over query rows start, start + stride, ..., kJsRowsPerSlot a

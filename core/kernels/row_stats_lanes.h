@@ -148,15 +148,17 @@ HEADLAB_DEVICE KeySums<T> sum_keys(const Lanes& lanes, const LaneRow<T>& row, co
   });
 }
 
-// Where the leader adds what rows contribute: sums, counts [kRowStatistics].
-struct LaneCounter {
-  double *sums, *counts;
+// Where the leader adds what rows contribute.
+struct LaneCounter : RowTotals {
   bool leader;
 
   HEADLAB_DEVICE void add(RowStatistic which, double value) const {
     if (!leader) return;
     sums[which] += value;
     counts[which] += 1;
+  }
+  HEADLAB_DEVICE void raise(RowMaximum which, double value) const {
+    if (leader && value > maxima[which]) maxima[which] = value;
   }
 };
 
@@ -213,7 +215,8 @@ HEADLAB_DEVICE int32_t count_row(const Lanes& lanes, const LaneRow<T>& row,
   const auto peak = score_keys(lanes, row);
   if (!peak.counts()) return kNoRow;
   const auto sum = sum_keys(lanes, row, peak);
-  const double Z = sum.Z, entropy = std::log(Z) - sum.zlog / Z;
+  const double Z = sum.Z, log_Z = std::log(Z), entropy = log_Z - sum.zlog / Z;
+  if (p.has_scores) out.add(kLse, peak.score + log_Z), out.raise(kMaxLogit, peak.score);
   out.add(kEntropy, entropy);
   if (peak.allowed >= 2)
     out.add(kEntropyNormalized, entropy / std::log(static_cast<double>(peak.allowed)));

@@ -1,0 +1,71 @@
+// A call of attention as kernels see it, and the one rule of which keys a row sees. No torch.
+#pragma once
+
+#include <cstdint>
+
+// nvcc compiles what the kernels share for the device.
+#ifdef __CUDACC__
+#define HEADLAB_DEVICE __device__
+#else
+#define HEADLAB_DEVICE
+#endif
+
+namespace headlab {
+
+constexpr int64_t kUnlimited = INT64_MAX / 4;  // a place and this do not overflow
+
+// A row sees the keys at the distances j - place in -back .. ahead, before lengths and any mask.
+struct KeyReach {
+  int64_t back, ahead;
+};
+
+// A window of W sees the last W keys, itself included, and as many ahead where it is not causal;
+// 0: there is none. static, as all functions here: files of different instruction sets must not
+// share a copy.
+static constexpr KeyReach key_reach(bool causal, int64_t window) {
+  const int64_t near = window > 0 ? window - 1 : kUnlimited;
+  return {near, causal ? 0 : near};
+}
+
+// The keys a row may see, before the arbitrary mask: first .. last; none if last < first.
+struct KeySpan {
+  int64_t first, last;
+};
+
+// Of a row at `place` among `keys` keys.
+static HEADLAB_DEVICE inline KeySpan key_span(const KeyReach& reach, int64_t place, int64_t keys) {
+  const int64_t first = place - reach.back, last = place + reach.ahead;
+  return {first > 0 ? first : 0, last < keys ? last : keys - 1};
+}
+
+// Strides in elements; the last dimension of q and k is dense.
+template <class T>
+struct AttentionRows {
+  int64_t B, H, queries, keys, d;
+  const T* q;  // [B,H,T,d]
+  const T* k;  // [B,Hkv,S,d]
+  int64_t q_stride[3], k_stride[3];
+  const int64_t* kv_head;  // [H]: row of k that query head h uses; null: each its own
+  double scale;
+  KeyReach reach;
+  bool cross;                   // places of queries and keys do not compare
+  const int64_t* query_length;  // [B] or null
+  const int64_t* key_length;    // [B] or null
+  const bool* allowed;          // null, or strides over (b,h,i,j), 0 where broadcast
+  int64_t allowed_stride[4];
+  const T* bias;  // likewise
+  int64_t bias_stride[4];
+  const T* distance_bias;  // [H, T+S-1] at j - i = -(S-1) .. , i a place; or null
+};
+
+// Where query i stands among the keys, and its span.
+template <class T>
+static HEADLAB_DEVICE int64_t row_place(const AttentionRows<T>& p, int64_t i) {
+  return p.cross ? i : p.keys - p.queries + i;
+}
+template <class T>
+static HEADLAB_DEVICE KeySpan key_span(const AttentionRows<T>& p, int64_t b, int64_t i) {
+  return key_span(p.reach, row_place(p, i), p.key_length ? p.key_length[b] : p.keys);
+}
+
+}  // namespace headlab
