@@ -1,23 +1,24 @@
 // Softmax attention of chosen query rows only: what routed heads skip is not computed.
 //
-// B batch, T queries, S keys, H heads, d head width.
+// B batch, S keys, H heads that choose, d width of a head, N chosen rows (core/attention/
+// chosen_rows.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include "core/attention/attend.h"
+#include "core/attention/chosen_rows.h"
 
 namespace headlab {
 
-// attend(), where of the heads from `first` on row t of head h in example b is computed only if
-// `chosen` bool [B,H,T] says so; the other rows are 0 and pass no gradient.
-// q [B,H,T,d], k, v [B,Hkv,S,d] -> [B,H,T,d]. Feeds no probe. With a mask of causality, window and
-// lengths alone no [B,H,T,S] tensor is made on a CPU; other masks and biases are gathered for the
-// chosen rows.
-Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& chosen,
-                   int64_t first, const HeadContext& ctx, double scale);
+// attend() of the chosen rows q [N,d] alone: k, v [B,H,S,d] -> [N,d]. Feeds no probe. With a mask
+// of causality, window and lengths alone no [B,H,T,S] tensor is made on a CPU; other masks and
+// biases are gathered for the chosen rows.
+Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const ChosenRows& rows,
+                   const HeadCall& call, double scale);
 
-// Whether attend_rows() takes less time than attend() where heads choose `share` of their rows.
-bool rows_pay(const Tensor& q, const HeadContext& ctx, double share);
+// Whether computing the chosen rows alone, projections included, takes less time than computing all
+// where heads choose `share` of those of x [B,T,D].
+bool rows_pay(const Tensor& x, const HeadCall& call, double share);
 
 }  // namespace headlab

@@ -26,6 +26,7 @@ Tensor LayerCache::append(const std::string& name, const Tensor& fresh, int64_t 
   }
   entry.storage.narrow(2, entry.first + entry.size, added).copy_(fresh);
   entry.size += added;
+  entry.seen += added;
   return entry.storage.narrow(2, entry.first, entry.size);  // [B,H,kept,d]
 }
 
@@ -35,9 +36,17 @@ Tensor LayerCache::once(const std::string& name, const std::function<Tensor()>& 
   return value;
 }
 
+void LayerCache::advance(int64_t places) {
+  length_ += places;
+  for (const auto& [name, entry] : entries_)
+    TORCH_CHECK(entry.seen == length_, "cache: '", name, "' holds ", entry.seen, " places of ",
+                length_, " after a pass over ", places, ": it was not appended to in every pass");
+}
+
 void LayerCache::clear() {
   entries_.clear();
   once_.clear();
+  states_.clear();
   length_ = 0;
 }
 

@@ -1,4 +1,5 @@
-// What one attention layer remembers between decoding steps: named tensors appended along time.
+// What one attention layer keeps between decoding steps: named tensors appended along time,
+// computed once, or replaced.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,17 +21,22 @@ class LayerCache {
   // Computed at the first call, remembered afterwards (keys and values of a memory).
   Tensor once(const std::string& name, const std::function<Tensor()>& compute);
 
+  // A state that each pass replaces (a recurrence): undefined before the first.
+  Tensor& state(const std::string& name) { return states_[name]; }
+
   int64_t length() const { return length_; }  // places seen so far, dropped ones included
-  void advance(int64_t places) { length_ += places; }
+  // After a pass over `places`. c10::Error for an entry that this pass did not append them to.
+  void advance(int64_t places);
   void clear();
 
  private:
   struct Entry {
     Tensor storage;  // [B,H,capacity,d]
     int64_t first = 0, size = 0;
+    int64_t seen = 0;  // places appended, dropped ones included
   };
   std::map<std::string, Entry> entries_;
-  std::map<std::string, Tensor> once_;
+  std::map<std::string, Tensor> once_, states_;
   int64_t length_ = 0;
 };
 

@@ -1,6 +1,6 @@
 #include "core/attention/compose.h"
 
-#include "core/heads.h"
+#include "core/attention/attend.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -27,8 +27,13 @@ Tensor gated(const Tensor& a, const Tensor& factors, int64_t token_dim) {
   return a * factor(factors, factors.size(1) - 1, token_dim);
 }
 
-// matrix [B,T,H,H] or [1,1,H,H] on a [B,H,T,S].
+// matrix [B,T,H,H], [B,1,H,H] or [1,1,H,H] on a [B,H,T,S].
 Tensor apply(const Tensor& a, const Tensor& matrix) {
+  if (matrix.size(1) == 1) {  // one product for all queries
+    const int64_t B = a.size(0), H = a.size(1);
+    const auto to_from = matrix.select(1, 0).transpose(1, 2).expand({B, H, H});
+    return at::bmm(to_from, a.flatten(2)).view_as(a);
+  }
   const auto rows = a.transpose(1, 2);                              // [B,T,H,S]
   return at::matmul(matrix.transpose(2, 3), rows).transpose(1, 2);  // [B,H,T,S]
 }
@@ -50,10 +55,23 @@ Composition::Composition(const Tensor& fixed, const Tensor& query, const Tensor&
   matrix_ = matrix;
 }
 
+Composition Composition::by_matrix(const Tensor& matrix, const Tensor& bias, const Tensor& alive) {
+  Composition composition;
+  if (!matrix.defined()) return composition;
+  // Half types are composed in float32.
+  const auto type = at::promote_types(matrix.scalar_type(), at::kFloat);
+  auto m = matrix.to(type);
+  if (alive.defined()) m = m * alive.unsqueeze(1);
+  composition.matrix_ = m.unsqueeze(0).unsqueeze(0);  // [1,1,H,H]
+  if (bias.defined()) composition.bias_ = bias.to(type);
+  return composition;
+}
+
 Tensor Composition::operator()(const Tensor& a) const {
   if (is_identity()) return a;
-  const auto composed = apply(a, matrix_);
-  return key_.defined() ? composed + low_rank(a, key_, 3) + gated(a, key_, 3) : composed;
+  auto composed = apply(a, matrix_);
+  if (key_.defined()) composed = composed + low_rank(a, key_, 3) + gated(a, key_, 3);
+  return bias_.defined() ? composed + bias_.view({-1, 1, 1}) : composed;
 }
 
 std::vector<Tensor> Composition::terms(const Tensor& a) const {
@@ -65,15 +83,22 @@ std::vector<Tensor> Composition::terms(const Tensor& a) const {
 }
 
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
-                           const Composition& post, const HeadContext& ctx, double scale) {
-  const auto z = add_biases(pre(scaled_products(q, k, ctx, scale)), ctx);
-  const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
+                           const Composition& post, const HeadCall& call, double scale) {
+  const auto z = add_biases(pre(scaled_products(q, k, call, scale)), call);
+  const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
   const auto p = masked_softmax(z, allowed);
-  auto a = post(p);
-  // A pair that is hidden from every head stays 0; one that is hidden from some gets the others'.
+  return {z, p, composed_weights(p, post, call.mask)};
+}
+
+Tensor composed_weights(const Tensor& p, const Composition& post, const AttentionMask& mask) {
+  if (post.is_identity()) return p;
+  const auto a = post(p);
+  const auto allowed = allowed_keys(mask, p.size(2), p.size(3), p.device());
+  // A pair that is hidden from every head stays 0 but for a bias; one that is hidden from some gets
+  // the others'.
   const bool by_head = allowed.defined() && allowed.dim() > 2 && allowed.size(-3) > 1;
-  if (by_head && !post.is_identity()) a = a.masked_fill(allowed.logical_not(), 0);
-  return {p, a};
+  const bool returns = by_head || (allowed.defined() && post.bias().defined());
+  return returns ? a.masked_fill(allowed.logical_not(), 0) : a;
 }
 
 }  // namespace headlab

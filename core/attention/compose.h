@@ -1,6 +1,6 @@
 // Composition of head maps: at every pair of a query i and a key j the values of all heads, scores
 // or weights, form a vector, which is multiplied by a matrix that has a fixed part, a part of the
-// query and a part of the key (Xiao et al., arXiv 2405.08553).
+// query and a part of the key (Xiao et al., arXiv 2405.08553), or is one for all pairs.
 //
 // B batch, T queries, S keys, N tokens, H heads, R rank, d head width, e width of a head's values.
 #pragma once
@@ -9,10 +9,12 @@
 
 #include <vector>
 
+#include "core/attention/masks.h"
+
 namespace headlab {
 
 using at::Tensor;
-struct HeadContext;
+struct HeadCall;
 
 // M_ij = I + fixed + sum_r w1_i[r]^T w2_i[r] + diag(g_i) + the same with w1_j, w2_j, g_j of the
 // key, [H,H], index [from, to].
@@ -22,35 +24,46 @@ class Composition {
   // fixed [H,H]; query [B,2R+1,T,H] and key [B,2R+1,S,H] are rows w1, then rows w2, then g. What is
   // undefined is 0.
   Composition(const Tensor& fixed, const Tensor& query, const Tensor& key);
+  // M_ij = matrix [H,H] at every pair (undefined: the identity), behind which bias [H] is added
+  // (undefined: none). Heads that are not in `alive` bool [H] (undefined: all) put nothing in.
+  static Composition by_matrix(const Tensor& matrix, const Tensor& bias, const Tensor& alive);
 
   bool is_identity() const { return !matrix_.defined(); }
   // All of M that does not depend on the key, folded: broadcasts to [B,T,H,H].
   const Tensor& matrix() const { return matrix_; }
   const Tensor& query() const { return query_; }
   const Tensor& key() const { return key_; }
-  // a'[n] = sum_m a[m] M_ij[m,n]: a [B,H,T,S] -> [B,H,T,S].
+  const Tensor& bias() const { return bias_; }
+  // a'[n] = sum_m a[m] M_ij[m,n] + bias[n]: a [B,H,T,S] -> [B,H,T,S].
   Tensor operator()(const Tensor& a) const;
   // What is added to a by: fixed, query's rows, query's gates, key's rows, key's gates. Undefined
   // where there is no such part.
   std::vector<Tensor> terms(const Tensor& a) const;
 
  private:
-  Tensor fixed_, query_, key_, matrix_;
+  Tensor fixed_, query_, key_, matrix_, bias_;
 };
 
 struct ComposedMaps {
-  Tensor softmax, composed;  // [B,H,T,S] before and after `post`
+  Tensor scores, softmax, composed;  // [B,H,T,S] composed by `pre` and biased; before, after `post`
 };
 // The map: `pre` on scale q k^T, then biases, mask and softmax, then `post`. q [B,H,T,d], k
-// [B,H,S,d].
+// [B,Hkv,S,d].
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
-                           const Composition& post, const HeadContext& ctx, double scale);
+                           const Composition& post, const HeadCall& call, double scale);
+// The last step alone: weights p [B,H,T,S] composed, those of hidden keys 0.
+Tensor composed_weights(const Tensor& p, const Composition& post, const AttentionMask& mask);
 
-// What heads say through that map: dropout on it, then its sum of values v [B,H,S,e] -> [B,H,T,e].
-// Takes the rows of a few queries at a time where it can, and then holds no map, nor for the
-// backward pass: float32 and float64 on the CPU, no dropout, no bias that learns. Backend kEager
-// holds them all.
-Tensor composed_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Composition& pre,
-                       const Composition& post, const HeadContext& ctx, double scale);
+struct ComposedHeads {
+  Tensor out;          // [B,H,T,e]
+  ComposedMaps shown;  // to call.observer; undefined where it wanted none
+};
+// What heads say through that map, feeding call.observer: dropout on it, then its sum of values v
+// [B,Hkv,S,e]. Takes the rows of a few queries at a time where it can, and then holds no map, nor
+// for the backward pass: float32 and float64 on the CPU, no dropout, no bias behind a composition,
+// none that learns on the scores. Backend kEager holds them all. Without a composition: attend().
+ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const Composition& pre, const Composition& post, const HeadCall& call,
+                              double scale);
 
 }  // namespace headlab

@@ -1,39 +1,97 @@
 #include "core/attention/compose_statistics.h"
 
-#include <array>
+#include <cmath>
+#include <deque>
+#include <utility>
 
+#include "core/attention/context.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-constexpr int kTerms = 5, kQueryGate = 5, kKeyGate = 6;
-using Table = std::array<Statistic, 7>;
+constexpr int kTerms = 5;
+constexpr double kSaturated = 0.95;
 
-// Terms in the order of Composition::terms(), then gates.
-const Table& table(ComposedSide side) {
-  static const char* const units = "1";
-  static const auto term = [](const char* name, const char* what) {
-    return Statistic{name, units, what,  "norm of the term / norm of what is composed, over pairs",
-                     true, false, false, true};
+// What is reported of one side. Terms are in the order of Composition::terms().
+struct SideStatistics {
+  Statistic terms[kTerms], matrix, off_diagonal;
+  struct Branch {
+    Statistic gate, saturated, w1, w2;
+  } query, key;
+};
+const SideStatistics& side_of(ComposedSide side);
+
+// The shares of the pooled matrices; roots of mean squares.
+void finish_composition(int64_t heads, LayerValues& values) {
+  for (const auto side : {ComposedSide::kPre, ComposedSide::kPost}) {
+    const auto& s = side_of(side);
+    if (const auto matrix = values.find(s.matrix.name); matrix != values.end()) {
+      double whole = 0, diagonal = 0;
+      for (int64_t n = 0; n < heads * heads; ++n) {
+        const double square = std::pow(matrix->second[n], 2);
+        if (std::isnan(square)) continue;  // of heads that are gone
+        whole += square;
+        if (n % (heads + 1) == 0) diagonal += square;
+      }
+      values[s.off_diagonal.name] = {std::sqrt((whole - diagonal) / whole)};
+    }
+    for (const auto* branch : {&s.query, &s.key})
+      for (const char* name : {branch->w1.name, branch->w2.name})
+        if (const auto found = values.find(name); found != values.end())
+          found->second[0] = std::sqrt(found->second[0]);
+  }
+}
+
+// Text that lives as long as the program.
+const char* kept(std::string text) {
+  static std::deque<std::string> all;
+  return all.emplace_back(std::move(text)).c_str();
+}
+
+SideStatistics make_side(const std::string& side, const std::string& what) {
+  const auto term = [&](const std::string& name, const std::string& of) {
+    return layer_statistic(kept(side + name + "_term"), "1", kept(of + " adds to the " + what),
+                           "norm of the term / norm of what is composed, over pairs");
   };
-  static const auto gate = [](const char* name, const char* what) {
-    return Statistic{name, units, what, "mean over tokens of |g|", true, false, false};
+  const auto branch = [&](const std::string& token) {
+    const auto name = [&](const char* last) { return kept(side + token + last); };
+    const auto text = [&](const std::string& of) {
+      return kept(of + " of the " + token + " on the " + what);
+    };
+    SideStatistics::Branch b{
+        head_statistic(name("_gate"), "1", text("how far gates open"), "mean over tokens of |g|"),
+        head_statistic(name("_gate_saturated"), "1", text("share of saturated gates"),
+                       "share of tokens with |g| > 0.95"),
+        layer_statistic(name("_w1_rms"), "1", text("size of the rows that read heads"),
+                        "root mean square of w1 over tokens, rows and heads; below 1 its norm's "
+                        "epsilon counts"),
+        layer_statistic(name("_w2_rms"), "1", text("size of the rows that write heads"),
+                        "root mean square of w2 over tokens, rows and heads")};
+    b.w1.finish = b.w2.finish = finish_composition;
+    return b;
   };
-  static const Table pre{term("pre_static_term", "what the fixed mixing adds to the scores"),
-                         term("pre_query_term", "what the query's mixing adds to the scores"),
-                         term("pre_query_gate_term", "what the query's gates add to the scores"),
-                         term("pre_key_term", "what the key's mixing adds to the scores"),
-                         term("pre_key_gate_term", "what the key's gates add to the scores"),
-                         gate("pre_query_gate", "how far the query's gates on the scores open"),
-                         gate("pre_key_gate", "how far the key's gates on the scores open")};
-  static const Table post{term("post_static_term", "what the fixed mixing adds to the weights"),
-                          term("post_query_term", "what the query's mixing adds to the weights"),
-                          term("post_query_gate_term", "what the query's gates add to the weights"),
-                          term("post_key_term", "what the key's mixing adds to the weights"),
-                          term("post_key_gate_term", "what the key's gates add to the weights"),
-                          gate("post_query_gate", "how far the query's gates on the weights open"),
-                          gate("post_key_gate", "how far the key's gates on the weights open")};
+  SideStatistics s{
+      {term("static", "what the fixed mixing"), term("query", "what the query's mixing"),
+       term("query_gate", "what the query's gates"), term("key", "what the key's mixing"),
+       term("key_gate", "what the key's gates")},
+      head_statistic(kept(side + "query_matrix"), "1",
+                     kept("mean mixing of the " + what + " that does not depend on the key"),
+                     "mean over tokens of Q_i = I + static + sum_r w1_i[r]^T w2_i[r] + diag(g_i), "
+                     "from head to head2"),
+      layer_statistic(kept(side + "query_off_diagonal"), "1",
+                      kept("share of the mean mixing of the " + what + " between heads"),
+                      "norm of the mean Q_i off its diagonal / norm of the mean Q_i"),
+      branch("query"),
+      branch("key")};
+  s.matrix.per = Per::kPair;
+  s.off_diagonal.finish = finish_composition;
+  return s;
+}
+
+const SideStatistics& side_of(ComposedSide side) {
+  static const SideStatistics pre = make_side("pre_", "scores"),
+                              post = make_side("post_", "weights");
   return side == ComposedSide::kPre ? pre : post;
 }
 
@@ -41,70 +99,156 @@ double norm(const Tensor& x, const Tensor& counted) {
   return at::where(counted, x.to(at::kDouble), 0.0).norm().item<double>();
 }
 
-void report_gates(HeadProbe& probe, const Statistic& statistic, const Tensor& factors) {
+Tensor total(const Tensor& of_tokens) { return of_tokens.sum(at::IntArrayRef({0, 1})); }
+
+// 1 for the tokens and heads that count, else 0: [B,N,H].
+Tensor counted_heads(const Tensor& length, const Tensor& alive, at::IntArrayRef sizes,
+                     const at::Device& device) {
+  auto counted = at::ones(sizes, at::TensorOptions(at::kDouble).device(device));
+  const auto tokens = within_length(length, sizes[1], device);  // [B,N]
+  if (tokens.defined()) counted = counted * tokens.unsqueeze(2);
+  return alive.defined() ? counted * alive : counted;
+}
+
+// factors [B,2R+1,N,H] of the tokens within `length`.
+void report_branch(HeadObserver& observer, const SideStatistics::Branch& branch,
+                   const Tensor& factors, const Tensor& length, const Tensor& alive) {
   if (!factors.defined()) return;
-  const auto g = factors.select(1, -1).to(at::kDouble).abs();  // [B,N,H]
-  probe.report(statistic.name, g.sum(at::IntArrayRef({0, 1})),
-               at::full({g.size(2)}, g.size(0) * g.size(1), at::kDouble));
+  const int64_t R = factors.size(1) / 2;
+  const auto f = factors.to(at::kDouble);
+  const auto counted = counted_heads(length, alive, {f.size(0), f.size(2), f.size(3)}, f.device());
+  const auto g = f.select(1, 2 * R).abs(), count = total(counted);  // [B,N,H], [H]
+  observer.report(branch.gate.name, total(g * counted), count);
+  observer.report(branch.saturated.name, total((g > kSaturated) * counted), count);
+  const auto squares = f.square() * counted.unsqueeze(1);  // [B,2R+1,N,H]
+  observer.report(branch.w1.name, squares.narrow(1, 0, R).sum(), count.sum() * R);
+  observer.report(branch.w2.name, squares.narrow(1, R, R).sum(), count.sum() * R);
+}
+
+// matrix [B,T,H,H], or [1,1,H,H] for all.
+void report_matrix(HeadObserver& observer, const SideStatistics& side, const Tensor& matrix,
+                   const Tensor& queries) {  // bool [B,T] that count
+  const auto count = queries.sum(at::kDouble);
+  const auto all = matrix.to(at::kDouble).expand({queries.size(0), queries.size(1), -1, -1});
+  const auto sums = total(all * queries.unsqueeze(2).unsqueeze(3));  // [H,H]
+  observer.report(side.matrix.name, sums, count.expand_as(sums));
+}
+
+// How alike the weights of heads are, by layer: map [B,H,T,S], 0 where it does not count.
+void report_likeness(HeadObserver& observer, const char* cosine_name, const char* rank_name,
+                     const Tensor& map) {
+  auto heads = map.transpose(0, 1).flatten(1);              // [H,BTS]
+  const auto norms = heads.norm(2, -1, /*keepdim=*/true);   // [H,1]
+  const auto live = norms.squeeze(1).nonzero().squeeze(1);  // those that have weights
+  const int64_t H = live.size(0);
+  if (H == 0) return;
+  heads = (heads / norms).index_select(0, live);
+  const auto cosine = heads.mm(heads.t());                                  // [H,H]
+  const auto eigenvalues = (at::linalg_eigvalsh(cosine) / H).clamp_min(0);  // [H]
+  const auto one = at::ones({}, at::kDouble);
+  if (H > 1) observer.report(cosine_name, (cosine.sum() - H) / (H * (H - 1)), one);
+  observer.report(rank_name, at::xlogy(eigenvalues, eigenvalues).sum().neg().exp(), one);
 }
 
 }  // namespace
 
 std::vector<Statistic> composition_statistics(ComposedSide side, bool fixed, bool query, bool key) {
-  const std::array<bool, 7> exists{fixed, query, query, key, key, query, key};
+  const auto& s = side_of(side);
+  const bool exists[kTerms]{fixed, query, query, key, key};
   std::vector<Statistic> statistics;
-  for (size_t n = 0; n < exists.size(); ++n)
-    if (exists[n]) statistics.push_back(table(side)[n]);
+  for (int n = 0; n < kTerms; ++n)
+    if (exists[n]) statistics.push_back(s.terms[n]);
+  if (fixed || query) statistics.insert(statistics.end(), {s.matrix, s.off_diagonal});
+  const auto add = [&](const SideStatistics::Branch& b) {
+    statistics.insert(statistics.end(), {b.gate, b.saturated, b.w1, b.w2});
+  };
+  if (query) add(s.query);
+  if (key) add(s.key);
   return statistics;
 }
 
-void report_composition(HeadProbe& probe, ComposedSide side, const Composition& composition,
-                        const Tensor& input, const Tensor& counted) {
-  if (!probe.statistics || composition.is_identity()) return;
-  const auto& statistics = table(side);
+void report_composition(HeadObserver& observer, ComposedSide side, const Composition& composition,
+                        const Tensor& input, const Tensor& counted, const HeadCall& call) {
+  if (!observer.wants_statistics() || composition.is_identity()) return;
+  const auto& s = side_of(side);
   const double whole = norm(input, counted);
   const auto terms = composition.terms(input);
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   for (int n = 0; n < kTerms; ++n)
     if (terms[n].defined() && whole > 0)
-      probe.report(statistics[n].name, scalar(norm(terms[n], counted) / whole), scalar(1));
-  report_gates(probe, statistics[kQueryGate], composition.query());
-  report_gates(probe, statistics[kKeyGate], composition.key());
+      observer.report(s.terms[n].name, scalar(norm(terms[n], counted) / whole), scalar(1));
+  if (terms[0].defined() || terms[1].defined())
+    report_matrix(observer, s, composition.matrix(), counted.any(-1).any(1));
+  report_branch(observer, s.query, composition.query(), call.mask.query_length, call.alive);
+  report_branch(observer, s.key, composition.key(), call.mask.key_length, call.alive);
+}
+
+const std::vector<Statistic>& composed_statistics() {
+  static const std::vector<Statistic> table{
+      {.name = "composed_row_sum",
+       .long_name = "sum of the composed weights of a row",
+       .formula = "mean over rows of sum_j a', a' the weights that meet the values"},
+      {.name = "composed_negative_mass",
+       .long_name = "negative part of the composed weights of a row",
+       .formula = "mean over rows of sum_j max(-a', 0)"}};
+  return table;
 }
 
 const std::vector<Statistic>& composed_map_statistics() {
   static const std::vector<Statistic> table{
-      {"composed_mass", "1", "size of the composed weights of a row",
-       "mean over rows of sum_j |a'|, a' the weights that meet the values", true, false, false},
-      {"composed_negative_share", "1", "negative share of the composed weights",
-       "mean over rows of sum_j max(-a', 0) / sum_j |a'|", true, false, false},
-      {"composed_cosine", "1", "how alike the composed weights of two heads are",
-       "mean over pairs of heads of the cosine of a', over all rows and keys", true, false, false,
-       true},
-      {"composed_effective_rank", "1", "number of heads that the composed weights are worth",
-       "exp(-sum l ln l), l the eigenvalues of C / H, C the cosines of a'", true, false, false,
-       true}};
+      {.name = "composed_mass",
+       .long_name = "size of the composed weights of a row",
+       .formula = "mean over rows of sum_j |a'|, a' the weights that meet the values"},
+      {.name = "composed_negative_share",
+       .long_name = "negative share of the composed weights",
+       .formula = "mean over rows of sum_j max(-a', 0) / sum_j |a'|"},
+      {.name = "composed_entropy",
+       .units = "nat",
+       .long_name = "entropy of the sizes of the composed weights of a row",
+       .formula = "mean over rows of -sum_j s ln s, s = |a'| / sum_j |a'|"},
+      {.name = "composed_cosine",
+       .long_name = "how alike the composed weights of two heads are",
+       .formula = "mean over pairs of heads of the cosine of a', over all rows and keys",
+       .per = Per::kLayer},
+      {.name = "composed_effective_rank",
+       .long_name = "number of heads that the composed weights are worth",
+       .formula = "exp(-sum l ln l), l the eigenvalues of C / H, C the cosines of a'",
+       .per = Per::kLayer},
+      {.name = "softmax_cosine",
+       .long_name = "how alike the weights of two heads are before they are composed",
+       .formula = "mean over pairs of heads of the cosine of a, over all rows and keys",
+       .per = Per::kLayer},
+      {.name = "softmax_effective_rank",
+       .long_name = "number of heads that the weights are worth before they are composed",
+       .formula = "exp(-sum l ln l), l the eigenvalues of C / H, C the cosines of a",
+       .per = Per::kLayer}};
   return table;
 }
 
-void report_composed_map(HeadProbe& probe, const Tensor& composed, const Tensor& counted) {
-  if (!probe.statistics || composed.numel() == 0) return;
-  const auto a = at::where(counted, composed.to(at::kDouble), 0.0);  // [B,H,T,S]
-  const auto total = [](const Tensor& of_row) { return of_row.sum(at::IntArrayRef({0, 2})); };
+void report_composed_map(HeadObserver& observer, const ComposedMaps& maps, const Tensor& counted) {
+  if (!observer.wants_statistics() || maps.composed.numel() == 0) return;
+  const auto of_pairs = [&](const Tensor& map) {
+    return at::where(counted, map.to(at::kDouble), 0.0);  // [B,H,T,S]
+  };
+  const auto p = of_pairs(maps.softmax), a = of_pairs(maps.composed);
   const auto mass = a.abs().sum(-1), negative = a.clamp_max(0).sum(-1).neg();  // [B,H,T]
-  probe.report("composed_mass", total(mass), total(counted.any(-1)));
-  probe.report("composed_negative_share", total((negative / mass).nan_to_num(0)), total(mass > 0));
-  auto heads = a.transpose(0, 1).flatten(1);                        // [H,BTS]
-  heads = heads.index_select(0, total(mass).nonzero().squeeze(1));  // those that have weights
-  const int64_t H = heads.size(0);
-  if (H == 0) return;
-  heads = heads / heads.norm(2, -1, /*keepdim=*/true);
-  const auto cosine = heads.mm(heads.t());                                  // [H,H]
-  const auto eigenvalues = (at::linalg_eigvalsh(cosine) / H).clamp_min(0);  // [H]
-  const auto one = at::ones({}, at::kDouble);
-  if (H > 1) probe.report("composed_cosine", (cosine.sum() - H) / (H * (H - 1)), one);
-  probe.report("composed_effective_rank", at::xlogy(eigenvalues, eigenvalues).sum().neg().exp(),
-               one);
+  const auto shares = a.abs() / at::where(mass > 0, mass, 1).unsqueeze(-1);
+  report_rows(observer, "composed_mass", mass, counted.any(-1));
+  report_rows(observer, "composed_negative_share", negative / mass, mass > 0);
+  report_rows(observer, "composed_entropy", at::xlogy(shares, shares).sum(-1).neg(), mass > 0);
+  report_likeness(observer, "composed_cosine", "composed_effective_rank", a);
+  report_likeness(observer, "softmax_cosine", "softmax_effective_rank", p);
+}
+
+Statistic off_diagonal_statistic(const char* name, const char* long_name) {
+  return layer_statistic(name, "1", long_name, "sum_{h != g} |w[h,g]| / sum |w[h,g]|");
+}
+
+void report_off_diagonal(HeadObserver& observer, const std::string& name, const Tensor& weight,
+                         const Tensor& alive) {
+  auto mass = weight.detach().to(at::kDouble).abs();  // [H,H]
+  if (alive.defined()) mass = mass * alive * alive.unsqueeze(1);
+  observer.report(name, mass.sum() - mass.trace(), mass.sum());
 }
 
 }  // namespace headlab

@@ -2,10 +2,12 @@
 // derivative, and when it serves.
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <memory>
 
+#include "core/attention/attend.h"
 #include "core/attention/compose.h"
-#include "core/heads.h"
+#include "core/attention/observer.h"
 #include "core/kernels/compose_rows.h"
 #include "core/torch.h"
 
@@ -31,9 +33,9 @@ Tensor key_factors(const Tensor& key) {
 
 // What the scores and weights of a call are made of. Undefined: none.
 struct Call {
-  Tensor q, k, v;  // q times the scale
+  Tensor q, k, v;  // in lanes; q times the scale
   Tensor pre, pre_key, post, post_key;
-  Tensor allowed, bias, key_length;  // [B,H,T,S], [B,H,T,S], [B]
+  Tensor allowed, bias, key_length;  // [B,H,T,S], [B,H,T,S] or by distance [H,S+T-1], [B]
   bool causal = false;
   int64_t window = 0;
 };
@@ -48,14 +50,16 @@ template <class T>
 struct Problem : ComposeProblem<T> {
   std::vector<Tensor> held;
 
-  Problem(const Call& call, const Tensor& lse) {
+  Problem(const Call& call, const Tensor& lse) : ComposeProblem<T>{} {
     this->B = call.q.size(0), this->H = call.q.size(1), this->queries = call.q.size(2);
     this->keys = call.k.size(2);
-    this->q = hold(in_lanes(call.q));
+    this->q = hold(call.q);
+    strides(held.back(), this->q_stride, 3);
     this->d = held.back().size(3);
-    this->k_t = hold(in_lanes(in_lanes(call.k).transpose(2, 3)));
+    this->scale = 1;  // is in q
+    this->k_t = hold(in_lanes(call.k.transpose(2, 3)));
     this->padded = held.back().size(3);
-    this->v = hold(in_lanes(call.v));
+    this->v = hold(call.v);
     this->e = held.back().size(3);
     this->pre_key = hold(key_factors(call.pre_key));
     this->post_key = hold(key_factors(call.post_key));
@@ -65,12 +69,15 @@ struct Problem : ComposeProblem<T> {
     strides(held.back(), this->pre_stride, 2);
     this->post = hold(matrices(call.post));
     strides(held.back(), this->post_stride, 2);
-    this->causal = call.causal, this->window = call.window;
+    this->reach = key_reach(call.causal, call.window);
     this->key_length = data<int64_t>(call.key_length);
     this->allowed = data<bool>(call.allowed);
     strides(call.allowed, this->allowed_stride, 4);
     this->bias = data<T>(call.bias);
-    strides(call.bias, this->bias_stride, 4);
+    if (call.bias.defined() && call.bias.dim() == 2)  // by distance: i's keys start at T - 1 - i
+      set_distances(call.bias);
+    else
+      strides(call.bias, this->bias_stride, 4);
     this->lse = data<T>(lse);
     // Threads that one example each would not keep busy share examples.
     const int64_t threads = at::get_num_threads();
@@ -80,6 +87,11 @@ struct Problem : ComposeProblem<T> {
   const T* hold(const Tensor& t) {
     held.push_back(t);
     return data<T>(t);
+  }
+  void set_distances(const Tensor& table) {
+    this->bias += this->queries - 1;
+    const int64_t steps[] = {0, table.stride(0), -1, 1};
+    std::copy_n(steps, 4, this->bias_stride);
   }
   static void strides(const Tensor& t, int64_t* strides, int64_t n) {
     for (int64_t i = 0; i < n; ++i) strides[i] = t.defined() ? t.stride(i) : 0;
@@ -99,16 +111,17 @@ Tensor forward(const Call& call, const Tensor& lse) {
   auto out = at::empty({problem.B, problem.H, problem.queries, problem.e}, call.q.options());
   problem.output = data<T>(out);
   problem.run(compose_forward<T>());
-  return out.narrow(3, 0, call.v.size(3));  // [B,H,T,e]
+  return out;  // [B,H,T,e]
 }
 
 // Gradients of q, k, v, pre, pre_key, post, post_key.
 template <class T>
 torch::autograd::variable_list backward(const Call& call, const Tensor& lse, const Tensor& grad) {
   Problem<T> p(call, lse);
-  p.k = p.hold(in_lanes(call.k));
-  p.v_t = p.hold(in_lanes(in_lanes(call.v).transpose(2, 3)));
-  p.grad_output = p.hold(in_lanes(grad));
+  p.k = p.hold(call.k);
+  p.strides(p.held.back(), p.k_stride, 3);
+  p.v_t = p.hold(in_lanes(call.v.transpose(2, 3)));
+  p.grad_output = p.hold(grad.contiguous());
   const auto options = call.q.options();
   const auto grad_q = at::empty({p.B, p.H, p.queries, p.d}, options);
   const auto grad_k = at::zeros({p.slots, p.B, p.H, p.keys, p.d}, options);
@@ -133,13 +146,7 @@ torch::autograd::variable_list backward(const Call& call, const Tensor& lse, con
     if (!of_slots.defined()) return Tensor();
     return total(of_slots).narrow(3, 0, p.keys).transpose(2, 3);  // [B,2R+1,S,H]
   };
-  return {grad_q.narrow(3, 0, call.q.size(3)),
-          total(grad_k).narrow(3, 0, call.k.size(3)),
-          total(grad_v).narrow(3, 0, call.v.size(3)),
-          pre,
-          factors(pre_key),
-          post,
-          factors(post_key)};
+  return {grad_q, total(grad_k), total(grad_v), pre, factors(pre_key), post, factors(post_key)};
 }
 
 class ByRows : public torch::autograd::Function<ByRows> {
@@ -197,31 +204,30 @@ class ByRows : public torch::autograd::Function<ByRows> {
   }
 };
 
-// All biases on the scores [B,H,T,S], broadcast; undefined: none.
-Tensor all_biases(const Tensor& q, int64_t S, const HeadContext& ctx) {
+// All biases on the scores [B,H,T,S], broadcast; or, where they depend on the distance alone, by
+// it: [H,S+T-1]. Undefined: none.
+Tensor all_biases(const Tensor& q, int64_t S, const HeadCall& call) {
   const int64_t T = q.size(2);
-  Tensor bias = ctx.bias;
-  if (ctx.position_bias) bias = add_biases(q.new_zeros({}).expand({1, 1, T, S}), ctx);
+  if (call.position_bias && !call.bias.defined())
+    return biases_by_distance(call, T, S).to(q.scalar_type()).contiguous();
+  Tensor bias = call.bias;
+  if (call.position_bias) bias = add_biases(q.new_zeros({}).expand({1, 1, T, S}), call);
   return bias.defined() ? bias.to(q.scalar_type()).expand({q.size(0), q.size(1), T, S}) : bias;
 }
 
-bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const HeadContext& ctx) {
+bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const HeadCall& call) {
   const bool type = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble;
-  return ctx.backend == Backend::kAuto && ctx.dropout == 0 && !ctx.uniform.defined() &&
+  return call.backend == Backend::kAuto && call.dropout == 0 && !call.uniform.defined() &&
          q.is_cpu() && type && q.numel() > 0 && k.numel() > 0 &&
          !(bias.defined() && bias.requires_grad());
 }
 
-}  // namespace
-
-Tensor composed_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Composition& pre,
-                       const Composition& post, const HeadContext& ctx, double scale) {
-  TORCH_CHECK(ctx.backend != Backend::kSdpa, "backend sdpa: not for heads that are composed");
+// composed_attend() by rows; `bias` is what all_biases() gives.
+Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const Composition& pre,
+                      const Composition& post, const Tensor& bias, const HeadCall& call,
+                      double scale) {
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2);
-  const auto bias = all_biases(q, S, ctx);
-  if (!rows_serve(q, k, bias, ctx))
-    return weighted_values(composed_maps(q, k, pre, post, ctx, scale).composed, v, ctx);
-  const auto& mask = ctx.mask;
+  const auto& mask = call.mask;
   const auto maybe = [](const Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
   const auto matrix = [&](const Composition& c) {
     return maybe(c.is_identity() ? Tensor() : c.matrix().expand({B, T, H, H}));
@@ -229,9 +235,36 @@ Tensor composed_attend(const Tensor& q, const Tensor& k, const Tensor& v, const 
   const auto allowed = mask.allowed.defined() ? mask.allowed.expand({B, H, T, S}) : Tensor();
   const auto length =
       mask.key_length.defined() ? mask.key_length.to(at::kCPU, at::kLong).contiguous() : Tensor();
-  return ByRows::apply(q * scale, k, v, matrix(pre), maybe(pre.key()), matrix(post),
-                       maybe(post.key()), maybe(allowed), maybe(bias), maybe(length), mask.causal,
-                       mask.window);  // [B,H,T,e]
+  const auto keys = in_lanes(repeat_kv(k, call, H)), values = in_lanes(repeat_kv(v, call, H));
+  return ByRows::apply(in_lanes(q * scale), keys, values, matrix(pre), maybe(pre.key()),
+                       matrix(post), maybe(post.key()), maybe(allowed), maybe(bias), maybe(length),
+                       mask.causal, mask.window)
+      .narrow(3, 0, v.size(3));  // [B,H,T,e]
+}
+
+}  // namespace
+
+ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const Composition& pre, const Composition& post, const HeadCall& call,
+                              double scale) {
+  if (pre.is_identity() && post.is_identity()) return {attend(q, k, v, call, scale), {}};
+  TORCH_CHECK(call.backend == Backend::kAuto || call.backend == Backend::kEager,
+              "backends sdpa and flash: not for heads that are composed");
+  const auto bias = all_biases(q, k.size(2), call);
+  const bool by_rows =
+      rows_serve(q, k, bias, call) && !pre.bias().defined() && !post.bias().defined();
+  ComposedHeads heads;
+  heads.out = by_rows
+                  ? attend_by_rows(q, k, v, pre, post, bias, call, scale)
+                  : weighted_values(composed_maps(q, k, pre, post, call, scale).composed, v, call);
+  if (!call.observer || !call.observer->wants_maps()) return heads;
+  // The maps are made for the observer alone, so that what it sees changes nothing.
+  at::NoGradGuard no_grad;
+  const auto maps = heads.shown = composed_maps(q, k, pre, post, call, scale);
+  call.observer->weights(
+      {.p = maps.softmax, .a = maps.composed, .scores = maps.scores, .v = v, .out = heads.out},
+      call);
+  return heads;
 }
 
 }  // namespace headlab

@@ -2,6 +2,9 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "core/torch.h"
 
 namespace headlab {
@@ -22,7 +25,7 @@ bool onednn_is_faster() {
 }
 
 // a b^T + bias by oneDNN: a [M,K], b [N,K] of any strides -> [M,N].
-Tensor product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias = {}) {
+Tensor onednn_product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias = {}) {
   using Scalars = torch::List<std::optional<at::Scalar>>;
   static const auto op =
       c10::Dispatcher::singleton()
@@ -39,7 +42,7 @@ class Product : public torch::autograd::Function<Product> {
                         const Tensor& weight, const std::optional<Tensor>& bias) {
     ctx->save_for_backward({x, weight});
     ctx->saved_data["bias"] = bias.has_value();
-    return product(x, weight, bias);
+    return onednn_product(x, weight, bias);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -48,28 +51,49 @@ class Product : public torch::autograd::Function<Product> {
     const auto &x = saved[0], &weight = saved[1];  // [M,K], [N,K]
     const auto g = gradients[0].contiguous();      // [M,N]
     Tensor for_x, for_weight, for_bias;
-    if (ctx->needs_input_grad(0)) for_x = product(g, weight.t());  // [M,K]
+    if (ctx->needs_input_grad(0)) for_x = onednn_product(g, weight.t());  // [M,K]
     // The first factor is copied into rows: better the smaller one.
     if (ctx->needs_input_grad(1))
-      for_weight = g.size(1) <= x.size(1) ? product(g.t(), x.t()) : product(x.t(), g.t()).t();
+      for_weight =
+          g.size(1) <= x.size(1) ? onednn_product(g.t(), x.t()) : onednn_product(x.t(), g.t()).t();
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) for_bias = g.sum(0);
     return {for_x, for_weight, for_bias};
   }
 };
 
+// Of x [.., in] and weight [out, in].
+bool onednn_serves(const Tensor& x, const Tensor& weight) {
+  constexpr int64_t kFewestRows = 16;  // below, it is memory that counts
+  return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
+         weight.numel() > 0 && x.numel() >= kFewestRows * weight.size(1) &&
+         !at::autocast::is_autocast_enabled(at::kCPU) && onednn_is_faster();
+}
+
 }  // namespace
 
+Tensor product(const Tensor& a, const Tensor& b) {
+  return onednn_serves(a, b) ? onednn_product(a, b) : a.mm(b.t());
+}
+
 Tensor project(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  constexpr int64_t kFewestRows = 16;  // below, it is memory that counts
+  if (!onednn_serves(x, weight)) return at::linear(x, weight, bias);
   const int64_t in = weight.size(1);
-  const bool plain = x.is_cpu() && x.scalar_type() == at::kFloat &&
-                     weight.scalar_type() == at::kFloat && weight.numel() > 0 &&
-                     x.numel() >= kFewestRows * in && !at::autocast::is_autocast_enabled(at::kCPU);
-  if (!plain || !onednn_is_faster()) return at::linear(x, weight, bias);
   const auto given = bias.defined() ? std::optional(bias) : std::nullopt;
   auto sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
   return Product::apply(x.reshape({-1, in}), weight, given).view(sizes);
+}
+
+LinearImpl::LinearImpl(int64_t in, int64_t out, bool with_bias) {
+  weight = register_parameter("weight", at::empty({out, in}));
+  if (with_bias) bias = register_parameter("bias", at::empty({out}));
+  at::NoGradGuard no_grad;
+  // Kaiming's uniform distribution with a = sqrt 5, computed in torch's order of operations.
+  const double a = std::sqrt(5.0), fan_in = static_cast<double>(std::max<int64_t>(in, 1));
+  const double deviation = std::sqrt(2.0 / (1 + std::pow(a, 2))) / std::sqrt(fan_in);
+  const double bound = std::sqrt(3.0) * deviation;
+  weight.uniform_(-bound, bound);
+  if (with_bias) bias.uniform_(-1 / std::sqrt(fan_in), 1 / std::sqrt(fan_in));
 }
 
 }  // namespace headlab

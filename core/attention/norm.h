@@ -11,8 +11,9 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 class RmsNormImpl : public torch::nn::Module {
  public:
-  RmsNormImpl(int64_t width, double eps);
-  at::Tensor forward(const at::Tensor& x);
+  // One weight [d] for all heads, or one a head [H,d].
+  RmsNormImpl(at::IntArrayRef sizes, double eps);
+  at::Tensor forward(const at::Tensor& x);  // [...,d], or [B,H,T,d] -> the same
 
   at::Tensor weight;
 

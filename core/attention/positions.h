@@ -25,13 +25,11 @@ class Rotary {
   RopeLayout layout_;
 };
 
-// positions [T] -> [T,D]: the first D/2 features are sines, the others cosines ("halves"), or
-// alternating as in Vaswani et al. 2017. Computed in float64.
-Tensor sinusoidal_halves(const Tensor& positions, int64_t width);
+// positions [T] -> [T,D]: sines and cosines alternate, as in Vaswani et al. 2017. In float64.
 Tensor sinusoidal_interleaved(const Tensor& positions, int64_t width);
 
 // A bias on the scores that depends on the distance between key and query alone. It is asked for by
-// distance, so that nobody has to hold [H,T,S].
+// distance, so that no path has to hold [H,T,S].
 class PositionBias {
  public:
   virtual ~PositionBias() = default;

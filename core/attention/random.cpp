@@ -14,8 +14,16 @@ uint64_t mix_bits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+uint64_t CounterRng::site_key(std::string_view name) {
+  if (name == "self") return 0;
+  uint64_t h = 0xCBF29CE484222325ull;  // FNV-1a
+  for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
+  return h;
+}
+
 uint64_t CounterRng::bits(uint64_t stream, uint64_t index) const {
   uint64_t h = mix_bits(seed);
+  if (site != 0) h = mix_bits(h ^ site);
   for (uint64_t word : {step, static_cast<uint64_t>(layer), stream, index}) h = mix_bits(h ^ word);
   return h;
 }

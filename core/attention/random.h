@@ -1,11 +1,12 @@
-// Counter-based randomness: every draw is a function of (seed, step, layer, stream) alone, so that
-// nothing has to be saved for a resumed run to draw the same numbers.
+// Counter-based randomness: every draw is a function of (seed, step, site, layer, stream) alone, so
+// that nothing has to be saved for a resumed run to draw the same numbers.
 #pragma once
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string_view>
 
 namespace headlab {
 
@@ -16,7 +17,11 @@ uint64_t mix_bits(uint64_t x);
 
 struct CounterRng {
   uint64_t seed = 0, step = 0;
+  uint64_t site = 0;  // site_key() of the attention: that of a decoder alone is 0
   int64_t layer = 0;
+
+  // The attentions of one model draw apart: "self" is 0, every other name a number of its own.
+  static uint64_t site_key(std::string_view name);
 
   // What a draw is for, so that two uses at one place differ.
   enum Stream : uint64_t {

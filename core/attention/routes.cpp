@@ -12,7 +12,67 @@ namespace headlab {
 namespace {
 
 constexpr double kNearTie = 1e-3;
-constexpr const char* kGateSquare = "gate_square";  // pooled for gate_std alone
+
+// By the numbers of HeadObserver::token_classes().
+struct ClassStatistics {
+  Statistic density, gate;
+};
+const std::vector<ClassStatistics>& class_statistics() {
+  static const auto of_class = [](const char* density, const char* gate, const char* density_name,
+                                  const char* gate_name) {
+    ClassStatistics s{
+        head_statistic(density, "1", density_name, "share of the class's tokens with gate != 0"),
+        head_statistic(gate, "1", gate_name, "mean over the class's tokens of g")};
+    s.density.needs = s.gate.needs = Needs::kClasses;
+    return s;
+  };
+  static const std::vector<ClassStatistics> table{
+      of_class("density_word", "gate_word", "share of words that the head serves",
+               "mean gate of words"),
+      of_class("density_cls", "gate_cls", "share of classifier tokens that the head serves",
+               "mean gate of classifier tokens"),
+      of_class("density_sep", "gate_sep", "share of separators that the head serves",
+               "mean gate of separators"),
+      of_class("density_punctuation", "gate_punctuation",
+               "share of full stops and commas that the head serves",
+               "mean gate of full stops and commas")};
+  return table;
+}
+
+// gate_std comes as the mean of g^2; the load of the routed heads follows from their shares.
+void finish_routes(int64_t heads, LayerValues& values) {
+  if (!values.contains("density")) return;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& s : route_statistics())
+    values.try_emplace(s.name, value_count(s.per, heads), nan);
+  for (int64_t h = 0; h < heads; ++h) {
+    const double mean = values["gate_mean"][h], square = values["gate_std"][h];
+    values["gate_std"][h] = std::isnan(mean) ? nan : std::sqrt(std::max(0.0, square - mean * mean));
+  }
+  std::vector<double> f, P;  // of the routed heads that are there
+  for (int64_t h = 0; h < heads; ++h) {
+    if (std::isnan(values["selected"][h])) continue;
+    f.push_back(values["selected"][h]);
+    P.push_back(values["probability"][h]);
+  }
+  if (f.empty()) return;
+  const double E = static_cast<double>(f.size());
+  const double K = std::accumulate(f.begin(), f.end(), 0.0);  // shares of tokens that select K
+  double entropy = 0;
+  for (double share : f) entropy -= share > 0 ? share / K * std::log(share / K) : 0;
+  values["load_entropy"] = {f.size() > 1 ? entropy / std::log(E) : nan};
+  values["load_max"] = {*std::max_element(f.begin(), f.end()) * E / K};
+  values["dead_heads"] = {static_cast<double>(std::count(f.begin(), f.end(), 0.0))};
+  const double balance = std::inner_product(P.begin(), P.end(), f.begin(), 0.0);
+  values["balance_paper"] = {balance};
+  values["balance_code"] = {balance * E};
+}
+
+std::vector<Statistic> finished(std::vector<Statistic> table) {
+  for (const auto& s : class_statistics()) table.insert(table.end(), {s.density, s.gate});
+  for (auto& s : table) s.finish = finish_routes;
+  return table;
+}
 
 }  // namespace
 
@@ -30,7 +90,7 @@ Tensor load_balance(const Routes& routes) {
 }
 
 const std::vector<Statistic>& route_statistics() {
-  static const std::vector<Statistic> table{
+  static const std::vector<Statistic> table = finished({
       head_statistic("density", "1", "share of tokens that the head serves",
                      "share of tokens with gate != 0; 1 for shared heads"),
       head_statistic("gate_mean", "1", "mean gate", "mean over tokens of g"),
@@ -56,7 +116,7 @@ const std::vector<Statistic>& route_statistics() {
       layer_statistic("balance_paper", "1", "load-balance loss of the paper", "sum_i P_i f_i"),
       layer_statistic("balance_code", "1", "load-balance loss of the released code",
                       "E sum_i P_i f_i"),
-  };
+  });
   return table;
 }
 
@@ -65,8 +125,8 @@ namespace {
 // Sums over the tokens that count and hands them to the probe.
 class Reporter {
  public:
-  Reporter(HeadProbe& probe, const Routes& routes, const Tensor& query_length)
-      : probe_(probe), heads_(routes.gates.size(2)), routed_(routes.routed) {
+  Reporter(HeadObserver& observer, const Routes& routes, const Tensor& query_length)
+      : observer_(observer), heads_(routes.gates.size(2)), routed_(routes.routed) {
     const int64_t B = routes.gates.size(0), T = routes.gates.size(1);
     const auto device = routes.gates.device();
     counted_ = within_length(query_length, T, device);  // [B,T]
@@ -77,17 +137,21 @@ class Reporter {
 
   void by_head(const char* name, const Tensor& of_token) {  // [B,T,H]
     const auto sums = sum(of_token);                        // [H]
-    probe_.report(name, sums, tokens_.expand_as(sums));
+    observer_.report(name, sums, tokens_.expand_as(sums));
   }
   void by_routed_head(const char* name, const Tensor& of_token) {  // [B,T,E]
     const auto sums = sum(of_token);                               // [E]
-    probe_.report(name, at_routed(sums), at_routed(tokens_.expand_as(sums)));
+    observer_.report(name, at_routed(sums), at_routed(tokens_.expand_as(sums)));
   }
   void where_selected(const char* name, const Tensor& of_token, const Tensor& selected) {
-    probe_.report(name, at_routed(sum(of_token * selected)), at_routed(sum(selected)));
+    observer_.report(name, at_routed(sum(of_token * selected)), at_routed(sum(selected)));
+  }
+  void by_class(const char* name, const Tensor& of_token, const Tensor& members) {
+    const auto sums = sum(of_token * members.unsqueeze(2));  // [H]
+    observer_.report(name, sums, sum(members.unsqueeze(2)).expand_as(sums));
   }
   void by_layer(const char* name, const Tensor& of_token) {  // [B,T]
-    probe_.report(name, sum(of_token.unsqueeze(2)).squeeze(0), tokens_);
+    observer_.report(name, sum(of_token.unsqueeze(2)).squeeze(0), tokens_);
   }
 
  private:
@@ -100,7 +164,7 @@ class Reporter {
     return values.new_zeros({heads_}).index_copy(0, routed_, values);
   }
 
-  HeadProbe& probe_;
+  HeadObserver& observer_;
   int64_t heads_;
   Tensor routed_, counted_, tokens_;  // [E], bool [B,T], scalar
 };
@@ -115,14 +179,28 @@ Tensor margin(const Tensor& probability, const Tensor& selected) {
 
 }  // namespace
 
-void report_routes(HeadProbe& probe, const Routes& routes, const Tensor& query_length) {
-  if (!probe.statistics) return;
+Tensor query_classes(const HeadCall& call, int64_t T) {
+  const auto classes = call.places ? call.observer->token_classes() : Tensor();
+  if (!classes.defined() || classes.size(1) < T) return {};
+  return classes.slice(1, classes.size(1) - T);
+}
+
+void report_routes(HeadObserver& observer, const Routes& routes, const Tensor& query_length,
+                   const Tensor& classes) {
+  if (!observer.wants_statistics()) return;
   at::NoGradGuard no_grad;
-  Reporter report(probe, routes, query_length);
+  Reporter report(observer, routes, query_length);
   const auto gates = routes.gates.to(at::kDouble);
   report.by_head("density", gates != 0);
   report.by_head("gate_mean", gates);
-  report.by_head(kGateSquare, gates.square());
+  report.by_head("gate_std", gates.square());
+  if (classes.defined())
+    for (size_t c = 0; c < class_statistics().size(); ++c) {
+      const auto& of_class = class_statistics()[c];
+      const auto members = classes == static_cast<int64_t>(c);  // [B,T]
+      report.by_class(of_class.density.name, gates != 0, members);
+      report.by_class(of_class.gate.name, gates, members);
+    }
   if (routes.alpha.defined()) report.by_layer("alpha_shared", routes.alpha);
   if (!routes.selected.defined()) return;
   const auto p = routes.probability.to(at::kDouble);
@@ -132,50 +210,6 @@ void report_routes(HeadProbe& probe, const Routes& routes, const Tensor& query_l
   report.by_routed_head("selected", chosen);
   report.by_layer("route_entropy", -at::xlogy(p, p).sum(-1));
   report.by_layer("near_tie", margin(p, chosen) < kNearTie);
-}
-
-void finish_routes(int64_t heads, std::map<std::string, std::vector<double>>& values) {
-  if (!values.contains("density")) return;
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const auto squares = values.extract(kGateSquare).mapped();
-  for (const auto& s : route_statistics()) values.try_emplace(s.name, s.by_layer ? 1 : heads, nan);
-  for (int64_t h = 0; h < heads; ++h) {
-    const double mean = values["gate_mean"][h];
-    values["gate_std"][h] = std::sqrt(std::max(0.0, squares[h] - mean * mean));
-    if (std::isnan(mean)) values["gate_std"][h] = nan;
-  }
-  std::vector<double> f, P;  // of the routed heads that are there
-  for (int64_t h = 0; h < heads; ++h) {
-    if (std::isnan(values["selected"][h])) continue;
-    f.push_back(values["selected"][h]);
-    P.push_back(values["probability"][h]);
-  }
-  if (f.empty()) return;
-  const double E = static_cast<double>(f.size());
-  const double K = std::accumulate(f.begin(), f.end(), 0.0);  // shares of tokens that select K
-  double entropy = 0;
-  for (double share : f) entropy -= share > 0 ? share / K * std::log(share / K) : 0;
-  values["load_entropy"] = {f.size() > 1 ? entropy / std::log(E) : nan};
-  values["load_max"] = {*std::max_element(f.begin(), f.end()) * E / K};
-  values["dead_heads"] = {static_cast<double>(std::count(f.begin(), f.end(), 0.0))};
-  const double balance = std::inner_product(P.begin(), P.end(), f.begin(), 0.0);
-  values["balance_paper"] = {balance};
-  values["balance_code"] = {balance * E};
-}
-
-std::map<std::string, std::vector<double>> route_values(const Routes& routes,
-                                                        const Tensor& query_length) {
-  const int64_t H = routes.gates.size(2);
-  std::vector<int64_t> heads(H);
-  std::iota(heads.begin(), heads.end(), 0);
-  HeadProbe probe;
-  probe.statistics = true;
-  probe.enter(0, H, heads, std::vector<bool>(H, true));
-  report_routes(probe, routes, query_length);
-  auto values = probe.values(0);
-  std::map<std::string, std::vector<double>> of_routes;
-  for (const auto& s : route_statistics()) of_routes[s.name] = values.at(s.name);
-  return of_routes;
 }
 
 }  // namespace headlab

@@ -5,11 +5,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <map>
-#include <string>
 #include <vector>
 
-#include "core/observe/probe.h"
+#include "core/attention/observer.h"
+#include "core/attention/statistic.h"
 
 namespace headlab {
 
@@ -36,16 +35,13 @@ Tensor load_balance(const Routes& routes);
 // By head, NaN at shared heads but for density and the gates' mean and deviation; or by layer.
 const std::vector<Statistic>& route_statistics();
 
-// Adds the routes of the tokens below query_length [B] (undefined: of all) to the layer that the
-// probe is in.
-void report_routes(HeadProbe& probe, const Routes& routes, const Tensor& query_length);
+// Classes [B,T] of the T queries of a call that is watched, the last tokens of their sequence;
+// undefined where the observer does not know them.
+Tensor query_classes(const HeadCall& call, int64_t T);
 
-// Completes the values of a layer that reported routes: what is no mean over tokens follows from
-// the pooled means, what does not exist is NaN. Other layers' values stay as they are.
-void finish_routes(int64_t heads, std::map<std::string, std::vector<double>>& values);
-
-// The statistics of one pass by name, [H] or [1]. `routes` count heads as the result does.
-std::map<std::string, std::vector<double>> route_values(const Routes& routes,
-                                                        const Tensor& query_length);
+// Reports the routes of the tokens below query_length [B] (undefined: of all); by class [B,T] where
+// that is known.
+void report_routes(HeadObserver& observer, const Routes& routes, const Tensor& query_length,
+                   const Tensor& classes = {});
 
 }  // namespace headlab

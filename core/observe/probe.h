@@ -10,74 +10,40 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "core/attention/attend.h"
-#include "core/kernels/row_stats.h"
+#include "core/attention/masks.h"
+#include "core/attention/observer.h"
+#include "core/observe/head_sums.h"
+#include "core/observe/statistics.h"
 
 namespace headlab {
 
 using at::Tensor;
-struct HeadContext;
+struct RowCall;
 
-// One statistic: its names and formula are the HDF5 variable's.
-struct Statistic {
-  const char *name, *units, *long_name, *formula;
-  bool always;            // in `log.stats: all`-less default
-  bool places;            // compares places of queries and keys: not in cross-attention
-  bool by_pair;           // (head, head2) instead of (head)
-  bool by_layer = false;  // one value a layer
-};
-// A kind's own.
-inline Statistic head_statistic(const char* name, const char* units, const char* long_name,
-                                const char* formula) {
-  return {name, units, long_name, formula, true, false, false, false};
-}
-inline Statistic layer_statistic(const char* name, const char* units, const char* long_name,
-                                 const char* formula) {
-  return {name, units, long_name, formula, true, false, false, true};
-}
+// A map of a model: a layer of a site, and which of its maps where a head has several. Of a model
+// with one attention a layer, and of one layer alone, the layer's number says it.
+struct MapKey {
+  std::string site = "self";
+  int64_t layer = 0, map = 0;
 
-const std::vector<Statistic>& statistic_table();
-// Of kinds whose map is composed of several heads' weights.
-const std::vector<Statistic>& composed_statistics();
-std::vector<std::string> statistic_names();     // every one of the table, which can be streamed
-std::vector<std::string> default_statistics();  // the ones that are always on
-
-// Sums of one layer's heads, in original indices. A value is sum / count; NaN where nothing
-// counted.
-struct HeadSums {
-  int64_t heads = 0;
-  std::vector<double> sums, counts;                 // [H, kRowStatistics]
-  std::vector<std::map<int32_t, int64_t>> offsets;  // [H] argmax_j a - i -> rows
-  std::vector<double> sink_examples, examples;      // [H] examples with mean first_token > 0.3; all
-  std::vector<double> js, js_counts;                // [H,H]
-  std::vector<bool> alive;                          // [H]
-  struct Own {
-    bool by_layer = false;
-    std::vector<double> sums, counts;  // [H], or [1] by layer
-  };
-  std::map<std::string, Own> own;  // what HeadProbe::report() was told
-
-  explicit HeadSums(int64_t heads = 0);
+  MapKey(int64_t layer_ = 0) : layer(layer_) {}  // NOLINT(google-explicit-constructor)
+  MapKey(std::string site_, int64_t layer_, int64_t map_)
+      : site(std::move(site_)), layer(layer_), map(map_) {}
+  auto operator<=>(const MapKey&) const = default;
 };
 
-// Adds what other examples of the same heads gave; `to` keeps which heads are alive.
-void add_sums(HeadSums& to, const HeadSums& from);
-
-// sum / count of everything: [H] by name, js [H*H]; NaN for heads that are not alive and for what
-// was not observed.
-std::map<std::string, std::vector<double>> head_values(const HeadSums& sums);
-
-class HeadProbe {
+class HeadProbe : public HeadObserver {
  public:
   bool statistics = false;
   bool maps = false;
-  bool patterns = false;   // the weights that statistics are of, with what they may attend to
-  bool outputs = false;    // what each head puts into the output projection
-  bool divergence = true;  // js, with statistics
-  bool matches = false;    // induction and duplicate_token, with statistics
-  int64_t js_stride = 16;  // every 16th query row, from a start drawn by (seed, step, layer)
+  bool patterns = false;      // the weights that statistics are of, with what they may attend to
+  bool head_outputs = false;  // what each head puts into the output projection
+  bool divergence = true;     // js, with statistics
+  bool matches = false;       // induction and duplicate_token, with statistics
+  int64_t js_stride = 16;     // every 16th query row, from a start drawn by (seed, step, layer)
   double sink_threshold = 0.3;
 
   // Facts of the batch that some statistics need; undefined: those are absent.
@@ -87,63 +53,54 @@ class HeadProbe {
 
   void reset();  // forgets sums and maps
 
-  // Called by layers. enter() by AttentionHeads::forward, the others by attend() and by kinds.
-  void enter(int64_t layer, int64_t heads, std::vector<int64_t> head_ids,
-             const std::vector<bool>& alive);
-  void output_weight(const Tensor& weight);  // [D, H*e], before the layer reports its softmax
-  // A plain masked softmax: streams q [B,H,T,d], k, v [B,Hkv,S,.], out [B,H,T,e]. `counted` bool
-  // [B,H,T]: statistics are of these rows only (routed heads); undefined: of all.
+  bool wants_statistics() const override { return statistics; }
+  bool wants_maps() const override { return statistics || maps || patterns; }
+  Tensor token_classes() const override;
+  void enter(ObservedLayer layer) override;
   void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-               const HeadContext& ctx, double scale, const Tensor& counted = {});
-  // Any other map: statistics are of p [B,H,T,S], the weights before heads are mixed (their rows
-  // sum to 1 or, without an allowed key, to 0); the map is a [B,H,T,S], the weights that meet the
-  // values. Where a is not p, composed_row_sum and composed_negative_mass are of a.
-  void weights(const Tensor& p, const Tensor& a, const Tensor& v, const Tensor& out,
-               const HeadContext& ctx);
-  // The map that the same heads of the layer before gave to this function in this pass, 0 for heads
-  // that are not alive there; undefined where there is none of this size. Keeps `map` [B,H,T,S] for
-  // the layer behind.
-  Tensor map_before(const Tensor& map);
-  // What heads put into the output projection, [B,H,T,e]: before and after gates and offset.
-  void outputs_of(const Tensor& o, const Tensor& said);
-  // A statistic of the kind's own, one of its own_statistics(): value = sum / count. Both [H], in
-  // this layer's heads, or scalars where it is by layer; NaN where the count is 0.
-  void report(const std::string& name, const Tensor& sums, const Tensor& counts);
+               const HeadCall& call, double scale, const Tensor& counted = {}) override;
+  // Where a is not p, composed_row_sum and composed_negative_mass are of a. max_logit and lse are
+  // of the scores alone.
+  void weights(const ObservedMap& map, const HeadCall& call) override;
+  Tensor map_before(const Tensor& map) override;
+  void outputs(const Tensor& o, const Tensor& edited) override;
+  void report(const std::string& name, const Tensor& sums, const Tensor& counts) override;
 
-  const std::map<int64_t, HeadSums>& sums() const { return sums_; }
-  std::map<std::string, std::vector<double>> values(int64_t layer) const {
-    return head_values(sums_.at(layer));
+  const std::map<MapKey, HeadSums>& sums() const { return sums_; }
+  std::map<std::string, std::vector<double>> values(const MapKey& key) const {
+    return head_values(sums_.at(key));
   }
   // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that
   // the layer has (AttentionHeads::head_ids).
-  const std::map<int64_t, Tensor>& layer_maps() const { return maps_; }
+  const std::map<MapKey, Tensor>& layer_maps() const { return maps_; }
   // Likewise the weights p before heads are mixed, and the mask of the rows that count.
   struct Pattern {
     Tensor p;  // [B,H,T,S]
     AttentionMask mask;
   };
-  const std::map<int64_t, Pattern>& layer_patterns() const { return patterns_; }
-  // Likewise what outputs_of() was told; `weight` [D,H*e] of the output projection, `counted` bool
+  const std::map<MapKey, Pattern>& layer_patterns() const { return patterns_; }
+  // Likewise what outputs() was told; `weight` [D,H*e] of the output projection, `counted` bool
   // [B,H,T] the rows that softmax() was told to count (undefined: all).
   struct Outputs {
-    Tensor o, said, weight, counted;
+    Tensor o, edited, weight, counted;
   };
-  const std::map<int64_t, Outputs>& layer_outputs() const { return outputs_; }
+  const std::map<MapKey, Outputs>& layer_outputs() const { return outputs_; }
 
  private:
-  void stream(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-              const HeadContext& ctx, double scale);
-  void keep_map(const Tensor& map);
+  MapKey key(int64_t map = 0) const { return {layer_.site, layer_.layer, map}; }
+  HeadSums& sums_of(int64_t map);
+  // Completed with what the probe knows; of which of the layer's maps.
+  void stream(RowCall call, const HeadCall& layer_call, int64_t map);
+  void count_scores(const ObservedMap& map, const AttentionMask& mask);
 
-  std::map<int64_t, HeadSums> sums_;
-  std::map<int64_t, Tensor> maps_;
-  std::map<int64_t, Pattern> patterns_;
-  std::map<int64_t, Outputs> outputs_;
-  int64_t layer_ = 0;
-  std::vector<int64_t> head_ids_;
-  Tensor output_weight_, counted_;  // of the layer that the probe is in
-  Tensor passed_map_;               // [B,H,T,S], original heads
-  int64_t passed_layer_ = 0;
+  std::map<MapKey, HeadSums> sums_;
+  std::map<MapKey, Tensor> maps_;
+  std::map<MapKey, Pattern> patterns_;
+  std::map<MapKey, Outputs> outputs_;
+  ObservedLayer layer_;  // that the probe is in
+  Tensor counted_;       // the rows of it that softmax() was told to count
+  Tensor passed_map_;    // [B,H,T,S], original heads
+  MapKey passed_from_;
 };
 
 }  // namespace headlab

@@ -3,8 +3,9 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <limits>
 
-#include "core/heads.h"
+#include "core/attention/attend.h"
 #include "core/kernels/row_stats_cuda.h"
 #include "core/torch.h"
 
@@ -47,7 +48,7 @@ struct Holder {
 };
 
 template <class T>
-void hold_scores(const Holder<T>& to, const RowCall& call, const HeadContext& ctx) {
+void hold_scores(const Holder<T>& to, const RowCall& call, const HeadCall& ctx) {
   auto& p = to.rows.problem;
   const auto queries = to.dense_rows(call.q);
   p.B = call.q.size(0), p.H = call.q.size(1), p.queries = call.q.size(2), p.d = call.q.size(3);
@@ -57,14 +58,12 @@ void hold_scores(const Holder<T>& to, const RowCall& call, const HeadContext& ct
   to.rows.keys = to.dense_rows(call.k);
   p.k = static_cast<T*>(to.rows.keys.data_ptr());
   copy_strides(to.rows.keys, p.k_stride, 3);
-  const auto kv = ctx.kv_map.defined()
-                      ? ctx.kv_map
-                      : at::arange(p.H).floor_divide_(std::max<int64_t>(1, p.H / call.k.size(1)));
+  const auto kv = kv_heads(ctx, p.H, call.k.size(1), at::kCPU);
   p.kv_head = to.template hold_all<int64_t>(kv);
   p.scale = call.scale;
   p.causal = ctx.mask.causal;
-  p.window = ctx.mask.window;
-  p.cross = ctx.memory.defined();
+  p.reach = key_reach(ctx.mask.causal, ctx.mask.window);
+  p.cross = !ctx.places;
   p.query_length = to.template hold_all<int64_t>(ctx.mask.query_length);
   p.key_length = to.template hold_all<int64_t>(ctx.mask.key_length);
   const std::vector<int64_t> map{p.B, p.H, p.queries, p.keys};
@@ -104,6 +103,7 @@ template <class T>
 void hold_tokens(const Holder<T>& to, const RowCall& call) {
   auto& p = to.rows.problem;
   p.matches = call.matches;
+  p.has_scores = call.has_scores;
   if (call.tokens.defined() && !p.cross) {
     p.tokens = to.template hold_all<int64_t>(call.tokens);
     if (call.class_of_token.defined())
@@ -115,11 +115,12 @@ void hold_tokens(const Holder<T>& to, const RowCall& call) {
 
 // Points the slots into their memory; offsets take the last, half as wide, numbers.
 void lay_out(RowSlots& slots) {
-  const int64_t rows = slots.B * slots.H * slots.blocks;
+  const int64_t rows = slots.count();
   const int64_t pairs = slots.B * slots.groups * slots.H * slots.H;
   slots.sums = slots.memory.data_ptr<double>();
   slots.counts = slots.sums + rows * kRowStatistics;
-  slots.js = slots.counts + rows * kRowStatistics;
+  slots.maxima = slots.counts + rows * kRowStatistics;
+  slots.js = slots.maxima + rows * kRowMaxima;
   slots.js_counts = slots.js + pairs;
   slots.offsets = reinterpret_cast<int32_t*>(slots.js_counts + pairs);
 }
@@ -132,8 +133,8 @@ RowSlots make_slots(const RowProblem<T>& p, SampledRows sampled, at::Device devi
     const int64_t rows = (p.queries - sampled.start - 1) / sampled.stride + 1;
     slots.groups = (rows + kJsRowsPerSlot - 1) / kJsRowsPerSlot;
   }
-  const int64_t doubles =
-      row_slots(p) * (2 * kRowStatistics + kRowsPerSlot / 2) + 2 * p.B * slots.groups * p.H * p.H;
+  const int64_t doubles = slots.count() * (2 * kRowStatistics + kRowMaxima + kRowsPerSlot / 2) +
+                          2 * p.B * slots.groups * p.H * p.H;
   slots.memory = at::zeros({doubles}, at::TensorOptions(at::kDouble).device(device));
   lay_out(slots);
   return slots;
@@ -155,10 +156,10 @@ void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
     over_slots<T>(p.H, (p.e + 1) * width,
                   [&](int64_t h, T* scratch) { norm_slot<T>()(p, h, scratch); });
   }
-  std::fill_n(to.offsets, row_slots(p) * kRowsPerSlot, kNoRow);
-  over_slots<T>(row_slots(p), row_scratch(p), [&](int64_t slot, T* scratch) {
-    row_stats_slot<T>()(p, slot, to.sums + slot * kRowStatistics, to.counts + slot * kRowStatistics,
-                        to.offsets + slot * kRowsPerSlot, scratch);
+  std::fill_n(to.offsets, to.count() * kRowsPerSlot, kNoRow);
+  std::fill_n(to.maxima, to.count() * kRowMaxima, -std::numeric_limits<double>::infinity());
+  over_slots<T>(to.count(), row_scratch(p), [&](int64_t slot, T* scratch) {
+    row_stats_slot<T>()(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot, scratch);
   });
   const int64_t pairs = p.H * p.H, step = kJsRowsPerSlot * sampled.stride;
   over_slots<T>(p.B * to.groups, js_scratch(p), [&](int64_t slot, T* scratch) {
@@ -181,8 +182,7 @@ void run_on_cuda(HeldRows<T>& rows, SampledRows sampled, RowSlots& to) {
     check(launch_value_norms(p, gram.template data_ptr<T>(), stream));
   }
   const auto row_room = scratch(row_stats_cuda_scratch(p));
-  check(
-      launch_row_stats(p, to.sums, to.counts, to.offsets, row_room.template data_ptr<T>(), stream));
+  check(launch_row_stats(p, to.totals(0), to.offsets, row_room.template data_ptr<T>(), stream));
   if (to.groups > 0) {
     const auto js_room = scratch(js_cuda_scratch(p, to.groups));
     check(launch_js(p, to.groups, sampled.start, sampled.stride, to.js, to.js_counts,
@@ -193,7 +193,7 @@ void run_on_cuda(HeldRows<T>& rows, SampledRows sampled, RowSlots& to) {
 }
 
 template <class T>
-RowSlots stream_rows_as(const RowCall& call, const HeadContext& ctx, SampledRows sampled) {
+RowSlots stream_rows_as(const RowCall& call, const HeadCall& ctx, SampledRows sampled) {
   const bool on_cuda = kHasCuda && call.q.is_cuda();
   const auto device = on_cuda ? call.q.device() : at::Device(at::kCPU);
   auto rows = hold_rows<T>(call, ctx, device);
@@ -211,7 +211,7 @@ RowSlots stream_rows_as(const RowCall& call, const HeadContext& ctx, SampledRows
 }  // namespace
 
 template <class T>
-HeldRows<T> hold_rows(const RowCall& call, const HeadContext& ctx, at::Device device) {
+HeldRows<T> hold_rows(const RowCall& call, const HeadCall& ctx, at::Device device) {
   HeldRows<T> rows;
   const Holder<T> to{rows, device};
   hold_scores(to, call, ctx);
@@ -219,8 +219,8 @@ HeldRows<T> hold_rows(const RowCall& call, const HeadContext& ctx, at::Device de
   hold_tokens(to, call);
   return rows;
 }
-template HeldRows<float> hold_rows(const RowCall&, const HeadContext&, at::Device);
-template HeldRows<double> hold_rows(const RowCall&, const HeadContext&, at::Device);
+template HeldRows<float> hold_rows(const RowCall&, const HeadCall&, at::Device);
+template HeldRows<double> hold_rows(const RowCall&, const HeadCall&, at::Device);
 
 template <class T>
 void transpose_keys(HeldRows<T>& rows) {
@@ -231,7 +231,7 @@ void transpose_keys(HeldRows<T>& rows) {
 template void transpose_keys(HeldRows<float>&);
 template void transpose_keys(HeldRows<double>&);
 
-RowSlots stream_rows(const RowCall& call, const HeadContext& ctx, SampledRows sampled) {
+RowSlots stream_rows(const RowCall& call, const HeadCall& ctx, SampledRows sampled) {
   TORCH_CHECK(call.q.size(1) <= 1024, "statistics: at most 1024 heads a layer, are ",
               call.q.size(1));
   return call.q.scalar_type() == at::kDouble ? stream_rows_as<double>(call, ctx, sampled)

@@ -12,17 +12,18 @@
 namespace headlab {
 
 using at::Tensor;
-struct HeadContext;
+struct HeadCall;
 
 // One call of an attention layer. Undefined tensors: absent.
 struct RowCall {
-  Tensor q, k, v, out;    // [B,H,T,d], [B,Hkv,S,d], [B,Hkv,S,e], [B,H,T,e]
-  Tensor output_weight;   // [D,H*e]
-  Tensor tokens;          // [B,S] int64
-  Tensor classes;         // [B,S] uint8
-  Tensor class_of_token;  // [V] uint8: gives the classes where only tokens are known
-  bool matches = false;   // induction and duplicate_token are wanted
+  Tensor q = {}, k = {}, v = {}, out = {};  // [B,H,T,d], [B,Hkv,S,d], [B,Hkv,S,e], [B,H,T,e]
+  Tensor output_weight = {};                // [D,H*e]
+  Tensor tokens = {};                       // [B,S] int64
+  Tensor classes = {};                      // [B,S] uint8
+  Tensor class_of_token = {};  // [V] uint8: gives the classes where only tokens are known
+  bool matches = false;        // induction and duplicate_token are wanted
   double scale = 1;
+  bool has_scores = true;  // false: the scores are ln of weights that were handed over
 };
 
 // A problem, and the tensors that it points into.
@@ -35,7 +36,7 @@ struct HeldRows {
 
 // Everything on `device`, in the type T.
 template <class T>
-HeldRows<T> hold_rows(const RowCall& call, const HeadContext& ctx, at::Device device);
+HeldRows<T> hold_rows(const RowCall& call, const HeadCall& ctx, at::Device device);
 
 // [B,Hkv,S,d] -> [B,Hkv,d,S], as the lanes of row_stats_lanes.h want the keys.
 template <class T>
@@ -51,12 +52,19 @@ struct RowSlots {
   int64_t B, H, blocks, groups;  // groups: of sampled rows of an example
   Tensor memory;                 // float64, what the pointers point into
   double *sums, *counts;         // [slots,kRowStatistics]
+  double* maxima;                // [slots,kRowMaxima]
   double *js, *js_counts;        // [B*groups,H,H]
   int32_t* offsets;              // [slots,kRowsPerSlot] argmax_j a - i, or kNoRow
+
+  int64_t count() const { return B * H * blocks; }
+  RowTotals totals(int64_t slot) const {
+    return {sums + slot * kRowStatistics, counts + slot * kRowStatistics,
+            maxima + slot * kRowMaxima};
+  }
 };
 
 // Runs the kernels where q lies: on its GPU if they were built for one, else on the CPU. At most
 // 1024 heads. float64 for a float64 q, float32 for any other.
-RowSlots stream_rows(const RowCall& call, const HeadContext& ctx, SampledRows sampled);
+RowSlots stream_rows(const RowCall& call, const HeadCall& ctx, SampledRows sampled);
 
 }  // namespace headlab

@@ -1,5 +1,7 @@
-#include "core/attention/pairs.h"
+#include "core/attention/pair_scope.h"
 
+#include "core/attention/attend.h"
+#include "core/kernels/attention_rows.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -27,29 +29,21 @@ Tensor pick(const Tensor& t, const Pairs& at) {
 
 }  // namespace
 
-HeadContext at_pairs(const HeadContext& ctx, const Pairs& pairs, int64_t T, int64_t S,
+Scope scope_of_pairs(const HeadCall& call, const Pairs& pairs, int64_t T, int64_t S,
                      const Tensor& real) {
-  HeadContext own;
-  own.backend = ctx.backend;
-  own.dropout = ctx.dropout;
-  own.rng = ctx.rng;
+  Scope own;
   auto& allowed = own.mask.allowed = real;
-  const auto meet = [&](const Tensor& more) {
-    allowed = allowed.defined() ? allowed & more : more;
-  };
+  const auto meet = [&](const Tensor& more) { allowed = both_allowed(allowed, more); };
   const auto& [h, i, j] = pairs;
-  const auto place = i + (S - T);
-  const int64_t window = ctx.mask.window;
-  if (ctx.mask.causal) meet(j <= place);
-  if (window > 0) meet(j > place - window);
-  if (window > 0 && !ctx.mask.causal) meet(j < place + window);
-  if (ctx.mask.key_length.defined())
-    meet(j < by_example(ctx.mask.key_length.to(j.device()), pairs));
+  const auto reach = key_reach(call.mask.causal, call.mask.window);
+  if (const auto near = within_reach(j - i - (S - T), reach); near.defined()) meet(near);
+  if (call.mask.key_length.defined())
+    meet(j < by_example(call.mask.key_length.to(j.device()), pairs));
   const Pairs inside{h, i.clamp(0, T - 1), j.clamp(0, S - 1)};
-  if (ctx.mask.allowed.defined()) meet(pick(ctx.mask.allowed, inside));
-  if (ctx.bias.defined()) own.bias = pick(ctx.bias, inside);
-  if (ctx.position_bias) {
-    const auto table = biases_by_distance(ctx, T, S);   // [H,S+T-1]
+  if (call.mask.allowed.defined()) meet(pick(call.mask.allowed, inside));
+  if (call.bias.defined()) own.bias = pick(call.bias, inside);
+  if (call.position_bias) {
+    const auto table = biases_by_distance(call, T, S);  // [H,S+T-1]
     const auto column = inside.j - inside.i + (T - 1);  // of the distance j - place
     const auto by_distance = table.index({h, column}).unsqueeze(0);
     own.bias = own.bias.defined() ? own.bias + by_distance : by_distance;

@@ -1,0 +1,170 @@
+// The ways to compute one attention call, and which of them is taken.
+#include <algorithm>
+#include <array>
+
+#include "core/attention/attend.h"
+#include "core/attention/observer.h"
+#include "core/kernels/attention_rows.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+// A call as a path reads it; the queries of uniform heads are 0 already.
+struct Asked {
+  const Tensor &q, &k, &v;
+  const HeadCall& call;
+  double scale;
+  bool wants_lse;
+};
+
+struct Path {
+  Backend backend;
+  const char* name;
+  bool has_lse;
+  bool (*serves)(const Asked&);  // gives the numbers of eager, up to rounding
+  bool (*pays)(const Asked&);    // is taken where no path is asked for
+  AttendedRows (*run)(const Asked&);
+  const char* limits;  // in words: what it does not serve
+};
+
+// With the whole map in memory: everything.
+AttendedRows eager(const Asked& asked) {
+  const auto& [q, k, v, call, scale, wants_lse] = asked;
+  const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
+  const auto z = scores(q, k, call, scale);
+  return {weighted_values(masked_softmax(z, allowed), v, call),
+          wants_lse ? log_sum_exp(z, allowed) : Tensor()};
+}
+
+bool sdpa_serves(const Asked& asked) {
+  const auto& call = asked.call;
+  const bool learned_bias = call.bias.defined() && call.bias.requires_grad();
+  return call.dropout == 0 && !call.position_bias && !learned_bias && asked.q.size(1) > 0;
+}
+
+// Torch's fused attention spares memory and time, but where narrow values are widened to the keys
+// it multiplies zeros: then a map that is no larger than the queries is held, which takes half the
+// time (measured with queries four times as wide as values, at T = 64 and 256).
+bool sdpa_pays(const Asked& asked) {
+  return asked.q.size(-1) < 2 * asked.v.size(-1) || asked.k.size(2) > asked.q.size(-1);
+}
+
+// torch's fused attention. It wants one dense mask and knows no row without keys.
+Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call, double scale) {
+  const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
+  auto keys = repeat_kv(k, call, H), values = repeat_kv(v, call, H);
+  const auto& m = call.mask;
+  const bool plain = m.window == 0 && !m.key_length.defined() && !m.allowed.defined();
+  if (plain && !call.bias.defined() && (!m.causal || T == S))
+    return at::scaled_dot_product_attention(q, keys, values, {}, 0, m.causal && T > 1, scale);
+  auto allowed = allowed_keys(m, T, S, q.device());
+  Tensor seen;  // rows that may attend to something
+  if (allowed.defined() && (m.key_length.defined() || m.allowed.defined())) {
+    seen = allowed.any(-1, true);
+    allowed = allowed | seen.logical_not();
+  }
+  auto mask = allowed;
+  if (call.bias.defined()) {
+    mask = call.bias.to(q.scalar_type());
+    if (allowed.defined())
+      mask = mask.masked_fill(allowed.logical_not(), -std::numeric_limits<float>::infinity());
+  }
+  if (mask.defined()) {
+    while (mask.dim() < 4) mask = mask.unsqueeze(0);
+    mask = mask.expand({mask.size(0), mask.size(1), T, S});
+  }
+  const auto given = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
+  auto out = at::scaled_dot_product_attention(q, keys, values, given, 0, false, scale);
+  return seen.defined() ? out.masked_fill(seen.logical_not(), 0) : out;
+}
+
+AttendedRows sdpa_rows(const Asked& asked) {
+  // Without the scores in memory torch wants one width.
+  const int64_t e = asked.v.size(-1), width = std::max(asked.q.size(-1), e);
+  return {sdpa(widen(asked.q, width), widen(asked.k, width), widen(asked.v, width), asked.call,
+               asked.scale)
+              .narrow(-1, 0, e),
+          Tensor()};
+}
+
+bool flash_serves_call(const Asked& asked) {
+  const auto& call = asked.call;
+  return call.dropout == 0 && !call.mask.allowed.defined() && !call.bias.defined() &&
+         flash_serves(asked.q, asked.k, asked.v);
+}
+
+// Biases by distance have no other path without maps; and rows that see but a part of the keys are
+// computed without the others, which torch spares from 512 keys on (measured from T = 64 to 1024).
+bool flash_pays(const Asked& asked) {
+  constexpr int64_t kFewestRows = 256;
+  const auto& mask = asked.call.mask;
+  return asked.call.position_bias ||
+         ((mask.causal || mask.window > 0) && asked.q.size(2) >= kFewestRows);
+}
+
+AttendedRows flash(const Asked& asked) {
+  const auto& [q, k, v, call, scale, wants_lse] = asked;
+  const int64_t H = q.size(1);
+  FlashScope scope;
+  scope.reach = key_reach(call.mask.causal, call.mask.window);
+  scope.key_length = call.mask.key_length;
+  if (call.position_bias)
+    scope.distance_bias = biases_by_distance(call, q.size(2), k.size(2)).to(q.scalar_type());
+  return flash_attend(q, repeat_kv(k, call, H), repeat_kv(v, call, H), scope, scale);
+}
+
+bool always(const Asked&) { return true; }
+
+// The first that serves and pays is taken.
+constexpr std::array<Path, 3> kPaths{
+    {{Backend::kFlash, "flash", true, flash_serves_call, flash_pays, flash,
+      "not with dropout, a dense mask or bias, half types, or on a GPU"},
+     {Backend::kSdpa, "sdpa", false, sdpa_serves, sdpa_pays, sdpa_rows,
+      "not with dropout, a bias by distance or a bias that learns"},
+     {Backend::kEager, "eager", true, always, always, eager, ""}}};
+
+AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, const HeadCall& call,
+                      double scale, bool wants_lse) {
+  const auto q = uniform_queries(queries, call);  // on every path; biases are equal already
+  const Asked asked{q, k, v, call, scale, wants_lse};
+  for (const auto& path : kPaths) {
+    const bool forced = call.backend == path.backend && (path.has_lse || !wants_lse);
+    if (!forced && call.backend != Backend::kAuto && path.backend != Backend::kEager) continue;
+    TORCH_CHECK(!forced || path.serves(asked), "backend ", path.name, ": ", path.limits);
+    if (wants_lse && !path.has_lse) continue;
+    // Of the log-sum-exp's paths the one without the map is taken wherever it serves.
+    if (!forced && !(path.serves(asked) && (wants_lse || path.pays(asked)))) continue;
+    const auto rows = path.run(asked);
+    if (call.observer) call.observer->softmax(q, k, v, rows.out, call, scale);
+    return rows;
+  }
+  TORCH_CHECK(false, "no path of attention serves");
+}
+
+}  // namespace
+
+std::vector<std::string> attend_path_names() {
+  std::vector<std::string> names;
+  for (const auto& path : kPaths) names.emplace_back(path.name);
+  return names;
+}
+
+Backend backend_named(const std::string& name) {
+  for (const auto& path : kPaths)
+    if (name == path.name) return path.backend;
+  TORCH_CHECK(name == "auto", "no path of attention is called '", name, "'");
+  return Backend::kAuto;
+}
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
+              double scale) {
+  return attended(q, k, v, call, scale, /*wants_lse=*/false).out;  // [B,H,T,e]
+}
+
+AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
+                        double scale) {
+  return attended(q, k, v, call, scale, /*wants_lse=*/true);
+}
+
+}  // namespace headlab

@@ -1,0 +1,65 @@
+#include "core/attention/context.h"
+
+#include "core/attention/attend.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+// Heads first .. first + count - 1 of what broadcasts along them, dimension -`from_end`.
+Tensor some_heads(const Tensor& t, int64_t first, int64_t count, int64_t from_end) {
+  if (!t.defined() || t.dim() < from_end || t.size(-from_end) == 1) return t;
+  return t.narrow(-from_end, first, count);
+}
+
+}  // namespace
+
+HeadCall HeadCall::outside_a_layer(const HeadContext& context) { return HeadCall(context); }
+
+HeadCall HeadCall::within(const Scope& scope) const {
+  auto call = *this;
+  static_cast<Scope&>(call) = scope;
+  return call;
+}
+
+HeadCall HeadCall::unobserved() const {
+  auto call = *this;
+  call.observer = nullptr;
+  return call;
+}
+
+HeadCall HeadCall::of_heads(int64_t first, int64_t count, int64_t H) const {
+  auto call = *this;
+  const auto ids = head_ids.defined() ? head_ids : at::arange(H, positions.options());
+  call.head_ids = ids.narrow(0, first, count);
+  call.kv_map = Tensor();
+  call.mask.allowed = some_heads(mask.allowed, first, count, 3);
+  call.bias = some_heads(bias, first, count, 3);
+  call.uniform = some_heads(uniform, first, count, 1);
+  call.alive = some_heads(alive, first, count, 1);
+  call.observer = nullptr;
+  return call;
+}
+
+HeadCall HeadCall::of_other_heads(const Scope& scope) const {
+  HeadCall call{HeadContext()};
+  static_cast<Scope&>(call) = scope;
+  call.backend = backend;
+  call.dropout = dropout;
+  call.rng = rng;
+  return call;
+}
+
+HeadCall HeadCall::with_draws(uint64_t index) const {
+  auto call = *this;
+  call.rng.seed = rng.bits(CounterRng::kAttentionDropout, index);
+  return call;
+}
+
+HeadCall HeadCall::gated(const Tensor& more) const {
+  auto call = *this;
+  call.gates = multiply_gates(gates, more);
+  return call;
+}
+
+}  // namespace headlab

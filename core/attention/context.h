@@ -1,0 +1,83 @@
+// Everything of one call of a layer beside x: what its caller says, and what the layer makes of it.
+//
+// B batch, T queries, S keys, D d_model, H heads as built, e width of a head's values. Undefined
+// tensors and null pointers mean "none".
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "core/attention/masks.h"
+#include "core/attention/random.h"
+
+namespace headlab {
+
+class AttentionHeads;
+class HeadObserver;
+class LayerCache;
+class PositionBias;
+class Rotary;
+
+enum class Backend { kAuto, kEager, kSdpa, kFlash };  // a path of attend(), or the fastest
+
+// What projections read.
+struct Source {
+  Tensor memory;     // [B,S,D] source of keys and values; undefined: x itself
+  Tensor positions;  // [T] of the queries; default 0.. (with a cache: where it stands)
+  const Rotary* rotary = nullptr;  // rotates queries and keys
+  LayerCache* cache = nullptr;     // decoding
+};
+
+// Who sees whom, and with what bias.
+struct Scope {
+  AttentionMask mask = {};
+  Tensor bias = {};                             // additive, broadcasts to [B,H,T,S]
+  const PositionBias* position_bias = nullptr;  // by the distance of key and query
+  bool places = true;  // queries and keys stand in one sequence; never where there is a memory
+};
+
+// What an experimenter changes of what heads do, in original heads.
+struct Edits {
+  Tensor gates;    // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
+  Tensor offset;   // broadcasts to [B,H,T,e]: added after the gates
+  Tensor uniform;  // bool [H]: these heads weigh their allowed keys equally
+  Tensor noise;    // [H] uniform gate noise given from outside; else from rng
+};
+
+// The caller's.
+struct HeadContext : Source, Scope, Edits {
+  CounterRng rng;                    // (seed, step); the layer adds its site and number
+  HeadObserver* observer = nullptr;  // null: nothing is observed and nothing is paid
+  Backend backend = Backend::kAuto;
+};
+
+// The layer's: AttentionHeads::forward() alone makes one, with every field in this layer's heads.
+struct HeadCall : HeadContext {
+  Tensor head_ids, kv_map;  // [H] of a sliced layer: original head; its row among the kv heads,
+                            // where the kind is grouped
+  Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
+                 // talk to each other compute as if these had never been there
+  double dropout = 0;  // rate now: 0 in eval mode
+
+  // The same call where other keys may be seen; that nobody watches; with dropout of its own; with
+  // these gates beside the context's.
+  HeadCall within(const Scope& scope) const;
+  HeadCall unobserved() const;
+  HeadCall with_draws(uint64_t index) const;
+  HeadCall gated(const Tensor& gates) const;
+  // A part of it, that nobody watches: `count` of the H heads, with keys and values of their own;
+  // or heads that a kind makes up (tiles), likewise.
+  HeadCall of_heads(int64_t first, int64_t count, int64_t H) const;
+  HeadCall of_other_heads(const Scope& scope) const;
+  // For what computes weights without a layer: the context as it stands.
+  static HeadCall outside_a_layer(const HeadContext& context);
+
+ private:
+  friend class AttentionHeads;
+  explicit HeadCall(const HeadContext& context) : HeadContext(context) {
+    places = places && !memory.defined();
+  }
+};
+
+}  // namespace headlab
