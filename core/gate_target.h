@@ -1,7 +1,7 @@
 // Hard-concrete gates of heads, and losses that leave a given number of them open: pure functions.
 //
 // Gates: Louizos et al., arXiv 1712.01312. Target: CoFi (princeton-nlp/CoFiPruning), Sheared LLaMA
-// (princeton-nlp/LLM-Shearing). Subsets: arXiv 2108.04657 (rycolab/differentiable-subset-pruning).
+// (princeton-nlp/LLM-Shearing).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -65,18 +65,9 @@ Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer);
 Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& lambda1,
                   const Tensor& lambda2);
 
-// The mask [L,H] that CoFi and Sheared LLaMA put into their checkpoints: in each layer the
-// round(H - sum p_open) smallest are 0, the others sigmoid(0.8 log_alpha / temperature), not 1.
-Tensor published_mask(const Tensor& log_alpha, const HardConcrete& gate);
 // Exactly `count` heads: bool in the shape of log_alpha, true for the largest. Of equals the one in
 // the lower layer goes first, then the lower head, as in pruning. NaN never stays: c10::Error when
 // `count` exceeds what is left.
 Tensor largest_heads(const Tensor& log_alpha, int64_t count);
-
-// Gates that sum to k, by k soft draws without replacement: weight, u [n], u uniform in (0, 1).
-// 1 <= k <= n. A gate may exceed 1 at middle temperatures.
-Tensor subset_gates(const Tensor& weight, const Tensor& u, int64_t k, double temperature);
-// 1 where weight is above its (k+1)-th largest, else 0; the gradient passes unchanged.
-Tensor straight_through_subset(const Tensor& weight, int64_t k);
 
 }  // namespace headlab

@@ -5,6 +5,8 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,17 +14,20 @@
 
 #include "core/attention/attend.h"
 #include "core/attention/cache.h"
+#include "core/attention/context.h"
 #include "core/attention/linear.h"
+#include "core/attention/observer.h"
 #include "core/attention/positions.h"
-#include "core/attention/random.h"
-#include "core/config/config.h"
+#include "core/attention/statistic.h"
 
 namespace headlab {
 
-class HeadProbe;
-struct GateTarget;
 struct LearnedGates;
-struct Statistic;
+
+// How a host initialises its projections: as GPT-2 (N(0, 0.02), what writes into the residual
+// stream by residual_std), N(0, 0.02) alike (BERT, ViT), or Xavier uniform (torch's and fairseq's
+// Transformer).
+enum class Init { kGpt2, kPlain, kXavier };
 
 // What every kind shares, written once under `model:` and handed down.
 struct HeadShape {
@@ -30,43 +35,18 @@ struct HeadShape {
   double dropout = 0;             // on the attention weights
   int64_t layer = 0, layers = 1;  // where in the stack: some kinds change with depth
   int64_t context = 0;            // longest sequence; 0: not known
+  std::string site = "self";      // which attention of the model: its draws and its statistics
+  Init init = Init::kGpt2;
 };
 
-// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
-void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
-                 std::optional<int64_t> kv_heads, const Complain& complain);
-
-// What a kind promises. Read by tests, `describe` and forward()'s checks; no other code asks.
+// What a kind promises. Read by tests, `describe`, check_layer() and forward()'s checks, and told
+// to observers.
 struct HeadTraits {
   bool independent = true;      // heads do not talk to each other: output gate 0 equals absence
   bool rows_sum_to_one = true;  // weights of a row that may attend sum to 1
   bool token_map = true;        // weights are over tokens
-  bool causal = true, decodes = true, cross = true, grouped = false, rotary = true;
-};
-
-// Everything of one call beside x. Undefined tensors and null pointers mean "none".
-struct HeadContext {
-  Tensor memory;  // [B,S,D] source of keys and values; undefined: x itself
-  AttentionMask mask;
-  const PositionBias* position_bias = nullptr;
-  Tensor bias;                     // additive, broadcasts to [B,H,T,S]
-  const Rotary* rotary = nullptr;  // rotates queries and keys
-  Tensor positions;             // [T] of the queries; default 0.. (with a cache: where it stands)
-  Tensor gates;                 // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
-  Tensor offset;                // broadcasts to [B,H,T,e]: added after the gates
-  Tensor uniform;               // bool [H]: these heads weigh their allowed keys equally
-  Tensor noise;                 // [H] uniform gate noise given from outside; else from rng
-  CounterRng rng;               // (seed, step, layer)
-  LayerCache* cache = nullptr;  // decoding
-  HeadProbe* probe = nullptr;   // null: nothing is observed and nothing is paid
-  Backend backend = Backend::kAuto;
-
-  // Filled by forward(), for the functions of attend.h.
-  Tensor head_ids, kv_map;  // [H] of a sliced layer: original head; its row among the kv heads,
-                            // where the kind is grouped
-  Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
-                 // talk to each other compute as if these had never been there
-  double dropout = 0;  // rate now: 0 in eval mode
+  bool causal = true, bidirectional = true;
+  bool decodes = true, cross = true, grouped = false, rotary = true;
 };
 
 enum class OverLayers { kSum, kMean };
@@ -87,30 +67,41 @@ struct ParameterGroups {
   std::vector<Tensor> multipliers;  // gradient ascent at train.multiplier_lr
 };
 
-// Options of a kind: a plain struct with one `visit`.
-struct HeadOptions : Block {
-  void visit(Fields&) override {}
-  virtual HeadTraits traits() const { return {}; }
-  // What is wrong with the options in a layer of this shape.
-  virtual void check_shape(const HeadShape&, const Complain&) const {}
-  // A number of open heads that the layer asks of its model; null: none.
-  virtual const GateTarget* gate_target() const { return nullptr; }
-};
-
-// What a model or a case asks of its layer.
-struct HeadDemands {
-  bool causal = false, window = false, rotary = false, bias = false, cross = false;
-};
-// Complains where the options do not fit the shape, or the kind's traits not the demands.
-void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
-                 const Complain& complain);
-
 // What heads are made of, one by one, without biases, rotations and norms of queries and keys: the
 // score of a pair is scale (q_h x_i)(k_h x_j), what head h adds to y is o_h times the weighted mean
 // of v_h x_j.
 struct HeadMatrices {
   Tensor q, k;  // [H,r,D]
   Tensor v, o;  // [H,e,D], [H,D,e]
+};
+
+// Where the heads lie along one dimension of a parameter: `repeat` runs of `count` heads, each head
+// with as many entries as there is room for. A run has the layer's heads from `first` on.
+struct HeadAxis {
+  int64_t dim = 0;
+  bool kv = false;  // rows of the key/value heads
+  int64_t repeat = 1;
+  int64_t first = 0;
+  std::optional<int64_t> count = {};  // default: all that the layer has
+};
+using HeadAxes = std::vector<HeadAxis>;  // none: all heads share the parameter
+
+inline HeadAxes heads_along(std::initializer_list<int64_t> dims) {
+  HeadAxes axes;
+  for (int64_t dim : dims) axes.push_back({.dim = dim});
+  return axes;
+}
+inline HeadAxes rows_of_heads() { return {{.dim = 0}}; }
+inline HeadAxes rows_of_kv_heads() { return {{.dim = 0, .kv = true}}; }
+inline HeadAxes columns_of_heads() { return {{.dim = 1}}; }
+inline HeadAxes shared_by_heads() { return {}; }
+
+// What a slice keeps: alive heads by original index and by row among the layer's own; the kv heads
+// (rows) that they still need; the new kv row of each; and the shape that is left.
+struct SlicePlan {
+  std::vector<int64_t> ids, rows, kv_rows, kv_map;
+  HeadShape shape;
+  std::vector<bool> alive;  // of all original heads
 };
 
 class AttentionHeads : public torch::nn::Module {
@@ -132,8 +123,9 @@ class AttentionHeads : public torch::nn::Module {
 
   // alive = all but these (and but those sliced away); {} restores. Saved as buffer `alive` [H].
   void mask_heads(const std::vector<int64_t>& heads);
-  // The alive heads only: truly smaller, same function.
-  virtual std::shared_ptr<AttentionHeads> slice() const = 0;
+  // The alive heads only: truly smaller, same function. Every parameter keeps its entries of these
+  // heads. c10::Error for a layer that did not come from its kind's make().
+  std::shared_ptr<AttentionHeads> slice() const { return slice_to(alive()); }
   // Conversions leave the buffers of indices the integers they are.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
@@ -143,8 +135,8 @@ class AttentionHeads : public torch::nn::Module {
   // scores are not of two tokens. Where heads are mixed, routed or gated, these are what is mixed.
   virtual std::optional<HeadMatrices> matrices() const { return std::nullopt; }
 
-  // Statistics beside those that every kind has: what compute() reports to the probe.
-  virtual std::vector<Statistic> own_statistics() const;
+  // Statistics beside those that every kind has: what compute() reports to the observer.
+  virtual std::vector<Statistic> own_statistics() const { return {}; }
   // Names of the losses that compute() may return while training.
   virtual std::vector<std::string> aux_names() const { return {}; }
   virtual void parameter_groups(ParameterGroups&) {}
@@ -152,90 +144,86 @@ class AttentionHeads : public torch::nn::Module {
   virtual LearnedGates learned_gates() const;
   virtual void after_step() {}
   virtual int64_t value_width() const { return shape_.head_dim; }  // e
+  virtual Tensor output_weight() const;  // [D, H*e]; undefined: no output projection
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
   // attend (T S; causal: half of it). Here those of plain attention with its four projections.
   virtual double flops(int64_t T, int64_t S, double pairs) const;
 
+  // How this layer is built with another shape: set where a kind's make() builds it. Then every
+  // parameter must have been registered by the functions below; c10::Error names one that was not.
+  using Maker = std::function<std::shared_ptr<AttentionHeads>(const HeadShape&)>;
+  void set_maker(Maker make);
+
  protected:
-  // What slice() keeps: alive heads by original index and by row among this layer's own; the kv
-  // heads (rows) that they still need; the new kv row of each; and the shape that is left.
-  struct Kept {
-    std::vector<int64_t> ids, rows, kv_rows, kv_map;
-    HeadShape shape;
-  };
-  Kept kept_heads() const;
+  // What the kind registers, and where its heads lie in it. A linear layer's axes are those of its
+  // weight [out,in]; its bias [out] has the heads of the rows.
+  Linear projection(const char* name, int64_t in, int64_t out, bool bias, const HeadAxes& axes);
+  Tensor parameter(const char* name, const Tensor& value, const HeadAxes& axes);
+  // The output projection `o` [D, width], head-major columns.
+  Linear& output_projection(int64_t width, bool bias);
+  // Of a parameter or buffer that a submodule registers: "norm.weight".
+  void lay_out(const std::string& name, const HeadAxes& axes);
+  // A saved buffer of indices: conversions of type leave it as it is. Not cut by slice().
+  Tensor index_buffer(const char* name, const Tensor& indices);
+
+  // Applies the context's edits, joins and projects: o [B,H,T,e] -> [B,T,D].
+  Tensor output(const Tensor& o, const HeadCall& call);
+  // For kinds that hold a layer of another kind: its compute() in this layer's call.
+  static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadCall& call) {
+    return inner.compute(x, call);
+  }
+
   // Of each own head the row of its keys and values among the layer's own.
   std::vector<int64_t> kv_rows() const;
-  // A layer built with fewer heads takes over type, device, mode and indices of the one it came
-  // from.
-  void adopt_indices(const AttentionHeads& from, const Kept& kept);
-
-  // A linear layer registered under `name`.
-  Linear projection(const char* name, int64_t in, int64_t out, bool bias);
-  // A saved buffer of indices: conversions of type leave it as it is.
-  Tensor index_buffer(const char* name, const Tensor& indices);
-  // For kinds that hold a layer of another kind: its compute() in this layer's context.
-  static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadContext& ctx) {
-    return inner.compute(x, ctx);
+  SlicePlan slice_plan(const std::vector<bool>& alive) const;
+  // Of a layer of another kind that this one holds: the heads that the plan keeps.
+  static std::shared_ptr<AttentionHeads> slice_inner(const AttentionHeads& inner,
+                                                     const SlicePlan& plan) {
+    return inner.slice_to(plan.alive);
   }
+  // For kinds whose options change when heads go: the smaller layer, with any weights. Here the
+  // same options in the shape that is left.
+  virtual std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const;
+  // For kinds whose heads lie in no axis: what a slice keeps of the parameter or buffer `name`.
+  // Here its entries by the axes it was registered with.
+  virtual Tensor sliced(const std::string& name, const Tensor& whole, const SlicePlan& plan) const;
 
   HeadShape shape_;
+  Linear o_{nullptr};
 
  private:
-  void restore_indices();
-  virtual HeadOutput compute(const Tensor& x, const HeadContext& ctx) = 0;
+  // What is last read of a small tensor of integers: on a GPU each reading waits for all work
+  // queued there.
+  struct HostCopy {
+    std::vector<int64_t> values;
+    int64_t version = -1;
+    const std::vector<int64_t>& read(const Tensor& t);
+  };
+
+  virtual HeadOutput compute(const Tensor& x, const HeadCall& call) = 0;
+  std::shared_ptr<AttentionHeads> slice_to(const std::vector<bool>& alive) const;
   void check(const Tensor& x, const HeadContext& ctx) const;
-  void select_own_heads(HeadContext& ctx) const;
-  bool lacks_heads() const;  // some of the own heads are masked
+  void select_own_heads(HeadCall& call) const;
+  void adopt_indices(const AttentionHeads& from, const SlicePlan& plan);
+  void restore_indices();
+  void check_axes() const;
 
   HeadTraits traits_;
-  Tensor alive_;              // [H original] uint8
-  Tensor head_ids_, kv_map_;  // undefined until sliced
-  std::vector<std::pair<Tensor, at::ScalarType>> indices_;
-  mutable std::vector<bool> lives_;  // alive_ on the host, as of lives_version_
-  mutable int64_t lives_version_ = -1;
+  Maker make_;
+  std::map<std::string, HeadAxes> axes_;                              // by full name
+  Tensor alive_;                                                      // [H original] uint8
+  Tensor head_ids_, kv_map_;                                          // undefined until sliced
+  std::map<std::string, std::pair<Tensor, at::ScalarType>> indices_;  // buffers by name
+  mutable HostCopy alive_on_host_, head_ids_on_host_;
 };
 
-// One registered kind.
-struct HeadKind {
-  std::string name, summary;
-  std::function<std::shared_ptr<HeadOptions>()> options;
-  std::function<std::shared_ptr<AttentionHeads>(const HeadShape&, const HeadOptions&)> make;
-};
+// Initialisation of the host's choice: of q, k, v and their like; and of what writes into the
+// residual stream. Biases 0.
+void init_input(Linear& linear, const HeadShape& shape);
+void init_output(Linear& linear, const HeadShape& shape);
 
-std::vector<std::string> head_names();               // sorted
-const HeadKind& head_kind(const std::string& name);  // ConfigError with the nearest name
-const KindRegistry& head_registry();                 // for `attention: {kind: ...}` in a config
-void register_heads(HeadKind kind);
-
-// Builds a layer of the kind and options in `block`; what check_layer() says is a ConfigError with
-// place.
-std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape,
-                                           const HeadDemands& demands = {});
-
-// An object of this type in a variant's file registers it: Heads(shape, Heads::Options).
-template <class Heads>
-struct RegisterHeads {
-  RegisterHeads(const char* name, const char* summary) {
-    using Options = typename Heads::Options;
-    register_heads({name, summary, [] { return std::make_shared<Options>(); },
-                    [](const HeadShape& shape, const HeadOptions& options) {
-                      return std::make_shared<Heads>(shape, dynamic_cast<const Options&>(options));
-                    }});
-  }
-};
-
-// Head-major weights: copies blocks of `width` rows (columns) of the given heads; biases whole for
-// columns.
-void copy_heads(Linear& to, const Linear& from, const std::vector<int64_t>& heads, int64_t width);
-void copy_head_columns(Linear& to, const Linear& from, const std::vector<int64_t>& heads,
-                       int64_t width);
-
-// A parameter with an entry for each head along `dim` keeps those of the given rows.
-void keep_heads(Tensor& to, const Tensor& from, const std::vector<int64_t>& rows, int64_t dim = 0);
-
-// Initialisation of GPT-2: weight N(0, std), bias 0. std of the projections that write into the
-// residual stream is residual_std(layers) = 0.02 / sqrt(2 layers), of the others 0.02.
+// Weight N(0, std), bias 0. residual_std(layers) = 0.02 / sqrt(2 layers): GPT-2's for what writes
+// into the residual stream.
 void init_normal(Linear& linear, double std);
 double residual_std(int64_t layers);
 

@@ -2,6 +2,4 @@
 #pragma once
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/torch.h"

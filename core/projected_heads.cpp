@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "core/observe/probe.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -28,73 +27,77 @@ Projections MhaOptions::projections() const {
   auto projections = BiasOptions::projections();
   projections.qk_norm = qk_norm;
   projections.qk_norm_eps = qk_norm_eps;
+  projections.scale = scale;
   return projections;
 }
 
-ProjectedHeads::ProjectedHeads(const HeadShape& s, const HeadTraits& traits,
-                               const Projections& projections)
-    : AttentionHeads(s, traits), centred_norm_(projections.centred_norm) {
-  q_ = projection("q", s.d_model, s.heads * s.head_dim, projections.qkv_bias);
-  k_ = projection("k", s.d_model, s.kv_heads * s.head_dim, projections.qkv_bias);
-  v_ = projection("v", s.d_model, s.kv_heads * s.head_dim, projections.qkv_bias);
-  o_ = projection("o", s.heads * s.head_dim, s.d_model, projections.o_bias);
-  for (auto* linear : {&q_, &k_, &v_}) init_normal(*linear, 0.02);
-  init_normal(o_, residual_std(s.layers));
-  if (projections.qk_norm) {
-    q_norm_ = register_module("q_norm", RmsNorm(s.head_dim, projections.qk_norm_eps));
-    k_norm_ = register_module("k_norm", RmsNorm(s.head_dim, projections.qk_norm_eps));
-  }
-}
-
-std::optional<HeadMatrices> ProjectedHeads::matrices() const {
-  const int64_t D = shape_.d_model, H = shape_.heads, d = shape_.head_dim;
-  const auto groups = at::tensor(kv_rows(), at::kLong).to(k_->weight.device());
-  const auto of_heads = [&](const Linear& kv) {  // repeated for the query heads that share them
-    return kv->weight.detach().view({shape_.kv_heads, d, D}).index_select(0, groups);
+QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projections& p)
+    : AttentionHeads(s, traits),
+      centred_norm_(p.centred_norm),
+      maps_(p.maps),
+      qk_width_(p.qk_width.value_or(s.head_dim)),
+      v_width_(p.v_width.value_or(s.head_dim)),
+      scale_(p.scale.value_or(1 / std::sqrt(qk_width_))) {
+  const int64_t D = s.d_model, d = maps_ * qk_width_;
+  q_ = projection("q", D, s.heads * d, p.qkv_bias, rows_of_heads());
+  k_ = projection("k", D, s.kv_heads * d, p.qkv_bias, rows_of_kv_heads());
+  v_ = projection("v", D, s.kv_heads * v_width_, p.qkv_bias, rows_of_kv_heads());
+  output_projection(s.heads * v_width_, p.o_bias);
+  for (auto* linear : {&q_, &k_, &v_}) init_input(*linear, s);
+  init_output(o_, s);
+  if (!p.qk_norm) return;
+  const auto norm = [&](const char* name, int64_t heads, const HeadAxes& axes) {
+    const std::vector<int64_t> of_heads{heads, qk_width_}, of_all{qk_width_};
+    auto norm = register_module(name, RmsNorm(p.norm_per_head ? of_heads : of_all, p.qk_norm_eps));
+    lay_out(std::string(name) + ".weight", p.norm_per_head ? axes : shared_by_heads());
+    return norm;
   };
-  return HeadMatrices{.q = q_->weight.detach().view({H, d, D}),
-                      .k = of_heads(k_),
-                      .v = of_heads(v_),
-                      .o = o_->weight.detach().view({D, H, d}).transpose(0, 1)};
+  q_norm_ = norm("q_norm", s.heads * maps_, rows_of_heads());
+  k_norm_ = norm("k_norm", s.kv_heads * maps_, rows_of_kv_heads());
 }
 
-Tensor ProjectedHeads::norm(RmsNorm& norm, const Tensor& x) const {
+std::optional<HeadMatrices> QkvHeads::matrices() const {
+  if (maps_ > 1) return std::nullopt;
+  const int64_t D = shape_.d_model, H = shape_.heads;
+  const auto groups = at::tensor(kv_rows(), at::kLong).to(k_->weight.device());
+  const auto of_heads = [&](const Linear& kv, int64_t width) {  // repeated for those that share
+    return kv->weight.detach().view({shape_.kv_heads, width, D}).index_select(0, groups);
+  };
+  return HeadMatrices{.q = q_->weight.detach().view({H, qk_width_, D}),
+                      .k = of_heads(k_, qk_width_),
+                      .v = of_heads(v_, v_width_),
+                      .o = o_->weight.detach().view({D, H, v_width_}).transpose(0, 1)};
+}
+
+double QkvHeads::flops(int64_t T, int64_t S, double pairs) const {
+  const auto numel = [](const Linear& linear) {
+    return static_cast<double>(linear->weight.numel());
+  };
+  const double H = static_cast<double>(shape_.heads);
+  const double widths = static_cast<double>(maps_ * (qk_width_ + v_width_));
+  return 2.0 * T * (numel(q_) + numel(o_)) + 2.0 * S * (numel(k_) + numel(v_)) +
+         2 * pairs * H * widths;
+}
+
+Tensor QkvHeads::norm(RmsNorm& norm, const Tensor& x) const {
   if (!norm || x.size(1) == 0) return x;  // without heads there is no width either
   // The layer norm of x is the RMS norm of what is left without its mean.
   return norm(centred_norm_ ? x - x.mean(-1, /*keepdim=*/true) : x);
 }
 
-Tensor ProjectedHeads::queries(const Tensor& x, const HeadContext& ctx) {
-  return rotate(norm(q_norm_, split_heads(q_(x), shape_.heads)), ctx, ctx.positions);
+Tensor QkvHeads::queries(const Tensor& x, const HeadCall& call) {
+  return rotate(norm(q_norm_, split_heads(q_(x), shape_.heads * maps_)), call, call.positions);
 }
 
-Tensor ProjectedHeads::keys(const Tensor& x, const HeadContext& ctx) {
-  return remembered(ctx, "k", [&] {
-    const auto k = norm(k_norm_, split_heads(k_(source(x, ctx)), shape_.kv_heads));
-    return rotate(k, ctx, key_positions(ctx));
+Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
+  return cached(call, "k", [&] {
+    const auto k = norm(k_norm_, split_heads(k_(source(x, call)), shape_.kv_heads * maps_));
+    return rotate(k, call, key_positions(call));
   });
 }
 
-Tensor ProjectedHeads::values(const Tensor& x, const HeadContext& ctx) {
-  return remembered(ctx, "v", [&] { return split_heads(v_(source(x, ctx)), shape_.kv_heads); });
-}
-
-Tensor ProjectedHeads::output(const Tensor& heads, const HeadContext& ctx) {
-  return o_(merge_heads(heads, ctx));
-}
-
-double ProjectedHeads::scale(const MhaOptions& options) const {
-  return options.scale.value_or(1 / std::sqrt(shape_.head_dim));
-}
-
-void ProjectedHeads::copy_projections(const ProjectedHeads& from, const Kept& kept) {
-  adopt_indices(from, kept);
-  copy_heads(q_, from.q_, kept.rows, shape_.head_dim);
-  copy_heads(k_, from.k_, kept.kv_rows, shape_.head_dim);
-  copy_heads(v_, from.v_, kept.kv_rows, shape_.head_dim);
-  copy_head_columns(o_, from.o_, kept.rows, shape_.head_dim);
-  if (q_norm_) q_norm_->weight.set_data(from.q_norm_->weight.detach().clone());
-  if (k_norm_) k_norm_->weight.set_data(from.k_norm_->weight.detach().clone());
+Tensor QkvHeads::values(const Tensor& x, const HeadCall& call) {
+  return cached(call, "v", [&] { return split_heads(v_(source(x, call)), shape_.kv_heads); });
 }
 
 }  // namespace headlab

@@ -1,20 +1,25 @@
 // Heads with the four plain projections of multi-head attention, which most kinds keep: what such
-// kinds share of options, parameters, initialisation, cached keys and values, and slicing.
+// kinds share of options, parameters, initialisation, and cached keys and values.
 //
-// B batch, T queries, S keys, D d_model, H heads, Hkv key/value heads, d head_dim.
+// B batch, T queries, S keys, D d_model, H heads, Hkv key/value heads, M maps of a head, d width of
+// a query and key, e width of a value.
 #pragma once
 
 #include "core/attention/norm.h"
-#include "core/heads.h"
+#include "core/head_kinds.h"
 
 namespace headlab {
 
-// Which biases and norms the projections have.
+// How the projections are cut, and which biases and norms they have.
 struct Projections {
   bool qkv_bias = false, o_bias = false;
-  bool qk_norm = false;       // RMS norm of each query and key, before rope
-  bool centred_norm = false;  // of x - mean(x) instead: a layer norm without bias
+  bool qk_norm = false;        // RMS norm of each query and key, before rope
+  bool centred_norm = false;   // of x - mean(x) instead: a layer norm without bias
+  bool norm_per_head = false;  // a weight [H,d] instead of one [d] for all
   double qk_norm_eps = 1e-6;
+  int64_t maps = 1;  // queries and keys of a head: each makes a map
+  std::optional<int64_t> qk_width = {}, v_width = {};  // d and e; default: head_dim
+  std::optional<double> scale = {};                    // on q k^T; default d^-0.5
 };
 
 // Options `bias`, `qkv_bias`, `o_bias`.
@@ -23,6 +28,7 @@ struct BiasOptions : HeadOptions {
   std::optional<bool> qkv_bias, o_bias;
 
   void visit(Fields& f) override;
+  HeadTraits traits() const override { return {.grouped = true}; }
   virtual Projections projections() const;
 };
 
@@ -36,40 +42,45 @@ struct MhaOptions : BiasOptions {
   Projections projections() const override;
 };
 
-class ProjectedHeads : public AttentionHeads {
+class QkvHeads : public AttentionHeads {
  public:
   std::optional<HeadMatrices> matrices() const override;
+  int64_t value_width() const override { return v_width_; }
+  double flops(int64_t T, int64_t S, double pairs) const override;
 
  protected:
-  // Initialised as GPT-2: N(0, 0.02), o by residual_std, biases 0, norms 1.
-  ProjectedHeads(const HeadShape& shape, const HeadTraits& traits, const Projections& projections);
+  // Initialised as the shape says; norms 1.
+  QkvHeads(const HeadShape& shape, const HeadTraits& traits, const Projections& projections);
 
-  Tensor queries(const Tensor& x, const HeadContext& ctx);  // normed, rotated: [B,H,T,d]
-  // Of the memory, or of x and all that the cache remembers: normed, rotated: [B,Hkv,S,d].
-  Tensor keys(const Tensor& x, const HeadContext& ctx);
-  Tensor values(const Tensor& x, const HeadContext& ctx);  // likewise [B,Hkv,S,d]
-  // Gates, joins and projects what the heads say: [B,H,T,e] -> [B,T,D].
-  Tensor output(const Tensor& heads, const HeadContext& ctx);
-  double scale(const MhaOptions& options) const;
+  // Normed and rotated, the maps of a head side by side: [B,H*M,T,d].
+  Tensor queries(const Tensor& x, const HeadCall& call);
+  // Of the memory, or of x and all that the cache has kept: normed, rotated: [B,Hkv*M,S,d].
+  Tensor keys(const Tensor& x, const HeadCall& call);
+  Tensor values(const Tensor& x, const HeadCall& call);  // likewise [B,Hkv,S,e]
+  double scale() const { return scale_; }
 
-  // A layer of the kept heads with the projections' rows and columns copied; a kind copies the
-  // rest.
-  template <class Heads>
-  std::shared_ptr<Heads> slice_projections(const typename Heads::Options& options,
-                                           const Kept& kept) const {
-    auto sliced = std::make_shared<Heads>(kept.shape, options);
-    sliced->copy_projections(*this, kept);
-    return sliced;
-  }
-
-  Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
+  Linear q_{nullptr}, k_{nullptr}, v_{nullptr};
 
  private:
-  void copy_projections(const ProjectedHeads& from, const Kept& kept);
   Tensor norm(RmsNorm& norm, const Tensor& x) const;
 
   RmsNorm q_norm_{nullptr}, k_norm_{nullptr};
   bool centred_norm_;
+  int64_t maps_, qk_width_, v_width_;
+  double scale_;
+};
+
+// Such heads with the options of a kind, which say the rest.
+template <class KindOptions>
+class ProjectedHeads : public QkvHeads {
+ public:
+  using Options = KindOptions;
+
+  ProjectedHeads(const HeadShape& shape, const Options& options)
+      : QkvHeads(shape, options.traits(), options.projections()), options_(options) {}
+
+ protected:
+  const Options options_;
 };
 
 }  // namespace headlab

@@ -16,9 +16,8 @@
 #include <map>
 #include <set>
 
-#include "core/attention/pairs.h"
+#include "core/attention/pair_scope.h"
 #include "core/config/seed_option.h"
-#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -108,61 +107,52 @@ struct Tiles {
   bool see_all = true;
 };
 
-class BigBird : public ProjectedHeads {
+class BigBird : public ProjectedHeads<BigBirdOptions> {
  public:
-  using Options = BigBirdOptions;
-
-  BigBird(const HeadShape& shape, const Options& options)
-      : ProjectedHeads(shape, options.traits(), options.projections()), options_(options) {}
-
-  std::shared_ptr<AttentionHeads> slice() const override {
-    return slice_projections<BigBird>(options_, kept_heads());
-  }
+  using ProjectedHeads::ProjectedHeads;
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const auto& o = options_;
     const double seen = 1.0 * o.global_blocks + o.window_blocks + o.random_blocks;
     const double of_pattern = 1.0 * o.block * (T * seen + 1.0 * o.global_blocks * S);
-    return AttentionHeads::flops(T, S, o.block > 0 ? std::min(pairs, of_pattern) : pairs);
+    return ProjectedHeads::flops(T, S, o.block > 0 ? std::min(pairs, of_pattern) : pairs);
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    if (ctx.probe) ctx.probe->output_weight(o_->weight);
-    const auto q = queries(x, ctx);                             // [B,H,T,d]
-    const auto k = keys(x, ctx), v = values(x, ctx);            // [B,Hkv,S,d]
-    return {.y = output(attend_to_blocks(q, k, v, ctx), ctx)};  // [B,T,D]
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto q = queries(x, call);                              // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);            // [B,Hkv,S,d]
+    return {.y = output(attend_to_blocks(q, k, v, call), call)};  // [B,T,D]
   }
 
   Tensor attend_to_blocks(const Tensor& q, const Tensor& k, const Tensor& v,
-                          const HeadContext& ctx) const {
+                          const HeadCall& call) const {
     const int64_t T = q.size(2), S = k.size(2), b = options_.block;
     // With a window the cache forgets: the first key is not at place 0.
-    const int64_t first_key = (ctx.cache ? ctx.cache->length() : 0) + T - S;
-    const auto tiles = b > 0 && q.numel() > 0 ? tile(ctx, q.size(1), T, first_key + S) : Tiles{};
-    if (tiles.see_all) return attend(q, k, v, ctx, scale(options_));
+    const int64_t first_key = (call.cache ? call.cache->length() : 0) + T - S;
+    const auto tiles = b > 0 && q.numel() > 0 ? tile(call, q.size(1), T, first_key + S) : Tiles{};
+    if (tiles.see_all) return attend(q, k, v, call, scale());
     // Tiles that would hold the dense map are no gain.
     const bool dense =
-        tiles.blocks.size(2) * b >= S || ctx.backend == Backend::kEager || ctx.uniform.defined();
-    auto masked = ctx;
-    if (dense || ctx.probe) {
-      const auto seen = dense_mask(tiles, T, S, first_key);
-      masked.mask.allowed = ctx.mask.allowed.defined() ? ctx.mask.allowed & seen : seen;
-    }
-    if (dense) return attend(q, k, v, masked, scale(options_));
+        tiles.blocks.size(2) * b >= S || call.backend == Backend::kEager || call.uniform.defined();
+    const bool watched = call.observer && call.observer->wants_maps();
+    Scope masked = call;  // keys beyond the pattern are hidden from what is observed, too
+    if (dense || watched)
+      masked.mask.allowed = both_allowed(call.mask.allowed, dense_mask(tiles, T, S, first_key));
+    if (dense) return attend(q, k, v, call.within(masked), scale());
     const int64_t end = tiles.first + tiles.rows;
     const auto out = at::cat(
-        {global_rows(q, k, v, ctx, 0, tiles.first), local_rows(q, k, v, ctx, tiles, first_key),
-         global_rows(q, k, v, ctx, end, T - end)},
+        {global_rows(q, k, v, call, 0, tiles.first), local_rows(q, k, v, call, tiles, first_key),
+         global_rows(q, k, v, call, end, T - end)},
         2);  // [B,H,T,d]
-    if (ctx.probe) ctx.probe->softmax(q, k, v, out, masked, scale(options_));
+    if (watched) call.observer->softmax(q, k, v, out, call.within(masked), scale());
     return out;
   }
 
   // The last T of `places` ask, in `heads` heads.
-  Tiles tile(const HeadContext& ctx, int64_t heads, int64_t T, int64_t places) const {
+  Tiles tile(const HeadCall& call, int64_t heads, int64_t T, int64_t places) const {
     const int64_t b = options_.block, past = places - T;
-    const Pattern pattern(options_, (places - 1) / b + 1, ctx.mask.causal);
+    const Pattern pattern(options_, (places - 1) / b + 1, call.mask.causal);
     Tiles tiles;
     tiles.first = std::clamp<int64_t>(pattern.first_local() * b - past, 0, T);
     tiles.rows = std::clamp<int64_t>(pattern.end_local() * b - past, tiles.first, T) - tiles.first;
@@ -171,7 +161,7 @@ class BigBird : public ProjectedHeads {
     if (T > 1) tiles.height = b, tiles.lead = start % b;
     tiles.count = (tiles.lead + tiles.rows - 1) / tiles.height + 1;
 
-    const auto ids = ctx.head_ids.defined() ? ctx.head_ids.to(at::kCPU) : at::arange(heads);
+    const auto ids = call.head_ids.defined() ? call.head_ids.to(at::kCPU) : at::arange(heads);
     std::vector<std::vector<int64_t>> seen(heads * tiles.count);
     size_t most = 0;
     for (int64_t t = 0; t < tiles.count; ++t) {
@@ -188,7 +178,8 @@ class BigBird : public ProjectedHeads {
     auto blocks = at::full({heads * tiles.count, static_cast<int64_t>(most)}, -1, at::kLong);
     for (size_t n = 0; n < seen.size(); ++n)
       std::copy(seen[n].begin(), seen[n].end(), blocks.data_ptr<int64_t>() + n * most);
-    tiles.blocks = blocks.view({heads, tiles.count, -1}).to(ctx.positions.device());  // [H,count,m]
+    tiles.blocks =
+        blocks.view({heads, tiles.count, -1}).to(call.positions.device());  // [H,count,m]
     return tiles;
   }
 
@@ -208,25 +199,24 @@ class BigBird : public ProjectedHeads {
     return mask;
   }
 
-  // Rows of global blocks, which see every key that ctx allows: [B,H,count,d].
-  Tensor global_rows(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
+  // Rows of global blocks, which see every key that call allows: [B,H,count,d].
+  Tensor global_rows(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                      int64_t first, int64_t count) const {
     const auto rows = q.narrow(2, first, count);
     if (count == 0) return rows;
     const int64_t H = q.size(1), T = q.size(2), S = k.size(2);
-    const int64_t last = ctx.mask.causal ? S - T + first + count : S;  // no later key is seen
-    const auto index = ctx.positions.options();
+    const int64_t last = call.mask.causal ? S - T + first + count : S;  // no later key is seen
+    const auto index = call.positions.options();
     const Pairs pairs{at::arange(H, index).view({H, 1, 1}),
                       at::arange(first, first + count, index).unsqueeze(1),
                       at::arange(last, index)};
-    auto own = at_pairs(ctx, pairs, T, S, {});
-    own.kv_map = ctx.kv_map;
-    own.rng.seed = ctx.rng.bits(CounterRng::kAttentionDropout, 1 + first);  // not the tiles' draws
-    return attend(rows, k.narrow(2, 0, last), v.narrow(2, 0, last), own, scale(options_));
+    const auto own =
+        call.within(scope_of_pairs(call, pairs, T, S)).with_draws(1 + first).unobserved();
+    return attend(rows, k.narrow(2, 0, last), v.narrow(2, 0, last), own, scale());
   }
 
   // The other rows, a block of them against the blocks that it sees: [B,H,rows,d].
-  Tensor local_rows(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
+  Tensor local_rows(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                     const Tiles& tiles, int64_t first_key) const {
     const int64_t B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2), b = options_.block;
     const int64_t n = tiles.count, height = tiles.height, m = tiles.blocks.size(2);
@@ -236,7 +226,7 @@ class BigBird : public ProjectedHeads {
     const Pairs pairs{at::arange(H, index).view({H, 1, 1, 1}), i.view({n, height, 1}),
                       j.view({H, n, 1, m * b})};
     const auto real = (pairs.j >= 0) & (pairs.j < S);  // [H,n,1,m*b]
-    auto own = at_pairs(ctx, pairs, T, S, real);
+    auto own = scope_of_pairs(call, pairs, T, S, real);
     for (auto* t : {&own.mask.allowed, &own.bias}) {
       if (!t->defined()) continue;
       const auto whole = t->dim() < 5 ? t->unsqueeze(0) : *t;
@@ -246,43 +236,36 @@ class BigBird : public ProjectedHeads {
         q.narrow(2, tiles.first, tiles.rows),
         {0, 0, tiles.lead, n * height - tiles.lead - tiles.rows});  // [B,H,n*height,d]
     const auto gather = [&](const Tensor& kv) {
-      return T == 1 ? seen_rows(kv, ctx, j) : seen_blocks(kv, ctx, tiles, first_key);
+      return T == 1 ? seen_rows(kv, call, j) : seen_blocks(kv, call, tiles, first_key);
     };
-    const auto out =
-        attend(rows.reshape({B, H * n, height, -1}), gather(k), gather(v), own, scale(options_));
+    const auto out = attend(rows.reshape({B, H * n, height, -1}), gather(k), gather(v),
+                            call.of_other_heads(own), scale());
     return out.reshape({B, H, n * height, -1}).narrow(2, tiles.lead, tiles.rows);
   }
 
   // Keys or values [B,Hkv,S,d] of the blocks that each tile sees: [B,H*count,m*b,d].
-  Tensor seen_blocks(const Tensor& kv, const HeadContext& ctx, const Tiles& tiles,
+  Tensor seen_blocks(const Tensor& kv, const HeadCall& call, const Tiles& tiles,
                      int64_t first_key) const {
     const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
     const int64_t H = tiles.blocks.size(0), b = options_.block, lead = first_key % b;
     const int64_t blocks = (lead + S - 1) / b + 1;
     const auto padded = at::constant_pad_nd(kv, {0, 0, lead, blocks * b - lead - S});
     // Blocks that are none, or that the cache has forgotten, are hidden: any will do.
-    const auto own = (tiles.blocks - first_key / b).clamp_min(0) +
-                     kv_rows(ctx, H, groups).view({H, 1, 1}) * blocks;  // [H,count,m]
+    const auto own =
+        (tiles.blocks - first_key / b).clamp_min(0) +
+        kv_heads(call, H, groups, kv.device()).view({H, 1, 1}) * blocks;  // [H,count,m]
     return padded.reshape({B, groups * blocks, b * d})
         .index_select(1, own.flatten())
         .view({B, H * tiles.count, -1, d});
   }
 
   // The same for one query, which need not touch all that a cache holds. j: key rows [H,1,m,b].
-  static Tensor seen_rows(const Tensor& kv, const HeadContext& ctx, const Tensor& j) {
+  static Tensor seen_rows(const Tensor& kv, const HeadCall& call, const Tensor& j) {
     const int64_t H = j.size(0);
     const auto rows = j.clamp(0, kv.size(2) - 1).view({H, -1});
-    const auto groups = kv_rows(ctx, H, kv.size(1)).view({H, 1});
+    const auto groups = kv_heads(call, H, kv.size(1), kv.device()).view({H, 1});
     return kv.index({at::indexing::Slice(), groups, rows});  // [B,H,m*b,d]
   }
-
-  // The row among Hkv keys and values that each head uses: [H].
-  static Tensor kv_rows(const HeadContext& ctx, int64_t H, int64_t groups) {
-    if (ctx.kv_map.defined()) return ctx.kv_map;
-    return at::arange(H, ctx.positions.options()).floor_divide(H / groups);
-  }
-
-  Options options_;
 };
 
 const RegisterHeads<BigBird> registered("bigbird",

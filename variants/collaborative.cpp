@@ -5,48 +5,16 @@
 // 2006.16362, equations (6) and (7): head h has the logits (Q diag(mixing[h]) K^T + c_h) scale,
 // with c = y content_bias^T a bias of each key alone. Values and output projection stay ordinary.
 // The authors' codes scale by (R/H)^-0.5 (`scale: shared`) or by head_dim^-0.5 (`scale: head`).
+#include <fmt/format.h>
+
 #include <cmath>
 
-#include "core/heads.h"
-#include "core/observe/probe.h"
+#include "core/config/alternatives.h"
+#include "core/head_kinds.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
-
-// `scale: head`, `scale: shared`, or a number.
-class Scale : public CustomField {
- public:
-  double value(const HeadShape& shape, int64_t shared_dim) const {
-    if (number_) return *number_;
-    if (rule_ == "head") return 1 / std::sqrt(shape.head_dim);
-    return std::sqrt(static_cast<double>(shape.heads) / static_cast<double>(shared_dim));
-  }
-
-  void read(const ConfigNode& node, const std::string& path, Problems& problems) override {
-    Problems no_number;
-    double number = 0;
-    if (read_value(number, node, path, no_number)) {
-      number_ = number;
-    } else if (node.text == "head" || node.text == "shared") {
-      number_.reset();
-      rule_ = node.text;
-    } else {
-      problems.add(
-          node.place, path,
-          "must be head, shared or a number" + did_you_mean(node.text, {"head", "shared"}));
-    }
-  }
-  ConfigNode write() const override { return number_ ? write_number(*number_) : write_text(rule_); }
-  std::string type() const override { return "head, shared or number"; }
-  std::string schema() const override {
-    return R"({"anyOf": [{"enum": ["head", "shared"]}, {"type": "number"}]})";
-  }
-
- private:
-  std::string rule_ = "head";
-  std::optional<double> number_;
-};
 
 // R features go to the heads in blocks of ceil(R/H), the last of which may be smaller.
 Tensor blocks(int64_t heads, int64_t shared_dim) {
@@ -69,7 +37,7 @@ class Collaborative : public AttentionHeads {
   struct Options : HeadOptions {
     std::optional<int64_t> shared_dim;
     bool content_bias = true;
-    Scale scale;
+    WordOrNumber scale{{"head", "shared"}};
     bool v_bias = true, o_bias = true;
     std::string mixing_init = "normal";
 
@@ -85,38 +53,35 @@ class Collaborative : public AttentionHeads {
         "ones, linear = uniform +-R^-0.5, xavier = uniform",
         one_of({"normal", "concatenate", "ones", "linear", "xavier"}));
     }
+    void check_shape(const HeadShape& shape, const HeadDemands& demands,
+                     const Complain& complain) const override {
+      if (demands.rotary && features(shape) % 2 != 0)
+        complain(
+            "shared_dim",
+            fmt::format("rotary positions turn pairs of features, here are {}; choose {} or {}",
+                        features(shape), features(shape) - 1, features(shape) + 1));
+    }
     int64_t features(const HeadShape& s) const { return shared_dim.value_or(s.heads * s.head_dim); }
+    double factor(const HeadShape& s) const {
+      if (scale.number()) return *scale.number();
+      if (scale.word() == "head") return 1 / std::sqrt(s.head_dim);
+      return std::sqrt(static_cast<double>(s.heads) / static_cast<double>(features(s)));
+    }
   };
 
   Collaborative(const HeadShape& s, const Options& options)
       : AttentionHeads(s, options.traits()),
         options_(options),
         shared_dim_(options.features(s)),
-        scale_(options.scale.value(s, shared_dim_)) {
-    q_ = projection("q", s.d_model, shared_dim_, false);
-    k_ = projection("k", s.d_model, shared_dim_, false);
-    v_ = projection("v", s.d_model, s.heads * s.head_dim, options.v_bias);
-    o_ = projection("o", s.heads * s.head_dim, s.d_model, options.o_bias);
-    mixing_ =
-        register_parameter("mixing", initial_mixing(options.mixing_init, s.heads, shared_dim_));
-    if (options.content_bias) content_bias_ = projection("content_bias", s.d_model, s.heads, false);
-  }
-
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const Kept kept = kept_heads();
-    auto options = options_;
-    options.shared_dim = shared_dim_;  // the features are everybody's: q and k stay
-    auto sliced = std::make_shared<Collaborative>(kept.shape, options);
-    sliced->scale_ = scale_;  // that of the heads as built
-    sliced->adopt_indices(*this, kept);
-    at::NoGradGuard no_grad;
-    sliced->q_->weight.copy_(q_->weight);
-    sliced->k_->weight.copy_(k_->weight);
-    keep_heads(sliced->mixing_, mixing_, kept.rows);
-    if (content_bias_) copy_heads(sliced->content_bias_, content_bias_, kept.rows, 1);
-    copy_heads(sliced->v_, v_, kept.rows, shape_.head_dim);
-    copy_head_columns(sliced->o_, o_, kept.rows, shape_.head_dim);
-    return sliced;
+        scale_(options.factor(s)) {
+    q_ = projection("q", s.d_model, shared_dim_, false, shared_by_heads());
+    k_ = projection("k", s.d_model, shared_dim_, false, shared_by_heads());
+    v_ = projection("v", s.d_model, s.heads * s.head_dim, options.v_bias, rows_of_heads());
+    output_projection(s.heads * s.head_dim, options.o_bias);
+    mixing_ = parameter("mixing", initial_mixing(options.mixing_init, s.heads, shared_dim_),
+                        heads_along({0}));
+    if (options.content_bias)
+      content_bias_ = projection("content_bias", s.d_model, s.heads, false, rows_of_heads());
   }
 
   std::optional<HeadMatrices> matrices() const override {
@@ -136,19 +101,26 @@ class Collaborative : public AttentionHeads {
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    if (ctx.probe) ctx.probe->output_weight(o_->weight);
-    const auto q = mixed_queries(x, ctx);  // [B,H,T,R+H]
-    const auto k = shared_keys(x, ctx);    // [B,H,S,R+H]
-    const auto v = remembered(
-        ctx, "v", [&] { return split_heads(v_(source(x, ctx)), shape_.heads); });  // [B,H,S,d]
-    const auto heads = attend(q, k, v, ctx, scale_);                               // [B,H,T,d]
-    return {.y = o_(merge_heads(heads, ctx))};                                     // [B,T,D]
+  // The features are everybody's, and the scale that of the heads as built.
+  std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
+    auto options = options_;
+    options.shared_dim = shared_dim_;
+    options.scale = WordOrNumber(scale_);
+    return build_heads<Collaborative>(plan.shape, options);
+  }
+
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto q = mixed_queries(x, call);  // [B,H,T,R+H]
+    const auto k = shared_keys(x, call);    // [B,H,S,R+H]
+    const auto v = cached(
+        call, "v", [&] { return split_heads(v_(source(x, call)), shape_.heads); });  // [B,H,S,d]
+    const auto heads = attend(q, k, v, call, scale_);                                // [B,H,T,d]
+    return {.y = output(heads, call)};                                               // [B,T,D]
   }
 
   // q k^T also adds the content bias: each query ends in the one-hot of its head, each key in the
   // biases c of all heads. What is joined is joined before the heads differ, where it is small.
-  Tensor mixed_queries(const Tensor& x, const HeadContext& ctx) {
+  Tensor mixed_queries(const Tensor& x, const HeadCall& call) {
     auto shared = q_(x).unsqueeze(1);                             // [B,1,T,R]
     auto mixing = mixing_.to(shared.scalar_type()).unsqueeze(1);  // [H,1,R]
     if (content_bias_) {
@@ -156,32 +128,32 @@ class Collaborative : public AttentionHeads {
       shared = at::cat({shared, shared.new_ones({x.size(0), 1, x.size(1), H})}, -1);
       mixing = at::cat({mixing, at::eye(H, mixing.options()).unsqueeze(1)}, -1);
     }
-    return rotated(shared * mixing, ctx, ctx.positions);  // [B,H,T,R+H]
+    return rotated(shared * mixing, call, call.positions);  // [B,H,T,R+H]
   }
 
   // One head of keys, seen by every query head. The cache holds R + H numbers a token.
-  Tensor shared_keys(const Tensor& x, const HeadContext& ctx) {
-    const auto k = remembered(ctx, "k", [&] {
+  Tensor shared_keys(const Tensor& x, const HeadCall& call) {
+    const auto k = cached(call, "k", [&] {
       auto weight = k_->weight;
       if (content_bias_) weight = at::cat({weight, content_bias_->weight});
-      const auto shared = project(source(x, ctx), weight).unsqueeze(1);  // [B,1,S,R+H]
-      return rotated(shared, ctx, key_positions(ctx));
+      const auto shared = project(source(x, call), weight).unsqueeze(1);  // [B,1,S,R+H]
+      return rotated(shared, call, key_positions(call));
     });
     return k.expand({-1, shape_.heads, -1, -1});  // [B,H,S,R+H]
   }
 
   // Queries turn after they are mixed, or logits would depend on more than distance. The content
   // bias, behind the R features, never does.
-  Tensor rotated(const Tensor& t, const HeadContext& ctx, const Tensor& positions) const {
-    if (!ctx.rotary || !content_bias_) return rotate(t, ctx, positions);
+  Tensor rotated(const Tensor& t, const HeadCall& call, const Tensor& positions) const {
+    if (!call.rotary || !content_bias_) return rotate(t, call, positions);
     const auto parts = t.split_with_sizes({shared_dim_, shape_.heads}, -1);
-    return at::cat({rotate(parts[0], ctx, positions), parts[1]}, -1);
+    return at::cat({rotate(parts[0], call, positions), parts[1]}, -1);
   }
 
   Options options_;
   int64_t shared_dim_;
   double scale_;
-  Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr}, content_bias_{nullptr};
+  Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, content_bias_{nullptr};
   Tensor mixing_;  // [H,R]
 };
 

@@ -12,8 +12,6 @@
 
 #include "core/attention/compose.h"
 #include "core/attention/compose_statistics.h"
-#include "core/attention/mix_heads.h"
-#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -61,7 +59,7 @@ struct DcmhaOptions : MhaOptions {
 class ComposeImpl : public torch::nn::Module {
  public:
   ComposeImpl(const HeadShape& shape, const DcmhaOptions& options) : options_(options) {
-    const int64_t H = shape.heads, R = options.rank, K = *options.hidden;
+    const int64_t H = shape.heads, R = options.rank, K = options.hidden.value_or(2 * R * H);
     const auto D = static_cast<double>(shape.d_model), h = static_cast<double>(H),
                k = static_cast<double>(K);
     const auto normal = [&](const char* name, at::IntArrayRef sizes, double std) {
@@ -110,6 +108,8 @@ class ComposeImpl : public torch::nn::Module {
         .reshape({B, sides * (2 * R + 1), N, H});
   }
 
+  int64_t hidden() const { return dw1.defined() ? dw1.size(2) : 0; }
+
   // Those of one side, [B,2R+1,N,H]; undefined where `both` is.
   Tensor factors_of(Side side, const Tensor& both) const {
     if (!both.defined()) return {};
@@ -124,18 +124,6 @@ class ComposeImpl : public torch::nn::Module {
     return alive.defined() ? full * alive * alive.unsqueeze(1) : full;
   }
 
-  void keep(const ComposeImpl& from, const std::vector<int64_t>& rows) {
-    if (from.dw1.defined()) {
-      dw1.set_data(from.dw1.detach().clone());
-      keep_heads(qkw, from.qkw, rows, 3);
-      auto gates = from.dd.view({from.dd.size(0), 4, -1});  // [D,4,H]
-      keep_heads(dd, gates, rows, 2);
-      dd.set_data(dd.flatten(1));
-    }
-    keep_mixing(pre, from.pre, rows);
-    keep_mixing(post, from.post, rows);
-  }
-
  private:
   DcmhaOptions options_;
   Tensor dw1, qkw, dd;  // [D,4,K], [4,K,2R,H], [D,4H]; undefined where no branch is on
@@ -143,28 +131,21 @@ class ComposeImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Compose);
 
-class Dcmha : public ProjectedHeads {
+class Dcmha : public ProjectedHeads<DcmhaOptions> {
  public:
-  using Options = DcmhaOptions;
-
-  Dcmha(const HeadShape& shape, const Options& options)
-      : ProjectedHeads(shape, options.traits(), options.projections()), options_(options) {
+  Dcmha(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
     for (auto* linear : {&q_, &k_, &v_, &o_}) init_normal(*linear, 0.006);
-    // What is sliced later keeps the width of the whole.
-    options_.hidden = options.hidden.value_or(2 * options.rank * shape.heads);
-    compose_ = register_module("compose", Compose(shape, options_));
-  }
-
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const auto kept = kept_heads();
-    auto sliced = slice_projections<Dcmha>(options_, kept);
-    sliced->compose_->keep(*compose_, kept.rows);
-    return sliced;
+    compose_ = register_module("compose", Compose(shape, options));
+    lay_out("compose.dw1", shared_by_heads());
+    lay_out("compose.qkw", heads_along({3}));
+    lay_out("compose.dd", {{.dim = 1, .repeat = 4}});
+    lay_out("compose.pre", heads_along({0, 1}));
+    lay_out("compose.post", heads_along({0, 1}));
   }
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const auto D = static_cast<double>(shape_.d_model), H = static_cast<double>(shape_.heads),
-               R = static_cast<double>(options_.rank), K = static_cast<double>(*options_.hidden);
+               R = static_cast<double>(options_.rank), K = static_cast<double>(compose_->hidden());
     const double branch = D * K + 2 * K * R * H + D * H;  // multiply-adds a token
     double sum = 0;
     for (auto side : {Side::kPre, Side::kPost}) {
@@ -189,50 +170,43 @@ class Dcmha : public ProjectedHeads {
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    if (ctx.probe) ctx.probe->output_weight(o_->weight);
-    const double scale = this->scale(options_);
-    const auto q = queries(x, ctx);                   // [B,H,T,d]
-    const auto k = keys(x, ctx), v = values(x, ctx);  // [B,H,S,d]
-    if (!options_.mixes()) return {.y = output(attend(q, k, v, ctx, scale), ctx)};
-    Tensor of_queries, of_keys;  // [B,sides(2R+1),T,H], [B,sides(2R+1),S,H]
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto q = queries(x, call);                    // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);  // [B,H,S,d]
+    Tensor of_queries, of_keys;                         // [B,sides(2R+1),T,H], [B,sides(2R+1),S,H]
     if (options_.dynamic() && options_.query_wise)
-      of_queries = compose_->factors(x, Branch::kQuery, ctx.alive);
+      of_queries = compose_->factors(x, Branch::kQuery, call.alive);
     if (options_.dynamic() && options_.key_wise)
-      of_keys = remembered(ctx, "compose", [&] {
-        return compose_->factors(source(x, ctx), Branch::kKey, ctx.alive);
+      of_keys = cached(call, "compose", [&] {
+        return compose_->factors(source(x, call), Branch::kKey, call.alive);
       });
     const auto composition = [&](Side side) {
       if (!options_.mixes(side)) return Composition();
-      return Composition(compose_->fixed(side, ctx.alive), compose_->factors_of(side, of_queries),
+      return Composition(compose_->fixed(side, call.alive), compose_->factors_of(side, of_queries),
                          compose_->factors_of(side, of_keys));
     };
     const auto pre = composition(Side::kPre), post = composition(Side::kPost);
-    const auto heads = composed_attend(q, k, v, pre, post, ctx, scale);  // [B,H,T,d]
-    if (ctx.probe) observe(q, k, v, heads, pre, post, ctx, scale);
-    return {.y = output(heads, ctx)};  // [B,T,D]
+    const auto [heads, maps] = composed_attend(q, k, v, pre, post, call, scale());  // [B,H,T,d]
+    if (call.observer && maps.composed.defined()) observe(q, k, maps, pre, post, call);
+    return {.y = output(heads, call)};  // [B,T,D]
   }
 
-  // The maps are made for the probe alone, so that what it sees changes nothing.
-  void observe(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& heads,
-               const Composition& pre, const Composition& post, const HeadContext& ctx,
-               double scale) const {
+  void observe(const Tensor& q, const Tensor& k, const ComposedMaps& maps, const Composition& pre,
+               const Composition& post, const HeadCall& call) const {
     at::NoGradGuard no_grad;
-    auto& probe = *ctx.probe;
-    const auto maps = composed_maps(q, k, pre, post, ctx, scale);
-    probe.weights(maps.softmax, maps.composed, v, heads, ctx);
-    if (!probe.statistics) return;
-    const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
-    auto counted = counted_pairs(maps.softmax, allowed, ctx.mask);  // [B,H,T,S]
-    if (ctx.alive.defined()) counted = counted & ctx.alive.view({-1, 1, 1});
+    auto& observer = *call.observer;
+    if (!observer.wants_statistics()) return;
+    const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
+    auto counted = counted_pairs(maps.softmax, allowed, call.mask);  // [B,H,T,S]
+    if (call.alive.defined()) counted = counted & call.alive.view({-1, 1, 1});
     if (!pre.is_identity())
-      report_composition(probe, Side::kPre, pre, scaled_products(q, k, ctx, scale), counted);
+      report_composition(observer, Side::kPre, pre, scaled_products(q, k, call, scale()), counted,
+                         call);
     if (post.is_identity()) return;
-    report_composition(probe, Side::kPost, post, maps.softmax, counted);
-    report_composed_map(probe, maps.composed, counted);
+    report_composition(observer, Side::kPost, post, maps.softmax, counted, call);
+    report_composed_map(observer, maps, counted);
   }
 
-  Options options_;
   Compose compose_{nullptr};
 };
 

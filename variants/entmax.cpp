@@ -6,7 +6,6 @@
 //   A = alpha-entmax(z), alpha_h = max(1 + sigmoid(alpha_h), 1.01)
 #include "core/attention/entmax.h"
 
-#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -15,32 +14,24 @@ namespace {
 
 constexpr double kFloor = 1.01;
 
-class Entmax : public ProjectedHeads {
- public:
-  struct Options : MhaOptions {
-    double alpha = 1.5;
-    bool learn_alpha = false;
+struct EntmaxOptions : MhaOptions {
+  double alpha = 1.5;
+  bool learn_alpha = false;
 
-    void visit(Fields& f) override {
-      MhaOptions::visit(f);
-      f("alpha", alpha, "of all heads: 1 is the softmax, 2 sparsemax; larger is sparser",
-        at_least(1));
-      f("learn_alpha", learn_alpha,
-        "each head learns its alpha, between 1.01 and 2; then `alpha` is not used");
-    }
-    HeadTraits traits() const override { return {.grouped = true}; }
-  };
-
-  Entmax(const HeadShape& shape, const Options& options)
-      : ProjectedHeads(shape, options.traits(), options.projections()), options_(options) {
-    if (options.learn_alpha) alpha_ = register_parameter("alpha", at::randn({shape.heads}));
+  void visit(Fields& f) override {
+    MhaOptions::visit(f);
+    f("alpha", alpha, "of all heads: 1 is the softmax, 2 sparsemax; larger is sparser",
+      at_least(1));
+    f("learn_alpha", learn_alpha,
+      "each head learns its alpha, between 1.01 and 2; then `alpha` is not used");
   }
+};
 
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const auto kept = kept_heads();
-    auto sliced = slice_projections<Entmax>(options_, kept);
-    if (options_.learn_alpha) keep_heads(sliced->alpha_, alpha_, kept.rows);
-    return sliced;
+class Entmax : public ProjectedHeads<EntmaxOptions> {
+ public:
+  Entmax(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
+    if (options.learn_alpha)
+      alpha_ = parameter("alpha", at::randn({shape.heads}), heads_along({0}));
   }
 
   std::vector<Statistic> own_statistics() const override {
@@ -54,37 +45,37 @@ class Entmax : public ProjectedHeads {
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    if (ctx.probe) ctx.probe->output_weight(o_->weight);
-    const auto q = queries(x, ctx);                                                  // [B,H,T,d]
-    const auto k = keys(x, ctx), v = values(x, ctx);                                 // [B,Hkv,S,d]
-    const auto heads = is_softmax() ? softmax(q, k, v, ctx) : sparse(q, k, v, ctx);  // [B,H,T,d]
-    return {.y = output(heads, ctx)};                                                // [B,T,D]
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto q = queries(x, call);                    // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
+    const auto heads = is_softmax() ? softmax(q, k, v, call) : sparse(q, k, v, call);  // [B,H,T,d]
+    return {.y = output(heads, call)};                                                 // [B,T,D]
   }
 
   bool is_softmax() const { return !options_.learn_alpha && options_.alpha == 1; }
 
-  Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx) const {
-    if (ctx.probe && ctx.probe->statistics) {
+  Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call) const {
+    if (call.observer && call.observer->wants_statistics()) {
       const auto map = q.new_empty({}).expand({q.size(0), q.size(1), q.size(2), k.size(2)});
-      const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
-      const auto keys = counted_pairs(map, allowed, ctx.mask).sum(-1);  // [B,H,T]
-      report(*ctx.probe, keys, keys);                                   // all have weight
+      const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
+      const auto keys = counted_pairs(map, allowed, call.mask).sum(-1);  // [B,H,T]
+      report(*call.observer, keys, keys);                                // all have weight
     }
-    return attend(q, k, v, ctx, scale(options_));  // [B,H,T,d]
+    return attend(q, k, v, call, scale());  // [B,H,T,d]
   }
 
-  Tensor sparse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx) const {
-    const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
-    const auto z = scores(q, k, ctx, scale(options_));  // [B,H,T,S]
+  Tensor sparse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call) const {
+    const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
+    const auto z = scores(q, k, call, scale());  // [B,H,T,S]
     const auto a = options_.learn_alpha
-                       ? entmax(z, allowed, alphas(z.scalar_type()).view({-1, 1, 1}), ctx.backend)
-                       : entmax(z, allowed, options_.alpha, ctx.backend);  // [B,H,T,S]
-    const auto heads = weighted_values(a, v, ctx);                         // [B,H,T,d]
-    if (ctx.probe) {
-      ctx.probe->weights(a, a, v, heads, ctx);
-      if (ctx.probe->statistics)
-        report(*ctx.probe, (a > 0).sum(-1), counted_pairs(a, allowed, ctx.mask).sum(-1));
+                       ? entmax(z, allowed, alphas(z.scalar_type()).view({-1, 1, 1}), call.backend)
+                       : entmax(z, allowed, options_.alpha, call.backend);  // [B,H,T,S]
+    const auto heads = weighted_values(a, v, call);                         // [B,H,T,d]
+    if (call.observer) {
+      call.observer->weights({.p = a, .a = a, .scores = z, .softmax = false, .v = v, .out = heads},
+                             call);
+      if (call.observer->wants_statistics())
+        report(*call.observer, (a > 0).sum(-1), counted_pairs(a, allowed, call.mask).sum(-1));
     }
     return heads;
   }
@@ -95,20 +86,16 @@ class Entmax : public ProjectedHeads {
 
   // Of each row the keys with weight and the keys that it may attend to, 0 where it does not count:
   // [B,H,T].
-  void report(HeadProbe& probe, const Tensor& support, const Tensor& keys) const {
+  void report(HeadObserver& observer, const Tensor& support, const Tensor& keys) const {
     const auto rows = keys > 0;
-    const auto mean_over_rows = [&](const char* name, const Tensor& of_row) {
-      const auto sum = at::where(rows, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));
-      probe.report(name, sum, rows.sum(at::IntArrayRef({0, 2})));  // [H]
-    };
     const auto one = at::ones({keys.size(1)}, keys.options().dtype(at::kDouble));
-    probe.report("alpha", options_.learn_alpha ? alphas(at::kDouble) : one * options_.alpha, one);
-    mean_over_rows("support", support);
-    mean_over_rows("support_share", support / keys.clamp_min(1).to(at::kDouble));
-    mean_over_rows("support_one", support == 1);
+    observer.report("alpha", options_.learn_alpha ? alphas(at::kDouble) : one * options_.alpha,
+                    one);
+    report_rows(observer, "support", support, rows);
+    report_rows(observer, "support_share", support / keys.clamp_min(1).to(at::kDouble), rows);
+    report_rows(observer, "support_one", support == 1, rows);
   }
 
-  Options options_;
   Tensor alpha_;  // [H] raw
 };
 

@@ -12,8 +12,7 @@
 #include <fmt/format.h>
 
 #include "core/gate_target.h"
-#include "core/heads.h"
-#include "core/observe/probe.h"
+#include "core/head_kinds.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -57,10 +56,12 @@ class Gated : public AttentionHeads {
         complain("granularity", "'element' needs gate: sigmoid");
       if (gate == "sigmoid" && target.is_set()) complain("target", "needs gate: hard_concrete");
     }
-    void check_shape(const HeadShape& shape, const Complain& complain) const override {
-      check_layer(inner, shape, {}, [&](const std::string& field, const std::string& what) {
-        complain(field.empty() ? "inner" : "inner." + field, what);
-      });
+    void check_shape(const HeadShape& shape, const HeadDemands& demands,
+                     const Complain& complain) const override {
+      inner.as<HeadOptions>().check_shape(
+          shape, demands, [&](const std::string& field, const std::string& what) {
+            complain(field.empty() ? "inner" : "inner." + field, what);
+          });
       if (inner.as<HeadOptions>().gate_target())
         complain("inner.target", "belongs to the outer gates");
       if (target.by_layer() && target.heads.value_or(0) > shape.heads)
@@ -78,39 +79,27 @@ class Gated : public AttentionHeads {
       : AttentionHeads(shape, options.traits()), options_(options), inner_(std::move(inner)) {
     register_module("inner", inner_);
     if (options.gate == "sigmoid") {
-      projection_ =
-          projection("gate", shape.d_model, shape.heads * gates_of_a_head(), options.gate_bias);
+      projection_ = projection("gate", shape.d_model, shape.heads * gates_of_a_head(),
+                               options.gate_bias, rows_of_heads());
       init_normal(projection_, 0.02);
     } else {
       auto gate = register_module("gate", std::make_shared<torch::nn::Module>("gate"));
       log_alpha_ =
           gate->register_parameter("log_alpha", options.init + 0.01 * at::randn({shape.heads}));
+      lay_out("gate.log_alpha", heads_along({0}));
     }
   }
 
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const Kept kept = kept_heads();
-    std::vector<int64_t> gone;
-    const auto lives = alive();
-    for (int64_t h = 0; h < heads(); ++h)
-      if (!lives[h]) gone.push_back(h);
-    inner_->mask_heads(gone);
-    auto sliced = std::make_shared<Gated>(kept.shape, options_, inner_->slice());
-    inner_->mask_heads({});
-    sliced->adopt_indices(*this, kept);
-    if (projection_)
-      copy_heads(sliced->projection_, projection_, kept.rows, gates_of_a_head());
-    else
-      keep_heads(sliced->log_alpha_, log_alpha_, kept.rows);
-    return sliced;
-  }
-
   int64_t value_width() const override { return inner_->value_width(); }
+  Tensor output_weight() const override { return inner_->output_weight(); }
   std::optional<HeadMatrices> matrices() const override { return inner_->matrices(); }
 
   std::vector<Statistic> own_statistics() const override {
     auto own = inner_->own_statistics();
     own.push_back(head_statistic("gate", "1", "gate of the head", "mean over tokens of g_h"));
+    if (projection_)
+      own.push_back(head_statistic("gate_low", "1", "share of gates that are nearly shut",
+                                   "share of tokens, and of elements of the head, with g < 0.1"));
     if (!log_alpha_.defined()) return own;
     own.push_back(head_statistic("log_alpha", "1", "log alpha of the gate", "log_alpha_h"));
     own.push_back(head_statistic(
@@ -138,13 +127,13 @@ class Gated : public AttentionHeads {
 
   LearnedGates learned_gates() const override {
     if (!log_alpha_.defined()) return {};
-    const Kept kept = kept_heads();
+    const auto plan = slice_plan(alive());
     auto log_alpha = wide_log_alpha();
-    if (std::ssize(kept.rows) < shape_.heads)
+    if (std::ssize(plan.rows) < shape_.heads)
       log_alpha =
-          log_alpha.index_select(0, at::tensor(kept.rows, at::kLong).to(log_alpha.device()));
+          log_alpha.index_select(0, at::tensor(plan.rows, at::kLong).to(log_alpha.device()));
     const auto clipped = stretched_gates(log_alpha.detach(), options_.concrete);
-    return {.heads = kept.ids,
+    return {.heads = plan.ids,
             .log_alpha = log_alpha.detach(),
             .open = p_open(log_alpha, options_.concrete),
             .clipped = clipped,
@@ -157,19 +146,21 @@ class Gated : public AttentionHeads {
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(ctx);
-    auto gated = ctx;
-    gated.gates = multiply_gates(ctx.gates, g);
-    auto out = compute_inner(*inner_, x, gated);
+  std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
+    return std::make_shared<Gated>(plan.shape, options_, slice_inner(*inner_, plan));
+  }
+
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(call);
+    auto out = compute_inner(*inner_, x, call.gated(g));
     out.gates = Tensor();
     if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
     if (penalised()) {
       auto open = p_open(wide_log_alpha(), options_.concrete);
-      if (ctx.alive.defined()) open = open.masked_fill(ctx.alive.logical_not(), 0);
+      if (call.alive.defined()) open = open.masked_fill(call.alive.logical_not(), 0);
       out.aux.push_back({"gates", options_.penalty * open.sum(), OverLayers::kSum});
     }
-    if (ctx.probe) report(*ctx.probe, g, ctx);
+    if (call.observer) report(*call.observer, g, call);
     return out;
   }
 
@@ -183,10 +174,10 @@ class Gated : public AttentionHeads {
   }
 
   // [1,H,1]; in float32 at least: in bfloat16 1 - eps is 1.
-  Tensor hard_concrete_gates(const HeadContext& ctx) const {
+  Tensor hard_concrete_gates(const HeadCall& call) const {
     const auto log_alpha = wide_log_alpha();
     if (!is_training()) return test_gates(log_alpha).view({1, -1, 1});
-    const auto u = noise(ctx).to(log_alpha.options());
+    const auto u = noise(call).to(log_alpha.options());
     const auto logit = (u.log() - at::log1p(-u) + log_alpha) / options_.concrete.temperature;
     return hardened(stretched_gates(logit, options_.concrete)).view({1, -1, 1});
   }
@@ -203,12 +194,12 @@ class Gated : public AttentionHeads {
   }
 
   // One draw a head and pass, the same whether other heads were sliced away or not: [H].
-  Tensor noise(const HeadContext& ctx) const {
-    if (ctx.noise.defined()) return ctx.noise;
+  Tensor noise(const HeadCall& call) const {
+    if (call.noise.defined()) return call.noise;
     const auto device = log_alpha_.device();
-    auto u = at::rand({heads()}, ctx.rng.generator(CounterRng::kGateNoise, device),
+    auto u = at::rand({heads()}, call.rng.generator(CounterRng::kGateNoise, device),
                       wide_log_alpha().options().requires_grad(false));
-    if (ctx.head_ids.defined()) u = u.index_select(0, ctx.head_ids);
+    if (call.head_ids.defined()) u = u.index_select(0, call.head_ids);
     const double eps = options_.concrete.eps;
     return eps + (1 - 2 * eps) * u;
   }
@@ -217,18 +208,26 @@ class Gated : public AttentionHeads {
     return log_alpha_.scalar_type() == at::kDouble ? log_alpha_ : log_alpha_.to(at::kFloat);
   }
 
-  void report(HeadProbe& probe, const Tensor& g, const HeadContext& ctx) const {
-    auto of_token = (g.dim() == 4 ? g.mean(3) : g).transpose(1, 2);  // [B or 1,T or 1,H]
-    auto counts = at::ones_like(of_token);
-    if (ctx.mask.query_length.defined() && of_token.size(1) > 1)
+  void report(HeadObserver& observer, const Tensor& g, const HeadCall& call) const {
+    if (!observer.wants_statistics()) return;
+    const auto of_token = [](const Tensor& t) {  // [B or 1,H,T or 1(,e)] -> [B or 1,T or 1,H]
+      const auto wide = t.to(at::kDouble);
+      return (wide.dim() == 4 ? wide.mean(3) : wide).transpose(1, 2);
+    };
+    auto counts = at::ones_like(of_token(g));
+    if (call.mask.query_length.defined() && counts.size(1) > 1)
       counts =
-          counts * within_length(ctx.mask.query_length, of_token.size(1), g.device()).unsqueeze(2);
-    const std::vector<int64_t> tokens{0, 1};
-    probe.report("gate", (of_token * counts).sum(tokens), counts.sum(tokens));
+          counts * within_length(call.mask.query_length, counts.size(1), g.device()).unsqueeze(2);
+    const auto mean = [&](const char* name, const Tensor& values) {
+      const std::vector<int64_t> tokens{0, 1};
+      observer.report(name, (of_token(values) * counts).sum(tokens), counts.sum(tokens));
+    };
+    mean("gate", g);
+    if (projection_) mean("gate_low", g < 0.1);
     if (!log_alpha_.defined()) return;
     const auto one = at::ones({shape_.heads});
-    probe.report("log_alpha", log_alpha_, one);
-    probe.report("p_open", p_open(wide_log_alpha(), options_.concrete), one);
+    observer.report("log_alpha", log_alpha_, one);
+    observer.report("p_open", p_open(wide_log_alpha(), options_.concrete), one);
   }
 
   int64_t gates_of_a_head() const {

@@ -13,62 +13,52 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
-#include "core/observe/probe.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-class Linformer : public ProjectedHeads {
+struct LinformerOptions : BiasOptions {
+  std::optional<int64_t> length, projected;
+  bool share_kv = false;
+
+  void visit(Fields& f) override {
+    f("length", length, "longest sequence of keys (default: the model's context)", at_least(1));
+    f("projected", projected, "rows it is compressed to (default: length / 4, at least 1)",
+      at_least(1));
+    f("share_kv", share_kv, "one compression e for keys and values; there is no f");
+    BiasOptions::visit(f);
+  }
+  HeadTraits traits() const override {
+    return {
+        .token_map = false, .causal = false, .decodes = false, .grouped = true, .rotary = false};
+  }
+  int64_t rows(const HeadShape& shape) const { return length.value_or(shape.context); }
+  int64_t columns(const HeadShape& shape) const {
+    return projected.value_or(std::max<int64_t>(1, rows(shape) / 4));
+  }
+  void check_shape(const HeadShape& shape, const HeadDemands&,
+                   const Complain& complain) const override {
+    const int64_t N = rows(shape);  // 0 while the context is not known
+    if (N > 0 && columns(shape) > N)
+      complain("projected", fmt::format("{} is more than length {}; choose at most that many",
+                                        columns(shape), N));
+  }
+};
+
+class Linformer : public ProjectedHeads<LinformerOptions> {
  public:
-  struct Options : BiasOptions {
-    std::optional<int64_t> length, projected;
-    bool share_kv = false;
-
-    void visit(Fields& f) override {
-      f("length", length, "longest sequence of keys (default: the model's context)", at_least(1));
-      f("projected", projected, "rows it is compressed to (default: length / 4, at least 1)",
-        at_least(1));
-      f("share_kv", share_kv, "one compression e for keys and values; there is no f");
-      BiasOptions::visit(f);
-    }
-    HeadTraits traits() const override {
-      return {
-          .token_map = false, .causal = false, .decodes = false, .grouped = true, .rotary = false};
-    }
-    int64_t rows(const HeadShape& shape) const { return length.value_or(shape.context); }
-    int64_t columns(const HeadShape& shape) const {
-      return projected.value_or(std::max<int64_t>(1, rows(shape) / 4));
-    }
-    void check_shape(const HeadShape& shape, const Complain& complain) const override {
-      const int64_t N = rows(shape);  // 0 while the context is not known
-      if (N > 0 && columns(shape) > N)
-        complain("projected", fmt::format("{} is more than length {}; choose at most that many",
-                                          columns(shape), N));
-    }
-  };
-
-  Linformer(const HeadShape& shape, const Options& options)
-      : ProjectedHeads(shape, options.traits(), options.projections()), options_(options) {
+  Linformer(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
     const int64_t N = options.rows(shape), P = options.columns(shape);
     if (N == 0)
       throw ConfigError("linformer: length is not known without a model's context: write length");
-    e_ = register_parameter("e", at::empty({N, P}));
-    if (!options.share_kv) f_ = register_parameter("f", at::empty({N, P}));
+    e_ = parameter("e", at::empty({N, P}), shared_by_heads());
+    if (!options.share_kv) f_ = parameter("f", at::empty({N, P}), shared_by_heads());
     for (auto* compression : {&e_, &f_})
       if (compression->defined())
         torch::nn::init::xavier_uniform_(*compression, /*gain=*/1 / std::sqrt(2.0));
-  }
-
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const auto kept = kept_heads();
-    auto sliced = slice_projections<Linformer>(options_, kept);
-    sliced->e_.set_data(e_.detach().clone());
-    if (f_.defined()) sliced->f_.set_data(f_.detach().clone());
-    return sliced;
   }
 
   std::optional<HeadMatrices> matrices() const override { return std::nullopt; }
@@ -76,26 +66,24 @@ class Linformer : public ProjectedHeads {
   double flops(int64_t T, int64_t S, double) const override {
     const double P = static_cast<double>(e_.size(1)), D = static_cast<double>(shape_.d_model);
     const double compressions = f_.defined() ? 2 : 1;
-    return AttentionHeads::flops(T, P, T * P) + 2.0 * compressions * S * P * D;
+    return ProjectedHeads::flops(T, P, T * P) + 2.0 * compressions * S * P * D;
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    const auto& tokens = source(x, ctx);
-    const auto visible = visible_tokens(ctx.mask, tokens);  // [B,S]
-    const auto m = visible.defined()                        // hidden tokens are zeros
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto& tokens = source(x, call);
+    const auto visible = visible_tokens(call.mask, tokens);  // [B,S]
+    const auto m = visible.defined()                         // hidden tokens are zeros
                        ? tokens.masked_fill(visible.logical_not().unsqueeze(-1), 0)
                        : tokens;                                // [B,S,D]
     const auto for_k = compress(m, e_);                         // [B,P,D]
     const auto for_v = f_.defined() ? compress(m, f_) : for_k;  // [B,P,D]
-    const auto q = queries(x, ctx);                             // [B,H,T,d]
+    const auto q = queries(x, call);                            // [B,H,T,d]
     const auto k = split_heads(k_(for_k), shape_.kv_heads);     // [B,Hkv,P,d]
     const auto v = split_heads(v_(for_v), shape_.kv_heads);     // [B,Hkv,P,d]
-    const auto slots = over_slots(ctx, for_k, visible);
-    const double scale = 1 / std::sqrt(shape_.head_dim);
-    const auto heads = attend(q, k, v, slots, scale);  // [B,H,T,d]
-    if (ctx.probe) observe(*ctx.probe, q, k, v, heads, slots, scale);
-    return {.y = output(heads, ctx)};  // [B,T,D]
+    const auto heads =
+        attend(q, k, v, call.within(slots_of(call.mask, visible)), scale());  // [B,H,T,d]
+    return {.y = output(heads, call)};                                        // [B,T,D]
   }
 
   // Bool, [B,S] or [1,S]; undefined where every token may be attended to.
@@ -112,28 +100,14 @@ class Linformer : public ProjectedHeads {
     return at::matmul(compression.narrow(0, 0, S).t(), m);  // [P,S] [B,S,D] -> [B,P,D]
   }
 
-  // The call as attention over the P slots knows it: of the mask, whether any token is visible.
-  static HeadContext over_slots(const HeadContext& ctx, const Tensor& compressed,
-                                const Tensor& visible) {
-    auto slots = ctx;
-    slots.probe = nullptr;
-    slots.memory = compressed;
-    slots.mask = {};
-    slots.mask.query_length = ctx.mask.query_length;
+  // The P slots have no places. Of the mask they know whether any token is visible.
+  static Scope slots_of(const AttentionMask& mask, const Tensor& visible) {
+    Scope slots{.places = false};
+    slots.mask.query_length = mask.query_length;
     if (visible.defined()) slots.mask.allowed = visible.any(1).view({-1, 1, 1, 1});
     return slots;
   }
 
-  // Slots have neither places (the memory in `slots` says so) nor tokens nor classes.
-  void observe(HeadProbe& probe, const Tensor& q, const Tensor& k, const Tensor& v,
-               const Tensor& heads, const HeadContext& slots, double scale) const {
-    const auto classes = std::exchange(probe.classes, Tensor());
-    probe.output_weight(o_->weight);
-    probe.softmax(q, k, v, heads, slots, scale);
-    probe.classes = classes;
-  }
-
-  Options options_;
   Tensor e_, f_;
 };
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "core/attention/attend_rows.h"
+#include "core/attention/routed_attention.h"
 #include "core/attention/routes.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -63,6 +64,7 @@ struct MohOptions : HeadOptions {
   }
 
   HeadTraits traits() const override { return {.independent = false, .grouped = true}; }
+  Projections projections() const { return {.qkv_bias = qkv_bias, .o_bias = o_bias}; }
 
   void check(const Complain& complain) const override {
     if (!learned() && gates != "normalized")
@@ -77,7 +79,8 @@ struct MohOptions : HeadOptions {
                "sparse skips outputs that straight_through: all needs; use dense or auto");
   }
 
-  void check_shape(const HeadShape& shape, const Complain& complain) const override {
+  void check_shape(const HeadShape& shape, const HeadDemands&,
+                   const Complain& complain) const override {
     const int64_t H = shape.heads, hs = shared_of(H);
     if (hs > H)
       return complain("shared", fmt::format("{} shared heads of {}; choose at most {}", hs, H, H));
@@ -105,19 +108,13 @@ struct RouterImpl : torch::nn::Module {
   RouterImpl(int64_t D, int64_t hs, int64_t E, int64_t K, bool two_stage) {
     // Truncated at 2, that is 100 deviations, in the released ViT: the plain normal.
     auto matrix = [&](const char* name, int64_t rows) {
-      Linear linear = register_module(name, Linear(torch::nn::LinearOptions(D, rows).bias(false)));
+      Linear linear = register_module(name, Linear(D, rows, false));
       init_normal(linear, 0.02);
       return linear;
     };
     if (K > 0) routed = matrix("routed", E);
     if (hs > 1) shared = matrix("shared", hs);
     if (K > 0 && hs > 0 && two_stage) groups = matrix("groups", 2);
-  }
-
-  void keep(const RouterImpl& from, const std::vector<int64_t>& s, const std::vector<int64_t>& r) {
-    if (routed) keep_heads(routed->weight, from.routed->weight, r);
-    if (shared) keep_heads(shared->weight, from.shared->weight, s);
-    if (groups) keep_heads(groups->weight, from.groups->weight, {0, 1});
   }
 };
 TORCH_MODULE(Router);
@@ -129,31 +126,19 @@ struct Roster {
   bool whole;  // these are all
 };
 
-class Moh : public ProjectedHeads {
+class Moh : public ProjectedHeads<MohOptions> {
  public:
-  using Options = MohOptions;
-
   Moh(const HeadShape& s, const Options& options)
-      : ProjectedHeads(s, options.traits(),
-                       {.qkv_bias = options.qkv_bias, .o_bias = options.o_bias}),
-        options_(options),
+      : ProjectedHeads(s, options),
         shared_(options.shared_of(s.heads)),
         active_(options.active_of(s.heads)) {
-    if (options.learned())
-      router_ = register_module(
-          "router", Router(s.d_model, shared_, s.heads - shared_, active_, options.two_stage));
-  }
-
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const auto kept = kept_heads();
-    std::vector<int64_t> shared, routed;  // rows of the routers' matrices
-    for (int64_t row : kept.rows)
-      row < shared_ ? shared.push_back(row) : routed.push_back(row - shared_);
-    auto options = options_;
-    options.shared = std::ssize(shared), options.active = std::min(active_, std::ssize(routed));
-    auto sliced = slice_projections<Moh>(options, kept);
-    if (router_) sliced->router_->keep(*router_, shared, routed);
-    return sliced;
+    if (!options.learned()) return;
+    const int64_t routed = s.heads - shared_;
+    router_ =
+        register_module("router", Router(s.d_model, shared_, routed, active_, options.two_stage));
+    lay_out("router.shared.weight", {{.count = shared_}});
+    lay_out("router.routed.weight", {{.first = shared_, .count = routed}});
+    lay_out("router.groups.weight", shared_by_heads());
   }
 
   std::vector<Statistic> own_statistics() const override { return route_statistics(); }
@@ -163,7 +148,7 @@ class Moh : public ProjectedHeads {
 
   // Of what the method asks for: queries, attention and outputs of active heads only.
   double flops(int64_t T, int64_t S, double pairs) const override {
-    const double all = AttentionHeads::flops(T, S, pairs);
+    const double all = ProjectedHeads::flops(T, S, pairs);
     const double width = static_cast<double>(shape_.heads * shape_.head_dim);
     const double projection = 2.0 * T * shape_.d_model * width;  // q, and as much o
     const bool dense = options_.compute == "dense" || shape_.heads == 0;
@@ -176,27 +161,28 @@ class Moh : public ProjectedHeads {
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    const auto raw = split_heads(q_(x), shape_.heads);  // [B,H,T,d], as query_norm wants them
-    const auto q = rotate(raw, ctx, ctx.positions);
-    const auto k = keys(x, ctx), v = values(x, ctx);  // [B,Hkv,S,d]
-    const auto roster = list_heads(ctx, x.device());
+  std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
+    auto options = options_;
+    options.shared = std::count_if(plan.rows.begin(), plan.rows.end(),
+                                   [&](int64_t row) { return row < shared_; });
+    options.active = std::min(active_, plan.shape.heads - *options.shared);
+    return build_heads<Moh>(plan.shape, options);
+  }
+
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const bool sparse = skips_rows(x, call);
+    Tensor raw;  // [B,H,T,d]: all queries, as query_norm wants them
+    if (!sparse || !options_.learned()) raw = split_heads(q_(x), shape_.heads);
+    const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
+    const auto roster = list_heads(call, x.device());
     auto routes = options_.learned() ? route(x, roster) : route_by_norm(raw, roster);
     const auto gates = routes.gates.transpose(1, 2);  // [B,H,T]
-    const auto served = gates != 0;
-    auto own = ctx;
-    own.probe = nullptr;
-    own.gates = multiply_gates(gates, ctx.gates);
-    const double scale = 1 / std::sqrt(shape_.head_dim);
-    const auto heads = skips_rows(q, ctx) ? attend_rows(q, k, v, served, shared_, own, scale)
-                                          : attend(q, k, v, own, scale);  // [B,H,T,d]
-    if (ctx.probe) {
-      ctx.probe->output_weight(o_->weight);
-      ctx.probe->softmax(q, k, v, heads, ctx, scale, served);
-      report_routes(*ctx.probe, routes, ctx.mask.query_length);
-    }
-    own.probe = ctx.probe;
-    HeadOutput out{.y = output(heads, own), .gates = routes.gates};  // [B,T,D], [B,T,H]
+    const RoutedHeads heads{q_, o_, shape_.heads, shared_, scale()};
+    HeadOutput out{.y = sparse ? attend_routed(heads, x, raw, k, v, gates, call)
+                               : attend_all(raw, k, v, gates, call),
+                   .gates = routes.gates};  // [B,T,D], [B,T,H]
+    if (call.observer)
+      report_routes(*call.observer, routes, call.mask.query_length, query_classes(call, x.size(1)));
     if (is_training() && has_loss() && roster.K > 0) {
       const int64_t factor = options_.balance == "code" ? routes.routed.size(0) : 1;
       const auto loss = options_.balance_weight * factor * load_balance(routes);
@@ -205,12 +191,20 @@ class Moh : public ProjectedHeads {
     return out;
   }
 
-  Roster list_heads(const HeadContext& ctx, const at::Device& device) const {
+  Tensor attend_all(const Tensor& raw, const Tensor& k, const Tensor& v, const Tensor& gates,
+                    const HeadCall& call) {
+    const auto q = rotate(raw, call, call.positions);
+    const auto heads = attend(q, k, v, call.unobserved(), scale());  // [B,H,T,d]
+    if (call.observer) call.observer->softmax(q, k, v, heads, call, scale(), gates != 0);
+    return output(heads, call.gated(gates));  // [B,T,D]
+  }
+
+  Roster list_heads(const HeadCall& call, const at::Device& device) const {
     const auto all = at::arange(shape_.heads, at::TensorOptions(at::kLong).device(device));
     const auto first = all.narrow(0, 0, shared_), last = all.slice(0, shared_);
-    if (!ctx.alive.defined()) return {first, last, shared_, active_, true};
-    const auto shared = first.masked_select(ctx.alive.narrow(0, 0, shared_));
-    const auto routed = last.masked_select(ctx.alive.slice(0, shared_));
+    if (!call.alive.defined()) return {first, last, shared_, active_, true};
+    const auto shared = first.masked_select(call.alive.narrow(0, 0, shared_));
+    const auto routed = last.masked_select(call.alive.slice(0, shared_));
     return {shared, routed, shared.size(0), std::min(active_, routed.size(0)), false};
   }
 
@@ -283,13 +277,12 @@ class Moh : public ProjectedHeads {
   }
 
   bool has_loss() const { return active_ > 0 && options_.balance_weight > 0; }
-  bool skips_rows(const Tensor& q, const HeadContext& ctx) const {
-    if (active_ == 0 || ctx.uniform.defined() || options_.straight_through == "all") return false;
+  bool skips_rows(const Tensor& x, const HeadCall& call) const {
+    if (active_ == 0 || call.uniform.defined() || options_.straight_through == "all") return false;
     if (options_.compute != "auto") return options_.compute == "sparse";
-    return rows_pay(q, ctx, static_cast<double>(active_) / (shape_.heads - shared_));
+    return rows_pay(x, call, static_cast<double>(active_) / (shape_.heads - shared_));
   }
 
-  Options options_;
   int64_t shared_, active_;
   Router router_{nullptr};
 };

@@ -7,66 +7,30 @@
 // stays that of the original head, d^-0.5. `pre` and `post` are CaiT's talking heads (Touvron et
 // al., arXiv 2103.17239): logits, and weights after softmax and dropout, are mixed by [from, to].
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "core/attention/mix_heads.h"
-#include "core/heads.h"
-#include "core/observe/probe.h"
+#include "core/attention/compose_statistics.h"
+#include "core/config/alternatives.h"
+#include "core/head_kinds.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-// `overlap: 2`, or by layer `overlap: {direction: up, start: 0, every: 1}`.
-class Overlap : public CustomField {
- public:
+// Of features by layer: `overlap: {direction: up, start: 0, every: 1}`.
+struct Schedule : Block {
+  std::string direction = "up";
+  int64_t start = 0, every = 1;
+
+  void visit(Fields& f) override {
+    f("direction", direction, "whether the overlap grows or shrinks with depth",
+      one_of({"up", "down"}));
+    f("start", start, "overlap of the first layer (of the last one when shrinking)", at_least(0));
+    f("every", every, "layers to a step of one feature", at_least(1));
+  }
   int64_t at(const HeadShape& shape) const {
-    if (features_) return *features_;
-    const auto& s = schedule_;
-    const int64_t depth = s.direction == "up" ? shape.layer : shape.layers - 1 - shape.layer;
-    return depth / s.every + s.start;
+    const int64_t depth = direction == "up" ? shape.layer : shape.layers - 1 - shape.layer;
+    return depth / every + start;
   }
-
-  void read(const ConfigNode& node, const std::string& path, Problems& problems) override {
-    if (node.kind == ConfigNode::Kind::kMapping) {
-      features_.reset();
-      read_block(schedule_, node, path, problems);
-    } else if (node.kind == ConfigNode::Kind::kScalar) {
-      read_value(features_.emplace(), node, path, problems, at_least(0));
-    } else {
-      problems.add(node.place, path,
-                   "must be a number of features, or a mapping with direction, start and every");
-    }
-  }
-  ConfigNode write() const override {
-    if (features_) return write_integer(*features_);
-    auto schedule = schedule_;
-    return write_block(schedule);
-  }
-  std::string type() const override { return "integer or schedule"; }
-  std::string schema() const override {
-    const auto count = [](int least) {
-      return nlohmann::ordered_json{{"type", "integer"}, {"minimum", least}};
-    };
-    nlohmann::ordered_json schedule{{"type", "object"}, {"additionalProperties", false}};
-    schedule["properties"] = {
-        {"direction", {{"enum", {"up", "down"}}}}, {"start", count(0)}, {"every", count(1)}};
-    return nlohmann::ordered_json{{"anyOf", {count(0), schedule}}}.dump();
-  }
-
- private:
-  struct Schedule : Block {
-    std::string direction = "up";
-    int64_t start = 0, every = 1;
-    void visit(Fields& f) override {
-      f("direction", direction, "whether the overlap grows or shrinks with depth",
-        one_of({"up", "down"}));
-      f("start", start, "overlap of the first layer (of the last one when shrinking)", at_least(0));
-      f("every", every, "layers to a step of one feature", at_least(1));
-    }
-  };
-  std::optional<int64_t> features_ = 1;
-  Schedule schedule_;
 };
 
 // Head i's features i*d - o .. (i+1)*d + o of the H*d there are; -1 beyond them. [H, d + 2o]
@@ -78,7 +42,7 @@ Tensor all_windows(int64_t heads, int64_t d, int64_t o) {
 class Mohsa : public AttentionHeads {
  public:
   struct Options : HeadOptions {
-    Overlap overlap;
+    IntegerOrBlock<Schedule> overlap{1};
     bool qkv_bias = false, o_bias = true, pre = false, post = false;
 
     void visit(Fields& f) override {
@@ -92,6 +56,9 @@ class Mohsa : public AttentionHeads {
     HeadTraits traits() const override {
       return {.independent = !pre && !post, .rows_sum_to_one = !post};
     }
+    int64_t features(const HeadShape& shape) const {
+      return overlap.number.value_or(overlap.block.at(shape));
+    }
   };
 
   Mohsa(const HeadShape& s, const Options& options) : Mohsa(s, options, s.heads * s.head_dim, {}) {}
@@ -100,40 +67,24 @@ class Mohsa : public AttentionHeads {
   Mohsa(const HeadShape& s, const Options& options, int64_t features, const Tensor& window)
       : AttentionHeads(s, options.traits()),
         options_(options),
-        overlap_(options.overlap.at(s)),
+        overlap_(options.features(s)),
         width_(s.head_dim + 2 * overlap_) {
-    q_ = projection("q", s.d_model, features, options.qkv_bias);
-    k_ = projection("k", s.d_model, features, options.qkv_bias);
-    v_ = projection("v", s.d_model, features, options.qkv_bias);
-    o_ = projection("o", s.heads * width_, s.d_model, options.o_bias);
-    if (options.pre) pre_ = register_parameter("pre", at::randn({s.heads, s.heads}));
-    if (options.post) post_ = register_parameter("post", at::randn({s.heads, s.heads}));
+    // Heads share rows of q, k and v with their neighbours: sliced() knows which.
+    q_ = projection("q", s.d_model, features, options.qkv_bias, shared_by_heads());
+    k_ = projection("k", s.d_model, features, options.qkv_bias, shared_by_heads());
+    v_ = projection("v", s.d_model, features, options.qkv_bias, shared_by_heads());
+    output_projection(s.heads * width_, options.o_bias);
+    const auto mixing = [&](const char* name) {
+      return parameter(name, at::randn({s.heads, s.heads}), heads_along({0, 1}));
+    };
+    if (options.pre) pre_ = mixing("pre");
+    if (options.post) post_ = mixing("post");
     if (window.defined()) window_ = index_buffer("window", window);
-  }
-
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const Kept kept = kept_heads();
-    const auto old =
-        own_windows().index_select(0, at::tensor(kept.rows, at::kLong));  // [alive, d+2o]
-    const auto read = std::get<0>(at::_unique(old.masked_select(old >= 0), /*sorted=*/true));
-    const auto window = at::searchsorted(read, old).masked_fill(old < 0, -1);
-
-    auto sliced = std::make_shared<Mohsa>(kept.shape, options_, read.size(0), window);
-    sliced->adopt_indices(*this, kept);
-    const std::vector<int64_t> rows(read.data_ptr<int64_t>(),
-                                    read.data_ptr<int64_t>() + read.numel());
-    copy_heads(sliced->q_, q_, rows, 1);
-    copy_heads(sliced->k_, k_, rows, 1);
-    copy_heads(sliced->v_, v_, rows, 1);
-    copy_head_columns(sliced->o_, o_, kept.rows, width_);
-    keep_mixing(sliced->pre_, pre_, kept.rows);
-    keep_mixing(sliced->post_, post_, kept.rows);
-    return sliced;
   }
 
   std::optional<HeadMatrices> matrices() const override {
     const int64_t D = shape_.d_model, H = shape_.heads;
-    const int64_t features = q_->options.out_features();
+    const int64_t features = q_->weight.size(0);
     const auto index =
         own_windows().remainder(features + 1).flatten();  // none: the zero at the end
     const auto of_heads = [&](const Linear& linear) {
@@ -151,7 +102,7 @@ class Mohsa : public AttentionHeads {
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const double D = shape_.d_model, H = shape_.heads, width = width_;
-    const double features = q_->options.out_features();
+    const double features = q_->weight.size(0);
     const double mixings = (pre_.defined() ? 1 : 0) + (post_.defined() ? 1 : 0);
     return 2 * ((T + 2.0 * S) * D * features + 2 * pairs * H * width + pairs * H * H * mixings +
                 T * H * width * D);
@@ -162,23 +113,46 @@ class Mohsa : public AttentionHeads {
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    if (ctx.probe) ctx.probe->output_weight(o_->weight);
-    const auto& y = source(x, ctx);
-    const auto q = rotate(windows(padded(q_(x))), ctx, ctx.positions);            // [B,H,T,d+2o]
-    const auto k = keys(y, ctx);                                                  // [B,H,S,d+2o]
-    const auto v = windows(remembered(ctx, "v", [&] { return padded(v_(y)); }));  // [B,H,S,d+2o]
+  // The windows of the heads that are left, [alive, d+2o], and the rows of q, k and v they read.
+  std::pair<Tensor, Tensor> windows_left(const SlicePlan& plan) const {
+    const auto windows = own_windows().index_select(0, at::tensor(plan.rows, at::kLong));
+    return {windows,
+            std::get<0>(at::_unique(windows.masked_select(windows >= 0), /*sorted=*/true))};
+  }
+
+  std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
+    const auto [windows, rows] = windows_left(plan);
+    return std::make_shared<Mohsa>(plan.shape, options_, rows.size(0),
+                                   at::searchsorted(rows, windows).masked_fill(windows < 0, -1));
+  }
+
+  Tensor sliced(const std::string& name, const Tensor& whole,
+                const SlicePlan& plan) const override {
+    const bool of_features =
+        name.starts_with("q.") || name.starts_with("k.") || name.starts_with("v.");
+    if (!of_features) return AttentionHeads::sliced(name, whole, plan);
+    return whole.index_select(0, windows_left(plan).second.to(whole.device()));
+  }
+
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto& y = source(x, call);
+    const auto q = rotate(windows(padded(q_(x))), call, call.positions);       // [B,H,T,d+2o]
+    const auto k = keys(y, call);                                              // [B,H,S,d+2o]
+    const auto v = windows(cached(call, "v", [&] { return padded(v_(y)); }));  // [B,H,S,d+2o]
     const double scale = 1 / std::sqrt(shape_.head_dim);
-    const auto heads = options_.pre || options_.post ? attend_mixed(q, k, v, ctx, scale)
-                                                     : attend(q, k, v, ctx, scale);
-    return {.y = o_(merge_heads(heads, ctx))};  // [B,T,D]
+    const auto pre = Composition::by_matrix(pre_, {}, call.alive),
+               post = Composition::by_matrix(post_, {}, call.alive);
+    const auto heads = options_.post && call.dropout > 0
+                           ? attend_dropped(q, k, v, pre, post, call, scale)
+                           : composed_attend(q, k, v, pre, post, call, scale).out;
+    return {.y = output(heads, call)};  // [B,T,D]
   }
 
   // Rotated windows are remembered as such; a rotation before the cut would tear pairs apart.
-  Tensor keys(const Tensor& y, const HeadContext& ctx) {
-    if (!ctx.rotary) return windows(remembered(ctx, "k", [&] { return padded(k_(y)); }));
-    return remembered(ctx, "k",
-                      [&] { return rotate(windows(padded(k_(y))), ctx, key_positions(ctx)); });
+  Tensor keys(const Tensor& y, const HeadCall& call) {
+    if (!call.rotary) return windows(cached(call, "k", [&] { return padded(k_(y)); }));
+    return cached(call, "k",
+                  [&] { return rotate(windows(padded(k_(y))), call, key_positions(call)); });
   }
 
   // The zeros that windows read beyond the features: o on either side, or one for all at the end of
@@ -202,26 +176,28 @@ class Mohsa : public AttentionHeads {
     return split_heads(t.index_select(2, index), shape_.heads);     // [B,H,S,d+2o]
   }
 
-  Tensor attend_mixed(const Tensor& q, const Tensor& k, const Tensor& v, const HeadContext& ctx,
-                      double scale) const {
-    auto z = scaled_products(q, k, ctx, scale);  // [B,H,T,S]
-    if (pre_.defined()) z = mix_heads(z, pre_, {}, ctx.alive);
-    const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
-    const auto p = masked_softmax(add_biases(z, ctx), allowed);
-    const auto mixed = [&](const Tensor& weights) {
-      if (!post_.defined()) return weights;
-      const auto a = mix_heads(weights, post_, {}, ctx.alive);
-      return allowed.defined() ? a.masked_fill(allowed.logical_not(), 0) : a;
-    };
-    const auto a = mixed(dropout(p, ctx.dropout, ctx.rng, CounterRng::kAttentionDropout));
+  // Weights are dropped before `post` mixes them, not behind it.
+  static Tensor attend_dropped(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Composition& pre, const Composition& post,
+                               const HeadCall& call, double scale) {
+    const auto maps = composed_maps(q, k, pre, {}, call, scale);
+    const auto& p = maps.softmax;  // [B,H,T,S]
+    const auto kept = dropout(p, call.dropout, call.rng, CounterRng::kAttentionDropout);
+    const auto a = composed_weights(kept, post, call.mask);
     const auto out = at::matmul(a.to(v.scalar_type()), v);  // [B,H,T,d+2o]
-    if (ctx.probe) ctx.probe->weights(p, ctx.dropout > 0 ? mixed(p) : a, v, out, ctx);
+    if (call.observer)
+      call.observer->weights({.p = p,
+                              .a = composed_weights(p, post, call.mask),
+                              .scores = maps.scores,
+                              .v = v,
+                              .out = out},
+                             call);
     return out;
   }
 
   Options options_;
   int64_t overlap_, width_;  // o, d + 2o
-  Linear q_{nullptr}, k_{nullptr}, v_{nullptr}, o_{nullptr};
+  Linear q_{nullptr}, k_{nullptr}, v_{nullptr};
   Tensor pre_, post_;  // [H,H] from, to
   Tensor window_;      // [H, d+2o] rows of q, k, v; -1: zero. Undefined until sliced
 };

@@ -4,8 +4,7 @@
 // `batch` is the authors' code, norm `layer` (over the heads of one pair) vit-pytorch's reading:
 //   R_g = sum_h P_h theta[h,g] (+ theta_bias_g)
 //   A = mask * norm(R) * (scale if transform_scale else 1)
-#include "core/attention/mix_heads.h"
-#include "core/observe/probe.h"
+#include "core/attention/compose_statistics.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -31,54 +30,41 @@ Tensor by_head(const Tensor& of_head, const Tensor& map) {  // [H] -> [H,1,1], i
   return of_head.to(map.scalar_type()).view({-1, 1, 1});
 }
 
-class Reattention : public ProjectedHeads {
- public:
-  struct Options : MhaOptions {
-    std::string norm = "layer";
-    bool theta_bias = false, transform_scale = false;
+struct ReattentionOptions : MhaOptions {
+  std::string norm = "layer";
+  bool theta_bias = false, transform_scale = false;
 
-    void visit(Fields& f) override {
-      MhaOptions::visit(f);
-      f("norm", norm,
-        "of the mixed weights: layer, over the heads of a query and key; batch, of each head over "
-        "all allowed pairs of a batch, with running statistics in evaluation",
-        one_of({"layer", "batch"}));
-      f("theta_bias", theta_bias, "a bias for each head behind the mixing");
-      f("transform_scale", transform_scale, "multiplies the normed weights by the score's scale");
-    }
-    HeadTraits traits() const override {
-      return {.independent = false, .rows_sum_to_one = false, .grouped = true};
-    }
-    bool batch() const { return norm == "batch"; }
-  };
-
-  // theta starts near the identity.
-  Reattention(const HeadShape& shape, const Options& options)
-      : ProjectedHeads(shape, options.traits(), options.projections()), options_(options) {
-    const int64_t H = shape.heads;
-    theta_ = register_parameter("theta", at::eye(H) + at::randn({H, H}) * 0.02);
-    if (options.theta_bias) theta_bias_ = register_parameter("theta_bias", at::zeros({H}));
-    norm_ = register_module("norm", std::make_shared<Norm>(H, options.batch()));
+  void visit(Fields& f) override {
+    MhaOptions::visit(f);
+    f("norm", norm,
+      "of the mixed weights: layer, over the heads of a query and key; batch, of each head over "
+      "all allowed pairs of a batch, with running statistics in evaluation",
+      one_of({"layer", "batch"}));
+    f("theta_bias", theta_bias, "a bias for each head behind the mixing");
+    f("transform_scale", transform_scale, "multiplies the normed weights by the score's scale");
   }
+  HeadTraits traits() const override {
+    return {.independent = false, .rows_sum_to_one = false, .grouped = true};
+  }
+  bool batch() const { return norm == "batch"; }
+};
 
-  std::shared_ptr<AttentionHeads> slice() const override {
-    const auto kept = kept_heads();
-    auto sliced = slice_projections<Reattention>(options_, kept);
-    keep_mixing(sliced->theta_, theta_, kept.rows);
-    if (options_.theta_bias) keep_heads(sliced->theta_bias_, theta_bias_, kept.rows);
-    keep_heads(sliced->norm_->weight, norm_->weight, kept.rows);
-    keep_heads(sliced->norm_->bias, norm_->bias, kept.rows);
-    if (!options_.batch()) return sliced;
-    keep_heads(sliced->norm_->running_mean, norm_->running_mean, kept.rows);
-    keep_heads(sliced->norm_->running_var, norm_->running_var, kept.rows);
-    return sliced;
+class Reattention : public ProjectedHeads<ReattentionOptions> {
+ public:
+  // theta starts near the identity.
+  Reattention(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
+    const int64_t H = shape.heads;
+    theta_ = parameter("theta", at::eye(H) + at::randn({H, H}) * 0.02, heads_along({0, 1}));
+    if (options.theta_bias) theta_bias_ = parameter("theta_bias", at::zeros({H}), heads_along({0}));
+    norm_ = register_module("norm", std::make_shared<Norm>(H, options.batch()));
+    for (const char* of_head : {"weight", "bias", "running_mean", "running_var"})
+      lay_out(std::string("norm.") + of_head, heads_along({0}));
   }
 
   std::vector<Statistic> own_statistics() const override {
     auto statistics = composed_statistics();
-    statistics.push_back(layer_statistic("theta_off_diagonal", "1",
-                                         "share of the mixing between heads",
-                                         "sum_{h != g} |theta[h,g]| / sum |theta[h,g]|"));
+    statistics.push_back(
+        off_diagonal_statistic("theta_off_diagonal", "share of the mixing between heads"));
     if (shape_.layer > 0)
       statistics.push_back(
           head_statistic("layer_cosine", "1", "likeness of the weights to those a layer before",
@@ -88,59 +74,64 @@ class Reattention : public ProjectedHeads {
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const double H = static_cast<double>(shape_.heads);
-    return AttentionHeads::flops(T, S, pairs) + 2 * H * H * pairs;
+    return ProjectedHeads::flops(T, S, pairs) + 2 * H * H * pairs;
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     TORCH_CHECK(
-        !ctx.cache || !options_.batch() || !is_training(),
+        !call.cache || !options_.batch() || !is_training(),
         "reattention with norm: batch decodes in eval mode only: in training its statistics "
         "are of the whole batch");
-    if (ctx.probe) ctx.probe->output_weight(o_->weight);
-    const auto q = queries(x, ctx);                   // [B,H,T,d]
-    const auto k = keys(x, ctx), v = values(x, ctx);  // [B,Hkv,S,d]
-    const auto allowed = allowed_keys(ctx.mask, q.size(2), k.size(2), q.device());
-    const auto p = masked_softmax(scores(q, k, ctx, scale(options_)), allowed);        // [B,H,T,S]
-    auto a = options_.batch() ? batch_normed(p, allowed, ctx) : layer_normed(p, ctx);  // [B,H,T,S]
-    if (options_.transform_scale) a = a * scale(options_);
+    const auto q = queries(x, call);                    // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
+    const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
+    const auto z = scores(q, k, call, scale());  // [B,H,T,S]
+    const auto p = masked_softmax(z, allowed);   // [B,H,T,S]
+    auto a =
+        options_.batch() ? batch_normed(p, allowed, call) : layer_normed(p, call);  // [B,H,T,S]
+    if (options_.transform_scale) a = a * scale();
     // The norm's bias would land on hidden keys.
     if (allowed.defined()) a = a.masked_fill(allowed.logical_not(), 0);
-    const auto heads = weighted_values(a, v, ctx);  // [B,H,T,d]
-    if (ctx.probe) observe(p, a, v, heads, allowed, ctx);
-    return {.y = output(heads, ctx)};  // [B,T,D]
+    const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
+    if (call.observer) {
+      call.observer->weights({.p = p, .a = a, .scores = z, .v = v, .out = heads}, call);
+      observe(a, allowed, call);
+    }
+    return {.y = output(heads, call)};  // [B,T,D]
   }
 
   // Over the alive heads of each pair. The mean over heads is taken out of theta instead of R: R
   // then comes centred, and its variance is its mean square.
-  Tensor layer_normed(const Tensor& p, const HeadContext& ctx) const {
+  Tensor layer_normed(const Tensor& p, const HeadCall& call) const {
     const auto type = p.options();
     const auto alive =
-        ctx.alive.defined() ? ctx.alive.to(type.dtype()) : at::ones({p.size(1)}, type);  // [H]
+        call.alive.defined() ? call.alive.to(type.dtype()) : at::ones({p.size(1)}, type);  // [H]
     const auto share = alive / alive.sum().clamp_min(1);
     const auto centred = [&](const Tensor& t) {  // over the heads that a mixing ends in
       return t.defined()
                  ? (t.to(type.dtype()) - at::matmul(t.to(type.dtype()), share).unsqueeze(-1))
                  : t;
     };
-    const auto r = mix_heads(p, centred(theta_), centred(theta_bias_), ctx.alive);  // [B,H,T,S]
-    const auto variance = (r * r * by_head(share, p)).sum(1, /*keepdim=*/true);     // [B,1,T,S]
+    const auto mixing = Composition::by_matrix(centred(theta_), centred(theta_bias_), call.alive);
+    const auto r = mixing(p);                                                    // [B,H,T,S]
+    const auto variance = (r * r * by_head(share, p)).sum(1, /*keepdim=*/true);  // [B,1,T,S]
     return r * (variance + kEps).rsqrt() * by_head(norm_->weight, p) + by_head(norm_->bias, p);
   }
 
   // Of each head over the pairs that count.
-  Tensor batch_normed(const Tensor& p, const Tensor& allowed, const HeadContext& ctx) const {
-    const auto r = mix_heads(p, theta_, theta_bias_, ctx.alive);  // [B,H,T,S]
+  Tensor batch_normed(const Tensor& p, const Tensor& allowed, const HeadCall& call) const {
+    const auto r = Composition::by_matrix(theta_, theta_bias_, call.alive)(p);  // [B,H,T,S]
     auto mean = norm_->running_mean, variance = norm_->running_var;
     if (is_training()) {
-      const auto counted = counted_pairs(p, allowed, ctx.mask);
+      const auto counted = counted_pairs(p, allowed, call.mask);
       const auto n = counted.sum(at::IntArrayRef({0, 2, 3}));  // [H]
       const auto average = [&](const Tensor& map) {
         return at::where(counted, map, 0).sum(at::IntArrayRef({0, 2, 3})) / n.clamp_min(1);  // [H]
       };
       mean = average(r);
       variance = average((r - by_head(mean, p)).square());
-      remember(mean, variance, n, ctx.alive);
+      remember(mean, variance, n, call.alive);
     }
     const auto factor = (variance.to(p.scalar_type()) + kEps).rsqrt() * norm_->weight;
     return (r - by_head(mean, p)) * by_head(factor, p) + by_head(norm_->bias, p);
@@ -159,23 +150,18 @@ class Reattention : public ProjectedHeads {
     move(norm_->running_var, unbiased);
   }
 
-  void observe(const Tensor& p, const Tensor& a, const Tensor& v, const Tensor& heads,
-               const Tensor& allowed, const HeadContext& ctx) const {
-    auto& probe = *ctx.probe;
-    probe.weights(p, a, v, heads, ctx);
-    if (!probe.statistics) return;
+  void observe(const Tensor& a, const Tensor& allowed, const HeadCall& call) const {
+    auto& observer = *call.observer;
+    if (!observer.wants_statistics()) return;
     at::NoGradGuard no_grad;
-    report_off_diagonal(probe, "theta_off_diagonal", theta_, ctx.alive);
-    const auto before = probe.map_before(a);  // [B,H,T,S]
+    report_off_diagonal(observer, "theta_off_diagonal", theta_, call.alive);
+    const auto before = observer.map_before(a);  // [B,H,T,S]
     if (!before.defined()) return;
-    const auto norms = a.norm(2, -1) * before.norm(2, -1);                           // [B,H,T]
-    const auto counted = counted_pairs(a, allowed, ctx.mask).any(-1) & (norms > 0);  // [B,H,T]
-    const auto cosine = at::where(counted, (a * before).sum(-1) / norms, 0);         // [B,H,T]
-    probe.report("layer_cosine", cosine.sum(at::IntArrayRef({0, 2}), false, at::kDouble),
-                 counted.sum(at::IntArrayRef({0, 2})));
+    const auto norms = a.norm(2, -1) * before.norm(2, -1);                            // [B,H,T]
+    const auto counted = counted_pairs(a, allowed, call.mask).any(-1) & (norms > 0);  // [B,H,T]
+    report_rows(observer, "layer_cosine", (a * before).sum(-1) / norms, counted);
   }
 
-  Options options_;
   Tensor theta_, theta_bias_;  // [H,H] index [from, to]; [H]
   std::shared_ptr<Norm> norm_;
 };

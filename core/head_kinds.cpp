@@ -1,0 +1,65 @@
+#include "core/head_kinds.h"
+
+#include <fmt/format.h>
+
+#include "core/config/registry.h"
+
+namespace headlab {
+
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain) {
+  if (!head_dim && d_model % heads != 0)
+    complain("heads",
+             fmt::format("{} heads do not divide d_model {}; choose a divisor or set head_dim",
+                         heads, d_model));
+  if (kv_heads && heads % *kv_heads != 0)
+    complain("kv_heads",
+             fmt::format("{} kv_heads do not divide heads {}; choose a divisor", *kv_heads, heads));
+}
+
+namespace {
+
+Registry<HeadKind>& registry() {
+  static Registry<HeadKind> kinds("kind of heads");
+  return kinds;
+}
+
+}  // namespace
+
+void register_heads(HeadKind kind, const std::source_location& where) {
+  registry().add(std::move(kind), where);
+}
+std::vector<std::string> head_names() { return registry().names(); }
+const HeadKind& head_kind(const std::string& name) { return registry().at(name); }
+const KindRegistry& head_registry() { return registry(); }
+
+void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
+                 const Complain& complain) {
+  const auto& options = block.as<HeadOptions>();
+  options.check_shape(shape, demands, complain);
+  const auto traits = options.traits();
+  auto demand = [&](bool asked, bool promised, const char* what) {
+    if (asked && !promised) complain("", fmt::format("'{}' heads {}", block.kind(), what));
+  };
+  demand(demands.causal, traits.causal, "cannot be causal");
+  demand(demands.bidirectional, traits.bidirectional, "must be causal");
+  demand(demands.window, traits.token_map, "know no window");
+  demand(demands.rotary, traits.rotary, "know no rotary positions");
+  demand(demands.bias, traits.token_map, "know no bias on their scores");
+  demand(demands.cross, traits.cross, "have no cross-attention");
+  demand(shape.kv_heads != shape.heads, traits.grouped,
+         fmt::format("are not grouped: kv_heads must be heads, {}", shape.heads).c_str());
+}
+
+std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape,
+                                           const HeadDemands& demands) {
+  Problems problems;
+  check_layer(block, shape, demands, [&](const std::string& field, const std::string& what) {
+    problems.add(block.place(field), field.empty() ? block.path() : block.path() + "." + field,
+                 what);
+  });
+  problems.raise();
+  return head_kind(block.kind()).make(shape, block.as<HeadOptions>());
+}
+
+}  // namespace headlab

@@ -1,0 +1,83 @@
+// The kinds of heads by name: how one registers itself, what it may be asked, and how a layer of it
+// is built.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <vector>
+
+#include "core/config/config.h"
+#include "core/heads.h"
+
+namespace headlab {
+
+struct GateTarget;
+
+// What a model or a case asks of its layer.
+struct HeadDemands {
+  bool causal = false, bidirectional = false, window = false, rotary = false, bias = false,
+       cross = false;
+};
+
+// Options of a kind: a plain struct with one `visit`.
+struct HeadOptions : Block {
+  void visit(Fields&) override {}
+  virtual HeadTraits traits() const { return {}; }
+  // What is wrong with the options in a layer of this shape, of which this is asked.
+  virtual void check_shape(const HeadShape&, const HeadDemands&, const Complain&) const {}
+  // A number of open heads that the layer asks of its model; null: none.
+  virtual const GateTarget* gate_target() const { return nullptr; }
+};
+
+// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain);
+
+// Complains where the options do not fit the shape, or the kind's traits not the demands.
+void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
+                 const Complain& complain);
+
+// One registered kind.
+struct HeadKind {
+  std::string name, summary;
+  std::function<std::shared_ptr<HeadOptions>()> options;
+  std::function<std::shared_ptr<AttentionHeads>(const HeadShape&, const HeadOptions&)> make;
+};
+
+std::vector<std::string> head_names();               // sorted
+const HeadKind& head_kind(const std::string& name);  // ConfigError with the nearest name
+const KindRegistry& head_registry();                 // for `attention: {kind: ...}` in a config
+void register_heads(HeadKind kind, const std::source_location& where);
+
+// Builds a layer of the kind and options in `block`; what check_layer() says is a ConfigError with
+// place.
+std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape,
+                                           const HeadDemands& demands = {});
+
+// Heads(shape, Heads::Options) that slice() can build again.
+template <class Heads>
+std::shared_ptr<AttentionHeads> build_heads(const HeadShape& shape,
+                                            const typename Heads::Options& options) {
+  auto heads = std::make_shared<Heads>(shape, options);
+  heads->set_maker(
+      [options](const HeadShape& other) { return build_heads<Heads>(other, options); });
+  return heads;
+}
+
+// An object of this type in a variant's file registers it: Heads(shape, Heads::Options).
+template <class Heads>
+struct RegisterHeads {
+  RegisterHeads(const char* name, const char* summary,
+                const std::source_location& where = std::source_location::current()) {
+    using Options = typename Heads::Options;
+    register_heads({name, summary, [] { return std::make_shared<Options>(); },
+                    [](const HeadShape& shape, const HeadOptions& options) {
+                      return build_heads<Heads>(shape, dynamic_cast<const Options&>(options));
+                    }},
+                   where);
+  }
+};
+
+}  // namespace headlab

@@ -1,1 +1,0 @@
-// Owns the precompiled header that the other targets reuse.
