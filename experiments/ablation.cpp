@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/evaluate.h"
 
@@ -31,7 +32,7 @@ void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, con
 
 namespace {
 
-using Edits = std::map<int64_t, Tensor>;  // by layer: bool [H], the heads that go
+using HeadEdits = std::map<int64_t, Tensor>;  // by layer: bool [H], the heads that go
 
 // Mean over all positions of what every head says, in original heads: [H,1,e] a layer.
 std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const AblationSettings& s,
@@ -41,14 +42,15 @@ std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const Abl
   double positions = 0;
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& b) {
     HeadProbe probe;
-    probe.outputs = true;
+    probe.head_outputs = true;
     ModelContext ctx;
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     model.forward(b.ids.to(device), ctx);
     positions += static_cast<double>(b.ids.numel());
-    for (const auto& [layer, outputs] : probe.layer_outputs()) {
-      const auto sum = outputs.said.to(at::kDouble).sum(at::IntArrayRef({0, 2}));  // [own H,e]
-      means[layer] = means[layer].defined() ? means[layer] + sum : sum;
+    for (const auto& [key, outputs] : probe.layer_outputs()) {
+      const auto sum = outputs.edited.to(at::kDouble).sum(at::IntArrayRef({0, 2}));  // [own H,e]
+      auto& mean = means[key.layer];
+      mean = mean.defined() ? mean + sum : sum;
     }
   });
   for (size_t l = 0; l < layers.size(); ++l) {
@@ -62,9 +64,9 @@ std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const Abl
   return means;
 }
 
-Edits edits_of(const std::vector<HeadId>& heads, Model& model, const at::Device& device) {
+HeadEdits edits_of(const std::vector<HeadId>& heads, Model& model, const at::Device& device) {
   const auto layers = attention_layers(model);
-  Edits edits;
+  HeadEdits edits;
   for (const auto& id : heads) {
     const auto H = (*layers.at(id.layer))->heads();
     edits.try_emplace(id.layer, at::zeros({H}, at::kBool)).first->second[id.head] = true;
@@ -74,7 +76,7 @@ Edits edits_of(const std::vector<HeadId>& heads, Model& model, const at::Device&
 }
 
 Pass changed_pass(Model& model, const Tensor& ids, const std::vector<Tensor>& hidden,
-                  const Edits& edits, AblationMode mode, const std::vector<Tensor>& means) {
+                  const HeadEdits& edits, AblationMode mode, const std::vector<Tensor>& means) {
   std::vector<Tensor> own;
   ModelContext ctx;
   ctx.hidden = &own;
@@ -98,7 +100,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   model.eval();
   std::vector<Tensor> means(attention_layers(model).size());
   if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, device);
-  std::vector<Edits> edits;
+  std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, device));
   std::vector<DeltaSums> sums(sets.size());
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& b) {

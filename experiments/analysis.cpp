@@ -131,7 +131,7 @@ int64_t go_over(const AnalysisSetup& setup, std::vector<Wanted>& parts, HeadProb
     std::vector<Tensor> hidden;
     ModelContext ctx;
     ctx.backend = options.backend;
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     ctx.hidden = &hidden;
     probe.tokens = batch.ids.to(setup.device);
     const auto out = setup.run.model->forward(probe.tokens, ctx);

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/observe/probe.h"
 #include "experiments/analysis/head_roles.h"
 #include "experiments/analysis/map_statistics.h"
 #include "experiments/open_run.h"

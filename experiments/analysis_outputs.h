@@ -1,6 +1,7 @@
 // Statistics of what a model's heads say, summed over batches that a probe watched.
 #pragma once
 
+#include "core/observe/probe.h"
 #include "experiments/analysis/output_statistics.h"
 #include "experiments/result_grid.h"
 

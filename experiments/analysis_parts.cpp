@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/torch.h"
-#include "experiments/analysis/scaling.h"
+#include "experiments/analysis/multidimensional_scaling.h"
 #include "experiments/head_grid.h"
 #include "experiments/importance.h"
 #include "experiments/result_grid.h"
@@ -18,14 +18,13 @@ class Streamed : public AnalysisPart {
       : setup_(setup), classes_(setup.run.data->token_classes()) {
     const bool has_classes = !classes_.empty();
     for (const auto& s : statistic_table()) {
-      const std::string name = s.name;
-      const bool of_classes =
-          name == "cls_mass" || name == "sep_mass" || name == "punctuation_mass";
-      if (!s.by_pair && (has_classes || !of_classes)) table_.push_back(s);
+      const bool exists = has_classes || s.needs != Needs::kClasses;
+      if (s.per == Per::kHead && exists) table_.push_back(s);
     }
     for (auto* heads : setup.heads_of)
       for (const auto& s : (*heads)->own_statistics())
-        if (std::none_of(own_.begin(), own_.end(),
+        if ((s.per == Per::kHead || s.per == Per::kLayer) &&  // only these have an array
+            std::none_of(own_.begin(), own_.end(),
                          [&](const Statistic& o) { return o.name == std::string(s.name); }))
           own_.push_back(s);
   }
@@ -68,10 +67,10 @@ class Streamed : public AnalysisPart {
       const auto found = layers[l].find(s.name);
       const bool exists = found != layers[l].end() && (!of_tokens || heads.traits().token_map);
       by_layer.push_back(exists ? found->second.front() : kNaN);
-      if (exists && !s.by_layer)
+      if (exists && s.per != Per::kLayer)
         by_head[l].narrow(0, 0, heads.heads()).copy_(at::tensor(found->second, at::kDouble));
     }
-    if (s.by_layer)
+    if (s.per == Per::kLayer)
       to.arrays.push_back({variable_of(s), {"layer"}, by_layer});
     else
       to.arrays.push_back({variable_of(s), {"layer", "head"}, numbers(by_head)});

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "core/errors.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/head_grid.h"
 #include "experiments/result_grid.h"
@@ -61,7 +62,7 @@ class MapReader {
     }
     probe_.reset();
     ModelContext ctx;
-    ctx.probe = &probe_;
+    ctx.observer = &probe_;
     ctx.length = length.to(device_);
     model_.forward(ids.to(device_), ctx);
   }
@@ -71,7 +72,8 @@ class MapReader {
     const int64_t T = std::ssize(sentence.ids), n = std::ssize(sentence.dependencies.heads);
     const auto word = at::tensor(sentence.words, at::kLong);
     auto maps = at::zeros({there_.size(0), there_.size(1), n, n}, at::kDouble);
-    for (const auto& [layer, pattern] : probe_.layer_patterns()) {
+    for (const auto& [key, pattern] : probe_.layer_patterns()) {
+      const int64_t layer = key.layer;
       if (!has_map(layer)) continue;
       const auto own = pattern.p[b].narrow(-2, 0, T).narrow(-1, 0, T).to(at::kCPU);  // [h,T,T]
       const auto heads = at::tensor((*layers_[layer])->head_ids(), at::kLong);

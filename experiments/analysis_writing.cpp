@@ -32,7 +32,7 @@ class Outputs : public AnalysisPart {
   }
 
   void start(const std::vector<std::string>& wanted, HeadProbe& probe) override {
-    probe.outputs = true;
+    probe.head_outputs = true;
     const bool likeness = std::find(wanted.begin(), wanted.end(), "cka") != wanted.end();
     sums_.emplace(layers_of(*setup_.run.model, "self"), OutputSums::Options{.likeness = likeness});
   }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "core/head_kinds.h"
 #include "core/torch.h"
 #include "experiments/analysis_circuits.h"
 #include "experiments/case_file.h"

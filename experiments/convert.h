@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/heads.h"
+#include "core/head_kinds.h"
 #include "experiments/models/named_tensors.h"
 
 namespace headlab {

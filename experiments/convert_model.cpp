@@ -64,7 +64,6 @@ class Witness : public AttentionHeads {
         before_(std::move(before)),
         after_(std::move(after)) {}
 
-  std::shared_ptr<AttentionHeads> slice() const override { return before_->slice(); }
   const std::shared_ptr<AttentionHeads>& before() const { return before_; }
   double error() const { return sum_.error(); }
 
@@ -78,9 +77,9 @@ class Witness : public AttentionHeads {
   };
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext& ctx) override {
-    auto out = before_->forward(x, ctx);
-    sum_.add(out.y, after_->forward(x, ctx).y);
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    auto out = before_->forward(x, call);
+    sum_.add(out.y, after_->forward(x, call).y);
     return out;
   }
 

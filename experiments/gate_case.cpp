@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/gate_target.h"
 #include "core/torch.h"
+#include "experiments/analysis/published_gates.h"
 #include "experiments/case_file.h"
 
 namespace headlab {

@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/evaluate.h"
 
@@ -76,7 +77,7 @@ std::vector<Tensor> gate_gradients(Model& model, const Batch& batch, const at::D
                              at::TensorOptions(at::kFloat).device(device))
                         .requires_grad_());
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& heads) {
     heads.gates = gates[layer];
   };
@@ -96,7 +97,7 @@ HeadImportance measure_importance(Model& model, const DataSource& data, Split sp
   double positions = 0;
   for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
     HeadProbe probe;
-    probe.outputs = true;
+    probe.head_outputs = true;
     const auto gradients = gate_gradients(model, b, device, probe);
     positions += static_cast<double>(b.ids.numel());
     for (size_t l = 0; l < layers.size(); ++l) {
@@ -108,7 +109,8 @@ HeadImportance measure_importance(Model& model, const DataSource& data, Split sp
                                  : at::zeros({b.ids.size(0), std::ssize(ids), b.ids.size(1)}));
       const auto said = probe.layer_outputs().find(static_cast<int64_t>(l));
       if (said == probe.layer_outputs().end()) continue;
-      const auto size = said->second.said.to(at::kDouble).norm(2, -1).sum(at::IntArrayRef({0, 2}));
+      const auto size =
+          said->second.edited.to(at::kDouble).norm(2, -1).sum(at::IntArrayRef({0, 2}));
       auto& total = sums[l].activation;
       total = total.defined() ? total + size : size;  // [own H]
     }

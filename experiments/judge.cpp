@@ -13,7 +13,7 @@ namespace headlab {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ","));
@@ -33,7 +33,7 @@ double magnitude(const at::Tensor& want) {
 // max |got - want|, where equal infinities and two NaNs differ by 0 and one NaN by infinity.
 double distance(const at::Tensor& got, const at::Tensor& want) {
   const at::Tensor same = got.eq(want).logical_or(got.isnan().logical_and(want.isnan()));
-  const at::Tensor apart = (got - want).abs().nan_to_num(kInfinity, kInfinity);
+  const at::Tensor apart = (got - want).abs().nan_to_num(kInf, kInf);
   return max_or_zero(apart.masked_fill(same, 0));
 }
 
@@ -51,7 +51,7 @@ Verdict judge(const std::string& name, const at::Tensor& got, const at::Tensor& 
   } else if (got.sizes() != want.sizes()) {
     verdict.reason = "got shape " + shape_text(got.sizes().vec());
   }
-  verdict.error = verdict.reason.empty() ? distance(on_cpu(got), expected) : kInfinity;
+  verdict.error = verdict.reason.empty() ? distance(on_cpu(got), expected) : kInf;
   verdict.pass = verdict.reason.empty() && verdict.error <= verdict.bound;
   return verdict;
 }

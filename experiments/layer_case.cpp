@@ -179,7 +179,7 @@ NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
   probe.maps = wanted.attention;
   probe.statistics = wanted.statistics;
   probe.js_stride = 1;
-  if (probe.maps || probe.statistics) ctx.probe = &probe;
+  if (probe.maps || probe.statistics) ctx.observer = &probe;
   auto x = x_.detach().requires_grad_(gradients);
   auto memory = memory_.defined() ? memory_.detach().requires_grad_(gradients) : Tensor();
   ctx.memory = memory;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/heads.h"
+#include "core/head_kinds.h"
 #include "core/observe/probe.h"
 #include "experiments/judge.h"
 

@@ -106,4 +106,20 @@ LogRepair repair_log(const std::filesystem::path& path) {
   return repair_held_log(path);
 }
 
+std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site) {
+  const WriterLock lock(path);
+  repair_held_log(path);
+  const H5File file = H5File::open(path);
+  const std::string name = "heads/" + site.name;
+  std::vector<std::string> dropped;
+  if (!file.root().has_group(name)) return dropped;  // not a log of this run at all
+  const H5Group group = file.root().group(name);
+  std::erase_if(site.statistics, [&](const LogStatistic& s) {
+    if (group.has_dataset(s.name)) return false;
+    dropped.push_back(s.name);
+    return true;
+  });
+  return dropped;
+}
+
 }  // namespace headlab

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/files/h5.h"
+#include "experiments/run_log.h"
 
 namespace headlab {
 
@@ -37,5 +38,9 @@ struct LogRepair {
 LogRepair repair_log(const std::filesystem::path& path);
 // The same for who holds the WriterLock already.
 LogRepair repair_held_log(const std::filesystem::path& path);
+
+// Takes out of `site` the statistics that the log has no variable for, and returns their names: it
+// was begun without them, and a run goes on without them. Repairs the log first. RunError as there.
+std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site);
 
 }  // namespace headlab

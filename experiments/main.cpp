@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "core/config/config.h"
+#include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "headlab_build.h"
@@ -76,6 +77,10 @@ std::string usage_problem(const CLI::App& app, const CLI::ParseError& error, con
 }
 
 int run(int argc, char** argv) {
+  if (const auto& conflicts = registration_conflicts(); !conflicts.empty()) {
+    for (const auto& conflict : conflicts) report(kInternal, conflict);
+    return kInternal;
+  }
   CLI::App app{"headlab: a laboratory bench for attention heads", "headlab"};
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string(build::kVersion));

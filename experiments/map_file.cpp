@@ -7,7 +7,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/analysis/one_thread.h"
+#include "experiments/analysis/single_threaded.h"
 
 namespace headlab {
 namespace {
@@ -125,15 +125,24 @@ void check_rows(const Reader& file, const LayerMap& map, int64_t l) {
   }
 }
 
-// What the facts must hold for a statistic of the streamed table.
+// Whether the facts hold what a statistic of the streamed table needs.
 bool streams(const Statistic& s, const PatternFacts& f) {
-  const std::string name = s.name;
-  if (s.by_pair || (s.places && f.cross)) return false;
-  if (name == "induction" || name == "duplicate_token") return f.tokens.defined();
-  if (name == "value_weighted_norm") return f.value_norm.defined();
-  if (name == "output_norm") return f.output.defined();
-  return f.classes.defined() ||
-         (name != "cls_mass" && name != "sep_mass" && name != "punctuation_mass");
+  if (s.per != Per::kHead || (s.needs_places && f.cross)) return false;
+  switch (s.needs) {
+    case Needs::kNothing:
+      return true;
+    case Needs::kTokens:
+      return f.tokens.defined();
+    case Needs::kClasses:
+      return f.classes.defined();
+    case Needs::kScores:
+      return f.scores.defined();
+    case Needs::kValues:
+      return f.value_norm.defined();
+    case Needs::kOutputs:
+      return f.output.defined();
+  }
+  return false;
 }
 
 // Of each layer, the sums of what streams.
@@ -142,7 +151,7 @@ std::vector<HeadSums> streamed(const MapFile& file) {
   for (const auto& map : file.layers) {
     total.emplace_back(file.heads);
     std::vector<HeadSums> of_example(map.a.size(0));
-    each_on_one_thread(map.a.size(0), [&](int64_t b) {
+    for_each_single_threaded(map.a.size(0), [&](int64_t b) {
       auto example = example_of(map, b);
       example.facts.divergence = false;
       of_example[b] = HeadSums(file.heads);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/errors.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/data/synthetic.h"
 #include "experiments/head_grid.h"
@@ -21,10 +22,10 @@ HeadScores scores_of(Model& model, const HeadProbe& probe,
   HeadScores scores;
   for (const auto& [name, statistic] : names) {
     auto grid = unknown.clone();
-    for (const auto& [layer, sums] : probe.sums()) {
+    for (const auto& [key, sums] : probe.sums()) {
       const auto all = head_values(sums);
       if (const auto found = all.find(statistic); found != all.end())
-        grid[layer].narrow(0, 0, sums.heads).copy_(at::tensor(found->second, at::kDouble));
+        grid[key.layer].narrow(0, 0, sums.heads).copy_(at::tensor(found->second, at::kDouble));
     }
     scores[name] = grid;
   }
@@ -81,7 +82,7 @@ HeadScores repeated_token_scores(Model& model, const RepeatedTokens& tokens) {
   probe.divergence = false;
   probe.tokens = tokens.ids.to(model.parameters().front().device());
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   model.forward(probe.tokens, ctx);
   return scores_of(
       model, probe,

@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "core/errors.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/ablation.h"
 #include "experiments/case_file.h"
@@ -78,11 +79,11 @@ class ImportanceCase {
 
   Tensor mean_outputs() {  // [H,1,e]
     HeadProbe probe;
-    probe.outputs = true;
+    probe.head_outputs = true;
     auto ctx = ctx_;
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     layer_.heads().forward(layer_.x(), ctx);
-    const auto& said = probe.layer_outputs().at(0).said;  // [N,H,T,e]
+    const auto& said = probe.layer_outputs().at(0).edited;  // [N,H,T,e]
     const auto real = within_length(length_, said.size(2), said.device()).unsqueeze(1).unsqueeze(3);
     return said.masked_fill(real.logical_not(), 0).sum(at::IntArrayRef({0, 2})).unsqueeze(1) /
            length_.sum();

@@ -1,7 +1,7 @@
 // Format routes-1: statistics of the routes that tokens took through the heads of some layers.
-#include "core/attention/routes.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/analysis/route_values.h"
 #include "experiments/case_file.h"
 
 namespace headlab {
@@ -35,7 +35,7 @@ NamedTensors route_statistics_of_file(const CaseFile& file) {
   NamedTensors computed;
   for (const auto& statistic : route_statistics()) {
     auto values = at::stack(layers.at(statistic.name));  // [L,H] or [L,1]
-    if (statistic.by_layer) values = values.squeeze(1);
+    if (statistic.per == Per::kLayer) values = values.squeeze(1);
     if (of_routed(statistic.name)) values = values.narrow(1, H - E, E);
     computed[std::string("out.") + statistic.name] = values;
   }

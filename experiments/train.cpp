@@ -1,5 +1,7 @@
 #include "experiments/train.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -77,6 +79,9 @@ class Trainer {
         log_(run.path() / "log.h5", file_facts(run, experiment.name), experiment, *model_, data,
              resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
         progress_(state_.step, options_.steps, logging_.every) {
+    if (!log_.absent().empty())
+      progress_.say(fmt::format("log.h5 was begun without {}, and goes on without",
+                                fmt::join(log_.absent(), ", ")));
     retention_.keep_last = options_.checkpoint.keep_last;
     retention_.keep_best = options_.checkpoint.keep_best;
     if (resumed) {
@@ -136,7 +141,7 @@ void Trainer::row_zero() {
   ModelContext ctx;
   ctx.rng.seed = seed_;
   auto& probe = log_.fresh_probe();
-  if (logging_.stats_every > 0) ctx.probe = &probe;
+  if (logging_.stats_every > 0) ctx.observer = &probe;
   double loss = 0, scored = 0;
   for (const auto& batch : batches) {
     probe.tokens = batch.ids;

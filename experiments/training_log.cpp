@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <stdexcept>
 
 #include "core/torch.h"
 #include "experiments/head_grid.h"
+#include "experiments/log_tools.h"
 
 namespace headlab {
 namespace {
@@ -19,13 +21,25 @@ std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   return all;
 }
 
+LogDims dims_of(Per per) {
+  switch (per) {
+    case Per::kHead:
+      return LogDims::kLayerHead;
+    case Per::kPair:
+      return LogDims::kLayerHeadHead;
+    case Per::kLayer:
+      return LogDims::kLayer;
+    case Per::kExpert:
+      break;
+  }
+  throw std::logic_error("statistics by expert have no variable in the log");
+}
+
 LogStatistic log_statistic(const Statistic& s) {
   LogStatistic statistic;
   statistic.name = s.name, statistic.units = s.units;
   statistic.long_name = s.long_name, statistic.comment = s.formula;
-  statistic.dims = s.by_pair    ? LogDims::kLayerHeadHead
-                   : s.by_layer ? LogDims::kLayer
-                                : LogDims::kLayerHead;
+  statistic.dims = dims_of(s.per);
   return statistic;
 }
 
@@ -34,16 +48,15 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, Model& model,
   const auto wanted = options.statistics();
   std::vector<LogStatistic> chosen;
   for (const auto& s : statistic_table()) {
-    const std::string name = s.name;
-    const bool of_classes = name == "cls_mass" || name == "sep_mass" || name == "punctuation_mass";
-    if (std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
-    if (of_classes && !has_classes) continue;
+    if (std::find(wanted.begin(), wanted.end(), s.name) == wanted.end()) continue;
+    if (s.needs == Needs::kClasses && !has_classes) continue;
     chosen.push_back(log_statistic(s));
   }
   std::set<std::string> own;
   for (auto* heads : attention_layers(model))
     for (const auto& s : (*heads)->own_statistics())
-      if (own.insert(s.name).second) chosen.push_back(log_statistic(s));
+      if ((has_classes || s.needs != Needs::kClasses) && own.insert(s.name).second)
+        chosen.push_back(log_statistic(s));
   return chosen;
 }
 
@@ -164,6 +177,8 @@ TrainingLog::TrainingLog(const std::filesystem::path& path, const FileFacts& fac
     : model_(model),
       map_ids_(wants_maps(experiment) ? map_probes(experiment.log.attention, data) : Tensor()),
       site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
+      absent_(resumed_step && std::filesystem::exists(path) ? drop_unlogged(path, site_)
+                                                            : std::vector<std::string>()),
       log_(open_log(path, facts, experiment, model, site_, data, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
   if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
@@ -240,7 +255,7 @@ void TrainingLog::maps(int64_t step, const at::Device& device) {
   HeadProbe probe;
   probe.maps = true;
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   model_.forward(map_ids_.to(device), ctx);
   model_.train(was_training);
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "core/observe/probe.h"
 #include "experiments/data/source.h"
 #include "experiments/evaluate.h"
 #include "experiments/experiment.h"
@@ -28,10 +29,14 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
 
 class TrainingLog {
  public:
-  // Opens a new log, or goes on after `resumed_step` of an old one. RunError where it cannot.
+  // Opens a new log, or goes on after `resumed_step` of an old one, without the statistics that it
+  // was begun without. RunError where it cannot.
   TrainingLog(const std::filesystem::path& path, const FileFacts& facts,
               const Experiment& experiment, Model& model, const DataSource& data,
               std::optional<int64_t> resumed_step, double wall_s);
+
+  // Statistics that are not logged because the log was begun without them.
+  const std::vector<std::string>& absent() const { return absent_; }
 
   // The probe for the forward passes of one update; forgets what it saw before.
   HeadProbe& fresh_probe();
@@ -47,6 +52,7 @@ class TrainingLog {
   Model& model_;
   Tensor map_ids_;  // [P,T], undefined: no maps
   LogSite site_;
+  std::vector<std::string> absent_;
   HeadProbe probe_;
   RunLog log_;
 };

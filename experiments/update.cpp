@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/experiment.h"
 
@@ -78,7 +79,7 @@ Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& m
     const auto ids = micro_batches[part].ids.to(device_, /*non_blocking=*/true);
     const auto targets = micro_batches[part].targets.to(device_, /*non_blocking=*/true);
     ModelContext ctx;
-    ctx.probe = probe;
+    ctx.observer = probe;
     if (probe) probe->tokens = ids;
     ctx.rng.seed = settings_.seed;
     ctx.rng.step = static_cast<uint64_t>(step * parts + part);  // each micro-batch draws anew

@@ -2,12 +2,15 @@
 // step. Training and the judging of training files run this and nothing else.
 #pragma once
 
+#include "core/observe/probe.h"
 #include "experiments/data/source.h"
 #include "experiments/models/model.h"
 #include "experiments/optimizer.h"
 #include "experiments/schedule.h"
 
 namespace headlab {
+
+class HeadProbe;
 
 struct TrainOptions;
 

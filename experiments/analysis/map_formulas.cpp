@@ -86,13 +86,13 @@ bool has_own_classes(const PatternFacts& f) { return f.classes.defined() && !f.c
 bool has_ranks(const PatternFacts& f) { return f.frequency_rank.defined(); }
 bool has_grid(const PatternFacts& f) { return f.grid.has_value() && !f.cross; }
 
-MapStatistic of_head(const char* name, const char* units, const char* long_name,
-                     const char* formula, bool places = false) {
-  return {{name, units, long_name, formula, false, places, false}, MapDims::kHead};
+MapStatistic of_head(Statistic statistic) {
+  statistic.always = false;
+  return {statistic, MapDims::kHead};
 }
-MapStatistic of_pairs(MapDims dims, const char* name, const char* units, const char* long_name,
-                      const char* formula) {
-  return {{name, units, long_name, formula, false, false, true}, dims};
+MapStatistic of_pairs(MapDims dims, Statistic statistic) {
+  statistic.always = false, statistic.per = Per::kPair;
+  return {statistic, dims};
 }
 
 }  // namespace
@@ -112,38 +112,59 @@ const std::vector<MapFormula>& map_formulas() {
 
 const std::vector<MapStatistic>& map_statistic_table() {
   static const std::vector<MapStatistic> table{
-      of_head("sep_from_sep", "1", "weight of separators on separators",
-              "mean over rows of class sep of the sum of a over keys of class sep", true),
-      of_head("sep_from_rest", "1", "weight of other tokens on separators",
-              "mean over rows of any other class of the sum of a over keys of class sep", true),
-      of_head("sparsity_h2o", "1", "share of keys with next to no weight",
-              "mean over rows of the share of the n_i allowed keys with a < 0.01 max_j a"),
+      of_head({.name = "sep_from_sep",
+               .long_name = "weight of separators on separators",
+               .formula = "mean over rows of class sep of the sum of a over keys of class sep",
+               .needs_places = true}),
       of_head(
-          "gini", "1", "inequality of the weights",
-          "mean over rows of 1 - 2 sum_k c_(k)/sum(c) (n-k+1/2)/n, c ascending over the allowed "
-          "keys; uniform 0, one-hot 1-1/n"),
-      of_head("top_k_mass", "1", "weight on the heaviest keys",
-              "mean over rows of the sum of the k largest a; all where there are fewer"),
-      of_head(
-          "rare_token", "1", "share of rows that attend to a rarest token",
-          "share of rows whose argmax_j a, separators excluded, is one of the two rarest tokens "
-          "of the sequence; sequences whose rarest token has frequency rank >= 500"),
-      of_head("effective_rank", "1", "effective rank of the map",
-              "exp(-sum p ln p), p = sigma/sum(sigma), sigma the singular values of an example's "
-              "map; mean over examples"),
-      of_head("stable_rank", "1", "stable rank of the map",
-              "norm_F^2/sigma_1^2 of an example's map; mean over examples"),
-      of_head("grid_distance", "1", "mean distance within the image",
-              "mean over patches of sum_j a P norm2((r_i,c_i)-(r_j,c_j)), P the patch side; cls "
-              "left out, weights not renormalised",
-              true),
-      of_pairs(MapDims::kHeadsOfLayer, "attention_overlap", "1",
-               "overlap of the weights of two heads", "mean over rows of sum_j p_h p_g"),
-      of_pairs(MapDims::kAllHeads, "js", "nat", "Jensen-Shannon divergence between heads",
-               "mean over rows of KL(p||m)/2 + KL(q||m)/2, m = (p+q)/2"),
-      of_pairs(MapDims::kAllHeads, "js_clark", "nat",
-               "Jensen-Shannon divergence between heads as Clark et al. 2019 sum it",
-               "sum over rows and examples of the divergence of 0.999 p + 0.001/n, n the length")};
+          {.name = "sep_from_rest",
+           .long_name = "weight of other tokens on separators",
+           .formula = "mean over rows of any other class of the sum of a over keys of class sep",
+           .needs_places = true}),
+      of_head({.name = "sparsity_h2o",
+               .long_name = "share of keys with next to no weight",
+               .formula = "mean over rows of the share of the n_i allowed keys with a < 0.01 max_j "
+                          "a"}),
+      of_head({.name = "gini",
+               .long_name = "inequality of the weights",
+               .formula =
+                   "mean over rows of 1 - 2 sum_k c_(k)/sum(c) (n-k+1/2)/n, c ascending over "
+                   "the allowed keys; uniform 0, one-hot 1-1/n"}),
+      of_head({.name = "top_k_mass",
+               .long_name = "weight on the heaviest keys",
+               .formula = "mean over rows of the sum of the k largest a; all where there are "
+                          "fewer"}),
+      of_head({.name = "rare_token",
+               .long_name = "share of rows that attend to a rarest token",
+               .formula = "share of rows whose argmax_j a, separators excluded, is one of the two "
+                          "rarest tokens of the sequence; sequences whose rarest token has "
+                          "frequency rank >= 500"}),
+      of_head({.name = "effective_rank",
+               .long_name = "effective rank of the map",
+               .formula = "exp(-sum p ln p), p = sigma/sum(sigma), sigma the singular values of an "
+                          "example's map; mean over examples"}),
+      of_head({.name = "stable_rank",
+               .long_name = "stable rank of the map",
+               .formula = "norm_F^2/sigma_1^2 of an example's map; mean over examples"}),
+      of_head({.name = "grid_distance",
+               .long_name = "mean distance within the image",
+               .formula = "mean over patches of sum_j a P norm2((r_i,c_i)-(r_j,c_j)), P the patch "
+                          "side; cls left out, weights not renormalised",
+               .needs_places = true}),
+      of_pairs(MapDims::kHeadsOfLayer, {.name = "attention_overlap",
+                                        .long_name = "overlap of the weights of two heads",
+                                        .formula = "mean over rows of sum_j p_h p_g"}),
+      of_pairs(MapDims::kAllHeads,
+               {.name = "js",
+                .units = "nat",
+                .long_name = "Jensen-Shannon divergence between heads",
+                .formula = "mean over rows of KL(p||m)/2 + KL(q||m)/2, m = (p+q)/2"}),
+      of_pairs(MapDims::kAllHeads,
+               {.name = "js_clark",
+                .units = "nat",
+                .long_name = "Jensen-Shannon divergence between heads as Clark et al. 2019 sum it",
+                .formula = "sum over rows and examples of the divergence of 0.999 p + 0.001/n, n "
+                           "the length"})};
   return table;
 }
 

@@ -1,16 +1,18 @@
 #include "experiments/analysis/map_statistics.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/attention/random.h"
 #include "core/torch.h"
 #include "experiments/analysis/map_divergence.h"
 #include "experiments/analysis/map_formulas.h"
-#include "experiments/analysis/one_thread.h"
-#include "experiments/results.h"
+#include "experiments/analysis/single_threaded.h"
 
 namespace headlab {
 namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 int64_t length_in(const Tensor& lengths, int64_t b, int64_t most) {
   return lengths.defined() ? std::min(most, lengths[b].item<int64_t>()) : most;
@@ -92,6 +94,7 @@ LayerMap example_of(const LayerMap& map, int64_t b) {
     *by_key = of(*by_key, 1, s);
   facts.value_norm = of(f.value_norm, 2, s);
   facts.output = of(f.output, 2, t);
+  if (f.scores.defined()) facts.scores = block(f.scores);
   for (auto* length : {&facts.query_length, &facts.key_length})
     *length = cut || !length->defined() ? Tensor() : length->narrow(0, b, 1).to(at::kCPU);
   return example;
@@ -170,7 +173,7 @@ void MapStatistics::add(const std::vector<LayerMap>& layers) {
   constexpr int64_t kTogether = 8;
   for (int64_t first = 0; first < B; first += kTogether) {
     std::vector<AllSums> of_example(std::min(kTogether, B - first));
-    each_on_one_thread(std::ssize(of_example), [&](int64_t n) {
+    for_each_single_threaded(std::ssize(of_example), [&](int64_t n) {
       at::NoGradGuard here;  // guards are each thread's own
       std::vector<LayerMap> example;
       for (const auto& map : layers)
@@ -207,7 +210,7 @@ Tensor rollout(const std::vector<LayerMap>& layers) {
   TORCH_CHECK(!some->facts.cross && some->a.size(3) == T,
               "rollout is of self-attention; the map is ", some->a.sizes());
   auto all = at::zeros({std::ssize(layers), B, T, T}, at::kDouble);
-  each_on_one_thread(B, [&](int64_t b) {
+  for_each_single_threaded(B, [&](int64_t b) {
     at::NoGradGuard here;
     Tensor before;
     for (size_t l = 0; l < layers.size(); ++l) {

@@ -1,10 +1,14 @@
 #include "experiments/analysis/patterns.h"
 
+#include <limits>
+
 #include "core/attention/attend.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
+
+constexpr double kLow = -std::numeric_limits<double>::infinity();
 
 struct Adder {
   HeadSums& sums;
@@ -14,10 +18,12 @@ struct Adder {
     auto counted = defined.defined() ? rows.counted & defined : rows.counted;
     auto sum = value.masked_fill(counted.logical_not(), 0).sum(at::IntArrayRef{0, 2});
     auto count = counted.sum(at::IntArrayRef{0, 2}).to(at::kDouble);
-    for (int64_t h = 0; h < sums.heads; ++h) {
-      sums.sums[h * kRowStatistics + which] += sum[h].item<double>();
-      sums.counts[h * kRowStatistics + which] += count[h].item<double>();
-    }
+    for (int64_t h = 0; h < sums.heads; ++h)
+      sums.add(h, which, sum[h].item<double>(), count[h].item<double>());
+  }
+  void operator()(RowMaximum which, const Tensor& value) {
+    auto most = value.masked_fill(rows.counted.logical_not(), kLow).amax(at::IntArrayRef{0, 2});
+    for (int64_t h = 0; h < sums.heads; ++h) sums.raise(h, which, most[h].item<double>());
   }
 };
 
@@ -35,7 +41,7 @@ void count_rows(HeadSums& sums, const PatternRows& rows, const Tensor& r, double
       if (!counted.const_data_ptr<bool>()[row]) continue;
       sum += first.const_data_ptr<double>()[row];
       count += 1;
-      ++sums.offsets[h][static_cast<int32_t>(offset.const_data_ptr<double>()[row])];
+      sums.offsets.add(h, static_cast<int64_t>(offset.const_data_ptr<double>()[row]));
     }
     if (count == 0) continue;
     sums.examples[h] += 1;
@@ -133,6 +139,11 @@ void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts) {
     add(kValueWeightedNorm, (rows.a * facts.value_norm.to(at::kDouble).unsqueeze(2)).sum(-1));
   if (facts.output.defined())
     add(kOutputNorm, facts.output.to(at::kDouble).square().sum(-1).sqrt());
+  if (facts.scores.defined()) {
+    auto z = facts.scores.to(at::kDouble).masked_fill(rows.allowed.logical_not(), kLow);
+    add(kLse, z.logsumexp(-1));
+    add(kMaxLogit, z.amax(-1));
+  }
   if (!facts.cross) add_places(add, facts, heaviest.to(at::kDouble));
   if (!facts.cross && facts.tokens.defined()) add_matches(add, facts.tokens);
   if (facts.divergence) add_divergence(sums, rows);

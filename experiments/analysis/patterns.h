@@ -1,14 +1,16 @@
 // Head-pattern statistics as pure functions of maps: the formulas written down once,
-// in float64. The streamed statistics are held against these; kinds that change the map use them.
+// in float64. The streamed statistics are held against these.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <optional>
 
-#include "core/observe/probe.h"
+#include "core/observe/head_sums.h"
 
 namespace headlab {
+
+using at::Tensor;
 
 // An image as rows x columns patches of side `patch` behind `cls_tokens` tokens that are no patch.
 struct ImageGrid {
@@ -26,6 +28,7 @@ struct PatternFacts {
   Tensor classes;                   // [B,S] uint8
   Tensor frequency_rank;            // [B,S] int64 of the tokens, 0: the most frequent
   std::optional<ImageGrid> grid;    // the tokens are patches of an image
+  Tensor scores;                    // [B,H,T,S] scaled and biased, as before the mask
   Tensor value_norm;                // [B,H,S] norm(W_O^h v_j)
   Tensor output;                    // [B,H,T,e]
   double sink_threshold = 0.3;

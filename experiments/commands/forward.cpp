@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
@@ -50,13 +51,13 @@ int run(const ForwardOptions& o) {
   probe.maps = true;
   ModelContext ctx;
   ctx.backend = o.compute.path();
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   ctx.hidden = &hidden;
   const auto out = opened.model->forward(ids, ctx);
   NamedTensors computed{{"out.logits", out.logits}};
   for (size_t l = 0; l < hidden.size(); ++l) computed[fmt::format("out.hidden.{}", l)] = hidden[l];
-  for (const auto& [layer, map] : probe.layer_maps())
-    computed[fmt::format("out.attention.{}", layer)] = map;
+  for (const auto& [key, map] : probe.layer_maps())
+    computed[fmt::format("out.attention.{}", key.layer)] = map;
   if (targets.defined()) {
     const auto scored = scored_targets(targets).clamp_min(1);
     auto loss = cross_entropy_sum(out.logits, targets) / scored;

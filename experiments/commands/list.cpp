@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/heads.h"
+#include "core/head_kinds.h"
 #include "experiments/commands/command.h"
 
 namespace headlab {

@@ -11,7 +11,9 @@ namespace headlab {
 
 void ComputeOptions::add_to(Arguments& a) {
   a.option("--device", device, "auto, cpu, cuda or cuda:N");
-  a.choice("--backend", backend, "path of attention", {"auto", "eager", "sdpa"});
+  auto names = attend_path_names();
+  names.insert(names.begin(), "auto");
+  a.choice("--backend", backend, "path of attention", names);
   a.option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)",
            Arguments::kAboveZero);
 }
@@ -21,10 +23,7 @@ at::Device ComputeOptions::apply() const {
   return pick_device(device);
 }
 
-Backend ComputeOptions::path() const {
-  if (backend == "eager") return Backend::kEager;
-  return backend == "sdpa" ? Backend::kSdpa : Backend::kAuto;
-}
+Backend ComputeOptions::path() const { return backend_named(backend); }
 
 void MeasureOptions::add_to(Arguments& a) {
   a.option("--split", split, "val, train or test");

@@ -4,6 +4,8 @@
 //
 // Radford et al. 2019 (GPT-2), Touvron et al., arXiv 2302.13971 (LLaMA); post-norm as the decoder
 // of Vaswani et al., arXiv 1706.03762, which has no final norm.
+#include <torch/nn/modules/embedding.h>
+
 #include <cmath>
 
 #include "core/torch.h"
@@ -39,8 +41,7 @@ class Decoder : public Model {
                                                 TransformerBlock(options, layer, context)));
     if (options.pre_norm) norm_ = register_module("norm", Norm(options));
     if (!options.tie) {
-      head_ = register_module(
-          "head", Linear(torch::nn::LinearOptions(options.d_model, vocabulary).bias(false)));
+      head_ = register_module("head", Linear(options.d_model, vocabulary, false));
       init_normal(head_, 0.02);
     }
     if (options.aims_at_heads()) gate_target_ = register_module(kGateTarget, GateTargetLoss());
@@ -59,7 +60,7 @@ class Decoder : public Model {
     heads.position_bias = bias.get();
     heads.rotary = rotary_ ? &*rotary_ : nullptr;
     heads.rng = ctx.rng;
-    heads.probe = ctx.probe;
+    heads.observer = ctx.observer;
     heads.backend = ctx.backend;
 
     ModelOutput out;

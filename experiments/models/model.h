@@ -5,14 +5,15 @@
 #include <map>
 #include <set>
 
+#include "core/attention/observer.h"
+#include "core/config/config.h"
 #include "core/heads.h"
-#include "core/observe/probe.h"
 
 namespace headlab {
 
 // Everything of one call beside the tokens.
 struct ModelContext {
-  HeadProbe* probe = nullptr;
+  HeadObserver* observer = nullptr;
   CounterRng rng;      // (seed, step): dropout and gate noise
   int64_t update = 0;  // of training, from 0; rng.step counts its micro-batches
   std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call

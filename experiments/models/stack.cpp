@@ -8,7 +8,7 @@ namespace headlab {
 namespace {
 
 Linear linear(int64_t in, int64_t out, bool bias, double std) {
-  Linear made(torch::nn::LinearOptions(in, out).bias(bias));
+  Linear made(in, out, bias);
   init_normal(made, std);
   return made;
 }

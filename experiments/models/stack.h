@@ -1,6 +1,7 @@
 // What the models share: options of a stack of transformer blocks, and the block itself.
 #pragma once
 
+#include "core/head_kinds.h"
 #include "experiments/models/model.h"
 
 namespace headlab {

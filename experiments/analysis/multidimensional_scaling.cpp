@@ -1,10 +1,10 @@
-#include "experiments/analysis/scaling.h"
+#include "experiments/analysis/multidimensional_scaling.h"
 
 #include <cmath>
 #include <limits>
 
 #include "core/torch.h"
-#include "experiments/analysis/one_thread.h"
+#include "experiments/analysis/single_threaded.h"
 
 namespace headlab {
 namespace {
@@ -56,7 +56,7 @@ ScaledPoints scale_points(const Tensor& dissimilarity, int64_t dims) {
   ScaledPoints result;
   result.points =
       at::full({d.size(0), dims}, std::numeric_limits<double>::quiet_NaN(), d.options());
-  each_on_one_thread(1, [&](int64_t) {
+  for_each_single_threaded(1, [&](int64_t) {
     at::NoGradGuard no_grad;
     const auto exist = complete_items(d);
     if (exist.size(0) == 0) return;

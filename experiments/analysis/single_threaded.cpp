@@ -1,4 +1,4 @@
-#include "experiments/analysis/one_thread.h"
+#include "experiments/analysis/single_threaded.h"
 
 #include <ATen/Parallel.h>
 
@@ -6,7 +6,7 @@
 
 namespace headlab {
 
-void each_on_one_thread(int64_t n, const std::function<void(int64_t)>& body) {
+void for_each_single_threaded(int64_t n, const std::function<void(int64_t)>& body) {
   // A range of one would not open a parallel region: torch would split the work inside of it.
   at::parallel_for(0, std::max<int64_t>(n, 2), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < std::min(end, n); ++i) body(i);

@@ -8,6 +8,6 @@ namespace headlab {
 
 // Runs body(0) .. body(n - 1), several at once where there are threads, each on one thread: what
 // torch computes within one does not depend on how many there are.
-void each_on_one_thread(int64_t n, const std::function<void(int64_t)>& body);
+void for_each_single_threaded(int64_t n, const std::function<void(int64_t)>& body);
 
 }  // namespace headlab
