@@ -1,7 +1,7 @@
 // What the tests of heads share: layers of any registered kind in float64, and random inputs.
 #pragma once
 
-#include "core/heads.h"
+#include "core/head_kinds.h"
 #include "core/observe/probe.h"
 #include "core/torch.h"
 

@@ -48,7 +48,7 @@ inline Seen run(const Layer& layer, const Tensor& x, HeadContext ctx = {}) {
   HeadProbe probe;
   probe.maps = probe.statistics = true;
   probe.js_stride = 1;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   const auto y = layer->forward(x, ctx).y;
   const int64_t at = layer->shape().layer;
   return {y, probe.layer_maps().at(at), probe.values(at)};

@@ -23,7 +23,7 @@ inline HeadContext masked_context() {
 inline Tensor map_of(AttentionHeads& heads, const Tensor& x, HeadContext ctx) {
   HeadProbe probe;
   probe.maps = true;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   heads.forward(x, ctx);
   return probe.layer_maps().at(heads.shape().layer);
 }
@@ -33,7 +33,7 @@ inline std::map<std::string, std::vector<double>> statistics_of(AttentionHeads& 
   HeadProbe probe;
   probe.statistics = true;
   probe.js_stride = 1;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   heads.forward(x, ctx);
   return probe.values(heads.shape().layer);
 }

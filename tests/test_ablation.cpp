@@ -9,8 +9,8 @@
 #include "tests/hand_built.h"
 #include "tests/models_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_ablation {
+using namespace testing;
 
 namespace {
 
@@ -35,7 +35,7 @@ Pass pass(Model& model, const Tensor& ids, const Edit& edit = {}, HeadProbe* pro
   std::vector<Tensor> hidden;
   ModelContext ctx;
   ctx.hidden = &hidden;
-  ctx.probe = probe;
+  ctx.observer = probe;
   if (edit)
     ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& h) { edit(layer, h); };
   const auto logits = model.forward(ids, ctx).logits;
@@ -56,7 +56,7 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
   const Subject s;
   const auto b = s.examples();
   HeadProbe probe;
-  probe.outputs = true;
+  probe.head_outputs = true;
   const auto full = pass(*s.model, b.ids, {}, &probe);
   for (const auto& name : ablation_modes()) {
     const auto mode = ablation_mode(name);
@@ -78,7 +78,7 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
         }
         heads.gates = gone.logical_not().to(at::kDouble).view({1, 3, 1});
         if (mode == AblationMode::kMean) {
-          const auto& said = probe.layer_outputs().at(layer).said;  // [B,H,T,e]
+          const auto& said = probe.layer_outputs().at(layer).edited;  // [B,H,T,e]
           heads.offset = said.mean(std::vector<int64_t>{0, 2}, true) * gone.view({1, 3, 1, 1});
         }
       };
@@ -186,3 +186,5 @@ TEST_CASE("a pruned head has no importance and its layer's others are not measur
     CHECK(paper.isnan().sum().item<int64_t>() == 1);
   }
 }
+
+}  // namespace headlab::test_ablation

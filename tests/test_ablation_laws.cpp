@@ -5,8 +5,8 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_ablation_laws {
+using namespace testing;
 
 namespace {
 
@@ -20,8 +20,8 @@ struct Observed {
 
 Observed observe(AttentionHeads& heads, const Tensor& x, HeadContext ctx) {
   Observed seen;
-  seen.probe.statistics = seen.probe.outputs = true;
-  ctx.probe = &seen.probe;
+  seen.probe.statistics = seen.probe.head_outputs = true;
+  ctx.observer = &seen.probe;
   seen.y = heads.forward(x, ctx).y;
   seen.values = seen.probe.values(heads.shape().layer);
   return seen;
@@ -75,7 +75,7 @@ TEST_CASE("what a head says can be put in by gate and offset", "[laws]") {
   for_every_kind([](AttentionHeads& heads, const Tensor& x, HeadContext ctx) {
     const int64_t layer = heads.shape().layer;
     const auto whole = observe(heads, x, ctx);
-    const auto& said = whole.probe.layer_outputs().at(layer).said;
+    const auto& said = whole.probe.layer_outputs().at(layer).edited;
     REQUIRE(said.sizes() == at::IntArrayRef({B, 4, T, heads.value_width()}));
     const auto swap = [&](int64_t h) {
       ctx.gates = at::ones({1, 4, 1}, at::kDouble);
@@ -114,3 +114,5 @@ TEST_CASE("the gradient at gates of one is what each head's output weighs", "[la
     }
   });
 }
+
+}  // namespace headlab::test_ablation_laws

@@ -9,7 +9,7 @@
 #include "tests/hand_built.h"
 #include "tests/treebank_testing.h"
 
-namespace headlab {
+namespace headlab::test_analysis_syntax {
 namespace {
 
 using testing::conllu;
@@ -248,4 +248,4 @@ TEST_CASE("a char model reads the short sentences of a real treebank", "[syntax]
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_analysis_syntax

@@ -9,8 +9,8 @@
 #include "tests/layers_testing.h"
 #include "tests/peak_memory.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_bigbird {
+using namespace testing;
 
 namespace {
 
@@ -369,7 +369,7 @@ TEST_CASE("statistics of bigbird are those of its map", "[bigbird]") {
     HeadProbe probe;
     probe.statistics = probe.maps = true;
     probe.js_stride = 1;
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     REQUIRE(difference(layer->forward(x, ctx).y, silent) == 0);
     PatternFacts facts;
     facts.causal = is_causal;
@@ -445,3 +445,5 @@ TEST_CASE("bigbird's memory is linear in the sequence, a dense map's is not", "[
     for (double dropout : {0., 0.1}) REQUIRE(growth(o, is_causal, dropout, Backend::kAuto) < 4.4);
   REQUIRE(growth(o, false, 0, Backend::kEager) > 12);
 }
+
+}  // namespace headlab::test_bigbird

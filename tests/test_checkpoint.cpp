@@ -12,7 +12,7 @@
 #include "tests/scratch.h"
 #include "tests/storage_faults.h"
 
-namespace headlab {
+namespace headlab::test_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -417,4 +417,4 @@ TEST_CASE("layers that were saved sliced are found with the heads they have left
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_checkpoint

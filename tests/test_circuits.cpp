@@ -6,8 +6,8 @@
 #include "tests/layers_testing.h"
 #include "tests/models_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_circuits {
+using namespace testing;
 
 namespace {
 
@@ -68,7 +68,9 @@ const std::vector<Subject> kSoftmaxKinds{
     {"talking", ", pre: false, post: false", 2},
 };
 
-Tensor product(const Tensor& a, const Tensor& b) { return at::matmul(a.mT(), b); }  // [H,D,D]
+Tensor matrix_product(const Tensor& a, const Tensor& b) {
+  return at::matmul(a.mT(), b);
+}  // [H,D,D]
 
 double copying(const Tensor& matrix) {
   const auto lambda = at::linalg_eigvals(matrix);
@@ -124,7 +126,7 @@ TEST_CASE("matrices of heads are those that their scores are made of", "[circuit
 TEST_CASE("circuits: factors give what the whole matrices give", "[circuits]") {
   for (const auto& [r, e] : std::vector<std::pair<int64_t, int64_t>>{{6, 5}, {27, 31}}) {
     const auto early = random_heads(3, r, e), late = random_heads(2, r + 1, e + 2);
-    const auto qk = product(early.q, early.k), ov = product(early.v, early.o.mT());
+    const auto qk = matrix_product(early.q, early.k), ov = matrix_product(early.v, early.o.mT());
     const auto spectrum = singular_values(query_key(early));
     REQUIRE(spectrum.sizes() == at::IntArrayRef({3, std::min(r, D)}));
     REQUIRE(relative_difference(spectrum, at::linalg_svdvals(qk).narrow(1, 0, spectrum.size(1))) <
@@ -148,9 +150,9 @@ TEST_CASE("circuits: factors give what the whole matrices give", "[circuits]") {
                              .item<double>())
                       .epsilon(1e-11));
     };
-    require(query_key(late), product(late.q, late.k));
-    require(key_query(late), product(late.k, late.q));
-    require(value_output(late), product(late.v, late.o.mT()));
+    require(query_key(late), matrix_product(late.q, late.k));
+    require(key_query(late), matrix_product(late.k, late.q));
+    require(value_output(late), matrix_product(late.v, late.o.mT()));
   }
 }
 
@@ -251,3 +253,5 @@ TEST_CASE("circuits: results have the full grid, NaN where heads or matrices are
   for (const auto& a : circuits(layers_of(*model, "self")).arrays)
     REQUIRE(a.about.name != "ov_copying_full");
 }
+
+}  // namespace headlab::test_circuits

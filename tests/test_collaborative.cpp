@@ -3,8 +3,8 @@
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_collaborative {
+using namespace testing;
 
 namespace {
 
@@ -372,3 +372,15 @@ TEST_CASE("collaborative: the scale is written as it was read", "[collaborative]
   REQUIRE(to_flow(read_kind("collaborative", ", scale: 0.25").write_minimal()) ==
           "{kind: collaborative, scale: 0.25}");
 }
+
+TEST_CASE("collaborative: rotary positions refuse an odd number of features", "[collaborative]") {
+  const auto odd = read_kind("collaborative", ", shared_dim: 7");
+  REQUIRE_NOTHROW(make_heads(odd, small_shape()));
+  REQUIRE_THROWS_WITH(make_heads(odd, small_shape(), {.rotary = true}),
+                      Catch::Contains("attention.shared_dim: rotary positions turn pairs of "
+                                      "features, here are 7; choose 6 or 8"));
+  REQUIRE_NOTHROW(
+      make_heads(read_kind("collaborative", ", shared_dim: 8"), small_shape(), {.rotary = true}));
+}
+
+}  // namespace headlab::test_collaborative

@@ -3,7 +3,7 @@
 
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_analyze {
 namespace {
 
 namespace fs = std::filesystem;
@@ -296,4 +296,4 @@ TEST_CASE("what cannot be analyzed is refused in a line, and nothing is written"
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_analyze

@@ -3,7 +3,7 @@
 
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_cases {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -149,4 +149,4 @@ TEST_CASE("check judges layers and trainings together") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_cases

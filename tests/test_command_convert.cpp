@@ -2,7 +2,7 @@
 // with it.
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_convert {
 namespace {
 
 namespace fs = std::filesystem;
@@ -218,4 +218,4 @@ TEST_CASE("a conversion that cannot be is refused and leaves nothing behind") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_convert

@@ -2,7 +2,7 @@
 // scripts rely on, and nothing left behind.
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_errors {
 namespace {
 
 namespace fs = std::filesystem;
@@ -233,4 +233,4 @@ TEST_CASE("a checkpoint that is damaged exits 4 and names its file") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_errors

@@ -1,7 +1,7 @@
 // The commands that tell of the program, of configs and of logs.
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_line {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ TEST_CASE("validate refuses what run would refuse", "[validate]") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_line

@@ -3,7 +3,7 @@
 
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_model {
 namespace {
 
 namespace fs = std::filesystem;
@@ -189,4 +189,4 @@ TEST_CASE("forward refuses inputs that do not fit the model") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_model

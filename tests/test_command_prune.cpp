@@ -3,7 +3,7 @@
 #include "core/files/h5.h"
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_prune {
 namespace {
 
 namespace fs = std::filesystem;
@@ -203,4 +203,4 @@ TEST_CASE("a checkpoint of another shape is refused by name") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_prune

@@ -1,8 +1,9 @@
 // `headlab run` from outside: what it leaves on the disk, what it says, and that no way of stopping
 // it changes where it ends.
+#include "core/files/h5.h"
 #include "tests/command_testing.h"
 
-namespace headlab::testing {
+namespace headlab::testing::test_command_run {
 namespace {
 
 namespace fs = std::filesystem;
@@ -228,6 +229,29 @@ TEST_CASE("a run whose time is over exits 75 and goes on the next time") {
   CHECK(second.at("step").get<int>() > 1);
 }
 
+TEST_CASE("a run says which statistics its log was begun without and goes on") {
+  const Bench bench;
+  const Arguments arguments{"run", "tiny.yaml", "train.max_time=1e-9", "log.stats_every=1",
+                            "--json"};
+  const Outcome first = bench.headlab(arguments);
+  CHECK_THAT(first.err, !Contains("begun without"));
+  const fs::path log = fs::path(Json::parse(first.out).at("run").get<std::string>()) / "log.h5";
+  {
+    H5File file = H5File::edit(log);
+    H5Group heads = file.root().group("heads/self");
+    for (const char* name : {"max_logit", "lse"}) heads.remove(name);
+    file.close();
+  }
+  const Outcome second = bench.headlab(arguments);
+  CHECK(second.code == 75);
+  CHECK_THAT(second.err, Contains("log.h5 was begun without lse, max_logit"));
+  const H5File file = H5File::open(log);
+  const H5Group heads = file.root().group("heads/self");
+  CHECK(heads.dataset("entropy").rows() == heads.dataset("step").rows());
+  CHECK(heads.dataset("step").rows() == 3);  // steps 0, 1 and 2
+  CHECK_FALSE(heads.has_dataset("lse"));
+}
+
 TEST_CASE("a run does not go on with a text that has changed") {
   const Bench bench;
   const Arguments arguments{"run", "tiny.yaml", "train.max_time=1e-9"};
@@ -364,4 +388,4 @@ TEST_CASE("every config in configs runs") {
 }
 
 }  // namespace
-}  // namespace headlab::testing
+}  // namespace headlab::testing::test_command_run

@@ -7,7 +7,7 @@
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 
-namespace headlab {
+namespace headlab::test_config {
 
 using namespace config_testing;
 namespace fs = std::filesystem;
@@ -233,4 +233,4 @@ TEST_CASE("the nearest name is near") {
   CHECK(did_you_mean(repeat("steps", 100'000), names).empty());
 }
 
-}  // namespace headlab
+}  // namespace headlab::test_config

@@ -8,7 +8,7 @@
 #include "tests/config_testing.h"
 #include "tests/scratch.h"
 
-namespace headlab {
+namespace headlab::test_config_files {
 
 using namespace config_testing;
 
@@ -169,4 +169,4 @@ TEST_CASE("a kind that changes takes none of the old options with it") {
   CHECK(s.attention.kind() == "mha");
 }
 
-}  // namespace headlab
+}  // namespace headlab::test_config_files

@@ -7,7 +7,7 @@
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 
-namespace headlab {
+namespace headlab::test_config_text {
 
 using namespace config_testing;
 using Json = nlohmann::json;
@@ -166,4 +166,4 @@ TEST_CASE("JSON is read as YAML") {
   CHECK(node.find("c")->find("e")->kind == ConfigNode::Kind::kMapping);
 }
 
-}  // namespace headlab
+}  // namespace headlab::test_config_text

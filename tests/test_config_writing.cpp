@@ -10,7 +10,7 @@
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 
-namespace headlab {
+namespace headlab::test_config_writing {
 
 using namespace config_testing;
 using Json = nlohmann::json;
@@ -321,4 +321,4 @@ TEST_CASE("the schema of a kind is one of its family, which may hold the family 
   CHECK(Json::parse(s.attention.schema()) == alone);
 }
 
-}  // namespace headlab
+}  // namespace headlab::test_config_writing

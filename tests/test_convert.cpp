@@ -9,8 +9,8 @@
 #include "tests/heads_testing.h"
 #include "tests/scratch.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_convert {
+using namespace testing;
 
 namespace {
 
@@ -329,3 +329,5 @@ TEST_CASE("a conversion file that says something else fails", "[convert][golden]
   CHECK_THROWS_WITH(perturbed(cp, [](auto& t, auto&) { t.erase("to.y"); }),
                     Contains("to.y is missing"));
 }
+
+}  // namespace headlab::test_convert

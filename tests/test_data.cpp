@@ -10,8 +10,8 @@
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_data {
+using namespace testing;
 
 namespace {
 
@@ -375,3 +375,5 @@ TEST_CASE("wrong token files are named with the place", "[data]") {
   CHECK(data_error(options, folder.path()) ==
         at + "val.bin: cannot be opened: No such file or directory");
 }
+
+}  // namespace headlab::test_data

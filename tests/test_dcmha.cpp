@@ -1,16 +1,9 @@
-// dcmha by what its paper says of it: identities, reductions to mha, absent heads, decoding and
-// statistics.
-#include <filesystem>
-
-#include "experiments/analysis/patterns.h"
-#include "experiments/layer_case.h"
-#include "experiments/models/named_tensors.h"
-#include "headlab_build.h"
+// dcmha by what its paper says of it: identities, reductions to mha, absent heads, decoding.
 #include "tests/catch.h"
 #include "tests/dcmha_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_dcmha {
+using namespace testing;
 
 namespace {
 
@@ -29,7 +22,7 @@ bool has(const AttentionHeads& heads, const std::string& name) {
 Tensor map_of(AttentionHeads& heads, const Tensor& x, HeadContext ctx) {
   HeadProbe probe;
   probe.maps = true;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   heads.forward(x, ctx);
   return probe.layer_maps().begin()->second;
 }
@@ -102,8 +95,8 @@ TEST_CASE("dcmha with the fixed mixing alone mixes all pairs alike", "[dcmha]") 
   };
   const auto z = products("q.weight").matmul(products("k.weight").transpose(2, 3)) / std::sqrt(6.);
   const auto a = mix(at::softmax(mix(z, "compose.pre"), -1), "compose.post");
-  const auto y =
-      merge_heads(a.matmul(products("v.weight")), {}).matmul(parameter(*heads, "o.weight").t());
+  const auto y = merge_heads(a.matmul(products("v.weight")), HeadCall::outside_a_layer({}))
+                     .matmul(parameter(*heads, "o.weight").t());
   REQUIRE(relative_difference(heads->forward(x).y, y) < 1e-12);
   REQUIRE(relative_difference(map_of(*heads, x, {}), a) < 1e-12);
 }
@@ -306,68 +299,6 @@ TEST_CASE("dcmha decodes token by token with every option", "[dcmha]") {
     }
 }
 
-TEST_CASE("statistics of a composition have the values of the worked case", "[dcmha]") {
-  LayerCase layer(
-      std::filesystem::path(build::kSourceDir) / "tests/golden/dcmha/static.safetensors", at::kCPU);
-  const auto computed = layer.compute({.statistics = true});
-  auto near = [&](const std::string& name, const std::vector<double>& want) {
-    INFO(name);
-    REQUIRE(difference(computed.at("stat." + name), at::tensor(want, at::kDouble)) < 1e-6);
-  };
-  near("composed_row_sum", {0.778624, 1.443240, 0.644136, -0.180298});
-  near("composed_negative_share", {0.241206, 0.166803, 0.270367, 0.503271});
-  near("composed_cosine", {0.114277});
-  near("composed_effective_rank", {3.727591});
-  const std::vector<std::string> terms{"static", "query", "query_gate", "key", "key_gate"};
-  const std::vector<double> pre{0.577773, 0.662345, 0.535813, 0.766564, 0.589127};
-  const std::vector<double> post{0.474696, 0.837081, 0.485916, 0.858894, 0.607848};
-  for (size_t n = 0; n < terms.size(); ++n) {
-    near("pre_" + terms[n] + "_term", {pre[n]});
-    near("post_" + terms[n] + "_term", {post[n]});
-  }
-}
-
-TEST_CASE("dcmha reports the statistics that it promises, of rows and heads that count",
-          "[dcmha]") {
-  torch::manual_seed(13);
-  for (const auto& options : kDcmhaOptions) {
-    INFO(options);
-    auto heads = dcmha(options);
-    heads->mask_heads({1});
-    HeadProbe probe;
-    probe.statistics = probe.maps = true;
-    auto ctx = causal();
-    ctx.probe = &probe;
-    ctx.mask.key_length = ctx.mask.query_length = at::tensor({T, int64_t{5}});
-    heads->forward(random({B, T, D}), ctx);
-    const auto values = probe.values(1);
-    const auto map = probe.layer_maps().at(1);
-    for (const auto& statistic : heads->own_statistics()) {
-      INFO(statistic.name);
-      REQUIRE(values.at(statistic.name).size() == (statistic.by_layer ? 1 : H));
-      for (size_t h = 0; h < values.at(statistic.name).size(); ++h)
-        REQUIRE(std::isnan(values.at(statistic.name)[h]) == (!statistic.by_layer && h == 1));
-    }
-    if (values.count("composed_mass")) {
-      const auto mass = map[0].abs().sum() + map[1].narrow(1, 0, 5).abs().sum() -
-                        map[0][1].abs().sum() - map[1][1].narrow(0, 0, 5).abs().sum();
-      double sum = 0;
-      for (int64_t h : {0, 2, 3}) sum += values.at("composed_mass")[h];
-      REQUIRE(sum * (T + 5) == Approx(mass.item<double>()));
-    } else {  // then the map is what the statistics of all kinds are of
-      HeadSums want(H);
-      PatternFacts facts;
-      facts.query_length = ctx.mask.query_length;
-      facts.causal = true;
-      add_patterns(want, map, facts);
-      const auto expected = head_values(want);
-      for (const char* name : {"entropy", "prev_token", "participation_ratio"})
-        for (int64_t h : {0, 2, 3})
-          REQUIRE(values.at(name)[h] == Approx(expected.at(name)[h]).epsilon(1e-9));
-    }
-  }
-}
-
 TEST_CASE("dcmha counts its operations", "[dcmha]") {
   const double mha = make_layer("mha", small_shape())->flops(7, 7, 28);
   const double k = 2 * R * H;
@@ -394,3 +325,5 @@ TEST_CASE("wrong options of dcmha are refused with their places", "[dcmha]") {
   refused(", statik: true", "did you mean 'static'");
   refused("", "not grouped", small_shape(4, 2));
 }
+
+}  // namespace headlab::test_dcmha

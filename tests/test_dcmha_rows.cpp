@@ -1,12 +1,12 @@
-// dcmha by blocks of query rows against the path that holds its maps whole: values, gradients, and
-// which of the two serves.
+// Heads that are composed by blocks of query rows against the path that holds their maps whole:
+// values, gradients, and which of the two serves.
 #include <torch/csrc/autograd/autograd.h>
 
 #include "tests/catch.h"
 #include "tests/dcmha_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_dcmha_rows {
+using namespace testing;
 
 namespace {
 
@@ -74,6 +74,34 @@ TEST_CASE("by blocks of rows dcmha gives the values and gradients of the maps he
   at::set_num_threads(2);
   compare_paths(*dcmha(", static: true"), situations(at::kDouble)[1], 1e-11);
   at::set_num_threads(threads);
+}
+
+TEST_CASE("by blocks of rows one matrix for all pairs gives the values and gradients of whole maps",
+          "[talking][mohsa]") {
+  torch::manual_seed(19);
+  for (const std::string kind : {"talking", "mohsa"})
+    for (const std::string& options :
+         {std::string(", pre: true, post: true"), std::string(", pre: true, post: false"),
+          std::string(", pre: false, post: true")}) {
+      INFO(kind << options);
+      const bool grouped = kind == "talking";
+      auto heads = make_layer(kind, small_shape(H, grouped ? 2 : H), options);
+      for (const auto& s : situations(at::kDouble)) compare_paths(*heads, s, 1e-11);
+      heads->mask_heads({0, 2});
+      compare_paths(*heads, situations(at::kDouble)[1], 1e-11);
+      {
+        at::NoGradGuard no_grad;
+        for (auto& p : heads->parameters()) p.mul_(0.2);
+      }
+      heads->to(at::kFloat);
+      compare_paths(*heads, situations(at::kFloat)[2], 1e-4);
+    }
+}
+
+TEST_CASE("a bias behind a mixing needs the maps whole", "[talking]") {
+  torch::manual_seed(20);
+  auto heads = make_layer("talking", small_shape(), ", mix_bias: true");
+  for (const auto& s : situations(at::kDouble)) compare_paths(*heads, s, 1e-11);
 }
 
 TEST_CASE("by blocks of rows dcmha is as exact in float32, with many heads and wide ones",
@@ -148,3 +176,5 @@ TEST_CASE("second derivatives of dcmha are refused by blocks of rows, not silent
   slope(Backend::kEager).sum().backward();
   REQUIRE(x.grad().abs().max().item<double>() > 0);
 }
+
+}  // namespace headlab::test_dcmha_rows

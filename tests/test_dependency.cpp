@@ -9,7 +9,7 @@
 #include "tests/scratch.h"
 #include "tests/treebank_testing.h"
 
-namespace headlab {
+namespace headlab::test_dependency {
 namespace {
 
 using testing::difference;
@@ -222,4 +222,4 @@ TEST_CASE("baselines of a real treebank are those of an independent script", "[d
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_dependency

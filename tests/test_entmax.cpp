@@ -6,8 +6,8 @@
 #include "experiments/analysis/patterns.h"
 #include "tests/option_laws.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_entmax {
+using namespace testing;
 
 namespace {
 
@@ -339,3 +339,5 @@ TEST_CASE("wrong options of entmax heads have a place", "[entmax]") {
                       Catch::Contains("test:1:") && Catch::Contains("attention.alpha"));
   REQUIRE_THROWS_WITH(entmax(row({1, 2}), {}, 0.5), Catch::Contains("alpha must be at least 1"));
 }
+
+}  // namespace headlab::test_entmax

@@ -3,8 +3,8 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_example {
+using namespace testing;
 
 namespace {
 
@@ -43,7 +43,7 @@ TEST_CASE("README's example attends the more evenly the hotter it is", "[example
     HeadProbe probe;
     probe.statistics = true;
     auto ctx = causal();
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     layer->forward(x, ctx);
     return probe.values(small_shape().layer).at("entropy");
   };
@@ -56,3 +56,5 @@ TEST_CASE("README's example attends the more evenly the hotter it is", "[example
     REQUIRE(hot[h] == Approx(uniform).epsilon(1e-6));
   }
 }
+
+}  // namespace headlab::test_example

@@ -6,7 +6,7 @@
 #include "experiments/models/model.h"
 #include "tests/catch.h"
 
-namespace headlab {
+namespace headlab::test_experiment {
 namespace {
 
 Experiment read(const std::string& yaml) {
@@ -83,4 +83,4 @@ TEST_CASE("the resolved experiment reads back to the same values") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_experiment

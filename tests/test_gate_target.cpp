@@ -4,7 +4,7 @@
 #include <functional>
 #include <set>
 
-#include "core/gate_target.h"
+#include "experiments/analysis/published_gates.h"
 #include "experiments/case_file.h"
 #include "experiments/gates.h"
 #include "experiments/models/gate_target.h"
@@ -13,8 +13,8 @@
 #include "tests/models_testing.h"
 #include "tests/scratch.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_gate_target {
+using namespace testing;
 
 namespace {
 
@@ -330,3 +330,5 @@ TEST_CASE("slow gates with fast multipliers meet the target without deciding", "
   CHECK(share(seen, [](const auto& d) { return std::abs(d.expected - 12) < 1; }) > 0.8);
   CHECK(share(seen, [](const auto& d) { return d.undecided >= 28; }) == 1);
 }
+
+}  // namespace headlab::test_gate_target

@@ -2,8 +2,8 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_gated {
+using namespace testing;
 
 namespace {
 
@@ -70,6 +70,32 @@ TEST_CASE("sigmoid gates are output gates of the inner kind", "[gated]") {
     }
     REQUIRE(difference(out.y, inner->forward(x, ctx).y) < 1e-12);
   }
+}
+
+TEST_CASE("sigmoid gates tell how many of them are nearly shut", "[gated]") {
+  const auto x = random({B, T, 20});
+  for (const char* granularity : {"head", "element"}) {
+    const auto layer = make_layer("gated", small_shape(),
+                                  std::string(", gate: sigmoid, granularity: ") + granularity);
+    HeadProbe probe;
+    probe.statistics = true;
+    HeadContext ctx;
+    ctx.observer = &probe;
+    ctx.mask.query_length = ctx.mask.key_length = at::tensor({T, int64_t{3}});
+    layer->forward(x, ctx);
+    const auto g = at::sigmoid(
+        at::linear(x, parameter(*layer, "gate.weight"), parameter(*layer, "gate.bias")));
+    const auto of_heads = at::cat({g[0], g[1].narrow(0, 0, 3)}).view({T + 3, 4, -1});
+    for (int64_t h = 0; h < 4; ++h) {
+      const auto of_head = of_heads.select(1, h);
+      INFO(granularity << " " << h);
+      REQUIRE(probe.values(1).at("gate")[h] == Approx(of_head.mean().item<double>()));
+      REQUIRE(probe.values(1).at("gate_low")[h] ==
+              Approx((of_head < 0.1).to(at::kDouble).mean().item<double>()));
+    }
+  }
+  for (const auto& own : make_layer("gated", small_shape())->own_statistics())
+    REQUIRE(std::string(own.name) != "gate_low");
 }
 
 TEST_CASE("a zero gate weight scales all of a head by the sigmoid of its bias", "[gated]") {
@@ -206,3 +232,5 @@ TEST_CASE("wrong gates are told with their place", "[gated]") {
   wrong(", inner: {kind: mha, scal: 1}",
         "attention.inner.scal: unknown key; did you mean 'scale'?");
 }
+
+}  // namespace headlab::test_gated

@@ -7,8 +7,8 @@
 #include "tests/catch.h"
 #include "tests/models_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_gates {
+using namespace testing;
 
 namespace {
 
@@ -211,3 +211,5 @@ TEST_CASE("what cannot get gates or lose them is told", "[gates]") {
   CHECK_THROWS_WITH(build_model(experiment, *plain.data, at::kCPU),
                     Contains("train.gates_only: the model has no gates"));
 }
+
+}  // namespace headlab::test_gates

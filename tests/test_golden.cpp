@@ -10,8 +10,8 @@
 #include "tests/heads_testing.h"
 #include "tests/scratch.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_golden {
+using namespace testing;
 
 namespace {
 
@@ -84,7 +84,7 @@ TEST_CASE("the worked example: the cat sat on mat", "[golden]") {
     REQUIRE(difference(got, t.at(name)) < tolerance);
   };
   for (int64_t H : {1, 2, 4}) {
-    const HeadContext ctx;
+    const auto ctx = HeadCall::outside_a_layer({});
     const double scale = 1 / std::sqrt(4. / static_cast<double>(H));
     const auto q = split_heads(Q, H), k = split_heads(K, H), v = split_heads(V, H);
     const auto z = scores(q, k, ctx, scale);
@@ -103,7 +103,7 @@ TEST_CASE("the worked example: the cat sat on mat", "[golden]") {
     near(y, "text.output", 5e-5);
     near(at::matmul(y, t.at("exact.permutation")), "exact.permuted_output", 1e-12);
     for (int64_t head : {0, 1}) {
-      HeadContext pruned;
+      auto pruned = HeadCall::outside_a_layer({});
       pruned.gates = at::ones({1, 2, 1}, at::kDouble);
       pruned.gates[0][head] = 0;
       const auto without = merge_heads(attend(q, k, v, pruned, scale), pruned)[0];
@@ -145,3 +145,5 @@ TEST_CASE("rotary positions, ALiBi slopes and relative buckets have their publis
   REQUIRE(relative_bucket(-9, 32, 128, true) == 9);
   REQUIRE(relative_bucket(5, 32, 128, true) == 0);
 }
+
+}  // namespace headlab::test_golden

@@ -7,7 +7,7 @@
 #include "tests/catch.h"
 #include "tests/log_testing.h"
 
-namespace headlab {
+namespace headlab::test_h5 {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -159,4 +159,4 @@ TEST_CASE("more values than the file can hold are not allocated") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_h5

@@ -8,7 +8,7 @@
 #include "tests/models_testing.h"
 #include "tests/scratch.h"
 
-namespace headlab {
+namespace headlab::test_hand_built {
 namespace {
 
 using testing::difference;
@@ -49,7 +49,7 @@ TEST_CASE("the hand-built circuit has a previous-token head and an induction hea
   probe.statistics = probe.matches = true;
   probe.tokens = ids;
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   at::NoGradGuard no_grad;
   model->forward(ids, ctx);
   const auto first = probe.values(0), second = probe.values(1);
@@ -84,7 +84,7 @@ TEST_CASE("the hand-built circuit finds tokens that came several times, and none
   HeadProbe probe;
   probe.maps = true;
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   at::NoGradGuard no_grad;
   model->forward(ids, ctx);
   const auto map = probe.layer_maps().at(1)[0][0];  // [T,S]
@@ -107,4 +107,4 @@ TEST_CASE("a run of the hand-built circuit opens as the same model", "[hand]") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_hand_built

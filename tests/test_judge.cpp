@@ -7,10 +7,10 @@
 #include "experiments/judge.h"
 #include "tests/catch.h"
 
-namespace headlab {
+namespace headlab::test_judge {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 at::Tensor doubles(std::vector<double> values) { return at::tensor(values, at::kDouble); }
@@ -37,11 +37,11 @@ TEST_CASE("NaN equals NaN and nothing else") {
 
 TEST_CASE("an infinity equals itself and does not widen the bound of the others") {
   const Tolerance tolerance{.rtol = 0.5, .atol = 0};
-  const at::Tensor want = doubles({-kInfinity, 2});
-  CHECK(judge("a", doubles({-kInfinity, 2.5}), want, tolerance).pass);
+  const at::Tensor want = doubles({-kInf, 2});
+  CHECK(judge("a", doubles({-kInf, 2.5}), want, tolerance).pass);
   CHECK(judge("a", want, want, tolerance).bound == 1);
-  CHECK_FALSE(judge("a", doubles({-kInfinity, 4}), want, tolerance).pass);
-  CHECK_FALSE(judge("a", doubles({kInfinity, 2}), want, tolerance).pass);
+  CHECK_FALSE(judge("a", doubles({-kInf, 4}), want, tolerance).pass);
+  CHECK_FALSE(judge("a", doubles({kInf, 2}), want, tolerance).pass);
   CHECK_FALSE(judge("a", doubles({-1e300, 2}), want, tolerance).pass);
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("another shape fails even where it broadcasts, and a missing tensor fa
   const Tolerance loose{.rtol = 1, .atol = 1e9};
   const Verdict shape = judge("a", at::ones({1, 3}), at::ones({2, 3}), loose);
   CHECK_FALSE(shape.pass);
-  CHECK(shape.error == kInfinity);
+  CHECK(shape.error == kInf);
   CHECK_THAT(verdict_line(shape), Catch::Matchers::EndsWith("FAIL (got shape [1,3])"));
   const Verdict missing = judge("a", at::Tensor(), at::ones({2}), loose);
   CHECK_FALSE(missing.pass);
@@ -94,4 +94,4 @@ TEST_CASE("the JSON of verdicts holds what `layer --json` promises, an infinite 
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_judge

@@ -7,8 +7,8 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_laws {
+using namespace testing;
 
 namespace {
 
@@ -31,7 +31,7 @@ struct Subject {
 Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
   HeadProbe probe;
   probe.maps = true;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   s.heads->forward(x, ctx);
   return probe.layer_maps().at(s.shape.layer);
 }
@@ -378,7 +378,7 @@ TEST_CASE("a probe changes no output", "[laws]") {
     const auto plain = s.y(x, ctx);
     HeadProbe probe;
     probe.statistics = probe.maps = true;
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     REQUIRE(difference(plain, s.y(x, ctx)) == 0);
   });
 }
@@ -387,8 +387,9 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
   for_every_kind([](const Subject& s) {
     HeadProbe probe;
     probe.statistics = true;
+    probe.classes = at::arange(B * T, at::kByte).remainder(4).view({B, T});
     auto ctx = s.natural();
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     s.heads->train();
     auto before = s.shape;  // some statistics compare a layer with the one before
     before.layer -= 1;
@@ -399,7 +400,7 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
       declared.insert(own.name);
       INFO(own.name);
       const auto values = probe.values(s.shape.layer).at(own.name);
-      REQUIRE(values.size() == (own.by_layer ? 1u : 4u));
+      REQUIRE(std::ssize(values) == value_count(own.per, 4));
       REQUIRE(std::any_of(values.begin(), values.end(), [](double v) { return std::isfinite(v); }));
     }
     for (const auto& [name, values] : probe.values(s.shape.layer)) reported.insert(name);
@@ -427,3 +428,5 @@ TEST_CASE("wrong shapes are refused by size", "[laws]") {
     REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("window must be at least 0"));
   });
 }
+
+}  // namespace headlab::test_laws

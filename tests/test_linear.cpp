@@ -2,7 +2,7 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-namespace headlab {
+namespace headlab::test_linear {
 namespace {
 
 struct Result {
@@ -57,4 +57,4 @@ TEST_CASE("a frozen weight or input of a projection gets no gradient, the other 
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_linear

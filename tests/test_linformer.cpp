@@ -10,8 +10,8 @@
 #include "tests/models_testing.h"
 #include "tests/peak_memory.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_linformer {
+using namespace testing;
 
 namespace {
 
@@ -215,7 +215,7 @@ TEST_CASE("statistics of linformer are over its rows, not over tokens", "[linfor
   probe.js_stride = 1;
   probe.tokens = at::randint(9, {B, T});
   probe.classes = at::randint(4, {B, T}).to(at::kByte);
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   layer->forward(random({B, T, 20}), ctx);
   REQUIRE(probe.classes.defined());
   const auto map = probe.layer_maps().at(1);
@@ -271,3 +271,5 @@ TEST_CASE("linformer's memory is linear in the sequence, a dense map's is not",
     REQUIRE(growth("linformer", backend) < 4.4);
   REQUIRE(growth("mha", Backend::kEager) > 12);
 }
+
+}  // namespace headlab::test_linformer

@@ -7,11 +7,12 @@
 #include "core/files/h5.h"
 #include "experiments/log_file.h"
 #include "experiments/log_row.h"
+#include "experiments/log_tools.h"
 #include "experiments/run_log.h"
 #include "tests/catch.h"
 #include "tests/log_testing.h"
 
-namespace headlab {
+namespace headlab::test_log {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -272,6 +273,34 @@ TEST_CASE("a log is resumed only by its own run and layout") {
   CHECK_THROWS_AS(RunLog::resume(folder / "none.h5", small_layout(), 0, 0), RunError);
 }
 
+TEST_CASE("a log goes on without the statistics that it was begun without") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  LogLayout layout = small_layout();
+  LogSite& site = layout.sites[0];
+  const std::vector<LogStatistic> all = site.statistics;
+  site.statistics = {all[0]};
+  {
+    RunLog log = RunLog::create(path, layout);
+    for (const int64_t step : range(5)) log_step(log, step);
+    log.close(LogStatus::kStopped);
+  }
+  site.statistics = all;
+  CHECK_THROWS_WITH(RunLog::resume(path, layout, 4, 0), Contains("/heads/self"));
+  CHECK(drop_unlogged(path, site) == std::vector<std::string>{"js", "residual_ratio"});
+  CHECK(drop_unlogged(path, site).empty());
+  {
+    RunLog log = RunLog::resume(path, layout, 4, 0);
+    for (int64_t step = 5; step < 9; ++step) log_step(log, step);
+    CHECK_THROWS_AS(log.heads("self", 9, {{"js", {}}}), std::invalid_argument);
+    log.close(LogStatus::kFinished);
+  }
+  check_rows(H5File::open(path), range(9));
+  site.name = "cross";  // resume() says what is wrong
+  CHECK(drop_unlogged(path, site).empty());
+  CHECK_THROWS_AS(drop_unlogged(folder / "none.h5", site), RunError);
+}
+
 TEST_CASE("packed weights are exact to half a step, and keep 0, 1 and missing apart") {
   LogMaps maps = *small_layout().sites[0].maps;
   std::mt19937 random(1);
@@ -420,4 +449,4 @@ TEST_CASE("texts of tokens are UTF-8 whatever their bytes are") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_log

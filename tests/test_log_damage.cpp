@@ -10,7 +10,7 @@
 #include "tests/catch.h"
 #include "tests/log_testing.h"
 
-namespace headlab {
+namespace headlab::test_log_damage {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -350,4 +350,4 @@ TEST_CASE("inspect tells the records, the last values and the size of the maps")
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_log_damage

@@ -6,12 +6,12 @@
 
 #include "experiments/analysis/map_divergence.h"
 #include "experiments/analysis/map_statistics.h"
-#include "experiments/analysis/scaling.h"
+#include "experiments/analysis/multidimensional_scaling.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_map_statistics {
+using namespace testing;
 
 namespace {
 
@@ -287,7 +287,7 @@ TEST_CASE("what a layer says of its map is what its statistics are of", "[maps][
     probe.js_stride = 1;
     auto ctx = heads->traits().causal ? causal(5) : HeadContext();
     ctx.mask.query_length = ctx.mask.key_length = at::tensor({7, 4}, at::kLong);
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     heads->forward(random({2, 7, 20}), ctx);
     const auto& [p, mask] = probe.layer_patterns().at(1);
     PatternFacts facts;
@@ -333,3 +333,5 @@ TEST_CASE("points of scaled distances lie as far apart as they should", "[maps]"
   CHECK(fewer[0].isfinite().all().item<bool>());
   CHECK(scale_points(at::zeros({3, 3}), 2).points.abs().max().item<double>() == 0);
 }
+
+}  // namespace headlab::test_map_statistics

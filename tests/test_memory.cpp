@@ -5,25 +5,28 @@
 #include "tests/heads_testing.h"
 #include "tests/peak_memory.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_memory {
+using namespace testing;
 
 namespace {
 
 constexpr int64_t B = 2, T = 512, H = 8;
 constexpr int64_t kMap = B * H * T * T * sizeof(float);
 
-Memory training_memory(const std::string& kind, Backend backend) {
+Memory training_memory(const std::string& kind, Backend backend,
+                       const PositionBias* position_bias = nullptr,
+                       const std::string& options = "") {
   HeadShape shape;
   shape.d_model = 64, shape.heads = shape.kv_heads = H, shape.head_dim = 8;
   shape.context = T;
-  const auto layer = make_layer(kind, shape);
+  const auto layer = make_layer(kind, shape, options);
   layer->to(at::kFloat);
   layer->train();
   auto x = at::randn({B, T, 64}).requires_grad_();
   HeadContext ctx;
   ctx.mask.causal = layer->traits().causal;
   ctx.backend = backend;
+  ctx.position_bias = position_bias;
   return memory_of([&] {
     const auto out = layer->forward(x, ctx);
     auto loss = out.y.sum();
@@ -44,3 +47,27 @@ TEST_CASE("training plain kinds allocates no map of all heads, queries and keys"
   }
   REQUIRE(training_memory("mha", Backend::kEager).largest == kMap);
 }
+
+TEST_CASE("training composed heads allocates no such map either", "[memory]") {
+  for (const char* kind : {"dcmha", "talking", "mohsa"}) {
+    INFO(kind);
+    const auto memory = training_memory(kind, Backend::kAuto, nullptr, ", pre: true, post: true");
+    REQUIRE(memory.largest < kMap);
+  }
+  REQUIRE(training_memory("talking", Backend::kEager).largest >= kMap);
+}
+
+TEST_CASE("biases by distance are trained with without a bias of every pair", "[memory]") {
+  const int64_t pairs = H * T * T * static_cast<int64_t>(sizeof(float));  // [H,T,S]
+  const Alibi alibi(H, at::kFloat);
+  const auto weight = at::zeros({32, H}).requires_grad_();
+  const RelativeBias relative(weight, 128, /*causal=*/true);
+  for (const PositionBias* bias :
+       {static_cast<const PositionBias*>(&alibi), static_cast<const PositionBias*>(&relative)})
+    REQUIRE(training_memory("mha", Backend::kAuto, bias).largest < pairs);
+  REQUIRE(weight.grad().abs().sum().item<double>() > 0);
+  REQUIRE(training_memory("dcmha", Backend::kAuto, &alibi).largest < pairs);
+  REQUIRE(training_memory("mha", Backend::kEager, &alibi).largest >= pairs);
+}
+
+}  // namespace headlab::test_memory

@@ -7,7 +7,7 @@
 #include "tests/hugging_face.h"
 #include "tests/models_testing.h"
 
-namespace headlab {
+namespace headlab::test_models {
 namespace {
 
 using testing::complaint;
@@ -27,21 +27,21 @@ class Fake : public AttentionHeads {
       f("parts", parts, "must divide the heads", at_least(1));
       f("weight", weight, "of its losses");
     }
-    void check_shape(const HeadShape& shape, const Complain& complain) const override {
+    void check_shape(const HeadShape& shape, const HeadDemands&,
+                     const Complain& complain) const override {
       if (shape.heads % parts != 0) complain("parts", "must divide the heads");
     }
   };
   Fake(const HeadShape& shape, const Options& options)
       : AttentionHeads(shape, options.traits()), options_(options) {
-    gate_ = register_parameter("gate", at::ones({shape.heads}));
+    gate_ = parameter("gate", at::ones({shape.heads}), heads_along({0}));
   }
-  std::shared_ptr<AttentionHeads> slice() const override { return nullptr; }
   std::vector<std::string> aux_names() const override { return {"summed", "averaged"}; }
   void parameter_groups(ParameterGroups& groups) override { groups.gates.push_back(gate_); }
   void after_step() override { gate_.data().clamp_(0.5, 2); }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadContext&) override {
+  HeadOutput compute(const Tensor& x, const HeadCall&) override {
     const double depth = static_cast<double>(shape_.layer + 1);
     auto size = options_.weight * depth * gate_.square().sum();
     return {.y = x * gate_.mean(),
@@ -358,7 +358,7 @@ TEST_CASE("kinds change with depth: overlaps, windows, and other numbers of rout
   HeadProbe probe;
   probe.statistics = true;
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   model->forward(some_ids(2, 12), ctx);
   for (const auto& [layer, active] : std::map<int64_t, double>{{0, 4}, {1, 2}, {2, 4}}) {
     const auto density = probe.values(layer).at("density");
@@ -369,7 +369,7 @@ TEST_CASE("kinds change with depth: overlaps, windows, and other numbers of rout
       "{layers: 2, d_model: 24, heads: 4, window: [3, 0], attention: {kind: dcmha, static: true}}");
   HeadProbe maps;
   maps.maps = true;
-  ctx.probe = &maps;
+  ctx.observer = &maps;
   model->forward(some_ids(1, 12), ctx);
   CHECK(maps.layer_maps().at(0).tril(-3).abs().max().item<double>() == 0);
   CHECK(maps.layer_maps().at(1).tril(-3).abs().max().item<double>() > 0);
@@ -474,7 +474,7 @@ NamedTensors computed(Model& model, const NamedTensors& golden) {
   probe.maps = true;
   ModelContext ctx;
   ctx.hidden = &hidden;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   const auto& targets = golden.at("in.targets");
   const auto logits = model.forward(golden.at("in.ids"), ctx).logits;
   const auto loss = cross_entropy_sum(logits, targets) / scored_targets(targets);
@@ -482,8 +482,8 @@ NamedTensors computed(Model& model, const NamedTensors& golden) {
   got["out.logits"] = logits;
   got["out.loss"] = loss;
   for (size_t l = 0; l < hidden.size(); ++l) got[fmt::format("out.hidden.{}", l)] = hidden[l];
-  for (const auto& [layer, map] : probe.layer_maps())
-    got[fmt::format("out.attention.{}", layer)] = map;
+  for (const auto& [key, map] : probe.layer_maps())
+    got[fmt::format("out.attention.{}", key.layer)] = map;
   std::vector<Tensor> gradients;
   for (const auto& item : model.named_parameters()) {
     got["grad." + item.key()] = item.value().grad();
@@ -533,4 +533,4 @@ TEST_CASE("GPT-2 and LLaMA of the authors' code: states, maps, loss, gradients, 
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_models

@@ -3,8 +3,8 @@
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_moh {
+using namespace testing;
 
 namespace {
 
@@ -391,3 +391,5 @@ TEST_CASE("moh: floating-point operations are those of the active heads", "[moh]
   none->mask_heads({0, 1, 2, 3, 4, 5});
   REQUIRE(none->slice()->flops(32, 32, pairs) == 0);
 }
+
+}  // namespace headlab::test_moh

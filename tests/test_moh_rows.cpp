@@ -1,13 +1,15 @@
 // Mixture of heads: skipped query rows against dense attention, slicing, decoding, and statistics
 // over the rows that heads serve.
+#include <torch/csrc/autograd/autograd.h>
+
 #include <array>
 
 #include "experiments/analysis/patterns.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_moh_rows {
+using namespace testing;
 
 namespace {
 
@@ -164,6 +166,39 @@ TEST_CASE("moh: what `auto` chooses for long sequences is exact", "[moh]") {
   REQUIRE(difference(seen.y, automatic->forward(x, causal()).y) == 0);
 }
 
+TEST_CASE("moh: what skipped rows say is shown and edited as if they had been computed", "[moh]") {
+  const Pair pair(", shared: 2, active: 2, o_bias: true");
+  const auto x = tokens(9);
+  auto ctx = causal();
+  ctx.offset = random({1, H, 1, 6});
+  ctx.gates = random({B, H, 9, 6});
+  const auto y = [&](const Layer& layer) { return layer->forward(x, ctx).y; };
+  REQUIRE(difference(y(pair.dense), y(pair.sparse)) < 1e-12);
+  for (bool offset : {true, false}) {
+    if (!offset) ctx.offset = Tensor();
+    const auto outputs = [&](const Layer& layer) {
+      HeadProbe probe;
+      probe.head_outputs = true;
+      ctx.observer = &probe;
+      layer->forward(x, ctx);
+      ctx.observer = nullptr;
+      return probe.layer_outputs().at(1);
+    };
+    const auto dense = outputs(pair.dense), sparse = outputs(pair.sparse);
+    REQUIRE(sparse.counted.equal(dense.counted));
+    REQUIRE(difference(dense.edited, sparse.edited) < 1e-12);
+    REQUIRE(difference(dense.o.index({dense.counted}), sparse.o.index({dense.counted})) < 1e-12);
+  }
+}
+
+TEST_CASE("moh: skipped rows refuse second derivatives instead of giving wrong ones", "[moh]") {
+  const Pair pair(", shared: 2, active: 2");
+  const auto x = tokens(9).requires_grad_();
+  const auto y = pair.sparse->forward(x, causal()).y.square().sum();
+  REQUIRE_THROWS_WITH(torch::autograd::grad({y}, {x}, {}, std::nullopt, /*create_graph=*/true),
+                      Catch::Contains("no second derivatives"));
+}
+
 TEST_CASE("moh: skipped rows run alike on one thread and on several", "[moh]") {
   const Pair pair(", shared: 2, active: 2");
   const auto x = tokens(250);
@@ -179,6 +214,18 @@ TEST_CASE("moh: skipped rows run alike on one thread and on several", "[moh]") {
   at::set_num_threads(threads);
   REQUIRE(difference(y[0], y[1]) < 1e-13);
   REQUIRE(difference(gradients[0], gradients[1]) < 1e-10);
+}
+
+TEST_CASE("moh: rows are skipped in inference mode too, on several threads", "[moh]") {
+  const Pair pair(", shared: 2, active: 2");
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  const torch::InferenceMode inference;
+  const auto x = tokens(250);
+  const auto dense = pair.dense->forward(x, causal()).y,
+             sparse = pair.sparse->forward(x, causal()).y;
+  at::set_num_threads(threads);
+  REQUIRE(relative_difference(sparse, dense) < 1e-12);
 }
 
 TEST_CASE("moh: skipped rows drop weights by the counter", "[moh]") {
@@ -313,7 +360,8 @@ TEST_CASE("moh: patterns are of the rows that a head serves", "[moh]") {
       }
     // The norm of outputs needs the rows that were computed.
     const auto v = at::linear(x, parameter(layer, "v.weight")).view({B, T, 2, 6}).transpose(1, 2);
-    const auto o = at::matmul(seen.map, repeat_kv(v, ctx, H)).norm(2, -1);  // [B,H,T]
+    const auto o = at::matmul(seen.map, repeat_kv(v, HeadCall::outside_a_layer(ctx), H))
+                       .norm(2, -1);  // [B,H,T]
     const auto counted = served & (at::arange(T) < ctx.mask.query_length.view({-1, 1, 1}));
     for (int64_t h = 0; h < H; ++h)
       REQUIRE(seen.statistics["output_norm"][h] ==
@@ -337,3 +385,5 @@ TEST_CASE("moh: inside other gates it routes, prunes and balances as alone", "[m
             1e-12);
   }
 }
+
+}  // namespace headlab::test_moh_rows

@@ -3,8 +3,8 @@
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_mohsa {
+using namespace testing;
 
 namespace {
 
@@ -281,7 +281,7 @@ TEST_CASE("mohsa: wrong options say what they should be", "[mohsa]") {
   refusal(", overlap: -1", "attention.overlap: must be at least 0");
   refusal(", overlap: up", "attention.overlap: must be an integer");
   refusal(", overlap: [1, 2]",
-          "attention.overlap: must be a number of features, or a mapping with direction");
+          "attention.overlap: must be an integer, or a mapping with direction, start and every");
   refusal(", overlap: {direction: sideways}", "attention.overlap.direction: must be");
   refusal(", overlap: {every: 0}", "attention.overlap.every: must be at least 1");
   refusal(", overlap: {begin: 1}", "attention.overlap.begin");
@@ -296,3 +296,5 @@ TEST_CASE("mohsa: the overlap is written as it was read", "[mohsa]") {
   REQUIRE(to_flow(read_kind("mohsa", ", overlap: {direction: down}").write_minimal()) ==
           "{kind: mohsa, overlap: {direction: down, start: 0, every: 1}}");
 }
+
+}  // namespace headlab::test_mohsa

@@ -2,8 +2,8 @@
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_mohsa_options {
+using namespace testing;
 
 namespace {
 
@@ -193,7 +193,7 @@ TEST_CASE("mohsa: talking heads mix before biases and after dropout", "[mohsa]")
     return at::einsum("bhij,hg->bgij", {t, parameter(layer, name)});
   };
   const auto allowed = allowed_keys(ctx.mask, T, T, at::kCPU);
-  const auto p = masked_softmax(add_biases(mix(z, "pre"), ctx), allowed);
+  const auto p = masked_softmax(add_biases(mix(z, "pre"), HeadCall::outside_a_layer(ctx)), allowed);
   REQUIRE(difference(seen.map, mix(p, "post")) < 1e-12);
   ctx.rng.layer = shape.layer;
   const auto a = mix(dropout(p, 0.3, ctx.rng, CounterRng::kAttentionDropout), "post");
@@ -310,3 +310,5 @@ TEST_CASE("mohsa: learned gates by element are as wide as a window", "[mohsa]") 
   REQUIRE(difference(sliced->slice()->forward(x, causal()).y, gated->forward(x, causal()).y) <
           1e-12);
 }
+
+}  // namespace headlab::test_mohsa_options

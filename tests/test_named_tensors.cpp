@@ -10,7 +10,7 @@
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
-namespace headlab {
+namespace headlab::test_named_tensors {
 namespace {
 
 namespace fs = std::filesystem;
@@ -105,4 +105,4 @@ TEST_CASE("a missing file of tensors is a data error") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_named_tensors

@@ -12,7 +12,7 @@
 #include "tests/models_testing.h"
 #include "tests/scratch.h"
 
-namespace headlab {
+namespace headlab::test_optimizer {
 namespace {
 
 using testing::difference;
@@ -344,4 +344,4 @@ TEST_CASE("gates have their own rate and are clamped after the step") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_optimizer

@@ -5,8 +5,8 @@
 #include "tests/layers_testing.h"
 #include "tests/models_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_output_statistics {
+using namespace testing;
 
 namespace {
 
@@ -192,10 +192,10 @@ struct Watched {
 
 Watched watch(Model& model, const Tensor& ids, const Tensor& length) {
   Watched watched;
-  watched.probe.outputs = watched.probe.statistics = true;
+  watched.probe.head_outputs = watched.probe.statistics = true;
   std::vector<Tensor> hidden;
   ModelContext ctx;
-  ctx.probe = &watched.probe;
+  ctx.observer = &watched.probe;
   ctx.hidden = &hidden;
   ctx.length = length;
   model.forward(ids, ctx);
@@ -293,3 +293,5 @@ TEST_CASE("outputs: routed heads do not depend on what the layer skipped", "[out
         REQUIRE(a == Approx(b).epsilon(1e-9).margin(1e-12));
     }
 }
+
+}  // namespace headlab::test_output_statistics

@@ -35,10 +35,14 @@ def tree(tmp_path_factory):
     return copy
 
 
-def headlab(tree, *arguments):
+def run(tree, *arguments):
     environment = {**os.environ, "HEADLAB_PRESET": PRESET}
-    done = subprocess.run([tree / "scripts/headlab", *arguments], cwd=tree, env=environment,
+    return subprocess.run([tree / "scripts/headlab", *arguments], cwd=tree, env=environment,
                           capture_output=True, text=True)
+
+
+def headlab(tree, *arguments):
+    done = run(tree, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -56,3 +60,17 @@ def test_the_new_kind_is_listed_described_and_trains(tree):
     with h5py.File(log) as file:
         assert file["heads/self/entropy"].shape[1:] == (2, 4)
         assert file["attention/self/weights"].shape[2:4] == (2, 4)
+
+
+def test_a_copy_that_keeps_its_names_compiles_and_is_refused_by_name(tree):
+    """The slip after `cp mha.cpp mine.cpp`: two files that register one kind."""
+    copy = tree / "variants/mine.cpp"
+    shutil.copy(ROOT / "variants/mha.cpp", copy)
+    try:
+        done = run(tree, "list")
+        assert done.returncode == 1
+        assert "kind of heads 'mha' is registered by two files" in done.stderr
+        assert "variants/mha.cpp" in done.stderr and "variants/mine.cpp" in done.stderr
+        assert done.stdout == ""
+    finally:
+        copy.unlink()

@@ -3,8 +3,8 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_parafac {
+using namespace testing;
 
 namespace {
 
@@ -146,3 +146,5 @@ TEST_CASE("degenerate products are decomposed without a not-a-number", "[parafac
   CHECK(finite(more));
   CHECK(cp_error(wide, wide, more) < 1e-6);
 }
+
+}  // namespace headlab::test_parafac

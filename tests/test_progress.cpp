@@ -7,7 +7,7 @@
 #include "experiments/progress.h"
 #include "tests/catch.h"
 
-namespace headlab {
+namespace headlab::test_progress {
 namespace {
 
 // A stream in memory and a clock that the test moves.
@@ -174,4 +174,4 @@ TEST_CASE("NO_COLOR turns colours off, and a dumb terminal is none") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_progress

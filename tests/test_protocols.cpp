@@ -9,7 +9,7 @@
 #include "tests/hand_built.h"
 #include "tests/models_testing.h"
 
-namespace headlab {
+namespace headlab::test_protocols {
 namespace {
 
 using testing::difference;
@@ -92,7 +92,7 @@ TEST_CASE("the score of repeated tokens is the mean over the second half of the 
   HeadProbe probe;
   probe.maps = true;
   ModelContext ctx;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   model->forward(tokens.ids, ctx);
   const auto scores = repeated_token_scores(*model, tokens);
   for (int64_t l : {0, 1}) {
@@ -120,4 +120,4 @@ TEST_CASE("heads that are gone and kinds without a map have no score", "[protoco
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_protocols

@@ -8,8 +8,8 @@
 #include "tests/hand_built.h"
 #include "tests/models_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_prune {
+using namespace testing;
 
 namespace {
 
@@ -216,3 +216,5 @@ TEST_CASE("sliced equals masked in a model of every kind, down to layers without
       CHECK(alive_of(*model).size() == rest.size() - first.size());
     }
 }
+
+}  // namespace headlab::test_prune

@@ -2,8 +2,8 @@
 #include "experiments/analysis/patterns.h"
 #include "tests/option_laws.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_reattention {
+using namespace testing;
 
 namespace {
 
@@ -282,7 +282,7 @@ TEST_CASE("the likeness of successive layers is the cosine of their rows", "[rea
   auto ctx = causal();
   HeadProbe probe;
   probe.statistics = probe.maps = true;
-  ctx.probe = &probe;
+  ctx.observer = &probe;
   const auto likeness = [&] {
     probe.reset();
     first->forward(x, ctx);
@@ -319,3 +319,5 @@ TEST_CASE("wrong options of re-attention have a place", "[reattention]") {
   REQUIRE_THROWS_WITH(make_layer("reattention", small_shape(), ", theta_biases: true"),
                       Catch::Contains("did you mean 'theta_bias'"));
 }
+
+}  // namespace headlab::test_reattention

@@ -5,7 +5,7 @@
 #include "experiments/analysis/head_roles.h"
 #include "tests/catch.h"
 
-using namespace headlab;
+namespace headlab::test_roles {
 using Catch::Matchers::Contains;
 
 namespace {
@@ -43,3 +43,5 @@ TEST_CASE("a threshold that is none is refused", "[roles]") {
   for (const char* wrong : {"sink", "sink=", "sink=much", "sink=0.5x", "sink=nan"})
     CHECK_THROWS_AS(role_rules_with({wrong}), ConfigError);
 }
+
+}  // namespace headlab::test_roles

@@ -1,13 +1,13 @@
 // Statistics of routes: against the closed form of a golden file, pooling, padding and the names
 // that exist only by head or only where something is routed.
-#include "core/attention/routes.h"
+#include "experiments/analysis/route_values.h"
 #include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_routes {
+using namespace testing;
 
 namespace {
 
@@ -115,7 +115,10 @@ TEST_CASE("routes: padding and batches pool", "[routes]") {
   HeadProbe probe;
   probe.statistics = true;
   for (int64_t b = 0; b < 3; ++b) {
-    probe.enter(0, 6, {0, 1, 2, 3, 4, 5}, std::vector<bool>(6, true));
+    probe.enter({.heads = 6,
+                 .head_ids = {0, 1, 2, 3, 4, 5},
+                 .alive = std::vector<bool>(6, true),
+                 .own = route_statistics()});
     const int64_t n = length[b].item<int64_t>();
     auto part = [&](const Tensor& t) { return t.narrow(0, b, 1).narrow(1, 0, n); };
     report_routes(probe,
@@ -124,7 +127,6 @@ TEST_CASE("routes: padding and batches pool", "[routes]") {
                   {});
   }
   require_equal(probe.values(0), whole);
-  REQUIRE_FALSE(probe.values(0).contains("gate_square"));
 }
 
 TEST_CASE("routes: a layer's statistics are those of its gates", "[routes]") {
@@ -152,6 +154,73 @@ TEST_CASE("routes: a layer's statistics are those of its gates", "[routes]") {
           Approx(at::cat({a[0], a[1].narrow(0, 0, 5)}).select(1, 0).mean().item<double>()));
 }
 
+TEST_CASE("routes: tokens are counted by class where the observer knows them", "[routes]") {
+  const auto layer = make_layer("moh", small_shape(6, 6), ", shared: 2, active: 2");
+  const auto x = random({2, 9, 20});
+  const auto classes =
+      at::tensor({1, 0, 0, 3, 0, 3, 0, 0, 3, 1, 0, 3, 0, 0, 2, 2, 2, 2}).view({2, 9});
+  HeadContext ctx;
+  ctx.mask.query_length = ctx.mask.key_length = at::tensor({int64_t{9}, int64_t{5}});
+  const auto seen = [&](bool by_token, const HeadContext& given) {
+    HeadProbe probe;
+    probe.statistics = true;
+    if (by_token) {
+      probe.tokens = classes + 4;
+      probe.class_of_token = at::tensor({9, 9, 9, 9, 0, 1, 2, 3}).to(at::kByte);
+    } else {
+      probe.classes = classes.to(at::kByte);
+    }
+    auto watched = given;
+    watched.observer = &probe;
+    layer->forward(x, watched);
+    return probe.values(1);
+  };
+  const auto g = layer->forward(x, ctx).gates;
+  const auto valid = at::cat({g[0], g[1].narrow(0, 0, 5)});                 // [14,6]
+  const auto of_valid = at::cat({classes[0], classes[1].narrow(0, 0, 5)});  // [14]
+  const char* const names[] = {"word", "cls", "sep", "punctuation"};
+  for (bool by_token : {false, true}) {
+    const auto got = seen(by_token, ctx);
+    for (int64_t c = 0; c < 4; ++c) {
+      const auto members = valid.index({of_valid == c});  // [n,6]
+      double routed = 0;
+      for (int64_t h = 0; h < 6; ++h) {
+        INFO(names[c] << " " << h);
+        const double density = got.at(std::string("density_") + names[c])[h],
+                     gate = got.at(std::string("gate_") + names[c])[h];
+        REQUIRE(std::isnan(density) == (c == 2));  // only in the padding
+        if (c == 2) continue;
+        const auto of_head = members.select(1, h);
+        REQUIRE(density == Approx((of_head != 0).to(at::kDouble).mean().item<double>()));
+        REQUIRE(gate == Approx(of_head.mean().item<double>()));
+        if (h >= 2) routed += density;
+      }
+      if (c != 2) REQUIRE(routed == Approx(2));  // K
+    }
+  }
+  // Of a memory the classes are not those of the tokens that are routed.
+  auto cross = HeadContext();
+  cross.memory = random({2, 9, 20});
+  REQUIRE(std::isnan(seen(false, cross).at("density_word")[0]));
+  REQUIRE(std::isnan(run(layer, x, ctx).statistics.at("density_word")[0]));
+}
+
+TEST_CASE("routes: classes of the last tokens are those of what is decoded", "[routes]") {
+  const auto layer = make_layer("moh", small_shape(6, 6), ", shared: 2, active: 2");
+  const auto x = random({2, 4, 20});
+  LayerCache cache;
+  HeadProbe probe;
+  probe.statistics = true;
+  probe.classes = at::tensor({0, 3, 0, 1, 0, 0, 0, 1}).view({2, 4}).to(at::kByte);
+  auto ctx = causal();
+  ctx.cache = &cache;
+  layer->forward(x.narrow(1, 0, 3), ctx);
+  ctx.observer = &probe;
+  layer->forward(x.narrow(1, 3, 1), ctx);
+  REQUIRE(probe.values(1).at("density_cls")[0] == 1);
+  REQUIRE(std::isnan(probe.values(1).at("density_word")[0]));
+}
+
 TEST_CASE("routes: pruned layers count in original heads, masked and sliced alike", "[routes]") {
   const auto layer = make_layer("moh", small_shape(6, 6), ", shared: 2, active: 2");
   const auto x = random({2, 9, 20});
@@ -174,3 +243,5 @@ TEST_CASE("routes: kinds without routes have none of these statistics", "[routes
   const auto values = run(make_layer("mha", small_shape()), random({2, 7, 20})).statistics;
   for (const auto& s : route_statistics()) REQUIRE_FALSE(values.contains(s.name));
 }
+
+}  // namespace headlab::test_routes

@@ -17,7 +17,7 @@
 #include "tests/scratch.h"
 #include "tests/storage_faults.h"
 
-namespace headlab {
+namespace headlab::test_run_files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -457,4 +457,4 @@ TEST_CASE("metrics that the storage refuses are an error with path and reason") 
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_run_files

@@ -19,7 +19,7 @@
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
-namespace headlab {
+namespace headlab::test_safetensors {
 namespace {
 
 namespace fs = std::filesystem;
@@ -419,4 +419,4 @@ TEST_CASE("a temporary file left by a killed process is in nobody's way") {
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_safetensors

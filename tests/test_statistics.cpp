@@ -12,14 +12,14 @@
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_statistics {
+using namespace testing;
 
 namespace {
 
 struct Inputs {
   Tensor q, k, v, weight;
-  HeadContext ctx;
+  HeadCall ctx = HeadCall::outside_a_layer({});
   HeadProbe probe;
   double scale = 0.7;
 
@@ -34,13 +34,18 @@ struct Inputs {
     ctx.positions = at::arange(T);
   }
   void stream() {
+    probe.reset();
+    enter(probe);
+    ctx.observer = &probe;
+    attend(q, k, v, ctx, scale);
+  }
+  void enter(HeadProbe& watching) const {
     std::vector<int64_t> ids(q.size(1));
     for (size_t h = 0; h < ids.size(); ++h) ids[h] = h;
-    probe.reset();
-    probe.enter(0, q.size(1), ids, std::vector<bool>(ids.size(), true));
-    probe.output_weight(weight);
-    ctx.probe = &probe;
-    attend(q, k, v, ctx, scale);
+    watching.enter({.heads = q.size(1),
+                    .head_ids = ids,
+                    .alive = std::vector<bool>(ids.size(), true),
+                    .output_weight = weight});
   }
   std::map<std::string, std::vector<double>> streamed() {
     stream();
@@ -57,11 +62,12 @@ struct Inputs {
     facts.query_length = ctx.mask.query_length;
     facts.key_length = ctx.mask.key_length;
     facts.causal = ctx.mask.causal;
-    facts.cross = ctx.memory.defined();
+    facts.cross = !ctx.places;
     facts.tokens = probe.tokens;
     facts.classes = probe.classes;
     auto context = ctx;
-    context.probe = nullptr;
+    context.observer = nullptr;
+    facts.scores = scores(q, k, ctx, scale);
     facts.value_norm = value_norms(repeat_kv(v, ctx, H), weight);
     facts.output = attend(q, k, v, context, scale);
     HeadSums sums(H);
@@ -110,6 +116,8 @@ TEST_CASE("a uniform causal head has its closed forms", "[statistics]") {
   REQUIRE(s["participation_ratio"][0] == Approx(32.5));
   REQUIRE(s["positional_share"][0] == Approx(1. / 64));
   REQUIRE(std::isnan(s["next_token"][0]));
+  REQUIRE(s["max_logit"][0] == 0);
+  REQUIRE(s["lse"][0] == Approx(s["entropy"][0]));  // row i: ln(i+1)
 }
 
 TEST_CASE("heads that point somewhere have their closed forms", "[statistics]") {
@@ -121,6 +129,8 @@ TEST_CASE("heads that point somewhere have their closed forms", "[statistics]") 
   REQUIRE(previous["positional_offset"][0] == -1);
   REQUIRE(previous["mean_distance"][0] == Approx(15. / 16));
   REQUIRE(previous["participation_ratio"][0] == Approx(1));
+  REQUIRE(previous["max_logit"][0] == 1000);
+  REQUIRE(previous["lse"][0] == 1000);
 
   auto identity = pointing_head(16, [](int64_t i) { return i; }).streamed();
   REQUIRE(identity["self_token"][0] == Approx(1));
@@ -160,7 +170,7 @@ TEST_CASE("streamed statistics equal the materialised ones", "[statistics]") {
     const int64_t B = 1 + seed % 3, Hkv = 1 + seed % 2, H = Hkv * (1 + seed % 3);
     const int64_t T = 3 + 37 * seed % 101, S = cross ? T + 4 : T;
     Inputs in(B, H, Hkv, T, S, 1 + seed % 19, 1 + seed % 23);
-    if (cross) in.ctx.memory = random({B, S, 3});
+    in.ctx.places = !cross;
     if (!cross && seed % 2) in.ctx.mask.causal = true;
     if (!cross && seed % 4 == 3) in.ctx.mask.window = 1 + seed % 11;
     if (seed % 3 == 1) in.ctx.mask.key_length = at::randint(1, S + 1, {B}, at::kLong);
@@ -193,11 +203,9 @@ TEST_CASE("statistics pool over batches, padding and order", "[statistics]") {
   const auto whole = in.streamed();
   auto halves = in;
   halves.probe.reset();
-  halves.probe.enter(0, 2, {0, 1}, {true, true});
-  halves.ctx.probe = &halves.probe;
+  halves.ctx.observer = &halves.probe;
   for (int64_t first : {2, 0}) {
-    halves.probe.enter(0, 2, {0, 1}, {true, true});
-    halves.probe.output_weight(in.weight);
+    in.enter(halves.probe);
     halves.probe.tokens = in.probe.tokens.narrow(0, first, 2);
     attend(in.q.narrow(0, first, 2), in.k.narrow(0, first, 2), in.v.narrow(0, first, 2), halves.ctx,
            in.scale);
@@ -247,7 +255,7 @@ TEST_CASE("pruned heads are NaN and keep their place", "[statistics]") {
     HeadProbe probe;
     probe.statistics = true;
     auto ctx = causal();
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     (n ? sliced : heads)->forward(x, ctx);
     values[n] = probe.values(1);
   }
@@ -306,3 +314,5 @@ TEST_CASE("the materialised formulas give the authors' numbers", "[statistics][g
     REQUIRE(judged > 0);
   }
 }
+
+}  // namespace headlab::test_statistics

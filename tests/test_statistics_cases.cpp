@@ -9,8 +9,7 @@
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
-using namespace headlab;
-
+namespace headlab::test_statistics_cases {
 namespace {
 
 const std::filesystem::path kFolder =
@@ -89,3 +88,5 @@ TEST_CASE("a file of statistics that lacks a tensor is named", "[golden][outputs
       judge_case(path, at::kCPU, Backend::kAuto),
       Catch::Matchers::Contains("w.0.q.weight is [20, 19], the layer wants [20, 20]"));
 }
+
+}  // namespace headlab::test_statistics_cases

@@ -6,14 +6,15 @@
 #include <iostream>
 #include <limits>
 
+#include "core/heads.h"
 #include "core/kernels/row_stats_lanes.h"
 #include "core/observe/row_stream.h"
 #include "core/torch.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_statistics_device {
+using namespace testing;
 
 namespace {
 
@@ -55,6 +56,7 @@ struct Problem {
     call.output_weight = seed % 6 ? random({17, H * e}) : Tensor();
     call.scale = 0.7;
     call.matches = true;
+    call.has_scores = seed % 10 != 9;
     if (cross) ctx.memory = random({B, S, 3});
     ctx.mask.causal = !cross && seed % 2;
     if (!cross && seed % 4 == 3) ctx.mask.window = 1 + seed % 11;
@@ -73,20 +75,24 @@ struct Problem {
 };
 
 struct Slot {
-  std::vector<double> sums, counts;
+  std::vector<double> sums, counts, maxima;
   std::vector<int32_t> offsets;
-  explicit Slot(int64_t n) : sums(n), counts(n), offsets(kRowsPerSlot, kNoRow) {}
+  Slot()
+      : sums(kRowStatistics),
+        counts(kRowStatistics),
+        maxima(kRowMaxima, -std::numeric_limits<double>::infinity()),
+        offsets(kRowsPerSlot, kNoRow) {}
 };
 
 template <class T, class Lanes>
 Slot lane_slot(const RowProblem<T>& p, int64_t slot) {
-  Slot to(kRowStatistics);
+  Slot to;
   std::vector<T> z(p.keys);
   const int64_t blocks = row_slots(p) / (p.B * p.H), begin = slot % blocks * kRowsPerSlot;
   for (int64_t i = begin; i < std::min(begin + kRowsPerSlot, p.queries); ++i)
     to.offsets[i - begin] =
         count_row(Lanes(), LaneRow<T>(p, slot / (p.H * blocks), slot / blocks % p.H, i, z.data()),
-                  LaneCounter{to.sums.data(), to.counts.data(), true});
+                  LaneCounter{{to.sums.data(), to.counts.data(), to.maxima.data()}, true});
   return to;
 }
 
@@ -121,7 +127,10 @@ template <class Got, class Want>
 void require_near(const Got& got, const Want& want, int64_t n, double tolerance) {
   for (int64_t i = 0; i < n; ++i) {
     INFO("number " << i);
-    REQUIRE(got[i] == Approx(want[i]).epsilon(tolerance).margin(tolerance));
+    if (std::isinf(want[i]))
+      REQUIRE(got[i] == want[i]);
+    else
+      REQUIRE(got[i] == Approx(want[i]).epsilon(tolerance).margin(tolerance));
   }
 }
 
@@ -129,8 +138,8 @@ void require_near(const Got& got, const Want& want, int64_t n, double tolerance)
 template <class T, class Lanes>
 void compare_with_cpu(const Problem& problem, double close) {
   const auto& [call, ctx, alibi] = problem;
-  const auto want = stream_rows(call, ctx, {.start = 0, .stride = 1});
-  auto rows = hold_rows<T>(call, ctx, at::kCPU);
+  const auto want = stream_rows(call, HeadCall::outside_a_layer(ctx), {.start = 0, .stride = 1});
+  auto rows = hold_rows<T>(call, HeadCall::outside_a_layer(ctx), at::kCPU);
   const auto& p = rows.problem;
   transpose_keys(rows);
   if (p.value_norm) compute_value_norms<T, Lanes>(p);
@@ -139,6 +148,7 @@ void compare_with_cpu(const Problem& problem, double close) {
     const auto got = lane_slot<T, Lanes>(p, slot);
     require_near(got.counts, want.counts + slot * kRowStatistics, kRowStatistics, 0);
     require_near(got.sums, want.sums + slot * kRowStatistics, kRowStatistics, close);
+    require_near(got.maxima, want.maxima + slot * kRowMaxima, kRowMaxima, close);
     for (int64_t r = 0; r < kRowsPerSlot; ++r)
       REQUIRE(got.offsets[r] == want.offsets[slot * kRowsPerSlot + r]);
   }
@@ -180,11 +190,23 @@ TEST_CASE("lanes that share a row compute what the CPU's kernels compute", "[sta
 TEST_CASE("rows with a score that is no number do not count", "[statistics]") {
   Problem problem(0);
   problem.call.q[0][0][1].fill_(std::numeric_limits<double>::quiet_NaN());
-  const auto slots = stream_rows(problem.call, problem.ctx, {});
+  const auto slots = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx), {});
   REQUIRE(slots.offsets[0] != kNoRow);
   REQUIRE(slots.offsets[1] == kNoRow);
   REQUIRE(slots.counts[kEntropy] == static_cast<double>(problem.call.q.size(2) - 1));
   compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
+}
+
+TEST_CASE("nothing is said of scores that stand for weights", "[statistics]") {
+  Problem problem(0);
+  problem.call.has_scores = false;
+  auto slots = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx), {});
+  REQUIRE(slots.counts[kLse] == 0);
+  REQUIRE(slots.maxima[kMaxLogit] == -std::numeric_limits<double>::infinity());
+  problem.call.has_scores = true;
+  slots = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx), {});
+  REQUIRE(slots.counts[kLse] == slots.counts[kEntropy]);
+  REQUIRE(std::isfinite(slots.maxima[kMaxLogit]));
 }
 
 TEST_CASE("a GPU counts what the CPU counts", "[statistics]") {
@@ -195,18 +217,24 @@ TEST_CASE("a GPU counts what the CPU counts", "[statistics]") {
   for (int seed = 0; seed < 48; ++seed) {
     INFO("seed " << seed);
     Problem problem(seed);
-    const auto want = stream_rows(problem.call, problem.ctx, {.start = 1, .stride = 3});
+    const auto want = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx),
+                                  {.start = 1, .stride = 3});
     auto& call = problem.call;
     for (auto* t : {&call.q, &call.k, &call.v, &call.out, &call.output_weight})
       if (t->defined()) *t = t->to(at::kCUDA);
-    const auto got = stream_rows(call, problem.ctx, {.start = 1, .stride = 3});
-    const auto again = stream_rows(call, problem.ctx, {.start = 1, .stride = 3});
+    const auto got =
+        stream_rows(call, HeadCall::outside_a_layer(problem.ctx), {.start = 1, .stride = 3});
+    const auto again =
+        stream_rows(call, HeadCall::outside_a_layer(problem.ctx), {.start = 1, .stride = 3});
     REQUIRE(at::equal(got.memory.view(at::kLong), again.memory.view(at::kLong)));
-    const int64_t slots = want.B * want.H * want.blocks;
+    const int64_t slots = want.count();
     for (auto part : {&RowSlots::sums, &RowSlots::counts})
       require_near(got.*part, want.*part, slots * kRowStatistics, 1e-10);
+    require_near(got.maxima, want.maxima, slots * kRowMaxima, 1e-10);
     for (auto part : {&RowSlots::js, &RowSlots::js_counts})
       require_near(got.*part, want.*part, want.B * want.groups * want.H * want.H, 1e-10);
     for (int64_t r = 0; r < slots * kRowsPerSlot; ++r) REQUIRE(got.offsets[r] == want.offsets[r]);
   }
 }
+
+}  // namespace headlab::test_statistics_device

@@ -9,8 +9,8 @@
 #include "tests/heads_testing.h"
 #include "tests/scratch.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_stats_case {
+using namespace testing;
 using Catch::Matchers::Contains;
 
 namespace {
@@ -197,3 +197,5 @@ TEST_CASE("what is no attention is refused by name and place", "[statistics]") {
        Metadata{{"causal", "maybe"}, {"top_k", "0"}, {"grid", "[3]"}, {"grid", "[2, 4]"}})
     CHECK_THAT(refusal(tensors, {{key, value}}), Contains(key));
 }
+
+}  // namespace headlab::test_stats_case

@@ -4,8 +4,8 @@
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_synthetic {
+using namespace testing;
 
 TEST_CASE("induction repeats with a period and scores what followed the last occurrence",
           "[data]") {
@@ -104,3 +104,5 @@ TEST_CASE("no example of a synthetic evaluation is trained on, whatever the seed
     }
   }
 }
+
+}  // namespace headlab::test_synthetic

@@ -2,8 +2,8 @@
 #include "experiments/analysis/patterns.h"
 #include "tests/option_laws.h"
 
-using namespace headlab;
-using namespace headlab::testing;
+namespace headlab::test_talking {
+using namespace testing;
 
 namespace {
 
@@ -206,3 +206,5 @@ TEST_CASE("wrong options of talking heads have a place", "[talking]") {
   REQUIRE_THROWS_WITH(make_layer("talking", small_shape(), ", prae: false"),
                       Catch::Contains("did you mean 'pre'"));
 }
+
+}  // namespace headlab::test_talking

@@ -7,7 +7,7 @@
 #include "experiments/task_thread.h"
 #include "tests/catch.h"
 
-namespace headlab {
+namespace headlab::test_task_thread {
 namespace {
 
 TaskThread::Hooks quiet() {
@@ -103,4 +103,4 @@ TEST_CASE("when the deadline has passed late() runs, also while tasks keep comin
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_task_thread

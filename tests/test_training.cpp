@@ -14,7 +14,7 @@
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
-using namespace headlab;
+namespace headlab::test_training {
 namespace fs = std::filesystem;
 
 namespace {
@@ -213,14 +213,14 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
     HeadProbe probe;
     probe.statistics = probe.matches = true;
     ModelContext ctx;
-    ctx.probe = &probe;
+    ctx.observer = &probe;
     const auto batch = data->eval_batch(Split::kValidation, 0, 32);
     probe.tokens = batch.ids;
     torch::NoGradGuard no_grad;
     model->forward(batch.ids, ctx);
     double best = 0;
-    for (const auto& [layer, sums] : probe.sums()) {
-      const auto scores = probe.values(layer).at("induction");
+    for (const auto& [key, sums] : probe.sums()) {
+      const auto scores = probe.values(key).at("induction");
       for (double score : scores) best = std::max(best, score);
     }
     return best;
@@ -230,3 +230,5 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
   REQUIRE(two > 0.5);
   REQUIRE(one < 0.2);
 }
+
+}  // namespace headlab::test_training

@@ -4,7 +4,7 @@
 #include "tests/scratch.h"
 #include "tests/treebank_testing.h"
 
-namespace headlab {
+namespace headlab::test_treebank {
 namespace {
 
 using testing::conllu;
@@ -150,4 +150,4 @@ TEST_CASE("the text of every sentence of a real treebank is the one it states", 
 }
 
 }  // namespace
-}  // namespace headlab
+}  // namespace headlab::test_treebank

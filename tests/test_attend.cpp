@@ -1,0 +1,122 @@
+// The paths of attend(): each gives the numbers of the one that holds the map, or says why not.
+#include <array>
+
+#include "tests/catch.h"
+#include "tests/heads_testing.h"
+
+namespace headlab::test_attend {
+using namespace testing;
+
+namespace {
+
+constexpr int64_t B = 2, H = 4, Hkv = 2, T = 70, S = 73, d = 6, e = 5;
+
+struct Numbers {
+  std::vector<Tensor> of;  // outputs, then gradients
+};
+
+struct Case {
+  std::string name;
+  HeadContext ctx;
+  std::shared_ptr<PositionBias> bias = nullptr;
+};
+
+std::vector<Case> cases(const Tensor& table) {
+  std::vector<Case> all(7);
+  all[0].name = "all keys";
+  all[1].name = "causal", all[1].ctx.mask.causal = true;
+  all[2].name = "causal window", all[2].ctx = causal(9);
+  all[3].name = "window", all[3].ctx.mask.window = 9;
+  all[4].name = "lengths", all[4].ctx = causal();
+  all[4].ctx.mask.key_length = at::tensor({S, int64_t{31}});
+  all[5].name = "alibi", all[5].ctx = causal();
+  all[5].bias = std::make_shared<Alibi>(H, at::kDouble);
+  all[6].name = "relative", all[6].ctx = causal(20);
+  all[6].bias = std::make_shared<RelativeBias>(table, 32, true);
+  for (auto& c : all) c.ctx.position_bias = c.bias.get();
+  return all;
+}
+
+Numbers numbers(const Case& c, Backend backend, bool with_lse, Tensor table) {
+  torch::manual_seed(5);
+  std::vector<Tensor> inputs{random({B, H, T, d}), random({B, Hkv, S, d}), random({B, Hkv, S, e})};
+  const auto of_out = random({B, H, T, e}), of_lse = random({B, H, T});
+  for (auto& t : inputs) t.requires_grad_();
+  auto ctx = c.ctx;
+  ctx.backend = backend;
+  const auto call = HeadCall::outside_a_layer(ctx);
+  AttendedRows rows;
+  if (with_lse)
+    rows = attend_lse(inputs[0], inputs[1], inputs[2], call, 0.4);
+  else
+    rows.out = attend(inputs[0], inputs[1], inputs[2], call, 0.4);
+  auto loss = (rows.out * of_out).sum();
+  if (with_lse) loss = loss + (rows.lse * of_lse).sum();
+  table.mutable_grad() = Tensor();
+  loss.backward();
+  Numbers all{{rows.out}};
+  if (with_lse) all.of.push_back(rows.lse);
+  for (const auto& t : inputs) all.of.push_back(t.grad());
+  if (table.grad().defined()) all.of.push_back(table.grad().clone());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("every path of attention gives the numbers of the one that holds the map", "[attend]") {
+  REQUIRE(attend_path_names() == std::vector<std::string>{"flash", "sdpa", "eager"});
+  torch::manual_seed(1);
+  const auto table = random({16, H}).requires_grad_();
+  for (const auto& c : cases(table))
+    for (const bool with_lse : {false, true}) {
+      const auto want = numbers(c, Backend::kEager, with_lse, table);
+      for (const auto& name : attend_path_names()) {
+        if (name == "sdpa" && c.bias) continue;
+        INFO(c.name << " by " << name << (with_lse ? " with lse" : ""));
+        const auto got = numbers(c, backend_named(name), with_lse, table);
+        REQUIRE(got.of.size() == want.of.size());
+        for (size_t n = 0; n < want.of.size(); ++n)
+          REQUIRE(relative_difference(got.of[n], want.of[n]) < 1e-12);
+      }
+      const auto chosen = numbers(c, Backend::kAuto, with_lse, table);
+      for (size_t n = 0; n < want.of.size(); ++n)
+        REQUIRE(relative_difference(chosen.of[n], want.of[n]) < 1e-12);
+    }
+}
+
+TEST_CASE("a path that does not serve a call says so", "[attend]") {
+  const auto q = random({1, 2, 3, 4}), k = random({1, 2, 3, 4});
+  const auto with = [&](auto change) {
+    HeadContext ctx;
+    change(ctx);
+    return [=] { attend(q, k, k, HeadCall::outside_a_layer(ctx), 1); };
+  };
+  const Alibi alibi(2, at::kDouble);
+  REQUIRE_THROWS_WITH(
+      with([&](HeadContext& c) { c.backend = Backend::kSdpa, c.position_bias = &alibi; })(),
+      Catch::Contains("backend sdpa: not with dropout, a bias by distance"));
+  REQUIRE_THROWS_WITH(with([&](HeadContext& c) {
+                        c.backend = Backend::kFlash, c.bias = random({1, 2, 3, 3});
+                      })(),
+                      Catch::Contains("backend flash: not with dropout, a dense mask or bias"));
+  REQUIRE_THROWS_WITH(backend_named("none"),
+                      Catch::Contains("no path of attention is called 'none'"));
+}
+
+TEST_CASE("rows without any key have no log-sum-exp and no gradient on every path", "[attend]") {
+  for (const Backend backend : {Backend::kEager, Backend::kFlash}) {
+    auto q = random({2, 2, 3, 4}).requires_grad_();
+    const auto k = random({2, 2, 3, 4});
+    HeadContext ctx;
+    ctx.backend = backend;
+    ctx.mask.key_length = at::tensor({int64_t{3}, int64_t{0}});
+    const auto rows = attend_lse(q, k, k, HeadCall::outside_a_layer(ctx), 1);
+    REQUIRE(rows.out[1].abs().sum().item<double>() == 0);
+    REQUIRE((rows.lse[1] == kHiddenScore).all().item<bool>());
+    (rows.out.sum() + rows.lse[0].sum()).backward();
+    REQUIRE(q.grad().isfinite().all().item<bool>());
+    REQUIRE(q.grad()[1].abs().sum().item<double>() == 0);
+  }
+}
+
+}  // namespace headlab::test_attend
