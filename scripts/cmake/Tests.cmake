@@ -32,7 +32,7 @@ if(Catch2_VERSION VERSION_LESS 3)
 endif()
 
 # What test programs share beside headers: a model whose weights are written by hand.
-add_library(headlab_hand_built OBJECT tests/hand_built.cpp core/pch.cpp)
+add_library(headlab_hand_built OBJECT tests/hand_built.cpp)
 headlab_torch_target(headlab_hand_built)
 target_link_libraries(headlab_hand_built PUBLIC headlab_core)
 add_executable(headlab_write_hand_built tests/write_hand_built.cpp)
@@ -46,7 +46,8 @@ function(headlab_test name)
   if(NOT ${name})
     return()
   endif()
-  add_executable(${name} ${${name}})
+  headlab_units(units ${name} 8 ${${name}})
+  add_executable(${name} ${units})
   target_link_libraries(${name} PRIVATE headlab_test_main headlab_plain Catch2::Catch2 ${ARGN})
   if("headlab_core" IN_LIST ARGN)
     headlab_torch_target(${name})
@@ -57,7 +58,7 @@ function(headlab_test name)
 endfunction()
 
 add_library(headlab_test_main OBJECT tests/main.cpp)
-target_link_libraries(headlab_test_main PUBLIC Catch2::Catch2)
+target_link_libraries(headlab_test_main PUBLIC headlab_plain Catch2::Catch2)
 
 headlab_test(test_plain)
 headlab_test(test_heads headlab_variants headlab_experiments headlab_core headlab_hand_built)
@@ -68,7 +69,8 @@ if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
 endif()
 
 # README's example of a kind obeys the laws of all kinds, alone in a program: it is not one of ours.
-list(APPEND test_example tests/example_head.cpp tests/test_laws.cpp)
+list(APPEND test_example ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
+     ${CMAKE_SOURCE_DIR}/tests/test_laws.cpp)
 set(test_example_spec "~every file in variants*")
 headlab_test(test_example headlab_experiments headlab_core)
 

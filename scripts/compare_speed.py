@@ -1,0 +1,69 @@
+"""Trains every kind shortly with two builds of the program, by turns, and prints how their speeds
+compare: the median over pairs of (steps/s of --after) / (steps/s of --before).
+
+    scripts/compare_speed --before OTHER/build/release/headlab --after build/release/headlab
+
+Of a training the first ten steps do not count. Both programs train the same config with the same
+settings; which of the two goes first changes from pair to pair. Nothing else should run meanwhile.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import tempfile
+
+from headlab_program import ROOT, headlab
+
+
+def steps_per_second(program, config, settings, out):
+    run = pathlib.Path(headlab(program, "run", config, *settings, "--out", out)["run"])
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    speeds = [row["tokens_per_s"] * row["step"] / row["tokens"] for row in rows
+              if "tokens_per_s" in row and row["step"] > 10]
+    return statistics.harmonic_mean(speeds)
+
+
+def compare(arguments, kind):
+    config = ROOT / "configs" / f"char_{kind}.yaml"
+    settings = [f"train.steps={arguments.steps}", "log.every=10", "log.attention.every=0",
+                f"log.stats_every={arguments.stats_every}", f"train.threads={arguments.threads}",
+                "train.eval_batches=1", *arguments.set]
+    pairs = []
+    for number in range(arguments.pairs):
+        programs = [("before", arguments.before), ("after", arguments.after)]
+        speed = {}
+        for name, program in programs if number % 2 == 0 else reversed(programs):
+            with tempfile.TemporaryDirectory() as out:
+                speed[name] = steps_per_second(program, config, settings, out)
+        pairs.append(speed)
+    ratios = sorted(pair["after"] / pair["before"] for pair in pairs)
+    middle = {name: statistics.median(pair[name] for pair in pairs) for name in ("before", "after")}
+    print(f"| {kind} | {middle['before']:.1f} | {middle['after']:.1f} | "
+          f"{statistics.median(ratios):.3f} | {ratios[0]:.2f} to {ratios[-1]:.2f} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="compare_speed", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", required=True, help="the program to compare with")
+    parser.add_argument("--after", required=True, help="the program that is compared")
+    parser.add_argument("--kinds", help="comma-separated (default: every configs/char_*.yaml)")
+    parser.add_argument("--pairs", type=int, default=7, help="trainings of each (default: 7)")
+    parser.add_argument("--steps", type=int, default=60, help="of a training (default: 60)")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--stats-every", type=int, default=0, help="0: no statistics (default)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="another setting of all trainings")
+    arguments = parser.parse_args()
+    kinds = arguments.kinds.split(",") if arguments.kinds else sorted(
+        path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
+    print("| kind | steps/s before | steps/s after | after/before, median | all pairs |")
+    print("|---|---|---|---|---|")
+    for kind in kinds:
+        compare(arguments, kind)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
