@@ -89,7 +89,8 @@ std::tuple<Tensor, Tensor, Rows> saved(AutogradContext* ctx) {
 // The gradient of each of the two is the other.
 class ProjectRows : public torch::autograd::Function<ProjectRows> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Rows& held) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
+                        const Rows& held) {
     save(ctx, x, weight, held);
     return gather_products(x, weight, held->rows);
   }
