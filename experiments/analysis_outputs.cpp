@@ -41,12 +41,12 @@ void OutputAnalysis::add(const HeadProbe& probe, const std::vector<Tensor>& hidd
     const auto of_alive = [&](const Tensor& t) {  // [B,H or 1,..]
       return t.defined() && t.size(1) == seen.o.size(1) ? t.index_select(1, rows) : t;
     };
-    LayerOutputs& said = batch.emplace_back();
-    said.o = of_alive(seen.o);
-    said.counted = of_alive(seen.counted);
+    LayerOutputs& outputs = batch.emplace_back();
+    outputs.o = of_alive(seen.o);
+    outputs.counted = of_alive(seen.counted);
     const int64_t D = layer.shape().d_model, H = seen.o.size(1), e = seen.o.size(3);
-    if (seen.weight.defined()) said.weight = of_alive(seen.weight.view({D, H, e})).flatten(1);
-    if (!hidden.empty()) said.hidden = hidden.at(l);
+    if (seen.weight.defined()) outputs.weight = of_alive(seen.weight.view({D, H, e})).flatten(1);
+    if (!hidden.empty()) outputs.hidden = hidden.at(l);
   }
   sums_.add(batch, length);
 }

@@ -51,8 +51,8 @@ Tensor alive_heads(Model& model) {
   const auto layers = attention_layers(model);
   auto alive = at::zeros({std::ssize(layers), most_heads(layers)}, at::kBool);
   for (int64_t l = 0; l < std::ssize(layers); ++l) {
-    const auto lives = (*layers[l])->alive();
-    for (int64_t h = 0; h < std::ssize(lives); ++h) alive[l][h] = static_cast<bool>(lives[h]);
+    const auto is_alive = (*layers[l])->alive();
+    for (int64_t h = 0; h < std::ssize(is_alive); ++h) alive[l][h] = static_cast<bool>(is_alive[h]);
   }
   return alive;
 }
@@ -102,9 +102,9 @@ void remove_heads(Model& model, const std::vector<HeadId>& heads) {
   std::vector<std::vector<int64_t>> gone(layers.size());
   for (const auto& id : heads) gone.at(id.layer).push_back(id.head);
   for (size_t l = 0; l < layers.size(); ++l) {
-    const auto lives = (*layers[l])->alive();
-    for (int64_t h = 0; h < std::ssize(lives); ++h)
-      if (!lives[h]) gone[l].push_back(h);
+    const auto is_alive = (*layers[l])->alive();
+    for (int64_t h = 0; h < std::ssize(is_alive); ++h)
+      if (!is_alive[h]) gone[l].push_back(h);
     (*layers[l])->mask_heads(gone[l]);
   }
 }
@@ -112,8 +112,8 @@ void remove_heads(Model& model, const std::vector<HeadId>& heads) {
 void slice_heads(Model& model) {
   const auto layers = attention_layers(model);
   for (int64_t l = 0; l < std::ssize(layers); ++l) {
-    const auto lives = (*layers[l])->alive();
-    if (std::count(lives.begin(), lives.end(), true) < std::ssize((*layers[l])->head_ids()))
+    const auto is_alive = (*layers[l])->alive();
+    if (std::count(is_alive.begin(), is_alive.end(), true) < std::ssize((*layers[l])->head_ids()))
       model.exchange("self", l, (*layers[l])->slice());
   }
 }
@@ -124,10 +124,10 @@ Tensor head_grid(Model& model, const std::vector<Tensor>& values) {
                        std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   for (int64_t l = 0; l < std::ssize(layers); ++l) {
     const auto ids = (*layers[l])->head_ids();
-    const auto lives = (*layers[l])->alive();
+    const auto is_alive = (*layers[l])->alive();
     const auto own = values[l].to(at::kCPU, at::kDouble);
     for (int64_t n = 0; n < std::ssize(ids); ++n)
-      if (lives[ids[n]]) grid[l][ids[n]] = own[n];
+      if (is_alive[ids[n]]) grid[l][ids[n]] = own[n];
   }
   return grid;
 }

@@ -20,10 +20,10 @@ std::vector<const AttentionHeads*> layers_of(Model& model, const std::string& si
 
 std::vector<int64_t> alive_rows(const AttentionHeads& layer) {
   const auto ids = layer.head_ids();
-  const auto lives = layer.alive();
+  const auto is_alive = layer.alive();
   std::vector<int64_t> rows;
   for (int64_t row = 0; row < std::ssize(ids); ++row)
-    if (lives[ids[row]]) rows.push_back(row);
+    if (is_alive[ids[row]]) rows.push_back(row);
   return rows;
 }
 

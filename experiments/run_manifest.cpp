@@ -83,11 +83,12 @@ std::optional<std::string> ask_git(const std::filesystem::path& directory,
 // {commit, dirty}: files that git does not track do not make it dirty. Null outside a checkout.
 Json git_state(const std::filesystem::path& source) {
   // One call for both: "<40 digits>" or "<40 digits>-dirty".
-  std::optional<std::string> said =
+  std::optional<std::string> description =
       ask_git(source, {"describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"});
-  if (!said) return nullptr;
-  while (said->ends_with('\n')) said->pop_back();
-  return {{"commit", said->substr(0, said->find('-'))}, {"dirty", said->ends_with("-dirty")}};
+  if (!description) return nullptr;
+  while (description->ends_with('\n')) description->pop_back();
+  return {{"commit", description->substr(0, description->find('-'))},
+          {"dirty", description->ends_with("-dirty")}};
 }
 
 Json cpu_name() {

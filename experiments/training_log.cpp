@@ -204,11 +204,11 @@ void TrainingLog::heads(int64_t step) {
   for (const auto& s : site_.statistics) row[s.name].assign(count_of(s, site_), nan);
   const auto layers = attention_layers(model_);
   for (int64_t layer = 0; layer < site_.layers; ++layer) {
-    const auto lives = (*layers[layer])->alive();
-    std::copy(lives.begin(), lives.end(), alive.begin() + layer * H);
+    const auto is_alive = (*layers[layer])->alive();
+    std::copy(is_alive.begin(), is_alive.end(), alive.begin() + layer * H);
     if (!probe_.sums().count(layer)) continue;
     const auto values = probe_.values(layer);
-    const int64_t own = std::ssize(lives);
+    const int64_t own = std::ssize(is_alive);
     for (const auto& s : site_.statistics) {
       const auto from = values.find(s.name);
       if (from == values.end()) continue;  // another kind's own

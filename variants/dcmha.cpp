@@ -93,16 +93,16 @@ class ComposeImpl : public torch::nn::Module {
     const auto u = hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
     const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, sides, H});
     auto w1 = u.narrow(2, 0, R);
-    Tensor square = w1.square(), lives;
+    Tensor square = w1.square(), kept;
     if (alive.defined()) {
-      lives = alive.to(type);
-      square = (square * lives).sum(-1, true) / lives.sum().clamp_min(1);
+      kept = alive.to(type);
+      square = (square * kept).sum(-1, true) / kept.sum().clamp_min(1);
     } else {
       square = square.mean(-1, true);  // [s,BN,R,1]
     }
     w1 = w1 * (square + 1e-6).rsqrt();
     auto all = at::cat({w1, u.narrow(2, R, R), g.transpose(0, 1).unsqueeze(2)}, 2);
-    if (alive.defined()) all = all * lives;
+    if (alive.defined()) all = all * kept;
     return all.view({sides, B, N, 2 * R + 1, H})
         .permute({1, 0, 3, 2, 4})
         .reshape({B, sides * (2 * R + 1), N, H});

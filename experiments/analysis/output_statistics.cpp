@@ -63,16 +63,17 @@ void OutputSums::add(const std::vector<LayerOutputs>& layers, const Tensor& leng
   layers_.resize(layers.size());
   std::vector<Rows> centred;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const auto& said = layers[layer];
+    const auto& outputs = layers[layer];
     auto& sums = layers_[layer];
-    const int64_t B = said.o.size(0), H = said.o.size(1), T = said.o.size(2), e = said.o.size(3);
+    const int64_t B = outputs.o.size(0), H = outputs.o.size(1), T = outputs.o.size(2),
+                  e = outputs.o.size(3);
     TORCH_CHECK(!sums.origin.defined() || sums.origin.sizes() == at::IntArrayRef({H, e}), "layer ",
                 layer, " has outputs [", H, ",", e, "], had ", sums.origin.sizes(), " before");
     auto valid = within_length(length, T, at::kCPU);  // [B,T]
     if (!valid.defined()) valid = at::ones({B, T}, at::kBool);
-    auto rows = rows_of(said, valid);
-    add_layer(sums, rows, said.weight.defined() ? in_float64(said.weight) : Tensor());
-    if (said.hidden.defined()) add_hidden(sums, in_float64(said.hidden), valid);
+    auto rows = rows_of(outputs, valid);
+    add_layer(sums, rows, outputs.weight.defined() ? in_float64(outputs.weight) : Tensor());
+    if (outputs.hidden.defined()) add_hidden(sums, in_float64(outputs.hidden), valid);
     if (!sums.origin.defined())
       sums.origin = rows.o.size(0) > 0 ? rows.o.mean(0) : rows.o.new_zeros({H, e});
     rows.o = (rows.o - sums.origin) * rows.counted.unsqueeze(2);
@@ -86,17 +87,17 @@ void OutputSums::add(const std::vector<LayerOutputs>& layers, const Tensor& leng
     for (size_t m = l; m < L; ++m) add_pair(*pair++, centred[l], centred[m]);
 }
 
-OutputSums::Rows OutputSums::rows_of(const LayerOutputs& said, const Tensor& valid) {
+OutputSums::Rows OutputSums::rows_of(const LayerOutputs& outputs, const Tensor& valid) {
   const int64_t B = valid.size(0), T = valid.size(1);
   const auto places = valid.flatten().nonzero().squeeze(1);  // [R]
   const auto at_places = [&](const Tensor& of_rows) {        // [B,T,..] -> [R,..]
     return of_rows.flatten(0, 1).index_select(0, places);
   };
   auto counted = at::ones({1}, at::kBool);
-  if (said.counted.defined()) counted = said.counted.to(at::kCPU);
+  if (outputs.counted.defined()) counted = outputs.counted.to(at::kCPU);
   const int64_t columns = counted.dim() < 2 ? 1 : counted.size(-2);
   counted = at_places(counted.expand({B, columns, T}).transpose(1, 2));  // [R,H or 1]
-  const auto o = at_places(in_float64(said.o).transpose(1, 2));          // [R,H,e]
+  const auto o = at_places(in_float64(outputs.o).transpose(1, 2));       // [R,H,e]
   return {o.masked_fill(counted.logical_not().unsqueeze(2), 0), counted.to(at::kDouble)};
 }
 

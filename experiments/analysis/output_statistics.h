@@ -19,7 +19,7 @@ Tensor norm_map(const Tensor& a, const Tensor& v, const Tensor& weight);
 // norm(sum_h a_ij W_O^h v_j), what a key brings through all heads: likewise -> [B,T,S].
 Tensor summed_norm_map(const Tensor& a, const Tensor& v, const Tensor& weight);
 
-// What the heads of one layer said in one batch.
+// What the heads of one layer put out in one batch.
 struct LayerOutputs {
   Tensor o;        // [B,H,T,e], before gates
   Tensor weight;   // [D,H*e] of the output projection; undefined: no contribution_norm
@@ -75,7 +75,7 @@ class OutputSums {
     Tensor xx, yy;  // [g,H,e,e], [h,G,f,f]
     Tensor xy;      // [H*e,G*f]
   };
-  static Rows rows_of(const LayerOutputs& said, const Tensor& valid);
+  static Rows rows_of(const LayerOutputs& outputs, const Tensor& valid);
   static void add_layer(LayerSums& sums, const Rows& rows, const Tensor& weight);
   static void add_hidden(LayerSums& sums, const Tensor& hidden, const Tensor& valid);
   static void add_pair(PairSums& sums, const Rows& x, const Rows& y);

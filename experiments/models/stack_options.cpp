@@ -201,7 +201,7 @@ void StackOptions::check(const Complain& complain) const {
   }
   if (!sound) return;
 
-  std::set<std::pair<std::string, std::string>> said;  // layers share their problems
+  std::set<std::pair<std::string, std::string>> reported;  // layers share their problems
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto* range = attention_at.find(layer);
     const std::string block = range ? "attention_at." + range->key : "attention";
@@ -209,7 +209,7 @@ void StackOptions::check(const Complain& complain) const {
                 [&](const std::string& field, const std::string& what) {
                   const std::string full =
                       field.empty() ? block : fmt::format("{}.{}", block, field);
-                  if (said.emplace(full, what).second) complain(full, what);
+                  if (reported.emplace(full, what).second) complain(full, what);
                 });
   }
   const auto targets = gate_targets(*this);
