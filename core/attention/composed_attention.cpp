@@ -61,14 +61,10 @@ struct Problem : ComposeProblem<T> {
     this->padded = held.back().size(3);
     this->v = hold(call.v);
     this->e = held.back().size(3);
-    this->pre_key = hold(key_factors(call.pre_key));
-    this->post_key = hold(key_factors(call.post_key));
+    set_side(call.pre, call.pre_key, this->pre);
+    set_side(call.post, call.post_key, this->post);
     const auto& some_key = call.pre_key.defined() ? call.pre_key : call.post_key;
     this->rank = some_key.defined() ? some_key.size(1) / 2 : 0;
-    this->pre = hold(matrices(call.pre));
-    strides(held.back(), this->pre_stride, 2);
-    this->post = hold(matrices(call.post));
-    strides(held.back(), this->post_stride, 2);
     this->reach = key_reach(call.causal, call.window);
     this->key_length = data<int64_t>(call.key_length);
     this->allowed = data<bool>(call.allowed);
@@ -87,6 +83,11 @@ struct Problem : ComposeProblem<T> {
   const T* hold(const Tensor& t) {
     held.push_back(t);
     return data<T>(t);
+  }
+  void set_side(const Tensor& matrix, const Tensor& key, ComposeSide<T>& side) {
+    side.key = hold(key_factors(key));
+    side.matrix = hold(matrices(matrix));
+    strides(held.back(), side.stride, 2);
   }
   void set_distances(const Tensor& table) {
     this->bias += this->queries - 1;
@@ -136,8 +137,8 @@ torch::autograd::variable_list backward(const Call& call, const Tensor& lse, con
   };
   const auto pre = of_matrices(call.pre), post = of_matrices(call.post);
   const auto pre_key = of_factors(call.pre_key), post_key = of_factors(call.post_key);
-  p.grad_pre = data<T>(pre), p.grad_post = data<T>(post);
-  p.grad_pre_key = data<T>(pre_key), p.grad_post_key = data<T>(post_key);
+  p.pre.grad_matrix = data<T>(pre), p.pre.grad_key = data<T>(pre_key);
+  p.post.grad_matrix = data<T>(post), p.post.grad_key = data<T>(post_key);
   p.run(compose_backward<T>());
   const auto total = [](const Tensor& of_slots) {
     return of_slots.size(0) == 1 ? of_slots[0] : of_slots.sum(0);
@@ -151,56 +152,44 @@ torch::autograd::variable_list backward(const Call& call, const Tensor& lse, con
 
 class ByRows : public torch::autograd::Function<ByRows> {
  public:
-  using Maybe = std::optional<Tensor>;  // apply() wants those that are undefined marked
-
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Maybe& pre, const Maybe& pre_key, const Maybe& post,
-                        const Maybe& post_key, const Maybe& allowed, const Maybe& bias,
-                        const Maybe& key_length, bool causal, int64_t window) {
-    const auto given = [](const Maybe& t) { return t.value_or(Tensor()); };
-    const Call call{q,
-                    k,
-                    v,
-                    given(pre),
-                    given(pre_key),
-                    given(post),
-                    given(post_key),
-                    given(allowed),
-                    given(bias),
-                    given(key_length),
-                    causal,
-                    window};
-    const auto lse = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
-    ctx->save_for_backward({q, k, v, call.pre, call.pre_key, call.post, call.post_key, call.allowed,
-                            call.bias, call.key_length, lse});
-    ctx->saved_data["causal"] = causal;
-    ctx->saved_data["window"] = window;
-    return q.scalar_type() == at::kFloat ? headlab::forward<float>(call, lse)
-                                         : headlab::forward<double>(call, lse);
+  // with_gradient: q, k, v, pre, pre_key, post, post_key; an empty one stands for one that is
+  // undefined, which torch does not take in a list. `call` holds the rest.
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const at::TensorList& with_gradient,
+                        Call call) {
+    take(with_gradient, call);
+    const auto lse = at::empty(call.q.sizes().slice(0, 3), call.q.options());  // [B,H,T]
+    auto saved = with_gradient.vec();
+    saved.insert(saved.end(), {call.allowed, call.bias, call.key_length, lse});
+    ctx->save_for_backward(std::move(saved));
+    ctx->saved_data["causal"] = call.causal;
+    ctx->saved_data["window"] = call.window;
+    return call.q.scalar_type() == at::kFloat ? headlab::forward<float>(call, lse)
+                                              : headlab::forward<double>(call, lse);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  const torch::autograd::variable_list& grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(),
                 "composed attention has second derivatives on backend eager only");
-    const auto s = ctx->get_saved_variables();
-    const Call call{s[0],
-                    s[1],
-                    s[2],
-                    s[3],
-                    s[4],
-                    s[5],
-                    s[6],
-                    s[7],
-                    s[8],
-                    s[9],
-                    ctx->saved_data["causal"].toBool(),
-                    ctx->saved_data["window"].toInt()};
+    const auto saved = ctx->get_saved_variables();
+    Call call;
+    take(saved, call);
+    call.allowed = saved[7], call.bias = saved[8], call.key_length = saved[9];
+    call.causal = ctx->saved_data["causal"].toBool();
+    call.window = ctx->saved_data["window"].toInt();
     auto out = call.q.scalar_type() == at::kFloat
-                   ? headlab::backward<float>(call, s[10], grads[0])
-                   : headlab::backward<double>(call, s[10], grads[0]);
-    out.resize(12);  // masks and settings have none
+                   ? headlab::backward<float>(call, saved[10], grads[0])
+                   : headlab::backward<double>(call, saved[10], grads[0]);
+    out.emplace_back();  // of the rest
     return out;
+  }
+
+ private:
+  static void take(at::TensorList given, Call& call) {
+    call.q = given[0], call.k = given[1], call.v = given[2];
+    Tensor* rest[] = {&call.pre, &call.pre_key, &call.post, &call.post_key};
+    for (size_t i = 0; i < std::size(rest); ++i)
+      *rest[i] = given[3 + i].numel() > 0 ? given[3 + i] : Tensor();
   }
 };
 
@@ -222,24 +211,29 @@ bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const Head
          !(bias.defined() && bias.requires_grad());
 }
 
-// composed_attend() by rows; `bias` is what all_biases() gives.
+// composed_attend() by rows; q comes times the scale, `bias` is what all_biases() gives.
 Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const Composition& pre,
-                      const Composition& post, const Tensor& bias, const HeadCall& call,
-                      double scale) {
+                      const Composition& post, const Tensor& bias, const HeadCall& call) {
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2);
   const auto& mask = call.mask;
-  const auto maybe = [](const Tensor& t) { return t.defined() ? std::optional(t) : std::nullopt; };
+  const auto or_empty = [&](const Tensor& t) { return t.defined() ? t : q.new_empty({0}); };
   const auto matrix = [&](const Composition& c) {
-    return maybe(c.is_identity() ? Tensor() : c.matrix().expand({B, T, H, H}));
+    return c.is_identity() ? or_empty({}) : c.matrix().expand({B, T, H, H});
   };
-  const auto allowed = mask.allowed.defined() ? mask.allowed.expand({B, H, T, S}) : Tensor();
-  const auto length =
-      mask.key_length.defined() ? mask.key_length.to(at::kCPU, at::kLong).contiguous() : Tensor();
-  const auto keys = in_lanes(repeat_kv(k, call, H)), values = in_lanes(repeat_kv(v, call, H));
-  return ByRows::apply(in_lanes(q * scale), keys, values, matrix(pre), maybe(pre.key()),
-                       matrix(post), maybe(post.key()), maybe(allowed), maybe(bias), maybe(length),
-                       mask.causal, mask.window)
-      .narrow(3, 0, v.size(3));  // [B,H,T,e]
+  Call rest;
+  if (mask.allowed.defined()) rest.allowed = mask.allowed.expand({B, H, T, S});
+  if (mask.key_length.defined())
+    rest.key_length = mask.key_length.to(at::kCPU, at::kLong).contiguous();
+  rest.bias = bias;
+  rest.causal = mask.causal, rest.window = mask.window;
+  const Tensor with_gradient[] = {in_lanes(q),
+                                  in_lanes(repeat_kv(k, call, H)),
+                                  in_lanes(repeat_kv(v, call, H)),
+                                  matrix(pre),
+                                  or_empty(pre.key()),
+                                  matrix(post),
+                                  or_empty(post.key())};
+  return ByRows::apply(at::TensorList(with_gradient), rest).narrow(3, 0, v.size(3));  // [B,H,T,e]
 }
 
 }  // namespace
@@ -255,7 +249,7 @@ ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
       rows_serve(q, k, bias, call) && !pre.bias().defined() && !post.bias().defined();
   ComposedHeads heads;
   heads.out = by_rows
-                  ? attend_by_rows(q, k, v, pre, post, bias, call, scale)
+                  ? attend_by_rows(q * scale, k, v, pre, post, bias, call)
                   : weighted_values(composed_maps(q, k, pre, post, call, scale).composed, v, call);
   if (!call.observer || !call.observer->wants_maps()) return heads;
   // The maps are made for the observer alone, so that what it sees changes nothing.

@@ -159,20 +159,29 @@ struct Gradients {
   Tensor q, k, v, bias;
 };
 
+// What forward() was given and found.
+struct Attended {
+  const Tensor &q, &k, &v;
+  AttendedRows rows;
+  const Layout& layout;
+  double scale;
+};
+
 // By torch's kernels, which know neither a gradient of lse nor one of the bias.
-Gradients by_kernels(const Tensor& given_q, const Tensor& given_k, const Tensor& given_v,
-                     const AttendedRows& rows, const Tensor& for_out, const Layout& layout,
-                     double scale) {
-  const int64_t d = given_q.size(3), e = given_v.size(3), width = std::max(d, e);
-  const auto q = widen(given_q, width), k = widen(given_k, width), v = widen(given_v, width),
-             out = widen(rows.out, width), g = widen(for_out, width);
+Gradients by_kernels(const Attended& attended, const Tensor& for_out) {
+  const auto& layout = attended.layout;
+  const int64_t d = attended.q.size(3), e = attended.v.size(3), width = std::max(d, e);
+  const auto q = widen(attended.q, width), k = widen(attended.k, width),
+             v = widen(attended.v, width), out = widen(attended.rows.out, width),
+             g = widen(for_out, width);
   Gradients all;
   if (!layout.whole()) all = {zero_rows(q), zero_rows(k), zero_rows(v), {}};
   layout.each([&](const Tile& t) {
     const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         part(g, t.examples, t.rows), part(q, t.examples, t.rows), part(k, t.examples, t.keys),
         part(v, t.examples, t.keys), part(out, t.examples, t.rows),
-        part(rows.lse, t.examples, t.rows), 0, /*is_causal=*/false, t.bias, scale);
+        part(attended.rows.lse, t.examples, t.rows), 0, /*is_causal=*/false, t.bias,
+        attended.scale);
     if (layout.whole()) {
       all = {gq, gk, gv, {}};
     } else {
@@ -195,9 +204,12 @@ Tensor diagonals(const Tensor& x) {
 
 // From the weights p of a tile, made again for one example at a time. The gradient of the scores is
 // p (dOut v^T - sum(dOut out) + dLse). `distances` of a bias that learns, else 0.
-Gradients by_weights(const Tensor& q, const Tensor& k, const Tensor& v, const AttendedRows& rows,
-                     const Tensor& for_out, const Tensor& for_lse, int64_t distances,
-                     const Layout& layout, double scale) {
+Gradients by_weights(const Attended& attended, const Tensor& for_out, const Tensor& for_lse,
+                     int64_t distances) {
+  const auto &q = attended.q, &k = attended.k, &v = attended.v;
+  const auto& rows = attended.rows;
+  const auto& layout = attended.layout;
+  const double scale = attended.scale;
   auto drop = (for_out * rows.out).sum(-1, /*keepdim=*/true);  // [B,H,T,1]
   if (for_lse.defined()) drop.sub_(for_lse.unsqueeze(-1));
   const auto lse = rows.lse.unsqueeze(-1);
@@ -262,12 +274,12 @@ class Flash : public torch::autograd::Function<Flash> {
     const Layout layout(q, k, maybe(bias), maybe(saved[4]),
                         {ctx->saved_data["back"].toInt(), ctx->saved_data["ahead"].toInt()},
                         /*apart=*/!kernels);
-    const AttendedRows rows{saved[5], saved[6]};
-    const double scale = ctx->saved_data["scale"].toDouble();
+    const Attended attended{
+        q, k, v, {saved[5], saved[6]}, layout, ctx->saved_data["scale"].toDouble()};
     const auto all =
-        kernels ? by_kernels(q, k, v, rows, for_out, layout, scale)
-                : by_weights(q, k, v, rows, for_out.defined() ? for_out : at::zeros_like(rows.out),
-                             for_lse, learns ? bias.size(1) : 0, layout, scale);
+        kernels ? by_kernels(attended, for_out)
+                : by_weights(attended, for_out.defined() ? for_out : at::zeros_like(saved[5]),
+                             for_lse, learns ? bias.size(1) : 0);
     return {all.q, all.k, all.v, all.bias, {}, {}, {}, {}};
   }
 };

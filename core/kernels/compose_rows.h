@@ -12,6 +12,17 @@ namespace headlab {
 constexpr int64_t kComposeLanes = 16;  // widths with keys or features in lanes are multiples of it
 constexpr int64_t kComposeRows = 8;    // query rows of a block
 
+// One of the two compositions of an example's maps.
+template <class T>
+struct ComposeSide {
+  // What does not depend on the key: [H,H] index [from,to], strides over (b,i); null: the identity.
+  const T* matrix = nullptr;
+  int64_t stride[2];
+  const T* key = nullptr;  // [B,2R+1,H,padded] rows w1, rows w2, gates; null: none
+  T* grad_matrix;          // [B,T,H,H]
+  T* grad_key;             // [slots,B,2R+1,H,padded]
+};
+
 // o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = softmax(pre(q k^T) + bias) over allowed keys.
 // All dense; n_ is `keys` rounded up to kComposeLanes, and what lies beyond the keys is 0.
 // q comes times the scale; q and k have every head dense.
@@ -20,22 +31,17 @@ struct ComposeProblem : AttentionRows<T> {
   int64_t padded, e, rank;
   const T* k_t;  // [B,H,d,padded]
   const T* v;    // [B,H,S,e]
-  // What does not depend on the key: [H,H] index [from,to], strides over (b,i); null: the identity.
-  const T *pre, *post;
-  int64_t pre_stride[2], post_stride[2];
-  const T *pre_key, *post_key;  // [B,2R+1,H,padded] rows w1, rows w2, gates; null: none
-  T* output;                    // [B,H,T,e]
-  T* lse;  // [B,H,T] log sum exp of a row's scores; infinite without an allowed key
+  ComposeSide<T> pre, post;
+  T* output;  // [B,H,T,e]
+  T* lse;     // [B,H,T] log sum exp of a row's scores; infinite without an allowed key
 
   // The backward pass reads lse, k, and
   const T* v_t;          // [B,H,e,padded]
   const T* grad_output;  // [B,H,T,e]
   T* grad_q;             // [B,H,T,d]
-  // adds, for each of `slots` that take turns with the blocks of an example
+  // adds, for each of `slots` that take turns with the blocks of an example (to grad_key as well)
   int64_t slots;
-  T *grad_k, *grad_v;               // [slots,B,H,S,d or e]
-  T *grad_pre, *grad_post;          // [B,T,H,H]
-  T *grad_pre_key, *grad_post_key;  // [slots,B,2R+1,H,padded]
+  T *grad_k, *grad_v;  // [slots,B,H,S,d or e]
 };
 
 // Scratch elements of a call.

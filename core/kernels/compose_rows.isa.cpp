@@ -55,32 +55,40 @@ struct Block {
   // Scores, or gradients of weights: rows [.., width] times [width, padded].
   void products(const T* left, const T* right, int64_t width, T* out) const {
     for (int64_t h = 0; h < p.H; ++h)
-      multiply(rows, end - begin, width, dense(query_rows(left, h, width), width),
-               right + head(h) * width * p.padded + begin, p.padded, out + h * p.padded + begin,
-               row_stride, false);
+      multiply({rows, end - begin, width}, dense(query_rows(left, h, width), width),
+               RowMajor<const T>{right + head(h) * width * p.padded + begin, p.padded},
+               RowMajor<T>{out + h * p.padded + begin, row_stride});
   }
   // out[row] = sum_j map[row,j] right[j].
   void weigh(const T* map, const T* right, int64_t width, T* out) const {
     for (int64_t h = 0; h < p.H; ++h)
-      multiply(rows, width, keys(), {map + h * p.padded + begin, row_stride, 1},
-               right + (head(h) * p.keys + begin) * width, width,
-               out + (head(h) * p.queries + first) * width, width, false);
+      multiply({rows, width, keys()}, {map + h * p.padded + begin, row_stride, 1},
+               RowMajor<const T>{right + (head(h) * p.keys + begin) * width, width},
+               RowMajor<T>{out + (head(h) * p.queries + first) * width, width});
   }
   // out[j] += sum_row map[row,j] right[row].
   void spread(const T* map, const T* right, int64_t width, T* out) const {
     for (int64_t h = 0; h < p.H; ++h)
-      multiply(keys(), width, rows, {map + h * p.padded + begin, 1, row_stride},
-               query_rows(right, h, width), width, out + (head(h) * p.keys + begin) * width, width,
-               true);
+      multiply({keys(), width, rows}, {map + h * p.padded + begin, 1, row_stride},
+               RowMajor<const T>{query_rows(right, h, width), width},
+               RowMajor<T>{out + (head(h) * p.keys + begin) * width, width}, /*add=*/true);
   }
 
-  void compose(const T* x, const T* matrix, const int64_t* stride, const T* key, T* y) const {
-    for (int64_t r = 0; r < rows; ++r) {
-      const T* m = matrix + b * stride[0] + (first + r) * stride[1];
-      multiply(p.H, end - begin, p.H, {m, 1, p.H}, x + r * row_stride + begin, p.padded,
-               y + r * row_stride + begin, p.padded, false);
-    }
-    if (key) compose_by_key(x, key + b * (2 * p.rank + 1) * row_stride, y);
+  using Side = ComposeSide<T>;
+  const T* matrix(const Side& side, int64_t r) const {
+    return side.matrix + b * side.stride[0] + (first + r) * side.stride[1];
+  }
+  // The used keys of row r of a buffer: [H, end - begin].
+  template <class U>
+  RowMajor<U> used(U* buffer, int64_t r) const {
+    return {buffer + r * row_stride + begin, p.padded};
+  }
+  int64_t factors() const { return (2 * p.rank + 1) * row_stride; }
+
+  void compose(const T* x, const Side& side, T* y) const {
+    for (int64_t r = 0; r < rows; ++r)
+      multiply({p.H, end - begin, p.H}, {matrix(side, r), 1, p.H}, used(x, r), used(y, r));
+    if (side.key) compose_by_key(x, side.key + b * factors(), y);
   }
 
   void compose_by_key(const T* x, const T* key, T* y) const {
@@ -108,17 +116,15 @@ struct Block {
   }
 
   // dx of y = compose(x); adds to the gradients of the matrices and of the key's factors.
-  void compose_backward(const T* x, const T* dy, const T* matrix, const int64_t* stride,
-                        const T* key, T* dx, T* grad_matrix, T* grad_key) const {
+  void compose_backward(const T* x, const T* dy, const Side& side, int64_t slot, T* dx) const {
     for (int64_t r = 0; r < rows; ++r) {
-      const T* m = matrix + b * stride[0] + (first + r) * stride[1];
-      multiply(p.H, end - begin, p.H, {m, p.H, 1}, dy + r * row_stride + begin, p.padded,
-               dx + r * row_stride + begin, p.padded, false);
+      multiply({p.H, end - begin, p.H}, {matrix(side, r), p.H, 1}, used(dy, r), used(dx, r));
       outer(x + r * row_stride, dy + r * row_stride,
-            grad_matrix + (b * p.queries + first + r) * p.H * p.H);
+            side.grad_matrix + (b * p.queries + first + r) * p.H * p.H);
     }
-    const int64_t factors = (2 * p.rank + 1) * row_stride;
-    if (key) key_backward(x, dy, key + b * factors, dx, grad_key + b * factors);
+    if (side.key)
+      key_backward(x, dy, side.key + b * factors(), dx,
+                   side.grad_key + (slot * p.B + b) * factors());
   }
 
   // g[m,n] = sum_j x[m,j] y[n,j]
@@ -278,12 +284,12 @@ void forward_block(const Block<T>& block, T* s, T* other) {
   const auto& p = block.p;
   block.products(p.q, p.k_t, p.d, s);
   T* u = s;
-  if (p.pre) u = other, block.compose(s, p.pre, p.pre_stride, p.pre_key, u);
+  if (p.pre.matrix) u = other, block.compose(s, p.pre, u);
   block.softmax(u);
   T* a = u;
-  if (p.post) {
+  if (p.post.matrix) {
     a = u == s ? other : s;
-    block.compose(u, p.post, p.post_stride, p.post_key, a);
+    block.compose(u, p.post, a);
     block.hide(a);
   }
   block.weigh(a, p.v, p.e, p.output);
@@ -294,35 +300,32 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
   const auto& p = block.p;
   const int64_t size = kComposeRows * block.row_stride;
   T *s = scratch, *u = scratch + size, *da = scratch + 2 * size, *other = scratch + 3 * size;
-  const int64_t per_key = slot * p.B * p.H * p.keys,
-                factors = slot * p.B * (2 * p.rank + 1) * block.row_stride;
+  const int64_t per_key = slot * p.B * p.H * p.keys;
   block.products(p.q, p.k_t, p.d, s);
-  if (p.pre)
-    block.compose(s, p.pre, p.pre_stride, p.pre_key, u);
+  if (p.pre.matrix)
+    block.compose(s, p.pre, u);
   else
     u = s;
   block.softmax_again(u);
   const T* a = u;
-  if (p.post) {
-    block.compose(u, p.post, p.post_stride, p.post_key, other);
+  if (p.post.matrix) {
+    block.compose(u, p.post, other);
     block.hide(other);
     a = other;
   }
   block.spread(a, p.grad_output, p.e, p.grad_v + per_key * p.e);
   block.products(p.grad_output, p.v_t, p.e, da);
   T* du = da;
-  if (p.post) {
+  if (p.post.matrix) {
     block.hide(da);
     du = other;
-    block.compose_backward(u, da, p.post, p.post_stride, p.post_key, du, p.grad_post,
-                           p.grad_post_key ? p.grad_post_key + factors : nullptr);
+    block.compose_backward(u, da, p.post, slot, du);
   }
   block.softmax_backward(u, du);
   T* ds = du;
-  if (p.pre) {
+  if (p.pre.matrix) {
     ds = du == other ? da : other;
-    block.compose_backward(s, du, p.pre, p.pre_stride, p.pre_key, ds, p.grad_pre,
-                           p.grad_pre_key ? p.grad_pre_key + factors : nullptr);
+    block.compose_backward(s, du, p.pre, slot, ds);
   }
   block.weigh(ds, p.k, p.d, p.grad_q);
   block.spread(ds, p.q, p.d, p.grad_k + per_key * p.d);

@@ -125,19 +125,18 @@ __global__ void __launch_bounds__(kThreads, 5)
 
 // A block takes the rows of a slot one after the other: the weights of all heads, then all pairs.
 template <class T>
-__global__ void js_kernel(RowProblem<T> p, int64_t groups, int64_t start, int64_t stride,
-                          double* sums, double* counts, T* scratch) {
+__global__ void js_kernel(RowProblem<T> p, JsGroups to, T* scratch) {
   __shared__ double entropy[kMostHeads];
   const Warp lanes = this_warp();
   T* weights = block_room(scratch, p.H * p.keys);  // [H,S]
-  for (int64_t slot = blockIdx.x; slot < p.B * groups; slot += gridDim.x) {
-    const int64_t b = slot / groups, first = slot % groups * kJsRowsPerSlot;
+  for (int64_t slot = blockIdx.x; slot < p.B * to.groups; slot += gridDim.x) {
+    const int64_t b = slot / to.groups, first = slot % to.groups * kJsRowsPerSlot;
     const int64_t length = p.query_length ? min(p.query_length[b], p.queries) : p.queries;
-    double *sum = sums + slot * p.H * p.H, *count = counts + slot * p.H * p.H;
+    double *sum = to.sums + slot * p.H * p.H, *count = to.counts + slot * p.H * p.H;
     for (int64_t n = threadIdx.x; n < p.H * p.H; n += kThreads) sum[n] = count[n] = 0;
     __syncthreads();
-    for (int64_t r = first; r < first + kJsRowsPerSlot && start + r * stride < length; ++r) {
-      const int64_t i = start + r * stride;
+    for (int64_t r = first; r < first + kJsRowsPerSlot && to.start + r * to.stride < length; ++r) {
+      const int64_t i = to.start + r * to.stride;
       for (int64_t h = warp_in_block(); h < p.H; h += kWarps) {
         const double nats = weigh_keys(lanes, LaneRow<T>(p, b, h, i, weights + h * p.keys));
         if (lanes.leader()) entropy[h] = nats;
@@ -206,12 +205,11 @@ const char* launch_row_stats(const RowProblem<T>& p, const RowTotals& to, int32_
 }
 
 template <class T>
-const char* launch_js(const RowProblem<T>& p, int64_t groups, int64_t start, int64_t stride,
-                      double* sums, double* counts, T* scratch, void* stream) {
-  const bool far = js_cuda_scratch(p, groups) > 0;
+const char* launch_js(const RowProblem<T>& p, const JsGroups& to, T* scratch, void* stream) {
+  const bool far = js_cuda_scratch(p, to.groups) > 0;
   const size_t shared = far ? 0 : p.H * p.keys * sizeof(T);
-  js_kernel<<<blocks_for(p.B * groups, far), kThreads, shared, static_cast<cudaStream_t>(stream)>>>(
-      p, groups, start, stride, sums, counts, far ? scratch : nullptr);
+  js_kernel<<<blocks_for(p.B * to.groups, far), kThreads, shared,
+              static_cast<cudaStream_t>(stream)>>>(p, to, far ? scratch : nullptr);
   return launched();
 }
 
@@ -221,8 +219,7 @@ const char* launch_js(const RowProblem<T>& p, int64_t groups, int64_t start, int
   template const char* launch_value_norms(const RowProblem<T>&, T*, void*);                   \
   template const char* launch_row_stats(const RowProblem<T>&, const RowTotals&, int32_t*, T*, \
                                         void*);                                               \
-  template const char* launch_js(const RowProblem<T>&, int64_t, int64_t, int64_t, double*,    \
-                                 double*, T*, void*);
+  template const char* launch_js(const RowProblem<T>&, const JsGroups&, T*, void*);
 HEADLAB_INSTANTIATE(float)
 HEADLAB_INSTANTIATE(double)
 

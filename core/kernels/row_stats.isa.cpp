@@ -128,15 +128,19 @@ struct Counter : RowTotals {
   }
 };
 
-// Mass and largest weight by class of the key; weights e / Z.
+// Mass and largest weight of row i by class of the key; weights e / Z.
 template <class T>
-void count_classes(const RowProblem<T>& p, int64_t b, const T* e, const KeySpan& s, double Z,
-                   const bool* allowed, int64_t step, const Counter& out) {
-  const uint8_t* classes = p.classes + b * p.keys;
+void count_classes(const Rows<T>& rows, int64_t i, const T* e, const KeySpan& s, double Z,
+                   const Counter& out) {
+  const auto& p = rows.p;
+  const auto& stride = p.allowed_stride;
+  const bool* allowed =
+      p.allowed ? p.allowed + rows.b * stride[0] + rows.h * stride[1] + i * stride[2] : nullptr;
+  const uint8_t* classes = p.classes + rows.b * p.keys;
   double mass[4] = {0, 0, 0, 0}, largest = -1;
   for (int64_t j = s.first; j <= s.last; ++j) {
     mass[classes[j] & 3] += e[j];
-    const bool counts = classes[j] != 2 && (!allowed || allowed[j * step]);
+    const bool counts = classes[j] != 2 && (!allowed || allowed[j * stride[3]]);
     if (counts && e[j] > largest) largest = e[j];
   }
   out.add(kClsMass, mass[1] / Z);
@@ -183,14 +187,10 @@ int32_t count_row(const Rows<T>& rows, int64_t i, T* row, const Counter& out) {
   out.add(kMaxWeight, 1 / Z);
   out.add(kParticipationRatio, Z * Z / sum.squares);
   if (norms) out.add(kValueWeightedNorm, sum.norm / Z);
-  if (p.classes) {
-    const auto& st = p.allowed_stride;
-    const bool* allowed =
-        p.allowed ? p.allowed + rows.b * st[0] + rows.h * st[1] + i * st[2] : nullptr;
-    count_classes(p, rows.b, row, s, Z, allowed, st[3], out);
-  } else {
+  if (p.classes)
+    count_classes(rows, i, row, s, Z, out);
+  else
     out.add(kConfidence, 1 / Z);
-  }
   if (p.cross) return 0;
   const double x = sum.first / Z, offset = x + static_cast<double>(heaviest - place);
   out.add(kMeanDistance, sum.distance / Z);

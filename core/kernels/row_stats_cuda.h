@@ -19,11 +19,15 @@ template <class T>
 const char* launch_row_stats(const RowProblem<T>& p, const RowTotals& to, int32_t* offsets,
                              T* scratch, void* stream);
 
-// sums, counts [B, groups, H, H], over query rows start, start + stride, ..., kJsRowsPerSlot a
-// group. At most 1024 heads.
+// Query rows start, start + stride, ..., kJsRowsPerSlot a group; sums, counts [B, groups, H, H].
+struct JsGroups {
+  int64_t groups, start, stride;
+  double *sums, *counts;
+};
+
+// At most 1024 heads.
 template <class T>
-const char* launch_js(const RowProblem<T>& p, int64_t groups, int64_t start, int64_t stride,
-                      double* sums, double* counts, T* scratch, void* stream);
+const char* launch_js(const RowProblem<T>& p, const JsGroups& to, T* scratch, void* stream);
 
 // Elements of scratch these take; none where the scores of a block fit its shared memory.
 template <class T>

@@ -185,7 +185,7 @@ void run_on_cuda(HeldRows<T>& rows, SampledRows sampled, RowSlots& to) {
   check(launch_row_stats(p, to.totals(0), to.offsets, row_room.template data_ptr<T>(), stream));
   if (to.groups > 0) {
     const auto js_room = scratch(js_cuda_scratch(p, to.groups));
-    check(launch_js(p, to.groups, sampled.start, sampled.stride, to.js, to.js_counts,
+    check(launch_js(p, {to.groups, sampled.start, sampled.stride, to.js, to.js_counts},
                     js_room.template data_ptr<T>(), stream));
   }
   to.memory = to.memory.to(at::kCPU);  // the one copy, and the only wait
