@@ -196,9 +196,7 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     at::NoGradGuard no_grad;
     auto& observer = *call.observer;
     if (!observer.wants_statistics()) return;
-    const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
-    auto counted = counted_pairs(maps.softmax, allowed, call.mask);  // [B,H,T,S]
-    if (call.alive.defined()) counted = counted & call.alive.view({-1, 1, 1});
+    const CountedPairs counted(maps.softmax, call);
     if (!pre.is_identity())
       report_composition(observer, Side::kPre, pre, scaled_products(q, k, call, scale()), counted,
                          call);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <utility>
 
 #include "core/attention/context.h"
@@ -95,8 +96,8 @@ const SideStatistics& side_of(ComposedSide side) {
   return side == ComposedSide::kPre ? pre : post;
 }
 
-double norm(const Tensor& x, const Tensor& counted) {
-  return at::where(counted, x.to(at::kDouble), 0.0).norm().item<double>();
+double norm(const Tensor& x, const Tensor& pairs) {
+  return std::sqrt((x * pairs).square_().sum(at::kDouble).item<double>());
 }
 
 Tensor total(const Tensor& of_tokens) { return of_tokens.sum(at::IntArrayRef({0, 1})); }
@@ -137,13 +138,14 @@ void report_matrix(HeadObserver& observer, const SideStatistics& side, const Ten
 // How alike the weights of heads are, by layer: map [B,H,T,S], 0 where it does not count.
 void report_likeness(HeadObserver& observer, const char* cosine_name, const char* rank_name,
                      const Tensor& map) {
-  auto heads = map.transpose(0, 1).flatten(1);              // [H,BTS]
-  const auto norms = heads.norm(2, -1, /*keepdim=*/true);   // [H,1]
-  const auto live = norms.squeeze(1).nonzero().squeeze(1);  // those that have weights
-  const int64_t H = live.size(0);
+  const auto heads = map.to(at::kDouble).transpose(0, 1).flatten(1);  // [H,BTS]
+  const auto products = heads.mm(heads.t());                          // [H,H]
+  const auto norms = products.diagonal().sqrt();                      // [H]
+  const auto weighted = norms.nonzero().squeeze(1);                   // heads that have weights
+  const int64_t H = weighted.size(0);
   if (H == 0) return;
-  heads = (heads / norms).index_select(0, live);
-  const auto cosine = heads.mm(heads.t());                                  // [H,H]
+  const auto cosine =
+      (products / norms / norms.unsqueeze(1)).index_select(0, weighted).index_select(1, weighted);
   const auto eigenvalues = (at::linalg_eigvalsh(cosine) / H).clamp_min(0);  // [H]
   const auto one = at::ones({}, at::kDouble);
   if (H > 1) observer.report(cosine_name, (cosine.sum() - H) / (H * (H - 1)), one);
@@ -167,18 +169,27 @@ std::vector<Statistic> composition_statistics(ComposedSide side, bool fixed, boo
   return statistics;
 }
 
+CountedPairs::CountedPairs(const Tensor& map, const HeadCall& call) {
+  auto all = counted_pairs(map, allowed_keys(call.mask, map.size(2), map.size(3), map.device()),
+                           call.mask);
+  if (call.alive.defined()) all = all & call.alive.view({-1, 1, 1});
+  pairs = all.to(at::promote_types(map.scalar_type(), at::kFloat));
+  rows = pairs.sum(-1) > 0;
+  queries = rows.any(1);
+}
+
 void report_composition(HeadObserver& observer, ComposedSide side, const Composition& composition,
-                        const Tensor& input, const Tensor& counted, const HeadCall& call) {
+                        const Tensor& input, const CountedPairs& counted, const HeadCall& call) {
   if (!observer.wants_statistics() || composition.is_identity()) return;
   const auto& s = side_of(side);
-  const double whole = norm(input, counted);
+  const double whole = norm(input, counted.pairs);
   const auto terms = composition.terms(input);
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   for (int n = 0; n < kTerms; ++n)
     if (terms[n].defined() && whole > 0)
-      observer.report(s.terms[n].name, scalar(norm(terms[n], counted) / whole), scalar(1));
+      observer.report(s.terms[n].name, scalar(norm(terms[n], counted.pairs) / whole), scalar(1));
   if (terms[0].defined() || terms[1].defined())
-    report_matrix(observer, s, composition.matrix(), counted.any(-1).any(1));
+    report_matrix(observer, s, composition.matrix(), counted.queries);
   report_branch(observer, s.query, composition.query(), call.mask.query_length, call.alive);
   report_branch(observer, s.key, composition.key(), call.mask.key_length, call.alive);
 }
@@ -225,17 +236,18 @@ const std::vector<Statistic>& composed_map_statistics() {
   return table;
 }
 
-void report_composed_map(HeadObserver& observer, const ComposedMaps& maps, const Tensor& counted) {
+void report_composed_map(HeadObserver& observer, const ComposedMaps& maps,
+                         const CountedPairs& counted) {
   if (!observer.wants_statistics() || maps.composed.numel() == 0) return;
-  const auto of_pairs = [&](const Tensor& map) {
-    return at::where(counted, map.to(at::kDouble), 0.0);  // [B,H,T,S]
-  };
-  const auto p = of_pairs(maps.softmax), a = of_pairs(maps.composed);
-  const auto mass = a.abs().sum(-1), negative = a.clamp_max(0).sum(-1).neg();  // [B,H,T]
-  const auto shares = a.abs() / at::where(mass > 0, mass, 1).unsqueeze(-1);
-  report_rows(observer, "composed_mass", mass, counted.any(-1));
+  const auto p = maps.softmax * counted.pairs, a = maps.composed * counted.pairs;  // [B,H,T,S]
+  const auto size = a.abs();
+  const auto total = [](const Tensor& x) { return x.sum(-1, /*keepdim=*/false, at::kDouble); };
+  const auto mass = total(size), negative = (mass - total(a)) / 2;  // [B,H,T]
+  // With s = |a| / mass, -sum s ln s = ln mass - sum |a| ln |a| / mass; |a| = 0 adds nothing.
+  const auto logs = total(size.clamp_min(std::numeric_limits<float>::min()).log_().mul_(size));
+  report_rows(observer, "composed_mass", mass, counted.rows);
   report_rows(observer, "composed_negative_share", negative / mass, mass > 0);
-  report_rows(observer, "composed_entropy", at::xlogy(shares, shares).sum(-1).neg(), mass > 0);
+  report_rows(observer, "composed_entropy", mass.log() - logs / mass, mass > 0);
   report_likeness(observer, "composed_cosine", "composed_effective_rank", a);
   report_likeness(observer, "softmax_cosine", "softmax_effective_rank", p);
 }
