@@ -3,12 +3,18 @@ compare: the median over pairs of (steps/s of --after) / (steps/s of --before).
 
     scripts/compare_speed --before OTHER/build/release/headlab --after build/release/headlab
 
-Of a training the first ten steps do not count. Both programs train the same config with the same
-settings; which of the two goes first changes from pair to pair. Nothing else should run meanwhile.
+A training's speed is the median over windows of five steps; the first ten steps do not count. Both
+programs train the same config with the same settings; which of the two goes first changes from pair
+to pair. Nothing else should run meanwhile.
+
+With --together the two of a pair train at the same time, each with one thread on a core of its own,
+and change cores from pair to pair: what slows the machine down then slows both.
 """
 
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -22,22 +28,29 @@ def steps_per_second(program, config, settings, out):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     speeds = [row["tokens_per_s"] * row["step"] / row["tokens"] for row in rows
               if "tokens_per_s" in row and row["step"] > 10]
-    return statistics.harmonic_mean(speeds)
+    return statistics.median(speeds)
 
 
 def compare(arguments, kind):
     config = ROOT / "configs" / f"char_{kind}.yaml"
-    settings = [f"train.steps={arguments.steps}", "log.every=10", "log.attention.every=0",
-                f"log.stats_every={arguments.stats_every}", f"train.threads={arguments.threads}",
+    settings = [f"train.steps={arguments.steps}", "log.every=5", "log.attention.every=0",
+                f"log.stats_every={arguments.stats_every}", f"train.threads={1 if arguments.together else arguments.threads}",
                 "train.eval_batches=1", *arguments.set]
+    cores = sorted(os.sched_getaffinity(0))[:2] if arguments.together else [None]
+
+    def train(program, core):
+        if core is not None:
+            os.sched_setaffinity(0, {core})  # of this thread, and of the program that it starts
+        with tempfile.TemporaryDirectory() as out:
+            return steps_per_second(program, config, settings, out)
+
     pairs = []
     for number in range(arguments.pairs):
-        programs = [("before", arguments.before), ("after", arguments.after)]
-        speed = {}
-        for name, program in programs if number % 2 == 0 else reversed(programs):
-            with tempfile.TemporaryDirectory() as out:
-                speed[name] = steps_per_second(program, config, settings, out)
-        pairs.append(speed)
+        turn = ["before", "after"] if number % 2 == 0 else ["after", "before"]
+        with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
+            speeds = pool.map(train, [getattr(arguments, name) for name in turn],
+                              [cores[i % len(cores)] for i in range(2)])
+            pairs.append(dict(zip(turn, speeds)))
     ratios = sorted(pair["after"] / pair["before"] for pair in pairs)
     middle = {name: statistics.median(pair[name] for pair in pairs) for name in ("before", "after")}
     print(f"| {kind} | {middle['before']:.1f} | {middle['after']:.1f} | "
@@ -53,6 +66,8 @@ def main():
     parser.add_argument("--pairs", type=int, default=7, help="trainings of each (default: 7)")
     parser.add_argument("--steps", type=int, default=60, help="of a training (default: 60)")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--together", action="store_true",
+                        help="both of a pair at once, one thread each")
     parser.add_argument("--stats-every", type=int, default=0, help="0: no statistics (default)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="another setting of all trainings")
