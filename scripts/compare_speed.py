@@ -38,18 +38,18 @@ def compare(arguments, kind):
                 "train.eval_batches=1", *arguments.set]
     cores = sorted(os.sched_getaffinity(0))[:2] if arguments.together else [None]
 
-    def train(program, core):
+    def train(name, core):
         if core is not None:
             os.sched_setaffinity(0, {core})  # of this thread, and of the program that it starts
+        own = arguments.set_after if name == "after" else []
         with tempfile.TemporaryDirectory() as out:
-            return steps_per_second(program, config, settings, out)
+            return steps_per_second(getattr(arguments, name), config, settings + own, out)
 
     pairs = []
     for number in range(arguments.pairs):
         turn = ["before", "after"] if number % 2 == 0 else ["after", "before"]
         with concurrent.futures.ThreadPoolExecutor(len(cores)) as pool:
-            speeds = pool.map(train, [getattr(arguments, name) for name in turn],
-                              [cores[i % len(cores)] for i in range(2)])
+            speeds = pool.map(train, turn, [cores[i % len(cores)] for i in range(2)])
             pairs.append(dict(zip(turn, speeds)))
     ratios = sorted(pair["after"] / pair["before"] for pair in pairs)
     middle = {name: statistics.median(pair[name] for pair in pairs) for name in ("before", "after")}
@@ -71,6 +71,8 @@ def main():
     parser.add_argument("--stats-every", type=int, default=0, help="0: no statistics (default)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="another setting of all trainings")
+    parser.add_argument("--set-after", action="append", default=[], metavar="KEY=VALUE",
+                        help="a setting of --after alone: two settings of one program compared")
     arguments = parser.parse_args()
     kinds = arguments.kinds.split(",") if arguments.kinds else sorted(
         path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
