@@ -187,19 +187,17 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     };
     const auto pre = composition(Side::kPre), post = composition(Side::kPost);
     const auto [heads, maps] = composed_attend(q, k, v, pre, post, call, scale());  // [B,H,T,d]
-    if (call.observer && maps.composed.defined()) observe(q, k, maps, pre, post, call);
+    if (call.observer && maps.composed.defined()) observe(maps, pre, post, call);
     return {.y = output(heads, call)};  // [B,T,D]
   }
 
-  void observe(const Tensor& q, const Tensor& k, const ComposedMaps& maps, const Composition& pre,
-               const Composition& post, const HeadCall& call) const {
+  void observe(const ComposedMaps& maps, const Composition& pre, const Composition& post,
+               const HeadCall& call) const {
     at::NoGradGuard no_grad;
     auto& observer = *call.observer;
     if (!observer.wants_statistics()) return;
     const CountedPairs counted(maps.softmax, call);
-    if (!pre.is_identity())
-      report_composition(observer, Side::kPre, pre, scaled_products(q, k, call, scale()), counted,
-                         call);
+    report_composition(observer, Side::kPre, pre, maps.products, counted, call);
     if (post.is_identity()) return;
     report_composition(observer, Side::kPost, post, maps.softmax, counted, call);
     report_composed_map(observer, maps, counted);

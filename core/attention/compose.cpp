@@ -84,10 +84,11 @@ std::vector<Tensor> Composition::terms(const Tensor& a) const {
 
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
                            const Composition& post, const HeadCall& call, double scale) {
-  const auto z = add_biases(pre(scaled_products(q, k, call, scale)), call);
+  const auto products = scaled_products(q, k, call, scale);
+  const auto z = add_biases(pre(products), call);
   const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
   const auto p = masked_softmax(z, allowed);
-  return {z, p, composed_weights(p, post, call.mask)};
+  return {products, z, p, composed_weights(p, post, call.mask)};
 }
 
 Tensor composed_weights(const Tensor& p, const Composition& post, const AttentionMask& mask) {

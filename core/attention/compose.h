@@ -44,8 +44,10 @@ class Composition {
   Tensor fixed_, query_, key_, matrix_, bias_;
 };
 
-struct ComposedMaps {
-  Tensor scores, softmax, composed;  // [B,H,T,S] composed by `pre` and biased; before, after `post`
+struct ComposedMaps {        // [B,H,T,S]
+  Tensor products;           // scale q k^T
+  Tensor scores;             // composed by `pre` and biased
+  Tensor softmax, composed;  // before, after `post`
 };
 // The map: `pre` on scale q k^T, then biases, mask and softmax, then `post`. q [B,H,T,d], k
 // [B,Hkv,S,d].

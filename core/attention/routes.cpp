@@ -146,9 +146,22 @@ class Reporter {
   void where_selected(const char* name, const Tensor& of_token, const Tensor& selected) {
     observer_.report(name, at_routed(sum(of_token * selected)), at_routed(sum(selected)));
   }
-  void by_class(const char* name, const Tensor& of_token, const Tensor& members) {
-    const auto sums = sum(of_token * members.unsqueeze(2));  // [H]
-    observer_.report(name, sums, sum(members.unsqueeze(2)).expand_as(sums));
+  // All classes by one product: statistic by statistic this was 2 % of a training step.
+  void by_class(const Tensor& gates, const Tensor& classes) {  // [B,T,H], [B,T]
+    const auto& table = class_statistics();
+    const auto ids = at::arange(std::ssize(table), classes.options());
+    const auto members =
+        ((classes.unsqueeze(2) == ids) & counted_.unsqueeze(2)).to(at::kDouble).flatten(0, 1);
+    const auto count = members.sum(0);  // [C]
+    const auto sums_of = [&](const Tensor& of_token) {
+      return members.t().mm(of_token.to(at::kDouble).flatten(0, 1));  // [C,H]
+    };
+    const auto served = sums_of(gates != 0), total = sums_of(gates);
+    for (int64_t c = 0; c < std::ssize(table); ++c) {
+      const auto of_class = count[c].expand({heads_});
+      observer_.report(table[c].density.name, served[c], of_class);
+      observer_.report(table[c].gate.name, total[c], of_class);
+    }
   }
   void by_layer(const char* name, const Tensor& of_token) {  // [B,T]
     observer_.report(name, sum(of_token.unsqueeze(2)).squeeze(0), tokens_);
@@ -194,13 +207,7 @@ void report_routes(HeadObserver& observer, const Routes& routes, const Tensor& q
   report.by_head("density", gates != 0);
   report.by_head("gate_mean", gates);
   report.by_head("gate_std", gates.square());
-  if (classes.defined())
-    for (size_t c = 0; c < class_statistics().size(); ++c) {
-      const auto& of_class = class_statistics()[c];
-      const auto members = classes == static_cast<int64_t>(c);  // [B,T]
-      report.by_class(of_class.density.name, gates != 0, members);
-      report.by_class(of_class.gate.name, gates, members);
-    }
+  if (classes.defined()) report.by_class(gates, classes);
   if (routes.alpha.defined()) report.by_layer("alpha_shared", routes.alpha);
   if (!routes.selected.defined()) return;
   const auto p = routes.probability.to(at::kDouble);
