@@ -34,8 +34,8 @@ def steps_per_second(program, config, settings, out):
 def compare(arguments, kind):
     config = ROOT / "configs" / f"char_{kind}.yaml"
     settings = [f"train.steps={arguments.steps}", "log.every=5", "log.attention.every=0",
-                f"log.stats_every={arguments.stats_every}", f"train.threads={1 if arguments.together else arguments.threads}",
-                "train.eval_batches=1", *arguments.set]
+                f"log.stats_every={arguments.stats_every}", "train.eval_batches=1",
+                f"train.threads={1 if arguments.together else arguments.threads}", *arguments.set]
     cores = sorted(os.sched_getaffinity(0))[:2] if arguments.together else [None]
 
     def train(name, core):
@@ -74,6 +74,8 @@ def main():
     parser.add_argument("--set-after", action="append", default=[], metavar="KEY=VALUE",
                         help="a setting of --after alone: two settings of one program compared")
     arguments = parser.parse_args()
+    if arguments.together and len(os.sched_getaffinity(0)) < 2:
+        parser.error("--together needs two cores; without it the two train by turns")
     kinds = arguments.kinds.split(",") if arguments.kinds else sorted(
         path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
     print("| kind | steps/s before | steps/s after | after/before, median | all pairs |")
