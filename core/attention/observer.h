@@ -31,10 +31,12 @@ struct ObservedLayer {
 
 // A map that is no plain softmax of q k^T.
 struct ObservedMap {
-  Tensor p = {};        // [B,H,T,S] weights before heads are mixed: statistics are of their rows
-  Tensor a = {};        // [B,H,T,S] the weights that meet the values
-  Tensor scores = {};   // [B,H,T,S] scaled and biased, before the mask; undefined: there are none
-  bool softmax = true;  // p is the softmax of the scores: they have a log-sum-exp
+  Tensor p = {};       // [B,H,T,S] weights before heads are mixed: statistics are of their rows
+  Tensor a = {};       // [B,H,T,S] the weights that meet the values
+  Tensor scores = {};  // [B,H,T,S] scaled and biased, before the mask; undefined: there are none
+  // p is the softmax of the scores over the keys that the call's mask allows: they have a
+  // log-sum-exp, and statistics of p are made from them.
+  bool softmax = true;
   // Else rows of p are divided by their sum, and rows that sum to less than 1e-12 are left out.
   // Rows without an allowed key sum to 0.
   bool rows_sum_to_one = true;

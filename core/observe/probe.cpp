@@ -122,12 +122,16 @@ void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   if (patterns) patterns_[key(map.map)] = {p.detach(), counted.mask};
   if (!statistics || p.numel() == 0) return;
   const int64_t B = p.size(0), H = p.size(1), T = p.size(2), S = p.size(3);
-  // p is the softmax of ln p: with that as the bias of scores that are 0 it streams like any other,
-  // whatever its rows sum to; but a row that sums to nothing has no pattern.
+  // p is the softmax of its scores, or of ln p: with those as the bias of scores that are 0 it
+  // streams like any other, whatever its rows sum to; but a row that sums to nothing has no
+  // pattern.
   constexpr double kNothing = 1e-12;
+  TORCH_CHECK(!map.scores.defined() || map.scores.sizes() == p.sizes(), "scores ",
+              map.scores.sizes(), " of weights ", p.sizes());
+  const bool by_scores = map.softmax && map.scores.defined();
   Scope seen = counted;
   seen.position_bias = nullptr;
-  seen.bias = p.clamp_min(std::numeric_limits<float>::min()).log();
+  seen.bias = by_scores ? map.scores : p.clamp_min(std::numeric_limits<float>::min()).log();
   if (!map.rows_sum_to_one)
     seen.mask.allowed = both_allowed(seen.mask.allowed, (p.sum(-1) >= kNothing).unsqueeze(-1));
   const auto none = p.new_zeros({1, 1, 1, 1});
@@ -136,13 +140,9 @@ void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
           .v = map.v,
           .out = map.out,
           .scale = 0,
-          .has_scores = false},
+          .has_scores = by_scores},
          call.within(seen), map.map);
-  if (map.scores.defined()) {
-    TORCH_CHECK(map.scores.sizes() == p.sizes(), "scores ", map.scores.sizes(), " of weights ",
-                p.sizes());
-    count_scores(map, counted.mask);
-  }
+  if (map.scores.defined() && !by_scores) raise_scores(map, counted.mask);
   if (p.is_same(a)) return;
   auto rows = p.sum(-1) > 0.5;  // [B,H,T] rows with an allowed key
   if (const auto real = within_length(call.mask.query_length, T, p.device()); real.defined())
@@ -155,7 +155,7 @@ void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   report("composed_negative_mass", weigh(a.clamp_max(0).sum(-1).neg()), rows_of_head);
 }
 
-void HeadProbe::count_scores(const ObservedMap& map, const AttentionMask& mask) {
+void HeadProbe::raise_scores(const ObservedMap& map, const AttentionMask& mask) {
   const double low = -std::numeric_limits<double>::infinity();
   const int64_t T = map.scores.size(2), S = map.scores.size(3);
   const auto device = map.scores.device();
@@ -167,18 +167,11 @@ void HeadProbe::count_scores(const ObservedMap& map, const AttentionMask& mask) 
   auto counted = highest > low;                     // as in the kernels: none allowed, or NaN
   if (const auto real = within_length(mask.query_length, T, device); real.defined())
     counted = counted & real.unsqueeze(1);  // [B,1,T]
-  const auto heads = [&](const Tensor& t) { return t.to(at::kCPU, at::kDouble).contiguous(); };
   const std::array<int64_t, 2> rows{0, 2};  // all but the heads
+  const auto most = at::where(counted, highest, low).amax(rows).to(at::kCPU, at::kDouble);  // [H]
   auto& sums = sums_of(map.map);
-  const auto most = heads(at::where(counted, highest, low).amax(rows));  // [H]
   for (int64_t h = 0; h < most.size(0); ++h)
     sums.raise(layer_.head_ids[h], kMaxLogit, most.const_data_ptr<double>()[h]);
-  if (!map.softmax) return;
-  const auto lse = heads(at::where(counted, at::logsumexp(z, -1).to(at::kDouble), 0.0).sum(rows));
-  const auto count = heads(counted.sum(rows));
-  for (int64_t h = 0; h < lse.size(0); ++h)
-    sums.add(layer_.head_ids[h], kLse, lse.const_data_ptr<double>()[h],
-             count.const_data_ptr<double>()[h]);
 }
 
 Tensor HeadProbe::map_before(const Tensor& map) {

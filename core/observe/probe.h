@@ -91,7 +91,7 @@ class HeadProbe : public HeadObserver {
   HeadSums& sums_of(int64_t map);
   // Completed with what the probe knows; of which of the layer's maps.
   void stream(RowCall call, const HeadCall& layer_call, int64_t map);
-  void count_scores(const ObservedMap& map, const AttentionMask& mask);
+  void raise_scores(const ObservedMap& map, const AttentionMask& mask);
 
   std::map<MapKey, HeadSums> sums_;
   std::map<MapKey, Tensor> maps_;
