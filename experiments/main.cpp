@@ -13,6 +13,7 @@
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/runs/run_manifest.h"
 #include "headlab_build.h"
 
 namespace headlab {

@@ -12,9 +12,9 @@
 #include <cmath>
 
 #include "core/torch.h"
-#include "experiments/evaluate.h"
-#include "experiments/open_run.h"
-#include "experiments/update.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/training/evaluate.h"
+#include "experiments/training/update.h"
 
 namespace headlab::testing {
 namespace {

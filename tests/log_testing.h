@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/files/h5.h"
-#include "experiments/run_log.h"
+#include "experiments/logs/run_log.h"
 #include "tests/scratch.h"
 
 namespace headlab {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/treebank.h"
+#include "experiments/data/formats/treebank.h"
 #include "tests/models_testing.h"
 
 namespace headlab::testing {

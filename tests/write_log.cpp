@@ -7,7 +7,7 @@
 #include <limits>
 #include <string>
 
-#include "experiments/run_log.h"
+#include "experiments/logs/run_log.h"
 
 namespace headlab {
 namespace {

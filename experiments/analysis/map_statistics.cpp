@@ -8,11 +8,10 @@
 #include "experiments/analysis/map_divergence.h"
 #include "experiments/analysis/map_formulas.h"
 #include "experiments/analysis/single_threaded.h"
+#include "experiments/logs/results.h"
 
 namespace headlab {
 namespace {
-
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 int64_t length_in(const Tensor& lengths, int64_t b, int64_t most) {
   return lengths.defined() ? std::min(most, lengths[b].item<int64_t>()) : most;

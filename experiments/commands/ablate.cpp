@@ -7,14 +7,14 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/ablation.h"
+#include "experiments/analysis/result_grid.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/evaluate.h"
-#include "experiments/progress.h"
-#include "experiments/result_grid.h"
-#include "experiments/results.h"
-#include "experiments/run_files.h"
+#include "experiments/logs/results.h"
+#include "experiments/pruning/ablation.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/system/progress.h"
+#include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {

@@ -7,13 +7,13 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/analysis.h"
+#include "experiments/analysis/analysis.h"
+#include "experiments/analysis/map_file.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/importance.h"
-#include "experiments/map_file.h"
-#include "experiments/run_files.h"
-#include "experiments/run_manifest.h"
+#include "experiments/pruning/importance.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
 
 namespace headlab {
 namespace {
@@ -157,14 +157,13 @@ int run_on_file(const AnalyzeOptions& o) {
   const auto analysis = analyze_maps(file, analysis_of(o));
   Json report{{"file", std::filesystem::canonical(path).string()}};
   if (!o.out.empty()) {
-    write_results(
-        o.out,
-        {.title = "analysis of " + path.filename().string(),
-         .run_id = {},
-         .config_yaml = {},
-         .manifest_json = make_manifest({.data_files = {path}, .argv = command_line()}).dump(),
-         .created_utc = utc_now()},
-        {analysis.statistics, analysis.roles});
+    write_results(o.out,
+                  {.title = "analysis of " + path.filename().string(),
+                   .run_id = {},
+                   .config_yaml = {},
+                   .manifest_json = make_manifest({.data_files = {path}}).dump(),
+                   .created_utc = utc_now()},
+                  {analysis.statistics, analysis.roles});
     report["out"] = o.out;
   }
   print(o, report, analysis);

@@ -6,10 +6,10 @@
 #include "core/errors.h"
 #include "core/files/safetensors.h"
 #include "core/torch.h"
-#include "experiments/case_file.h"
+#include "experiments/cases/case_file.h"
+#include "experiments/cases/train_case.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/train_case.h"
 
 namespace headlab {
 namespace {

@@ -71,11 +71,6 @@ std::vector<Command>& commands() {
   return registered;
 }
 
-std::vector<std::string>& command_line() {
-  static std::vector<std::string> words;
-  return words;
-}
-
 std::vector<std::string> long_options(const Command& command) {
   CLI::App app;
   Arguments arguments(app);

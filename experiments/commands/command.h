@@ -6,26 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "experiments/system/exit_codes.h"
+
 namespace CLI {
 class App;
 }
 
 namespace headlab {
-
-// Exit codes, as README lists them.
-enum ExitCode {
-  kDone = 0,
-  kInternal = 1,
-  kCheckFailed = 1,
-  kUsage = 2,
-  kData = 3,
-  kStorage = 4,
-  kDiverged = 5,
-  kDevice = 6,
-  kResumable = 75,
-  kInterrupted = 130,
-  kTerminated = 143,
-};
 
 // The options of a subcommand. The parsing library stays behind it: a file that includes its
 // headers takes twice as long to compile.
@@ -58,7 +45,6 @@ struct Command {
 };
 
 std::vector<Command>& commands();
-std::vector<std::string>& command_line();                       // argv, for manifests
 std::vector<std::string> long_options(const Command& command);  // "--json", ...
 
 struct RegisterCommand {

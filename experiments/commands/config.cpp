@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "experiments/commands/command.h"
-#include "experiments/experiment.h"
+#include "experiments/runs/experiment.h"
 
 namespace headlab {
 namespace {

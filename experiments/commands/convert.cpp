@@ -8,10 +8,10 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/convert_model.h"
-#include "experiments/evaluate.h"
-#include "experiments/gates.h"
-#include "experiments/train.h"
+#include "experiments/conversion/convert_model.h"
+#include "experiments/pruning/gates.h"
+#include "experiments/training/evaluate.h"
+#include "experiments/training/train.h"
 
 namespace headlab {
 namespace {

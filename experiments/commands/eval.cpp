@@ -7,8 +7,8 @@
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/evaluate.h"
-#include "experiments/open_run.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {

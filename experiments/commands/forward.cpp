@@ -6,7 +6,7 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/open_run.h"
+#include "experiments/runs/open_run.h"
 
 namespace headlab {
 namespace {

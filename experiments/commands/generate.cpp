@@ -1,5 +1,5 @@
 // `headlab generate RUN --prompt TEXT`: samples from a language model; the text alone on stdout.
-#include "experiments/generate.h"
+#include "experiments/training/generate.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/models/stack.h"
-#include "experiments/open_run.h"
+#include "experiments/runs/open_run.h"
 
 namespace headlab {
 namespace {

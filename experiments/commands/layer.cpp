@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/torch.h"
+#include "experiments/cases/layer_case.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/layer_case.h"
 
 namespace headlab {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "core/attention/attend.h"
 #include "experiments/commands/command.h"
-#include "experiments/open_run.h"
+#include "experiments/runs/open_run.h"
 
 namespace headlab {
 

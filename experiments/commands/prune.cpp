@@ -1,5 +1,5 @@
 // `headlab prune RUN`: removes heads, says what it cost and what it saved, and writes what is left.
-#include "experiments/prune.h"
+#include "experiments/pruning/prune.h"
 
 #include <fmt/format.h>
 
@@ -10,13 +10,14 @@
 #include "core/errors.h"
 #include "core/files/replacement_file.h"
 #include "core/torch.h"
+#include "experiments/analysis/result_grid.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/gates.h"
-#include "experiments/importance.h"
-#include "experiments/result_grid.h"
-#include "experiments/results.h"
-#include "experiments/run_files.h"
+#include "experiments/logs/results.h"
+#include "experiments/pruning/gates.h"
+#include "experiments/pruning/importance.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/training/train.h"
 
 namespace headlab {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "experiments/commands/command.h"
-#include "experiments/log_tools.h"
+#include "experiments/logs/log_tools.h"
 
 namespace headlab {
 namespace {

@@ -5,8 +5,8 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/open_run.h"
-#include "experiments/train.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/training/train.h"
 
 namespace headlab {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "core/torch.h"
 #include "experiments/commands/command.h"
-#include "experiments/open_run.h"
-#include "experiments/training_log.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/training/training_log.h"
 
 namespace headlab {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/commands/command.h"
-#include "experiments/run_manifest.h"
+#include "experiments/runs/run_manifest.h"
 #include "headlab_build.h"
 
 namespace headlab {

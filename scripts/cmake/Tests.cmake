@@ -1,30 +1,20 @@
-# The test programs. Every tests/test_*.cpp lands in one of five; each test case becomes one ctest.
+# The test programs, by the folders of tests/; each test case becomes one ctest.
 include(Catch)
 
-set(plain_tests config config_files config_text config_writing log log_damage task_thread
-    safetensors run_files h5 progress includes)
-set(experiment_tests experiment judge models data synthetic training optimizer checkpoint)
+function(headlab_tests_of name)
+  list(TRANSFORM ARGN REPLACE "(.+)" "tests/\\1/test_*.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
+  set(${name} ${sources} PARENT_SCOPE)
+endfunction()
+headlab_tests_of(test_plain core/config core/files experiments/system experiments/logs)
+headlab_tests_of(test_heads core core/attention core/observe variants experiments/conversion
+                 experiments/pruning experiments/analysis)
+headlab_tests_of(test_experiments experiments/data experiments/models experiments/runs
+                 experiments/training experiments/cases)
 # These drive the built program and link none of it.
-set(command_tests command_analyze command_cases command_convert command_errors command_line
-    command_model command_prune command_run)
-set(example_tests example)
-
-file(GLOB test_sources CONFIGURE_DEPENDS tests/test_*.cpp)
-foreach(source IN LISTS test_sources)
-  cmake_path(GET source STEM stem)
-  string(REGEX REPLACE "^test_" "" subject "${stem}")
-  if(subject IN_LIST plain_tests)
-    list(APPEND test_plain ${source})
-  elseif(subject IN_LIST experiment_tests)
-    list(APPEND test_experiments ${source})
-  elseif(subject IN_LIST command_tests)
-    list(APPEND test_command_line ${source})
-  elseif(subject IN_LIST example_tests)
-    list(APPEND test_example ${source})
-  else()
-    list(APPEND test_heads ${source})
-  endif()
-endforeach()
+headlab_tests_of(test_command_line experiments/commands)
+set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp)
+list(REMOVE_ITEM test_heads ${example_test})
 
 # A name that Catch misreads finds no test, which Catch 2 counts as success unless told otherwise.
 if(Catch2_VERSION VERSION_LESS 3)
@@ -70,8 +60,8 @@ if(NOT HEADLAB_SANITIZE)  # whole trainings are too slow there
 endif()
 
 # README's example of a kind obeys the laws of all kinds, alone in a program: it is not one of ours.
-list(APPEND test_example ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
-     ${CMAKE_SOURCE_DIR}/tests/test_laws.cpp)
+set(test_example ${example_test} ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp)
 set(test_example_spec "~every file in variants*")
 headlab_test(test_example headlab_experiments headlab_core)
 

@@ -1,0 +1,84 @@
+// What `headlab analyze` finds out about the heads of a model: a list of parts, each of which looks
+// at the same batches and says what it saw as labelled arrays; and the roles that follow.
+//
+// To add a part: derive from AnalysisPart in a file of its own, name the arrays that it can make,
+// and put it into analysis_parts() (analysis.cpp). Arrays over {"layer", "head"} become columns of
+// `--json` and of the file by themselves. The roles read these names beside the statistics' own:
+// `best_gain` (syntax), `induction_repeated` and `duplicate_token_repeated`.
+//
+// L layers, H heads of the layer with most heads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/observe/probe.h"
+#include "experiments/analysis/head_roles.h"
+#include "experiments/analysis/map_statistics.h"
+#include "experiments/logs/results.h"
+#include "experiments/runs/open_run.h"
+
+namespace headlab {
+
+struct AnalysisOptions {
+  Split split = Split::kValidation;
+  int64_t batches = 20, batch = 64;     // batches 0: the whole split
+  std::vector<std::string> names = {};  // arrays that are wanted; empty: the usual ones; or "all"
+  std::optional<int64_t> top_k = {};    // of top_k_mass; default: 5, or what a file says
+  int64_t js_stride = 1;                // js of every n-th row
+  int64_t maps = 0;                     // examples whose maps and rollout are kept
+  std::filesystem::path treebank = {};  // CoNLL-U, for syntax; empty: none
+  std::vector<RoleRule> rules = role_rules();
+  Backend backend = Backend::kAuto;
+};
+
+// What a part knows before the first batch.
+struct AnalysisSetup {
+  OpenedRun& run;
+  const AnalysisOptions& options;
+  at::Device device;
+  int64_t layers = 0, heads = 0;
+  Tensor alive;                                            // bool [L,H]
+  std::vector<std::shared_ptr<AttentionHeads>*> heads_of;  // [L]
+};
+
+// One batch behind the model, in eval mode.
+struct AnalysisBatch {
+  const Batch& data;  // on the CPU
+  int64_t first = 0;  // number of its first example
+  const HeadProbe& probe;
+  const std::vector<Tensor>& hidden;  // ModelContext::hidden
+  const ModelOutput& out;
+};
+
+class AnalysisPart {
+ public:
+  virtual ~AnalysisPart() = default;
+  // Arrays that finish() makes. Those of `on_request` only where they are asked for by name.
+  virtual std::vector<std::string> names() const = 0;
+  virtual std::vector<std::string> on_request() const { return {}; }
+  // Called for parts of which something is wanted, in this order. `wanted`: some of the names.
+  virtual void start(const std::vector<std::string>& /*wanted*/, HeadProbe& /*probe*/) {}
+  virtual void add(const AnalysisBatch& /*batch*/) {}
+  // Appends axes that it needs (add_axis) and arrays; what is not wanted is left out later.
+  virtual void finish(ResultGroup& to) = 0;
+};
+
+const ResultArray* find_array(const ResultGroup& group, const std::string& name);  // or null
+LogVariable variable_of(const Statistic& statistic);
+
+struct Analysis {
+  ResultGroup statistics = {}, roles = {};  // analysis/self, roles/self
+  int64_t layers = 0, heads = 0, examples = 0;
+};
+
+// Goes over the batches. ConfigError for a name that no part makes, c10::Error where a part
+// refuses.
+Analysis analyze_run(OpenedRun& run, const AnalysisOptions& options, const at::Device& device);
+
+// Of maps exported from elsewhere; of the options, those that are no choice of examples.
+struct MapFile;
+Analysis analyze_maps(const MapFile& file, const AnalysisOptions& options);
+
+}  // namespace headlab

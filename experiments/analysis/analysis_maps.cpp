@@ -1,0 +1,184 @@
+// Analysis of attention maps: of a model's, batch by batch, and those that are kept as they are.
+#include <algorithm>
+#include <numeric>
+
+#include "core/torch.h"
+#include "experiments/analysis/analysis_parts.h"
+#include "experiments/analysis/result_grid.h"
+
+namespace headlab {
+namespace {
+
+// By token: 0 the most frequent of the examples that are looked at; ties: the lower token.
+Tensor frequency_ranks(const AnalysisSetup& setup) {
+  const auto& o = setup.options;
+  const auto& data = *setup.run.data;
+  std::vector<int64_t> counts(data.vocabulary());
+  int64_t examples = data.examples(o.split);
+  if (o.batches > 0) examples = std::min(examples, o.batches * o.batch);
+  for (int64_t first = 0; first < examples; first += o.batch) {
+    const auto ids = data.eval_batch(o.split, first, std::min(o.batch, examples - first)).ids;
+    const auto* id = ids.const_data_ptr<int64_t>();
+    for (int64_t n = 0; n < ids.numel(); ++n) ++counts[id[n]];
+  }
+  std::vector<int64_t> tokens(counts.size()), ranks(counts.size());
+  std::iota(tokens.begin(), tokens.end(), 0);
+  std::stable_sort(tokens.begin(), tokens.end(),
+                   [&](int64_t a, int64_t b) { return counts[a] > counts[b]; });
+  for (size_t rank = 0; rank < tokens.size(); ++rank)
+    ranks[tokens[rank]] = static_cast<int64_t>(rank);
+  return at::tensor(ranks, at::kLong);
+}
+
+class Maps : public AnalysisPart {
+ public:
+  explicit Maps(const AnalysisSetup& setup)
+      : setup_(setup),
+        classes_(setup.run.data->token_classes()),
+        kept_(setup.options.maps),
+        statistics_(setup.layers, setup.heads, {}) {}
+
+  std::vector<std::string> names() const override {
+    if (!has_token_map(setup_)) return {};
+    PatternFacts facts;  // what there will be
+    if (!classes_.empty()) facts.classes = at::empty({0}, at::kByte);
+    if (setup_.run.data->vocabulary() > MapOptions().rarest_rank)
+      facts.frequency_rank = at::empty({0}, at::kLong);
+    std::vector<std::string> names{"similarity", "head_map"};
+    for (const auto& s : map_statistic_table())
+      if (map_statistic_exists(s, facts)) names.push_back(s.name);
+    if (setup_.options.maps > 0)
+      for (const auto& name : KeptMaps::names()) names.push_back(name);
+    return names;
+  }
+  std::vector<std::string> on_request() const override { return {"js_clark"}; }
+
+  void start(const std::vector<std::string>& wanted, HeadProbe& probe) override {
+    probe.patterns = true;
+    MapOptions options{.names = wanted,
+                       .top_k = setup_.options.top_k.value_or(MapOptions().top_k),
+                       .js_stride = setup_.options.js_stride,
+                       .seed = static_cast<uint64_t>(setup_.run.experiment.seed)};
+    const auto wants = [&](const char* name) {
+      return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+    };
+    if (wants("similarity") || wants("head_map")) options.names.push_back("js");
+    statistics_ = MapStatistics(setup_.layers, setup_.heads, options);
+    if (wants("rare_token")) ranks_ = frequency_ranks(setup_);
+  }
+
+  void add(const AnalysisBatch& batch) override {
+    std::vector<LayerMap> layers;
+    for (int64_t l = 0; l < setup_.layers; ++l) layers.push_back(map_of(batch, l));
+    statistics_.add(layers);
+    kept_.add(layers, batch.data.ids);
+  }
+
+  void finish(ResultGroup& to) override {
+    add_statistics(to, statistics_.values(), setup_.layers, setup_.heads);
+    kept_.finish(to, setup_.layers, setup_.heads);
+  }
+
+ private:
+  LayerMap map_of(const AnalysisBatch& batch, int64_t l) const {
+    const auto& heads = **setup_.heads_of[l];
+    const auto& patterns = batch.probe.layer_patterns();
+    if (!heads.traits().token_map || !patterns.count(l)) return {};
+    const auto& [p, mask] = patterns.at(l);
+    std::vector<int64_t> rows;
+    LayerMap map;
+    const auto ids = heads.head_ids();
+    const auto alive = heads.alive();
+    for (size_t n = 0; n < ids.size(); ++n)
+      if (alive[ids[n]]) rows.push_back(static_cast<int64_t>(n)), map.heads.push_back(ids[n]);
+    const bool all = rows.size() == ids.size();
+    const auto index = at::tensor(rows, at::kLong).to(p.device());
+    const auto own = [&](const Tensor& t) { return all ? t : t.index_select(1, index); };
+    map.a = own(p);
+    auto& facts = map.facts;
+    facts.allowed = allowed_keys(mask, p.size(2), p.size(3), p.device());
+    if (facts.allowed.defined()) facts.allowed = own(facts.allowed.expand(p.sizes()));
+    facts.query_length = mask.query_length, facts.key_length = mask.key_length;
+    facts.causal = mask.causal;
+    facts.tokens = batch.data.ids;
+    if (!classes_.empty()) facts.classes = at::tensor(classes_, at::kByte).index({facts.tokens});
+    if (ranks_.defined()) facts.frequency_rank = ranks_.index({facts.tokens});
+    return map;
+  }
+
+  AnalysisSetup setup_;
+  std::vector<uint8_t> classes_;
+  Tensor ranks_;
+  KeptMaps kept_;
+  MapStatistics statistics_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnalysisPart> map_part(const AnalysisSetup& setup) {
+  return std::make_unique<Maps>(setup);
+}
+
+void KeptMaps::add(const std::vector<LayerMap>& layers, const Tensor& tokens) {
+  const auto some = std::find_if(layers.begin(), layers.end(),
+                                 [](const LayerMap& map) { return map.a.defined(); });
+  if (some == layers.end()) return;
+  for (int64_t b = 0; b < some->a.size(0) && std::ssize(maps_) < most_; ++b) {
+    auto& example = maps_.emplace_back();
+    for (const auto& map : layers) {
+      example.push_back(map.a.defined() ? example_of(map, b) : LayerMap{});
+      if (map.a.defined()) example.back().a = example.back().a.clone();  // not the whole batch
+    }
+    tokens_.push_back(tokens.defined() ? tokens.narrow(0, b, 1).to(at::kCPU) : Tensor());
+  }
+}
+
+void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
+  if (maps_.empty()) return;
+  const auto E = std::ssize(maps_);
+  int64_t T = 0, S = 0;
+  bool cross = false;
+  for (const auto& example : maps_)
+    for (const auto& map : example)
+      if (map.a.defined())
+        T = std::max(T, map.a.size(2)), S = std::max(S, map.a.size(3)), cross = map.facts.cross;
+  auto weights = at::full({E, layers, heads, T, S}, kNaN, at::kDouble);
+  auto rolled = at::full({E, layers, T, S}, kNaN, at::kDouble);
+  auto token = at::full({E, S}, kNaN, at::kDouble);
+  for (int64_t e = 0; e < E; ++e) {
+    const auto& example = maps_[e];
+    for (int64_t l = 0; l < layers; ++l) {
+      const auto& a = example[l].a;
+      for (size_t n = 0; a.defined() && n < example[l].heads.size(); ++n)
+        weights[e][l][example[l].heads[n]]
+            .narrow(0, 0, a.size(2))
+            .narrow(1, 0, a.size(3))
+            .copy_(a[0][static_cast<int64_t>(n)]);
+    }
+    if (!cross)
+      if (const auto all = rollout(example); all.defined())  // [L,1,t,t]
+        rolled[e].narrow(1, 0, all.size(2)).narrow(2, 0, all.size(3)).copy_(all.select(1, 0));
+    if (tokens_[e].defined()) token[e].narrow(0, 0, tokens_[e].size(1)).copy_(tokens_[e][0]);
+  }
+  const auto axis = [&](const char* name, const char* what, int64_t size) {
+    add_axis(to, {{name, "1", what, "counted from 0"}, size});
+  };
+  axis("example", "example, the first of the split or file", E);
+  axis("query", "place of the query", T);
+  axis("key", "place of the key", S);
+  const auto add = [&](const char* name, const char* what, const char* formula,
+                       std::vector<std::string> dims, const Tensor& values) {
+    to.arrays.push_back({{name, "1", what, formula}, std::move(dims), numbers(values)});
+  };
+  add("attention", "attention weights", "a after the softmax, before heads are mixed; NaN: padding",
+      {"example", "layer", "head", "query", "key"}, weights);
+  if (!cross)
+    add("rollout", "attention rollout; Abnar and Zuidema 2020",
+        "A_l = (mean_h a + I)/2; R_l = A_l R_{l-1}, R_0 = A_0",
+        {"example", "layer", "query", "key"}, rolled);
+  if (tokens_.front().defined())
+    add("token", "tokens of the keys", "index in the vocabulary; NaN: padding", {"example", "key"},
+        token);
+}
+
+}  // namespace headlab

@@ -1,0 +1,47 @@
+// The parts of `headlab analyze` that stand in files of their own.
+#pragma once
+
+#include "experiments/analysis/analysis.h"
+#include "experiments/analysis/map_file.h"
+
+namespace headlab {
+
+// What the probe streams, and what the kinds of heads report themselves.
+std::unique_ptr<AnalysisPart> streamed_part(const AnalysisSetup& setup);
+// What needs the maps: one batch of them is held at a time.
+std::unique_ptr<AnalysisPart> map_part(const AnalysisSetup& setup);
+// Gradients at gates of 1, in a pass of its own.
+std::unique_ptr<AnalysisPart> importance_part(const AnalysisSetup& setup);
+
+// What heads say, and what their weights do.
+std::unique_ptr<AnalysisPart> outputs_part(const AnalysisSetup& setup);
+std::unique_ptr<AnalysisPart> circuits_part(const AnalysisSetup& setup);
+// Induction and duplicate heads, on repeated random tokens.
+std::unique_ptr<AnalysisPart> repeated_tokens_part(const AnalysisSetup& setup);
+// Syntactic heads, on the sentences of options.treebank.
+std::unique_ptr<AnalysisPart> syntax_part(const AnalysisSetup& setup);
+
+// Whether any layer's weights are over tokens.
+bool has_token_map(const AnalysisSetup& setup);
+
+// Statistics of the tables by name, as arrays in the tables' order; js further as `similarity` and
+// `head_map`.
+void add_statistics(ResultGroup& to, const std::map<std::string, std::vector<double>>& values,
+                    int64_t layers, int64_t heads);
+
+// Maps of a few examples [E], as they are: the weights that the statistics are of, and rollout.
+class KeptMaps {
+ public:
+  explicit KeptMaps(int64_t most) : most_(most) {}
+  // Keeps what is still missing. `tokens` [B,S] may be undefined.
+  void add(const std::vector<LayerMap>& layers, const Tensor& tokens);
+  static std::vector<std::string> names() { return {"attention", "rollout", "token"}; }
+  void finish(ResultGroup& to, int64_t layers, int64_t heads) const;
+
+ private:
+  int64_t most_;
+  std::vector<std::vector<LayerMap>> maps_;  // [E][L], of one example each
+  std::vector<Tensor> tokens_;               // [E] of [1,S]
+};
+
+}  // namespace headlab

@@ -1,0 +1,69 @@
+// Analysis on inputs made for the purpose: repeated random tokens, and the sentences of a treebank.
+#include "experiments/analysis/analysis_parts.h"
+#include "experiments/analysis/analysis_syntax.h"
+#include "experiments/analysis/protocols.h"
+
+namespace headlab {
+namespace {
+
+class Repeated : public AnalysisPart {
+ public:
+  explicit Repeated(const AnalysisSetup& setup) : setup_(setup) {}
+
+  std::vector<std::string> names() const override {
+    constexpr int64_t kShortest = 4;  // two tokens, twice
+    if (!has_token_map(setup_) || setup_.run.model->context() < kShortest) return {};
+    return {"induction_repeated", "duplicate_token_repeated"};
+  }
+
+  void finish(ResultGroup& to) override {
+    const RepeatedTokensOptions options;
+    const auto& data = *setup_.run.data;
+    auto& model = *setup_.run.model;
+    const auto tokens =
+        repeated_tokens(data.vocabulary(), model.context(), data.token_classes(), options);
+    const auto arrays =
+        repeated_token_arrays(repeated_token_scores(model, tokens), tokens, options);
+    to.arrays.insert(to.arrays.end(), arrays.begin(), arrays.end());
+  }
+
+ private:
+  AnalysisSetup setup_;
+};
+
+class Syntax : public AnalysisPart {
+ public:
+  explicit Syntax(const AnalysisSetup& setup) : setup_(setup) {}
+
+  std::vector<std::string> names() const override {
+    return {"accuracy",       "accuracy_head_row", "baseline",      "baseline_offset",
+            "baseline_place", "relation_count",    "best_relation", "best_direction",
+            "best_accuracy",  "best_gain"};
+  }
+
+  // What is wrong with the treebank is said before the model works.
+  void start(const std::vector<std::string>&, HeadProbe&) override {
+    treebank_ = encode_treebank(read_treebank(setup_.options.treebank), *setup_.run.data,
+                                setup_.run.model->context());
+  }
+
+  void finish(ResultGroup& to) override {
+    if (const auto scores = score_syntax(*setup_.run.model, treebank_, {})) add_syntax(to, *scores);
+  }
+
+ private:
+  AnalysisSetup setup_;
+  EncodedTreebank treebank_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnalysisPart> repeated_tokens_part(const AnalysisSetup& setup) {
+  return std::make_unique<Repeated>(setup);
+}
+
+std::unique_ptr<AnalysisPart> syntax_part(const AnalysisSetup& setup) {
+  return std::make_unique<Syntax>(setup);
+}
+
+}  // namespace headlab

@@ -1,0 +1,76 @@
+// Analysis of what heads write into the residual stream: their outputs, and the circuits of their
+// weights.
+#include <algorithm>
+
+#include "experiments/analysis/analysis_circuits.h"
+#include "experiments/analysis/analysis_outputs.h"
+#include "experiments/analysis/analysis_parts.h"
+
+namespace headlab {
+namespace {
+
+// Adds what the group does not have yet.
+void merge(ResultGroup& to, ResultGroup more) {
+  for (auto& axis : more.axes) add_axis(to, std::move(axis));
+  for (auto& array : more.arrays)
+    if (!find_array(to, array.about.name)) to.arrays.push_back(std::move(array));
+}
+
+class Outputs : public AnalysisPart {
+ public:
+  explicit Outputs(const AnalysisSetup& setup) : setup_(setup) {}
+
+  std::vector<std::string> names() const override {
+    return {"contribution_norm", "output_cosine", "output_disagreement", "residual_ratio", "cka"};
+  }
+  // Sums between all heads' features, of a large model gigabytes.
+  std::vector<std::string> on_request() const override {
+    int64_t features = 0;
+    for (auto* heads : setup_.heads_of) features += (*heads)->heads() * (*heads)->value_width();
+    constexpr int64_t kMost = 8192;  // a quarter of a gigabyte
+    return features > kMost ? std::vector<std::string>{"cka"} : std::vector<std::string>{};
+  }
+
+  void start(const std::vector<std::string>& wanted, HeadProbe& probe) override {
+    probe.head_outputs = true;
+    const bool likeness = std::find(wanted.begin(), wanted.end(), "cka") != wanted.end();
+    sums_.emplace(layers_of(*setup_.run.model, "self"), OutputSums::Options{.likeness = likeness});
+  }
+  void add(const AnalysisBatch& batch) override { sums_->add(batch.probe, batch.hidden, {}); }
+  void finish(ResultGroup& to) override { merge(to, sums_->results()); }
+
+ private:
+  AnalysisSetup setup_;
+  std::optional<OutputAnalysis> sums_;
+};
+
+class Circuits : public AnalysisPart {
+ public:
+  explicit Circuits(const AnalysisSetup& setup) : setup_(setup) {}
+
+  std::vector<std::string> names() const override {
+    return {"qk_singular_values", "qk_rank_95",    "qk_layer_singular_values",
+            "qk_layer_rank_95",   "ov_copying",    "ov_copying_full",
+            "composition_q",      "composition_k", "composition_v"};
+  }
+  void finish(ResultGroup& to) override {
+    const auto& model = *setup_.run.model;
+    merge(to,
+          circuits(layers_of(*setup_.run.model, "self"), model.embedding(), model.unembedding()));
+  }
+
+ private:
+  AnalysisSetup setup_;
+};
+
+}  // namespace
+
+std::unique_ptr<AnalysisPart> outputs_part(const AnalysisSetup& setup) {
+  return std::make_unique<Outputs>(setup);
+}
+
+std::unique_ptr<AnalysisPart> circuits_part(const AnalysisSetup& setup) {
+  return std::make_unique<Circuits>(setup);
+}
+
+}  // namespace headlab

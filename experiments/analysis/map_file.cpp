@@ -1,0 +1,226 @@
+#include "experiments/analysis/map_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "core/torch.h"
+#include "experiments/analysis/single_threaded.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::json;
+
+// The parts of a file, checked one by one.
+struct Reader {
+  const std::string& name;
+  const NamedTensors& tensors;
+  const std::map<std::string, std::string>& metadata;
+
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw DataError(fmt::format("{}: {}", name, what));
+  }
+
+  Tensor maps() const {
+    const auto found = tensors.find("in.attention");
+    if (found == tensors.end())
+      refuse("holds no attention maps: in.attention [layer,example,head,query,key] is missing");
+    const auto& a = found->second;
+    if (a.dim() != 5 || !at::isFloatingType(a.scalar_type()) || a.numel() == 0)
+      refuse(fmt::format("in.attention must be floating [layer,example,head,query,key], is {}",
+                         shape_of(a)));
+    return a;
+  }
+
+  // Integers of this shape, or undefined.
+  Tensor integers(const char* tensor, at::IntArrayRef shape, at::ScalarType type) const {
+    const auto found = tensors.find(tensor);
+    if (found == tensors.end()) return {};
+    const auto& t = found->second;
+    if (t.sizes() != shape || !at::isIntegralType(t.scalar_type(), /*includeBool=*/false))
+      refuse(fmt::format("{} must be integers [{}], is {}", tensor, fmt::join(shape, ","),
+                         shape_of(t)));
+    return t.to(type);
+  }
+
+  Tensor lengths(const char* tensor, int64_t examples, int64_t most) const {
+    const auto length = integers(tensor, {examples}, at::kLong);
+    if (length.defined() &&
+        (length.min().item<int64_t>() < 0 || length.max().item<int64_t>() > most))
+      refuse(fmt::format("{} must lie in 0 .. {}", tensor, most));
+    return length;
+  }
+
+  // Metadata as JSON; null where it is missing.
+  Json setting(const std::string& key) const {
+    const auto found = metadata.find(key);
+    return found == metadata.end() ? Json() : Json::parse(found->second, nullptr, false);
+  }
+  int64_t count(const std::string& key, int64_t otherwise, int64_t least) const {
+    const auto value = setting(key);
+    if (value.is_null()) return otherwise;
+    if (!value.is_number_integer() || value.get<int64_t>() < least)
+      refuse(fmt::format("metadata {}: must be an integer of at least {}", key, least));
+    return value.get<int64_t>();
+  }
+  bool truth(const std::string& key) const {
+    const auto value = setting(key);
+    if (!value.is_null() && !value.is_boolean())
+      refuse(fmt::format("metadata {}: must be true or false", key));
+    return value == true;
+  }
+  std::optional<ImageGrid> grid(int64_t tokens) const {
+    const auto sides = setting("grid"), patch = setting("patch");
+    if (sides.is_null()) return std::nullopt;
+    ImageGrid grid;
+    const bool pair = sides.is_array() && sides.size() == 2 && sides[0].is_number_integer() &&
+                      sides[1].is_number_integer();
+    if (!pair || sides[0] < 1 || sides[1] < 1) refuse("metadata grid: must be [rows, columns]");
+    grid.rows = sides[0].get<int64_t>(), grid.columns = sides[1].get<int64_t>();
+    grid.cls_tokens = count("cls_tokens", 0, 0);
+    if (!patch.is_null() && !(patch.is_number() && patch > 0))
+      refuse("metadata patch: must be a number above 0");
+    if (patch.is_number()) grid.patch = patch.get<double>();
+    if (grid.cls_tokens + grid.rows * grid.columns != tokens)
+      refuse(fmt::format("a grid of {} x {} patches and {} cls tokens is not {} tokens", grid.rows,
+                         grid.columns, grid.cls_tokens, tokens));
+    return grid;
+  }
+
+  static std::string shape_of(const Tensor& t) {
+    return fmt::format("{} [{}]", c10::toString(t.scalar_type()), fmt::join(t.sizes(), ","));
+  }
+};
+
+// How far the weights of a row may be from 1 in sum, by their type.
+double slack(at::ScalarType type) {
+  if (type == at::kDouble) return 1e-6;
+  return type == at::kFloat ? 1e-4 : 2e-2;
+}
+
+// The first row of layer `l` that is none.
+void check_rows(const Reader& file, const LayerMap& map, int64_t l) {
+  const double tolerance = slack(map.a.scalar_type());
+  for (int64_t b = 0; b < map.a.size(0); ++b) {
+    const auto one = example_of(map, b);
+    if (one.a.numel() == 0) continue;
+    const auto rows = pattern_rows(one.a, one.facts);
+    const auto sum = rows.a.sum(-1), least = rows.a.amin(-1);  // [1,H,T]
+    const auto fine = ((sum - 1).abs() <= tolerance) & (least >= -tolerance);
+    const auto wrong = (rows.counted & fine.logical_not()).nonzero();
+    if (wrong.size(0) == 0) continue;
+    const auto h = wrong[0][1].item<int64_t>(), i = wrong[0][2].item<int64_t>();
+    const auto place =
+        fmt::format("in.attention, layer {}, example {}, head {}, query {}: ", l, b, h, i);
+    if (least[0][h][i].item<double>() < -tolerance)
+      file.refuse(fmt::format("{}a weight is {:.4g}; attention weights are not negative", place,
+                              least[0][h][i].item<double>()));
+    file.refuse(
+        fmt::format("{}the weights of the {} keys that it may attend to{} sum to {:.4g}, not 1",
+                    place, rows.keys[0][h][i].item<double>(), map.facts.causal ? " (causal)" : "",
+                    sum[0][h][i].item<double>()));
+  }
+}
+
+// Whether the facts hold what a statistic of the streamed table needs.
+bool streams(const Statistic& s, const PatternFacts& f) {
+  if (s.per != Per::kHead || (s.needs_places && f.cross)) return false;
+  switch (s.needs) {
+    case Needs::kNothing:
+      return true;
+    case Needs::kTokens:
+      return f.tokens.defined();
+    case Needs::kClasses:
+      return f.classes.defined();
+    case Needs::kScores:
+      return f.scores.defined();
+    case Needs::kValues:
+      return f.value_norm.defined();
+    case Needs::kOutputs:
+      return f.output.defined();
+  }
+  return false;
+}
+
+// Of each layer, the sums of what streams.
+std::vector<HeadSums> streamed(const MapFile& file) {
+  std::vector<HeadSums> total;
+  for (const auto& map : file.layers) {
+    total.emplace_back(file.heads);
+    std::vector<HeadSums> of_example(map.a.size(0));
+    for_each_single_threaded(map.a.size(0), [&](int64_t b) {
+      auto example = example_of(map, b);
+      example.facts.divergence = false;
+      of_example[b] = HeadSums(file.heads);
+      if (example.a.numel() > 0) add_patterns(of_example[b], example.a, example.facts);
+    });
+    for (const auto& sums : of_example) add_sums(total.back(), sums);
+  }
+  return total;
+}
+
+}  // namespace
+
+MapFile::MapFile(const std::string& name, const NamedTensors& tensors,
+                 const std::map<std::string, std::string>& metadata) {
+  const Reader file{name, tensors, metadata};
+  const auto maps = file.maps();
+  const int64_t B = maps.size(1), T = maps.size(3), S = maps.size(4);
+  heads = maps.size(2), examples = B;
+  top_k = file.count("top_k", 5, 1);
+  PatternFacts facts;
+  facts.query_length = file.lengths("in.length", B, T);
+  facts.key_length = file.lengths("in.key_length", B, S);
+  facts.cross = facts.key_length.defined() || S != T;
+  if (!facts.cross) facts.key_length = facts.query_length;
+  facts.causal = file.truth("causal");
+  if (facts.causal && facts.cross)
+    file.refuse("metadata causal: the keys are another sequence, which has no earlier places");
+  facts.tokens = file.integers("in.tokens", {B, S}, at::kLong);
+  facts.classes = file.integers("in.class", {B, S}, at::kByte);
+  facts.frequency_rank = file.integers("in.frequency_rank", {B, S}, at::kLong);
+  if (!facts.cross) facts.grid = file.grid(T);
+  std::vector<int64_t> all(heads);
+  for (int64_t h = 0; h < heads; ++h) all[h] = h;
+  for (int64_t l = 0; l < maps.size(0); ++l) {
+    layers.push_back({.a = maps[l], .heads = all, .facts = facts});
+    check_rows(file, layers.back(), l);
+  }
+}
+
+std::vector<std::string> MapFile::statistics() const {
+  std::vector<std::string> names;
+  for (const auto& s : statistic_table())
+    if (streams(s, facts())) names.push_back(s.name);
+  for (const auto& s : map_statistic_table())
+    if (map_statistic_exists(s, facts())) names.push_back(s.name);
+  return names;
+}
+
+std::map<std::string, std::vector<double>> MapFile::values(const MapOptions& options) const {
+  const auto wanted = [&](const char* name) {
+    return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
+  };
+  MapOptions of_map = options;
+  of_map.names.clear();
+  for (const auto& s : map_statistic_table())
+    if (wanted(s.name) && map_statistic_exists(s, facts())) of_map.names.push_back(s.name);
+  MapStatistics statistics(std::ssize(layers), heads, of_map);
+  if (!of_map.names.empty()) statistics.add(layers);
+  auto values = statistics.values();
+  std::vector<std::string> others;
+  for (const auto& s : statistic_table())
+    if (wanted(s.name) && streams(s, facts())) others.push_back(s.name);
+  if (others.empty()) return values;
+  for (const auto& sums : streamed(*this)) {
+    const auto of_layer = head_values(sums);
+    for (const auto& name : others)
+      values[name].insert(values[name].end(), of_layer.at(name).begin(), of_layer.at(name).end());
+  }
+  return values;
+}
+
+}  // namespace headlab

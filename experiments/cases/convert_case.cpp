@@ -1,0 +1,173 @@
+#include "experiments/cases/convert_case.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "core/torch.h"
+#include "experiments/cases/case_file.h"
+#include "experiments/conversion/convert.h"
+#include "experiments/conversion/parafac.h"
+#include "experiments/runs/checkpoint.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::json;
+
+// Takes the tensors under a prefix, without it.
+NamedTensors take_under(NamedTensors& tensors, const std::string& prefix) {
+  NamedTensors taken;
+  for (auto node = tensors.lower_bound(prefix);
+       node != tensors.end() && node->first.starts_with(prefix); node = tensors.erase(node))
+    taken[node->first.substr(prefix.size())] = node->second;
+  return taken;
+}
+
+NamedTensors under(const std::string& prefix, const NamedTensors& tensors) {
+  NamedTensors named;
+  for (const auto& [name, tensor] : tensors) named[prefix + name] = tensor;
+  return named;
+}
+
+double relative_error(const Tensor& got, const Tensor& want) {
+  return ((got - want).norm() / want.norm()).item<double>();
+}
+
+// Passes when `got` is at most `bound`.
+Verdict at_most(const std::string& name, double got, double bound) {
+  return {
+      .name = name, .shape = {}, .error = got, .bound = bound, .pass = got <= bound, .reason = {}};
+}
+
+}  // namespace
+
+ConvertCase::ConvertCase(const std::filesystem::path& path, const at::Device& device)
+    : name_(path.string()), device_(device) {
+  auto tensors = read_tensors(path, &metadata_);
+  decomposition_ = metadata_["headlab_case"] == "convert-cp-1";
+  if (!decomposition_ && metadata_["headlab_case"] != "convert-1")
+    throw DataError(name_ + ": not a conversion: its metadata has no headlab_case = convert-1 or " +
+                    "convert-cp-1");
+  const auto config = Json::parse(metadata_["config"], nullptr, false);
+  for (const char* which : {"from", "to"})
+    if (!config.is_object() || !config.contains(which) || !config[which].is_object())
+      throw DataError(fmt::format("{}: the config has no layer '{}'", name_, which));
+  inputs_ = under("in.", take_under(tensors, "in."));
+  from_ = take_under(tensors, "from.w.");
+  to_ = take_under(tensors, "to.w.");
+  expected_ = take_expected(tensors);
+  cp_ = std::move(tensors);
+  if (!decomposition_ && !cp_.empty())
+    throw DataError(fmt::format("{}: a conversion has no tensor {}", name_, cp_.begin()->first));
+}
+
+double ConvertCase::number(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  if (found == metadata_.end())
+    throw DataError(fmt::format("{}: the metadata has no {}", name_, key));
+  return std::stod(found->second);
+}
+
+LayerCase ConvertCase::layer(const std::string& which, const NamedTensors& weights) const {
+  auto metadata = metadata_;
+  metadata["config"] = Json::parse(metadata_.at("config")).at(which).dump();
+  NamedTensors tensors = inputs_;
+  tensors.merge(under("w.", weights));
+  tensors.insert(expected_.begin(), expected_.end());
+  return {fmt::format("{} ({})", name_, which), std::move(tensors), std::move(metadata), device_};
+}
+
+NamedTensors ConvertCase::compute(Backend backend) {
+  auto old = layer("from", from_);
+  const Json::json_pointer place("/to/attention/shared_dim");
+  const auto R = Json::parse(metadata_.at("config")).value(place, Json());
+  const auto shared_dim = R.is_number_integer() ? std::optional(R.get<int64_t>()) : std::nullopt;
+  const auto made = to_collaborative({.name = name_,
+                                      .attention = old.attention(),
+                                      .shape = old.heads().shape(),
+                                      .demands = old.demands(),
+                                      .weights = from_},
+                                     shared_dim);
+  auto computed = layer("to", made.weights).compute({}, backend);
+  computed.merge(under("to.w.", made.weights));
+  if (decomposition_) {
+    const auto before = old.compute({}, backend).at("out.y");
+    computed["cp.rel_error"] = at::scalar_tensor(rel_error(made.weights), at::kDouble);
+    computed["cp.out_error"] =
+        at::scalar_tensor(relative_error(computed.at("out.y"), before), at::kDouble);
+  }
+  return computed;
+}
+
+double ConvertCase::rel_error(const NamedTensors& weights) const {
+  const auto old = layer("from", from_);
+  const auto& shape = old.heads().shape();
+  const auto wide = [](const Tensor& t) { return t.to(at::kDouble); };
+  const auto heads = [&](const char* name) {  // [H,d,D]; grouped keys serve several heads
+    const auto rows = wide(from_.at(name)).unflatten(0, {-1, shape.head_dim});
+    return rows.repeat_interleave(shape.heads / rows.size(0), 0);
+  };
+  return cp_error(heads("q.weight"), heads("k.weight"),
+                  {wide(weights.at("q.weight")).t(), wide(weights.at("mixing")),
+                   wide(weights.at("k.weight")).t()});
+}
+
+std::vector<Verdict> ConvertCase::judge(const NamedTensors& computed, Backend backend) {
+  return decomposition_ ? judge_decomposition(computed, backend) : judge_copy(computed, backend);
+}
+
+std::vector<Verdict> ConvertCase::judge_copy(const NamedTensors& computed, Backend backend) const {
+  auto old = layer("from", from_);
+  auto expected = under("to.w.", to_);
+  expected.insert(expected_.begin(), expected_.end());
+  auto verdicts = headlab::judge(computed, expected, old.tolerance());
+  for (auto verdict : headlab::judge(old.compute({}, backend), expected_, old.tolerance())) {
+    verdict.name = "from: " + verdict.name;
+    verdicts.push_back(std::move(verdict));
+  }
+  return verdicts;
+}
+
+std::vector<Verdict> ConvertCase::judge_decomposition(const NamedTensors& computed,
+                                                      Backend backend) const {
+  auto old = layer("from", from_);
+  const auto tolerance = old.tolerance();
+  const auto before = old.compute({}, backend).at("out.y");
+  const auto theirs = layer("to", to_).compute({}, backend).at("out.y");
+  const auto stated = [&](const NamedTensors& tensors, const char* name) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) throw DataError(fmt::format("{}: {} is missing", name_, name));
+    return found->second;
+  };
+  const auto out_errors = stated(cp_, "cp.out_error");           // [seeds]
+  const auto seed = static_cast<int64_t>(number("cp_to_seed"));  // whose factors the file holds
+  if (out_errors.dim() != 1 || seed < 0 || seed >= out_errors.size(0))
+    throw DataError(fmt::format("{}: cp.out_error has no seed {}", name_, seed));
+  const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
+  return {at_most("cp.rel_error", computed.at("cp.rel_error").item<double>(), number("cp_bound")),
+          headlab::judge("from: out.y", before, stated(expected_, "out.y"), tolerance),
+          headlab::judge("to.y", theirs, stated(cp_, "to.y"), tolerance),
+          headlab::judge("cp_to_rel_error", scalar(rel_error(to_)),
+                         scalar(number("cp_to_rel_error")), tolerance),
+          headlab::judge("cp.out_error of to.y", scalar(relative_error(theirs, before)),
+                         out_errors[seed], tolerance)};
+}
+
+namespace {
+
+Judged judge_conversion(const std::filesystem::path& path, const at::Device& device,
+                        Backend backend) {
+  ConvertCase conversion(path, device);
+  auto computed = conversion.compute(backend);
+  auto verdicts = conversion.judge(computed, backend);
+  return {std::move(computed), std::move(verdicts)};
+}
+
+const RegisterCase copies({"convert-1", judge_conversion});
+const RegisterCase decompositions({"convert-cp-1", judge_conversion});
+
+}  // namespace
+}  // namespace headlab

@@ -1,0 +1,78 @@
+// The formats `align-1` and `dependency-1`: maps of subwords to maps of
+// words, and heads against a treebank.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "core/torch.h"
+#include "experiments/analysis/dependency.h"
+#include "experiments/cases/case_file.h"
+
+namespace headlab {
+namespace {
+
+NamedTensors align(const CaseFile& file) {
+  const auto& word = file.at("in.word");
+  const int64_t words = word.numel() > 0 ? word.max().item<int64_t>() + 1 : 0;
+  return {{"out.attention", align_words(file.at("in.attention"), word, words)}};
+}
+
+std::vector<int64_t> offsets_of(const CaseFile& file) {
+  const auto json = nlohmann::json::parse(file.text("offsets"), nullptr, false);
+  const auto whole = [](const auto& offset) { return offset.is_number_integer(); };
+  if (!json.is_array() || !std::all_of(json.begin(), json.end(), whole))
+    throw DataError(file.name + ": the metadata's offsets are no list of integers");
+  return json;
+}
+
+int64_t relations_of(const CaseFile& file) {
+  const auto json = nlohmann::json::parse(file.text("relations"), nullptr, false);
+  if (!json.is_array() || json.empty() || json[0] != "all")
+    throw DataError(file.name + ": the metadata's relations are no list that begins with all");
+  return std::ssize(json);
+}
+
+std::vector<int64_t> first(const Tensor& row, int64_t n) {
+  const auto values = row.narrow(0, 0, n).to(at::kLong).contiguous();
+  return {values.data_ptr<int64_t>(), values.data_ptr<int64_t>() + n};
+}
+
+NamedTensors score(const CaseFile& file) {
+  const auto &maps = file.at("in.attention"), &heads = file.at("in.heads");  // [N,L,H,n+2,n+2]
+  const auto &length = file.at("in.length"), &relation = file.at("in.relation");
+  if (maps.dim() != 5)
+    throw DataError(fmt::format("{}: in.attention must be [N,L,H,n+2,n+2]", file.name));
+  const int64_t relations = relations_of(file);
+  DependencyScores scores(maps.size(1), maps.size(2), relations);
+  DependencyBaselines baselines(relations, offsets_of(file));
+  for (int64_t s = 0; s < maps.size(0); ++s) {
+    const int64_t n = length[s].item<int64_t>();
+    const Dependencies words{first(heads[s], n), first(relation[s], n)};
+    // Special tokens stand before the first and behind the last word.
+    scores.add(maps[s].narrow(-2, 1, n).narrow(-1, 1, n), words);
+    baselines.add(words);
+  }
+  return {{"out.accuracy", scores.accuracy()},
+          {"out.accuracy_head_row", scores.accuracy_head_row()},
+          {"out.baseline", baselines.fixed_offset()},
+          {"out.baseline_offset", baselines.relative_place()},
+          {"out.count", baselines.count()}};
+}
+
+// Sizes and indices that do not fit are the file's fault.
+template <NamedTensors (*compute)(const CaseFile&)>
+NamedTensors checked(const CaseFile& file) {
+  try {
+    return compute(file);
+  } catch (const c10::Error& e) {
+    throw DataError(fmt::format("{}: {}", file.name, e.what_without_backtrace()));
+  }
+}
+
+const RegisterCase alignments("align-1", checked<align>);
+const RegisterCase dependencies("dependency-1", checked<score>);
+
+}  // namespace
+}  // namespace headlab

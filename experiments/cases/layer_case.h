@@ -1,0 +1,67 @@
+// A case: one attention layer with its weights, inputs and expected numbers in one safetensors
+// file.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "core/head_kinds.h"
+#include "core/observe/probe.h"
+#include "experiments/cases/judge.h"
+
+namespace headlab {
+
+class LayerCase {
+ public:
+  // Reads the file and builds the layer. DataError where the file is wrong or its tensors do not
+  // fit the layer, ConfigError where its config is.
+  LayerCase(const std::filesystem::path& path, const at::Device& device);
+  // The same of a case's tensors and metadata; `name` stands for the file in messages.
+  LayerCase(std::string name, NamedTensors tensors, std::map<std::string, std::string> metadata,
+            const at::Device& device);
+
+  struct Wanted {
+    bool gradients = true;    // given cot.y
+    bool attention = true;    // out.attention
+    bool statistics = false;  // stat.<name> [H]
+  };
+  // Everything that the inputs allow, under the names of the format: out.y, out.attention,
+  // out.gates, out.aux_loss, grad.*; in the case's dtype, on the CPU.
+  NamedTensors compute(const Wanted& wanted, Backend backend = Backend::kAuto);
+  // One forward pass, with the backward pass where asked and cot.y is there; nothing is recorded.
+  void step(bool backward, Backend backend = Backend::kAuto);
+
+  const NamedTensors& expected() const { return expected_; }  // out.* and grad.*
+  Tolerance tolerance() const { return tolerance_; }
+  const Tensor& x() const { return x_; }  // [B,T,D]
+  const Tensor& cotangent() const { return cotangent_; }
+  HeadContext context(Backend backend) const;  // of the case's inputs
+  bool has_cotangent() const { return cotangent_.defined(); }
+  const std::string& config() const { return config_; }
+
+  // What was built.
+  const AttentionHeads& heads() const { return *heads_; }
+  AttentionHeads& heads() { return *heads_; }
+  const KindBlock& attention() const { return attention_; }
+  const HeadDemands& demands() const { return demands_; }
+
+ private:
+  void take_all(NamedTensors tensors, std::map<std::string, std::string> metadata,
+                const at::Device& device);
+  void build(const std::string& config);
+  void take_inputs(NamedTensors& tensors);
+  void take_weights(NamedTensors& tensors);
+  Tensor total_loss(const HeadOutput& out) const;
+
+  std::string name_, config_;
+  Tolerance tolerance_;
+  KindBlock attention_{head_registry(), "mha"};
+  HeadDemands demands_;
+  std::shared_ptr<AttentionHeads> heads_;
+  std::optional<Rotary> rotary_;
+  AttentionMask mask_;
+  Tensor x_, memory_, bias_, gates_, positions_, noise_, cotangent_;
+  NamedTensors expected_;
+};
+
+}  // namespace headlab

@@ -1,0 +1,48 @@
+// Format routes-1: statistics of the routes that tokens took through the heads of some layers.
+#include "core/errors.h"
+#include "core/torch.h"
+#include "experiments/analysis/route_values.h"
+#include "experiments/cases/case_file.h"
+
+namespace headlab {
+namespace {
+
+// Does not exist at shared heads.
+bool of_routed(const std::string& name) {
+  return name == "probability" || name == "selected" || name == "gate_selected";
+}
+
+// in.gates [L,B,T,H], in.probability and in.selected [L,B,T,E] of the last E heads, in.alpha
+// [L,B,T,2] with the shared heads first, in.length [B]. What is of routed heads alone is [L,E].
+NamedTensors route_statistics_of_file(const CaseFile& file) {
+  const auto gates = file.at("in.gates"), probability = file.at("in.probability");
+  const auto selected = file.at("in.selected"), alpha = file.find("in.alpha");
+  const int64_t L = gates.size(0), H = gates.size(3), E = probability.size(3);
+  if (E > H || E != selected.size(3))
+    throw DataError(file.name + ": in.probability and in.selected must be of the last E <= " +
+                    std::to_string(H) + " heads of in.gates");
+  std::map<std::string, std::vector<Tensor>> layers;
+  for (int64_t l = 0; l < L; ++l) {
+    Routes routes;
+    routes.gates = gates[l];
+    routes.probability = probability[l];
+    routes.selected = selected[l].to(at::kBool);
+    if (alpha.defined()) routes.alpha = alpha[l].select(2, 0);
+    routes.routed = at::arange(H - E, H);
+    for (const auto& [name, values] : route_values(routes, file.at("in.length")))
+      layers[name].push_back(at::tensor(values, at::kDouble));
+  }
+  NamedTensors computed;
+  for (const auto& statistic : route_statistics()) {
+    auto values = at::stack(layers.at(statistic.name));  // [L,H] or [L,1]
+    if (statistic.per == Per::kLayer) values = values.squeeze(1);
+    if (of_routed(statistic.name)) values = values.narrow(1, H - E, E);
+    computed[std::string("out.") + statistic.name] = values;
+  }
+  return computed;
+}
+
+const RegisterCase routes_cases("routes-1", route_statistics_of_file);
+
+}  // namespace
+}  // namespace headlab

@@ -1,0 +1,167 @@
+#include "experiments/cases/train_case.h"
+
+#include <fmt/format.h>
+
+#include "core/errors.h"
+#include "core/torch.h"
+#include "experiments/runs/experiment.h"
+
+namespace headlab {
+namespace {
+
+// nanoGPT's GPTConfig.
+struct NanoModel : Block {
+  int64_t n_layer = 12, n_head = 12, n_embd = 768, block_size = 1024, vocab_size = 50304;
+  bool bias = true;
+  double dropout = 0;
+
+  void visit(Fields& f) override {
+    f("n_layer", n_layer, "blocks", at_least(1));
+    f("n_head", n_head, "heads", at_least(1));
+    f("n_embd", n_embd, "width", at_least(1));
+    f("block_size", block_size, "context", at_least(1));
+    f("vocab_size", vocab_size, "vocabulary", at_least(1));
+    f("bias", bias, "biases of every linear layer and norm");
+    f("dropout", dropout, "must be 0: its draws are not in the file", between(0, 0));
+  }
+  std::string decoder() const {
+    return fmt::format(
+        "{{layers: {}, heads: {}, d_model: {}, bias: {}, attention: {{kind: mha, bias: {}}}}}",
+        n_layer, n_head, n_embd, bias, bias);
+  }
+};
+
+// nanoGPT's train.py.
+struct NanoTrain : Block {
+  double learning_rate = 6e-4, min_lr = 6e-5, weight_decay = 0.1;
+  double beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
+  int64_t warmup_iters = 2000, lr_decay_iters = 600000, gradient_accumulation_steps = 1;
+
+  void visit(Fields& f) override {
+    f("learning_rate", learning_rate, "peak rate", above(0));
+    f("min_lr", min_lr, "last rate", at_least(0));
+    f("warmup_iters", warmup_iters, "updates of warm-up", at_least(0));
+    f("lr_decay_iters", lr_decay_iters, "updates until min_lr", at_least(1));
+    f("weight_decay", weight_decay, "decay of matrices", at_least(0));
+    f("beta1", beta1, "of AdamW", from_below(0, 1));
+    f("beta2", beta2, "of AdamW", from_below(0, 1));
+    f("grad_clip", grad_clip, "largest norm of the gradients; 0: any", at_least(0));
+    f("gradient_accumulation_steps", gradient_accumulation_steps, "micro-batches", at_least(1));
+  }
+  TrainOptions options() const {
+    TrainOptions train;
+    train.lr = learning_rate;
+    train.min_lr = min_lr;
+    train.warmup = warmup_iters;
+    train.decay_steps = lr_decay_iters;
+    train.weight_decay = weight_decay;
+    train.betas = {beta1, beta2};
+    train.clip = grad_clip;
+    return train;
+  }
+};
+
+Tensor take_needed(NamedTensors& tensors, const std::string& name, const std::string& file) {
+  const auto tensor = take(tensors, name);
+  if (!tensor.defined()) throw DataError(fmt::format("{}: {} is missing", file, name));
+  return tensor;
+}
+
+}  // namespace
+
+TrainCase::TrainCase(const std::filesystem::path& path, const at::Device& device,
+                     std::optional<at::ScalarType> type)
+    : name_(path.string()), device_(device) {
+  std::map<std::string, std::string> metadata;
+  auto tensors = read_tensors(path, &metadata);
+  if (metadata["headlab_train"] != "1")
+    throw DataError(name_ + ": not a training file: its metadata has no headlab_train = 1");
+  for (const char* key : {"config", "train", "rtol", "atol"})
+    if (!metadata.count(key)) throw DataError(name_ + ": the metadata has no " + key);
+  expected_ = take_expected(tensors);
+  ids_ = take_needed(tensors, "in.ids", name_);
+  targets_ = take_needed(tensors, "in.targets", name_);
+  if (ids_.dim() != 4 || ids_.sizes() != targets_.sizes())
+    throw DataError(name_ + ": in.ids and in.targets must be [step, micro-batch, B, T]");
+
+  const auto written = tensors.find("w.embed.token.weight");
+  if (written == tensors.end()) throw DataError(name_ + ": w.embed.token.weight is missing");
+  type_ = type.value_or(written->second.scalar_type());
+  const bool narrower = type_ == at::kFloat && metadata.count("rtol_float32") > 0;
+  const std::string suffix = narrower ? "_float32" : "";
+  tolerance_ = {std::stod(metadata["rtol" + suffix]), std::stod(metadata["atol" + suffix])};
+  build(metadata);
+  take_weights(tensors);
+}
+
+void TrainCase::build(const std::map<std::string, std::string>& metadata) {
+  const auto read = [&](Block& block, const char* key) {
+    read_config(block, parse_config(metadata.at(key), fmt::format("{} ({})", name_, key)));
+  };
+  NanoModel nano;
+  read(nano, "config");
+  NanoTrain train;
+  read(train, "train");
+  if (train.gradient_accumulation_steps != ids_.size(1))
+    throw DataError(fmt::format("{}: in.ids has {} micro-batches, the settings say {}", name_,
+                                ids_.size(1), train.gradient_accumulation_steps));
+
+  const auto& kind = model_kind("decoder");
+  const auto options = kind.options();
+  read_config(*options, parse_config(nano.decoder(), name_ + " (config)"));
+  model_ = kind.make(*options, nano.vocab_size, nano.block_size);
+  model_->to(device_, type_);
+  const auto settings = train.options();
+  updater_ =
+      std::make_unique<Updater>(model_, schedule_of(settings, nano.n_embd), adamw_of(settings),
+                                Updater::Settings{.clip = settings.clip});
+}
+
+void TrainCase::take_weights(NamedTensors& tensors) {
+  at::NoGradGuard no_grad;
+  for (auto& item : model_->named_parameters()) {
+    const auto weight = take_needed(tensors, "w." + item.key(), name_);
+    if (weight.sizes() != item.value().sizes())
+      throw DataError(fmt::format("{}: w.{} is {}, the model wants {}", name_, item.key(),
+                                  c10::str(weight.sizes()), c10::str(item.value().sizes())));
+    item.value().copy_(weight);
+  }
+  for (const auto& [name, tensor] : tensors)
+    throw DataError(fmt::format("{}: the model does not know the tensor {}", name_, name));
+}
+
+Batch TrainCase::micro_batch(int64_t step, int64_t part) const {
+  return {ids_[step][part], targets_[step][part]};
+}
+
+Tensor TrainCase::logits() const {
+  at::NoGradGuard no_grad;
+  return model_->forward(ids_[0][0].to(device_), {})
+      .logits.to(at::kCPU, /*non_blocking=*/false,
+                 /*copy=*/true);
+}
+
+NamedTensors TrainCase::compute() {
+  NamedTensors computed{{"out.logits.first", logits()}};
+  const int64_t steps = ids_.size(0);
+  std::vector<double> losses, norms, rates;
+  for (int64_t step = 0; step < steps; ++step) {
+    std::vector<Batch> batches;
+    for (int64_t part = 0; part < ids_.size(1); ++part) batches.push_back(micro_batch(step, part));
+    losses.push_back(updater_->add_gradients(step, batches).task.item<double>());
+    if (step == 0)
+      for (const auto& item : model_->named_parameters())
+        computed["grad." + item.key()] = item.value().grad().to(at::kCPU, false, /*copy=*/true);
+    norms.push_back(updater_->apply(step).item<double>());
+    rates.push_back(updater_->lr(step));
+  }
+  computed["out.losses"] = at::tensor(losses, at::kDouble);
+  computed["out.grad_norms"] = at::tensor(norms, at::kDouble);
+  computed["out.lrs"] = at::tensor(rates, at::kDouble);
+  computed["out.logits.last"] = logits();
+  for (const auto& item : model_->named_parameters())
+    computed["out.w." + item.key()] = item.value().detach().to(at::kCPU);
+  return computed;
+}
+
+}  // namespace headlab

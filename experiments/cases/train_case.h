@@ -1,0 +1,43 @@
+// A training file: nanoGPT's settings, first weights, batches and expected numbers of a training,
+// in one safetensors file (`headlab_train`).
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "experiments/cases/judge.h"
+#include "experiments/training/update.h"
+
+namespace headlab {
+
+class TrainCase {
+ public:
+  // Reads the file and builds a decoder of the weights' type, or of `type`. DataError where the
+  // file is wrong or its tensors do not fit, ConfigError where its settings are.
+  TrainCase(const std::filesystem::path& path, const at::Device& device,
+            std::optional<at::ScalarType> type = std::nullopt);
+
+  // Runs the whole training: out.losses, out.lrs, out.grad_norms, out.logits.first and .last,
+  // grad.<parameter> of the first step, out.w.<parameter> at the end. Once: the weights move.
+  NamedTensors compute();
+
+  const NamedTensors& expected() const { return expected_; }  // out.* and grad.*
+  Tolerance tolerance() const { return tolerance_; }          // of the type it runs in
+
+ private:
+  void build(const std::map<std::string, std::string>& metadata);
+  void take_weights(NamedTensors& tensors);
+  Batch micro_batch(int64_t step, int64_t part) const;
+  Tensor logits() const;  // of the first batch
+
+  std::string name_;
+  at::Device device_;
+  at::ScalarType type_;
+  Tolerance tolerance_;
+  Tensor ids_, targets_;  // [steps, micro-batches, B, T]
+  std::shared_ptr<Model> model_;
+  std::unique_ptr<Updater> updater_;
+  NamedTensors expected_;
+};
+
+}  // namespace headlab

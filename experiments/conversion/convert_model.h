@@ -1,0 +1,33 @@
+// Conversion of a whole trained model, and what it cost.
+#pragma once
+
+#include <functional>
+
+#include "experiments/conversion/convert.h"
+#include "experiments/runs/open_run.h"
+
+namespace headlab {
+
+struct ConvertedModel {
+  Experiment experiment;         // that describes the converted model
+  std::shared_ptr<Model> model;  // eval mode, with every other weight as it was
+  std::vector<Conversion> layers;
+};
+
+// Converts each attention layer of a stack. ConfigError where a layer cannot be converted or where
+// the model that comes out cannot be described.
+ConvertedModel convert_model(const OpenedRun& run,
+                             const std::function<Conversion(const TrainedLayer&)>& convert,
+                             const at::Device& device);
+
+// Relative Frobenius errors on examples of a split: norm(new - old) / norm(old).
+struct ConversionErrors {
+  std::vector<double> outputs;  // of each layer on the input that it has in the old model
+  double logits = 0;            // of the whole models
+};
+
+// `most_batches` 0: the whole split. Both models in eval mode.
+ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
+                                int64_t batch, int64_t most_batches, const at::Device& device);
+
+}  // namespace headlab

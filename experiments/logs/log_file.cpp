@@ -1,0 +1,173 @@
+#include "experiments/logs/log_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "core/errors.h"
+#include "experiments/logs/log_tools.h"
+
+namespace headlab {
+namespace {
+
+void sync_directory_of(const std::filesystem::path& file) {
+  const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
+  const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;  // may not be read, so it cannot be synced either
+  fsync(descriptor);
+  ::close(descriptor);
+}
+
+void make_vocabulary(H5Group& root, const std::vector<std::string>& vocabulary) {
+  if (vocabulary.empty()) return;
+  H5Group group = root.make_group("vocab");
+  std::vector<int32_t> numbers;
+  std::vector<std::string> texts;
+  for (const std::string& token : vocabulary) {
+    numbers.push_back(static_cast<int32_t>(numbers.size()));
+    texts.push_back(readable_text(token));
+  }
+  H5Dataset token = group.make_dataset("token", {H5Type::kI32, {numbers.size()}});
+  token.make_scale("token");
+  describe(token, {"token", "1", "token", "number of an entry of the vocabulary"});
+  token.write<int32_t>(numbers);
+  H5Dataset text = group.make_dataset("text", {H5Type::kText, {texts.size()}});
+  describe(text, {"text", "1", "text of a token", "bytes that are no UTF-8 are written <0xHH>"});
+  text.attach_scale(0, token);
+  text.write_text(texts);
+}
+
+void make_log(const std::filesystem::path& path, const LogLayout& layout,
+              const std::vector<LogGroup>& groups) {
+  H5File file = H5File::create(path);
+  H5Group root = file.root();
+  describe_file(root, layout, "running");
+  for (const LogGroup& group : groups) make_log_group(root, group);
+  make_vocabulary(root, layout.vocabulary);
+  file.sync();
+  file.close();
+}
+
+}  // namespace
+
+LogFile::LogFile(std::filesystem::path path, std::vector<LogGroup> groups,
+                 const RunLogOptions& options)
+    : path_(std::move(path)), groups_(std::move(groups)), options_(options) {}
+
+void LogFile::create(const LogLayout& layout) {
+  // It appears under its name only when it is complete: a log is never half made.
+  const std::filesystem::path fresh = path_.string() + ".new";
+  make_log(fresh, layout, groups_);
+  std::error_code failed;
+  std::filesystem::rename(fresh, path_, failed);
+  if (failed) throw RunError(path_.string() + ": cannot be made: " + failed.message());
+  sync_directory_of(path_);
+  open();
+  start();
+}
+
+void LogFile::resume(const LogLayout& layout, int64_t step, double wall_time) {
+  repair_held_log(path_);
+  file_ = H5File::edit_unlocked(path_);
+  H5Group root = file_->root();
+  require_log_schema(root);
+  if (const std::string run_id = root.text("run_id"); run_id != layout.run_id) {
+    throw RunError(path_.string() + ": is the log of run " + run_id + ", not of " + layout.run_id);
+  }
+  open();
+  for (size_t g = 0; g + 1 < groups_.size(); ++g) {
+    tables_[g].truncate_after(step);
+    if (groups_[g].maps() && tables_[g].skipped_from() > step) tables_[g].set_skipped_from(-1);
+  }
+  LogTable& resumes = tables_.back();
+  resumes.truncate(resumes.rows());
+  struct {
+    int64_t step;
+    double wall_time;
+  } const row = {step, wall_time};
+  resumes.add(static_cast<int64_t>(resumes.rows()), std::as_bytes(std::span(&row, 1)));
+  commit();
+  root.set_text("status", "running");
+  file_->sync();
+  start();
+}
+
+// Readers hold HDF5's own lock, and a run must not stop because someone looks at its log; other
+// writers are kept out by the WriterLock.
+void LogFile::open() {
+  if (!file_) file_ = H5File::edit_unlocked(path_);
+  const H5Group root = file_->root();
+  for (const LogGroup& group : groups_) tables_.emplace_back(root, group);
+}
+
+void LogFile::start() {
+  started_ = true;
+  if (!options_.swmr) return;
+  try {
+    file_->start_swmr();
+  } catch (const RunError& error) {
+    throw RunError(std::string(error.what()) +
+                   "; on a file system without POSIX writes (NFS) set log.swmr: false");
+  }
+}
+
+void LogFile::add(size_t group, int64_t key, std::span<const std::byte> row) {
+  if (uncommitted_++ == 0) oldest_ = Clock::now();
+  LogTable& table = tables_[group];
+  table.add(key, row);
+  if (groups_[group].maps()) table.write_rows();  // too large to wait in memory
+  if (options_.swmr) {
+    if (uncommitted_ >= options_.flush_every) commit();
+  } else if (table.fills_chunk()) {
+    commit({&table, 1});
+  }
+}
+
+std::optional<LogFile::Clock::time_point> LogFile::deadline() const {
+  if (!options_.swmr || uncommitted_ == 0) return std::nullopt;
+  return oldest_ + std::chrono::duration_cast<Clock::duration>(
+                       std::chrono::duration<double>(options_.flush_seconds));
+}
+
+void LogFile::commit() {
+  commit(tables_);
+  uncommitted_ = 0;
+}
+
+// The keys follow in a flush of their own: whenever a key is in the file, its row is.
+void LogFile::commit(std::span<LogTable> tables) {
+  bool any = false;
+  for (LogTable& table : tables) {
+    any = any || table.waiting();
+    table.write_rows();
+  }
+  if (!any) return;
+  file_->flush();
+  for (LogTable& table : tables) table.write_keys();
+  file_->flush();
+}
+
+void LogFile::sync() {
+  commit();
+  file_->sync();
+}
+
+void LogFile::close(const std::string& status) {
+  commit();
+  tables_.clear();
+  file_->close();  // attributes cannot be changed under SWMR
+  file_ = H5File::edit_unlocked(path_);
+  file_->root().set_text("status", status);
+  file_->sync();
+  file_->close();
+  file_.reset();
+}
+
+void LogFile::abandon() noexcept {
+  if (file_ && started_) file_->abandon();
+  tables_.clear();
+  file_.reset();
+}
+
+}  // namespace headlab

@@ -1,0 +1,212 @@
+// inspect_log: what is in a log, as JSON and for people.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "experiments/logs/log_records.h"
+#include "experiments/logs/log_tools.h"
+#include "experiments/system/isolated.h"
+#include "experiments/system/writer_lock.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Opened to be read, whatever its state.
+H5File open_log(const std::filesystem::path& path, const H5FileFlags& flags,
+                const std::optional<std::string>& writer) {
+  if (!flags.being_written) return H5File::open(path);
+  if (!writer) return H5File::open_dead(path);
+  if (flags.swmr) return H5File::open_live(path);
+  throw RunError(path.string() + ": is being written by " + *writer +
+                 " with log.swmr: false, so that nobody can read it until that ends");
+}
+
+const char* type_word(std::optional<H5Type> type) {
+  if (!type) return "unknown";
+  constexpr const char* kWords[] = {"u1", "u2", "i4", "i8", "f4", "f8", "text"};
+  return kWords[static_cast<int>(*type)];
+}
+
+// The shortest number that a float reads back from: 0.1, not 0.10000000149.
+Json tidy(double value, std::optional<H5Type> type) {
+  if (std::isnan(value)) return nullptr;
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";  // JSON has no such number
+  if (type == H5Type::kI32 || type == H5Type::kI64) return static_cast<int64_t>(value);
+  if (type != H5Type::kF32) return value;
+  return std::stod(fmt::format("{}", static_cast<float>(value)));
+}
+
+// One row: its value, or the range of its values.
+Json last_values(const H5Dataset& data, hsize_t row) {
+  H5Extent count = data.extent(), start(count.size(), 0);
+  count[0] = 1;
+  start[0] = row;
+  const std::vector<double> values = data.read_at<double>(start, count);
+  if (count.size() == 1) return tidy(values[0], data.type());
+  double sum = 0, least = NAN, most = NAN;
+  int64_t present = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) continue;
+    least = std::fmin(least, value);
+    most = std::fmax(most, value);
+    sum += value;
+    ++present;
+  }
+  const double mean = present ? sum / static_cast<double>(present) : NAN;
+  return {{"mean", tidy(mean, H5Type::kF32)},
+          {"min", tidy(least, data.type())},
+          {"max", tidy(most, data.type())},
+          {"missing", static_cast<int64_t>(values.size()) - present}};
+}
+
+Json inspect_variable(const H5Dataset& data, const std::optional<LogRecords>& records) {
+  H5Extent shape = data.extent();
+  const bool counted = records && data.grows();
+  if (counted) shape[0] = records->complete;
+  Json out = {{"name", data.path().substr(data.path().rfind('/') + 1)},
+              {"type", type_word(data.type())},
+              {"shape", shape}};
+  if (data.has_attribute("units")) out["units"] = data.text("units");
+  if (data.has_attribute("normalization")) {
+    out["normalization"] = data.text("normalization");
+    out["stored_bytes"] = data.storage_size();
+    const hsize_t size = data.type() == H5Type::kU16 ? sizeof(uint16_t) : sizeof(float);
+    out["bytes"] = element_count(shape) * size;
+  } else if (counted && records->complete > 0 && data.type() && data.type() != H5Type::kText) {
+    out["last"] = last_values(data, records->complete - 1);
+  }
+  return out;
+}
+
+Json inspect_group(const H5Group& group) {
+  Json out = {{"path", group.path()}};
+  const std::optional<LogRecords> records = log_records(group);
+  if (records) {
+    out["records"] = records->complete;
+    const std::string key = records->key.path().substr(group.path().size() + 1);
+    out["last_" + key] =
+        records->complete > 0 ? last_values(records->key, records->complete - 1) : Json(nullptr);
+  }
+  Json axes = Json::object(), variables = Json::array();
+  for (const std::string& name : group.names()) {
+    if (!group.has_dataset(name)) continue;
+    const H5Dataset data = group.dataset(name);
+    if (data.is_scale()) {
+      if (!data.grows()) axes[name] = data.extent().at(0);
+    } else if (name == "skipped_from") {
+      const int64_t step = data.read<int64_t>().at(0);
+      out["skipped_from"] = step < 0 ? Json(nullptr) : Json(step);
+    } else {
+      variables.push_back(inspect_variable(data, records));
+    }
+  }
+  out["axes"] = axes;
+  out["variables"] = variables;
+  return out;
+}
+
+Json inspect_here(const std::filesystem::path& path) {
+  const H5FileFlags flags = h5_file_flags(path);
+  if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
+  const std::optional<std::string> writer = WriterLock::holder(path);
+  const H5File file = open_log(path, flags, writer);
+  const H5Group root = file.root();
+  require_log_schema(root);
+  const hsize_t size = std::filesystem::file_size(path);
+  const bool dead = flags.being_written && !writer;
+  if (dead) require_whole(root, size);
+  Json out = {{"file", path.string()}, {"bytes", size}};
+  for (const char* name :
+       {"schema_name", "schema_version", "run_id", "title", "created_utc", "status"}) {
+    out[name] = root.text(name);
+  }
+  out["writer"] = writer ? Json(*writer) : Json(nullptr);
+  out["needs_repair"] = dead;
+  out["groups"] = Json::array();
+  each_group(root, [&](const H5Group& group) {
+    Json inspected = inspect_group(group);
+    if (!inspected["variables"].empty()) out["groups"].push_back(std::move(inspected));
+  });
+  return out;
+}
+
+std::string size_text(double bytes) {
+  if (bytes < 1024) return fmt::format("{} B", bytes);
+  if (bytes < 1024 * 1024) return fmt::format("{:.1f} KiB", bytes / 1024);
+  if (bytes < 1024.0 * 1024 * 1024) return fmt::format("{:.1f} MiB", bytes / 1024 / 1024);
+  return fmt::format("{:.1f} GiB", bytes / 1024 / 1024 / 1024);
+}
+
+std::string number_text(const Json& value) {
+  if (value.is_null()) return "missing";
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_float()) return fmt::format("{:.5g}", value.get<double>());
+  return value.dump();
+}
+
+std::string variable_text(const Json& variable) {
+  const std::string units = variable.value("units", "1");
+  const std::string unit = units == "1" ? "" : " " + units;
+  std::string text = fmt::format("  {:<22}", variable["name"].get<std::string>());
+  if (variable.contains("normalization")) {
+    text += fmt::format("{} {}, {} stored, {} before compression",
+                        variable["normalization"].get<std::string>(),
+                        variable["type"].get<std::string>(), size_text(variable["stored_bytes"]),
+                        size_text(variable["bytes"]));
+  } else if (!variable.contains("last")) {
+    text += fmt::format("{} {}", variable["type"].get<std::string>(), variable["shape"].dump());
+  } else if (const Json& last = variable["last"]; last.is_object()) {
+    text += fmt::format("{}{} ({} to {})", number_text(last["mean"]), unit,
+                        number_text(last["min"]), number_text(last["max"]));
+    if (last["missing"] != 0) text += fmt::format(", {} missing", last["missing"].dump());
+  } else {
+    text += number_text(last) + unit;
+  }
+  return text + "\n";
+}
+
+std::string group_text(const Json& group) {
+  std::string text = group["path"].get<std::string>();
+  if (group.contains("records")) {
+    text += fmt::format(": {} records", group["records"].dump());
+    if (group.contains("last_step") && !group["last_step"].is_null()) {
+      text += ", the last of step " + group["last_step"].dump();
+    }
+  }
+  for (const auto& [name, size] : group["axes"].items()) {
+    text += fmt::format(", {} {}", name, size.dump());
+  }
+  text += "\n";
+  if (group.contains("skipped_from") && !group["skipped_from"].is_null()) {
+    text += fmt::format("  left out from step {} on: log.attention.max_bytes was reached\n",
+                        group["skipped_from"].dump());
+  }
+  for (const Json& variable : group["variables"]) text += variable_text(variable);
+  return text;
+}
+
+}  // namespace
+
+Json inspect_log(const std::filesystem::path& path) {
+  return Json::parse(isolated(path.string(), [&] { return inspect_here(path).dump(); }));
+}
+
+std::string to_text(const Json& log) {
+  const auto text_of = [&](const char* name) { return log[name].get<std::string>(); };
+  std::string text =
+      fmt::format("{}: {} {}, {}, {}\n", text_of("file"), text_of("schema_name"),
+                  text_of("schema_version"), text_of("status"), size_text(log["bytes"]));
+  text += fmt::format("run {}, made {}: {}\n", text_of("run_id"), text_of("created_utc"),
+                      text_of("title"));
+  if (!log["writer"].is_null()) text += fmt::format("being written by {}\n", text_of("writer"));
+  if (log["needs_repair"] == true) text += "its writer died: `headlab repair` makes it whole\n";
+  for (const Json& group : log["groups"]) text += "\n" + group_text(group);
+  return text;
+}
+
+}  // namespace headlab

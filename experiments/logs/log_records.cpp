@@ -1,0 +1,64 @@
+#include "experiments/logs/log_records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/errors.h"
+
+namespace headlab {
+namespace {
+
+constexpr int kDeepest = 8;  // groups of a log nest two deep
+
+}  // namespace
+
+std::optional<LogRecords> log_records(const H5Group& group) {
+  LogRecords found;
+  bool keyed = false;
+  for (const std::string& name : group.names()) {
+    if (!group.has_dataset(name)) continue;
+    H5Dataset data = group.dataset(name);
+    if (!data.grows()) continue;
+    if (data.is_scale() && data.extent().size() == 1 && !keyed) {
+      found.key = std::move(data);
+      keyed = true;
+    } else {
+      found.columns.push_back(std::move(data));
+    }
+  }
+  if (!keyed || found.key.type() != H5Type::kI64) return std::nullopt;
+  found.complete = found.key.rows();
+  for (const H5Dataset& data : found.columns) {
+    found.complete = std::min(found.complete, data.rows());
+  }
+  return found;
+}
+
+void each_group(const H5Group& group, const std::function<void(const H5Group&)>& visit, int depth) {
+  if (depth > kDeepest) throw RunError(group.where() + ": groups are nested too deep for a log");
+  visit(group);
+  for (const std::string& name : group.names()) {
+    if (group.has_group(name)) each_group(group.group(name), visit, depth + 1);
+  }
+}
+
+void require_whole(const H5Group& root, hsize_t size) {
+  each_group(root, [&](const H5Group& group) {
+    const std::optional<LogRecords> records = log_records(group);
+    for (const std::string& name : group.names()) {
+      if (!group.has_dataset(name)) continue;
+      const H5Dataset data = group.dataset(name);
+      const bool counted = records && data.grows();
+      const hsize_t end = data.storage_end(counted ? records->complete : HSIZE_UNDEF);
+      if (end > size) {
+        throw RunError(
+            fmt::format("{}: lies beyond the end of the file ({} of {} bytes): the file "
+                        "has been cut short",
+                        data.where(), size, end));
+      }
+    }
+  });
+}
+
+}  // namespace headlab

@@ -1,0 +1,125 @@
+#include "experiments/logs/log_tools.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "experiments/logs/log_records.h"
+#include "experiments/logs/log_schema.h"
+#include "experiments/system/isolated.h"
+#include "experiments/system/writer_lock.h"
+
+namespace headlab {
+std::filesystem::path find_log(const std::filesystem::path& file_or_run) {
+  std::error_code failed;
+  const bool directory = std::filesystem::is_directory(file_or_run, failed);
+  const std::filesystem::path path = directory ? file_or_run / "log.h5" : file_or_run;
+  if (!std::filesystem::is_regular_file(path, failed)) {
+    throw RunError(path.string() + ": there is no such log");
+  }
+  return path;
+}
+
+void require_log_schema(const H5Group& root) {
+  if (!root.has_attribute("schema_name") || root.text("schema_name") != kLogSchemaName) {
+    throw RunError(root.where() + ": is not a log of headlab (attribute schema_name)");
+  }
+  const std::string version = root.text("schema_version");
+  const std::string ours = kLogSchemaVersion;
+  if (version.substr(0, version.find('.')) != ours.substr(0, ours.find('.'))) {
+    throw RunError(
+        fmt::format("{}: has schema {}, this program knows {}", root.where(), version, ours));
+  }
+}
+
+namespace {
+
+LogRepair survey(const H5Group& root) {
+  LogRepair found;
+  each_group(root, [&](const H5Group& group) {
+    const std::optional<LogRecords> records = log_records(group);
+    if (!records) return;
+    hsize_t longest = records->key.rows();
+    for (const H5Dataset& data : records->columns) longest = std::max(longest, data.rows());
+    found.groups.push_back({group.path(), records->complete, longest - records->complete});
+  });
+  return found;
+}
+
+// Leaves complete records only.
+void trim(H5Group& root) {
+  each_group(root, [](const H5Group& group) {
+    std::optional<LogRecords> records = log_records(group);
+    if (!records) return;
+    for (H5Dataset& data : records->columns) data.truncate(records->complete);
+    records->key.truncate(records->complete);
+  });
+  root.set_text("status", "stopped");
+}
+
+LogRepair repair_here(const std::filesystem::path& path) {
+  const H5FileFlags flags = h5_file_flags(path);
+  if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
+  LogRepair repair;
+  {
+    // First without changing a byte: repairing would fill what is cut off with zeros.
+    const H5File file = flags.being_written ? H5File::open_dead(path) : H5File::open(path);
+    const H5Group root = file.root();
+    require_log_schema(root);
+    require_whole(root, std::filesystem::file_size(path));
+    repair = survey(root);
+  }
+  repair.needed = flags.being_written;
+  if (!repair.needed) return repair;
+  H5File::recover(path);
+  H5File file = H5File::edit_unlocked(path);
+  H5Group root = file.root();
+  trim(root);
+  file.sync();
+  file.close();
+  return repair;
+}
+
+}  // namespace
+
+LogRepair repair_held_log(const std::filesystem::path& path) {
+  using Json = nlohmann::json;
+  const Json done = Json::parse(isolated(path.string(), [&] {
+    const LogRepair repair = repair_here(path);
+    Json groups = Json::array();
+    for (const LogRepair::Group& group : repair.groups) {
+      groups.push_back({group.path, group.records, group.dropped});
+    }
+    return Json{{"needed", repair.needed}, {"groups", groups}}.dump();
+  }));
+  LogRepair repair{done["needed"], {}};
+  for (const Json& group : done["groups"]) {
+    repair.groups.push_back({group[0], group[1], group[2]});
+  }
+  return repair;
+}
+
+LogRepair repair_log(const std::filesystem::path& path) {
+  const WriterLock lock(path);
+  return repair_held_log(path);
+}
+
+std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site) {
+  const WriterLock lock(path);
+  repair_held_log(path);
+  const H5File file = H5File::open(path);
+  const std::string name = "heads/" + site.name;
+  std::vector<std::string> dropped;
+  if (!file.root().has_group(name)) return dropped;  // not a log of this run at all
+  const H5Group group = file.root().group(name);
+  std::erase_if(site.statistics, [&](const LogStatistic& s) {
+    if (group.has_dataset(s.name)) return false;
+    dropped.push_back(s.name);
+    return true;
+  });
+  return dropped;
+}
+
+}  // namespace headlab

@@ -1,0 +1,46 @@
+// What is in a log, and how a log is repaired whose writer died. No torch in here.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "core/files/h5.h"
+#include "experiments/logs/run_log.h"
+
+namespace headlab {
+
+// FILE.h5, or the log of a run directory. RunError: there is none.
+std::filesystem::path find_log(const std::filesystem::path& file_or_run);
+
+// RunError: not a log of this schema's major version.
+void require_log_schema(const H5Group& root);
+
+// Status, groups, records, last values, sizes of maps; of a log that is being written, finished, or
+// left by a dead writer. RunError in one line: not HDF5, not a log, damaged.
+nlohmann::ordered_json inspect_log(const std::filesystem::path& path);
+std::string to_text(const nlohmann::ordered_json& inspected);  // for people
+
+struct LogRepair {
+  bool needed = false;  // false: the log was in order, and nothing was changed
+  struct Group {
+    std::string path;
+    hsize_t records = 0;  // complete ones: all are kept
+    hsize_t dropped = 0;  // rows of a record that was not complete
+  };
+  std::vector<Group> groups;
+};
+
+// Makes a log readable to everyone after its writer died, with every committed record; its status
+// becomes `stopped`. RunError: the writer lives, or the file is cut short or damaged (it is then
+// left as it is).
+LogRepair repair_log(const std::filesystem::path& path);
+// The same for who holds the WriterLock already.
+LogRepair repair_held_log(const std::filesystem::path& path);
+
+// Takes out of `site` the statistics that the log has no variable for, and returns their names: it
+// was begun without them, and a run goes on without them. Repairs the log first. RunError as there.
+std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site);
+
+}  // namespace headlab

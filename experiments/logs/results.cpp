@@ -1,0 +1,132 @@
+#include "experiments/logs/results.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <system_error>
+
+#include "core/errors.h"
+#include "core/files/h5.h"
+#include "core/files/replacement_file.h"
+#include "experiments/logs/log_schema.h"
+#include "experiments/logs/log_table.h"
+
+namespace headlab {
+namespace {
+
+const ResultAxis& axis_named(const ResultGroup& group, const std::string& name) {
+  for (const auto& axis : group.axes)
+    if (axis.about.name == name) return axis;
+  throw std::invalid_argument(fmt::format("{}: no axis is called {}", group.path, name));
+}
+
+H5Dataset make_axis(H5Group& group, const ResultAxis& axis) {
+  const H5Extent extent{static_cast<hsize_t>(axis.size)};
+  auto scale = group.make_dataset(axis.about.name,
+                                  {axis.labels.empty() ? H5Type::kI64 : H5Type::kText, extent});
+  scale.make_scale(axis.about.name);
+  describe(scale, axis.about);
+  if (!axis.labels.empty()) {
+    scale.write_text(axis.labels);
+    return scale;
+  }
+  auto places = axis.coordinates;
+  if (places.empty()) {
+    places.resize(axis.size);
+    std::iota(places.begin(), places.end(), 0);
+  }
+  scale.write<int64_t>(places);
+  return scale;
+}
+
+void make_array(H5Group& group, const ResultGroup& spec, const ResultArray& array,
+                const std::map<std::string, H5Dataset>& scales) {
+  H5Extent extent;
+  for (const auto& dim : array.dims)
+    extent.push_back(static_cast<hsize_t>(axis_named(spec, dim).size));
+  if (element_count(extent) != array.values.size())
+    throw std::invalid_argument(fmt::format("{}/{}: {} values for {}", spec.path, array.about.name,
+                                            array.values.size(), fmt::join(extent, " x ")));
+  H5Layout layout{array.flags ? H5Type::kU8 : H5Type::kF64, extent};
+  if (!array.flags) layout.fill = std::numeric_limits<double>::quiet_NaN();
+  auto data = group.make_dataset(array.about.name, layout);
+  describe(data, array.about);
+  for (const auto& [name, value] : array.attributes) data.set_number(name, value);
+  for (unsigned a = 0; a < array.dims.size(); ++a) data.attach_scale(a, scales.at(array.dims[a]));
+  if (!array.flags) {
+    data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
+    data.write<double>(array.values);
+    return;
+  }
+  const uint8_t values[] = {0, 1};
+  data.set_numbers<uint8_t>("flag_values", values);
+  data.set_text("flag_meanings", "no yes");
+  data.write<uint8_t>(std::vector<uint8_t>(array.values.begin(), array.values.end()));
+}
+
+void make_group(H5Group& root, const ResultGroup& spec) {
+  auto group = root.make_group(spec.path);
+  std::map<std::string, H5Dataset> scales;
+  for (const auto& axis : spec.axes) scales[axis.about.name] = make_axis(group, axis);
+  for (const auto& array : spec.arrays) make_array(group, spec, array, scales);
+}
+
+}  // namespace
+
+void add_axis(ResultGroup& group, ResultAxis axis) {
+  for (const auto& there : group.axes)
+    if (there.about.name == axis.about.name) return;
+  group.axes.push_back(std::move(axis));
+}
+
+void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
+                   int64_t heads) {
+  const auto axis = [&](const char* name, const char* what, const char* comment, int64_t size) {
+    if (std::find(dims.begin(), dims.end(), name) != dims.end())
+      add_axis(group, {{name, "1", what, comment}, size});
+  };
+  axis("layer", "layer", "counted from 0 at the input", layers);
+  axis("head", "head", "original index, before any pruning", heads);
+  axis("layer2", "layer of the other head of a pair", "counted from 0 at the input", layers);
+  axis("head2", "the other head of a pair", "original index, before any pruning", heads);
+}
+
+void require_place(const std::filesystem::path& path) {
+  const auto directory = std::filesystem::absolute(path).parent_path();
+  std::error_code none;
+  const auto refuse = [&](const std::string& why) {
+    throw RunError(fmt::format("{}: cannot be written: {}", path.string(), why));
+  };
+  if (!std::filesystem::is_directory(directory, none))
+    refuse(fmt::format("there is no directory {}", path.parent_path().string()));
+  if (std::filesystem::is_directory(path, none)) refuse("it is a directory; name a file in it");
+  if (access(directory.c_str(), W_OK) != 0) refuse("its directory is read-only");
+}
+
+void write_results(const std::filesystem::path& path, const FileFacts& facts,
+                   const std::vector<ResultGroup>& groups) {
+  const auto target = std::filesystem::absolute(path);
+  const std::filesystem::path making =
+      target.parent_path() / fmt::format(".{}.{}.tmp", target.filename().string(), getpid());
+  try {
+    auto file = H5File::create(making);
+    auto root = file.root();
+    describe_file(root, facts, "finished");
+    for (const auto& group : groups) make_group(root, group);
+    file.sync();
+    file.close();
+    std::filesystem::rename(making, target);
+  } catch (const std::exception& e) {
+    std::error_code none;
+    std::filesystem::remove(making, none);
+    if (dynamic_cast<const std::logic_error*>(&e)) throw;
+    throw RunError(fmt::format("{}: cannot be written: {}", path.string(), e.what()));
+  }
+  sync_directory(target.parent_path());
+}
+
+}  // namespace headlab

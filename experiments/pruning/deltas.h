@@ -1,0 +1,55 @@
+// What a change of a model did: outputs, logits and loss of the changed against the full one, and
+// whether the change of the loss is more than chance.
+//
+// N examples, T positions, D width, V vocabulary.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/attention/attend.h"
+#include "experiments/logs/run_log.h"
+
+namespace headlab {
+
+// One pass of a model over a batch.
+struct Pass {
+  Tensor y;       // [N,T,D] hidden state behind the last block
+  Tensor logits;  // [N,T,V]
+};
+
+class DeltaSums {
+ public:
+  // targets [N,T], negative: not scored; length [N], undefined: T each. Norms, cosine and KL are
+  // over valid positions, losses over scored ones among them.
+  void add(const Pass& full, const Pass& changed, const Tensor& targets, const Tensor& length = {});
+
+  // By name: l2 (Frobenius norm of the difference of y), l2_per_position, relative (l2 over the
+  // norm of the full y), cosine, kl (full || changed, nat), loss_delta (nat a token),
+  // accuracy_delta.
+  std::map<std::string, double> values() const;
+  // [N]: mean over an example's scored positions of the change of its loss; examples without any
+  // are left out.
+  const std::vector<double>& example_deltas() const { return examples_; }
+
+ private:
+  double square_ = 0, full_square_ = 0, norms_ = 0, cosine_ = 0, kl_ = 0, loss_ = 0, right_ = 0;
+  double positions_ = 0, scored_ = 0;
+  std::vector<double> examples_;
+};
+
+// Units and formulas of DeltaSums::values() and p_value.
+const std::vector<LogVariable>& delta_variables();
+
+struct Bootstrap {
+  double mean = 0;  // of the resampled means
+  double p = 1;     // min(1, 2 min(share of resampled means <= 0, share >= 0))
+};
+// Paired bootstrap on per-example deltas [N]: resample [R,N] int64 are the drawn examples.
+Bootstrap bootstrap(const Tensor& deltas, const Tensor& resample);
+Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed);  // [R,N]
+// Of 1000 resamples; NaN without examples.
+double p_value(const std::vector<double>& deltas, uint64_t seed);
+
+}  // namespace headlab

@@ -1,0 +1,155 @@
+#include "experiments/pruning/gates.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/errors.h"
+#include "core/gate_target.h"
+#include "core/torch.h"
+#include "experiments/models/gate_decisions.h"
+#include "experiments/runs/checkpoint.h"
+
+namespace headlab {
+namespace {
+
+constexpr const char* kGated = "gated";
+constexpr const char* kLogAlpha = "gate.log_alpha";
+const std::string kInner = "inner.";
+constexpr int64_t kHistogramEnd = 5;
+
+// Buffers of indices that a layer and its inner one both have.
+constexpr const char* kIndices[] = {"alive", "head_ids", "kv_map"};
+
+bool has_hard_gates(const TrainedLayer& layer) {
+  return layer.attention.kind() == kGated && layer.weights.contains(kLogAlpha);
+}
+
+Conversion without_gates(const TrainedLayer& layer) {
+  Conversion made;
+  made.attention = layer.attention.write();
+  made.kv_heads = layer.shape.kv_heads;
+  made.weights = layer.weights;
+  if (!has_hard_gates(layer)) return made;
+  made.attention = ConfigNode(*made.attention->find("inner"));
+  made.weights.clear();
+  for (const auto& [name, tensor] : layer.weights)
+    if (name.starts_with(kInner)) made.weights[name.substr(kInner.size())] = tensor;
+  made.weights["alive"] = layer.weights.at("alive");
+  return made;
+}
+
+}  // namespace
+
+GateGrid gate_grid(Model& model, const std::string& site) {
+  const auto layers = model.sites().at(site);
+  int64_t H = 0;
+  for (auto* heads : layers) H = std::max(H, (*heads)->heads());
+  const auto nothing =
+      at::full({std::ssize(layers), H}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  GateGrid grid{nothing.clone(), nothing.clone()};
+  for (int64_t layer = 0; layer < std::ssize(layers); ++layer) {
+    const auto gates = (*layers[layer])->learned_gates();
+    if (gates.heads.empty()) continue;
+    const auto ids = at::tensor(gates.heads, at::kLong);
+    grid.log_alpha[layer].index_copy_(0, ids, gates.log_alpha.to(at::kCPU, at::kDouble));
+    grid.test[layer].index_copy_(0, ids, gates.test.to(at::kCPU, at::kDouble));
+  }
+  return grid;
+}
+
+nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep,
+                                   const std::string& site) {
+  const auto decisions = gate_decisions(model);
+  if (!decisions) return {};
+  const auto grid = gate_grid(model, site);
+  const auto there = grid.log_alpha.isnan().logical_not();
+  const auto kept = keep ? largest_heads(grid.log_alpha, *keep) : grid.test > 0;
+  const auto names = [&](const Tensor& heads) {
+    std::vector<std::string> texts;
+    const auto places = heads.nonzero();  // [n,2]
+    for (int64_t n = 0; n < places.size(0); ++n)
+      texts.push_back(
+          fmt::format("{}:{}", places[n][0].item<int64_t>(), places[n][1].item<int64_t>()));
+    return texts;
+  };
+  const auto values = grid.log_alpha.masked_select(there).clamp(-kHistogramEnd, kHistogramEnd);
+  const auto counts = at::histc(values, 2 * kHistogramEnd, -kHistogramEnd, kHistogramEnd);
+  nlohmann::ordered_json edges = nlohmann::ordered_json::array(), bins = edges;
+  for (int64_t edge = -kHistogramEnd; edge <= kHistogramEnd; ++edge) edges.push_back(edge);
+  for (int64_t bin = 0; bin < counts.size(0); ++bin)
+    bins.push_back(static_cast<int64_t>(counts[bin].item<double>()));
+  return {{"heads", decisions->heads},
+          {"alive", decisions->alive},
+          {"undecided", decisions->undecided},
+          {"expected", decisions->expected},
+          {"kept", names(kept)},
+          {"shut", names(there & kept.logical_not())},
+          {"log_alpha", {{"edges", edges}, {"counts", bins}}}};
+}
+
+std::string gate_text(const nlohmann::ordered_json& report) {
+  std::string text =
+      fmt::format("gates: {} of {} heads alive, {} undecided, {:.2f} expected open\n",
+                  report["alive"].get<int64_t>(), report["heads"].get<int64_t>(),
+                  report["undecided"].get<int64_t>(), report["expected"].get<double>());
+  const auto& counts = report["log_alpha"]["counts"];
+  for (size_t bin = 0; bin < counts.size(); ++bin) {
+    if (counts[bin] == 0) continue;
+    const auto& edges = report["log_alpha"]["edges"];
+    text += fmt::format("log_alpha {:2} to {:2}: {} heads\n", edges[bin].get<int64_t>(),
+                        edges[bin + 1].get<int64_t>(), counts[bin].get<int64_t>());
+  }
+  return text +
+         fmt::format("kept {}\n", fmt::join(report["kept"].get<std::vector<std::string>>(), " "));
+}
+
+Conversion to_gated(const TrainedLayer& layer, const ConfigNode& options) {
+  if (layer.attention.kind() == kGated)
+    throw ConfigError(fmt::format("{}: has gates already", layer.name));
+  ConfigNode written = options;
+  written.set("kind", write_text(kGated));
+  written.set("inner", layer.attention.write());
+  KindBlock block(head_registry(), kGated);
+  Problems problems;
+  block.read(written, "attention", problems);
+  problems.raise();
+  const auto fresh = make_heads(block, layer.shape, layer.demands);
+
+  Conversion made;
+  made.attention = block.write();
+  made.kv_heads = layer.shape.kv_heads;
+  for (const auto& [name, tensor] : layer.weights) made.weights[kInner + name] = tensor;
+  for (const char* name : kIndices)
+    if (layer.weights.contains(name)) made.weights[name] = layer.weights.at(name);
+  // Masks are the outer layer's; the inner one has every head that was not sliced away.
+  auto inner_alive = at::ones_like(layer.weights.at("alive"));
+  auto log_alpha = module_tensors(*fresh).at(kLogAlpha).detach();  // [H]
+  if (layer.weights.contains("head_ids")) {
+    const auto ids = layer.weights.at("head_ids");
+    inner_alive.zero_().index_fill_(0, ids, 1);
+    log_alpha = log_alpha.index_select(0, ids.to(log_alpha.device()));
+  }
+  made.weights[kInner + "alive"] = inner_alive;
+  made.weights[kLogAlpha] = log_alpha;
+  return made;
+}
+
+ConvertedModel ungate(const OpenedRun& run, const at::Device& device) {
+  bool any = false;
+  OpenedRun trained = run;
+  trained.experiment.train.gates_only = false;  // it will have none
+  auto made = convert_model(
+      trained,
+      [&](const TrainedLayer& layer) {
+        any = any || has_hard_gates(layer);
+        return without_gates(layer);
+      },
+      device);
+  if (!any) throw ConfigError("no layer has hard-concrete gates that could be taken off");
+  return made;
+}
+
+}  // namespace headlab

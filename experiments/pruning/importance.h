@@ -1,0 +1,51 @@
+// How much each head matters, without taking it away: the gradient of the loss at gates of 1
+// (Michel, Levy, Neubig 2019, arXiv 1905.10650), and the size of what it says.
+//
+// With a gate xi_h = 1 on the output o_h of head h, and L_n the summed loss of example n:
+//   c[n,h,t] = <o_h[n,t], dL_n / do_h[n,t]>,  sum_t c = dL_n / dxi_h
+#pragma once
+
+#include "experiments/models/head_grid.h"
+
+namespace headlab {
+
+// Sums over batches of one layer's c, padding left out.
+class ImportanceSums {
+ public:
+  // c [B,H,T] of one batch; length [B], undefined: T each.
+  void add(const Tensor& c, const Tensor& length = {});
+
+  // [H], float64. NaN without examples.
+  Tensor paper() const;         // 1/N sum_n |sum_t c|: E |dL_n/dxi_h|, equation 2
+  Tensor per_position() const;  // sum_n sum_t |c| / sum_n length_n: both released forks
+  Tensor batch() const;  // sum_b |sum_{n in b} sum_t c| / sum_n length_n: depends on the batch size
+  Tensor reduced(const std::string& reduction) const;  // by name
+
+ private:
+  Tensor by_example_, by_position_, by_batch_;  // [H]
+  double examples_ = 0, positions_ = 0;
+};
+const std::vector<std::string>& importance_reductions();  // "paper", ...
+
+// I / (norm2(I) + 1e-20), the norm over a layer's heads or (global) over all. [L,H], NaN where
+// there is no head.
+Tensor normalized_by_layer(const Tensor& importance);
+Tensor normalized_globally(const Tensor& importance);
+
+// Names under which an analysis has what follows: importance (paper, within its layer),
+// importance_global, importance_<reduction>, activation.
+const std::vector<std::string>& importance_arrays();
+
+// All that one pass over some batches says of the heads. [L,H] in original heads; NaN where none
+// is.
+struct HeadImportance {
+  std::map<std::string, Tensor> raw;  // by reduction
+  Tensor activation;                  // mean over positions of the norm of what the head says
+};
+
+// Eval mode, one forward and backward pass a batch; no gradient of a parameter is touched.
+// `most_batches` 0: the whole split.
+HeadImportance measure_importance(Model& model, const DataSource& data, Split split, int64_t batch,
+                                  int64_t most_batches, const at::Device& device);
+
+}  // namespace headlab

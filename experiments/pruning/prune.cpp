@@ -1,0 +1,191 @@
+#include "experiments/pruning/prune.h"
+
+#include <fmt/format.h>
+#include <torch/cuda.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/torch.h"
+#include "experiments/pruning/gates.h"
+#include "experiments/pruning/importance.h"
+#include "experiments/runs/checkpoint.h"
+#include "experiments/system/stopwatch.h"
+#include "experiments/training/update.h"
+
+namespace headlab {
+namespace {
+
+// Random numbers by head: the lowest go first.
+Tensor random_scores(Model& model, uint64_t seed) {
+  auto scores = at::empty(alive_heads(model).sizes(), at::kDouble);
+  const CounterRng rng{.seed = seed};
+  for (int64_t n = 0; n < scores.numel(); ++n)
+    scores.data_ptr<double>()[n] = static_cast<double>(rng.bits(CounterRng::kSampling, n) >> 11);
+  return scores;
+}
+
+// The rise of the loss without each head.
+Tensor ablation_scores(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+  auto scores = at::full(alive_heads(*run.model).sizes(), std::numeric_limits<double>::quiet_NaN(),
+                         at::kDouble);
+  const AblationSettings settings{
+      .split = s.split, .batch = s.measured_batch, .most_batches = s.most_batches, .resamples = 1};
+  for (const auto& ablated :
+       ablate(*run.model, *run.data, single_heads(*run.model), settings, device))
+    scores[ablated.heads[0].layer][ablated.heads[0].head] = ablated.deltas.at("loss_delta");
+  return scores;
+}
+
+Tensor scores_of(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+  if (s.by == "random") return random_scores(*run.model, s.seed);
+  if (s.by == "ablation") return ablation_scores(run, s, device);
+  const auto measured =
+      measure_importance(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, device);
+  if (s.by == "activation") return measured.activation;
+  TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
+  const auto& importance = measured.raw.at(s.reduction);
+  return s.norm == "layer" ? normalized_by_layer(importance) : normalized_globally(importance);
+}
+
+void tune(OpenedRun& run, const PruneSettings& s) {
+  if (s.tune == 0) return;
+  const auto& options = run.experiment.train;
+  Updater updater(run.model, schedule_of(options, run.experiment.model.as<ModelOptions>().d_model),
+                  adamw_of(options),
+                  {.seed = static_cast<uint64_t>(run.experiment.seed),
+                   .clip = options.clip,
+                   .label_smoothing = options.label_smoothing});
+  run.model->train();
+  for (int64_t n = 0; n < s.tune; ++n, ++run.step)
+    updater.step(run.step, micro_batches(options, *run.data, run.experiment.seed, run.step));
+  run.model->eval();
+}
+
+void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
+             const at::Device& device) {
+  const auto sliced = sliced_copy(run, device);
+  round.kept = std::ssize(heads_where(alive_heads(*run.model)));
+  round.parameters = parameter_count(*sliced);
+  round.flops = sliced->flops_per_token();
+  round.evaluation =
+      evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, device);
+}
+
+}  // namespace
+
+std::vector<HeadId> lowest_heads(const Tensor& score, const Tensor& alive, int64_t count,
+                                 int64_t keep_per_layer) {
+  const auto value = [&](HeadId id) {
+    const double s = score[id.layer][id.head].item<double>();
+    return std::isnan(s) ? std::numeric_limits<double>::infinity() : s;
+  };
+  auto heads = heads_where(alive);
+  std::stable_sort(heads.begin(), heads.end(),
+                   [&](HeadId a, HeadId b) { return value(a) < value(b); });
+  std::vector<int64_t> spare(alive.size(0), -keep_per_layer);  // a layer may lose so many
+  for (const auto& id : heads) ++spare[id.layer];
+  std::vector<HeadId> lowest;
+  for (const auto& id : heads)
+    if (std::ssize(lowest) < count && spare[id.layer]-- > 0) lowest.push_back(id);
+  return lowest;
+}
+
+const std::vector<std::string>& prune_orders() {
+  static const std::vector<std::string> names{"importance", "ablation", "activation", "gates",
+                                              "random"};
+  return names;
+}
+
+std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device) {
+  auto copy = build_model(run.experiment, *run.data, device);
+  load_model(*copy, module_tensors(*run.model));
+  copy->eval();
+  return copy;
+}
+
+std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& device) {
+  auto copy = copy_of(run, device);
+  slice_heads(*copy);
+  return copy;
+}
+
+PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
+                           const PruneSettings& s, const at::Device& device) {
+  torch::InferenceMode inference;
+  DeltaSums sums;
+  PruneEffect effect;
+  const auto pass = [](Model& model, const Tensor& ids) {
+    std::vector<Tensor> hidden;
+    ModelContext ctx;
+    ctx.hidden = &hidden;
+    const auto logits = model.forward(ids, ctx).logits;
+    return Pass{hidden.back(), logits};
+  };
+  for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& b) {
+    const auto ids = b.ids.to(device);
+    const auto after = pass(pruned, ids);
+    sums.add(pass(whole, ids), after, b.targets.to(device));
+    const auto apart = (sliced.forward(ids, {}).logits - after.logits).abs().max().item<double>();
+    effect.sliced_difference = std::max(effect.sliced_difference, apart);
+  });
+  effect.deltas = sums.values();
+  effect.deltas["p_value"] = p_value(sums.example_deltas(), s.seed);
+  return effect;
+}
+
+std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+  std::vector<PruneRound> rounds(1);
+  measure(rounds[0], run, s, device);
+  const int64_t built = built_heads(*run.model);
+  const int64_t gone = built - rounds[0].kept;
+  Tensor scores;
+  if (s.by == "gates") {
+    scores = gate_grid(*run.model).log_alpha;
+    auto bare = ungate(run, device);
+    run.experiment = std::move(bare.experiment);
+    run.model = bare.model;
+  }
+  for (int64_t n = 1; n <= s.rounds; ++n) {
+    const Stopwatch watch;
+    PruneRound round;
+    if (!s.heads.empty()) {
+      const auto alive = alive_heads(*run.model);
+      for (const auto& id : s.heads)
+        if (alive[id.layer][id.head].item<bool>()) round.removed.push_back(id);
+    } else {
+      // Equal steps from what is gone already to what is to be gone.
+      const int64_t target = gone + std::max<int64_t>(0, s.count - gone) * n / s.rounds;
+      const int64_t more = target - (built - rounds.back().kept);
+      if (more > 0 && (!scores.defined() || s.recompute)) scores = scores_of(run, s, device);
+      if (more > 0)
+        round.removed = lowest_heads(scores, alive_heads(*run.model), more, s.keep_per_layer);
+    }
+    remove_heads(*run.model, round.removed);
+    tune(run, s);
+    round.seconds = watch.seconds();
+    measure(round, run, s, device);
+    rounds.push_back(std::move(round));
+  }
+  return rounds;
+}
+
+Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t repeats) {
+  torch::InferenceMode inference;
+  const auto time = [&](Model& model) {
+    const Stopwatch watch;
+    model.forward(ids, {});
+    if (ids.is_cuda()) torch::cuda::synchronize();
+    return watch.seconds();
+  };
+  time(masked), time(sliced);  // warm
+  Speeds best{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
+  for (int64_t n = 0; n < repeats; ++n) {
+    best.masked = std::min(best.masked, time(masked));
+    best.sliced = std::min(best.sliced, time(sliced));
+  }
+  return best;
+}
+
+}  // namespace headlab

@@ -1,0 +1,68 @@
+// Removes heads in rounds and says what is left.
+#pragma once
+
+#include <optional>
+
+#include "experiments/pruning/ablation.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/training/evaluate.h"
+
+namespace headlab {
+
+// The `count` heads of lowest score among those alive, all layers together; of equals the one in
+// the lower layer, then the lower head. The `keep_per_layer` alive heads of highest score of each
+// layer stay, so that there may be fewer. score [L,H], NaN: no score, goes last; alive bool [L,H].
+std::vector<HeadId> lowest_heads(const Tensor& score, const Tensor& alive, int64_t count,
+                                 int64_t keep_per_layer);
+
+// What heads are ranked by.
+const std::vector<std::string>& prune_orders();
+
+struct PruneSettings {
+  std::vector<HeadId> heads;        // these go; or, of the model as built,
+  int64_t count = 0;                // so many are gone afterwards
+  std::string by = "importance";    // one of prune_orders()
+  std::string reduction = "paper";  // of importance
+  std::string norm = "layer";       // importance relative to that of its layer, or "global"
+  bool recompute = false;           // the order anew before each round
+  int64_t rounds = 1, keep_per_layer = 0;
+  int64_t tune = 0;  // updates after each round, with the run's own training data
+  int64_t measured_batch = 64, most_batches = 20;  // of `split`: orders and losses
+  Split split = Split::kValidation;
+  uint64_t seed = 0;  // of the random order
+};
+
+// The model before any pruning (round 0) and after each round.
+struct PruneRound {
+  std::vector<HeadId> removed;  // in this round
+  int64_t kept = 0, parameters = 0;
+  double flops = 0;  // a token, forward, full context
+  Evaluation evaluation;
+  double seconds = 0;  // ranking, pruning and tuning
+};
+
+// Prunes run.model (masked; run.step moves on by the updates of tuning). By gates: in the end the
+// heads that stay have a gate of 1 for good, run.experiment too has none any more.
+std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings,
+                              const at::Device& device);
+
+// A model of its own with the same weights; with only the alive heads.
+std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device);
+std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& device);
+
+// What pruning did: deltas (DeltaSums and p_value) of the pruned against the whole model, and the
+// largest difference between the pruned model's logits and those of its sliced copy.
+struct PruneEffect {
+  std::map<std::string, double> deltas;
+  double sliced_difference = 0;
+};
+PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
+                           const PruneSettings& settings, const at::Device& device);
+
+// Forward passes of both models by turns: the shortest of `repeats`, in seconds.
+struct Speeds {
+  double masked = 0, sliced = 0;
+};
+Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t repeats);
+
+}  // namespace headlab

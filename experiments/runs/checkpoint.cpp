@@ -1,0 +1,326 @@
+#include "experiments/runs/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/files/mapped_file.h"
+#include "core/files/replacement_file.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/system/sha256.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSchemaVersion = 1;
+constexpr std::array<const char*, 2> kTensorFiles{"model.safetensors", "optimizer.safetensors"};
+constexpr const char* kStateFile = "state.json";
+constexpr std::string_view kStepPrefix = "step-";
+
+std::string step_name(int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
+
+// The steps that have a checkpoint, newest first.
+std::vector<int64_t> saved_steps(const fs::path& folder) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error);
+       !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    int64_t step = 0;
+    if (!name.starts_with(kStepPrefix)) continue;
+    std::from_chars(name.data() + kStepPrefix.size(), name.data() + name.size(), step);
+    if (name == step_name(step)) steps.push_back(step);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw RunError(fmt::format("{}: cannot be read: {}", folder.string(), error.message()));
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+// The state protects itself too: its last member is the SHA-256 of the text up to its digits.
+const std::string kBeforeHash = ",\n  \"sha256\": \"", kAfterHash = "\"\n}\n";
+constexpr size_t kHashDigits = 64;
+
+std::string seal(const nlohmann::ordered_json& state) {
+  std::string text = state.dump(2);
+  text.resize(text.size() - 2);  // "\n}"
+  text += kBeforeHash;
+  return text + sha256(text) + kAfterHash;
+}
+
+bool is_sealed(std::string_view text) {
+  const size_t tail = kHashDigits + kAfterHash.size();
+  if (text.size() < tail || !text.ends_with(kAfterHash)) return false;
+  const std::string_view sealed = text.substr(0, text.size() - tail);
+  return sha256(sealed) == text.substr(sealed.size(), kHashDigits);
+}
+
+// DataError where the file is missing or damaged.
+nlohmann::json read_state(const fs::path& directory) {
+  const fs::path path = directory / kStateFile;
+  const MappedFile file(path);
+  const auto refusal = [&](const std::string& what) {
+    return DataError(fmt::format("{}: {}", path.string(), what));
+  };
+  if (!is_sealed(file.text())) throw refusal("is damaged: its bytes are not those written");
+  nlohmann::json state = nlohmann::json::parse(file.text(), nullptr, false);
+  const nlohmann::json version =
+      state.is_object() ? state.value("schema_version", nlohmann::json()) : nlohmann::json();
+  if (version != kSchemaVersion) {
+    throw refusal(fmt::format("has schema version {}, this program reads {}", version.dump(),
+                              kSchemaVersion));
+  }
+  return state;
+}
+
+std::string target_of(const fs::path& link) {  // empty: no such link
+  std::error_code none;
+  return fs::read_symlink(link, none).string();
+}
+
+// The new link takes the place of an old one in one step.
+void point(const fs::path& link, const std::string& target) {
+  if (target_of(link) == target) return;
+  const fs::path temporary = link.parent_path() / (".tmp-" + link.filename().string());
+  fs::remove(temporary);
+  fs::create_symlink(target, temporary);
+  fs::rename(temporary, link);
+}
+
+// Gives a directory its name; what had the name before has the temporary one then.
+void put_in_place(const fs::path& temporary, const fs::path& path) {
+  if (!fs::exists(path)) return fs::rename(temporary, path);
+  if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) {
+    return;
+  }
+  // A file system that cannot exchange: for a moment nothing has the name.
+  const fs::path old = temporary.string() + "-old";
+  fs::remove_all(old);
+  fs::rename(path, old);
+  fs::rename(temporary, path);
+  fs::rename(old, temporary);
+}
+
+// Removes directories, each of which loses its name first: none is ever half there.
+void discard(const fs::path& folder, const std::vector<int64_t>& steps) {
+  for (const int64_t step : steps) {
+    const fs::path doomed = folder / (".tmp-old-" + step_name(step));
+    fs::remove_all(doomed);
+    fs::rename(folder / step_name(step), doomed);
+    fs::remove_all(doomed);
+  }
+}
+
+std::optional<int64_t> best_step(const fs::path& folder, const std::vector<int64_t>& steps) {
+  for (const int64_t step : steps) {
+    try {
+      if (read_state(folder / step_name(step)).value("best", false)) return step;
+    } catch (const DataError&) {  // a damaged one is nobody's best
+    }
+  }
+  return std::nullopt;
+}
+
+void remove_old(const fs::path& folder, int64_t newest, const RetentionOptions& retention) {
+  std::vector<int64_t> steps = saved_steps(folder);
+  std::erase_if(steps, [&](int64_t step) { return step > newest; });
+  const std::string best = target_of(folder / "best");
+  const size_t kept = std::min<size_t>(steps.size(), std::max<int64_t>(retention.keep_last, 1));
+  std::vector<int64_t> old(steps.begin() + kept, steps.end());
+  std::erase_if(old, [&](int64_t step) {
+    return step == retention.resumed_from || (retention.keep_best && step_name(step) == best);
+  });
+  discard(folder, old);
+}
+
+void write_files(const fs::path& directory, const Checkpoint& checkpoint, bool best) {
+  nlohmann::ordered_json state{{"schema_version", kSchemaVersion},
+                               {"step", checkpoint.step},
+                               {"best", best},
+                               {"trainer", checkpoint.trainer}};
+  const std::array<const NamedTensors*, 2> contents{&checkpoint.model, &checkpoint.optimizer};
+  for (size_t i = 0; i < kTensorFiles.size(); ++i) {
+    const fs::path path = directory / kTensorFiles[i];
+    write_tensors(path, *contents[i]);
+    state["files"][kTensorFiles[i]] = {{"bytes", fs::file_size(path)},
+                                       {"sha256", sha256_of_file(path)}};
+  }
+  replace_file(directory / kStateFile, seal(state));
+}
+
+// Errors of the standard library and of reading back what was written, as RunError.
+template <class Action>
+void as_run_error(const fs::path& path, const Action& action) {
+  try {
+    action();
+  } catch (const fs::filesystem_error& error) {
+    const fs::path& made = error.path2().empty() ? error.path1() : error.path2();
+    const fs::path& where = made.empty() ? path : made;
+    throw RunError(
+        fmt::format("{}: cannot be written: {}", where.string(), error.code().message()));
+  } catch (const DataError& error) {
+    throw RunError(error.what());
+  }
+}
+
+NamedTensors read_verified(const fs::path& path, const nlohmann::json& state) {
+  const nlohmann::json& stated = state.at("files").at(path.filename().string());
+  if (stated.at("sha256") != sha256_of_file(path)) {
+    throw DataError(fmt::format("{}: is damaged: its bytes are not those written", path.string()));
+  }
+  return read_tensors(path);
+}
+
+std::string type_text(const at::Tensor& tensor) {
+  return fmt::format("{} [{}]", at::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "));
+}
+
+bool fits(const at::Tensor& tensor, const at::Tensor& target) {
+  const bool widens = tensor.scalar_type() == at::kFloat && target.scalar_type() == at::kDouble;
+  return tensor.sizes() == target.sizes() &&
+         (tensor.scalar_type() == target.scalar_type() || widens);
+}
+
+}  // namespace
+
+void save_checkpoint(const fs::path& run, const Checkpoint& checkpoint, bool best,
+                     const RetentionOptions& retention) {
+  const fs::path folder = run / "ckpt", path = folder / step_name(checkpoint.step);
+  const fs::path temporary = folder / (".tmp-" + step_name(checkpoint.step));
+  as_run_error(path, [&] {
+    struct Removal {  // of what is under the temporary name in the end, new or old
+      const fs::path& path;
+      ~Removal() {
+        std::error_code none;
+        fs::remove_all(path, none);
+      }
+    } removal{temporary};
+    if (fs::create_directory(folder)) sync_directory(run);
+    const bool is_best =
+        retention.keep_best && (best || target_of(folder / "best") == step_name(checkpoint.step));
+    fs::remove_all(temporary);
+    fs::create_directory(temporary);
+    write_files(temporary, checkpoint, is_best);  // and syncs them and their directory
+    put_in_place(temporary, path);
+    sync_directory(folder);
+    point(folder / "last", path.filename());
+    if (is_best) point(folder / "best", path.filename());
+    sync_directory(folder);
+    remove_old(folder, checkpoint.step, retention);
+  });
+}
+
+Checkpoint load_checkpoint(const fs::path& directory) {
+  try {
+    const nlohmann::json state = read_state(directory);
+    return {.step = state.at("step").get<int64_t>(),
+            .model = read_verified(directory / kTensorFiles[0], state),
+            .optimizer = read_verified(directory / kTensorFiles[1], state),
+            .trainer = state.at("trainer")};
+  } catch (const DataError& error) {
+    throw RunError(error.what());
+  } catch (const nlohmann::json::exception&) {
+    throw RunError(
+        fmt::format("{}: lacks what a checkpoint states", (directory / kStateFile).string()));
+  }
+}
+
+std::optional<Checkpoint> load_latest(const fs::path& run, std::string* warning) {
+  std::string damaged;  // one line each
+  for (const int64_t step : saved_steps(run / "ckpt")) {
+    try {
+      Checkpoint checkpoint = load_checkpoint(run / "ckpt" / step_name(step));
+      if (warning != nullptr && !damaged.empty()) {
+        *warning = fmt::format("{}; the checkpoint of step {} is used", damaged, checkpoint.step);
+      }
+      return checkpoint;
+    } catch (const RunError& error) {
+      damaged += (damaged.empty() ? "" : "\n") + std::string(error.what());
+    }
+  }
+  if (damaged.empty()) return std::nullopt;
+  throw RunError(damaged + "; no other checkpoint is there: start anew with --resume never");
+}
+
+Checkpoint load_located(const LocatedRun& located, std::string* warning) {
+  if (!located.checkpoint.empty()) return load_checkpoint(located.checkpoint);
+  std::optional<Checkpoint> latest = load_latest(located.run, warning);
+  if (!latest) throw RunError(fmt::format("{}: has no checkpoint yet", located.run.string()));
+  return std::move(*latest);
+}
+
+void rewind_checkpoints(const fs::path& run, int64_t step) {
+  const fs::path folder = run / "ckpt";
+  as_run_error(folder, [&] {
+    const std::vector<int64_t> steps = saved_steps(folder);  // newest first
+    const auto first_kept =
+        std::find_if(steps.begin(), steps.end(), [&](int64_t saved) { return saved <= step; });
+    const std::vector<int64_t> later(steps.begin(), first_kept), kept(first_kept, steps.end());
+    point(folder / "last", step_name(step));
+    if (const std::optional<int64_t> best = best_step(folder, kept)) {
+      point(folder / "best", step_name(*best));
+    } else {
+      fs::remove(folder / "best");
+    }
+    discard(folder, later);
+    sync_directory(folder);
+  });
+}
+
+NamedTensors module_tensors(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  for (const auto& item : module.named_parameters()) tensors[item.key()] = item.value();
+  for (const auto& item : module.named_buffers()) tensors[item.key()] = item.value();
+  return tensors;
+}
+
+void load_into(torch::nn::Module& module, const NamedTensors& tensors) {
+  const NamedTensors targets = module_tensors(module);
+  std::vector<std::string> problems;
+  for (const auto& [name, target] : targets) {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      problems.push_back(fmt::format("{}: is missing, should be {}", name, type_text(target)));
+    } else if (!fits(found->second, target)) {
+      problems.push_back(fmt::format("{}: is {}, should be {}", name, type_text(found->second),
+                                     type_text(target)));
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (targets.contains(name)) continue;
+    problems.push_back(fmt::format("{}: {} has no place in the model", name, type_text(tensor)));
+  }
+  if (!problems.empty()) {
+    throw RunError(
+        fmt::format("the checkpoint does not fit the model:\n  {}", fmt::join(problems, "\n  ")));
+  }
+  const torch::NoGradGuard no_grad;
+  for (auto [name, target] : targets) target.copy_(tensors.at(name));
+}
+
+std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& tensors) {
+  constexpr std::string_view kSuffix = ".head_ids";
+  std::map<std::string, std::vector<int64_t>> layers;
+  for (const auto& [name, tensor] : tensors) {
+    if (!name.ends_with(kSuffix)) continue;
+    const at::Tensor ids = tensor.to(at::kLong).contiguous();
+    const auto* first = ids.const_data_ptr<int64_t>();
+    layers[name.substr(0, name.size() - kSuffix.size())].assign(first, first + ids.numel());
+  }
+  return layers;
+}
+
+}  // namespace headlab

@@ -1,0 +1,138 @@
+#include "experiments/runs/experiment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/observe/probe.h"
+#include "experiments/data/source.h"
+#include "experiments/models/model.h"
+#include "experiments/runs/schedule.h"
+
+namespace headlab {
+
+void CheckpointOptions::visit(Fields& f) {
+  f("every", every, "steps between checkpoints; 0: only the last", at_least(0));
+  f("keep_last", keep_last, "checkpoints that stay", at_least(1));
+  f("keep_best", keep_best, "the one with the least validation loss stays too");
+}
+
+void EarlyStopOptions::visit(Fields& f) {
+  f("patience", patience, "evaluations without a better loss that end the run; 0: none do",
+    at_least(0));
+  f("min_delta", min_delta, "a loss is better when it is lower by this much", at_least(0));
+}
+
+void TrainOptions::visit(Fields& f) {
+  f("steps", steps, "updates of the weights", at_least(1));
+  f("batch", batch, "examples of an update", at_least(1));
+  f("accumulate", accumulate, "micro-batches that an update is split into", at_least(1));
+  f("lr", lr, "peak learning rate", above(0));
+  f("min_lr", min_lr, "rate at the end of a cosine (default: lr / 10)", at_least(0));
+  f("warmup", warmup, "updates over which the rate rises", at_least(0));
+  f("schedule", schedule, "how the rate falls; noam takes its peak from d_model and warmup",
+    one_of(schedule_names()));
+  f("decay_steps", decay_steps, "updates until cosine and linear end (default: steps)",
+    at_least(1));
+  f("optimizer", optimizer, "what turns gradients into updates", one_of({"adamw"}));
+  f("betas", betas, "decay rates of AdamW's two averages", from_below(0, 1));
+  f("eps", eps, "epsilon of AdamW", above(0));
+  f("weight_decay", weight_decay, "of tensors with two or more dimensions, gates excepted",
+    at_least(0));
+  f("clip", clip, "largest norm of all gradients; 0: any", at_least(0));
+  f("label_smoothing", label_smoothing, "share of the target spread over the vocabulary",
+    from_below(0, 1));
+  f("gate_lr", gate_lr, "learning rate of head gates, from first to last", above(0));
+  f("multiplier_lr", multiplier_lr, "rate at which multipliers of a target ascend", above(0));
+  f("gates_only", gates_only, "only head gates and multipliers train, other weights stay");
+  f("precision", precision, "of forward passes; auto: bf16 where the device is fast at it",
+    one_of({"auto", "fp32", "bf16"}));
+  f("eval_every", eval_every, "steps between evaluations; 0: only the last", at_least(0));
+  f("eval_batches", eval_batches, "batches of an evaluation; the last one takes all", at_least(1));
+  f("eval_batch", eval_batch, "examples of an evaluation's batch", at_least(1));
+  f("early_stop", early_stop, "ends a run that no longer gets better");
+  f("checkpoint", checkpoint, "when the state is saved, and what stays");
+  f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)", at_least(1));
+  f("deterministic", deterministic, "refuse operations that do not repeat exactly");
+  f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
+}
+
+void TrainOptions::check(const Complain& complain) const {
+  if (betas.size() != 2) complain("betas", "must be two numbers");
+  if (min_lr && *min_lr > lr)
+    complain("min_lr", fmt::format("must be at most lr, {}", shortest(lr)));
+  if (batch % accumulate != 0) complain("accumulate", fmt::format("must divide batch, {}", batch));
+  if (warmup == 0 && (schedule == "inverse_sqrt" || schedule == "noam"))
+    complain("warmup", fmt::format("must be at least 1 with {}", schedule));
+}
+
+void AttentionLogOptions::visit(Fields& f) {
+  f("every", every, "steps between attention maps; 0: none", at_least(0));
+  f("probes", probes, "examples whose maps are written, always the same", at_least(1));
+  f("layers", layers, "layers whose maps are written; empty: all", at_least(0));
+  f("heads", heads, "heads whose maps are written; empty: all", at_least(0));
+  f("max_positions", max_positions, "maps are cut to this many queries and keys", at_least(1));
+  f("max_bytes", max_bytes, "maps end when they have taken this much of the log", at_least(0));
+}
+
+void LogOptions::visit(Fields& f) {
+  f("every", every, "steps between lines of metrics", at_least(1));
+  f("stats_every", stats_every, "steps between head statistics; 0: none", at_least(0));
+  f("stats", stats, "head statistics: names, or all; empty: the usual ones");
+  f("attention", attention, "attention maps of a few fixed examples");
+  f("flush_every", flush_every, "logged steps between flushes to disk", at_least(1));
+  f("swmr", swmr, "the log may be read while it is written");
+}
+
+void LogOptions::check(const Complain& complain) const {
+  auto known = statistic_names();
+  known.push_back("all");
+  for (const auto& name : stats)
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      complain("stats",
+               fmt::format("no statistic is called '{}'{}", name, did_you_mean(name, known)));
+}
+
+std::vector<std::string> LogOptions::statistics() const {
+  if (stats.empty()) return default_statistics();
+  const auto named = [&](const std::string& name) {
+    return std::find(stats.begin(), stats.end(), name) != stats.end();
+  };
+  auto names = statistic_names();
+  if (!named("all")) std::erase_if(names, [&](const std::string& name) { return !named(name); });
+  return names;
+}
+
+Experiment::Experiment() : data(data_registry(), "char"), model(model_registry(), "decoder") {}
+
+void Experiment::visit(Fields& f) {
+  f("name", name, "of the run: its directory under runs/");
+  f("seed", seed, "of everything drawn: weights, batches, dropout", at_least(0));
+  f("data", data, "where examples come from");
+  f("model", model, "what is trained");
+  f("train", train, "how it is trained");
+  f("log", log, "what is recorded");
+}
+
+void Experiment::check(const Complain& complain) const {
+  const auto plain = [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '-' || c == '.';
+  };
+  if (name.empty())
+    complain("name", "is missing; write name: <what the run is called>");
+  else if (name[0] == '.' || !std::all_of(name.begin(), name.end(), plain))
+    complain("name", "must be of letters, digits, '_', '-' and '.', and not start with '.'");
+
+  const auto& shape = model.as<ModelOptions>();
+  const auto below = [&](const char* what, const std::vector<int64_t>& indices, int64_t count) {
+    for (int64_t index : indices)
+      if (index >= count)
+        complain(fmt::format("log.attention.{}", what),
+                 fmt::format("{} is out of range: the model has {} {}", index, count, what));
+  };
+  below("layers", log.attention.layers, shape.layers);
+  below("heads", log.attention.heads, shape.heads);
+}
+
+}  // namespace headlab

@@ -1,0 +1,114 @@
+#include "experiments/runs/open_run.h"
+
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "core/errors.h"
+#include "core/files/replacement_file.h"
+#include "core/torch.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
+
+namespace headlab {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<Model> build_model(const Experiment& experiment, const DataSource& data,
+                                   const at::Device& device) {
+  torch::manual_seed(static_cast<uint64_t>(experiment.seed));
+  auto model = model_kind(experiment.model.kind())
+                   .make(experiment.model.as<ModelOptions>(), data.vocabulary(), data.context());
+  model->to(device);
+  ParameterGroups groups;
+  model->parameter_groups(groups);
+  if (experiment.train.gates_only && groups.gates.empty())
+    throw ConfigError("train.gates_only: the model has no gates that could train");
+  return model;
+}
+
+void load_model(Model& model, const NamedTensors& tensors) {
+  const auto sliced = sliced_layers(tensors);
+  for (const auto& [site, layers] : model.sites())
+    for (int64_t layer = 0; layer < std::ssize(layers); ++layer)
+      for (const auto& [path, kept] : sliced) {
+        if (model.layer_path(site, layer) != path) continue;
+        auto& heads = *layers[layer];
+        std::vector<int64_t> gone;
+        for (int64_t h = 0; h < heads->heads(); ++h)
+          if (std::find(kept.begin(), kept.end(), h) == kept.end()) gone.push_back(h);
+        heads->mask_heads(gone);
+        model.exchange(site, layer, heads->slice());
+      }
+  load_into(model, tensors);
+}
+
+OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) {
+  const auto located = locate_run(path);
+  OpenedRun opened;
+  read_config(opened.experiment, load_config(located.run / "config.yaml"));
+  const auto checkpoint = load_located(located);
+  opened.data = open_data(opened.experiment.data);
+  opened.model = build_model(opened.experiment, *opened.data, device);
+  load_model(*opened.model, checkpoint.model);
+  opened.model->eval();
+  opened.step = checkpoint.step;
+  return opened;
+}
+
+nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
+                                   const at::Device& device) {
+  ManifestFacts facts;
+  facts.torch = TORCH_VERSION;
+  if (device.is_cuda()) {
+    facts.cuda = "yes";
+    facts.gpus = {device.str()};
+  }
+  facts.threads = at::get_num_threads();
+  facts.seed = experiment.seed;
+  facts.data_files = data.files();
+  return make_manifest(facts);
+}
+
+FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
+                   const nlohmann::ordered_json& manifest) {
+  return {.title = title + " of " + experiment.name,
+          .run_id = run_id,
+          .config_yaml = to_yaml(write_block(experiment)),
+          .manifest_json = manifest.dump(),
+          .created_utc = utc_now()};
+}
+
+void write_run(const std::filesystem::path& path, Experiment experiment,
+               const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
+               const Metrics& metrics, const std::function<void(const fs::path& run)>& add_files) {
+  fs::path target = fs::weakly_canonical(path);
+  if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
+  if (look_at_run(target).kind != RunSight::Kind::kAbsent)
+    throw RunError(path.string() + ": a run is there already; choose another place");
+  const fs::path making = target.parent_path() / (".tmp-" + target.filename().string() + "-made");
+  struct Removal {
+    const fs::path& path;
+    ~Removal() {
+      std::error_code none;
+      fs::remove_all(path, none);
+    }
+  } removal{making};
+  {
+    const auto yaml = to_yaml(write_block(experiment));
+    const bool left_over = look_at_run(making).kind != RunSight::Kind::kAbsent;
+    auto directory = left_over ? RunDirectory::replace(making, yaml, manifest)
+                               : RunDirectory::create(making, yaml, manifest);
+    save_checkpoint(making, checkpoint, /*best=*/true);
+    if (add_files) add_files(making);
+    directory.end({RunState::kFinished, "", checkpoint.step, metrics});
+  }
+  std::error_code error;
+  fs::rename(making, target, error);
+  if (error) throw RunError(fmt::format("{}: cannot be made: {}", path.string(), error.message()));
+  sync_directory(target.parent_path());
+}
+
+}  // namespace headlab

@@ -1,0 +1,52 @@
+// A run that exists: its config, data, and model with the weights of a checkpoint; and runs made of
+// a checkpoint alone.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "experiments/data/source.h"
+#include "experiments/logs/results.h"
+#include "experiments/models/model.h"
+#include "experiments/models/named_tensors.h"
+#include "experiments/runs/checkpoint.h"
+#include "experiments/runs/experiment.h"
+#include "experiments/runs/run_metrics.h"
+
+namespace headlab {
+
+// The model that an experiment describes, initialised from its seed alone, on `device`.
+std::shared_ptr<Model> build_model(const Experiment& experiment, const DataSource& data,
+                                   const at::Device& device);
+
+// Puts a checkpoint's tensors into a model built from the same config; layers that the checkpoint
+// holds sliced are sliced first. RunError lists everything that does not fit.
+void load_model(Model& model, const NamedTensors& tensors);
+
+struct OpenedRun {
+  Experiment experiment;
+  std::shared_ptr<DataSource> data;
+  std::shared_ptr<Model> model;  // eval mode
+  int64_t step = 0;              // updates behind the weights
+};
+
+// `path`: a run directory (its last checkpoint), or a checkpoint directory inside one.
+OpenedRun open_run(const std::filesystem::path& path, const at::Device& device);
+
+// The manifest of this process working on an experiment.
+nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
+                                   const at::Device& device);
+
+// A finished run of one checkpoint, its best, at `path` itself: whole or not at all. RunError where
+// the storage refuses, and where anything but an empty directory lies there. `add_files` puts more
+// into the run before it takes its place.
+void write_run(const std::filesystem::path& path, Experiment experiment,
+               const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
+               const Metrics& metrics,
+               const std::function<void(const std::filesystem::path& run)>& add_files = {});
+
+// What a file of results says of the run that it is about.
+FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
+                   const nlohmann::ordered_json& manifest);
+
+}  // namespace headlab

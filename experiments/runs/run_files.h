@@ -1,0 +1,90 @@
+// The run directory: its name, its files, who may write it, and how commands find it.
+// No torch in here.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "core/config/config.h"
+#include "experiments/runs/run_metrics.h"
+#include "experiments/system/writer_lock.h"
+
+namespace headlab {
+
+// First 8 hexadecimal digits of the SHA-256 of an experiment, written with Paths::kWritten.
+// Top-level `seed`, `train.threads` and the order of keys do not count.
+std::string config_hash(ConfigNode experiment);
+// `<out>/<name>/<hash>-s<seed>`
+std::filesystem::path run_path(const std::filesystem::path& out, const std::string& name,
+                               const std::string& hash, int64_t seed);
+
+enum class RunState { kRunning, kFinished, kStopped, kFailed, kDiverged };
+std::string run_state_name(RunState state);  // as status.json has it: "running", ...
+
+// status.json, beside the pid and host of a running process and the time it was written.
+struct RunStatus {
+  RunState state = RunState::kRunning;
+  std::string reason = {};  // why it is no longer running; empty: nothing to say
+  int64_t step = 0;         // last finished update
+  Metrics metrics = {};     // final ones
+};
+
+// What lies at a path where a run should go.
+struct RunSight {
+  enum class Kind {
+    kAbsent,       // nothing, or an empty directory
+    kInterrupted,  // resumable: stopped, failed, diverged, or its process died
+    kRunning,      // a process writes it
+    kFinished
+  };
+  Kind kind = Kind::kAbsent;
+  std::string holder = {};               // of a running one: "process 123 on host"
+  std::optional<RunStatus> status = {};  // none where status.json is missing or damaged
+};
+// RunError where something else lies there. Changes nothing.
+RunSight look_at_run(const std::filesystem::path& path);
+
+// A run directory that this process writes; nobody else can while the object lives.
+class RunDirectory {
+ public:
+  // Makes `path` with config.yaml, manifest.json and status.json (running) inside, whole or not at
+  // all. RunError `path: cannot be made: reason`, also where anything but an empty directory lies
+  // there.
+  static RunDirectory create(const std::filesystem::path& path, const std::string& config_yaml,
+                             const nlohmann::ordered_json& manifest);
+  // Goes on with an interrupted run: takes it, removes what a killed process left behind, and
+  // writes the manifest (see continue_manifest) and status.json (running, at the step where it
+  // stood).
+  static RunDirectory resume(const std::filesystem::path& path,
+                             const nlohmann::ordered_json& manifest);
+  // Starts an existing run anew: everything in it is gone.
+  static RunDirectory replace(const std::filesystem::path& path, const std::string& config_yaml,
+                              const nlohmann::ordered_json& manifest);
+
+  const std::filesystem::path& path() const { return path_; }
+  const nlohmann::ordered_json& manifest() const { return manifest_; }
+  void running(int64_t step, const Metrics& metrics = {});  // rewrites status.json
+  // The last status (anything but kRunning), and end time and status in the manifest.
+  void end(const RunStatus& status);
+
+ private:
+  RunDirectory(std::filesystem::path path, WriterLock lock, nlohmann::ordered_json manifest);
+
+  std::filesystem::path path_;
+  WriterLock lock_;
+  nlohmann::ordered_json manifest_;
+};
+
+// What a command was given as RUN.
+struct LocatedRun {
+  std::filesystem::path run;
+  std::filesystem::path checkpoint;  // the one that was named; empty: the run's latest
+};
+// `path`: a run directory or a checkpoint directory (or link) inside one. RunError
+// `path: not a run: ...`, with what is there instead.
+LocatedRun locate_run(const std::filesystem::path& path);
+
+}  // namespace headlab

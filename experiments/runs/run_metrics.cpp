@@ -1,0 +1,150 @@
+#include "experiments/runs/run_metrics.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include "core/errors.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const std::map<std::string, double>& texts_of_numbers() {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static const std::map<std::string, double> texts{
+      {"NaN", std::nan("")}, {"Infinity", kInfinity}, {"-Infinity", -kInfinity}};
+  return texts;
+}
+
+Json row_json(const MetricsRow& row) {
+  Json json{{"step", row.step}, {"tokens", row.tokens}, {"wall_s", metric_json(row.wall_s)}};
+  for (const auto& [name, value] : row.values) json[name] = metric_json(value);
+  return json;
+}
+
+std::optional<MetricsRow> parse_row(const std::string& line) {
+  const Json json = Json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
+    return std::nullopt;
+  }
+  try {
+    MetricsRow row;
+    for (const auto& [name, value] : json.items()) {
+      if (name == "step") {
+        row.step = value.get<int64_t>();
+      } else if (name == "tokens") {
+        row.tokens = value.get<int64_t>();
+      } else if (name == "wall_s") {
+        row.wall_s = metric_value(value);
+      } else {
+        row.values[name] = metric_value(value);
+      }
+    }
+    return row;
+  } catch (const Json::type_error&) {
+  } catch (const std::invalid_argument&) {
+  }
+  return std::nullopt;
+}
+
+// Calls `use` with every whole row and the byte after it, until it returns false.
+void each_row(const std::filesystem::path& path,
+              const std::function<bool(MetricsRow, uint64_t end)>& use) {
+  std::ifstream in(path, std::ios::binary);
+  std::string line;
+  uint64_t end = 0;
+  for (int64_t number = 1; std::getline(in, line) && !in.eof(); ++number) {  // eof: no newline
+    end += line.size() + 1;
+    std::optional<MetricsRow> row = parse_row(line);
+    if (!row) {
+      throw RunError(fmt::format("{}:{}: is no row of metrics; remove the line to go on",
+                                 path.string(), number));
+    }
+    if (!use(std::move(*row), end)) return;
+  }
+  if (in.bad() || !in.is_open()) {
+    throw RunError(fmt::format("{}: cannot be read: {}", path.string(),
+                               std::generic_category().message(errno)));
+  }
+}
+
+}  // namespace
+
+Json metric_json(double value) {
+  for (const auto& [text, number] : texts_of_numbers()) {
+    if (value == number || (std::isnan(value) && std::isnan(number))) return text;
+  }
+  return value;
+}
+
+double metric_value(const Json& json) {
+  if (json.is_number()) return json.get<double>();
+  const auto& texts = texts_of_numbers();
+  const auto found = json.is_string() ? texts.find(json.get<std::string>()) : texts.end();
+  if (found == texts.end()) throw std::invalid_argument("no number: " + json.dump());
+  return found->second;
+}
+
+std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
+  std::vector<MetricsRow> rows;
+  each_row(path, [&](MetricsRow row, uint64_t) {
+    rows.push_back(std::move(row));
+    return true;
+  });
+  return rows;
+}
+
+MetricsFile::MetricsFile(std::filesystem::path path, int64_t step) : path_(std::move(path)) {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail();
+  uint64_t kept = 0;
+  try {
+    each_row(path_, [&](const MetricsRow& row, uint64_t end) {
+      if (row.step > step) return false;
+      kept = end;
+      return true;
+    });
+    if (::ftruncate(descriptor_, static_cast<off_t>(kept)) != 0) fail();
+  } catch (const RunError&) {
+    ::close(descriptor_);
+    throw;
+  }
+}
+
+MetricsFile::~MetricsFile() { ::close(descriptor_); }
+
+void MetricsFile::append(const MetricsRow& row) {
+  const std::string line = row_json(row).dump() + '\n';
+  const char* next = line.data();
+  size_t left = line.size();
+  while (left > 0) {
+    const ssize_t written = ::write(descriptor_, next, left);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail();
+    next += written;
+    left -= static_cast<size_t>(written);
+  }
+}
+
+void MetricsFile::sync() {
+  if (::fsync(descriptor_) != 0) fail();
+}
+
+void MetricsFile::fail() const {
+  throw RunError(fmt::format("{}: cannot be written: {}", path_.string(),
+                             std::generic_category().message(errno)));
+}
+
+}  // namespace headlab

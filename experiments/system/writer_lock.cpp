@@ -1,0 +1,98 @@
+#include "experiments/system/writer_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "core/errors.h"
+
+namespace headlab {
+namespace {
+
+std::filesystem::path lock_path(const std::filesystem::path& subject) {
+  std::error_code none;
+  if (std::filesystem::is_directory(subject, none)) return subject / ".lock";
+  return subject.string() + ".lock";
+}
+
+std::string read_holder(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::string process, host;
+  in >> process >> host;
+  return process.empty() ? "another process" : "process " + process + " on " + host;
+}
+
+// Whether the lock is to be had. A look at it by holder() takes it for a moment.
+bool take(int descriptor) {
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return false;
+}
+
+// The file that was opened is no longer the one of that name when its holder has just let go.
+bool still_there(int descriptor, const std::filesystem::path& path) {
+  struct stat opened, named;
+  return fstat(descriptor, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
+         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+}  // namespace
+
+WriterLock::WriterLock(const std::filesystem::path& subject) : path_(lock_path(subject)) {
+  for (;;) {
+    descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) {
+      throw RunError(path_.string() + ": cannot be made: " + std::strerror(errno));
+    }
+    if (!take(descriptor_)) {
+      ::close(descriptor_);
+      throw RunError(subject.string() + ": is being written by " + read_holder(path_) +
+                     "; wait for it or stop it");
+    }
+    if (still_there(descriptor_, path_)) break;
+    ::close(descriptor_);
+  }
+  char host[256] = "";
+  gethostname(host, sizeof host - 1);
+  const std::string text = std::to_string(getpid()) + " " + host + "\n";
+  if (ftruncate(descriptor_, 0) != 0 ||
+      pwrite(descriptor_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    const std::string reason = std::strerror(errno);
+    unlink(path_.c_str());
+    ::close(descriptor_);
+    throw RunError(path_.string() + ": cannot be written: " + reason);
+  }
+}
+
+WriterLock::WriterLock(WriterLock&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+WriterLock::~WriterLock() {
+  if (descriptor_ < 0) return;
+  unlink(path_.c_str());
+  ::close(descriptor_);
+}
+
+void WriterLock::renamed(const std::filesystem::path& subject) { path_ = lock_path(subject); }
+
+std::optional<std::string> WriterLock::holder(const std::filesystem::path& subject) {
+  const std::filesystem::path path = lock_path(subject);
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return std::nullopt;
+  const bool held = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(descriptor);
+  if (!held) return std::nullopt;
+  return read_holder(path);
+}
+
+}  // namespace headlab

@@ -1,0 +1,123 @@
+#include "experiments/training/optimizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/errors.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+bool contains(const std::vector<Tensor>& tensors, const Tensor& wanted) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [&](const Tensor& t) { return t.is_same(wanted); });
+}
+
+}  // namespace
+
+AdamW::AdamW(const torch::nn::Module& model, const ParameterGroups& special,
+             const Settings& settings)
+    : settings_(settings) {
+  for (const auto& item : model.named_parameters()) {
+    const auto& p = item.value();
+    if (!p.requires_grad()) continue;
+    const bool known = std::any_of(slots_.begin(), slots_.end(),
+                                   [&](const Slot& s) { return s.parameter.is_same(p); });
+    if (known) continue;  // registered twice
+    Group group = p.dim() >= 2 ? kDecay : kNoDecay;
+    if (contains(special.gates, p)) group = kGates;
+    if (contains(special.multipliers, p)) group = kMultipliers;
+    if (settings.gates_only && group != kGates && group != kMultipliers) {
+      Tensor(p).set_requires_grad(false);
+      continue;
+    }
+    // The kernel wants the number of steps in float32, on the parameter's device.
+    slots_.push_back({item.key(), p, at::zeros_like(p), at::zeros_like(p),
+                      at::zeros({}, p.options().dtype(at::kFloat)), group});
+    slots_.back().exp_avg.set_requires_grad(false);
+    slots_.back().exp_avg_sq.set_requires_grad(false);
+  }
+}
+
+std::vector<Tensor> AdamW::gradients() const {
+  std::vector<Tensor> gradients;
+  for (const auto& slot : slots_)
+    if (slot.parameter.grad().defined()) gradients.push_back(slot.parameter.grad());
+  return gradients;
+}
+
+Tensor AdamW::gradient_norm() const {
+  const auto all = gradients();
+  if (all.empty()) return at::zeros({});
+  return at::stack(at::_foreach_norm(all, 2)).norm();
+}
+
+void AdamW::clip(const Tensor& norm, double limit) {
+  const auto factor = (limit / (norm + 1e-6)).clamp_max(1);
+  // Where reading it costs nothing, a factor of 1 is not worth a pass over the gradients.
+  if (factor.is_cpu() && factor.item<double>() == 1) return;
+  if (const auto all = gradients(); !all.empty()) at::_foreach_mul_(all, factor);
+}
+
+void AdamW::step_group(Group group, double lr) {
+  std::vector<Tensor> parameters, gradients, exp_avgs, exp_avg_sqs, steps;
+  for (const auto& slot : slots_) {
+    if (slot.group != group || !slot.parameter.grad().defined()) continue;
+    parameters.push_back(slot.parameter);
+    gradients.push_back(slot.parameter.grad());
+    exp_avgs.push_back(slot.exp_avg);
+    exp_avg_sqs.push_back(slot.exp_avg_sq);
+    steps.push_back(slot.step);
+  }
+  if (parameters.empty()) return;
+  at::_foreach_add_(steps, 1);
+  at::_fused_adamw_(parameters, gradients, exp_avgs, exp_avg_sqs, {}, steps, lr, settings_.beta1,
+                    settings_.beta2, group == kDecay ? settings_.weight_decay : 0, settings_.eps,
+                    /*amsgrad=*/false, /*maximize=*/group == kMultipliers);
+}
+
+void AdamW::step(double lr) {
+  at::NoGradGuard no_grad;
+  step_group(kDecay, lr);
+  step_group(kNoDecay, lr);
+  step_group(kGates, settings_.gate_lr);
+  step_group(kMultipliers, settings_.multiplier_lr);
+}
+
+void AdamW::zero_grad() {
+  for (auto& slot : slots_) slot.parameter.mutable_grad().reset();
+}
+
+NamedTensors AdamW::state() const {
+  NamedTensors state;
+  for (const auto& slot : slots_) {
+    state["exp_avg." + slot.name] = slot.exp_avg;
+    state["exp_avg_sq." + slot.name] = slot.exp_avg_sq;
+    state["step." + slot.name] = slot.step;
+  }
+  return state;
+}
+
+void AdamW::load_state(const NamedTensors& state) {
+  at::NoGradGuard no_grad;
+  auto fill = [&](const std::string& name, Tensor& into) {
+    const auto found = state.find(name);
+    if (found == state.end()) throw RunError("the optimizer's state lacks " + name);
+    if (found->second.sizes() != into.sizes())
+      throw RunError(fmt::format("the optimizer's state has {} with shape {}, the model wants {}",
+                                 name, c10::str(found->second.sizes()), c10::str(into.sizes())));
+    into.copy_(found->second);
+  };
+  if (state.size() != 3 * slots_.size())
+    throw RunError(fmt::format("the optimizer's state has {} tensors, the model wants {}",
+                               state.size(), 3 * slots_.size()));
+  for (auto& slot : slots_) {
+    fill("exp_avg." + slot.name, slot.exp_avg);
+    fill("exp_avg_sq." + slot.name, slot.exp_avg_sq);
+    fill("step." + slot.name, slot.step);
+  }
+}
+
+}  // namespace headlab

@@ -1,0 +1,34 @@
+// Training: updates, evaluations, log rows, checkpoints, until the steps are done or something
+// asks to stop.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "experiments/data/source.h"
+#include "experiments/models/model.h"
+#include "experiments/runs/checkpoint.h"
+#include "experiments/runs/experiment.h"
+#include "experiments/runs/run_files.h"
+
+namespace headlab {
+
+struct TrainOutcome {
+  RunStatus status;
+  int exit_code = 0;
+};
+
+// Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
+// README lists; on return the status is final, except that the caller writes it
+// (RunDirectory::end).
+TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
+                   const DataSource& data, const at::Device& device, RunDirectory& run,
+                   const std::optional<Checkpoint>& resumed);
+
+// Weights of `model` as step `step` of a run that has not yet trained it: with a fresh optimiser.
+Checkpoint fresh_checkpoint(const Experiment& experiment, std::shared_ptr<Model> model,
+                            int64_t step, double loss);
+
+}  // namespace headlab

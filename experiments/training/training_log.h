@@ -1,0 +1,60 @@
+// The HDF5 log of a training run: what it holds, and rows made from the trainer's tensors.
+#pragma once
+
+#include <filesystem>
+
+#include "core/observe/probe.h"
+#include "experiments/data/source.h"
+#include "experiments/logs/run_log.h"
+#include "experiments/models/gate_decisions.h"
+#include "experiments/models/model.h"
+#include "experiments/runs/experiment.h"
+#include "experiments/training/evaluate.h"
+
+namespace headlab {
+
+// What a finished update leaves behind.
+struct UpdateRow {
+  int64_t step = 0, tokens = 0;
+  double wall_s = 0, loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0;
+  std::map<std::string, double> aux;   // the heads' losses by name, weighted
+  std::optional<GateDecisions> gates;  // with the weights before the update
+};
+
+// Bytes of all the maps that a run of these settings would log (before compression).
+int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data);
+
+// Bytes of all the head statistics that it would log.
+int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const DataSource& data);
+
+class TrainingLog {
+ public:
+  // Opens a new log, or goes on after `resumed_step` of an old one, without the statistics that it
+  // was begun without. RunError where it cannot.
+  TrainingLog(const std::filesystem::path& path, const FileFacts& facts,
+              const Experiment& experiment, Model& model, const DataSource& data,
+              std::optional<int64_t> resumed_step, double wall_s);
+
+  // Statistics that are not logged because the log was begun without them.
+  const std::vector<std::string>& absent() const { return absent_; }
+
+  // The probe for the forward passes of one update; forgets what it saw before.
+  HeadProbe& fresh_probe();
+  void heads(int64_t step);  // the row of everything the probe has seen
+  void scalars(const UpdateRow& row);
+  void eval(int64_t step, const Evaluation& evaluation);
+  // Maps of the probes, in eval mode with the weights as they are.
+  void maps(int64_t step, const at::Device& device);
+  void sync() { log_.sync(); }
+  void close(LogStatus status) { log_.close(status); }
+
+ private:
+  Model& model_;
+  Tensor map_ids_;  // [P,T], undefined: no maps
+  LogSite site_;
+  std::vector<std::string> absent_;
+  HeadProbe probe_;
+  RunLog log_;
+};
+
+}  // namespace headlab

@@ -1,0 +1,83 @@
+// One update of a model: losses of the micro-batches, gradients, clipping, schedule, optimiser
+// step. Training and the judging of training files run this and nothing else.
+#pragma once
+
+#include "core/observe/probe.h"
+#include "experiments/data/source.h"
+#include "experiments/models/model.h"
+#include "experiments/runs/schedule.h"
+#include "experiments/training/optimizer.h"
+
+namespace headlab {
+
+class HeadProbe;
+
+struct TrainOptions;
+
+// Settings of `train:` for a model of width d_model.
+Schedule schedule_of(const TrainOptions& options, int64_t d_model);
+AdamW::Settings adamw_of(const TrainOptions& options);
+
+// Half precision of forward passes on one device while it lives, where asked for.
+class Autocast {
+ public:
+  Autocast(const at::Device& device, bool bf16);
+  ~Autocast();
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  at::DeviceType device_;
+  bool on_;
+};
+
+// The batches of update `step` of a run.
+std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,
+                                 int64_t step);
+
+class Updater {
+ public:
+  struct Settings {
+    uint64_t seed = 0;
+    double clip = 1;  // 0: gradients stay as they are
+    double label_smoothing = 0;
+    bool bf16 = false;  // forward passes in bfloat16
+  };
+  // Scalars on the model's device; reading one waits for it, nothing here does.
+  struct Losses {
+    Tensor task;               // mean over all scored targets of the update
+    std::vector<AuxLoss> aux;  // one a name, mean over the micro-batches; weighted, not in `task`
+  };
+  struct Result {
+    Losses losses;
+    Tensor grad_norm;  // before clipping
+    double lr = 0;
+  };
+
+  // Of the model as it is now: after an exchange of heads, or a move to another device or type,
+  // make a new one. train() it before stepping.
+  Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::Settings& adamw,
+          const Settings& settings);
+
+  // Update `step` (from 0) with its micro-batches. A probe sees all of them.
+  Result step(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe = nullptr);
+
+  // The two halves of step(): gradients of the whole update added to .grad, then everything else.
+  Losses add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
+                       HeadProbe* probe = nullptr);
+  Tensor apply(int64_t step);  // -> gradient norm before clipping; gradients are gone afterwards
+
+  double lr(int64_t step) const { return schedule_.at(step); }
+  AdamW& optimizer() { return optimizer_; }
+  const AdamW& optimizer() const { return optimizer_; }
+
+ private:
+  std::shared_ptr<Model> model_;
+  at::Device device_;
+  std::vector<std::shared_ptr<AttentionHeads>*> heads_;
+  Schedule schedule_;
+  Settings settings_;
+  AdamW optimizer_;
+};
+
+}  // namespace headlab

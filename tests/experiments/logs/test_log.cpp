@@ -1,0 +1,452 @@
+// The run log: rows read back, records are complete or do not count, a resume leaves no gap.
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "core/errors.h"
+#include "core/files/h5.h"
+#include "experiments/logs/log_file.h"
+#include "experiments/logs/log_row.h"
+#include "experiments/logs/log_tools.h"
+#include "experiments/logs/run_log.h"
+#include "tests/catch.h"
+#include "tests/log_testing.h"
+
+namespace headlab::test_log {
+namespace {
+
+using Catch::Matchers::Contains;
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> map_at(int64_t step) {
+  std::vector<float> map(kMapSize);
+  for (size_t i = 0; i < map.size(); ++i) map[i] = static_cast<float>((i + step) % 11) / 10;
+  return map;
+}
+
+// Steps of a group, and whether the values of scalars and heads are those of log_step().
+std::vector<int64_t> steps_of(const H5File& file, const std::string& group) {
+  return file.root().dataset(group + "/step").read<int64_t>();
+}
+
+void check_rows(const H5File& file, const std::vector<int64_t>& steps) {
+  CHECK(steps_of(file, "scalars") == steps);
+  CHECK(steps_of(file, "heads/self") == steps);
+  const auto losses = file.root().dataset("scalars/train_loss").read<float>();
+  const auto entropy = file.root().dataset("heads/self/entropy").read<float>();
+  REQUIRE(losses.size() == steps.size());
+  REQUIRE(entropy.size() == steps.size() * 6);
+  for (size_t row = 0; row < steps.size(); ++row) {
+    CHECK(losses[row] == static_cast<float>(loss_at(steps[row])));
+    for (int head = 0; head < 6; ++head) {
+      CHECK(entropy[row * 6 + head] == static_cast<float>(entropy_at(steps[row])[head]));
+    }
+  }
+}
+
+std::vector<int64_t> range(int64_t end, int64_t stride = 1) {
+  std::vector<int64_t> steps;
+  for (int64_t step = 0; step < end; step += stride) steps.push_back(step);
+  return steps;
+}
+
+TEST_CASE("rows that were logged read back after closing") {
+  const Scratch folder;
+  RunLog log = RunLog::create(folder / "log.h5", small_layout());
+  for (const int64_t step : range(137)) log_step(log, step);
+  log.eval(100, {{"val_loss", 2.5}});
+  CHECK(log.attention("self", 100, map_at(100)));
+  log.close(LogStatus::kFinished);
+
+  const H5File file = H5File::open(folder / "log.h5");
+  const H5Group root = file.root();
+  check_rows(file, range(137));
+  CHECK(root.text("status") == "finished");
+  CHECK(root.text("run_id") == "small/12345678-s1");
+  CHECK(root.dataset("scalars/wall_time").read<double>()[136] == 68);
+  CHECK(root.dataset("scalars/tokens").read<int64_t>()[136] == 1360);
+  CHECK(root.dataset("eval/val_loss").read<float>() == std::vector<float>{2.5});
+  CHECK(steps_of(file, "attention/self") == std::vector<int64_t>{100});
+  CHECK(root.dataset("resumes/row").rows() == 0);
+  CHECK(root.dataset("vocab/text").read_text() == std::vector<std::string>{"a", "b"});
+  CHECK(!std::filesystem::exists(folder / "log.h5.lock"));
+  CHECK(!std::filesystem::exists(folder / "log.h5.new"));
+}
+
+TEST_CASE("what a row does not say is missing, and a head that is not alive says nothing") {
+  const Scratch folder;
+  RunLog log = RunLog::create(folder / "log.h5", small_layout());
+  const std::vector<uint8_t> alive = {1, 0, 1, 1, 1, 1};
+  log.heads("self", 0, {{"js", std::vector<double>(18, 0.5)}, {"residual_ratio", {1, 2}}}, alive);
+  log.scalars(0, 0, 0, {});
+  log.close(LogStatus::kFinished);
+  const H5File file = H5File::open(folder / "log.h5");
+  const H5Group heads = file.root().group("heads/self");
+  CHECK(heads.dataset("head_mask").read<uint8_t>() == alive);
+  CHECK(std::isnan(file.root().dataset("scalars/train_loss").read<float>()[0]));
+  for (const float value : heads.dataset("entropy").read<float>()) CHECK(std::isnan(value));
+  CHECK(heads.dataset("residual_ratio").read<float>() == std::vector<float>{1, 2});
+  const auto js = heads.dataset("js").read<float>();
+  for (int i = 0; i < 18; ++i) {
+    const bool dead = i < 9 && (i / 3 == 1 || i % 3 == 1);
+    CHECK(std::isnan(js[i]) == dead);
+  }
+}
+
+TEST_CASE("rows that do not fit the layout are refused and leave the log as it was") {
+  const Scratch folder;
+  RunLog log = RunLog::create(folder / "log.h5", small_layout());
+  log_step(log, 5);
+  CHECK_THROWS_WITH(log.scalars(6, 0, 0, {{"lr", 1}}), Contains("/scalars has no variable lr"));
+  CHECK_THROWS_WITH(log.scalars(6, 0, 0, {{"wall_time", 1}}), Contains("has no variable"));
+  CHECK_THROWS_WITH(log.scalars(5, 0, 0, {}), Contains("/scalars: step 5 after step 5"));
+  CHECK_THROWS_WITH(log.heads("self", 6, {{"entropy", {1, 2}}}),
+                    Contains("/heads/self/entropy: 2 values given, 6 wanted"));
+  CHECK_THROWS_WITH(log.heads("self", 6, {}, std::vector<uint8_t>(5, 1)),
+                    Contains("head_mask: 5 values given, 6 wanted"));
+  CHECK_THROWS_AS(log.heads("cross", 6, {}), std::invalid_argument);
+  CHECK_THROWS_AS(log.attention("self", 6, std::vector<float>(7)), std::invalid_argument);
+  log_step(log, 6);
+  log.close(LogStatus::kStopped);
+  CHECK_THROWS_AS(log.scalars(7, 0, 0, {}), std::logic_error);
+  const H5File file = H5File::open(folder / "log.h5");
+  check_rows(file, {5, 6});
+  CHECK(file.root().text("status") == "stopped");
+}
+
+TEST_CASE("layouts that contradict themselves are refused") {
+  const Scratch folder;
+  LogLayout twice = small_layout();
+  twice.scalars.push_back(twice.scalars[0]);
+  CHECK_THROWS_WITH(RunLog::create(folder / "log.h5", twice), Contains("is given twice"));
+  LogLayout tokens = small_layout();
+  tokens.sites[0].maps->query_token.pop_back();
+  CHECK_THROWS_WITH(RunLog::create(folder / "log.h5", tokens), Contains("5 values, 6 wanted"));
+  LogLayout composed = small_layout();
+  composed.sites[0].maps->normalization = "composed";
+  CHECK_THROWS_WITH(RunLog::create(folder / "log.h5", composed), Contains("cannot be packed"));
+  CHECK(!std::filesystem::exists(folder / "log.h5"));
+}
+
+TEST_CASE("a log that is left without a word is closed as failed, with its rows") {
+  const Scratch folder;
+  {
+    RunLog log = RunLog::create(folder / "log.h5", small_layout());
+    log_step(log, 0);
+  }
+  const H5File file = H5File::open(folder / "log.h5");
+  check_rows(file, {0});
+  CHECK(file.root().text("status") == "failed");
+}
+
+TEST_CASE("a record counts only when its key is written, after all of its values") {
+  const Scratch folder;
+  const LogGroup group = log_groups(small_layout())[0];
+  H5File file = H5File::create(folder / "log.h5");
+  H5Group root = file.root();
+  make_log_group(root, group);
+  LogTable table(root, group);
+  const std::vector<std::byte> row(group.row_bytes());
+  for (const int64_t step : {0, 1, 2}) table.add(step, row);
+  table.write_rows();
+  CHECK(root.dataset("scalars/train_loss").rows() == 3);
+  CHECK(root.dataset("scalars/step").rows() == 0);
+  CHECK(table.rows() == 0);
+  CHECK(LogTable(root, group).rows() == 0);
+  table.write_keys();
+  CHECK(root.dataset("scalars/step").read<int64_t>() == std::vector<int64_t>{0, 1, 2});
+  CHECK(table.rows() == 3);
+  CHECK(table.last_key() == 2);
+  CHECK(!table.waiting());
+}
+
+TEST_CASE("rows are committed every flush_every rows, or when the oldest has waited long enough") {
+  const Scratch folder;
+  const LogLayout layout = small_layout();
+  RunLogOptions options;
+  options.flush_every = 4;
+  LogFile log(folder / "log.h5", log_groups(layout), options);
+  log.create(layout);
+  const std::vector<std::byte> scalars(log_groups(layout)[0].row_bytes());
+  const std::vector<std::byte> evals(log_groups(layout)[1].row_bytes());
+  CHECK(!log.deadline());
+  const auto before = LogFile::Clock::now();
+  log.add(0, 0, scalars);
+  const auto after = LogFile::Clock::now();
+  REQUIRE(log.deadline());
+  CHECK(*log.deadline() >= before + std::chrono::seconds(5));
+  CHECK(*log.deadline() <= after + std::chrono::seconds(5));
+  const auto deadline = *log.deadline();
+  log.add(0, 1, scalars);
+  log.add(1, 1, evals);
+  CHECK(*log.deadline() == deadline);
+  CHECK(log.table(0).rows() == 0);
+  log.add(0, 2, scalars);
+  CHECK(log.table(0).rows() == 3);
+  CHECK(log.table(1).rows() == 1);
+  CHECK(!log.deadline());
+  log.close("finished");
+}
+
+TEST_CASE("without SWMR whole chunks are written, and everything at a sync") {
+  const Scratch folder;
+  const LogLayout layout = small_layout();
+  RunLogOptions options;
+  options.swmr = false;
+  {
+    LogFile log(folder / "log.h5", log_groups(layout), options);
+    log.create(layout);
+    const std::vector<std::byte> row(log_groups(layout)[0].row_bytes());
+    for (const int64_t step : range(1023)) log.add(0, step, row);
+    CHECK(log.table(0).rows() == 0);
+    CHECK(!log.deadline());
+    log.add(0, 1023, row);
+    CHECK(log.table(0).rows() == 1024);
+    log.add(0, 1024, row);
+    log.sync();
+    CHECK(log.table(0).rows() == 1025);
+    log.close("stopped");
+  }
+  CHECK(steps_of(H5File::open(folder / "log.h5"), "scalars") == range(1025));
+}
+
+TEST_CASE("a resumed log has neither gaps nor duplicates, and says where it was resumed") {
+  const Scratch folder;
+  const LogLayout layout = small_layout();
+  const bool swmr = GENERATE(true, false);
+  RunLogOptions options;
+  options.swmr = swmr;
+  {
+    RunLog log = RunLog::create(folder / "log.h5", layout, options);
+    for (const int64_t step : range(50)) {
+      log_step(log, step);
+      if (step % 10 == 5) log.eval(step, {{"val_loss", loss_at(step)}});
+      if (step % 20 == 0) log.attention("self", step, map_at(step));
+    }
+    log.close(LogStatus::kStopped);
+  }
+  for (const int64_t checkpoint : {37, 39, 20}) {
+    RunLog log = RunLog::resume(folder / "log.h5", layout, checkpoint, 1.5, options);
+    CHECK_THROWS_AS(log.scalars(checkpoint, 0, 0, {}), std::invalid_argument);
+    for (int64_t step = checkpoint + 1; step < 60; ++step) {
+      log_step(log, step);
+      if (step % 10 == 5) log.eval(step, {{"val_loss", loss_at(step)}});
+      if (step % 20 == 0) log.attention("self", step, map_at(step));
+    }
+    log.close(LogStatus::kFinished);
+  }
+  const H5File file = H5File::open(folder / "log.h5");
+  check_rows(file, range(60));
+  CHECK(steps_of(file, "eval") == std::vector<int64_t>{5, 15, 25, 35, 45, 55});
+  CHECK(steps_of(file, "attention/self") == std::vector<int64_t>{0, 20, 40});
+  const H5Group resumes = file.root().group("resumes");
+  CHECK(resumes.dataset("row").read<int64_t>() == std::vector<int64_t>{0, 1, 2});
+  CHECK(resumes.dataset("step").read<int64_t>() == std::vector<int64_t>{37, 39, 20});
+  CHECK(resumes.dataset("wall_time").read<double>() == std::vector<double>{1.5, 1.5, 1.5});
+  CHECK(file.root().text("status") == "finished");
+}
+
+TEST_CASE("a log is resumed only by its own run and layout") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  { RunLog::create(path, small_layout()).close(LogStatus::kStopped); }
+  LogLayout other = small_layout();
+  other.run_id = "other";
+  CHECK_THROWS_WITH(RunLog::resume(path, other, 0, 0),
+                    Contains("is the log of run small/12345678-s1, not of other"));
+  LogLayout wider = small_layout();
+  wider.sites[0].heads = 4;
+  CHECK_THROWS_WITH(RunLog::resume(path, wider, 0, 0), Contains("/heads/self/head: has not"));
+  LogLayout more = small_layout();
+  more.scalars.push_back({"lr", "1", "learning rate", "learning rate"});
+  CHECK_THROWS_WITH(RunLog::resume(path, more, 0, 0), Contains("/scalars: has no dataset lr"));
+  LogLayout loose = small_layout();
+  loose.sites[0].maps->packed = false;
+  CHECK_THROWS_WITH(RunLog::resume(path, loose, 0, 0),
+                    Contains("/attention/self/weights: has not"));
+  {
+    H5File file = H5File::edit(path);
+    file.root().set_text("schema_version", "2.0.0");
+    file.close();
+  }
+  CHECK_THROWS_WITH(RunLog::resume(path, small_layout(), 0, 0), Contains("has schema 2.0.0"));
+  CHECK_THROWS_AS(RunLog::resume(folder / "none.h5", small_layout(), 0, 0), RunError);
+}
+
+TEST_CASE("a log goes on without the statistics that it was begun without") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  LogLayout layout = small_layout();
+  LogSite& site = layout.sites[0];
+  const std::vector<LogStatistic> all = site.statistics;
+  site.statistics = {all[0]};
+  {
+    RunLog log = RunLog::create(path, layout);
+    for (const int64_t step : range(5)) log_step(log, step);
+    log.close(LogStatus::kStopped);
+  }
+  site.statistics = all;
+  CHECK_THROWS_WITH(RunLog::resume(path, layout, 4, 0), Contains("/heads/self"));
+  CHECK(drop_unlogged(path, site) == std::vector<std::string>{"js", "residual_ratio"});
+  CHECK(drop_unlogged(path, site).empty());
+  {
+    RunLog log = RunLog::resume(path, layout, 4, 0);
+    for (int64_t step = 5; step < 9; ++step) log_step(log, step);
+    CHECK_THROWS_AS(log.heads("self", 9, {{"js", {}}}), std::invalid_argument);
+    log.close(LogStatus::kFinished);
+  }
+  check_rows(H5File::open(path), range(9));
+  site.name = "cross";  // resume() says what is wrong
+  CHECK(drop_unlogged(path, site).empty());
+  CHECK_THROWS_AS(drop_unlogged(folder / "none.h5", site), RunError);
+}
+
+TEST_CASE("packed weights are exact to half a step, and keep 0, 1 and missing apart") {
+  LogMaps maps = *small_layout().sites[0].maps;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> uniform(0, 1);
+  double worst = 0;
+  for (int round = 0; round < 500; ++round) {
+    std::vector<float> weights(kMapSize);
+    for (float& weight : weights) weight = uniform(random);
+    const auto packed = pack_weights("self", 0, maps, weights);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      worst = std::max(worst, std::abs(packed[i] / 65534.0 - weights[i]));
+    }
+  }
+  CHECK(worst <= 1.0 / 131068 + 1e-15);
+  CHECK(worst > 0.9 / 131068);
+  std::vector<float> ends(kMapSize, 0.0f);
+  ends[1] = 1;
+  ends[2] = kNaN;
+  ends[3] = 1 + 5e-7f;
+  ends[4] = -5e-7f;
+  const auto packed = pack_weights("self", 0, maps, ends);
+  CHECK(std::vector<uint16_t>(packed.begin(), packed.begin() + 5) ==
+        std::vector<uint16_t>{0, 65534, 65535, 65534, 0});
+}
+
+TEST_CASE("weights out of [0, 1] are refused by place, and nothing of them is written") {
+  const Scratch folder;
+  RunLog log = RunLog::create(folder / "log.h5", small_layout());
+  std::vector<float> map = map_at(0);
+  // [probe 1, layer 1, head 2, query 0, key 3] of [2, 2, 2, 3, 4]
+  const size_t at = (((1 * 2 + 1) * 2 + 1) * 3 + 0) * 4 + 3;
+  for (const float wrong : {1.00001f, -0.1f, std::numeric_limits<float>::infinity()}) {
+    map[at] = wrong;
+    CHECK_THROWS_WITH(log.attention("self", 0, map),
+                      Contains("layer 1, head 2, query 0, key 3 is not in [0, 1]"));
+  }
+  CHECK_THROWS_AS(log.attention("self", 0, map), RunError);
+  CHECK(log.attention("self", 0, map_at(3)));
+  log_step(log, 0);
+  log.close(LogStatus::kFinished);
+  const H5File file = H5File::open(folder / "log.h5");
+  CHECK(steps_of(file, "attention/self") == std::vector<int64_t>{0});
+  CHECK(file.root().dataset("attention/self/weights").read<uint16_t>()[0] == 19660);  // 0.3
+  check_rows(file, {0});
+}
+
+TEST_CASE("composed maps keep their signs and their missing positions") {
+  const Scratch folder;
+  LogLayout layout = small_layout();
+  layout.sites[0].maps->normalization = "composed";
+  layout.sites[0].maps->packed = false;
+  std::vector<float> map = map_at(0);
+  map[7] = -12.25f;
+  map[8] = kNaN;
+  {
+    RunLog log = RunLog::create(folder / "log.h5", layout);
+    CHECK(log.attention("self", 0, map));
+    log.close(LogStatus::kFinished);
+  }
+  const auto stored =
+      H5File::open(folder / "log.h5").root().dataset("attention/self/weights").read<float>();
+  REQUIRE(stored.size() == map.size());
+  for (size_t i = 0; i < map.size(); ++i) {
+    CHECK((i == 8 ? std::isnan(stored[i]) : stored[i] == map[i]));
+  }
+}
+
+TEST_CASE("maps stop at max_bytes, statistics go on, and the log says since when") {
+  const Scratch folder;
+  const LogLayout layout = small_layout();
+  CHECK(map_bytes(layout.sites[0]) == kMapSize * 2);
+  RunLogOptions options;
+  options.max_bytes = 3 * map_bytes(layout.sites[0]) + 1;
+  const auto skipped_from = [&] {
+    return H5File::open(folder / "log.h5")
+        .root()
+        .dataset("attention/self/skipped_from")
+        .read<int64_t>()[0];
+  };
+  {
+    RunLog log = RunLog::create(folder / "log.h5", layout, options);
+    for (const int64_t step : range(60)) {
+      log_step(log, step);
+      if (step % 10 == 0) CHECK(log.attention("self", step, map_at(step)) == (step < 30));
+    }
+    log.close(LogStatus::kStopped);
+  }
+  CHECK(skipped_from() == 30);
+  {
+    const H5File file = H5File::open(folder / "log.h5");
+    CHECK(steps_of(file, "attention/self") == std::vector<int64_t>{0, 10, 20});
+    check_rows(file, range(60));
+  }
+  // A resume counts what is there; before the limit was reached nothing has been left out.
+  {
+    RunLog log = RunLog::resume(folder / "log.h5", layout, 15, 0, options);
+    CHECK(log.attention("self", 20, map_at(20)));
+    log.close(LogStatus::kStopped);
+  }
+  CHECK(skipped_from() == -1);
+  {
+    RunLog log = RunLog::resume(folder / "log.h5", layout, 25, 0, options);
+    CHECK(!log.attention("self", 30, map_at(30)));
+    CHECK(!log.attention("self", 40, map_at(40)));
+    log.close(LogStatus::kStopped);
+  }
+  CHECK(skipped_from() == 30);
+  {
+    RunLog log = RunLog::resume(folder / "log.h5", layout, 35, 0, options);
+    CHECK(!log.attention("self", 40, map_at(40)));
+    log.close(LogStatus::kFinished);
+  }
+  CHECK(skipped_from() == 30);
+}
+
+TEST_CASE("statistics are not compressed, maps are, in chunks of one layer of one probe") {
+  const Scratch folder;
+  { RunLog::create(folder / "log.h5", small_layout()).close(LogStatus::kFinished); }
+  const auto filters = [&](const char* name, hsize_t* chunk, int rank) {
+    const hid_t file = H5Fopen((folder / "log.h5").c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+    const hid_t data = H5Dopen2(file, name, H5P_DEFAULT), made = H5Dget_create_plist(data);
+    const int count = H5Pget_nfilters(made);
+    H5Pget_chunk(made, rank, chunk);
+    H5Pclose(made);
+    H5Dclose(data);
+    H5Fclose(file);
+    return count;
+  };
+  H5Extent statistics(3), maps(6);
+  CHECK(filters("/heads/self/entropy", statistics.data(), 3) == 0);
+  CHECK(statistics[1] == 2);
+  CHECK(statistics[2] == 3);
+  CHECK(filters("/attention/self/weights", maps.data(), 6) == 3);
+  CHECK(maps == H5Extent{1, 1, 1, 2, 3, 4});
+}
+
+TEST_CASE("texts of tokens are UTF-8 whatever their bytes are") {
+  CHECK(readable_text("plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82") ==
+        "plain \xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82");
+  CHECK(readable_text(std::string("a\0b", 3)) == "a<0x00>b");
+  CHECK(readable_text("\xff\xc3") == "<0xFF><0xC3>");
+  CHECK(readable_text("\xc0\xaf") == "<0xC0><0xAF>");            // overlong
+  CHECK(readable_text("\xed\xa0\x80") == "<0xED><0xA0><0x80>");  // a surrogate
+  CHECK(readable_text("\xf4\x90\x80\x80") == "<0xF4><0x90><0x80><0x80>");
+  CHECK(readable_text("\xe2\x82").size() == 12);
+}
+
+}  // namespace
+}  // namespace headlab::test_log

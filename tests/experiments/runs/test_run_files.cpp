@@ -1,0 +1,460 @@
+// Run directories: identity, making, taking, finding; manifest, status and metrics.
+#include <limits.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <limits>
+
+#include "core/errors.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/runs/run_metrics.h"
+#include "experiments/system/sha256.h"
+#include "experiments/system/writer_lock.h"
+#include "tests/catch.h"
+#include "tests/scratch.h"
+#include "tests/storage_faults.h"
+
+namespace headlab::test_run_files {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+using Json = nlohmann::ordered_json;
+
+const Json kManifest{{"status", "running"}, {"end_utc", nullptr}};
+
+std::string host_name() {
+  char name[256] = "";
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
+Json json_of(const fs::path& path) { return Json::parse(read_bytes(path)); }
+
+// A process that runs `start`, says so, and then waits to be killed.
+class Other {
+ public:
+  explicit Other(const std::function<void()>& start) {
+    int ready[2];
+    REQUIRE(::pipe(ready) == 0);
+    pid_ = ::fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      try {
+        start();
+        if (::write(ready[1], "x", 1) == 1) ::pause();
+      } catch (...) {  // must not reach the test program's own
+      }
+      ::_exit(1);
+    }
+    ::close(ready[1]);
+    char byte;
+    const bool started = ::read(ready[0], &byte, 1) == 1;
+    ::close(ready[0]);
+    REQUIRE(started);
+  }
+  ~Other() { kill(); }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = 0;
+  }
+  std::string name() const { return "process " + std::to_string(pid_) + " on " + host_name(); }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST_CASE("SHA-256 gives the digests of the standard") {
+  CHECK(sha256("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  const Scratch scratch;
+  write_bytes(scratch / "a", std::string(1'000'000, 'a'));
+  CHECK(sha256_of_file(scratch / "a") ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  CHECK_THROWS_AS(sha256_of_file(scratch / "b"), DataError);
+}
+
+TEST_CASE("the hash of a config is that of everything but seed, threads and order of keys") {
+  const auto hash = [](const std::string& yaml) {
+    return config_hash(parse_config(yaml, "x.yaml"));
+  };
+  const std::string base = "{name: a, seed: 1, train: {lr: 0.1, threads: 2, betas: [1, 2]}}";
+  // Frozen: another value would orphan every run that exists.
+  CHECK(hash(base) == "56bea8a6");
+  CHECK(hash("{name: a, seed: 2, train: {lr: 0.1, threads: 3, betas: [1, 2]}}") == hash(base));
+  CHECK(hash("{train: {betas: [1, 2], lr: 0.1}, name: a}") == hash(base));
+  CHECK(hash("{name: a, seed: 1, train: {lr: 0.2, threads: 2, betas: [1, 2]}}") != hash(base));
+  CHECK(hash("{name: a, seed: 1, train: {lr: 0.1, threads: 2, betas: [2, 1]}}") != hash(base));
+  CHECK(hash("{name: a, train: {lr: 0.1, betas: [1, 2]}, threads: 2}") != hash(base));
+  CHECK(hash("{name: a, train: {lr: 0.1, betas: [1, 2], seed: 1}}") != hash(base));
+  CHECK(run_path("out", "a", "0123abcd", 7) == fs::path("out/a/0123abcd-s7"));
+}
+
+TEST_CASE("a run is made whole, with its parents, and taken while it lives") {
+  const Scratch scratch;
+  const fs::path path = scratch / "out" / "name" / "0123abcd-s1";
+  CHECK(look_at_run(path).kind == RunSight::Kind::kAbsent);
+  {
+    const RunDirectory run = RunDirectory::create(path / "", "name: a\n", kManifest);
+    CHECK(run.path() == path);
+    CHECK(names_in(path) ==
+          std::set<std::string>{".lock", "config.yaml", "manifest.json", "status.json"});
+    CHECK(names_in(path.parent_path()).size() == 1);
+    CHECK(read_bytes(path / "config.yaml") == "name: a\n");
+    CHECK(json_of(path / "manifest.json") == kManifest);
+    const Json status = json_of(path / "status.json");
+    CHECK(status["status"] == "running");
+    CHECK(status["pid"] == ::getpid());
+    CHECK(status["host"] == host_name());
+    const RunSight sight = look_at_run(path);
+    CHECK(sight.kind == RunSight::Kind::kRunning);
+    CHECK(sight.holder == "process " + std::to_string(::getpid()) + " on " + host_name());
+  }
+  CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
+  CHECK_THROWS_WITH(RunDirectory::create(path, "", kManifest),
+                    path.string() + ": cannot be made: a run is there already");
+  CHECK(read_bytes(path / "config.yaml") == "name: a\n");
+}
+
+TEST_CASE("status.json and the manifest tell how a run stands and how it ended") {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  {
+    RunDirectory run = RunDirectory::create(path, "", kManifest);
+    run.running(40, {{"train/loss", 2.5}});
+    CHECK(json_of(path / "status.json")["step"] == 40);
+    CHECK(json_of(path / "status.json")["metrics"]["train/loss"] == 2.5);
+    run.end({.state = RunState::kDiverged,
+             .reason = "loss is not finite",
+             .step = 41,
+             .metrics = {{"train/loss", std::nan("")}}});
+  }
+  const Json status = json_of(path / "status.json");
+  CHECK(status["status"] == "diverged");
+  CHECK(status["reason"] == "loss is not finite");
+  CHECK(status["metrics"]["train/loss"] == "NaN");
+  CHECK_FALSE(status.contains("pid"));
+  CHECK(json_of(path / "manifest.json")["status"] == "diverged");
+  CHECK(json_of(path / "manifest.json")["end_utc"].get<std::string>().ends_with("Z"));
+  const RunSight sight = look_at_run(path);
+  CHECK(sight.kind == RunSight::Kind::kInterrupted);
+  REQUIRE(sight.status);
+  CHECK(sight.status->state == RunState::kDiverged);
+  CHECK(sight.status->step == 41);
+  CHECK(std::isnan(sight.status->metrics.at("train/loss")));
+  RunDirectory::resume(path, kManifest).end({.state = RunState::kFinished});
+  CHECK(look_at_run(path).kind == RunSight::Kind::kFinished);
+}
+
+TEST_CASE("a run whose status is missing or damaged is an interrupted one") {
+  const Scratch scratch;
+  RunDirectory::create(scratch / "run", "", kManifest);
+  for (const char* text : {"", "{", "[]", R"({"status": "odd"})", R"({"status": 3})", "\xff\xfe",
+                           R"({"status":"finished","reason":"","step":"x","metrics":{}})"}) {
+    INFO(text);
+    write_bytes(scratch / "run/status.json", text);
+    const RunSight sight = look_at_run(scratch / "run");
+    CHECK(sight.kind == RunSight::Kind::kInterrupted);
+    CHECK_FALSE(sight.status);
+  }
+  CHECK_NOTHROW(RunDirectory::resume(scratch / "run", kManifest));
+}
+
+TEST_CASE("a run that cannot be made leaves nothing behind") {
+  const Scratch scratch;
+  write_bytes(scratch / "file", "x");
+  CHECK_THROWS_WITH(RunDirectory::create(scratch / "file/a/run", "", kManifest),
+                    (scratch / "file/a/run").string() +
+                        ": cannot be made: Not a directory; choose another place");
+  fs::create_directory(scratch / "full");
+  write_bytes(scratch / "full/notes.txt", "x");
+  CHECK_THROWS_WITH(RunDirectory::create(scratch / "full", "", kManifest),
+                    StartsWith((scratch / "full").string() + ": cannot be made: ") &&
+                        Contains("it holds notes.txt"));
+  CHECK_THROWS_AS(look_at_run(scratch / "full"), RunError);
+  CHECK_THROWS_AS(look_at_run(scratch / "file"), RunError);
+  CHECK_THROWS_AS(RunDirectory::create(scratch / std::string(300, 'n') / "run", "", kManifest),
+                  RunError);
+  CHECK(names_in(scratch.path()) == std::set<std::string>{"file", "full"});
+  CHECK(names_in(scratch / "full").size() == 1);
+
+  fs::create_directory(scratch / "empty");
+  CHECK_NOTHROW(RunDirectory::create(scratch / "empty", "", kManifest));
+}
+
+TEST_CASE("whatever call of making a run fails, there is the whole run or nothing") {
+  const Scratch scratch;
+  const fs::path top = scratch / "out", path = top / "name" / "run";
+  with_fault_at_each_call(
+      ENOSPC, [&] { fs::remove_all(top); },
+      [&] {
+        try {
+          RunDirectory::create(path, "name: a\n", kManifest);
+          return true;
+        } catch (const RunError& error) {
+          CHECK_THAT(error.what(), StartsWith(path.string() + ": cannot be made: ") &&
+                                       Contains("No space left on device"));
+          return false;
+        }
+      },
+      [&](bool) {
+        if (!fs::exists(top)) return;
+        CHECK(names_in(path.parent_path()) == std::set<std::string>{"run"});
+        CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
+        CHECK(look_at_run(path).status);
+        CHECK(json_of(path / "manifest.json") == kManifest);
+      });
+}
+
+TEST_CASE("whenever the maker of a run is killed, the next one makes or resumes it") {
+  const Scratch scratch;
+  const fs::path top = scratch / "out", path = top / "name" / "run";
+  with_fault_at_each_call(
+      0, [&] { fs::remove_all(top); },
+      [&] { return survives([&] { RunDirectory::create(path, "name: a\n", kManifest); }); },
+      [&](bool finished) {
+        const RunSight sight = look_at_run(path);
+        if (sight.kind == RunSight::Kind::kAbsent) {
+          CHECK_FALSE(finished);
+          RunDirectory::create(path, "name: a\n", kManifest);
+        } else {
+          CHECK(sight.kind == RunSight::Kind::kInterrupted);
+          RunDirectory::resume(path, kManifest);
+        }
+        CHECK(names_in(path.parent_path()) == std::set<std::string>{"run"});
+      });
+}
+
+TEST_CASE("two processes never write one run: the second is told who does") {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  std::optional<RunDirectory> held;  // by the other process, whose copy of this is filled
+  Other other([&] { held.emplace(RunDirectory::create(path, "", kManifest)); });
+  const RunSight sight = look_at_run(path);
+  CHECK(sight.kind == RunSight::Kind::kRunning);
+  CHECK(sight.holder == other.name());
+  const std::string before = read_bytes(path / "status.json");
+  CHECK_THROWS_WITH(RunDirectory::resume(path, kManifest),
+                    StartsWith(path.string() + ": is being written by " + other.name()));
+  CHECK_THROWS_WITH(RunDirectory::replace(path, "", kManifest), Contains(other.name()));
+  CHECK_THROWS_AS(RunDirectory::create(path, "", kManifest), RunError);
+  CHECK(read_bytes(path / "status.json") == before);
+  other.kill();
+  CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
+  CHECK_NOTHROW(RunDirectory::resume(path, kManifest));
+}
+
+TEST_CASE("two processes never make one run at the same time") {
+  const Scratch scratch;
+  fs::create_directory(scratch / ".tmp-run");
+  std::optional<WriterLock> held;
+  Other other([&] { held.emplace(scratch / ".tmp-run"); });
+  CHECK_THROWS_WITH(RunDirectory::create(scratch / "run", "", kManifest), Contains(other.name()));
+  CHECK(fs::exists(scratch / ".tmp-run/.lock"));
+  other.kill();
+  CHECK_NOTHROW(RunDirectory::create(scratch / "run", "", kManifest));
+  CHECK(names_in(scratch.path()) == std::set<std::string>{"run"});
+}
+
+TEST_CASE("resuming keeps what the run was, and clears what a killed process left") {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  {
+    RunDirectory run = RunDirectory::create(path, "name: a\n", {{"argv", {"first"}}});
+    run.end({.state = RunState::kStopped, .reason = "SIGTERM", .step = 30});
+  }
+  fs::create_directories(path / "ckpt/.tmp-step-00000040");
+  write_bytes(path / "ckpt/.tmp-step-00000040/model.safetensors", "half");
+  write_bytes(path / ".tmp-1-2", "half");
+  write_bytes(path / "metrics.jsonl", "{\"step\":1}\n");
+  for (const char* again : {"second", "third"}) {
+    RunDirectory::resume(path, {{"argv", {again}}});
+  }
+  CHECK(names_in(path) == std::set<std::string>{"ckpt", "config.yaml", "manifest.json",
+                                                "metrics.jsonl", "status.json"});
+  CHECK(names_in(path / "ckpt").empty());
+  const Json manifest = json_of(path / "manifest.json");
+  CHECK(manifest["argv"] == Json{"third"});
+  REQUIRE(manifest["previous"].size() == 2);
+  CHECK(manifest["previous"][0]["argv"] == Json{"first"});
+  CHECK(manifest["previous"][0]["status"] == "stopped");
+  CHECK(manifest["previous"][1]["argv"] == Json{"second"});
+  CHECK_FALSE(manifest["previous"][1].contains("previous"));
+  CHECK(look_at_run(path).status->step == 30);
+  CHECK_THROWS_AS(RunDirectory::resume(scratch / "none", kManifest), RunError);
+}
+
+TEST_CASE("a run that starts anew has nothing of the old one") {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  RunDirectory::create(path, "name: a\n", kManifest);
+  write_bytes(path / "metrics.jsonl", "{\"step\":1}\n");
+  {
+    const RunDirectory run = RunDirectory::replace(path, "name: b\n", kManifest);
+    CHECK(names_in(path) ==
+          std::set<std::string>{".lock", "config.yaml", "manifest.json", "status.json"});
+    CHECK(look_at_run(path).kind == RunSight::Kind::kRunning);
+  }
+  CHECK(read_bytes(path / "config.yaml") == "name: b\n");
+  CHECK(names_in(scratch.path()) == std::set<std::string>{"run"});
+}
+
+TEST_CASE("a run is found by its directory, and a checkpoint by its directory or a link to it") {
+  const Scratch scratch;
+  const fs::path run = fs::canonical(scratch.path()) / "runs/name/0123abcd-s1";
+  RunDirectory::create(run, "", kManifest);
+  const fs::path step = run / "ckpt/step-00000100";
+  fs::create_directories(step);
+  fs::create_directory_symlink("step-00000100", run / "ckpt/last");
+  for (const fs::path& path : {run, run / "", run / "ckpt" / ".."}) {
+    CHECK(locate_run(path).run == run);
+    CHECK(locate_run(path).checkpoint.empty());
+  }
+  for (const fs::path& path : {step, run / "ckpt/last", run / "ckpt/last/"}) {
+    CHECK(locate_run(path).run == run);
+    CHECK(locate_run(path).checkpoint == step);
+  }
+  const fs::path above = run.parent_path(), none = run / "none";
+  CHECK_THROWS_WITH(locate_run(above),
+                    above.string() + ": not a run: no config.yaml; it holds 0123abcd-s1/");
+  CHECK_THROWS_WITH(locate_run(run / "ckpt"), Contains("it holds last/, step-00000100/"));
+  CHECK_THROWS_WITH(locate_run(none), none.string() + ": not a run: No such file or directory");
+  CHECK_THROWS_WITH(locate_run(run / "config.yaml"), Contains("not a run: it is a file"));
+}
+
+TEST_CASE("a manifest names the build, the machine, the data and the job") {
+  const Scratch scratch;
+  write_bytes(scratch / "data.txt", "abc");
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  command_line() = {"headlab", "run"};
+  const Json manifest = make_manifest({.torch = "2.11.0",
+                                       .cuda = "",
+                                       .gpus = {"a GPU"},
+                                       .threads = 3,
+                                       .seed = 1337,
+                                       .data_files = {scratch / "data.txt"}});
+  ::unsetenv("SLURM_JOB_ID");
+  CHECK(manifest["versions"]["torch"] == "2.11.0");
+  CHECK(manifest["versions"]["cuda"].is_null());
+  CHECK(manifest["versions"]["hdf5"].get<std::string>().starts_with("1."));
+  CHECK(manifest["gpus"] == Json{"a GPU"});
+  CHECK(manifest["threads"] == 3);
+  CHECK(manifest["seeds"] == Json{{"seed", 1337}});
+  CHECK(manifest["argv"] == Json{"headlab", "run"});
+  CHECK(manifest["hostname"] == host_name());
+  CHECK(manifest["scheduler"] == Json{{"SLURM_JOB_ID", "4711"}});
+  CHECK(manifest["start_utc"].get<std::string>().size() == 20);
+  CHECK(manifest["end_utc"].is_null());
+  CHECK(manifest["data"] == Json::array({{{"path", (scratch / "data.txt").string()},
+                                          {"bytes", 3},
+                                          {"sha256", sha256("abc")}}}));
+  if (!manifest["git"].is_null()) {
+    CHECK(manifest["git"]["commit"].get<std::string>().size() == 40);
+    CHECK(manifest["git"]["dirty"].is_boolean());
+  }
+  CHECK_THROWS_AS(make_manifest({.data_files = {scratch / "none"}}), DataError);
+}
+
+TEST_CASE("a run does not go on with other data than it began with") {
+  const auto manifest_with = [](const char* hash) {
+    return Json{{"data", {{{"path", "/data/a.txt"}, {"sha256", hash}}}}};
+  };
+  CHECK_NOTHROW(continue_manifest(manifest_with("1"), manifest_with("1")));
+  CHECK_THROWS_WITH(continue_manifest(manifest_with("1"), manifest_with("2")),
+                    StartsWith("/data/a.txt: has changed since the run began"));
+}
+
+TEST_CASE("metrics come back as they were, numbers that are not finite too") {
+  const Scratch scratch;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<MetricsRow> rows = {
+      {0, 0, 0, {{"val/loss", 4.25}}},
+      {10, 640, 0.1, {{"lr", 1e-300}, {"train/loss", 1.0 / 3}, {"x", -kInfinity}}},
+      {20, int64_t{1} << 60, 1e9, {{"y", kInfinity}}}};
+  {
+    MetricsFile file(scratch / "metrics.jsonl", 0);
+    for (const MetricsRow& row : rows) {
+      file.append(row);
+      CHECK(read_metrics(scratch / "metrics.jsonl").back() == row);
+    }
+    file.append({30, 1, 1, {{"train/loss", std::nan("")}}});
+    file.sync();
+  }
+  std::vector<MetricsRow> read = read_metrics(scratch / "metrics.jsonl");
+  REQUIRE(read.size() == 4);
+  CHECK(std::isnan(read.back().values.at("train/loss")));
+  read.pop_back();
+  CHECK((read == rows));  // MetricsRow cannot be printed
+  CHECK(read_bytes(scratch / "metrics.jsonl")
+            .ends_with(R"({"step":30,"tokens":1,"wall_s":1.0,"train/loss":"NaN"})"
+                       "\n"));
+}
+
+TEST_CASE("a resumed run drops the metrics after its checkpoint and a half-written line") {
+  const Scratch scratch;
+  const fs::path path = scratch / "metrics.jsonl";
+  const auto steps = [&] {
+    std::vector<int64_t> found;
+    for (const MetricsRow& row : read_metrics(path)) found.push_back(row.step);
+    return found;
+  };
+  {
+    MetricsFile file(path, 0);
+    for (const int64_t step : {0, 10, 20, 30}) file.append({step, 0, 0, {}});
+  }
+  write_bytes(path, read_bytes(path) + R"({"step":40,"tok)");
+  CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30});
+  {
+    MetricsFile file(path, 30);
+    file.append({40, 7, 0, {}});
+  }
+  CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30, 40});
+  {
+    MetricsFile file(path, 25);
+    file.append({30, 8, 0, {}});
+  }
+  CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30});
+  CHECK(read_metrics(path).back().tokens == 8);
+  MetricsFile(path, -1);
+  CHECK(read_bytes(path).empty());
+}
+
+TEST_CASE("a line that is no row of metrics is named") {
+  const Scratch scratch;
+  const fs::path path = scratch / "metrics.jsonl";
+  for (const char* line : {"", "x", "[1]", R"({"tokens":1})", R"({"step":"1"})",
+                           R"({"step":1,"lr":"high"})", R"({"step":1,"lr":[1]})"}) {
+    INFO(line);
+    const std::string text = std::string("{\"step\":0}\n") + line + "\n{\"step\":2}\n";
+    write_bytes(path, text);
+    CHECK_THROWS_WITH(read_metrics(path), StartsWith(path.string() + ":2: is no row of metrics"));
+    CHECK_THROWS_AS(MetricsFile(path, 5), RunError);
+    CHECK(read_bytes(path) == text);
+  }
+  CHECK_THROWS_AS(read_metrics(scratch / "none"), RunError);
+  CHECK_THROWS_AS(MetricsFile(scratch / "none/metrics.jsonl", 0), RunError);
+}
+
+TEST_CASE("metrics that the storage refuses are an error with path and reason") {
+  const Scratch scratch;
+  MetricsFile file(scratch / "metrics.jsonl", 0);
+  file.append({0, 0, 0, {}});
+  StorageFault::error = ENOSPC;
+  StorageFault::calls_left = 0;
+  CHECK_THROWS_WITH(
+      file.append({10, 0, 0, {}}),
+      (scratch / "metrics.jsonl").string() + ": cannot be written: No space left on device");
+  StorageFault::calls_left = 0;
+  StorageFault::error = EIO;
+  CHECK_THROWS_WITH(file.sync(), Contains("Input/output error"));
+  CHECK(read_metrics(scratch / "metrics.jsonl").size() == 1);
+}
+
+}  // namespace
+}  // namespace headlab::test_run_files

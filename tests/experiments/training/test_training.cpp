@@ -1,0 +1,234 @@
+// Whole trainings, small: resuming is exact, diverging stops, induction heads form.
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "core/errors.h"
+#include "core/files/h5.h"
+#include "experiments/commands/command.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/training/train.h"
+#include "experiments/training/training_log.h"
+#include "headlab_build.h"
+#include "tests/catch.h"
+#include "tests/scratch.h"
+
+namespace headlab::test_training {
+namespace fs = std::filesystem;
+
+namespace {
+
+Experiment experiment_of(const std::string& yaml) {
+  Experiment experiment;
+  read_config(experiment, parse_config(yaml, "test"));
+  return experiment;
+}
+
+std::string small(const std::string& kind, const std::string& train = "") {
+  const auto options = head_kind(kind).options();
+  return std::string("name: small\n") +
+         "data: {kind: induction, symbols: 16, context: 16, eval_examples: 8}\n"
+         "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, dropout: 0.1, causal: " +
+         (options->traits().causal ? "true" : "false") + ", attention: {kind: " + kind + "}}\n" +
+         "train: {steps: 6, batch: 4, accumulate: 2, warmup: 2, eval_every: 2, eval_batches: 1" +
+         train +
+         "}\n"
+         "log: {every: 1, stats_every: 2, stats: all, attention: {every: 3, probes: 2}}\n";
+}
+
+TrainOutcome run_in(const fs::path& path, const Experiment& experiment, bool resume = false) {
+  const auto data = open_data(experiment.data);
+  auto model = build_model(experiment, *data, at::kCPU);
+  const nlohmann::ordered_json manifest{{"status", "running"}};
+  auto directory = resume ? RunDirectory::resume(path, manifest)
+                          : RunDirectory::create(path, "name: small\n", manifest);
+  std::optional<Checkpoint> checkpoint;
+  if (resume) checkpoint = load_latest(path);
+  auto outcome = train(experiment, model, *data, at::kCPU, directory, checkpoint);
+  directory.end(outcome.status);
+  return outcome;
+}
+
+void require_same_tensors(const NamedTensors& a, const NamedTensors& b) {
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, tensor] : a) {
+    INFO(name);
+    REQUIRE(at::equal(tensor, b.at(name)));
+  }
+}
+
+// metrics.jsonl without what depends on the clock.
+std::vector<std::string> metrics_of(const fs::path& run) {
+  std::vector<std::string> rows;
+  for (auto row : read_metrics(run / "metrics.jsonl")) {
+    row.values.erase("tokens_per_s");
+    std::string text = std::to_string(row.step) + " " + std::to_string(row.tokens);
+    for (const auto& [name, value] : row.values) text += " " + name + "=" + shortest(value);
+    rows.push_back(text);
+  }
+  return rows;
+}
+
+}  // namespace
+
+namespace {
+
+// `config`: of small(), with more settings of `train`.
+void require_exact_resumption(const std::function<std::string(const std::string&)>& config) {
+  const Scratch folder;
+  const auto whole = run_in(folder / "whole", experiment_of(config("")));
+  REQUIRE(whole.exit_code == kDone);
+  // max_time stops after the first step; each resume does one more.
+  auto interrupted = experiment_of(config(", max_time: 1e-9"));
+  REQUIRE(run_in(folder / "parts", interrupted).exit_code == kResumable);
+  for (int n = 0; n < 2; ++n)
+    REQUIRE(run_in(folder / "parts", interrupted, true).exit_code == kResumable);
+  const auto last = run_in(folder / "parts", experiment_of(config("")), true);
+  REQUIRE(last.exit_code == kDone);
+  REQUIRE(last.status.step == 6);
+  const auto a = load_checkpoint(folder / "whole/ckpt/last"),
+             b = load_checkpoint(folder / "parts/ckpt/last");
+  require_same_tensors(a.model, b.model);
+  require_same_tensors(a.optimizer, b.optimizer);
+  REQUIRE(metrics_of(folder / "whole") == metrics_of(folder / "parts"));
+}
+
+std::string with_attention(std::string config, const std::string& attention) {
+  const std::string plain = "attention: {kind: gated}";
+  return config.replace(config.find(plain), plain.size(), "attention: " + attention);
+}
+
+}  // namespace
+
+TEST_CASE("a run that was stopped and resumed equals one that never was", "[training]") {
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      require_exact_resumption([&](const std::string& train) { return small(kind, train); });
+    }
+}
+
+TEST_CASE("multipliers of a target for gates resume with their moments", "[training]") {
+  for (const std::string target : {"{heads: 3, warmup: 4}", "{sparsity: 0.5, scope: layer}"})
+    for (const std::string more : {"", ", gates_only: true"})
+      require_exact_resumption([&](const std::string& train) {
+        return with_attention(small("gated", more + train),
+                              "{kind: gated, target: " + target + "}");
+      });
+}
+
+TEST_CASE("what gates decide is logged with the weights before the update", "[training]") {
+  const Scratch folder;
+  const auto config = with_attention(small("gated", ", gate_lr: 0.5"),
+                                     "{kind: gated, init: 2.6, target: {heads: 3}}");
+  run_in(folder / "run", experiment_of(config));
+  const auto rows = read_metrics(folder / "run/metrics.jsonl");
+  REQUIRE(rows.size() == 7);
+  for (const auto& row : rows) {
+    REQUIRE(row.values.count("gates/alive") == 1);
+    REQUIRE((row.step == 0) != (row.values.count("aux/gate_target") == 1));
+  }
+  const auto value = [&](size_t row, const std::string& name) {
+    return rows.at(row).values.at("gates/" + name);
+  };
+  for (const size_t row : {0, 1}) {  // nothing has changed yet
+    CHECK(value(row, "alive") == 8);
+    CHECK(value(row, "undecided") == 0);
+    CHECK(value(row, "expected") == value(0, "expected"));
+  }
+  CHECK(value(0, "expected") ==
+        Approx(8 / (1 + std::exp(-2.6 + 0.33 * std::log(1 / 11.)))).epsilon(0.01));
+  CHECK(value(6, "expected") < value(0, "expected"));
+
+  const H5File log = H5File::open(folder / "run/log.h5");
+  for (const std::string name : {"undecided", "alive", "expected"}) {
+    const auto logged = log.root().dataset("scalars/gates_" + name).read<float>();
+    REQUIRE(logged.size() == 7);
+    for (size_t row = 0; row < 7; ++row) CHECK(logged[row] == static_cast<float>(value(row, name)));
+  }
+}
+
+TEST_CASE("another seed is another run", "[training]") {
+  const Scratch folder;
+  auto experiment = experiment_of(small("mha"));
+  run_in(folder / "a", experiment);
+  experiment.seed = 2;
+  run_in(folder / "b", experiment);
+  const auto a = load_checkpoint(folder / "a/ckpt/last"),
+             b = load_checkpoint(folder / "b/ckpt/last");
+  REQUIRE_FALSE(at::equal(a.model.at("embed.token.weight"), b.model.at("embed.token.weight")));
+}
+
+TEST_CASE("a run that diverges stops, and its last good checkpoint stays", "[training]") {
+  const Scratch folder;
+  const auto outcome =
+      run_in(folder / "run",
+             experiment_of(small("mha", ", lr: 1.0e+38, clip: 0, checkpoint: {every: 1}")));
+  REQUIRE(outcome.exit_code == kDiverged);
+  REQUIRE(outcome.status.state == RunState::kDiverged);
+  const auto rows = read_metrics(folder / "run/metrics.jsonl");
+  REQUIRE_FALSE(
+      std::isfinite(rows.back().values.at("train/loss") + rows.back().values.at("grad_norm")));
+  for (const auto& [name, tensor] : load_checkpoint(folder / "run/ckpt/last").model)
+    REQUIRE(tensor.isfinite().all().item<bool>());
+}
+
+TEST_CASE("early stopping ends a run that no longer gets better", "[training]") {
+  const Scratch folder;
+  const auto outcome = run_in(
+      folder / "run", experiment_of(small("mha", ", early_stop: {patience: 1, min_delta: 100}")));
+  REQUIRE(outcome.exit_code == kDone);
+  REQUIRE(outcome.status.step == 4);  // the first evaluation is a best one, the second is not
+}
+
+TEST_CASE("a better loss over the whole split undoes no early stop", "[training]") {
+  // At this rate nothing changes: the second evaluation of one batch is no better than the first,
+  // and the whole split is better than that batch for one seed and worse for another.
+  for (const int seed : {1, 2, 3, 4}) {
+    INFO("seed " << seed);
+    const Scratch folder;
+    auto experiment = experiment_of(
+        small("mha", ", eval_batch: 1, lr: 1.0e-30, weight_decay: 0, early_stop: {patience: 1}"));
+    experiment.seed = seed;
+    const auto outcome = run_in(folder / "run", experiment);
+    REQUIRE(outcome.exit_code == kDone);
+    REQUIRE(outcome.status.step == 4);
+    REQUIRE(outcome.status.reason == "the validation loss no longer gets better");
+  }
+}
+
+TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
+  const Scratch folder;
+  auto best_score = [&](int layers) {
+    const auto experiment = experiment_of(
+        "name: induction\n"
+        "data: {kind: induction, symbols: 64, context: 64, eval_examples: 32}\n"
+        "model: {kind: decoder, layers: " +
+        std::to_string(layers) +
+        ", d_model: 128, heads: 4}\n"
+        "train: {steps: 300, batch: 32, lr: 1.0e-3, warmup: 50, eval_every: 0}\n");
+    const auto data = open_data(experiment.data);
+    auto model = build_model(experiment, *data, at::kCPU);
+    auto directory = RunDirectory::create(folder / std::to_string(layers), "", {});
+    train(experiment, model, *data, at::kCPU, directory, {});
+    HeadProbe probe;
+    probe.statistics = probe.matches = true;
+    ModelContext ctx;
+    ctx.observer = &probe;
+    const auto batch = data->eval_batch(Split::kValidation, 0, 32);
+    probe.tokens = batch.ids;
+    torch::NoGradGuard no_grad;
+    model->forward(batch.ids, ctx);
+    double best = 0;
+    for (const auto& [key, sums] : probe.sums()) {
+      const auto scores = probe.values(key).at("induction");
+      for (double score : scores) best = std::max(best, score);
+    }
+    return best;
+  };
+  const double two = best_score(2), one = best_score(1);
+  INFO("two layers " << two << ", one layer " << one);
+  REQUIRE(two > 0.5);
+  REQUIRE(one < 0.2);
+}
+
+}  // namespace headlab::test_training
