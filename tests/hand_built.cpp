@@ -138,11 +138,8 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   const auto& train = experiment.train;
   const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
                                  /*batches=*/0, at::kCPU);
-  Updater fresh(model, schedule_of(train, places_of(wanted).width), adamw_of(train), {});
-  const Checkpoint checkpoint{.model = module_tensors(*model),
-                              .optimizer = fresh.optimizer().state(),
-                              .trainer = {{"best", measured.loss}}};
-  write_run(path, experiment, checkpoint, manifest_of(experiment, *source, at::kCPU),
+  write_run(path, experiment, untrained_checkpoint(*model, 0, measured.loss),
+            manifest_of(experiment, *source, at::kCPU),
             {{"val/loss", measured.loss}, {"val/accuracy", measured.accuracy}});
 }
 

@@ -1,5 +1,6 @@
-// A storage that fails, or a process that dies, at a chosen call. Include it in one file of a test
-// program: the program's definitions of these functions stand before those of the C library.
+// A storage that fails, or a process that dies, at a chosen call: the test program's definitions of
+// these functions stand before those of the C library. They are weak, so that several files may
+// include them.
 #pragma once
 
 #include <dlfcn.h>
@@ -89,14 +90,14 @@ inline void with_fault_at_each_call(int error, const std::function<void()>& prep
 
 extern "C" {
 
-ssize_t write(int descriptor, const void* data, size_t size) {
+[[gnu::weak]] ssize_t write(int descriptor, const void* data, size_t size) {
   HEADLAB_REAL(write);
   if (!headlab::StorageFault::due()) return real(descriptor, data, size);
   real(descriptor, data, size / 2);  // dies or fails half-way
   return headlab::StorageFault::strike();
 }
 
-int fsync(int descriptor) {
+[[gnu::weak]] int fsync(int descriptor) {
   HEADLAB_REAL(fsync);
   std::error_code none;
   headlab::StorageFault::note(
@@ -104,29 +105,30 @@ int fsync(int descriptor) {
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(descriptor);
 }
 
-int rename(const char* from, const char* to) noexcept {
+[[gnu::weak]] int rename(const char* from, const char* to) noexcept {
   HEADLAB_REAL(rename);
   headlab::StorageFault::note("rename", to);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(from, to);
 }
 
-int renameat2(int from_at, const char* from, int to_at, const char* to, unsigned flags) noexcept {
+[[gnu::weak]] int renameat2(int from_at, const char* from, int to_at, const char* to,
+                            unsigned flags) noexcept {
   HEADLAB_REAL(renameat2);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike()
                                       : real(from_at, from, to_at, to, flags);
 }
 
-int mkdir(const char* path, mode_t mode) noexcept {
+[[gnu::weak]] int mkdir(const char* path, mode_t mode) noexcept {
   HEADLAB_REAL(mkdir);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(path, mode);
 }
 
-int symlink(const char* target, const char* path) noexcept {
+[[gnu::weak]] int symlink(const char* target, const char* path) noexcept {
   HEADLAB_REAL(symlink);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(target, path);
 }
 
-int unlinkat(int at, const char* path, int flags) noexcept {
+[[gnu::weak]] int unlinkat(int at, const char* path, int flags) noexcept {
   HEADLAB_REAL(unlinkat);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(at, path, flags);
 }

@@ -115,7 +115,7 @@ int tune(const ConvertOptions& o, ConvertedModel& converted, const DataSource& d
   if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
   at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
   const auto located = locate_run(o.out);
-  auto directory = RunDirectory::resume(located.run, manifest);
+  auto directory = RunDirectory::resume(located.run, WriterLock(located.run), manifest);
   try {
     const auto outcome = train(converted.experiment, converted.model, data, device, directory,
                                load_located(located));
@@ -165,8 +165,8 @@ int run(const ConvertOptions& o) {
     auto manifest = manifest_of(converted.experiment, data, device);
     manifest["converted"] = report;
     write_run(o.out, converted.experiment,
-              fresh_checkpoint(converted.experiment, converted.model, opened.step, after.loss),
-              manifest, {{"val/loss", after.loss}, {"val/accuracy", after.accuracy}});
+              untrained_checkpoint(*converted.model, opened.step, after.loss), manifest,
+              {{"val/loss", after.loss}, {"val/accuracy", after.accuracy}});
     if (o.tune > 0) {
       code = tune(o, converted, data, device, manifest);
       report["tuned"] = o.tune;

@@ -196,8 +196,8 @@ void write(const PruneOptions& o, const OpenedRun& run, std::shared_ptr<Model> m
   manifest["pruned"] = report;
   const auto& last = rounds.back().evaluation;
   const auto run_id = std::filesystem::path(o.out).filename().string();
-  write_run(o.out, run.experiment, fresh_checkpoint(run.experiment, model, run.step, last.loss),
-            manifest, {{"val/loss", last.loss}, {"val/accuracy", last.accuracy}},
+  write_run(o.out, run.experiment, untrained_checkpoint(*model, run.step, last.loss), manifest,
+            {{"val/loss", last.loss}, {"val/accuracy", last.accuracy}},
             [&](const std::filesystem::path& making) {
               write_results(making / "pruning.h5",
                             facts_of(run.experiment, "pruning", run_id, manifest),

@@ -5,6 +5,7 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/runs/begin_run.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/train.h"
 
@@ -37,29 +38,10 @@ void print_outcome(const std::filesystem::path& path, const RunStatus& status, b
   fmt::print("\n");
 }
 
-bool names_checkpoint(const RunOptions& o) { return o.resume != "auto" && o.resume != "never"; }
-
-// What --resume names, which must be of this run.
-LocatedRun named_checkpoint(const RunOptions& o, const std::filesystem::path& run) {
-  const auto located = locate_run(o.resume);
-  std::error_code absent;
-  if (!std::filesystem::equivalent(located.run, run, absent))
-    throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}", o.resume,
-                                  run.string()));
-  return located;
-}
-
-// The checkpoint to go on from, as --resume says; none: from the start.
-std::optional<Checkpoint> checkpoint_of(const RunOptions& o, const std::filesystem::path& run) {
-  std::string warning;
-  std::optional<Checkpoint> checkpoint;
-  if (names_checkpoint(o))
-    checkpoint = load_located(named_checkpoint(o, run), &warning);
-  else
-    checkpoint = load_latest(run, &warning);
-  if (!warning.empty()) fmt::print(stderr, "headlab: {}\n", warning);
-  if (checkpoint) rewind_checkpoints(run, checkpoint->step);
-  return checkpoint;
+int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
+  fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
+  print_outcome(path, status, json);
+  return kDone;
 }
 
 int run(const RunOptions& o) {
@@ -72,16 +54,9 @@ int run(const RunOptions& o) {
   const auto hash = config_hash(write_block(experiment, Paths::kWritten));
   const auto path =
       std::filesystem::absolute(run_path(o.out, experiment.name, hash, experiment.seed));
-  const auto sight = look_at_run(path);
-  if (sight.kind == RunSight::Kind::kRunning)
-    throw RunError(fmt::format("{}: is being written by {}", path.string(), sight.holder));
-  if (sight.kind == RunSight::Kind::kFinished && o.resume == "auto") {
-    fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
-    print_outcome(path, *sight.status, o.json);
-    return kDone;
-  }
-
-  if (names_checkpoint(o)) named_checkpoint(o, path);
+  const auto from = ResumeFrom::parse(o.resume);
+  if (const auto status = already_finished(path, from))
+    return print_finished(path, *status, o.json);
 
   const auto data = open_data(experiment.data);  // before any directory is made
   auto model = build_model(experiment, *data, device);
@@ -95,24 +70,20 @@ int run(const RunOptions& o) {
   }
 
   const auto manifest = manifest_of(experiment, *data, device);
-  std::optional<Checkpoint> checkpoint;
-  auto directory = [&] {
-    const auto yaml = to_yaml(write_block(experiment));
-    if (sight.kind == RunSight::Kind::kAbsent) return RunDirectory::create(path, yaml, manifest);
-    if (o.resume == "never") return RunDirectory::replace(path, yaml, manifest);
-    checkpoint = checkpoint_of(o, path);
-    if (!checkpoint) return RunDirectory::replace(path, yaml, manifest);
-    fmt::print(stderr, "headlab: goes on from step {}\n", checkpoint->step);
-    return RunDirectory::resume(path, manifest);
-  }();
+  auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, from);
+  if (!begun.warning.empty()) fmt::print(stderr, "headlab: {}\n", begun.warning);
+  if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
+  if (begun.checkpoint)
+    fmt::print(stderr, "headlab: goes on from step {}\n", begun.checkpoint->step);
   announce();
   try {
-    const auto outcome = train(experiment, model, *data, device, directory, checkpoint);
-    directory.end(outcome.status);
+    const auto outcome =
+        train(experiment, model, *data, device, *begun.directory, begun.checkpoint);
+    begun.directory->end(outcome.status);
     print_outcome(path, outcome.status, o.json);
     return outcome.exit_code;
   } catch (const std::exception& e) {
-    directory.end({.state = RunState::kFailed, .reason = e.what()});
+    begun.directory->end({.state = RunState::kFailed, .reason = e.what()});
     throw;
   }
 }

@@ -24,7 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSchemaVersion = 1;
-constexpr std::array<const char*, 2> kTensorFiles{"model.safetensors", "optimizer.safetensors"};
+constexpr const char* kModelFile = "model.safetensors";
+constexpr const char* kOptimizerFile = "optimizer.safetensors";
 constexpr const char* kStateFile = "state.json";
 constexpr std::string_view kStepPrefix = "step-";
 
@@ -150,13 +151,13 @@ void write_files(const fs::path& directory, const Checkpoint& checkpoint, bool b
                                {"step", checkpoint.step},
                                {"best", best},
                                {"trainer", checkpoint.trainer}};
-  const std::array<const NamedTensors*, 2> contents{&checkpoint.model, &checkpoint.optimizer};
-  for (size_t i = 0; i < kTensorFiles.size(); ++i) {
-    const fs::path path = directory / kTensorFiles[i];
-    write_tensors(path, *contents[i]);
-    state["files"][kTensorFiles[i]] = {{"bytes", fs::file_size(path)},
-                                       {"sha256", sha256_of_file(path)}};
-  }
+  const auto write = [&](const char* name, const NamedTensors& tensors) {
+    const fs::path path = directory / name;
+    write_tensors(path, tensors);
+    state["files"][name] = {{"bytes", fs::file_size(path)}, {"sha256", sha256_of_file(path)}};
+  };
+  write(kModelFile, checkpoint.model);
+  if (checkpoint.optimizer) write(kOptimizerFile, *checkpoint.optimizer);
   replace_file(directory / kStateFile, seal(state));
 }
 
@@ -181,6 +182,58 @@ NamedTensors read_verified(const fs::path& path, const nlohmann::json& state) {
     throw DataError(fmt::format("{}: is damaged: its bytes are not those written", path.string()));
   }
   return read_tensors(path);
+}
+
+// Its step, weights and the trainer's words. DataError, JSON's exceptions.
+Checkpoint read_weights(const fs::path& directory, const nlohmann::json& state) {
+  return {.step = state.at("step").get<int64_t>(),
+          .model = read_verified(directory / kModelFile, state),
+          .optimizer = std::nullopt,
+          .trainer = state.at("trainer")};
+}
+
+Checkpoint read_all(const fs::path& directory, const nlohmann::json& state) {
+  Checkpoint checkpoint = read_weights(directory, state);
+  if (state.at("files").contains(kOptimizerFile))
+    checkpoint.optimizer = read_verified(directory / kOptimizerFile, state);
+  return checkpoint;
+}
+
+using Reading = Checkpoint (*)(const fs::path& directory, const nlohmann::json& state);
+
+Checkpoint load(const fs::path& directory, Reading read) {
+  try {
+    return read(directory, read_state(directory));
+  } catch (const DataError& error) {
+    throw RunError(error.what());
+  } catch (const nlohmann::json::exception&) {
+    throw RunError(
+        fmt::format("{}: lacks what a checkpoint states", (directory / kStateFile).string()));
+  }
+}
+
+std::optional<Checkpoint> load_latest(const fs::path& run, std::string* warning, Reading read) {
+  std::string damaged;  // one line each
+  for (const int64_t step : saved_steps(run / "ckpt")) {
+    try {
+      Checkpoint checkpoint = load(run / "ckpt" / step_name(step), read);
+      if (warning != nullptr && !damaged.empty()) {
+        *warning = fmt::format("{}; the checkpoint of step {} is used", damaged, checkpoint.step);
+      }
+      return checkpoint;
+    } catch (const RunError& error) {
+      damaged += (damaged.empty() ? "" : "\n") + std::string(error.what());
+    }
+  }
+  if (damaged.empty()) return std::nullopt;
+  throw RunError(damaged + "; no other checkpoint is there: start anew with --resume never");
+}
+
+Checkpoint load_located(const LocatedRun& located, std::string* warning, Reading read) {
+  if (!located.checkpoint.empty()) return load(located.checkpoint, read);
+  std::optional<Checkpoint> latest = load_latest(located.run, warning, read);
+  if (!latest) throw RunError(fmt::format("{}: has no checkpoint yet", located.run.string()));
+  return std::move(*latest);
 }
 
 std::string type_text(const at::Tensor& tensor) {
@@ -223,43 +276,18 @@ void save_checkpoint(const fs::path& run, const Checkpoint& checkpoint, bool bes
   });
 }
 
-Checkpoint load_checkpoint(const fs::path& directory) {
-  try {
-    const nlohmann::json state = read_state(directory);
-    return {.step = state.at("step").get<int64_t>(),
-            .model = read_verified(directory / kTensorFiles[0], state),
-            .optimizer = read_verified(directory / kTensorFiles[1], state),
-            .trainer = state.at("trainer")};
-  } catch (const DataError& error) {
-    throw RunError(error.what());
-  } catch (const nlohmann::json::exception&) {
-    throw RunError(
-        fmt::format("{}: lacks what a checkpoint states", (directory / kStateFile).string()));
-  }
-}
+Checkpoint load_checkpoint(const fs::path& directory) { return load(directory, read_all); }
 
 std::optional<Checkpoint> load_latest(const fs::path& run, std::string* warning) {
-  std::string damaged;  // one line each
-  for (const int64_t step : saved_steps(run / "ckpt")) {
-    try {
-      Checkpoint checkpoint = load_checkpoint(run / "ckpt" / step_name(step));
-      if (warning != nullptr && !damaged.empty()) {
-        *warning = fmt::format("{}; the checkpoint of step {} is used", damaged, checkpoint.step);
-      }
-      return checkpoint;
-    } catch (const RunError& error) {
-      damaged += (damaged.empty() ? "" : "\n") + std::string(error.what());
-    }
-  }
-  if (damaged.empty()) return std::nullopt;
-  throw RunError(damaged + "; no other checkpoint is there: start anew with --resume never");
+  return load_latest(run, warning, read_all);
 }
 
 Checkpoint load_located(const LocatedRun& located, std::string* warning) {
-  if (!located.checkpoint.empty()) return load_checkpoint(located.checkpoint);
-  std::optional<Checkpoint> latest = load_latest(located.run, warning);
-  if (!latest) throw RunError(fmt::format("{}: has no checkpoint yet", located.run.string()));
-  return std::move(*latest);
+  return load_located(located, warning, read_all);
+}
+
+Checkpoint load_located_weights(const LocatedRun& located, std::string* warning) {
+  return load_located(located, warning, read_weights);
 }
 
 void rewind_checkpoints(const fs::path& run, int64_t step) {

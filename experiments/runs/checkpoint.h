@@ -22,10 +22,11 @@ struct LocatedRun;
 
 struct Checkpoint {
   int64_t step = 0;
-  NamedTensors model, optimizer;
+  NamedTensors model = {};
+  std::optional<NamedTensors> optimizer = {};  // none: no training has made these weights
   // The caller's: tokens, wall_s, RNG words, early stopping, ... JSON has no NaN and no infinity:
   // see metric_json.
-  nlohmann::json trainer;
+  nlohmann::json trainer = {};
 };
 
 struct RetentionOptions {
@@ -51,6 +52,8 @@ std::optional<Checkpoint> load_latest(const std::filesystem::path& run,
 
 // The checkpoint that was named, or the latest of the run (RunError when there is none).
 Checkpoint load_located(const LocatedRun& located, std::string* warning = nullptr);
+// The same for who does not train on: the optimizer's file is neither read nor looked at.
+Checkpoint load_located_weights(const LocatedRun& located, std::string* warning = nullptr);
 
 // Makes ckpt/ what it was after the checkpoint of `step` was saved: later ones are gone, `last`
 // leads to it, `best` to the best one so far. For a run that goes on from there.

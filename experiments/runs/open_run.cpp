@@ -49,7 +49,7 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   const auto located = locate_run(path);
   OpenedRun opened;
   read_config(opened.experiment, load_config(located.run / "config.yaml"));
-  const auto checkpoint = load_located(located);
+  const auto checkpoint = load_located_weights(located);
   opened.data = open_data(opened.experiment.data);
   opened.model = build_model(opened.experiment, *opened.data, device);
   load_model(*opened.model, checkpoint.model);
@@ -81,6 +81,13 @@ FileFacts facts_of(Experiment experiment, const std::string& title, const std::s
           .created_utc = utc_now()};
 }
 
+Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss) {
+  return {.step = step,
+          .model = module_tensors(model),
+          .optimizer = std::nullopt,
+          .trainer = {{"best", loss}}};
+}
+
 void write_run(const std::filesystem::path& path, Experiment experiment,
                const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
                const Metrics& metrics, const std::function<void(const fs::path& run)>& add_files) {
@@ -99,7 +106,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
   {
     const auto yaml = to_yaml(write_block(experiment));
     const bool left_over = look_at_run(making).kind != RunSight::Kind::kAbsent;
-    auto directory = left_over ? RunDirectory::replace(making, yaml, manifest)
+    auto directory = left_over ? RunDirectory::replace(making, WriterLock(making), yaml, manifest)
                                : RunDirectory::create(making, yaml, manifest);
     save_checkpoint(making, checkpoint, /*best=*/true);
     if (add_files) add_files(making);

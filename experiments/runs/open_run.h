@@ -45,6 +45,9 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const Metrics& metrics,
                const std::function<void(const std::filesystem::path& run)>& add_files = {});
 
+// Weights of `model` as step `step` of a run that has not yet trained it.
+Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss);
+
 // What a file of results says of the run that it is about.
 FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
                    const nlohmann::ordered_json& manifest);

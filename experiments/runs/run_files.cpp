@@ -63,26 +63,6 @@ std::string status_text(const RunStatus& status) {
   return json.dump(2) + '\n';
 }
 
-std::optional<RunStatus> read_status(const fs::path& run) {
-  const std::optional<Json> json = read_json(run / "status.json");
-  if (!json) return std::nullopt;
-  try {
-    const auto state = std::find(kStateNames.begin(), kStateNames.end(),
-                                 json->at("status").get_ref<const std::string&>());
-    if (state == kStateNames.end()) return std::nullopt;
-    RunStatus status{.state = static_cast<RunState>(state - kStateNames.begin()),
-                     .reason = json->at("reason").get<std::string>(),
-                     .step = json->at("step").get<int64_t>()};
-    for (const auto& [name, value] : json->at("metrics").items()) {
-      status.metrics[name] = metric_value(value);
-    }
-    return status;
-  } catch (const Json::exception&) {
-  } catch (const std::invalid_argument&) {
-  }
-  return std::nullopt;
-}
-
 // The names in a directory, sorted, the first few of them, for a message.
 std::string contents(const fs::path& directory) {
   constexpr size_t kMost = 8;
@@ -215,6 +195,26 @@ std::string run_state_name(RunState state) {
   return std::string(kStateNames.at(static_cast<size_t>(state)));
 }
 
+std::optional<RunStatus> read_status(const fs::path& run) {
+  const std::optional<Json> json = read_json(run / "status.json");
+  if (!json) return std::nullopt;
+  try {
+    const auto state = std::find(kStateNames.begin(), kStateNames.end(),
+                                 json->at("status").get_ref<const std::string&>());
+    if (state == kStateNames.end()) return std::nullopt;
+    RunStatus status{.state = static_cast<RunState>(state - kStateNames.begin()),
+                     .reason = json->at("reason").get<std::string>(),
+                     .step = json->at("step").get<int64_t>()};
+    for (const auto& [name, value] : json->at("metrics").items()) {
+      status.metrics[name] = metric_value(value);
+    }
+    return status;
+  } catch (const Json::exception&) {
+  } catch (const std::invalid_argument&) {
+  }
+  return std::nullopt;
+}
+
 RunSight look_at_run(const fs::path& path) {
   std::error_code error;
   const fs::file_status there = fs::status(path, error);
@@ -253,15 +253,14 @@ RunDirectory RunDirectory::create(const fs::path& path, const std::string& confi
   return {run, make_run(run, config_yaml, manifest, check), manifest};
 }
 
-RunDirectory RunDirectory::replace(const fs::path& path, const std::string& config_yaml,
-                                   const Json& manifest) {
+RunDirectory RunDirectory::replace(const fs::path& path, WriterLock lock,
+                                   const std::string& config_yaml, const Json& manifest) {
   const fs::path run = without_slash(path);
   const fs::path old = run.parent_path() / (".tmp-" + run.filename().string() + "-old");
-  WriterLock nobody_else(run);
   const auto move_away = [&] {
     fs::remove_all(old);
     fs::rename(run, old);
-    nobody_else.renamed(old);
+    lock.renamed(old);
   };
   RunDirectory replaced(run, make_run(run, config_yaml, manifest, move_away), manifest);
   std::error_code none;
@@ -269,15 +268,14 @@ RunDirectory RunDirectory::replace(const fs::path& path, const std::string& conf
   return replaced;
 }
 
-RunDirectory RunDirectory::resume(const fs::path& path, const Json& manifest) {
+RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const Json& manifest) {
   const fs::path run = without_slash(path);
-  WriterLock lock(run);
   const std::optional<RunStatus> stood = read_status(run);
-  remove_temporaries(run);
-  remove_temporaries(run / "ckpt");
   RunDirectory resumed(
       run, std::move(lock),
       continue_manifest(read_json(run / "manifest.json").value_or(Json()), manifest));
+  remove_temporaries(run);
+  remove_temporaries(run / "ckpt");
   replace_file(run / "manifest.json", resumed.manifest_.dump(2) + '\n');
   resumed.running(stood ? stood->step : 0);
   return resumed;

@@ -46,6 +46,8 @@ struct RunSight {
 };
 // RunError where something else lies there. Changes nothing.
 RunSight look_at_run(const std::filesystem::path& path);
+// status.json; none where it is missing or damaged.
+std::optional<RunStatus> read_status(const std::filesystem::path& run);
 
 // A run directory that this process writes; nobody else can while the object lives.
 class RunDirectory {
@@ -55,13 +57,14 @@ class RunDirectory {
   // there.
   static RunDirectory create(const std::filesystem::path& path, const std::string& config_yaml,
                              const nlohmann::ordered_json& manifest);
-  // Goes on with an interrupted run: takes it, removes what a killed process left behind, and
-  // writes the manifest (see continue_manifest) and status.json (running, at the step where it
-  // stood).
-  static RunDirectory resume(const std::filesystem::path& path,
+  // Goes on with an interrupted run, whose lock is held: removes what a killed process left behind,
+  // and writes the manifest (see continue_manifest) and status.json (running, at the step where it
+  // stood). RunError, and nothing has changed, when its data are others now.
+  static RunDirectory resume(const std::filesystem::path& path, WriterLock lock,
                              const nlohmann::ordered_json& manifest);
-  // Starts an existing run anew: everything in it is gone.
-  static RunDirectory replace(const std::filesystem::path& path, const std::string& config_yaml,
+  // Starts an existing run anew, whose lock is held: everything in it is gone.
+  static RunDirectory replace(const std::filesystem::path& path, WriterLock lock,
+                              const std::string& config_yaml,
                               const nlohmann::ordered_json& manifest);
 
   const std::filesystem::path& path() const { return path_; }

@@ -66,6 +66,21 @@ TEST_CASE("a run leaves its config and manifest and metrics and log and checkpoi
   CHECK(rows[5].at("val/loss") == status.at("metrics").at("val/loss"));
 }
 
+TEST_CASE("the rows of step 0 are what the first update measures") {
+  const Bench bench;
+  const fs::path run =
+      bench.train({"model.dropout=0.3", "train.label_smoothing=0.1", "train.accumulate=2"});
+  const auto rows = timeless_metrics(run);
+  CHECK(rows[0].at("train/loss") == rows[1].at("train/loss"));
+  CHECK(rows[0].at("train/smoothed_loss") == rows[1].at("train/smoothed_loss"));
+  CHECK(rows[0].at("train/smoothed_loss") != rows[0].at("train/loss"));
+  const H5File log = H5File::open(run / "log.h5");
+  const auto loss = log.root().dataset("scalars/train_loss").read<float>();
+  CHECK(loss[0] == rows[0].at("train/loss").get<float>());
+  CHECK(log.root().dataset("scalars/smoothed_loss").read<float>()[1] ==
+        rows[1].at("train/smoothed_loss").get<float>());
+}
+
 TEST_CASE("a run prints its result on stdout and everything else on stderr") {
   const Bench bench;
   const Outcome text = bench.headlab({"run", "tiny.yaml", "--out", "text"});
@@ -262,6 +277,19 @@ TEST_CASE("a run does not go on with a text that has changed") {
   const Outcome outcome = bench.headlab(arguments);
   CHECK(outcome.code == 4);
   CHECK_THAT(outcome.err, Contains("text.txt"));
+}
+
+TEST_CASE("going on from a named checkpoint with a text that has changed takes nothing away") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  std::string text = read_bytes(bench / "text.txt");
+  std::swap(text[10], text[11]);
+  write_bytes(bench / "text.txt", text);
+  const auto files = snapshot(bench.path());
+  const Outcome outcome =
+      bench.headlab({"run", "tiny.yaml", "--resume", (run / "ckpt/step-00000004").string()});
+  check_refusal(outcome, 4, {"text.txt", "has changed"});
+  CHECK((snapshot(bench.path()) == files));
 }
 
 // Long enough to be stopped in the middle; everything that a resumed run must take up again.

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "core/errors.h"
+#include "experiments/runs/begin_run.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/run_metrics.h"
@@ -148,7 +149,7 @@ TEST_CASE("status.json and the manifest tell how a run stands and how it ended")
   CHECK(sight.status->state == RunState::kDiverged);
   CHECK(sight.status->step == 41);
   CHECK(std::isnan(sight.status->metrics.at("train/loss")));
-  RunDirectory::resume(path, kManifest).end({.state = RunState::kFinished});
+  RunDirectory::resume(path, WriterLock(path), kManifest).end({.state = RunState::kFinished});
   CHECK(look_at_run(path).kind == RunSight::Kind::kFinished);
 }
 
@@ -163,7 +164,7 @@ TEST_CASE("a run whose status is missing or damaged is an interrupted one") {
     CHECK(sight.kind == RunSight::Kind::kInterrupted);
     CHECK_FALSE(sight.status);
   }
-  CHECK_NOTHROW(RunDirectory::resume(scratch / "run", kManifest));
+  CHECK_NOTHROW(RunDirectory::resume(scratch / "run", WriterLock(scratch / "run"), kManifest));
 }
 
 TEST_CASE("a run that cannot be made leaves nothing behind") {
@@ -225,7 +226,7 @@ TEST_CASE("whenever the maker of a run is killed, the next one makes or resumes 
           RunDirectory::create(path, "name: a\n", kManifest);
         } else {
           CHECK(sight.kind == RunSight::Kind::kInterrupted);
-          RunDirectory::resume(path, kManifest);
+          RunDirectory::resume(path, WriterLock(path), kManifest);
         }
         CHECK(names_in(path.parent_path()) == std::set<std::string>{"run"});
       });
@@ -240,14 +241,40 @@ TEST_CASE("two processes never write one run: the second is told who does") {
   CHECK(sight.kind == RunSight::Kind::kRunning);
   CHECK(sight.holder == other.name());
   const std::string before = read_bytes(path / "status.json");
-  CHECK_THROWS_WITH(RunDirectory::resume(path, kManifest),
+  CHECK_THROWS_WITH(RunDirectory::resume(path, WriterLock(path), kManifest),
                     StartsWith(path.string() + ": is being written by " + other.name()));
-  CHECK_THROWS_WITH(RunDirectory::replace(path, "", kManifest), Contains(other.name()));
+  CHECK_THROWS_WITH(RunDirectory::replace(path, WriterLock(path), "", kManifest),
+                    Contains(other.name()));
   CHECK_THROWS_AS(RunDirectory::create(path, "", kManifest), RunError);
   CHECK(read_bytes(path / "status.json") == before);
   other.kill();
   CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
-  CHECK_NOTHROW(RunDirectory::resume(path, kManifest));
+  CHECK_NOTHROW(RunDirectory::resume(path, WriterLock(path), kManifest));
+}
+
+TEST_CASE("who starts a run second takes nothing away from who was first") {
+  const Scratch scratch;
+  const fs::path path = scratch / "run";
+  RunDirectory::create(path, "name: a\n", kManifest).running(2);
+  for (const int64_t step : {1, 2})
+    save_checkpoint(path, {.step = step, .trainer = Json::object()}, false, {.keep_last = 9});
+  const ResumeFrom first{.checkpoint = path / "ckpt/step-00000001"};
+  {
+    std::optional<WriterLock> held;
+    Other other([&] { held.emplace(path); });
+    for (const ResumeFrom& from : {first, ResumeFrom{}, ResumeFrom{.never = true}})
+      CHECK_THROWS_WITH(begin_run(path, "name: a\n", kManifest, from), Contains(other.name()));
+  }
+  CHECK(names_in(path / "ckpt") == std::set<std::string>{"last", "step-00000001", "step-00000002"});
+  CHECK(begin_run(path, "name: a\n", kManifest, first).checkpoint->step == 1);
+  CHECK(names_in(path / "ckpt") == std::set<std::string>{"last", "step-00000001"});
+
+  // Finished between the look at it and the lock: there is nothing to begin.
+  RunDirectory::resume(path, WriterLock(path), kManifest)
+      .end({.state = RunState::kFinished, .step = 1, .metrics = {{"val/loss", 2.5}}});
+  const std::string status = read_bytes(path / "status.json");
+  CHECK_FALSE(begin_run(path, "name: a\n", kManifest, {}).directory);
+  CHECK(read_bytes(path / "status.json") == status);
 }
 
 TEST_CASE("two processes never make one run at the same time") {
@@ -274,7 +301,7 @@ TEST_CASE("resuming keeps what the run was, and clears what a killed process lef
   write_bytes(path / ".tmp-1-2", "half");
   write_bytes(path / "metrics.jsonl", "{\"step\":1}\n");
   for (const char* again : {"second", "third"}) {
-    RunDirectory::resume(path, {{"argv", {again}}});
+    RunDirectory::resume(path, WriterLock(path), {{"argv", {again}}});
   }
   CHECK(names_in(path) == std::set<std::string>{"ckpt", "config.yaml", "manifest.json",
                                                 "metrics.jsonl", "status.json"});
@@ -287,7 +314,8 @@ TEST_CASE("resuming keeps what the run was, and clears what a killed process lef
   CHECK(manifest["previous"][1]["argv"] == Json{"second"});
   CHECK_FALSE(manifest["previous"][1].contains("previous"));
   CHECK(look_at_run(path).status->step == 30);
-  CHECK_THROWS_AS(RunDirectory::resume(scratch / "none", kManifest), RunError);
+  CHECK_THROWS_AS(RunDirectory::resume(scratch / "none", WriterLock(scratch / "none"), kManifest),
+                  RunError);
 }
 
 TEST_CASE("a run that starts anew has nothing of the old one") {
@@ -296,7 +324,7 @@ TEST_CASE("a run that starts anew has nothing of the old one") {
   RunDirectory::create(path, "name: a\n", kManifest);
   write_bytes(path / "metrics.jsonl", "{\"step\":1}\n");
   {
-    const RunDirectory run = RunDirectory::replace(path, "name: b\n", kManifest);
+    const RunDirectory run = RunDirectory::replace(path, WriterLock(path), "name: b\n", kManifest);
     CHECK(names_in(path) ==
           std::set<std::string>{".lock", "config.yaml", "manifest.json", "status.json"});
     CHECK(look_at_run(path).kind == RunSight::Kind::kRunning);

@@ -1,0 +1,70 @@
+#include "experiments/runs/begin_run.h"
+
+#include <fmt/format.h>
+
+#include <system_error>
+#include <utility>
+
+#include "core/errors.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What --resume names, which must be of this run.
+LocatedRun named_checkpoint(const fs::path& named, const fs::path& run) {
+  const auto located = locate_run(named);
+  std::error_code absent;
+  if (!fs::equivalent(located.run, run, absent))
+    throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}",
+                                  named.string(), run.string()));
+  return located;
+}
+
+std::optional<Checkpoint> checkpoint_of(const fs::path& run, const ResumeFrom& from,
+                                        std::string& warning) {
+  if (from.checkpoint.empty()) return load_latest(run, &warning);
+  return load_located(named_checkpoint(from.checkpoint, run), &warning);
+}
+
+bool goes_on_by_itself(const ResumeFrom& from) { return !from.never && from.checkpoint.empty(); }
+
+}  // namespace
+
+ResumeFrom ResumeFrom::parse(const std::string& text) {
+  if (text == "auto") return {};
+  if (text == "never") return {.never = true};
+  return {.checkpoint = text};
+}
+
+std::optional<RunStatus> already_finished(const fs::path& path, const ResumeFrom& from) {
+  const auto found = look_at_run(path);
+  if (found.kind == RunSight::Kind::kRunning)
+    throw RunError(fmt::format("{}: is being written by {}", path.string(), found.holder));
+  if (!from.checkpoint.empty()) named_checkpoint(from.checkpoint, path);
+  if (found.kind == RunSight::Kind::kFinished && goes_on_by_itself(from)) return found.status;
+  return std::nullopt;
+}
+
+BegunRun begin_run(const fs::path& path, const std::string& config_yaml,
+                   const nlohmann::ordered_json& manifest, const ResumeFrom& from) {
+  BegunRun begun;
+  if (look_at_run(path).kind == RunSight::Kind::kAbsent) {
+    begun.directory.emplace(RunDirectory::create(path, config_yaml, manifest));
+    return begun;
+  }
+  WriterLock lock(path);
+  const auto status = read_status(path);
+  if (status && status->state == RunState::kFinished && goes_on_by_itself(from)) return begun;
+  if (!from.never) begun.checkpoint = checkpoint_of(path, from, begun.warning);
+  if (!begun.checkpoint) {
+    begun.directory.emplace(RunDirectory::replace(path, std::move(lock), config_yaml, manifest));
+    return begun;
+  }
+  begun.directory.emplace(RunDirectory::resume(path, std::move(lock), manifest));
+  rewind_checkpoints(path, begun.checkpoint->step);
+  return begun;
+}
+
+}  // namespace headlab

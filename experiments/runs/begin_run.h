@@ -1,0 +1,39 @@
+// How a training takes its run directory: makes it, goes on with it, or starts it anew.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "experiments/runs/checkpoint.h"
+#include "experiments/runs/run_files.h"
+
+namespace headlab {
+
+// What is asked for with --resume.
+struct ResumeFrom {
+  bool never = false;                     // train anew, whatever is there
+  std::filesystem::path checkpoint = {};  // go on from this one; empty: from the latest
+
+  static ResumeFrom parse(const std::string& text);  // "auto", "never", or a checkpoint
+};
+
+// How the run at `path` ended, when nothing is to be done but to say so; none otherwise. Changes
+// nothing. RunError: a process writes it, something else lies there, or no such checkpoint.
+// ConfigError: the checkpoint that is named is not of this run.
+std::optional<RunStatus> already_finished(const std::filesystem::path& path,
+                                          const ResumeFrom& from);
+
+struct BegunRun {
+  std::optional<RunDirectory> directory = {};  // none: another process has finished it meanwhile
+  std::optional<Checkpoint> checkpoint = {};   // to go on from; none: from the start
+  std::string warning = {};                    // damaged checkpoints that were passed over
+};
+
+// Takes the run at `path` for this process. Its lock is held before anything is looked at, and
+// everything is checked before anything is taken away: later checkpoints than the one that is gone
+// on from go last. RunError as in already_finished(), and when the data are others now.
+BegunRun begin_run(const std::filesystem::path& path, const std::string& config_yaml,
+                   const nlohmann::ordered_json& manifest, const ResumeFrom& from);
+
+}  // namespace headlab
