@@ -148,7 +148,7 @@ NamedTensors TrainCase::compute() {
   for (int64_t step = 0; step < steps; ++step) {
     std::vector<Batch> batches;
     for (int64_t part = 0; part < ids_.size(1); ++part) batches.push_back(micro_batch(step, part));
-    losses.push_back(updater_->add_gradients(step, batches).task.item<double>());
+    losses.push_back(updater_->add_gradients(step, batches).nll.item<double>());
     if (step == 0)
       for (const auto& item : model_->named_parameters())
         computed["grad." + item.key()] = item.value().grad().to(at::kCPU, false, /*copy=*/true);

@@ -86,7 +86,7 @@ class Trainer {
     retention_.keep_best = options_.checkpoint.keep_best;
     if (resumed) {
       retention_.resumed_from = resumed->step;
-      updater_.optimizer().load_state(resumed->optimizer);
+      if (resumed->optimizer) updater_.optimizer().load_state(*resumed->optimizer);
     }
   }
 
@@ -97,7 +97,7 @@ class Trainer {
   // One update; false when it was not finite.
   bool update();
   void log_update(const Updater::Result& result, const std::optional<GateDecisions>& gates);
-  void note(const std::optional<GateDecisions>& gates);
+  void note(const Updater::Losses& losses, UpdateRow& row);
   Evaluation evaluate_batches(int64_t most);  // 0: the whole split
   void record(const Evaluation& evaluation);
   void write_row(int64_t step);
@@ -134,26 +134,14 @@ class Trainer {
   bool improved_ = false;  // by the evaluation of this step
 };
 
-// The rows of step 0: the first update's batch with the weights as they were made.
+// The rows of step 0: the first update's losses with the weights as they were made.
 void Trainer::row_zero() {
-  at::NoGradGuard no_grad;
-  const auto batches = micro_batches(options_, data_, seed_, 0);
-  ModelContext ctx;
-  ctx.rng.seed = seed_;
   auto& probe = log_.fresh_probe();
-  if (logging_.stats_every > 0) ctx.observer = &probe;
-  double loss = 0, scored = 0;
-  for (const auto& batch : batches) {
-    probe.tokens = batch.ids;
-    const auto targets = batch.targets.to(device_);
-    const auto out = model_->forward(batch.ids.to(device_), ctx);
-    loss += cross_entropy_sum(out.logits, targets).item<double>();
-    scored += scored_targets(targets).item<double>();
-  }
-  row_ = {{"train/loss", loss / std::max(scored, 1.0)}};
-  const auto gates = gate_decisions(*model_);
-  note(gates);
-  log_.scalars({.step = 0, .loss = row_["train/loss"], .aux = {}, .gates = gates});
+  const auto losses = updater_.measure(0, micro_batches(options_, data_, seed_, 0),
+                                       logging_.stats_every > 0 ? &probe : nullptr);
+  UpdateRow row{.gates = gate_decisions(*model_)};
+  note(losses, row);
+  log_.scalars(row);
   if (logging_.stats_every > 0) log_.heads(0);
   log_.maps(0, device_);
   write_row(0);
@@ -173,7 +161,7 @@ bool Trainer::update() {
   // Reading a number waits for a GPU, so there only logged steps and checkpoints look.
   const bool looks = device_.is_cpu() || due(logging_.every) || due(options_.checkpoint.every) ||
                      due(options_.eval_every) || done();
-  const double loss = looks ? result.losses.task.item<double>() : 0;
+  const double loss = looks ? result.losses.nll.item<double>() : 0;
   const bool finite =
       !looks || (std::isfinite(loss) && std::isfinite(result.grad_norm.item<double>()));
   progress_.step(state_.step, tokens, looks ? std::optional(loss) : std::nullopt);
@@ -182,11 +170,17 @@ bool Trainer::update() {
   return finite;
 }
 
-void Trainer::note(const std::optional<GateDecisions>& gates) {
-  if (!gates) return;
-  row_["gates/undecided"] = static_cast<double>(gates->undecided);
-  row_["gates/alive"] = static_cast<double>(gates->alive);
-  row_["gates/expected"] = gates->expected;
+// Losses and gates, into the log's row and the line of metrics.
+void Trainer::note(const Updater::Losses& losses, UpdateRow& row) {
+  row.loss = row_["train/loss"] = losses.nll.item<double>();
+  if (losses.smoothed.defined())
+    row.smoothed_loss = row_["train/smoothed_loss"] = losses.smoothed.item<double>();
+  for (const auto& aux : losses.aux)
+    row.aux[aux.name] = row_["aux/" + aux.name] = aux.value.item<double>();
+  if (!row.gates) return;
+  row_["gates/undecided"] = static_cast<double>(row.gates->undecided);
+  row_["gates/alive"] = static_cast<double>(row.gates->alive);
+  row_["gates/expected"] = row.gates->expected;
 }
 
 void Trainer::log_update(const Updater::Result& result, const std::optional<GateDecisions>& gates) {
@@ -194,20 +188,13 @@ void Trainer::log_update(const Updater::Result& result, const std::optional<Gate
   UpdateRow row{.step = state_.step,
                 .tokens = state_.tokens,
                 .wall_s = now,
-                .loss = result.losses.task.item<double>(),
                 .lr = result.lr,
                 .grad_norm = result.grad_norm.item<double>(),
                 .tokens_per_s = static_cast<double>(state_.tokens - last_row_.tokens) /
                                 std::max(now - last_row_.wall_s, 1e-9),
-                .aux = {},
                 .gates = gates};
-  note(gates);
-  for (const auto& aux : result.losses.aux) {
-    row.aux[aux.name] = aux.value.item<double>();
-    row_["aux/" + aux.name] = row.aux[aux.name];
-  }
+  note(result.losses, row);
   log_.scalars(row);
-  row_["train/loss"] = row.loss;
   row_["lr"] = row.lr;
   row_["grad_norm"] = row.grad_norm;
   row_["tokens_per_s"] = row.tokens_per_s;
@@ -301,17 +288,6 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const std::optional<Checkpoint>& resumed) {
   if (resumed) load_model(*model, resumed->model);
   return Trainer(experiment, std::move(model), data, device, run, resumed).run();
-}
-
-Checkpoint fresh_checkpoint(const Experiment& experiment, std::shared_ptr<Model> model,
-                            int64_t step, double loss) {
-  const auto& options = experiment.train;
-  const auto d_model = experiment.model.as<ModelOptions>().d_model;
-  const Updater fresh(model, schedule_of(options, d_model), adamw_of(options), {});
-  return {.step = step,
-          .model = module_tensors(*model),
-          .optimizer = fresh.optimizer().state(),
-          .trainer = {{"best", loss}}};
 }
 
 }  // namespace headlab

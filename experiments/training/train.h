@@ -27,8 +27,4 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const at::Device& device, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
 
-// Weights of `model` as step `step` of a run that has not yet trained it: with a fresh optimiser.
-Checkpoint fresh_checkpoint(const Experiment& experiment, std::shared_ptr<Model> model,
-                            int64_t step, double loss);
-
 }  // namespace headlab

@@ -126,6 +126,10 @@ RunLog open_log(const std::filesystem::path& path, const FileFacts& facts,
       {"lr", "1", "learning rate", "of this update, by the schedule"},
       {"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
       {"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"}};
+  if (experiment.train.label_smoothing > 0)
+    layout.scalars.push_back({"smoothed_loss", "nat", "loss with smoothed labels",
+                              "what is optimised beside aux_loss: (1 - e) train_loss + e mean over "
+                              "the vocabulary of -ln p, e = train.label_smoothing"});
   for (const auto& name : model.aux_names())
     layout.scalars.push_back({"aux_" + name, "1", "auxiliary loss '" + name + "'",
                               "weighted, over all layers that have it; part of aux_loss"});
@@ -228,6 +232,7 @@ void TrainingLog::scalars(const UpdateRow& row) {
                                        {"lr", row.lr},
                                        {"grad_norm", row.grad_norm},
                                        {"tokens_per_s", row.tokens_per_s}};
+  if (row.smoothed_loss) values["smoothed_loss"] = *row.smoothed_loss;
   for (const auto& [name, loss] : row.aux) {
     values["aux_" + name] = loss;
     values["aux_loss"] += loss;

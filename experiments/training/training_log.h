@@ -16,9 +16,11 @@ namespace headlab {
 // What a finished update leaves behind.
 struct UpdateRow {
   int64_t step = 0, tokens = 0;
-  double wall_s = 0, loss = 0, lr = 0, grad_norm = 0, tokens_per_s = 0;
-  std::map<std::string, double> aux;   // the heads' losses by name, weighted
-  std::optional<GateDecisions> gates;  // with the weights before the update
+  double wall_s = 0, loss = 0;
+  std::optional<double> smoothed_loss = {};        // where labels are smoothed
+  double lr = 0, grad_norm = 0, tokens_per_s = 0;  // of an update; step 0 is none
+  std::map<std::string, double> aux = {};          // the heads' losses by name, weighted
+  std::optional<GateDecisions> gates = {};         // with the weights before the update
 };
 
 // Bytes of all the maps that a run of these settings would log (before compression).

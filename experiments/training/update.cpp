@@ -64,8 +64,37 @@ Updater::Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::S
       settings_(settings),
       optimizer_(*model_, special_parameters(*model_), adamw) {}
 
-Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
-                                       HeadProbe* probe) {
+Tensor Updater::Part::objective() const {
+  auto sum = smoothed.defined() ? smoothed : nll;
+  for (const auto& loss : aux) sum = sum + loss.value * scored;
+  return sum;
+}
+
+Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& batch, HeadProbe* probe) {
+  const auto ids = batch.ids.to(device_, /*non_blocking=*/true);
+  const auto targets = batch.targets.to(device_, /*non_blocking=*/true);
+  ModelContext ctx;
+  ctx.observer = probe;
+  if (probe) probe->tokens = ids;
+  ctx.rng.seed = settings_.seed;
+  ctx.rng.step = static_cast<uint64_t>(draw);
+  ctx.update = step;
+  Autocast half(device_, settings_.bf16);
+  const auto out = model_->forward(ids, ctx);
+  Part part;
+  part.aux = out.aux;
+  part.scored = scored_targets(batch.targets).to(device_, /*non_blocking=*/true);
+  if (settings_.label_smoothing == 0) {
+    part.nll = cross_entropy_sum(out.logits, targets);
+    return part;
+  }
+  part.smoothed = cross_entropy_sum(out.logits, targets, settings_.label_smoothing);
+  part.nll = cross_entropy_sum(out.logits.detach(), targets);
+  return part;
+}
+
+Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batches,
+                              HeadProbe* probe, const PartVisitor& visit) {
   const auto parts = static_cast<int64_t>(micro_batches.size());
   Tensor scored;  // over the whole update: micro-batches may score different numbers of targets
   for (const auto& batch : micro_batches) {
@@ -75,31 +104,51 @@ Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& m
   scored = scored.clamp_min(1).to(device_, /*non_blocking=*/true);
 
   Losses losses;
-  for (int64_t part = 0; part < parts; ++part) {
-    const auto ids = micro_batches[part].ids.to(device_, /*non_blocking=*/true);
-    const auto targets = micro_batches[part].targets.to(device_, /*non_blocking=*/true);
-    ModelContext ctx;
-    ctx.observer = probe;
-    if (probe) probe->tokens = ids;
-    ctx.rng.seed = settings_.seed;
-    ctx.rng.step = static_cast<uint64_t>(step * parts + part);  // each micro-batch draws anew
-    ctx.update = step;
-    Tensor total;
-    {
-      Autocast half(device_, settings_.bf16);
-      const auto out = model_->forward(ids, ctx);
-      total = cross_entropy_sum(out.logits, targets, settings_.label_smoothing) / scored;
-      const auto task = total.detach();
-      losses.task = losses.task.defined() ? losses.task + task : task;
-      for (const auto& aux : out.aux) {
-        const auto share = aux.value / static_cast<double>(parts);
-        total = total + share;
-        losses.aux.push_back({aux.name, share.detach(), OverLayers::kSum});
-      }
+  const auto add = [&](Tensor& to, const Tensor& sum) {
+    if (!sum.defined()) return;
+    const auto share = sum.detach() / scored;
+    to = to.defined() ? to + share : share;
+  };
+  for (int64_t n = 0; n < parts; ++n) {
+    // Each micro-batch draws anew.
+    const auto part = forward(step * parts + n, step, micro_batches[n], probe);
+    visit(part, scored);
+    add(losses.nll, part.nll);
+    add(losses.smoothed, part.smoothed);
+    for (const auto& aux : part.aux) {
+      const auto value = aux.value.detach();
+      losses.aux.push_back(
+          {aux.name, parts == 1 ? value : value * part.scored / scored, OverLayers::kSum});
     }
-    total.backward();
   }
   losses.aux = combine_aux(losses.aux);
+  return losses;
+}
+
+Updater::Losses Updater::measure(int64_t step, const std::vector<Batch>& micro_batches,
+                                 HeadProbe* probe) {
+  at::NoGradGuard no_grad;
+  return pass(step, micro_batches, probe, [](const Part&, const Tensor&) {});
+}
+
+Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
+                                       HeadProbe* probe) {
+  if (micro_batches.size() == 1)
+    return pass(step, micro_batches, probe, [](const Part& part, const Tensor& scored) {
+      auto mean = (part.smoothed.defined() ? part.smoothed : part.nll) / scored;
+      for (const auto& loss : part.aux) mean = mean + loss.value;
+      mean.backward();
+    });
+  // Sums go back, and are divided once by what the whole update scores, however many parts (and
+  // processes) it has.
+  Tensor total;
+  auto losses = pass(step, micro_batches, probe, [&](const Part& part, const Tensor& scored) {
+    part.objective().backward();
+    total = scored;
+  });
+  at::NoGradGuard no_grad;
+  for (const auto& parameter : model_->parameters())
+    if (parameter.grad().defined()) parameter.mutable_grad().div_(total);
   return losses;
 }
 

@@ -45,8 +45,11 @@ class Updater {
   };
   // Scalars on the model's device; reading one waits for it, nothing here does.
   struct Losses {
-    Tensor task;               // mean over all scored targets of the update
-    std::vector<AuxLoss> aux;  // one a name, mean over the micro-batches; weighted, not in `task`
+    Tensor nll;       // mean of -ln p over all scored targets of the update
+    Tensor smoothed;  // the same with smoothed labels, which is optimised; undefined: nll is
+    // One a name; weighted by its kind and, over the micro-batches, by their scored targets. In
+    // neither of the above.
+    std::vector<AuxLoss> aux;
   };
   struct Result {
     Losses losses;
@@ -62,7 +65,10 @@ class Updater {
   // Update `step` (from 0) with its micro-batches. A probe sees all of them.
   Result step(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe = nullptr);
 
-  // The two halves of step(): gradients of the whole update added to .grad, then everything else.
+  // The losses of update `step` with the weights as they are: its draws, its precision.
+  Losses measure(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe = nullptr);
+  // The two halves of step(): gradients of the whole update put into .grad, which is empty before,
+  // then everything else.
   Losses add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
                        HeadProbe* probe = nullptr);
   Tensor apply(int64_t step);  // -> gradient norm before clipping; gradients are gone afterwards
@@ -72,6 +78,18 @@ class Updater {
   const AdamW& optimizer() const { return optimizer_; }
 
  private:
+  // Of one micro-batch: sums over its scored targets.
+  struct Part {
+    Tensor nll, smoothed, scored;  // smoothed undefined where labels are not
+    std::vector<AuxLoss> aux;
+    Tensor objective() const;  // what is optimised, with `scored` times every auxiliary loss
+  };
+  Part forward(int64_t draw, int64_t step, const Batch& batch, HeadProbe* probe);
+  // Forward passes of all parts; each is visited with the scored targets of the whole update.
+  using PartVisitor = std::function<void(const Part& part, const Tensor& scored)>;
+  Losses pass(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe,
+              const PartVisitor& visit);
+
   std::shared_ptr<Model> model_;
   at::Device device_;
   std::vector<std::shared_ptr<AttentionHeads>*> heads_;

@@ -247,7 +247,7 @@ TEST_CASE("an update of two micro-batches equals the whole batch, whatever each 
   for (int64_t step = 0; step < 3; ++step) {
     const auto batch = some_batch(12, 9);
     const auto a = one->step(step, {batch}), b = two->step(step, split(batch, 2));
-    CHECK(a.losses.task.item<double>() == Approx(b.losses.task.item<double>()).epsilon(1e-12));
+    CHECK(a.losses.nll.item<double>() == Approx(b.losses.nll.item<double>()).epsilon(1e-12));
     CHECK(a.grad_norm.item<double>() == Approx(b.grad_norm.item<double>()).epsilon(1e-12));
     CHECK(a.lr == 0.01);
   }
@@ -255,12 +255,50 @@ TEST_CASE("an update of two micro-batches equals the whole batch, whatever each 
     CHECK(difference(item.value(), parts->named_parameters()[item.key()]) < 1e-9);
 }
 
+TEST_CASE("micro-batches weigh auxiliary losses by what they score, divided once by the whole") {
+  const std::string yaml =
+      "{layers: 2, d_model: 16, heads: 4, attention: {kind: moh, balance_weight: 0.5}}";
+  auto model = small_decoder(yaml), same = small_decoder(yaml);
+  const auto batches = split(some_batch(12, 9), 2);  // 6 x 6 and 6 x 9 scored targets
+  const auto losses = updater(model)->add_gradients(0, batches);
+  same->train();
+  Tensor sum = at::zeros({}, at::kDouble);
+  double aux = 0;
+  for (const auto& batch : batches) {
+    const auto out = same->forward(batch.ids, {});
+    const auto scored = scored_targets(batch.targets).item<double>();
+    sum = sum + cross_entropy_sum(out.logits, batch.targets) + scored * out.aux.at(0).value;
+    aux += scored * out.aux.at(0).value.item<double>() / 90;
+  }
+  (sum / 90).backward();
+  for (const auto& item : model->named_parameters())
+    if (item.value().grad().defined())
+      CHECK(difference(item.value().grad(), same->named_parameters()[item.key()].grad()) < 1e-12);
+  REQUIRE(losses.aux.size() == 1);
+  CHECK(losses.aux[0].value.item<double>() == Approx(aux).epsilon(1e-12));
+}
+
+TEST_CASE("measuring an update gives its losses and leaves gradients and draws alone") {
+  const std::string yaml = "{layers: 2, d_model: 16, heads: 4, dropout: 0.3}";
+  auto model = small_decoder(yaml);
+  model->train();
+  Updater one(model, {.kind = "constant", .lr = 0.01}, {}, {.seed = 3, .label_smoothing = 0.2});
+  const auto batches = split(some_batch(4, 9), 2);
+  const auto measured = one.measure(5, batches);
+  for (const auto& p : model->parameters()) CHECK_FALSE(p.grad().defined());
+  const auto losses = one.step(5, batches).losses;
+  CHECK(measured.nll.item<double>() == losses.nll.item<double>());
+  CHECK(measured.smoothed.item<double>() == losses.smoothed.item<double>());
+  CHECK(measured.nll.item<double>() != measured.smoothed.item<double>());
+  CHECK(one.measure(6, batches).nll.item<double>() != losses.nll.item<double>());
+}
+
 TEST_CASE("an update draws by seed, step and micro-batch, and by nothing else") {
   const std::string yaml = "{layers: 2, d_model: 16, heads: 4, dropout: 0.3}";
   const auto batch = some_batch(4, 9);
   const auto loss = [&](uint64_t seed, int64_t step, int64_t before) {
     at::randn({before});
-    return updater(small_decoder(yaml), seed)->step(step, {batch}).losses.task.item<double>();
+    return updater(small_decoder(yaml), seed)->step(step, {batch}).losses.nll.item<double>();
   };
   CHECK(loss(1, 5, 3) == loss(1, 5, 8));
   CHECK(loss(1, 5, 3) != loss(1, 6, 3));
@@ -284,7 +322,7 @@ TEST_CASE("an update of targets that score nothing leaves a loss of 0, not NaN")
   batch.targets.fill_(kIgnored);
   auto one = updater(small_decoder("{layers: 1, d_model: 16, heads: 4}"));
   const auto result = one->step(0, {batch});
-  CHECK(result.losses.task.item<double>() == 0);
+  CHECK(result.losses.nll.item<double>() == 0);
   CHECK(result.grad_norm.item<double>() == 0);
 }
 
@@ -298,8 +336,8 @@ TEST_CASE("in bfloat16 an update stays near the one in float32, with weights in 
     model->train();
     Updater one(model, {.kind = "constant", .lr = 0.01}, {}, {.bf16 = half});
     const auto result = one.step(0, {batch});
-    losses[half] = result.losses.task.item<double>();
-    CHECK(result.losses.task.scalar_type() == at::kFloat);
+    losses[half] = result.losses.nll.item<double>();
+    CHECK(result.losses.nll.scalar_type() == at::kFloat);
     CHECK(model->parameters()[0].scalar_type() == at::kFloat);
     CHECK_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
   }
@@ -314,7 +352,7 @@ TEST_CASE("losses of heads enter the gradient and are reported apart from the ta
   auto a = updater(free), b = updater(weighted);
   const auto none = a->add_gradients(0, split(batch, 2)),
              some = b->add_gradients(0, split(batch, 2));
-  CHECK(none.task.item<double>() == Approx(some.task.item<double>()).epsilon(1e-12));
+  CHECK(none.nll.item<double>() == Approx(some.nll.item<double>()).epsilon(1e-12));
   REQUIRE(some.aux.size() == 2);
   CHECK(some.aux[0].name == "summed");
   double sum = 0, gate[2] = {};
