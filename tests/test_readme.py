@@ -72,7 +72,7 @@ def run(tmp_path_factory):
 
 
 def plot(*arguments):
-    script = [sys.executable, str(ROOT / "scripts/plot_run.py")]
+    script = [sys.executable, str(ROOT / "scripts/studies/plot_run.py")]
     return subprocess.run([*script, *arguments], capture_output=True, text=True)
 
 

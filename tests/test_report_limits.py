@@ -158,7 +158,7 @@ def test_the_last_step_stays_the_last_in_a_longer_run(page, small_run, tmp_path)
 
 def test_the_bench_of_the_page_sees_every_selection_answered(small_run, tmp_path, chromium):
     (tmp_path / "page.html").write_text(report.build([small_run]))
-    done = subprocess.run([sys.executable, ROOT / "scripts/bench_report.py", "--page",
+    done = subprocess.run([sys.executable, ROOT / "scripts/bench/report.py", "--page",
                            tmp_path / "page.html"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \| \d+ \| \d+ \|$", done.stdout, re.M))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows a run: prints a table of its heads at the last step, and draws them over training.
 
-    plot_run.py RUN [-o PICTURE.png] [--site self]
+    scripts/venv scripts/studies/plot_run.py RUN [-o PICTURE.png] [--site self]
 
 RUN is a run directory, finished or still training; it is read with the packages of
 scripts/requirements.txt. The table is Markdown. Without -o nothing is drawn.
