@@ -34,8 +34,8 @@ def terminal():
 
     def start(*arguments, **environment):
         started.append(pexpect.spawn(
-            sys.executable, ["-c", "from headlab_log.watch import main; main()",
-                             "--interval", "0.1", *map(str, arguments)],
+            sys.executable,
+            ["-m", "headlab_log", "watch", "--interval", "0.1", *map(str, arguments)],
             env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")} | environment,
             dimensions=(24, 80), encoding="utf-8", timeout=60))
         return started[-1]

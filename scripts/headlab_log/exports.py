@@ -230,13 +230,13 @@ def as_tensor(array):
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="to_csv", description="Writes what a run logged as CSV files: scalars, evaluations, "
         "every statistic of every head, what analyze, ablate and prune found.")
     parser.add_argument("run", metavar="RUN", help="run directory, finished or not")
     parser.add_argument("-o", metavar="FOLDER", help="where to (default: RUN/csv)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with told_plainly("to_csv"), open_run(options.run) as run:
         for path in to_csv(run, options.o):
             print(path)

@@ -1,6 +1,6 @@
 """Serves the page of runs, which loads itself anew when their logs have grown.
 
-    scripts/venv -m headlab_log.serve RUN... [--port 8000]
+    scripts/log serve RUN... [--port 8000]
 """
 
 import argparse
@@ -104,14 +104,10 @@ def serve(runs, port=0, title=None):
             pass
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(prog="serve", description=__doc__.splitlines()[0])
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory")
     parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with told_plainly("serve"):
         serve(options.runs, options.port)
-
-
-if __name__ == "__main__":
-    main()

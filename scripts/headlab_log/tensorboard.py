@@ -207,14 +207,14 @@ def write_settings(events, run):
         events.write(0, 0, part.value)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="to_tensorboard", description="Turns runs into event files for TensorBoard; again "
         "whenever there is more. Look at them with: tensorboard --logdir FOLDER")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directory, finished or not")
     parser.add_argument("-o", metavar="FOLDER", help="where to, with several runs a folder in it "
                         "for each (default: RUN/tensorboard)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with told_plainly("to_tensorboard"):
         written = set()
         for path in options.runs:

@@ -300,7 +300,7 @@ def watch(path, interval, statistic=None, site=None, colour=True):
             asked.wait(interval)
 
 
-def main():
+def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog="watch", description="Shows a run in the terminal while it trains: how far it is, its "
         "loss curves and a statistic of every head; ends when the run has ended. Prints it once "
@@ -313,7 +313,7 @@ def main():
     parser.add_argument("--site", help="which attention (default: the first)")
     parser.add_argument("--serve", action="store_true", help="show it in a browser instead")
     parser.add_argument("--port", type=int, default=0, help="of --serve (default: a free one)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.interval <= 0:
         parser.error("--interval must be more than 0")
     terminal = sys.stdout.isatty()
