@@ -1,7 +1,6 @@
 """What headlab_log hands to other tools is what the log holds: BertViz, CircuitsVis, pandas, ..."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
