@@ -101,7 +101,7 @@ def test_plot_run_draws_a_picture(run, tmp_path):
 
 def test_plot_run_names_what_it_cannot_read(run, tmp_path):
     assert "log.h5" in plot(str(tmp_path)).stderr
-    assert "no records in /heads/cross" in plot(str(run), "--site", "cross").stderr
+    assert "has no heads/cross; it has: " in plot(str(run), "--site", "cross").stderr
 
 
 if __name__ == "__main__":

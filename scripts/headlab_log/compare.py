@@ -21,13 +21,7 @@ def compare(runs, group="scalars"):
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     if not opened:
         raise LogError("compare: no run is given")
-    parts = []
-    for run in opened:
-        part = run.group(group)
-        if part is None:
-            raise LogError(f"{run.path}: has no group {group}, so it cannot be compared")
-        parts.append(part)
-    joined = xr.concat(parts, dim="run", join="outer", data_vars="all", coords="minimal",
+    joined = xr.concat([run.group(group) for run in opened], dim="run", join="outer", data_vars="all", coords="minimal",
                        compat="override", combine_attrs="override")
     return joined.assign_coords(
         run=labels(opened), name=("run", [run.name for run in opened]),

@@ -38,7 +38,7 @@ ROWS = {
 }
 
 
-def to_bertviz(run, step=-1, probe=0, site="self", layers=None, positions=None):
+def to_bertviz(run, step=None, probe=0, site="self", layers=None, positions=None):
     """Keyword arguments of `bertviz.head_view` and `bertviz.model_view`.
 
     attention: a list over all layers of the model of (1, heads, query, key), float32, without
@@ -72,7 +72,7 @@ def to_bertviz(run, step=-1, probe=0, site="self", layers=None, positions=None):
     return arguments
 
 
-def to_circuitsvis(run, layer=0, step=-1, probe=0, site="self", positions=None):
+def to_circuitsvis(run, layer=0, step=None, probe=0, site="self", positions=None):
     """Keyword arguments of `circuitsvis.attention.attention_heads`.
 
     attention: (heads, tokens, tokens), float32, without padding; heads that are pruned or were not
@@ -109,7 +109,7 @@ def to_circuitsvis(run, layer=0, step=-1, probe=0, site="self", positions=None):
     }
 
 
-def to_transformer_lens(run, step=-1, probe=None, site="self"):
+def to_transformer_lens(run, step=None, probe=None, site="self"):
     """Attention patterns under the names of TransformerLens' ActivationCache.
 
     `blocks.{layer}.attn.hook_pattern`: (probe, head, query, key), float32, 0 where a probe is
@@ -141,9 +141,9 @@ def to_pandas(run, group="heads/self", rows=None):
     FrozenList(['step', 'layer', 'head'])
     """
     main = ROWS.get(group.split("/")[0])
-    data = run.group(group) if main else None
-    if data is None:
-        raise LogError(f"{run.path}: has no table {group!r}; it has {', '.join(tables(run))}")
+    if not main:
+        raise LogError(f"{run.path}: {group!r} is no table; tables are {', '.join(tables(run))}")
+    data = run.group(group)
     rows = tuple(rows or main)
     columns = [name for name in data.data_vars if data[name].dims == rows and name != "head_mask"]
     if not columns:
@@ -196,7 +196,6 @@ def logged_maps(run, step, probe, site):
 
     probe None: all probes, (probe, layer, head, query, key), NaN where padded.
     """
-    run.tokens(0, site)  # LogError where there are no maps
     maps = run.attention(site)
     weights = maps.weights.sel(step=pick(maps, "step", step)).astype(np.float32)
     if probe is None:
@@ -207,9 +206,10 @@ def logged_maps(run, step, probe, site):
 
 def full_grid(run, site, maps):
     """The maps on the grid of all layers and heads of the model, 0 where there is none."""
-    heads = run.heads(site)
-    sizes = {axis: maps[axis].values.max() + 1 if heads is None else heads.sizes[axis]
-             for axis in ("layer", "head")}
+    if f"heads/{site}" in run:
+        sizes = {axis: run.heads(site).sizes[axis] for axis in ("layer", "head")}
+    else:  # at least those that are logged
+        sizes = {axis: maps[axis].values.max() + 1 for axis in ("layer", "head")}
     return maps.reindex({axis: range(size) for axis, size in sizes.items()}).fillna(0)
 
 

@@ -80,17 +80,18 @@ def groups(file):
 
 
 def open_group(path, group, lazy=False):
-    """One group of an HDF5 file as a Dataset; None where the file has no such group.
+    """One group of an HDF5 file as a Dataset.
 
     path: a log.h5, analysis.h5, ablation.h5 or pruning.h5. Of a growing file, the records that are
     complete. lazy: values are read when they are used, which needs the file to stay where it is.
+    LogError: the file has no such group.
 
     >>> hl.open_group(run.path / "log.h5", "scalars").train_loss.dims
     ('step',)
     """
     with open_h5(path) as file:
         if group not in file:
-            return None
+            raise LogError(f"{path} has no {group}; it has: {', '.join(groups(file))}")
         if file.swmr_mode:  # HDF5 shows a file that is still open for lazy values as it was
             for variable in file[group].values():
                 variable.refresh()

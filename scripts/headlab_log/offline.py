@@ -168,7 +168,7 @@ def described(source, select):
     sites = select.get("site", "self")
     maps = source.attention(sites if isinstance(sites, str) else sites[0])
     step, probe = (pick(maps, axis, select.get(axis, last))
-                   for axis, last in (("step", -1), ("probe", 0)))
+                   for axis, last in (("step", None), ("probe", 0)))
     return f"{source.label}, step {step}, probe {probe}."
 
 

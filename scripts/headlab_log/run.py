@@ -15,6 +15,15 @@ from .files import LogError, LogWarning, check_schema, groups, is_locked, open_g
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
          "pruning": "pruning.h5"}
+# What makes a group that a run lacks, by its first name.
+ANALYZE = "`headlab analyze {run}` makes it"
+REMEDIES = {
+    "analysis": ANALYZE, "roles": ANALYZE, "ablation": "`headlab ablate {run}` makes it",
+    "pruning": "`headlab prune {run} --out DIR` makes it in DIR",
+    "heads": "log.stats_every in its config asked for none",
+    "attention": "its config asked for none (log.attention.every, log.attention.probes), or its "
+                 "kind of heads has no weights over tokens",
+}
 
 
 def open_run(path, repair=False):
@@ -86,7 +95,15 @@ def read_json(path):
 
 
 class Run:
-    """What `open_run` returns. Groups are read when first asked for; `refresh()` forgets them."""
+    """What `open_run` returns. Groups are read when first asked for; `refresh()` forgets them.
+
+    Iterating names what there is: `scalars`, `heads/self`, `ablation/self`, ...; `in` asks for one,
+    at a site (`"heads/cross" in run`) or at any (`"ablation" in run`). What is asked for and not
+    there raises a LogError that lists what is, and says what makes it.
+
+    >>> "heads/self" in run, "ablation" in run, "pruning" in run
+    (True, True, False)
+    """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -138,24 +155,50 @@ class Run:
     @property
     def groups(self):
         """Names of all groups in the files of the run: `scalars`, `heads/self`, `roles/self`, ..."""
-        found = list(self._log_groups)
-        for name in sorted(set(FILES.values())):
-            if (self.path / name).is_file():
-                with open_h5(self.path / name) as file:
-                    found += groups(file)
-        return tuple(found)
+        return tuple(group for name in ("log.h5", *sorted(set(FILES.values())))
+                     for group in self._groups_of(name))
+
+    def _groups_of(self, file_name):
+        """Those of one file: of the log as it was opened, of others as they are now."""
+        if file_name == "log.h5":
+            return self._log_groups
+        file = self.path / file_name
+        if not file.is_file():
+            return ()
+        with open_h5(file) as opened:
+            return groups(opened)
+
+    def __iter__(self):
+        return iter(self.groups)
+
+    def __contains__(self, name):
+        return any(group == name or group.startswith(f"{name}/")
+                   for group in self._groups_of(file_of(name)))
 
     def group(self, name):
-        """A group of any file of the run as a Dataset, None where there is none.
+        """A group of any file of the run as a Dataset. LogError: it has no such group.
 
         >>> run.group("heads/self").entropy.dims
         ('step', 'layer', 'head')
         """
         if name not in self._groups:
-            file = self.path / FILES.get(name.split("/")[0], "log.h5")
+            if name not in self._groups_of(file_of(name)):
+                raise self._lacks(name)
             lazy = name.startswith("attention/")  # the one that may not fit into memory
-            self._groups[name] = open_group(file, name, lazy) if file.is_file() else None
+            self._groups[name] = open_group(self.path / file_of(name), name, lazy)
         return self._groups[name]
+
+    def _lacks(self, name):
+        """The LogError of a group that is not there."""
+        kind = name.split("/")[0]
+        elsewhere = kind in self  # at another site, so it is not for want of a command
+        said = [f"{self.path} has no {name if elsewhere else kind}",
+                f"it has: {', '.join(self) or 'nothing'}"]
+        if file_of(name) == "log.h5" and not (self.path / "log.h5").is_file():
+            said.append("it has no log.h5")
+        elif kind in REMEDIES and not elsewhere:
+            said.append(REMEDIES[kind].format(run=self.path))
+        return LogError("; ".join(said))
 
     scalars = property(lambda self: self.group("scalars"), doc="loss, rate, ... over `step`")
     evaluations = property(lambda self: self.group("eval"), doc="validation over `step`")
@@ -170,35 +213,34 @@ class Run:
         return self.group(f"heads/{site}")
 
     def analysis(self, site="self"):
-        """What `headlab analyze` measured, (layer, head) and pairs; None before it has."""
+        """What `headlab analyze` measured, (layer, head) and pairs."""
         return self.group(f"analysis/{site}")
 
     def roles(self, site="self"):
-        """Which heads have which role, (layer, head); None before `headlab analyze`."""
+        """Which heads have which role by `headlab analyze`, (layer, head)."""
         return self.group(f"roles/{site}")
 
     def ablation(self, site="self"):
-        """What `headlab ablate` measured, (mode, layer, head); None before it has."""
+        """What `headlab ablate` measured, (mode, layer, head)."""
         return self.group(f"ablation/{site}")
 
     @property
     def vocabulary(self):
         """The text of each token, by its number; empty where the data has no texts."""
-        texts = self.group("vocab")
-        return [] if texts is None else texts["text"].values.tolist()
+        return self.group("vocab")["text"].values.tolist() if "vocab" in self else []
 
     def attention(self, site="self"):
         """Logged maps, read when used: `weights` (step, probe, layer, head, query, key).
 
         NaN where a probe is padded or a head is not there. Coordinates: query_text (probe, query),
-        key_text (probe, key), query_length and key_length (probe) [token]. None without maps.
+        key_text (probe, key), query_length and key_length (probe) [token].
 
         >>> str(run.attention().key_text[0, 0].item()) == run.tokens(0)[0]
         True
         """
         name = f"attention/{site}"
         maps = self.group(name)
-        if maps is None or "query_text" in maps.coords:
+        if "query_text" in maps.coords:
             return maps
         for axis in ("query", "key"):
             token = maps[f"{axis}_token"].load()
@@ -226,10 +268,10 @@ class Run:
         length = int(maps[f"{which}_length"].sel(probe=probe))
         return list(maps[f"{which}_text"].sel(probe=probe).values[:length])
 
-    def map(self, step=-1, probe=0, layer=0, head=0, site="self"):
+    def map(self, step=None, probe=0, layer=0, head=0, site="self"):
         """One attention map, (query, key), without padding, with its tokens as coordinates.
 
-        step: of a snapshot (`run.attention().step`), or -1, the last. LogError: not logged.
+        step: of a snapshot (`run.attention().step`); None: the last. LogError: not logged.
 
         >>> one = run.map(layer=0, head=1)
         >>> one.dims, bool(abs(one.sum("key") - 1).max() < 1e-3)
@@ -240,25 +282,19 @@ class Run:
         one = maps.weights.sel({dim: pick(maps, dim, value) for dim, value in at.items()})
         return one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
 
-    def alive(self, site="self", step=-1):
-        """Which heads there are, bool (layer, head); step: a logged one, or -1, the last.
+    def alive(self, site="self", step=None):
+        """Which heads there are, bool (layer, head); step: a logged one; None: the last.
 
         >>> bool(run.alive().all())
         True
         """
         heads = self.heads(site)
-        if heads is None:
-            raise LogError(f"{self.path}: no statistics of heads at site {site!r}")
         return heads.head_mask.sel(step=pick(heads, "step", step)) == 1
 
     def _maps(self, site):
         maps = self.attention(site)
-        if not self._log_groups:
-            raise LogError(f"{self.path}: has no log.h5, so no attention maps")
-        if maps is None or maps.sizes["step"] == 0:
-            raise LogError(f"{self.path}: no attention maps at site {site!r}: its config asks for "
-                           "none (log.attention.every, log.attention.probes), or its kind of heads "
-                           "has no weights over tokens")
+        if maps.sizes["step"] == 0:
+            raise LogError(f"{self.path}: no map of site {site!r} is logged yet")
         return maps
 
     def refresh(self):
@@ -269,8 +305,7 @@ class Run:
     def close(self):
         """Lets go of the files; what is used afterwards is opened again."""
         for dataset in self._groups.values():
-            if dataset is not None:
-                dataset.close()
+            dataset.close()
         self._groups = {}
 
     def __enter__(self):
@@ -283,16 +318,21 @@ class Run:
         return f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>"
 
 
+def file_of(group):
+    """Which file of a run holds a group."""
+    return FILES.get(group.split("/")[0], "log.h5")
+
+
 def pick(dataset, dim, value):
     """The label that a user's value means on an axis; LogError says which there are.
 
-    -1 is the last one, as in a list.
+    None is the last one, and so is -1, as in a list.
 
     >>> int(hl.pick(run.heads(), "head", -1)) + 1 == run.heads().sizes["head"]
     True
     """
     labels = dataset[dim].values
-    if value == -1 and len(labels):
+    if value in (None, -1) and len(labels):
         return labels[-1]
     if value not in labels:
         raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; "

@@ -75,15 +75,16 @@ def to_tensorboard(run, folder=None):
     >>> hl.to_tensorboard(run, "tensorboard").parent.name
     'tensorboard'
     """
-    if run.scalars is None:
+    if "scalars" not in run:
         raise LogError(f"{run.path}: nothing logged (no log.h5), so nothing for TensorBoard")
     with open_h5(run.path / "log.h5") as file:
         created = file.attrs["created_utc"]
     started = datetime.datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
     events = Events(pathlib.Path(folder or run.path / "tensorboard"), started)
     write_settings(events, run)
-    write_series(events, run, run.scalars, "train")
-    write_series(events, run, run.evaluations, "val")
+    for group, prefix in ("scalars", "train"), ("eval", "val"):
+        if group in run:
+            write_series(events, run, run.group(group), prefix)
     for site in run.sites:
         write_heads(events, run, site)
         write_maps(events, run, site)
@@ -157,8 +158,10 @@ def write_maps(events, run, site):
     """The maps of the first probe at each snapshot as one image."""
     from tensorboardX import summary
 
+    if f"attention/{site}" not in run:
+        return
     maps = run.attention(site)
-    if maps is None or not maps.sizes["probe"]:
+    if not maps.sizes["probe"]:
         return
     probe = maps.probe.values[0]
     text = (f"Rows: layers {maps['layer'].values.tolist()}. Columns: heads "
@@ -198,7 +201,8 @@ def write_settings(events, run):
 
     code = "".join(f"    {line}\n" for line in run.config_yaml.splitlines())
     events.write(0, 0, summary.text("config", code).value)
-    measured = {f"val/{name.removeprefix('val_')}": 0 for name in run.evaluations.data_vars}
+    names = run.evaluations.data_vars if "eval" in run else ()
+    measured = {f"val/{name.removeprefix('val_')}": 0 for name in names}
     model = {name: value for name, value in run.config.items() if name != "log"}
     plain = {key: value if isinstance(value, (bool, int, float, str)) else str(value)
              for key, value in settings(model).items()}

@@ -36,7 +36,7 @@ def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None
     >>> lines_of(run)[0]
     'char_mha s1337: mha, 2 layers, 3 heads, finished'
     """
-    if run.scalars is None:
+    if "scalars" not in run:
         return wrapped([f"{run.path}: has just been started; waiting for its log.h5"], width)
     if not run.scalars.sizes["step"]:
         return wrapped([headline(run), "nothing is logged yet"], width)
@@ -68,7 +68,7 @@ def headline(run):
 
 def progress(run, width):
     """How far it is, how fast, and the last losses."""
-    scalars, evaluations = run.scalars, run.evaluations
+    scalars = run.scalars
     step, steps = int(scalars.step[-1]), run.config.get("train", {}).get("steps")
     parts = [f"step {step}"]
     if steps:
@@ -83,7 +83,8 @@ def progress(run, width):
         done = cells * step // steps
         text = f"[{'#' * done}{'-' * (cells - done)}] {text}"
     losses = f"loss: training {float(scalars.train_loss[-1]):.4f} nat"
-    if evaluations is not None and evaluations.sizes["step"]:
+    if "eval" in run and run.evaluations.sizes["step"]:
+        evaluations = run.evaluations
         at = int(evaluations.step[-1])
         losses += f", validation {float(evaluations.val_loss[-1]):.4f} nat (step {at})"
     return [text, losses]
@@ -114,7 +115,7 @@ def duration(seconds):
 def loss_plot(run, width, height, colour):
     import plotext
 
-    scalars, evaluations = run.scalars, run.evaluations
+    scalars = run.scalars
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")
@@ -130,8 +131,8 @@ def loss_plot(run, width, height, colour):
                              marker=plotext.marker("braille", pixel=TRAINING))
     figure.draw(training.lines() if there.sum() > 1 else training)
     values = [losses[there]]
-    if evaluations is not None and np.isfinite(evaluations.val_loss).any():
-        known = evaluations.val_loss.dropna("step")
+    if "eval" in run and np.isfinite(run.evaluations.val_loss).any():
+        known = run.evaluations.val_loss.dropna("step")
         figure.draw(figure.signal(known.step.values.tolist(), known.values.tolist(),
                                   marker=plotext.marker("o", pixel=VALIDATION)))
         values.append(known.values)
@@ -161,12 +162,12 @@ def round_ticks(low, high, count):
 
 def heads_table(run, width, colour, statistic=None, site=None):
     """One statistic of every head at the last step, a line a layer; blank: no such head."""
-    site = site or next(iter(run.sites), None)
-    heads = run.heads(site) if site else None
-    if heads is None:
-        if site is None:
-            return wrapped(["no statistics of heads are logged"], width)
-        raise LogError(f"{run.path}: no site {site!r}; there are {', '.join(run.sites)}")
+    if site is None and not run.sites:
+        return wrapped(["no statistics of heads are logged"], width)
+    site = site or run.sites[0]
+    if site not in run.sites:
+        raise LogError(f"{run.path}: no site {site!r}; there are {', '.join(run.sites) or 'none'}")
+    heads = run.heads(site)
     names = [name for name in heads.data_vars
              if heads[name].dims == ("step", "layer", "head") and name != "head_mask"]
     if statistic is None:
@@ -248,10 +249,11 @@ def look(path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogWarning)  # the headline says it
         run = open_run(path)
-    if run.scalars is None and run.status.get("status", "running") != "running":
+    if "scalars" not in run and run.status.get("status", "running") != "running":
         raise LogError(f"{run.path}: nothing to watch: it has no log.h5")
-    for group in ("eval", *(f"heads/{site}" for site in run.sites)):
-        run.group(group)
+    for group in ("scalars", "eval", *(f"heads/{site}" for site in run.sites)):
+        if group in run:
+            run.group(group)
     return run
 
 
@@ -295,7 +297,7 @@ def watch(path, interval, statistic=None, site=None, colour=True):
                 show(wrapped([f"{error}; looking again"], width))
             else:
                 show(lines_of(run, width, height, colour, statistic, site))
-                if run.scalars is not None and run.state != "running":
+                if "scalars" in run and run.state != "running":
                     return run
             asked.wait(interval)
 

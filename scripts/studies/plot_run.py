@@ -45,11 +45,11 @@ def main():
     options = parser.parse_args()
     try:
         run = hl.open_run(options.run)
+        heads = run.heads(options.site)
     except hl.LogError as error:
         sys.exit(f"plot_run: {error}")
-    heads = run.heads(options.site)
-    if heads is None or heads.sizes["step"] == 0:
-        sys.exit(f"plot_run: {run.path / 'log.h5'}: no records in /heads/{options.site}")
+    if heads.sizes["step"] == 0:
+        sys.exit(f"plot_run: {run.path / 'log.h5'}: no records in heads/{options.site}")
     print("\n".join(table(run.scalars, run.evaluations, heads)))
     if options.o:
         matplotlib.use("Agg")

@@ -16,11 +16,12 @@ def overview(run, site="self"):
     >>> len(plots.overview(run).subfigs)
     3
     """
-    heads, maps = run.heads(site), run.attention(site)
+    heads = run.heads(site)
     shown = [name for name in DRAWN if name in heads]
     width, height = figure_size(heads, shown)
     heights = [1.8, height]
-    if maps is not None and maps.sizes["step"] and heads.entropy[-1].notnull().any():
+    logged = f"attention/{site}" in run and run.attention(site).sizes["step"]
+    if logged and heads.entropy[-1].notnull().any():
         heights.append(4.9)
     figure = plt.figure(figsize=(width, sum(heights)), layout="constrained")
     top, middle, *bottom = figure.subfigures(len(heights), 1, height_ratios=heights)
@@ -72,9 +73,10 @@ def losses(run):
 
 
 def draw_losses(axes, run):
-    scalars, evaluations = run.scalars, run.evaluations
+    scalars = run.scalars
     axes.plot(scalars.step, scalars.train_loss, color="#999999", lw=0.8, label="training batch")
-    if evaluations is not None:
+    if "eval" in run:
+        evaluations = run.evaluations
         axes.plot(
             evaluations.step, evaluations.val_loss, "o-", color="#0072B2", ms=4, label="validation"
         )
