@@ -135,6 +135,19 @@ def test_a_run_that_was_told_to_stop_says_so(growing):
     assert hl.open_run(path).state == "stopped"
 
 
+def test_a_run_that_ends_while_it_is_opened_is_not_taken_for_a_killed_one(
+        small_run, tmp_path, monkeypatch):
+    path = altered(small_run, tmp_path, lambda f: f.attrs.modify("status", "running"))
+
+    def ends_now(log):
+        with h5py.File(log, "r+") as file:
+            file.attrs["status"] = "stopped"
+        return False
+
+    monkeypatch.setattr("headlab_log.run.is_locked", ends_now)
+    assert hl.open_run(path).state == "stopped"
+
+
 def test_a_log_without_swmr_opens(tmp_path):
     path = train(tmp_path, "char_mha", "log.swmr=false")
     with hl.open_run(path) as run:

@@ -87,6 +87,14 @@ def repair_log(log, program=True):
         raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")
 
 
+def read_head(log):
+    """Attributes of a log and the names of its groups."""
+    with open_h5(log) as file:
+        attributes = dict(file.attrs)
+        check_schema(log, attributes)
+        return attributes, groups(file)
+
+
 def read_json(path):
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -114,10 +122,7 @@ class Run:
         log = self.path / "log.h5"
         self._attributes, self._log_groups = {}, ()
         if log.is_file():
-            with open_h5(log) as file:
-                self._attributes = dict(file.attrs)
-                check_schema(log, self._attributes)
-                self._log_groups = groups(file)
+            self._attributes, self._log_groups = read_head(log)
         self.config_yaml = self._attributes.get("config_yaml") or self._text("config.yaml")
         self.config = yaml.safe_load(self.config_yaml) or {}
         self.manifest = read_json(self.path / "manifest.json")
@@ -132,6 +137,10 @@ class Run:
         said = self._attributes.get("status") or self.status.get("status", "finished")
         if said != "running" or is_locked(log):
             return said
+        if log.is_file():  # it may have ended between the two looks
+            said = read_head(log)[0].get("status")
+            if said != "running":
+                return said
         # A lock may be invisible from another machine, so only the writer's own can tell.
         elsewhere = self.status.get("host", os.uname().nodename) != os.uname().nodename
         return "running" if elsewhere else "killed"
