@@ -1,6 +1,5 @@
 """HDF5 files of headlab as labelled datasets: finished, growing, or left by a killed writer."""
 
-import fcntl
 import os
 import pathlib
 import tempfile
@@ -8,6 +7,11 @@ import tempfile
 import h5py
 import numpy as np
 import xarray as xr
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 SCHEMA = 1  # the major version that this package reads
 # Attributes by which HDF5 and netCDF keep dimensions.
@@ -24,7 +28,13 @@ class LogWarning(UserWarning):
 
 
 def is_locked(path):
-    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies."""
+    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies.
+
+    None: not to be known here. Windows has no such locks, and headlab does not run there, but the
+    file may lie where it does (WSL, a network drive).
+    """
+    if fcntl is None:
+        return None
     try:
         with open(f"{path}.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
 """A run directory: its log, config, tokens and what analyses of it found, as labelled arrays."""
 
 import json
-import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import warnings
@@ -30,7 +30,8 @@ def open_run(path, repair=False):
     """Opens a run that goes on, has ended or was killed.
 
     path: a run directory, its log.h5, or a folder with one run in it. A run whose writer was killed
-    opens with a LogWarning: what it flushed is there. repair: let `headlab repair` mend such a log
+    opens with a LogWarning: what it flushed is there; on Windows, which knows no locks, it counts
+    as running. repair: let `headlab repair` mend such a log
     first (True, or the path of the program), after which any HDF5 reader opens it.
     Raises LogError where there is no run, or one of a newer schema.
 
@@ -135,14 +136,14 @@ class Run:
 
     def _state(self, log):
         said = self._attributes.get("status") or self.status.get("status", "finished")
-        if said != "running" or is_locked(log):
+        if said != "running" or is_locked(log) is not False:
             return said
         if log.is_file():  # it may have ended between the two looks
             said = read_head(log)[0].get("status")
             if said != "running":
                 return said
         # A lock may be invisible from another machine, so only the writer's own can tell.
-        elsewhere = self.status.get("host", os.uname().nodename) != os.uname().nodename
+        elsewhere = self.status.get("host", platform.node()) != platform.node()
         return "running" if elsewhere else "killed"
 
     name = property(lambda self: str(self.config.get("name", self.path.name)))
