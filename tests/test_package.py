@@ -1,10 +1,13 @@
 """headlab_log elsewhere: with the packages it names, without POSIX, as a wheel."""
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 
 import h5py
+import pytest
 
 from conftest import ROOT
 
@@ -55,3 +58,82 @@ def test_without_locks_a_run_is_what_its_log_says(small_run, tmp_path):
     said = "import headlab_log as hl; print(hl.open_run(sys.argv[1]).state)"
     assert python(WITHOUT_POSIX + said, tmp_path) == "running"
     assert python("import sys\n" + said, tmp_path) == "killed"
+
+
+# Refuses what neither NEEDED nor anything that these require brings, wherever it is imported from.
+ONLY_NEEDED = """
+import importlib.abc, importlib.metadata as metadata, re, sys
+
+def required_by(name, found):
+    if name in found:
+        return found
+    found.add(name)
+    for line in metadata.requires(name) or ():
+        if "extra ==" not in line and "extra==" not in line:
+            required = re.match(r"[\\w.-]+", line)[0].lower().replace("_", "-")
+            try:
+                metadata.distribution(required)
+            except metadata.PackageNotFoundError:  # of another system or Python
+                continue
+            required_by(required, found)
+    return found
+
+there = set()
+for name in "numpy h5py h5netcdf xarray pyyaml".split():
+    required_by(name, there)
+brought = {top: {name.lower().replace("_", "-") for name in names}
+           for top, names in metadata.packages_distributions().items()}
+
+class Refuse(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.split(".")[0]
+        if top in brought and not brought[top] & there:
+            raise ModuleNotFoundError(f"No module named {top!r}", name=top)
+
+sys.meta_path.insert(0, Refuse())
+"""
+
+
+def test_reading_needs_five_packages(small_run):
+    refused = "\nfor name in ('matplotlib', 'plotly', 'plotext', 'safetensors', 'netCDF4'):\n" \
+              "    assert name in brought and not brought[name] & there, name\n"
+    assert python(ONLY_NEEDED + refused + READS, small_run) == f"finished {FOUND}"
+
+
+def test_tables_need_no_more(small_run, tmp_path):
+    makes = "import headlab_log as hl\nwith hl.open_run(sys.argv[1]) as run:\n" \
+            "    print(len(hl.to_csv(run, sys.argv[2])), hl.differences([run, run]).empty)"
+    count, empty = python(ONLY_NEEDED + makes, small_run, tmp_path / "csv").split()
+    assert int(count) == len(list((tmp_path / "csv").iterdir())) > 5 and empty == "True"
+
+
+@pytest.mark.parametrize("extra, code", [
+    ("plots", "from headlab_log import plots"),
+    ("report", "from headlab_log import report; report.build([run])"),
+    ("watch", "from headlab_log import watch; print(watch.lines_of(run))"),
+    ("tensorboard", "hl.to_tensorboard(run, sys.argv[2])"),
+])
+def test_what_needs_more_names_the_extra_that_brings_it(small_run, tmp_path, extra, code):
+    asks = f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print('told:', error)"
+    told = python(ONLY_NEEDED + READS + asks, small_run, tmp_path / "events").splitlines()[-1]
+    assert told.startswith("told: ") and f'pip install "headlab_log[{extra}]"' in told
+    assert extra in extras()
+
+
+def extras():
+    return project()["optional-dependencies"]
+
+
+def project():
+    with open(ROOT / "scripts/pyproject.toml", "rb") as file:
+        return tomllib.load(file)["project"]
+
+
+def test_the_wheel_asks_for_what_is_needed_and_its_extras_for_the_rest():
+    def names(requirements):
+        return {re.match(r"[\w-]+", line)[0] for line in requirements}
+
+    assert names(project()["dependencies"]) == {"numpy", "h5py", "h5netcdf", "xarray", "pyyaml"}
+    assert set(extras()) == {"plots", "report", "watch", "tensorboard", "all"}
+    (everything,) = extras()["all"]
+    assert set(re.search(r"\[(.*)\]", everything)[1].split(",")) == set(extras()) - {"all"}

@@ -1,6 +1,5 @@
 """Several runs side by side: variants, seeds, settings."""
 
-import pandas as pd
 import xarray as xr
 
 from .files import LogError
@@ -50,6 +49,8 @@ def differences(runs):
     >>> hl.differences([run, run]).empty
     True
     """
+    import pandas as pd
+
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     rows = differing_settings(opened)
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=labels(opened), dtype=object)

@@ -4,7 +4,6 @@ import argparse
 import pathlib
 
 import numpy as np
-import pandas as pd
 
 from .command import told_plainly
 from .files import LogError, write_whole
@@ -163,6 +162,8 @@ def to_csv(run, folder=None):
     >>> [path.name for path in hl.to_csv(run, "csv")][:2]
     ['eval.csv', 'heads_self.csv']
     """
+    import pandas as pd
+
     folder = pathlib.Path(folder or run.path / "csv")
     folder.mkdir(parents=True, exist_ok=True)
     paths, columns = [], []

@@ -12,6 +12,7 @@ import numpy as np
 from .command import told_plainly
 from .compare import settings
 from .exports import logged_maps
+from .extras import needed
 from .files import LogError, open_h5
 from .run import open_run
 
@@ -77,6 +78,8 @@ def to_tensorboard(run, folder=None):
     """
     if "scalars" not in run:
         raise LogError(f"{run.path}: nothing logged (no log.h5), so nothing for TensorBoard")
+    needed("tensorboardX", "tensorboard")
+    needed("matplotlib", "tensorboard")  # colours of maps
     with open_h5(run.path / "log.h5") as file:
         created = file.attrs["created_utc"]
     started = datetime.datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()

@@ -15,6 +15,7 @@ import warnings
 import numpy as np
 
 from .command import TERMINATED, told_plainly
+from .extras import needed
 from .files import LogError, LogWarning
 from .run import find_run, open_run
 
@@ -113,8 +114,7 @@ def duration(seconds):
 
 
 def loss_plot(run, width, height, colour):
-    import plotext
-
+    plotext = needed("plotext", "watch")
     scalars = run.scalars
     figure = plotext.figure
     figure.clear()
@@ -205,8 +205,7 @@ def cell(value, values, size, colour):
     text = f"{number(value):>{size}}"
     if not colour:
         return text
-    from matplotlib import colormaps
-
+    colormaps = needed("matplotlib", "watch").colormaps
     low, high = float(values.min()), float(values.max())
     red, green, blue, _ = colormaps["cividis"]((value - low) / (high - low or 1), bytes=True)
     ink = 30 if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else 97

@@ -7,8 +7,7 @@ import html as markup
 import importlib.resources
 import re
 
-from plotly import offline
-
+from ..extras import needed
 from .data import as_json
 
 SCRIPTS = ("core.js", "grid.js", "curves.js", "heads.js", "map.js", "viewer.js",
@@ -23,7 +22,8 @@ def read(name):
 @functools.cache
 def plotly():
     """Plotly's source, compressed: a third of the bytes, and nothing to fetch."""
-    return base64.b64encode(gzip.compress(offline.get_plotlyjs().encode(), 9, mtime=0)).decode()
+    source = needed("plotly.offline", "report").get_plotlyjs()
+    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
 
 
 def size(content, chunks):
