@@ -1,5 +1,6 @@
 """headlab_log elsewhere: with the packages it names, without POSIX, as a wheel."""
 
+import inspect
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ import h5py
 import pytest
 
 from conftest import ROOT
+
+import headlab_log as hl
 
 # What Python has on Windows: none of these modules, functions and signals.
 WITHOUT_POSIX = """
@@ -137,3 +140,43 @@ def test_the_wheel_asks_for_what_is_needed_and_its_extras_for_the_rest():
     assert set(extras()) == {"plots", "report", "watch", "tensorboard", "all"}
     (everything,) = extras()["all"]
     assert set(re.search(r"\[(.*)\]", everything)[1].split(",")) == set(extras()) - {"all"}
+
+
+def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
+    """The wheel has every file of the package; py.typed tells type checkers that it has hints."""
+    site = tmp_path / "site"
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
+                    "--no-deps", "--no-build-isolation", "--target", site, ROOT / "scripts"],
+                   check=True)
+    code = ("import sys, headlab_log as hl; print(hl.__file__);"
+            "print(hl.open_run(sys.argv[1]).heads().entropy.sizes['layer'])")
+    done = subprocess.run([sys.executable, "-c", code, small_run], env={"PYTHONPATH": str(site)},
+                          cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(site / "headlab_log/__init__.py"), "2"]
+    packed = {p.relative_to(site).as_posix() for p in (site / "headlab_log").rglob("*")}
+    package = ROOT / "scripts/headlab_log"
+    wanted = {p.relative_to(package.parent).as_posix() for p in package.rglob("*.*")
+              if "__pycache__" not in p.parts}
+    assert "headlab_log/py.typed" in wanted and not wanted - packed
+
+
+def public():
+    """(name, function) of what users call: exports, methods, figures, the report, the server."""
+    from headlab_log import plots, report, serve, watch
+
+    named = {name: getattr(module, name) for module in (hl, plots) for name in module.__all__}
+    named |= {"report.build": report.build, "report.compose": report.compose,
+              "serve.serve": serve.serve, "serve.server": serve.server,
+              "watch.lines_of": watch.lines_of}
+    for name, value in list(named.items()):
+        if inspect.isclass(value):
+            named |= {f"{name}.{part}": member.fget if isinstance(member, property) else member
+                      for part, member in vars(value).items() if not part.startswith("_")}
+    return [(name, value) for name, value in named.items() if inspect.isfunction(value)]
+
+
+@pytest.mark.parametrize("name, function", public())
+def test_public_functions_have_type_hints(name, function):
+    signature = inspect.signature(function)
+    hinted = [part.annotation for part in signature.parameters.values() if part.name != "self"]
+    assert inspect.Signature.empty not in [*hinted, signature.return_annotation]

@@ -6,7 +6,6 @@ import pkgutil
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import warnings
 
@@ -396,20 +395,3 @@ def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
             run.map()
         with pytest.raises(hl.LogError, match="has no scalars; it has: pruning; it has no log.h5"):
             run.scalars
-
-
-def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
-    site = tmp_path / "site"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-                    "--no-deps", "--no-build-isolation", "--target", site, ROOT / "scripts"],
-                   check=True)
-    code = ("import sys, headlab_log as hl; print(hl.__file__);"
-            "print(hl.open_run(sys.argv[1]).heads().entropy.sizes['layer'])")
-    done = subprocess.run([sys.executable, "-c", code, small_run], env={"PYTHONPATH": str(site)},
-                          cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [str(site / "headlab_log/__init__.py"), "2"]
-    packed = {p.relative_to(site).as_posix() for p in (site / "headlab_log").rglob("*")}
-    package = ROOT / "scripts/headlab_log"
-    wanted = {p.relative_to(package.parent).as_posix() for p in package.rglob("*.*")
-              if "__pycache__" not in p.parts}
-    assert wanted and not wanted - packed

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import sys
+from collections.abc import Sequence
 
 # The module whose main() a command is, and what it does.
 COMMANDS = {
@@ -14,12 +15,13 @@ COMMANDS = {
 }
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command; arguments: its name and what it takes (default: those of the process)."""
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in COMMANDS:
         module = importlib.import_module(f".{COMMANDS[given[0]][0]}", __package__)
-        return module.main(given[1:])
+        module.main(given[1:])
+        return
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="headlab_log", description="Opens logs of headlab. COMMAND --help says what each "

@@ -1,14 +1,22 @@
 """Hands a run to other tools: BertViz, CircuitsVis, TransformerLens, pandas, CSV files."""
 
+from __future__ import annotations
+
 import argparse
 import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .command import told_plainly
-from .files import LogError, write_whole
-from .run import open_run, pick
+from .files import LogError, PathLike, write_whole
+from .opening import open_run
+from .run import Run, pick
 from .text import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # BertViz' names for the maps of a site, their queries and their keys.
 BERTVIZ = {
@@ -37,7 +45,9 @@ ROWS = {
 }
 
 
-def to_bertviz(run, step=None, probe=0, site="self", layers=None, positions=None):
+def to_bertviz(run: Run, step: int | None = None, probe: int = 0,
+               site: str | Sequence[str] = "self", layers: Sequence[int] | None = None,
+               positions: int | slice | None = None) -> dict[str, Any]:
     """Keyword arguments of `bertviz.head_view` and `bertviz.model_view`.
 
     attention: a list over all layers of the model of (1, heads, query, key), float32, without
@@ -71,7 +81,9 @@ def to_bertviz(run, step=None, probe=0, site="self", layers=None, positions=None
     return arguments
 
 
-def to_circuitsvis(run, layer=0, step=None, probe=0, site="self", positions=None):
+def to_circuitsvis(run: Run, layer: int | Sequence[int] | None = 0, step: int | None = None,
+                   probe: int = 0, site: str = "self",
+                   positions: int | slice | None = None) -> dict[str, Any]:
     """Keyword arguments of `circuitsvis.attention.attention_heads`.
 
     attention: (heads, tokens, tokens), float32, without padding; heads that are pruned or were not
@@ -108,7 +120,8 @@ def to_circuitsvis(run, layer=0, step=None, probe=0, site="self", positions=None
     }
 
 
-def to_transformer_lens(run, step=None, probe=None, site="self"):
+def to_transformer_lens(run: Run, step: int | None = None, probe: int | None = None,
+                        site: str = "self") -> dict[str, Any]:
     """Attention patterns under the names of TransformerLens' ActivationCache.
 
     `blocks.{layer}.attn.hook_pattern`: (probe, head, query, key), float32, 0 where a probe is
@@ -126,7 +139,8 @@ def to_transformer_lens(run, step=None, probe=None, site="self"):
             for layer in logged}
 
 
-def to_pandas(run, group="heads/self", rows=None):
+def to_pandas(run: Run, group: str = "heads/self",
+              rows: Sequence[str] | None = None) -> pd.DataFrame:
     """A group as a tidy table: a column a variable, an index level an axis.
 
     rows: the axes, each combination of which is a row; default: the group's main ones (`scalars`,
@@ -151,7 +165,7 @@ def to_pandas(run, group="heads/self", rows=None):
     return data[columns].reset_coords(drop=True).to_dataframe(dim_order=rows).dropna(how="all")
 
 
-def to_csv(run, folder=None):
+def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
     """Writes every table of a run as CSV and returns the paths; folder: default RUN/csv.
 
     scalars.csv, eval.csv, heads_self.csv, analysis_self.csv, pruning.csv, ...: `to_pandas` of each
@@ -231,7 +245,7 @@ def as_tensor(array):
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="to_csv", description="Writes what a run logged as CSV files: scalars, evaluations, "
         "every statistic of every head, what analyze, ablate and prune found.")

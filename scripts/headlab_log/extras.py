@@ -1,9 +1,10 @@
 """Packages that only parts of headlab_log need; pyproject.toml has them as extras."""
 
 import importlib
+import types
 
 
-def needed(module, extra):
+def needed(module: str, extra: str) -> types.ModuleType:
     """The module, imported. ModuleNotFoundError: it is missing, and which extra brings it."""
     package = module.partition(".")[0]
     try:

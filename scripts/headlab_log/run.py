@@ -3,14 +3,15 @@
 import json
 import pathlib
 import platform
-import shutil
-import subprocess
-import warnings
+
+from collections.abc import Iterator
+from typing import Any, Self
 
 import numpy as np
+import xarray as xr
 import yaml
 
-from .files import LogError, LogWarning, check_schema, groups, is_locked, open_group, open_h5
+from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
@@ -24,68 +25,6 @@ REMEDIES = {
     "attention": "its config asked for none (log.attention.every, log.attention.probes), or its "
                  "kind of heads has no weights over tokens",
 }
-
-
-def open_run(path, repair=False):
-    """Opens a run that goes on, has ended or was killed.
-
-    path: a run directory, its log.h5, or a folder with one run in it. A run whose writer was killed
-    opens with a LogWarning: what it flushed is there; on Windows, which knows no locks, it counts
-    as running. repair: let `headlab repair` mend such a log
-    first (True, or the path of the program), after which any HDF5 reader opens it.
-    Raises LogError where there is no run, or one of a newer schema.
-
-    >>> with hl.open_run(run.path) as again:
-    ...     again.state
-    'finished'
-    """
-    run = Run(find_run(pathlib.Path(path)))
-    if run.state == "killed":
-        log = run.path / "log.h5"
-        if repair:
-            repair_log(log, repair)
-            return Run(run.path)
-        warnings.warn(f"{log}: its writer was killed; this is what it had flushed. Other readers "
-                      f"open it after `headlab repair {log}`, or open_run(..., repair=True)",
-                      LogWarning, stacklevel=2)
-    return run
-
-
-def find_run(path):
-    """The run directory that a path means."""
-    if path.is_file():
-        if path.name not in ("log.h5", *FILES.values()):
-            raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
-                           "belongs into a folder of its own under that one")
-        return path.parent
-    if not path.is_dir():
-        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` says "
-                       "where its run is")
-    if is_run(path):
-        return path
-    inside = sorted(child for child in path.iterdir() if is_run(child))
-    if len(inside) == 1:
-        return inside[0]
-    if not inside:
-        raise LogError(f"{path}: neither a run (no log.h5, no config.yaml) nor a folder of one")
-    raise LogError(f"{path}: holds {len(inside)} runs; name one of them: "
-                   + ", ".join(child.name for child in inside))
-
-
-def is_run(path):
-    return (path / "log.h5").is_file() or (path / "config.yaml").is_file()
-
-
-def repair_log(log, program=True):
-    """Lets `headlab repair` mend a log; `program` is its path, or True to look for it."""
-    beside = pathlib.Path(__file__).resolve().parents[1] / "headlab"  # in headlab's own tree
-    found = program if program is not True else (
-        shutil.which("headlab") or (str(beside) if beside.is_file() else None))
-    if not found:
-        raise LogError(f"{log}: the program headlab is not on PATH; give it: repair=PATH")
-    done = subprocess.run([str(found), "repair", str(log)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")
 
 
 def read_head(log):
@@ -114,9 +53,15 @@ class Run:
     (True, True, False)
     """
 
-    def __init__(self, path):
+    config: dict[str, Any]
+    config_yaml: str
+    manifest: dict[str, Any]
+    status: dict[str, Any]  # status.json, which the writer keeps
+    state: str  # running, finished, stopped, failed or killed
+
+    def __init__(self, path: PathLike) -> None:
         self.path = pathlib.Path(path)
-        self._groups = {}
+        self._groups: dict[str, xr.Dataset] = {}
         self._read_heads_of_files()
 
     def _read_heads_of_files(self):
@@ -146,25 +91,33 @@ class Run:
         elsewhere = self.status.get("host", platform.node()) != platform.node()
         return "running" if elsewhere else "killed"
 
-    name = property(lambda self: str(self.config.get("name", self.path.name)))
-    seed = property(lambda self: self.config.get("seed"))
-    label = property(lambda self: f"{self.name} s{self.seed}")
+    @property
+    def name(self) -> str:
+        return str(self.config.get("name", self.path.name))
 
     @property
-    def kind(self):
+    def seed(self) -> int | None:
+        return self.config.get("seed")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} s{self.seed}"
+
+    @property
+    def kind(self) -> str:
         """The kind of heads; several, with `+` between, where layers differ."""
         model = self.config.get("model", {})
         blocks = [model.get("attention") or {}, *(model.get("attention_at") or {}).values()]
         return "+".join(dict.fromkeys(b["kind"] for b in blocks if "kind" in b))
 
     @property
-    def sites(self):
+    def sites(self) -> tuple[str, ...]:
         """Where the model attends: ("self",), or several in models with encoder and decoder."""
         return tuple(name.split("/")[1] for name in self._log_groups if name.startswith("heads/"))
 
     @property
-    def groups(self):
-        """Names of all groups in the files of the run: `scalars`, `heads/self`, `roles/self`, ..."""
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups in the files of the run: `scalars`, `heads/self`, ..."""
         return tuple(group for name in ("log.h5", *sorted(set(FILES.values())))
                      for group in self._groups_of(name))
 
@@ -178,14 +131,14 @@ class Run:
         with open_h5(file) as opened:
             return groups(opened)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self.groups)
 
-    def __contains__(self, name):
+    def __contains__(self, name: str) -> bool:
         return any(group == name or group.startswith(f"{name}/")
                    for group in self._groups_of(file_of(name)))
 
-    def group(self, name):
+    def group(self, name: str) -> xr.Dataset:
         """A group of any file of the run as a Dataset. LogError: it has no such group.
 
         >>> run.group("heads/self").entropy.dims
@@ -210,36 +163,51 @@ class Run:
             said.append(REMEDIES[kind].format(run=self.path))
         return LogError("; ".join(said))
 
-    scalars = property(lambda self: self.group("scalars"), doc="loss, rate, ... over `step`")
-    evaluations = property(lambda self: self.group("eval"), doc="validation over `step`")
-    resumes = property(lambda self: self.group("resumes"), doc="where the run went on")
-    pruning = property(lambda self: self.group("pruning"), doc="`headlab prune`, over `round`")
+    @property
+    def scalars(self) -> xr.Dataset:
+        """Loss, rate, gradient norm, ... of training, over `step`."""
+        return self.group("scalars")
 
-    def heads(self, site="self"):
+    @property
+    def evaluations(self) -> xr.Dataset:
+        """Loss and metrics of validation, over `step`."""
+        return self.group("eval")
+
+    @property
+    def resumes(self) -> xr.Dataset:
+        """Where the run went on after an interruption."""
+        return self.group("resumes")
+
+    @property
+    def pruning(self) -> xr.Dataset:
+        """What `headlab prune` did, over `round`."""
+        return self.group("pruning")
+
+    def heads(self, site: str = "self") -> xr.Dataset:
         """Statistics of every head: (step, layer, head); `js` also over head2. NaN: no such head.
 
         Units are in `attrs["units"]`, the formula in `attrs["comment"]`.
         """
         return self.group(f"heads/{site}")
 
-    def analysis(self, site="self"):
+    def analysis(self, site: str = "self") -> xr.Dataset:
         """What `headlab analyze` measured, (layer, head) and pairs."""
         return self.group(f"analysis/{site}")
 
-    def roles(self, site="self"):
+    def roles(self, site: str = "self") -> xr.Dataset:
         """Which heads have which role by `headlab analyze`, (layer, head)."""
         return self.group(f"roles/{site}")
 
-    def ablation(self, site="self"):
+    def ablation(self, site: str = "self") -> xr.Dataset:
         """What `headlab ablate` measured, (mode, layer, head)."""
         return self.group(f"ablation/{site}")
 
     @property
-    def vocabulary(self):
+    def vocabulary(self) -> list[str]:
         """The text of each token, by its number; empty where the data has no texts."""
         return self.group("vocab")["text"].values.tolist() if "vocab" in self else []
 
-    def attention(self, site="self"):
+    def attention(self, site: str = "self") -> xr.Dataset:
         """Logged maps, read when used: `weights` (step, probe, layer, head, query, key).
 
         NaN where a probe is padded or a head is not there. Coordinates: query_text (probe, query),
@@ -267,7 +235,7 @@ class Run:
         texts = [known[t] if 0 <= t < len(known) else str(t) if t >= 0 else "" for t in tokens.flat]
         return np.array(texts, dtype=object).reshape(tokens.shape)
 
-    def tokens(self, probe=0, site="self", which="key"):
+    def tokens(self, probe: int = 0, site: str = "self", which: str = "key") -> list[str]:
         """The texts of one probe's tokens without padding; which: its `query` or `key` side.
 
         >>> len(run.tokens(0)) == int(run.attention().key_length[0])
@@ -278,7 +246,8 @@ class Run:
         length = int(maps[f"{which}_length"].sel(probe=probe))
         return list(maps[f"{which}_text"].sel(probe=probe).values[:length])
 
-    def map(self, step=None, probe=0, layer=0, head=0, site="self"):
+    def map(self, step: int | None = None, probe: int = 0, layer: int = 0, head: int = 0,
+            site: str = "self") -> xr.DataArray:
         """One attention map, (query, key), without padding, with its tokens as coordinates.
 
         step: of a snapshot (`run.attention().step`); None: the last. LogError: not logged.
@@ -292,7 +261,7 @@ class Run:
         one = maps.weights.sel({dim: pick(maps, dim, value) for dim, value in at.items()})
         return one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
 
-    def alive(self, site="self", step=None):
+    def alive(self, site: str = "self", step: int | None = None) -> xr.DataArray:
         """Which heads there are, bool (layer, head); step: a logged one; None: the last.
 
         >>> bool(run.alive().all())
@@ -307,24 +276,24 @@ class Run:
             raise LogError(f"{self.path}: no map of site {site!r} is logged yet")
         return maps
 
-    def refresh(self):
+    def refresh(self) -> None:
         """Reads anew what has been logged since; Datasets handed out before stay as they are."""
         self.close()
         self._read_heads_of_files()
 
-    def close(self):
+    def close(self) -> None:
         """Lets go of the files; what is used afterwards is opened again."""
         for dataset in self._groups.values():
             dataset.close()
         self._groups = {}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>"
 
 
@@ -333,7 +302,7 @@ def file_of(group):
     return FILES.get(group.split("/")[0], "log.h5")
 
 
-def pick(dataset, dim, value):
+def pick(dataset: xr.Dataset | xr.DataArray, dim: str, value: int | None) -> Any:
     """The label that a user's value means on an axis; LogError says which there are.
 
     None is the last one, and so is -1, as in a list.

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from .command import told_plainly
 from .compare import settings
 from .exports import logged_maps
 from .extras import needed
-from .files import LogError, open_h5
-from .run import open_run
+from .files import LogError, PathLike, open_h5
+from .opening import open_run
+from .run import Run
 
 SUFFIX = ".headlab"  # ends the names of the event files that are ours to replace
 PLUGINS = {"simple_value": "scalars", "histo": "histograms", "image": "images"}
@@ -63,7 +65,7 @@ class Events:
                 old.unlink()
 
 
-def to_tensorboard(run, folder=None):
+def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     """Writes what a run logged for TensorBoard and returns the event file; folder: RUN/tensorboard.
 
     At their true steps and times: `train/loss`, ...; `val/loss`, ...; `heads.self.entropy/L0H1`,
@@ -214,7 +216,7 @@ def write_settings(events, run):
         events.write(0, 0, part.value)
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="to_tensorboard", description="Turns runs into event files for TensorBoard; again "
         "whenever there is more. Look at them with: tensorboard --logdir FOLDER")

@@ -11,13 +11,15 @@ import sys
 import textwrap
 import threading
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 
 from .command import TERMINATED, told_plainly
 from .extras import needed
-from .files import LogError, LogWarning
-from .run import find_run, open_run
+from .files import LogError, LogWarning, PathLike
+from .opening import find_run, open_run
+from .run import Run
 
 TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
 RECENT = 20  # logged rows by which the remaining time is judged
@@ -27,7 +29,8 @@ LOWEST = 5  # lines of a plot that is one at all
 LEGEND = "loss [nat]: line: training batch, o: validation"
 
 
-def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None):
+def lines_of(run: Run, width: int = 80, height: int | None = None, colour: bool = False,
+             statistic: str | None = None, site: str | None = None) -> list[str]:
     """The lines that show a run, of at most `width` columns; where `height` is given, so many.
 
     statistic: of the heads, at a site; default: entropy or the first there is, at the first site.
@@ -99,7 +102,7 @@ def seconds_left(scalars, steps):
     return float(recent.wall_time[-1] - recent.wall_time[0]) / done * (steps - int(recent.step[-1]))
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
     """`42 s`, `3 min 20 s`, `2 h 5 min`.
 
     >>> from headlab_log.watch import duration
@@ -146,7 +149,7 @@ def loss_plot(run, width, height, colour):
     return figure.build().string(colorless=not colour).rstrip("\n").split("\n")
 
 
-def round_ticks(low, high, count):
+def round_ticks(low: float, high: float, count: int) -> list[float]:
     """Up to about `count` round numbers from low to high.
 
     >>> from headlab_log.watch import round_ticks
@@ -212,7 +215,7 @@ def cell(value, values, size, colour):
     return f"\x1b[{ink};48;2;{red};{green};{blue}m{text}\x1b[0m"
 
 
-def number(value):
+def number(value: float) -> str:
     """Four digits, in six characters at the most.
 
     >>> from headlab_log.watch import number
@@ -243,7 +246,7 @@ def show(lines):
     sys.stdout.flush()
 
 
-def look(path):
+def look(path: PathLike) -> Run:
     """The run as it is now, read into memory. LogError: there is none, or none that logs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogWarning)  # the headline says it
@@ -280,7 +283,8 @@ def asked_to_end():
         sys.exit(codes[0])
 
 
-def watch(path, interval, statistic=None, site=None, colour=True):
+def watch(path: PathLike, interval: float, statistic: str | None = None, site: str | None = None,
+          colour: bool = True) -> Run | None:
     """Shows the run in place until it has ended; returns it."""
     find_run(pathlib.Path(path))  # LogError: looking again would not help
     failures = 0
@@ -301,7 +305,7 @@ def watch(path, interval, statistic=None, site=None, colour=True):
             asked.wait(interval)
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="watch", description="Shows a run in the terminal while it trains: how far it is, its "
         "loss curves and a statistic of every head; ends when the run has ended. Prints it once "

@@ -6,6 +6,7 @@
 import argparse
 import pathlib
 import sys
+from collections.abc import Sequence
 
 from ..command import told_plainly
 from ..files import write_whole
@@ -27,7 +28,7 @@ def options_of(arguments):
     return parser.parse_args(arguments)
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     with told_plainly("report"):
         html, left_out = compose(options.runs, options.title, int(options.max_mb * 1e6))
