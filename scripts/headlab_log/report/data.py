@@ -149,7 +149,15 @@ def heading(run):
 
 
 def parameters(run):
-    """How many numbers are trained: what the optimizer of the last checkpoint has moments of."""
+    """How many numbers are trained and how many there are; None: not known."""
+    said = run.manifest.get("parameters")
+    if said:
+        return {"trained": said["trained"], "total": said["total"]}
+    return {"trained": trained_by_checkpoint(run), "total": None}
+
+
+def trained_by_checkpoint(run):
+    """Of a run whose manifest does not count: what its optimizer last had moments of."""
     sizes = [tensor_sizes(run.path / "ckpt/last" / f"{name}.safetensors")
              for name in ("model", "optimizer")]
     trained = [size for name, size in sizes[0].items() if f"exp_avg.{name}" in sizes[1]]

@@ -23,13 +23,19 @@ const columns = [
   ["parameters", "number"], ["time [s]", "number"],
 ];
 
+function counted({ trained, total }) {
+  const said = trained.toLocaleString("en");
+  return total === null || total === trained ? said
+    : `${said} trained of ${total.toLocaleString("en")}`;
+}
+
 function drawHeading() {
   const rows = data.runs.map((run, n) => {
     const { heading: h } = run;
     const texts = [run.label, run.kind, known(run.seed), run.state,
       known(h.step, (step) => h.steps && h.steps !== step ? `${step} of ${h.steps}` : `${step}`),
       known(h.train_loss, (loss) => loss.toFixed(4)), known(h.val_loss, (loss) => loss.toFixed(4)),
-      known(h.parameters, (count) => count.toLocaleString("en")),
+      known(h.parameters.trained, () => counted(h.parameters)),
       known(h.seconds, (seconds) => seconds.toFixed(0))];
     return texts.map((text, column) => make("td", { class: columns[column][1],
       "data-label": column ? columns[column][0] : null, title: column ? null : run.path },
