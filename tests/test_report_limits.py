@@ -129,6 +129,15 @@ def test_parameters_of_an_older_run_are_those_that_its_optimizer_has_moments_of(
     assert text(page, "#runs td[data-label=parameters]") == f"{trained:,}"
 
 
+def test_a_checkpoint_that_is_not_whole_is_named(small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+    (tmp_path / "run/manifest.json").write_text("{}")
+    model = tmp_path / "run/ckpt/last/model.safetensors"
+    model.write_bytes(model.read_bytes()[:100])
+    done = make(tmp_path / "run", "-o", tmp_path / "page.html")
+    assert done.returncode == 4 and f"{model}: not a whole safetensors file" in done.stderr
+
+
 def test_a_killed_run_is_told(page, small_run, tmp_path):
     shutil.copytree(small_run, tmp_path / "killed")
     with h5py.File(tmp_path / "killed/log.h5", "r+") as file:

@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 
 from ..compare import differing_settings
+from ..files import LogError
 
 ROWS = 1000  # of curves: about as many as a screen has columns
 
@@ -171,7 +172,10 @@ def tensor_sizes(path):
     if not path.is_file():
         return {}
     with open(path, "rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        size = int.from_bytes(file.read(8), "little")
+        if size > path.stat().st_size:
+            raise LogError(f"{path}: not a whole safetensors file")
+        header = json.loads(file.read(size))
     return {name: math.prod(entry["shape"]) for name, entry in header.items()
             if name != "__metadata__"}
 
