@@ -6,7 +6,6 @@ import html
 import importlib.util
 import json
 import pathlib
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

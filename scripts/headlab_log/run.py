@@ -3,7 +3,6 @@
 import json
 import pathlib
 import platform
-
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -21,7 +20,6 @@ ANALYZE = "`headlab analyze {run}` makes it"
 REMEDIES = {
     "analysis": ANALYZE, "roles": ANALYZE, "ablation": "`headlab ablate {run}` makes it",
     "pruning": "`headlab prune {run} --out DIR` makes it in DIR",
-    "heads": "log.stats_every in its config asked for none",
     "attention": "its config asked for none (log.attention.every, log.attention.probes), or its "
                  "kind of heads has no weights over tokens",
 }
@@ -273,7 +271,7 @@ class Run:
     def _maps(self, site):
         maps = self.attention(site)
         if maps.sizes["step"] == 0:
-            raise LogError(f"{self.path}: no map of site {site!r} is logged yet")
+            raise LogError(f"{self.path}: no map of site {site!r} is logged so far")
         return maps
 
     def refresh(self) -> None:
