@@ -15,7 +15,7 @@ SHOWN = "return document.querySelector('#attention-body').dataset.shown"
 
 def make(*arguments):
     """Runs scripts/report in this Python."""
-    command = [sys.executable, "-m", "headlab_log.report", *map(str, arguments)]
+    command = [sys.executable, "-m", "headlab_log", "report", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "scripts")
 
 

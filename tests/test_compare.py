@@ -1,4 +1,4 @@
-"""scripts/compare_heads.py trains kinds with several seeds; its table is what their logs hold."""
+"""scripts/studies/compare_heads.py trains kinds with several seeds; its table is what their logs hold."""
 
 import json
 import math
@@ -16,7 +16,7 @@ SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "model.layers
 
 
 def compare(*arguments):
-    script = [sys.executable, str(ROOT / "scripts/compare_heads.py"), "--program", program()]
+    script = [sys.executable, str(ROOT / "scripts/studies/compare_heads.py"), "--program", program()]
     for setting in SMALL:
         script += ["--set", setting]
     return subprocess.run([*script, *arguments], capture_output=True, text=True)

@@ -1,7 +1,6 @@
 """What headlab_log hands to other tools is what the log holds: BertViz, CircuitsVis, pandas, ..."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -184,24 +183,32 @@ def test_csv_files_hold_what_the_log_holds(run, log, tmp_path):
     assert what.units["heads_self", "entropy"] == "nat"
 
 
-def command(name, *arguments):
-    script = [sys.executable, "-c", f"from headlab_log.{name} import main; main()"]
+def command(*arguments):
+    script = [sys.executable, "-m", "headlab_log"]
     paths = {"PYTHONPATH": str(ROOT / "scripts")}
     return subprocess.run([*script, *map(str, arguments)], capture_output=True, text=True,
                           env=os.environ | paths)
 
 
-@pytest.mark.parametrize("name", ["to_csv", "to_tensorboard", "watch"])
+@pytest.mark.parametrize("name", ["report", "to_csv", "to_tensorboard", "watch"])
 def test_the_programs_of_scripts_start_what_they_are_named_after(name):
-    script = ROOT / "scripts" / name
-    (module,) = re.findall(r"from headlab_log\.(\w+) import main; main\(\)", script.read_text())
-    assert os.access(script, os.X_OK)
-    assert command(module, "--help").stdout.startswith(f"usage: {name} ")
+    for line in [name], ["log", name.removeprefix("to_")]:
+        done = subprocess.run([ROOT / "scripts" / line[0], *line[1:], "--help"],
+                              capture_output=True, text=True)
+        assert done.returncode == 0 and done.stdout.startswith(f"usage: {name} "), done.stderr
+
+
+def test_without_a_command_that_there_is_the_ones_there_are_are_listed():
+    for wrong in [], ["xml"]:
+        done = command(*wrong)
+        assert done.returncode == 2
+        assert all(name in done.stderr for name in ("watch", "report", "csv", "tensorboard"))
+    assert "writes what a run logged as CSV files" in command("--help").stdout
 
 
 def test_to_csv_prints_what_it_wrote_and_names_what_it_cannot_read(run, tmp_path):
-    done = command("exports", run.path, "-o", tmp_path)
+    done = command("csv", run.path, "-o", tmp_path)
     assert done.returncode == 0 and done.stderr == ""
     assert str(tmp_path / "scalars.csv") in done.stdout.splitlines()
-    done = command("exports", tmp_path / "nothing")
+    done = command("csv", tmp_path / "nothing")
     assert done.returncode == 4 and done.stderr.startswith(f"to_csv: {tmp_path / 'nothing'}: ")

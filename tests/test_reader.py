@@ -6,7 +6,6 @@ import pkgutil
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import warnings
 
@@ -135,6 +134,19 @@ def test_a_run_that_was_told_to_stop_says_so(growing):
     assert hl.open_run(path).state == "stopped"
 
 
+def test_a_run_that_ends_while_it_is_opened_is_not_taken_for_a_killed_one(
+        small_run, tmp_path, monkeypatch):
+    path = altered(small_run, tmp_path, lambda f: f.attrs.modify("status", "running"))
+
+    def ends_now(log):
+        with h5py.File(log, "r+") as file:
+            file.attrs["status"] = "stopped"
+        return False
+
+    monkeypatch.setattr("headlab_log.run.is_locked", ends_now)
+    assert hl.open_run(path).state == "stopped"
+
+
 def test_a_log_without_swmr_opens(tmp_path):
     path = train(tmp_path, "char_mha", "log.swmr=false")
     with hl.open_run(path) as run:
@@ -215,12 +227,78 @@ def test_what_is_not_logged_is_named(run):
         run.map(step=7)
     with pytest.raises(hl.LogError, match="head 3 is not logged; there are 0, 1, 2"):
         run.map(head=3)
-    with pytest.raises(hl.LogError, match="no attention maps at site 'cross'"):
+    with pytest.raises(hl.LogError, match="has no attention/cross; it has: .*attention/self"):
         run.map(site="cross")
-    with pytest.raises(hl.LogError, match="no statistics of heads at site 'cross'"):
+    with pytest.raises(hl.LogError, match="has no heads/cross; it has: .*heads/self"):
         run.alive("cross")
     with pytest.raises(hl.LogError, match=r"log\.h5: step 3 is not logged; there are 0, 5, 10"):
         run.alive(step=3)
+
+
+def test_what_a_run_has_is_asked_with_in_and_listed_by_iteration(run):
+    with h5py.File(run.path / "log.h5") as log:
+        logged = groups(log)
+    assert {"scalars", "eval", "heads/self", "attention/self"} <= set(logged)
+    assert sorted(run) == sorted([*logged, "ablation/self", "analysis/self", "roles/self"])
+    assert all(name in run for name in run)
+    assert all(name in run for name in ("heads", "ablation", "roles"))  # at whichever site
+    assert not any(name in run for name in ("heads/cross", "head", "pruning", "scalars/step", ""))
+
+
+@pytest.fixture
+def bare(small_run, tmp_path):
+    """A run that trained without statistics and maps, and that no command has looked at."""
+    shutil.copytree(small_run, tmp_path / "bare")
+    for name in "analysis.h5", "ablation.h5":
+        (tmp_path / "bare" / name).unlink()
+    with h5py.File(tmp_path / "bare/log.h5", "r+") as log:
+        del log["heads"], log["attention"]
+    with hl.open_run(tmp_path / "bare") as run:
+        yield run
+
+
+@pytest.mark.parametrize("ask, absent, remedy", [
+    (lambda run: run.ablation(), "ablation", "`headlab ablate {run}` makes it"),
+    (lambda run: run.analysis(), "analysis", "`headlab analyze {run}` makes it"),
+    (lambda run: run.roles(), "roles", "`headlab analyze {run}` makes it"),
+    (lambda run: run.pruning, "pruning", "`headlab prune {run} --out DIR` makes it in DIR"),
+    (lambda run: run.heads(), "heads", ""),
+    (lambda run: run.alive(), "heads", ""),
+    (lambda run: run.attention(), "attention", "log.attention.every"),
+    (lambda run: run.map(), "attention", "log.attention.every"),
+    (lambda run: run.tokens(), "attention", "log.attention.every"),
+    (lambda run: hl.to_bertviz(run), "attention", "log.attention.every"),
+    (lambda run: run.group("ablation/self"), "ablation", "`headlab ablate {run}` makes it"),
+    (lambda run: run.group("nonsense"), "nonsense", ""),
+])
+def test_what_a_run_has_not_is_told_with_what_it_has_and_what_makes_it(bare, ask, absent, remedy):
+    with pytest.raises(hl.LogError) as told:
+        ask(bare)
+    said = str(told.value)
+    there = ", ".join(bare)
+    assert "scalars" in there and "eval" in there
+    assert said.startswith(f"{bare.path} has no {absent}; it has: {there}")
+    assert remedy.format(run=bare.path) in said
+
+
+def test_what_was_measured_since_a_run_was_opened_is_there(small_run, bare):
+    with pytest.raises(hl.LogError):
+        bare.ablation()
+    shutil.copy(small_run / "ablation.h5", bare.path)
+    assert "ablation" in bare and bare.ablation().sizes["head"] == 3
+
+
+def test_a_file_without_a_group_names_those_it_has(small_run):
+    with pytest.raises(hl.LogError, match=r"ablation\.h5 has no scalars; it has: ablation/self"):
+        hl.open_group(small_run / "ablation.h5", "scalars")
+
+
+def test_no_step_and_minus_one_mean_the_last_step(run):
+    assert int(run.map().step) == int(run.map(step=None).step) == int(run.map(step=-1).step) == 20
+    assert int(run.alive(step=None).step) == 20
+    last, given = (hl.to_bertviz(run, step=step)["attention"] for step in (20, None))
+    np.testing.assert_array_equal(np.stack(last), np.stack(given))
+    assert "step 20," in hl.bertviz_html(run, step=None).html
 
 
 @pytest.fixture
@@ -297,7 +375,7 @@ def test_settings_that_differ_are_listed_by_their_override(small_run, tmp_path):
 
 def test_comparing_names_the_run_that_lacks_the_group(small_run, tmp_path):
     other = train(tmp_path)
-    with pytest.raises(hl.LogError, match=f"{other.name}: has no group analysis/self"):
+    with pytest.raises(hl.LogError, match=f"{other.name} has no analysis; it has: "):
         hl.compare([small_run, other], "analysis/self")
 
 
@@ -305,30 +383,15 @@ def test_results_beside_the_log_belong_to_the_run(run):
     assert run.analysis().entropy.dims == ("layer", "head")
     assert set(run.roles().data_vars) >= {"previous", "induction"}
     assert run.ablation().loss_delta.dims == ("mode", "layer", "head")
-    assert run.pruning is None and run.heads("cross") is None
+    assert "pruning" not in run and "heads/cross" not in run
 
 
 def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
     headlab("prune", small_run, "--count", 2, "--slice", "--batches", 1, "--out", tmp_path / "p")
     with hl.open_run(tmp_path / "p") as run:
-        assert run.scalars is None and run.sites == () and run.name == "char_mha"
+        assert list(run) == ["pruning"] and run.sites == () and run.name == "char_mha"
         assert int(run.pruning.kept[-1]) == 4
-        with pytest.raises(hl.LogError, match="has no log.h5, so no attention maps"):
-            run.map()
-
-
-def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
-    site = tmp_path / "site"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-                    "--no-deps", "--no-build-isolation", "--target", site, ROOT / "scripts"],
-                   check=True)
-    code = ("import sys, headlab_log as hl; print(hl.__file__);"
-            "print(hl.open_run(sys.argv[1]).heads().entropy.sizes['layer'])")
-    done = subprocess.run([sys.executable, "-c", code, small_run], env={"PYTHONPATH": str(site)},
-                          cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [str(site / "headlab_log/__init__.py"), "2"]
-    packed = {p.relative_to(site).as_posix() for p in (site / "headlab_log").rglob("*")}
-    package = ROOT / "scripts/headlab_log"
-    wanted = {p.relative_to(package.parent).as_posix() for p in package.rglob("*.*")
-              if "__pycache__" not in p.parts}
-    assert wanted and not wanted - packed
+        for asked, ask in ("attention", run.map), ("scalars", lambda: run.scalars):
+            with pytest.raises(hl.LogError) as told:
+                ask()
+            assert f"has no {asked}; it has: pruning; it has no log.h5" in str(told.value)

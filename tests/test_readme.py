@@ -72,7 +72,7 @@ def run(tmp_path_factory):
 
 
 def plot(*arguments):
-    script = [sys.executable, str(ROOT / "scripts/plot_run.py")]
+    script = [sys.executable, str(ROOT / "scripts/studies/plot_run.py")]
     return subprocess.run([*script, *arguments], capture_output=True, text=True)
 
 
@@ -101,7 +101,7 @@ def test_plot_run_draws_a_picture(run, tmp_path):
 
 def test_plot_run_names_what_it_cannot_read(run, tmp_path):
     assert "log.h5" in plot(str(tmp_path)).stderr
-    assert "no records in /heads/cross" in plot(str(run), "--site", "cross").stderr
+    assert "has no heads/cross; it has: " in plot(str(run), "--site", "cross").stderr
 
 
 if __name__ == "__main__":

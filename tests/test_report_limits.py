@@ -1,5 +1,6 @@
 """scripts/report at its limits: hostile texts, sizes, runs that are not whole, errors."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import h5py
 import numpy as np
 import pytest
+from safetensors import safe_open
 
 from conftest import ROOT, TINY, program, train
 from report_testing import (  # noqa: F401, fixtures too
@@ -93,6 +95,49 @@ def test_long_statistics_are_thinned_to_leave_room_for_maps(page, tmp_path):
     assert re.search(r"Drawn are \d+ of 201 logged steps", text(page, "#stat-scale"))
 
 
+@pytest.mark.parametrize("total, trained, shown", [
+    (31_416, 31_416, "31,416"), (31_416, 2_718, "2,718 trained of 31,416")])
+def test_parameters_are_those_of_the_manifest_and_no_checkpoint_is_opened(
+        page, small_run, tmp_path, total, trained, shown):
+    shutil.copytree(small_run, tmp_path / "run")
+    manifest = tmp_path / "run/manifest.json"
+    counted = {"parameters": {"total": total, "trained": trained}}
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | counted))
+    checkpoints = list((tmp_path / "run/ckpt").rglob("*.safetensors"))
+    assert len(checkpoints) >= 2
+    for file in checkpoints:
+        file.write_bytes(b"not to be read")
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+    page.open(tmp_path / "page.html")
+    assert text(page, "#runs td[data-label=parameters]") == shown
+
+
+def test_parameters_of_an_older_run_are_those_that_its_optimizer_has_moments_of(
+        page, small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+    manifest = tmp_path / "run/manifest.json"
+    told = json.loads(manifest.read_text())
+    told.pop("parameters", None)
+    manifest.write_text(json.dumps(told))
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+    page.open(tmp_path / "page.html")
+    trained = 0
+    with safe_open(small_run / "ckpt/last/optimizer.safetensors", "numpy") as file:
+        for name in file.keys():
+            if name.startswith("exp_avg."):
+                trained += file.get_tensor(name).size
+    assert text(page, "#runs td[data-label=parameters]") == f"{trained:,}"
+
+
+def test_a_checkpoint_that_is_not_whole_is_named(small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+    (tmp_path / "run/manifest.json").write_text("{}")
+    model = tmp_path / "run/ckpt/last/model.safetensors"
+    model.write_bytes(model.read_bytes()[:100])
+    done = make(tmp_path / "run", "-o", tmp_path / "page.html")
+    assert done.returncode == 4 and f"{model}: not a whole safetensors file" in done.stderr
+
+
 def test_a_killed_run_is_told(page, small_run, tmp_path):
     shutil.copytree(small_run, tmp_path / "killed")
     with h5py.File(tmp_path / "killed/log.h5", "r+") as file:
@@ -158,7 +203,7 @@ def test_the_last_step_stays_the_last_in_a_longer_run(page, small_run, tmp_path)
 
 def test_the_bench_of_the_page_sees_every_selection_answered(small_run, tmp_path, chromium):
     (tmp_path / "page.html").write_text(report.build([small_run]))
-    done = subprocess.run([sys.executable, ROOT / "scripts/bench_report.py", "--page",
+    done = subprocess.run([sys.executable, ROOT / "scripts/bench/report.py", "--page",
                            tmp_path / "page.html"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \| \d+ \| \d+ \|$", done.stdout, re.M))

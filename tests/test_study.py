@@ -1,4 +1,4 @@
-"""scripts/study_pruning.py trains, prunes and says what came of it; here in seconds."""
+"""scripts/studies/pruning.py trains, prunes and says what came of it; here in seconds."""
 
 import json
 import pathlib
@@ -16,7 +16,7 @@ SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "data.context
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
-    script = [sys.executable, str(ROOT / "scripts/study_pruning.py"), "--program", program(),
+    script = [sys.executable, str(ROOT / "scripts/studies/pruning.py"), "--program", program(),
               "--seeds", "2", "--random", "2", "--tune", "3", "--batches", "1", "--threads", "1",
               "--out", str(out)]
     for setting in SMALL:
@@ -60,6 +60,6 @@ def test_the_tables_are_made_of_the_numbers(study):
 
 def test_the_study_in_docs_is_of_its_script():
     text = (ROOT / "docs/pruning.md").read_text()
-    assert "scripts/study_pruning" in text
+    assert "scripts/studies/pruning" in text
     assert (ROOT / "docs/pruning.png").exists()
-    assert pathlib.Path(ROOT / "scripts/study_pruning").stat().st_mode & 0o111
+    assert pathlib.Path(ROOT / "scripts/studies/pruning").stat().st_mode & 0o111

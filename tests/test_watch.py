@@ -34,8 +34,8 @@ def terminal():
 
     def start(*arguments, **environment):
         started.append(pexpect.spawn(
-            sys.executable, ["-c", "from headlab_log.watch import main; main()",
-                             "--interval", "0.1", *map(str, arguments)],
+            sys.executable,
+            ["-m", "headlab_log", "watch", "--interval", "0.1", *map(str, arguments)],
             env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")} | environment,
             dimensions=(24, 80), encoding="utf-8", timeout=60))
         return started[-1]
@@ -143,7 +143,7 @@ def test_an_interrupt_is_not_lost_in_a_destructor(run, monkeypatch, capsys, numb
     def look(path):
         Closing() if not looks else pytest.fail("it looks again")
         looks.append(path)
-        return types.SimpleNamespace(scalars=None)
+        return {}  # of which nothing is "in", as in a run that has just been started
 
     monkeypatch.setattr(watch, "look", look)
     monkeypatch.setattr(watch, "lines_of", lambda *_: ["waiting"])
@@ -176,6 +176,13 @@ def test_pruned_heads_are_blank(pruned):
     assert table[-1][13:20].strip() == ""
 
 
+class AsIf(types.SimpleNamespace):
+    """Stands for a run; `has` says what is in it."""
+
+    def __contains__(self, name):
+        return self.has(name)
+
+
 def many_heads(run, layers, heads):
     """The run as if it had so many."""
     values = np.random.default_rng(0).random((1, layers, heads))
@@ -183,7 +190,7 @@ def many_heads(run, layers, heads):
                       coords={"step": [20], "layer": range(layers), "head": range(heads)})
     kept = {name: getattr(run, name) for name in (
         "label", "kind", "config", "state", "status", "path", "scalars", "evaluations", "sites")}
-    return types.SimpleNamespace(heads=lambda site: data, **kept)
+    return AsIf(has=run.__contains__, heads=lambda site: data, **kept)
 
 
 @pytest.mark.parametrize("width, height", [(80, 24), (120, 50), (50, 24), (80, 200)])

@@ -9,7 +9,8 @@ from .compare import compare, differences, labels
 from .exports import to_bertviz, to_circuitsvis, to_csv, to_pandas, to_transformer_lens
 from .files import LogError, LogWarning, open_group
 from .offline import bertviz_html, circuitsvis_html
-from .run import Run, open_run, pick
+from .opening import open_run
+from .run import Run, pick
 from .tensorboard import to_tensorboard
 from .text import visible
 

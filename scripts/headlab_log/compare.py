@@ -1,13 +1,21 @@
 """Several runs side by side: variants, seeds, settings."""
 
-import pandas as pd
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
 import xarray as xr
 
-from .files import LogError
-from .run import Run, open_run
+from .files import LogError, PathLike
+from .opening import open_run
+from .run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def compare(runs, group="scalars"):
+def compare(runs: Iterable[Run | PathLike], group: str = "scalars") -> xr.Dataset:
     """One group of several runs as one Dataset with a new dimension `run`.
 
     runs: open runs or paths. group: `scalars`, `eval`, `heads/self`, `analysis/self`, ... NaN
@@ -21,20 +29,15 @@ def compare(runs, group="scalars"):
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     if not opened:
         raise LogError("compare: no run is given")
-    parts = []
-    for run in opened:
-        part = run.group(group)
-        if part is None:
-            raise LogError(f"{run.path}: has no group {group}, so it cannot be compared")
-        parts.append(part)
-    joined = xr.concat(parts, dim="run", join="outer", data_vars="all", coords="minimal",
-                       compat="override", combine_attrs="override")
+    joined = xr.concat([run.group(group) for run in opened], dim="run", join="outer",
+                       data_vars="all", coords="minimal", compat="override",
+                       combine_attrs="override")
     return joined.assign_coords(
         run=labels(opened), name=("run", [run.name for run in opened]),
         kind=("run", [run.kind for run in opened]), seed=("run", [run.seed for run in opened]))
 
 
-def labels(runs):
+def labels(runs: Sequence[Run]) -> list[str]:
     """A text for each run that tells it from the others.
 
     That is its label, with the directory's name where labels are alike; and with the path where
@@ -47,7 +50,7 @@ def labels(runs):
     return texts
 
 
-def differences(runs):
+def differences(runs: Iterable[Run | PathLike]) -> pd.DataFrame:
     """The settings in which runs differ: a DataFrame, a row a setting, a column a run.
 
     runs: open runs or paths. Settings are named as overrides name them (`model.heads`); None where
@@ -56,6 +59,8 @@ def differences(runs):
     >>> hl.differences([run, run]).empty
     True
     """
+    import pandas as pd
+
     opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
     rows = differing_settings(opened)
     return pd.DataFrame(list(rows.values()), index=list(rows), columns=labels(opened), dtype=object)

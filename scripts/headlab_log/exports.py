@@ -1,15 +1,22 @@
 """Hands a run to other tools: BertViz, CircuitsVis, TransformerLens, pandas, CSV files."""
 
+from __future__ import annotations
+
 import argparse
 import pathlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from .command import told_plainly
-from .files import LogError, write_whole
-from .run import open_run, pick
+from .files import LogError, PathLike, write_whole
+from .opening import open_run
+from .run import Run, pick
 from .text import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # BertViz' names for the maps of a site, their queries and their keys.
 BERTVIZ = {
@@ -38,7 +45,9 @@ ROWS = {
 }
 
 
-def to_bertviz(run, step=-1, probe=0, site="self", layers=None, positions=None):
+def to_bertviz(run: Run, step: int | None = None, probe: int = 0,
+               site: str | Sequence[str] = "self", layers: Sequence[int] | None = None,
+               positions: int | slice | None = None) -> dict[str, Any]:
     """Keyword arguments of `bertviz.head_view` and `bertviz.model_view`.
 
     attention: a list over all layers of the model of (1, heads, query, key), float32, without
@@ -72,7 +81,9 @@ def to_bertviz(run, step=-1, probe=0, site="self", layers=None, positions=None):
     return arguments
 
 
-def to_circuitsvis(run, layer=0, step=-1, probe=0, site="self", positions=None):
+def to_circuitsvis(run: Run, layer: int | Sequence[int] | None = 0, step: int | None = None,
+                   probe: int = 0, site: str = "self",
+                   positions: int | slice | None = None) -> dict[str, Any]:
     """Keyword arguments of `circuitsvis.attention.attention_heads`.
 
     attention: (heads, tokens, tokens), float32, without padding; heads that are pruned or were not
@@ -109,7 +120,8 @@ def to_circuitsvis(run, layer=0, step=-1, probe=0, site="self", positions=None):
     }
 
 
-def to_transformer_lens(run, step=-1, probe=None, site="self"):
+def to_transformer_lens(run: Run, step: int | None = None, probe: int | None = None,
+                        site: str = "self") -> dict[str, Any]:
     """Attention patterns under the names of TransformerLens' ActivationCache.
 
     `blocks.{layer}.attn.hook_pattern`: (probe, head, query, key), float32, 0 where a probe is
@@ -127,7 +139,8 @@ def to_transformer_lens(run, step=-1, probe=None, site="self"):
             for layer in logged}
 
 
-def to_pandas(run, group="heads/self", rows=None):
+def to_pandas(run: Run, group: str = "heads/self",
+              rows: Sequence[str] | None = None) -> pd.DataFrame:
     """A group as a tidy table: a column a variable, an index level an axis.
 
     rows: the axes, each combination of which is a row; default: the group's main ones (`scalars`,
@@ -141,9 +154,9 @@ def to_pandas(run, group="heads/self", rows=None):
     FrozenList(['step', 'layer', 'head'])
     """
     main = ROWS.get(group.split("/")[0])
-    data = run.group(group) if main else None
-    if data is None:
-        raise LogError(f"{run.path}: has no table {group!r}; it has {', '.join(tables(run))}")
+    if not main:
+        raise LogError(f"{run.path}: {group!r} is no table; tables are {', '.join(tables(run))}")
+    data = run.group(group)
     rows = tuple(rows or main)
     columns = [name for name in data.data_vars if data[name].dims == rows and name != "head_mask"]
     if not columns:
@@ -152,7 +165,7 @@ def to_pandas(run, group="heads/self", rows=None):
     return data[columns].reset_coords(drop=True).to_dataframe(dim_order=rows).dropna(how="all")
 
 
-def to_csv(run, folder=None):
+def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
     """Writes every table of a run as CSV and returns the paths; folder: default RUN/csv.
 
     scalars.csv, eval.csv, heads_self.csv, analysis_self.csv, pruning.csv, ...: `to_pandas` of each
@@ -163,6 +176,8 @@ def to_csv(run, folder=None):
     >>> [path.name for path in hl.to_csv(run, "csv")][:2]
     ['eval.csv', 'heads_self.csv']
     """
+    import pandas as pd
+
     folder = pathlib.Path(folder or run.path / "csv")
     folder.mkdir(parents=True, exist_ok=True)
     paths, columns = [], []
@@ -196,7 +211,6 @@ def logged_maps(run, step, probe, site):
 
     probe None: all probes, (probe, layer, head, query, key), NaN where padded.
     """
-    run.tokens(0, site)  # LogError where there are no maps
     maps = run.attention(site)
     weights = maps.weights.sel(step=pick(maps, "step", step)).astype(np.float32)
     if probe is None:
@@ -207,9 +221,10 @@ def logged_maps(run, step, probe, site):
 
 def full_grid(run, site, maps):
     """The maps on the grid of all layers and heads of the model, 0 where there is none."""
-    heads = run.heads(site)
-    sizes = {axis: maps[axis].values.max() + 1 if heads is None else heads.sizes[axis]
-             for axis in ("layer", "head")}
+    if f"heads/{site}" in run:
+        sizes = {axis: run.heads(site).sizes[axis] for axis in ("layer", "head")}
+    else:  # at least those that are logged
+        sizes = {axis: maps[axis].values.max() + 1 for axis in ("layer", "head")}
     return maps.reindex({axis: range(size) for axis, size in sizes.items()}).fillna(0)
 
 
@@ -230,13 +245,13 @@ def as_tensor(array):
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="to_csv", description="Writes what a run logged as CSV files: scalars, evaluations, "
         "every statistic of every head, what analyze, ablate and prune found.")
     parser.add_argument("run", metavar="RUN", help="run directory, finished or not")
     parser.add_argument("-o", metavar="FOLDER", help="where to (default: RUN/csv)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with told_plainly("to_csv"), open_run(options.run) as run:
         for path in to_csv(run, options.o):
             print(path)

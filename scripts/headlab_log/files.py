@@ -1,13 +1,20 @@
 """HDF5 files of headlab as labelled datasets: finished, growing, or left by a killed writer."""
 
-import fcntl
 import os
 import pathlib
 import tempfile
+from typing import TypeAlias
 
 import h5py
 import numpy as np
 import xarray as xr
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+PathLike: TypeAlias = str | os.PathLike[str]
 
 SCHEMA = 1  # the major version that this package reads
 # Attributes by which HDF5 and netCDF keep dimensions.
@@ -23,8 +30,14 @@ class LogWarning(UserWarning):
     """Something about a run that its reader should know, such as a writer that was killed."""
 
 
-def is_locked(path):
-    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies."""
+def is_locked(path: PathLike) -> bool | None:
+    """Whether a writer holds `path`: it locks PATH.lock, and the kernel frees that when it dies.
+
+    None: not to be known here. Windows has no such locks, and headlab does not run there, but the
+    file may lie where it does (WSL, a network drive).
+    """
+    if fcntl is None:
+        return None
     try:
         with open(f"{path}.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -35,7 +48,7 @@ def is_locked(path):
     return False
 
 
-def open_h5(path):
+def open_h5(path: PathLike) -> h5py.File:
     """The open h5py.File of `path`, readable beside a writer.
 
     SWMR also opens what a killed writer left, and finished files; files written without it
@@ -71,7 +84,7 @@ def check_schema(path, attributes):
                        f"{SCHEMA}.x; install the headlab_log of the headlab that wrote it")
 
 
-def groups(file):
+def groups(file: h5py.File) -> tuple[str, ...]:
     """Names of the groups of an open h5py.File that hold variables, such as `heads/self`."""
     found = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Group)
@@ -79,18 +92,19 @@ def groups(file):
     return tuple(found)
 
 
-def open_group(path, group, lazy=False):
-    """One group of an HDF5 file as a Dataset; None where the file has no such group.
+def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
+    """One group of an HDF5 file as a Dataset.
 
     path: a log.h5, analysis.h5, ablation.h5 or pruning.h5. Of a growing file, the records that are
     complete. lazy: values are read when they are used, which needs the file to stay where it is.
+    LogError: the file has no such group.
 
     >>> hl.open_group(run.path / "log.h5", "scalars").train_loss.dims
     ('step',)
     """
     with open_h5(path) as file:
         if group not in file:
-            return None
+            raise LogError(f"{path} has no {group}; it has: {', '.join(groups(file))}")
         if file.swmr_mode:  # HDF5 shows a file that is still open for lazy values as it was
             for variable in file[group].values():
                 variable.refresh()
@@ -124,7 +138,7 @@ def read_group(group, complete):
     return xr.decode_cf(xr.Dataset(variables), decode_times=False)
 
 
-def write_whole(path, text):
+def write_whole(path: PathLike, text: str) -> pathlib.Path:
     """Writes a text file whole or not at all, and returns its path.
 
     LogError: there is no such folder; OSError: it cannot be written.

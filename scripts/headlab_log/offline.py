@@ -6,12 +6,14 @@ import html
 import importlib.util
 import json
 import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from .exports import to_bertviz, to_circuitsvis
-from .files import LogError, write_whole
-from .run import pick
+from .files import LogError, PathLike, write_whole
+from .run import Run, pick
 
 # Scripts come compressed, as text that has no character special to HTML: no token of a model and
 # no library can end the script early, and a notebook with several views stays small.
@@ -60,23 +62,25 @@ HIGHEST = 800  # of a frame in a notebook, in CSS pixels; what is longer scrolls
 class Page:
     """An HTML page that is whole in itself. A notebook shows it, in a frame of its own."""
 
-    def __init__(self, title, text, height):
+    def __init__(self, title: str, text: str, height: int) -> None:
         self.title, self.html, self.height = title, text, height
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<page of {self.title}>"
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         # A frame keeps scripts, styles and names of one view out of the next one's.
         return (f'<iframe srcdoc="{html.escape(self.html)}" width="100%" '
                 f'height="{min(self.height, HIGHEST)}" style="border: 0"></iframe>')
 
-    def save(self, path):
+    def save(self, path: PathLike) -> pathlib.Path:
         """Writes the page, whole or not at all, and returns the path."""
         return write_whole(path, self.html)
 
 
-def bertviz_html(source, view="head", layer=None, heads=None, display_mode="light", **select):
+def bertviz_html(source: Run | Mapping[str, Any], view: str = "head", layer: int | None = None,
+                 heads: Sequence[int] | None = None, display_mode: str = "light",
+                 **select: Any) -> Page:
     """BertViz' head view or model view of a run as a Page: `_repr_html_` for notebooks, `save`.
 
     source: an open run, of which `select` chooses as in `to_bertviz` (step, probe, site, layers,
@@ -88,7 +92,7 @@ def bertviz_html(source, view="head", layer=None, heads=None, display_mode="ligh
     >>> hl.bertviz_html(run, "model", positions=8).save("model.html").name
     'model.html'
     """
-    given = source if isinstance(source, dict) else to_bertviz(source, **select)
+    given = source if isinstance(source, Mapping) else to_bertviz(source, **select)
     layers = given.get("include_layers") or list(range(len(given[next(iter(given))])))
     parts = bertviz_parts(given, layers)
     count = len(parts[0]["attn"][0])  # heads of a layer
@@ -140,7 +144,7 @@ def bertviz_height(view, parts):
     return max(round(layers * (rows * 7 * 12 / heads + 10)), rows * 18 + 55) + 150
 
 
-def circuitsvis_html(source, **select):
+def circuitsvis_html(source: Run | Mapping[str, Any], **select: Any) -> Page:
     """CircuitsVis' view of attention heads as a Page: `_repr_html_` for notebooks, `save`.
 
     source: an open run, of which `select` chooses as in `to_circuitsvis` (layer, step, probe, site,
@@ -150,7 +154,7 @@ def circuitsvis_html(source, **select):
     >>> hl.circuitsvis_html(run, layer=1, positions=8).save("heads.html").name
     'heads.html'
     """
-    given = source if isinstance(source, dict) else to_circuitsvis(source, **select)
+    given = source if isinstance(source, Mapping) else to_circuitsvis(source, **select)
     names = {"attention_head_names": "attentionHeadNames", "max_value": "maxValue",
              "min_value": "minValue", "mask_upper_tri": "maskUpperTri", "tokens": "tokens",
              "negative_color": "negativeColor", "positive_color": "positiveColor"}
@@ -163,12 +167,12 @@ def circuitsvis_html(source, **select):
 
 def described(source, select):
     """Which maps these are, as far as a reader of the page must be told."""
-    if isinstance(source, dict):
+    if isinstance(source, Mapping):
         return ""
     sites = select.get("site", "self")
     maps = source.attention(sites if isinstance(sites, str) else sites[0])
     step, probe = (pick(maps, axis, select.get(axis, last))
-                   for axis, last in (("step", -1), ("probe", 0)))
+                   for axis, last in (("step", None), ("probe", 0)))
     return f"{source.label}, step {step}, probe {probe}."
 
 

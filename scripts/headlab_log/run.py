@@ -1,81 +1,36 @@
 """A run directory: its log, config, tokens and what analyses of it found, as labelled arrays."""
 
 import json
-import os
 import pathlib
-import shutil
-import subprocess
-import warnings
+import platform
+from collections.abc import Iterator
+from typing import Any, Self
 
 import numpy as np
+import xarray as xr
 import yaml
 
-from .files import LogError, LogWarning, check_schema, groups, is_locked, open_group, open_h5
+from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
          "pruning": "pruning.h5"}
+# What makes a group that a run lacks, by its first name.
+ANALYZE = "`headlab analyze {run}` makes it"
+REMEDIES = {
+    "analysis": ANALYZE, "roles": ANALYZE, "ablation": "`headlab ablate {run}` makes it",
+    "pruning": "`headlab prune {run} --out DIR` makes it in DIR",
+    "attention": "its config asked for none (log.attention.every, log.attention.probes), or its "
+                 "kind of heads has no weights over tokens",
+}
 
 
-def open_run(path, repair=False):
-    """Opens a run that goes on, has ended or was killed.
-
-    path: a run directory, its log.h5, or a folder with one run in it. A run whose writer was killed
-    opens with a LogWarning: what it flushed is there. repair: let `headlab repair` mend such a log
-    first (True, or the path of the program), after which any HDF5 reader opens it.
-    Raises LogError where there is no run, or one of a newer schema.
-
-    >>> with hl.open_run(run.path) as again:
-    ...     again.state
-    'finished'
-    """
-    run = Run(find_run(pathlib.Path(path)))
-    if run.state == "killed":
-        log = run.path / "log.h5"
-        if repair:
-            repair_log(log, repair)
-            return Run(run.path)
-        warnings.warn(f"{log}: its writer was killed; this is what it had flushed. Other readers "
-                      f"open it after `headlab repair {log}`, or open_run(..., repair=True)",
-                      LogWarning, stacklevel=2)
-    return run
-
-
-def find_run(path):
-    """The run directory that a path means."""
-    if path.is_file():
-        if path.name not in ("log.h5", *FILES.values()):
-            raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
-                           "belongs into a folder of its own under that one")
-        return path.parent
-    if not path.is_dir():
-        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` says "
-                       "where its run is")
-    if is_run(path):
-        return path
-    inside = sorted(child for child in path.iterdir() if is_run(child))
-    if len(inside) == 1:
-        return inside[0]
-    if not inside:
-        raise LogError(f"{path}: neither a run (no log.h5, no config.yaml) nor a folder of one")
-    raise LogError(f"{path}: holds {len(inside)} runs; name one of them: "
-                   + ", ".join(child.name for child in inside))
-
-
-def is_run(path):
-    return (path / "log.h5").is_file() or (path / "config.yaml").is_file()
-
-
-def repair_log(log, program=True):
-    """Lets `headlab repair` mend a log; `program` is its path, or True to look for it."""
-    beside = pathlib.Path(__file__).resolve().parents[1] / "headlab"  # in headlab's own tree
-    found = program if program is not True else (
-        shutil.which("headlab") or (str(beside) if beside.is_file() else None))
-    if not found:
-        raise LogError(f"{log}: the program headlab is not on PATH; give it: repair=PATH")
-    done = subprocess.run([str(found), "repair", str(log)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")
+def read_head(log):
+    """Attributes of a log and the names of its groups."""
+    with open_h5(log) as file:
+        attributes = dict(file.attrs)
+        check_schema(log, attributes)
+        return attributes, groups(file)
 
 
 def read_json(path):
@@ -86,21 +41,32 @@ def read_json(path):
 
 
 class Run:
-    """What `open_run` returns. Groups are read when first asked for; `refresh()` forgets them."""
+    """What `open_run` returns. Groups are read when first asked for; `refresh()` forgets them.
 
-    def __init__(self, path):
+    Iterating names what there is: `scalars`, `heads/self`, `ablation/self`, ...; `in` asks for one,
+    at a site (`"heads/cross" in run`) or at any (`"ablation" in run`). What is asked for and not
+    there raises a LogError that lists what is, and says what makes it.
+
+    >>> "heads/self" in run, "ablation" in run, "pruning" in run
+    (True, True, False)
+    """
+
+    config: dict[str, Any]
+    config_yaml: str
+    manifest: dict[str, Any]
+    status: dict[str, Any]  # status.json, which the writer keeps
+    state: str  # running, finished, stopped, failed or killed
+
+    def __init__(self, path: PathLike) -> None:
         self.path = pathlib.Path(path)
-        self._groups = {}
+        self._groups: dict[str, xr.Dataset] = {}
         self._read_heads_of_files()
 
     def _read_heads_of_files(self):
         log = self.path / "log.h5"
         self._attributes, self._log_groups = {}, ()
         if log.is_file():
-            with open_h5(log) as file:
-                self._attributes = dict(file.attrs)
-                check_schema(log, self._attributes)
-                self._log_groups = groups(file)
+            self._attributes, self._log_groups = read_head(log)
         self.config_yaml = self._attributes.get("config_yaml") or self._text("config.yaml")
         self.config = yaml.safe_load(self.config_yaml) or {}
         self.manifest = read_json(self.path / "manifest.json")
@@ -113,92 +79,144 @@ class Run:
 
     def _state(self, log):
         said = self._attributes.get("status") or self.status.get("status", "finished")
-        if said != "running" or is_locked(log):
+        if said != "running" or is_locked(log) is not False:
             return said
+        if log.is_file():  # it may have ended between the two looks
+            said = read_head(log)[0].get("status")
+            if said != "running":
+                return said
         # A lock may be invisible from another machine, so only the writer's own can tell.
-        elsewhere = self.status.get("host", os.uname().nodename) != os.uname().nodename
+        elsewhere = self.status.get("host", platform.node()) != platform.node()
         return "running" if elsewhere else "killed"
 
-    name = property(lambda self: str(self.config.get("name", self.path.name)))
-    seed = property(lambda self: self.config.get("seed"))
-    label = property(lambda self: f"{self.name} s{self.seed}")
+    @property
+    def name(self) -> str:
+        return str(self.config.get("name", self.path.name))
 
     @property
-    def kind(self):
+    def seed(self) -> int | None:
+        return self.config.get("seed")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} s{self.seed}"
+
+    @property
+    def kind(self) -> str:
         """The kind of heads; several, with `+` between, where layers differ."""
         model = self.config.get("model", {})
         blocks = [model.get("attention") or {}, *(model.get("attention_at") or {}).values()]
         return "+".join(dict.fromkeys(b["kind"] for b in blocks if "kind" in b))
 
     @property
-    def sites(self):
+    def sites(self) -> tuple[str, ...]:
         """Where the model attends: ("self",), or several in models with encoder and decoder."""
         return tuple(name.split("/")[1] for name in self._log_groups if name.startswith("heads/"))
 
     @property
-    def groups(self):
-        """Names of all groups in the files of the run: `scalars`, `heads/self`, `roles/self`, ..."""
-        found = list(self._log_groups)
-        for name in sorted(set(FILES.values())):
-            if (self.path / name).is_file():
-                with open_h5(self.path / name) as file:
-                    found += groups(file)
-        return tuple(found)
+    def groups(self) -> tuple[str, ...]:
+        """Names of all groups in the files of the run: `scalars`, `heads/self`, ..."""
+        return tuple(group for name in ("log.h5", *sorted(set(FILES.values())))
+                     for group in self._groups_of(name))
 
-    def group(self, name):
-        """A group of any file of the run as a Dataset, None where there is none.
+    def _groups_of(self, file_name):
+        """Those of one file: of the log as it was opened, of others as they are now."""
+        if file_name == "log.h5":
+            return self._log_groups
+        file = self.path / file_name
+        if not file.is_file():
+            return ()
+        with open_h5(file) as opened:
+            return groups(opened)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.groups)
+
+    def __contains__(self, name: str) -> bool:
+        return any(group == name or group.startswith(f"{name}/")
+                   for group in self._groups_of(file_of(name)))
+
+    def group(self, name: str) -> xr.Dataset:
+        """A group of any file of the run as a Dataset. LogError: it has no such group.
 
         >>> run.group("heads/self").entropy.dims
         ('step', 'layer', 'head')
         """
         if name not in self._groups:
-            file = self.path / FILES.get(name.split("/")[0], "log.h5")
+            if name not in self._groups_of(file_of(name)):
+                raise self._lacks(name)
             lazy = name.startswith("attention/")  # the one that may not fit into memory
-            self._groups[name] = open_group(file, name, lazy) if file.is_file() else None
+            self._groups[name] = open_group(self.path / file_of(name), name, lazy)
         return self._groups[name]
 
-    scalars = property(lambda self: self.group("scalars"), doc="loss, rate, ... over `step`")
-    evaluations = property(lambda self: self.group("eval"), doc="validation over `step`")
-    resumes = property(lambda self: self.group("resumes"), doc="where the run went on")
-    pruning = property(lambda self: self.group("pruning"), doc="`headlab prune`, over `round`")
+    def _lacks(self, name):
+        """The LogError of a group that is not there."""
+        kind = name.split("/")[0]
+        elsewhere = kind in self  # at another site, so it is not for want of a command
+        said = [f"{self.path} has no {name if elsewhere else kind}",
+                f"it has: {', '.join(self) or 'nothing'}"]
+        if file_of(name) == "log.h5" and not (self.path / "log.h5").is_file():
+            said.append("it has no log.h5")
+        elif kind in REMEDIES and not elsewhere:
+            said.append(REMEDIES[kind].format(run=self.path))
+        return LogError("; ".join(said))
 
-    def heads(self, site="self"):
+    @property
+    def scalars(self) -> xr.Dataset:
+        """Loss, rate, gradient norm, ... of training, over `step`."""
+        return self.group("scalars")
+
+    @property
+    def evaluations(self) -> xr.Dataset:
+        """Loss and metrics of validation, over `step`."""
+        return self.group("eval")
+
+    @property
+    def resumes(self) -> xr.Dataset:
+        """Where the run went on after an interruption."""
+        return self.group("resumes")
+
+    @property
+    def pruning(self) -> xr.Dataset:
+        """What `headlab prune` did, over `round`."""
+        return self.group("pruning")
+
+    def heads(self, site: str = "self") -> xr.Dataset:
         """Statistics of every head: (step, layer, head); `js` also over head2. NaN: no such head.
 
         Units are in `attrs["units"]`, the formula in `attrs["comment"]`.
         """
         return self.group(f"heads/{site}")
 
-    def analysis(self, site="self"):
-        """What `headlab analyze` measured, (layer, head) and pairs; None before it has."""
+    def analysis(self, site: str = "self") -> xr.Dataset:
+        """What `headlab analyze` measured, (layer, head) and pairs."""
         return self.group(f"analysis/{site}")
 
-    def roles(self, site="self"):
-        """Which heads have which role, (layer, head); None before `headlab analyze`."""
+    def roles(self, site: str = "self") -> xr.Dataset:
+        """Which heads have which role by `headlab analyze`, (layer, head)."""
         return self.group(f"roles/{site}")
 
-    def ablation(self, site="self"):
-        """What `headlab ablate` measured, (mode, layer, head); None before it has."""
+    def ablation(self, site: str = "self") -> xr.Dataset:
+        """What `headlab ablate` measured, (mode, layer, head)."""
         return self.group(f"ablation/{site}")
 
     @property
-    def vocabulary(self):
+    def vocabulary(self) -> list[str]:
         """The text of each token, by its number; empty where the data has no texts."""
-        texts = self.group("vocab")
-        return [] if texts is None else texts["text"].values.tolist()
+        return self.group("vocab")["text"].values.tolist() if "vocab" in self else []
 
-    def attention(self, site="self"):
+    def attention(self, site: str = "self") -> xr.Dataset:
         """Logged maps, read when used: `weights` (step, probe, layer, head, query, key).
 
         NaN where a probe is padded or a head is not there. Coordinates: query_text (probe, query),
-        key_text (probe, key), query_length and key_length (probe) [token]. None without maps.
+        key_text (probe, key), query_length and key_length (probe) [token].
 
         >>> str(run.attention().key_text[0, 0].item()) == run.tokens(0)[0]
         True
         """
         name = f"attention/{site}"
         maps = self.group(name)
-        if maps is None or "query_text" in maps.coords:
+        if "query_text" in maps.coords:
             return maps
         for axis in ("query", "key"):
             token = maps[f"{axis}_token"].load()
@@ -215,7 +233,7 @@ class Run:
         texts = [known[t] if 0 <= t < len(known) else str(t) if t >= 0 else "" for t in tokens.flat]
         return np.array(texts, dtype=object).reshape(tokens.shape)
 
-    def tokens(self, probe=0, site="self", which="key"):
+    def tokens(self, probe: int = 0, site: str = "self", which: str = "key") -> list[str]:
         """The texts of one probe's tokens without padding; which: its `query` or `key` side.
 
         >>> len(run.tokens(0)) == int(run.attention().key_length[0])
@@ -226,10 +244,11 @@ class Run:
         length = int(maps[f"{which}_length"].sel(probe=probe))
         return list(maps[f"{which}_text"].sel(probe=probe).values[:length])
 
-    def map(self, step=-1, probe=0, layer=0, head=0, site="self"):
+    def map(self, step: int | None = None, probe: int = 0, layer: int = 0, head: int = 0,
+            site: str = "self") -> xr.DataArray:
         """One attention map, (query, key), without padding, with its tokens as coordinates.
 
-        step: of a snapshot (`run.attention().step`), or -1, the last. LogError: not logged.
+        step: of a snapshot (`run.attention().step`); None: the last. LogError: not logged.
 
         >>> one = run.map(layer=0, head=1)
         >>> one.dims, bool(abs(one.sum("key") - 1).max() < 1e-3)
@@ -240,59 +259,57 @@ class Run:
         one = maps.weights.sel({dim: pick(maps, dim, value) for dim, value in at.items()})
         return one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
 
-    def alive(self, site="self", step=-1):
-        """Which heads there are, bool (layer, head); step: a logged one, or -1, the last.
+    def alive(self, site: str = "self", step: int | None = None) -> xr.DataArray:
+        """Which heads there are, bool (layer, head); step: a logged one; None: the last.
 
         >>> bool(run.alive().all())
         True
         """
         heads = self.heads(site)
-        if heads is None:
-            raise LogError(f"{self.path}: no statistics of heads at site {site!r}")
         return heads.head_mask.sel(step=pick(heads, "step", step)) == 1
 
     def _maps(self, site):
         maps = self.attention(site)
-        if not self._log_groups:
-            raise LogError(f"{self.path}: has no log.h5, so no attention maps")
-        if maps is None or maps.sizes["step"] == 0:
-            raise LogError(f"{self.path}: no attention maps at site {site!r}: its config asks for "
-                           "none (log.attention.every, log.attention.probes), or its kind of heads "
-                           "has no weights over tokens")
+        if maps.sizes["step"] == 0:
+            raise LogError(f"{self.path}: no map of site {site!r} is logged so far")
         return maps
 
-    def refresh(self):
+    def refresh(self) -> None:
         """Reads anew what has been logged since; Datasets handed out before stay as they are."""
         self.close()
         self._read_heads_of_files()
 
-    def close(self):
+    def close(self) -> None:
         """Lets go of the files; what is used afterwards is opened again."""
         for dataset in self._groups.values():
-            if dataset is not None:
-                dataset.close()
+            dataset.close()
         self._groups = {}
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>"
 
 
-def pick(dataset, dim, value):
+def file_of(group):
+    """Which file of a run holds a group."""
+    return FILES.get(group.split("/")[0], "log.h5")
+
+
+def pick(dataset: xr.Dataset | xr.DataArray, dim: str, value: int | None) -> Any:
     """The label that a user's value means on an axis; LogError says which there are.
 
-    -1 is the last one, as in a list.
+    None is the last one, and so is -1, as in a list.
 
     >>> int(hl.pick(run.heads(), "head", -1)) + 1 == run.heads().sizes["head"]
     True
     """
     labels = dataset[dim].values
-    if value == -1 and len(labels):
+    if value in (None, -1) and len(labels):
         return labels[-1]
     if value not in labels:
         raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; "

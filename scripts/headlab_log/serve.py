@@ -1,6 +1,6 @@
 """Serves the page of runs, which loads itself anew when their logs have grown.
 
-    scripts/venv -m headlab_log.serve RUN... [--port 8000]
+    scripts/log serve RUN... [--port 8000]
 """
 
 import argparse
@@ -9,11 +9,12 @@ import http.server
 import pathlib
 import threading
 import time
+from collections.abc import Sequence
 
 from . import report
 from .command import told_plainly
-from .files import LogError
-from .run import find_run
+from .files import LogError, PathLike
+from .opening import find_run
 
 FILES = ("log.h5", "status.json", "analysis.h5", "ablation.h5", "pruning.h5")
 EVERY = 5.0  # seconds between two pages, at the least
@@ -52,7 +53,8 @@ class Pages:
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
 
-def server(runs, port=0, title=None, every=EVERY):
+def server(runs: Sequence[PathLike], port: int = 0, title: str | None = None,
+           every: float = EVERY) -> http.server.ThreadingHTTPServer:
     """An http.server of the page of some runs, on 127.0.0.1 only; port 0: a free one.
 
     `/` is the page and `/version` its version, which the page asks for every few seconds. The page
@@ -94,7 +96,7 @@ def server(runs, port=0, title=None, every=EVERY):
         raise LogError(f"port {port}: {error.strerror}; --port 0 is a free one") from None
 
 
-def serve(runs, port=0, title=None):
+def serve(runs: Sequence[PathLike], port: int = 0, title: str | None = None) -> None:
     """Serves until interrupted; prints the address first."""
     with server(runs, port, title) as serving:
         print(f"http://127.0.0.1:{serving.server_port}/  (Ctrl-C ends)", flush=True)
@@ -104,14 +106,10 @@ def serve(runs, port=0, title=None):
             pass
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="serve", description=__doc__.splitlines()[0])
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory")
     parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with told_plainly("serve"):
         serve(options.runs, options.port)
-
-
-if __name__ == "__main__":
-    main()

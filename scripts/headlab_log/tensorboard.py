@@ -6,14 +6,17 @@ import itertools
 import math
 import os
 import pathlib
+from collections.abc import Sequence
 
 import numpy as np
 
 from .command import told_plainly
 from .compare import settings
 from .exports import logged_maps
-from .files import LogError, open_h5
-from .run import open_run
+from .extras import needed
+from .files import LogError, PathLike, open_h5
+from .opening import open_run
+from .run import Run
 
 SUFFIX = ".headlab"  # ends the names of the event files that are ours to replace
 PLUGINS = {"simple_value": "scalars", "histo": "histograms", "image": "images"}
@@ -62,7 +65,7 @@ class Events:
                 old.unlink()
 
 
-def to_tensorboard(run, folder=None):
+def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     """Writes what a run logged for TensorBoard and returns the event file; folder: RUN/tensorboard.
 
     At their true steps and times: `train/loss`, ...; `val/loss`, ...; `heads.self.entropy/L0H1`,
@@ -75,15 +78,18 @@ def to_tensorboard(run, folder=None):
     >>> hl.to_tensorboard(run, "tensorboard").parent.name
     'tensorboard'
     """
-    if run.scalars is None:
+    if "scalars" not in run:
         raise LogError(f"{run.path}: nothing logged (no log.h5), so nothing for TensorBoard")
+    needed("tensorboardX", "tensorboard")
+    needed("matplotlib", "tensorboard")  # colours of maps
     with open_h5(run.path / "log.h5") as file:
         created = file.attrs["created_utc"]
     started = datetime.datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
     events = Events(pathlib.Path(folder or run.path / "tensorboard"), started)
     write_settings(events, run)
-    write_series(events, run, run.scalars, "train")
-    write_series(events, run, run.evaluations, "val")
+    for group, prefix in ("scalars", "train"), ("eval", "val"):
+        if group in run:
+            write_series(events, run, run.group(group), prefix)
     for site in run.sites:
         write_heads(events, run, site)
         write_maps(events, run, site)
@@ -157,8 +163,10 @@ def write_maps(events, run, site):
     """The maps of the first probe at each snapshot as one image."""
     from tensorboardX import summary
 
+    if f"attention/{site}" not in run:
+        return
     maps = run.attention(site)
-    if maps is None or not maps.sizes["probe"]:
+    if not maps.sizes["probe"]:
         return
     probe = maps.probe.values[0]
     text = (f"Rows: layers {maps['layer'].values.tolist()}. Columns: heads "
@@ -198,7 +206,8 @@ def write_settings(events, run):
 
     code = "".join(f"    {line}\n" for line in run.config_yaml.splitlines())
     events.write(0, 0, summary.text("config", code).value)
-    measured = {f"val/{name.removeprefix('val_')}": 0 for name in run.evaluations.data_vars}
+    names = run.evaluations.data_vars if "eval" in run else ()
+    measured = {f"val/{name.removeprefix('val_')}": 0 for name in names}
     model = {name: value for name, value in run.config.items() if name != "log"}
     plain = {key: value if isinstance(value, (bool, int, float, str)) else str(value)
              for key, value in settings(model).items()}
@@ -207,14 +216,14 @@ def write_settings(events, run):
         events.write(0, 0, part.value)
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="to_tensorboard", description="Turns runs into event files for TensorBoard; again "
         "whenever there is more. Look at them with: tensorboard --logdir FOLDER")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directory, finished or not")
     parser.add_argument("-o", metavar="FOLDER", help="where to, with several runs a folder in it "
                         "for each (default: RUN/tensorboard)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     with told_plainly("to_tensorboard"):
         written = set()
         for path in options.runs:

@@ -3,7 +3,7 @@
 SHOWN = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "": "∅"}
 
 
-def visible(token):
+def visible(token: str) -> str:
     """A token with white space made visible; what cannot be printed as its code.
 
     >>> hl.visible("to be"), hl.visible("\\n")

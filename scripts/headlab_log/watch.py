@@ -11,12 +11,15 @@ import sys
 import textwrap
 import threading
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 
 from .command import TERMINATED, told_plainly
-from .files import LogError, LogWarning
-from .run import find_run, open_run
+from .extras import needed
+from .files import LogError, LogWarning, PathLike
+from .opening import find_run, open_run
+from .run import Run
 
 TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
 RECENT = 20  # logged rows by which the remaining time is judged
@@ -26,7 +29,8 @@ LOWEST = 5  # lines of a plot that is one at all
 LEGEND = "loss [nat]: line: training batch, o: validation"
 
 
-def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None):
+def lines_of(run: Run, width: int = 80, height: int | None = None, colour: bool = False,
+             statistic: str | None = None, site: str | None = None) -> list[str]:
     """The lines that show a run, of at most `width` columns; where `height` is given, so many.
 
     statistic: of the heads, at a site; default: entropy or the first there is, at the first site.
@@ -36,7 +40,7 @@ def lines_of(run, width=80, height=None, colour=False, statistic=None, site=None
     >>> lines_of(run)[0]
     'char_mha s1337: mha, 2 layers, 3 heads, finished'
     """
-    if run.scalars is None:
+    if "scalars" not in run:
         return wrapped([f"{run.path}: has just been started; waiting for its log.h5"], width)
     if not run.scalars.sizes["step"]:
         return wrapped([headline(run), "nothing is logged yet"], width)
@@ -68,7 +72,7 @@ def headline(run):
 
 def progress(run, width):
     """How far it is, how fast, and the last losses."""
-    scalars, evaluations = run.scalars, run.evaluations
+    scalars = run.scalars
     step, steps = int(scalars.step[-1]), run.config.get("train", {}).get("steps")
     parts = [f"step {step}"]
     if steps:
@@ -83,7 +87,8 @@ def progress(run, width):
         done = cells * step // steps
         text = f"[{'#' * done}{'-' * (cells - done)}] {text}"
     losses = f"loss: training {float(scalars.train_loss[-1]):.4f} nat"
-    if evaluations is not None and evaluations.sizes["step"]:
+    if "eval" in run and run.evaluations.sizes["step"]:
+        evaluations = run.evaluations
         at = int(evaluations.step[-1])
         losses += f", validation {float(evaluations.val_loss[-1]):.4f} nat (step {at})"
     return [text, losses]
@@ -97,7 +102,7 @@ def seconds_left(scalars, steps):
     return float(recent.wall_time[-1] - recent.wall_time[0]) / done * (steps - int(recent.step[-1]))
 
 
-def duration(seconds):
+def duration(seconds: float) -> str:
     """`42 s`, `3 min 20 s`, `2 h 5 min`.
 
     >>> from headlab_log.watch import duration
@@ -112,9 +117,8 @@ def duration(seconds):
 
 
 def loss_plot(run, width, height, colour):
-    import plotext
-
-    scalars, evaluations = run.scalars, run.evaluations
+    plotext = needed("plotext", "watch")
+    scalars = run.scalars
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless")
@@ -130,8 +134,8 @@ def loss_plot(run, width, height, colour):
                              marker=plotext.marker("braille", pixel=TRAINING))
     figure.draw(training.lines() if there.sum() > 1 else training)
     values = [losses[there]]
-    if evaluations is not None and np.isfinite(evaluations.val_loss).any():
-        known = evaluations.val_loss.dropna("step")
+    if "eval" in run and np.isfinite(run.evaluations.val_loss).any():
+        known = run.evaluations.val_loss.dropna("step")
         figure.draw(figure.signal(known.step.values.tolist(), known.values.tolist(),
                                   marker=plotext.marker("o", pixel=VALIDATION)))
         values.append(known.values)
@@ -145,7 +149,7 @@ def loss_plot(run, width, height, colour):
     return figure.build().string(colorless=not colour).rstrip("\n").split("\n")
 
 
-def round_ticks(low, high, count):
+def round_ticks(low: float, high: float, count: int) -> list[float]:
     """Up to about `count` round numbers from low to high.
 
     >>> from headlab_log.watch import round_ticks
@@ -161,12 +165,12 @@ def round_ticks(low, high, count):
 
 def heads_table(run, width, colour, statistic=None, site=None):
     """One statistic of every head at the last step, a line a layer; blank: no such head."""
-    site = site or next(iter(run.sites), None)
-    heads = run.heads(site) if site else None
-    if heads is None:
-        if site is None:
-            return wrapped(["no statistics of heads are logged"], width)
-        raise LogError(f"{run.path}: no site {site!r}; there are {', '.join(run.sites)}")
+    if site is None and not run.sites:
+        return wrapped(["no statistics of heads are logged"], width)
+    site = site or run.sites[0]
+    if site not in run.sites:
+        raise LogError(f"{run.path}: no site {site!r}; there are {', '.join(run.sites) or 'none'}")
+    heads = run.heads(site)
     names = [name for name in heads.data_vars
              if heads[name].dims == ("step", "layer", "head") and name != "head_mask"]
     if statistic is None:
@@ -204,15 +208,14 @@ def cell(value, values, size, colour):
     text = f"{number(value):>{size}}"
     if not colour:
         return text
-    from matplotlib import colormaps
-
+    colormaps = needed("matplotlib", "watch").colormaps
     low, high = float(values.min()), float(values.max())
     red, green, blue, _ = colormaps["cividis"]((value - low) / (high - low or 1), bytes=True)
     ink = 30 if 0.3 * red + 0.6 * green + 0.1 * blue > 110 else 97
     return f"\x1b[{ink};48;2;{red};{green};{blue}m{text}\x1b[0m"
 
 
-def number(value):
+def number(value: float) -> str:
     """Four digits, in six characters at the most.
 
     >>> from headlab_log.watch import number
@@ -243,15 +246,16 @@ def show(lines):
     sys.stdout.flush()
 
 
-def look(path):
+def look(path: PathLike) -> Run:
     """The run as it is now, read into memory. LogError: there is none, or none that logs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LogWarning)  # the headline says it
         run = open_run(path)
-    if run.scalars is None and run.status.get("status", "running") != "running":
+    if "scalars" not in run and run.status.get("status", "running") != "running":
         raise LogError(f"{run.path}: nothing to watch: it has no log.h5")
-    for group in ("eval", *(f"heads/{site}" for site in run.sites)):
-        run.group(group)
+    for group in ("scalars", "eval", *(f"heads/{site}" for site in run.sites)):
+        if group in run:
+            run.group(group)
     return run
 
 
@@ -279,7 +283,8 @@ def asked_to_end():
         sys.exit(codes[0])
 
 
-def watch(path, interval, statistic=None, site=None, colour=True):
+def watch(path: PathLike, interval: float, statistic: str | None = None, site: str | None = None,
+          colour: bool = True) -> Run | None:
     """Shows the run in place until it has ended; returns it."""
     find_run(pathlib.Path(path))  # LogError: looking again would not help
     failures = 0
@@ -295,12 +300,12 @@ def watch(path, interval, statistic=None, site=None, colour=True):
                 show(wrapped([f"{error}; looking again"], width))
             else:
                 show(lines_of(run, width, height, colour, statistic, site))
-                if run.scalars is not None and run.state != "running":
+                if "scalars" in run and run.state != "running":
                     return run
             asked.wait(interval)
 
 
-def main():
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="watch", description="Shows a run in the terminal while it trains: how far it is, its "
         "loss curves and a statistic of every head; ends when the run has ended. Prints it once "
@@ -313,7 +318,7 @@ def main():
     parser.add_argument("--site", help="which attention (default: the first)")
     parser.add_argument("--serve", action="store_true", help="show it in a browser instead")
     parser.add_argument("--port", type=int, default=0, help="of --serve (default: a free one)")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.interval <= 0:
         parser.error("--interval must be more than 0")
     terminal = sys.stdout.isatty()

@@ -6,6 +6,10 @@ Functions take what the reader gives and return the Figure; in a notebook, end t
     plots.overview(hl.open_run("runs/char_mha")).savefig("run.png")
 """
 
+from ..extras import needed
+
+needed("matplotlib", "plots")
+
 from .heads import head_grid, head_plane, head_roles
 from .maps import all_maps, attention_map, maps_in_a_row
 from .style import COLOURS, STYLE, name_and_unit

@@ -2,12 +2,14 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
 from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 
 from .style import COLOURS, name_and_unit
 
 
-def head_grid(values, title=None, digits=2):
+def head_grid(values: xr.DataArray, title: str | None = None, digits: int = 2) -> Figure:
     """A number for each head, (layer, head), as coloured cells; an absent head's is empty.
 
     Signed values are coloured around 0.
@@ -23,8 +25,8 @@ def head_grid(values, title=None, digits=2):
     least, most = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     cmap, norm = "cividis", Normalize(min(least, 0), most)
     if least < 0:
-        size = max(-least, most)
-        cmap, norm = "RdBu_r", Normalize(-size, size)
+        widest = max(-least, most)
+        cmap, norm = "RdBu_r", Normalize(-widest, widest)
     image = axes.imshow(numbers, cmap=cmap, norm=norm, aspect="auto")
     for (layer, head), number in np.ndenumerate(numbers):
         if not np.isnan(number):
@@ -40,7 +42,7 @@ def head_grid(values, title=None, digits=2):
     return figure
 
 
-def head_roles(roles):
+def head_roles(roles: xr.Dataset) -> Figure:
     """Which heads have which role: run.roles(), one column a head, the layers side by side.
 
     Roles that no head has are left out.
@@ -68,7 +70,7 @@ def head_roles(roles):
     return figure
 
 
-def head_plane(analysis):
+def head_plane(analysis: xr.Dataset) -> Figure:
     """The heads in a plane where near ones attend alike (head_map), a colour a layer.
 
     Labels layer:head, from the outside in, where there is room.

@@ -1,8 +1,13 @@
 """Attention maps: one with its tokens, all heads of a model, some side by side."""
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
 from matplotlib.colors import FuncNorm, PowerNorm
+from matplotlib.figure import Figure
 
 from ..text import visible
 
@@ -31,7 +36,7 @@ def weight_bar(image, axes, label="attention weight"):
     bar.set_label(label)
 
 
-def attention_map(weights, axes=None):
+def attention_map(weights: xr.DataArray, axes: Axes | None = None) -> Figure:
     """One map with its tokens: queries are rows, keys columns.
 
     weights: (query, key) with coordinates query_text, key_text, as run.map() gives it; cut it to
@@ -59,7 +64,7 @@ def attention_map(weights, axes=None):
     return axes.figure
 
 
-def all_maps(weights):
+def all_maps(weights: xr.DataArray) -> Figure:
     """Small maps of all heads, a row a layer: weights (layer, head, query, key).
 
     >>> from headlab_log import plots
@@ -84,7 +89,7 @@ def all_maps(weights):
     return figure
 
 
-def maps_in_a_row(maps, titles):
+def maps_in_a_row(maps: Sequence[xr.DataArray], titles: Sequence[str]) -> Figure:
     """Some maps (query, key) side by side with one colour bar, a title each.
 
     >>> from headlab_log import plots

@@ -1,6 +1,9 @@
 """Colours, sizes and names that the figures share."""
 
 import textwrap
+from typing import Any
+
+import xarray as xr
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart; behind them the same, dashed.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -15,7 +18,7 @@ NAMES = {  # shorter than the log's long names
 }
 
 
-def name_and_unit(variable):
+def name_and_unit(variable: xr.DataArray) -> str:
     """Name and unit of a variable; a share has no unit.
 
     >>> from headlab_log import plots
@@ -27,11 +30,11 @@ def name_and_unit(variable):
     return name + ("" if unit == "1" else f" [{unit}]")
 
 
-def axis_label(variable):
+def axis_label(variable: xr.DataArray) -> str:
     """name_and_unit(), in lines short enough for the side of a small panel."""
     return textwrap.fill(name_and_unit(variable), 20)
 
 
-def line_of(number):
+def line_of(number: int) -> dict[str, Any]:
     """Colour and dashes of the n-th line."""
     return {"color": COLOURS[number % len(COLOURS)], "ls": "-" if number < len(COLOURS) else "--"}

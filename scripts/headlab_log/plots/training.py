@@ -1,26 +1,32 @@
 """A run over its training: loss, statistics of heads, and all that at a glance."""
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
 
+from ..run import Run
 from .maps import weight_bar, weight_scale
 from .style import axis_label, line_of
 
 DRAWN = ("entropy", "mean_distance", "prev_token", "first_token")  # by overview()
 
 
-def overview(run, site="self"):
+def overview(run: Run, site: str = "self") -> Figure:
     """Loss, statistics of every head over training, and the last maps of two heads a layer.
 
     >>> from headlab_log import plots
     >>> len(plots.overview(run).subfigs)
     3
     """
-    heads, maps = run.heads(site), run.attention(site)
+    heads = run.heads(site)
     shown = [name for name in DRAWN if name in heads]
     width, height = figure_size(heads, shown)
     heights = [1.8, height]
-    if maps is not None and maps.sizes["step"] and heads.entropy[-1].notnull().any():
+    logged = f"attention/{site}" in run and run.attention(site).sizes["step"]
+    if logged and heads.entropy[-1].notnull().any():
         heights.append(4.9)
     figure = plt.figure(figsize=(width, sum(heights)), layout="constrained")
     top, middle, *bottom = figure.subfigures(len(heights), 1, height_ratios=heights)
@@ -58,7 +64,7 @@ def draw_two_maps_a_layer(figure, run, site):
     figure.suptitle(f"attention at step {int(maps.step[-1])}, first probe")
 
 
-def losses(run):
+def losses(run: Run) -> Figure:
     """Loss of training batches and of the validation split, [nat] a token, over steps.
 
     >>> from headlab_log import plots
@@ -72,9 +78,10 @@ def losses(run):
 
 
 def draw_losses(axes, run):
-    scalars, evaluations = run.scalars, run.evaluations
+    scalars = run.scalars
     axes.plot(scalars.step, scalars.train_loss, color="#999999", lw=0.8, label="training batch")
-    if evaluations is not None:
+    if "eval" in run:
+        evaluations = run.evaluations
         axes.plot(
             evaluations.step, evaluations.val_loss, "o-", color="#0072B2", ms=4, label="validation"
         )
@@ -82,7 +89,7 @@ def draw_losses(axes, run):
     axes.legend(frameon=False)
 
 
-def statistics(heads, names=DRAWN):
+def statistics(heads: xr.Dataset, names: Sequence[str] = DRAWN) -> Figure:
     """Statistics of heads over steps: a row each, a column a layer, a line a head.
 
     heads: run.heads(), variables (step, layer, head). Dotted: the mean before training.
@@ -122,7 +129,7 @@ def draw_statistic(row, variable):
     row[0].set_ylabel(axis_label(variable))
 
 
-def against_loss(run, names, site="self"):
+def against_loss(run: Run, names: Sequence[str], site: str = "self") -> Figure:
     """The loss, and below it statistics of all heads over the same steps, a colour a layer.
 
     >>> from headlab_log import plots

@@ -1,12 +1,16 @@
 """Models side by side: what pruning leaves, seeds of several kinds, their matrices."""
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib.pyplot as plt
 import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
 
 from .style import COLOURS, axis_label
 
 
-def pruning(orders, quantity="loss"):
+def pruning(orders: Mapping[str, Sequence[xr.Dataset]], quantity: str = "loss") -> Figure:
     """What pruning left, against heads kept: a line an order, a band where there are several runs.
 
     orders: name -> list of run.pruning, all of one model, a round a head. quantity: one of their
@@ -26,7 +30,7 @@ def pruning(orders, quantity="loss"):
     return figure
 
 
-def seeds(values, by="kind"):
+def seeds(values: xr.DataArray, by: str = "kind") -> Figure:
     """A value of each run, (run), by its kind or name: dots are seeds, the bar is their mean.
 
     >>> from headlab_log import plots
@@ -46,7 +50,7 @@ def seeds(values, by="kind"):
     return figure
 
 
-def matrices(by_title, xlabel, ylabel, label):
+def matrices(by_title: Mapping[str, np.ndarray], xlabel: str, ylabel: str, label: str) -> Figure:
     """Signed matrices of one shape below each other, coloured around 0; title -> array.
 
     >>> from headlab_log import plots

@@ -5,16 +5,20 @@
 """
 
 import contextlib
+from collections.abc import Sequence
 
 from ..compare import labels
-from ..run import Run, open_run
+from ..files import PathLike
+from ..opening import open_run
+from ..run import Run
 from . import data, maps, page
 
 MAX_BYTES = 15_000_000
 STEPS = (500, 200, 80, 30)  # of statistics over training, as many as fit
 
 
-def build(runs, title=None, max_bytes=MAX_BYTES):
+def build(runs: Sequence[Run | PathLike], title: str | None = None,
+          max_bytes: int = MAX_BYTES) -> str:
     """The page as text: losses, every statistic of every head, attention maps, roles, pruning.
 
     runs: open runs or paths of run directories. max_bytes: what the page may take, encoded; maps
@@ -28,7 +32,8 @@ def build(runs, title=None, max_bytes=MAX_BYTES):
     return compose(runs, title, max_bytes)[0]
 
 
-def compose(runs, title=None, max_bytes=MAX_BYTES, version=None):
+def compose(runs: Sequence[Run | PathLike], title: str | None = None, max_bytes: int = MAX_BYTES,
+            version: str | None = None) -> tuple[str, list[str]]:
     """The page, and a list of sentences on what was left out of it for want of space.
 
     version: what `/version` answers where the page is served (see headlab_log.serve); the page

@@ -1,9 +1,17 @@
 // Curves by Plotly: training, the selected head, heads in the plane, pruning.
+import { css, onTheme } from "./colours.js";
+import { bind, fill } from "./controls.js";
+import { array, data, format, inflate, named, pruningNames, pruningVariables, scalarNames, unit,
+  xNames } from "./data.js";
+import { find, make } from "./elements.js";
+import { lastOf, statisticOfRuns } from "./grid.js";
+import { on, set, shownRuns, site, state, statistics, visible } from "./state.js";
 
+/** @type {Promise<Window["Plotly"]> | null} */
 let loaded = null;
 // Plotly itself, unpacked when first needed.
 function plotly() {
-  loaded ??= inflate(find("#plotly").textContent).then((bytes) => {
+  loaded ??= inflate(find("#plotly").textContent ?? "").then((bytes) => {
     document.head.append(make("script", {}, new TextDecoder().decode(bytes)));
     find("#plotly").remove();
     return window.Plotly;
@@ -11,11 +19,19 @@ function plotly() {
   return loaded;
 }
 
-// Draws into an element, in the colours of the page.
-async function plot(element, traces, layout) {
+/** @typedef {{ title: string, [setting: string]: unknown }} Axis */
+
+/**
+ * Draws into an element, in the colours of the page.
+ * @param {HTMLElement} element
+ * @param {object[]} traces
+ * @param {{ xaxis: Axis, yaxis: Axis }} layout
+ */
+export async function plot(element, traces, layout) {
   const Plotly = await plotly();
   const ink = css("--ink"), line = css("--line"), hover = matchMedia("(hover: hover)").matches;
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true };
+  /** @param {Axis} axis */
   const titled = ({ title, ...given }) => ({ ...axis, ...given, title: { text: twoLines(title) } });
   const { xaxis, yaxis, ...rest } = layout;
   await Plotly.react(element, traces, {
@@ -29,31 +45,42 @@ async function plot(element, traces, layout) {
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
 }
 
-// The text of an axis, broken near its middle where it would be longer than the plot.
+/** @typedef {{ points: { customdata: number[] }[] }} Click */
+
+/**
+ * Calls `clicked` when the reader clicks at a point of a plot.
+ * @param {HTMLElement} element
+ * @param {(click: Click) => void} clicked
+ */
+export function onClick(element, clicked) {
+  const plotted = /** @type {HTMLElement & { on: Function }} */ (element);
+  plotted.on("plotly_click", clicked);
+}
+
+/**
+ * The text of an axis, broken near its middle where it would be longer than the plot.
+ * @param {string} text
+ */
 function twoLines(text) {
   if (text.length < 36) return escape(text);
   const at = text.indexOf(" ", text.length / 2);
   return at < 0 ? escape(text) : `${escape(text.slice(0, at))}<br>${escape(text.slice(at + 1))}`;
 }
 
-// Plotly reads a little markup in its texts.
+/**
+ * Plotly reads a little markup in its texts.
+ * @param {string} text
+ */
 function escape(text) {
   return text.replace(/[&<>%]/g, (c) => `&#${c.charCodeAt(0)};`);
 }
 
+/** @param {number} run */
 const plotDash = (run) => ["solid", "dash", "dot", "dashdot"][Math.floor(run / 7) % 4];
+/** @param {number} run */
 const plotColour = (run) => css(`--run${run % 7}`);
 
 // --- training ------------------------------------------------------------------------------------
-
-const xNames = { step: "step", tokens: "training tokens [token]",
-  wall_time: "time of training [s]" };
-
-// Names of what can be chosen: the losses together, then every other scalar by itself.
-function scalarNames() {
-  const names = data.runs.flatMap((run) => Object.values(run.curves).flatMap((part) => part.names));
-  return ["loss", ...new Set(names.filter((name) => !(name in xNames)))];
-}
 
 async function scalarTraces() {
   const wanted = state.scalar === "loss" ? ["train_loss", "val_loss"] : [state.scalar];
@@ -61,6 +88,7 @@ async function scalarTraces() {
   for (const run of shownRuns()) {
     for (const part of Object.values(data.runs[run].curves)) {
       const values = await array(part.id);
+      /** @param {string} name */
       const column = (name) => {
         const at = part.names.indexOf(name);
         return at < 0 ? null : Array.from(values.subarray(at * part.rows, (at + 1) * part.rows));
@@ -86,11 +114,11 @@ async function drawScalars() {
   const names = scalarNames(), several = state.scalar === "loss";
   find("#losses").hidden = names.length === 1;
   if (names.length === 1) return;
-  fill(find("#scalar"), names.map((name) => [name, name === "loss"
+  fill("#scalar", names.map((name) => [name, name === "loss"
     ? "loss: training and validation" : `${name}: ${named(data.variables.scalars[name])}`]),
     state.scalar);
-  fill(find("#x"), Object.entries(xNames), state.x);
-  find("#log").checked = state.log === 1;
+  fill("#x", Object.entries(xNames), state.x);
+  find("#log", HTMLInputElement).checked = state.log === 1;
   const meta = data.variables.scalars[several ? "train_loss" : state.scalar];
   const title = several ? `loss [${meta?.unit ?? "nat"}]` : named(meta);
   const every = Math.max(...data.runs.flatMap((run) =>
@@ -121,7 +149,8 @@ async function drawHead() {
   for (const { run, steps, curve } of parts) {
     const label = data.runs[run].label, own = curve(state.layer, state.head);
     if (run === state.run && !perLayer) {
-      for (const head of site(run).statistics.heads.filter((one) => one !== state.head)) {
+      for (const head of site(run).statistics?.heads ?? []) {
+        if (head === state.head) continue;
         const values = curve(state.layer, head);
         if (values) mates.push({ x: steps, y: values, mode: "lines", name: `head ${head}`,
           line: { color: css("--line"), width: 1 },
@@ -147,28 +176,14 @@ async function drawHead() {
 
 // --- pruning -------------------------------------------------------------------------------------
 
-const against = { kept: "heads left", parameters: "parameters", flops: "operations a token" };
-
-// What any run knows of its rounds, {name: {unit, ...}}.
-function pruningVariables() {
-  return Object.assign({}, ...data.runs.map((run) => run.pruning?.names));
-}
-
-// Names of what can be drawn of it: up, and across.
-function pruningNames() {
-  const names = Object.keys(pruningVariables());
-  return [names.filter((name) => !(name in against) && name !== "seconds"),
-    Object.keys(against).filter((name) => names.includes(name))];
-}
-
 async function drawPruning() {
-  const runs = data.runs.map((run, n) => [run.pruning, n]).filter(([pruning]) => pruning);
+  const runs = data.runs.flatMap(({ pruning }, run) => pruning ? [{ ...pruning, run }] : []);
   find("#pruning").hidden = !runs.length;
   if (!runs.length) return;
   const names = pruningVariables(), [ys, xs] = pruningNames();
-  fill(find("#prune-y"), ys.map((name) => [name, named(names[name])]), state.prune_y);
-  fill(find("#prune-x"), xs.map((name) => [name, named(names[name])]), state.prune_x);
-  const traces = runs.filter(([, run]) => visible(run)).map(([{ values, removed }, run]) => ({
+  fill("#prune-y", ys.map((name) => [name, named(names[name])]), state.prune_y);
+  fill("#prune-x", xs.map((name) => [name, named(names[name])]), state.prune_x);
+  const traces = runs.filter(({ run }) => visible(run)).map(({ values, removed, run }) => ({
     x: values[state.prune_x], y: values[state.prune_y], mode: "lines+markers",
     marker: { size: 7 },
     line: { color: plotColour(run), dash: plotDash(run) },
@@ -187,18 +202,20 @@ async function drawPruning() {
   });
 }
 
+/** @param {string[]} names */
 function wrap(names) { // a hover text has no line breaks of its own
   const lines = [];
   for (let n = 0; n < names.length; n += 8) lines.push(names.slice(n, n + 8).join(" "));
   return lines.join("<br>");
 }
 
-function startCurves() {
+export function startCurves() {
   bind("scalar");
   bind("x");
   bind("prune-x");
   bind("prune-y");
-  find("#log").addEventListener("change", (event) => set({ log: event.target.checked ? 1 : 0 }));
+  const logarithmic = find("#log", HTMLInputElement);
+  logarithmic.addEventListener("change", () => set({ log: logarithmic.checked ? 1 : 0 }));
   on(["scalar", "x", "log", "hide", "run"], drawScalars);
   on(["run", "site", "stat", "layer", "head", "hide"], drawHead);
   on(["prune_x", "prune_y", "hide", "run"], drawPruning);

@@ -8,9 +8,9 @@ import math
 import warnings
 
 import numpy as np
-from safetensors import safe_open
 
 from ..compare import differing_settings
+from ..files import LogError
 
 ROWS = 1000  # of curves: about as many as a screen has columns
 
@@ -103,8 +103,8 @@ def notes(run, label):
         said.append(f"{label}: " + ": ".join(
             filter(None, ["failed", run.status.get("reason")])) + ".")
     for site in run.sites:
-        maps = run.attention(site)
-        skipped = -1 if maps is None else int(maps.get("skipped_from", -1))
+        logged = f"attention/{site}" in run
+        skipped = int(run.attention(site).get("skipped_from", -1)) if logged else -1
         if skipped >= 0:
             said.append(f"{label}: no maps of {site} from step {skipped} on, which "
                         "log.attention.max_bytes of its config has left out.")
@@ -118,63 +118,79 @@ def sites_of(run):
                               if group.split("/")[0] in about_heads))
 
 
-def rows(dataset):
-    return dataset is not None and dataset.sizes.get("step", 0) > 0
+def has_rows(run, group):
+    return group in run and run.group(group).sizes.get("step", 0) > 0
 
 
-def last(dataset, name):
+def last(run, group, name):
     """The number of a variable at the last step; None: there is none, or it is not finite."""
-    return number(dataset[name].values[-1]) if rows(dataset) and name in dataset else None
+    if not has_rows(run, group) or name not in run.group(group):
+        return None
+    return number(run.group(group)[name].values[-1])
 
 
-def last_loss(run, dataset, part):
+def last_loss(run, group, part):
     """The last `train` or `val` loss; of a run without a log the one that status.json says."""
-    if rows(dataset):
-        return last(dataset, f"{part}_loss")
+    if has_rows(run, group):
+        return last(run, group, f"{part}_loss")
     return number(run.status.get("metrics", {}).get(f"{part}/loss", "NaN"))  # there a text, too
 
 
 def heading(run):
     """What the table of runs says of one run; None: not known."""
-    steps = run.scalars.step.values if rows(run.scalars) else []
+    steps = run.scalars.step.values if has_rows(run, "scalars") else []
     return {
         "step": int(steps[-1]) if len(steps) else run.status.get("step"),
         "steps": run.config.get("train", {}).get("steps"),
-        "train_loss": last_loss(run, run.scalars, "train"),
-        "val_loss": last_loss(run, run.evaluations, "val"),
-        "seconds": last(run.scalars, "wall_time"),
+        "train_loss": last_loss(run, "scalars", "train"),
+        "val_loss": last_loss(run, "eval", "val"),
+        "seconds": last(run, "scalars", "wall_time"),
         "parameters": parameters(run),
     }
 
 
 def parameters(run):
-    """How many numbers are trained: what the optimizer of the last checkpoint has moments of."""
+    """How many numbers are trained and how many there are; None: not known."""
+    said = run.manifest.get("parameters")
+    if said:
+        return {"trained": said["trained"], "total": said["total"]}
+    return {"trained": trained_by_checkpoint(run), "total": None}
+
+
+def trained_by_checkpoint(run):
+    """Of a run whose manifest does not count: what its optimizer last had moments of."""
     sizes = [tensor_sizes(run.path / "ckpt/last" / f"{name}.safetensors")
              for name in ("model", "optimizer")]
     trained = [size for name, size in sizes[0].items() if f"exp_avg.{name}" in sizes[1]]
     if trained:
         return sum(trained)
-    return int(run.pruning.parameters.values[-1]) if run.pruning is not None else None
+    return int(run.pruning.parameters.values[-1]) if "pruning" in run else None
 
 
 def tensor_sizes(path):
     """Elements of each tensor of a safetensors file, from its header; empty where there is none."""
     if not path.is_file():
         return {}
-    with safe_open(path, "numpy") as file:
-        return {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()}
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if size > path.stat().st_size:
+            raise LogError(f"{path}: not a whole safetensors file")
+        header = json.loads(file.read(size))
+    return {name: math.prod(entry["shape"]) for name, entry in header.items()
+            if name != "__metadata__"}
 
 
 def curves(name, run, chunks, described):
     """Scalars of training and validation over step, with tokens and wall time for each row."""
     found = {}
-    for part, dataset in (("train", run.scalars), ("eval", run.evaluations)):
-        if not rows(dataset):
+    for part, group in (("train", "scalars"), ("eval", "eval")):
+        if not has_rows(run, group):
             continue
+        dataset = run.group(group)
         kept = thin(dataset.sizes["step"], ROWS)
         axes = {"step": dataset.step.values.astype("f8")}
         for axis in ("tokens", "wall_time"):
-            if rows(run.scalars) and axis in run.scalars:
+            if has_rows(run, "scalars") and axis in run.scalars:
                 axes[axis] = np.interp(axes["step"], run.scalars.step.values,
                                        run.scalars[axis].values.astype("f8"))
         shown = {key: variable.values.astype("f8") for key, variable in dataset.data_vars.items()
@@ -189,14 +205,13 @@ def curves(name, run, chunks, described):
 
 
 def site_content(name, run, site, chunks, described, most):
-    return {"statistics": statistics(name, run.heads(site), chunks, described["heads"], most),
-            "analysis": analysis(run, site, described)}
+    logged = has_rows(run, f"heads/{site}")
+    return {"statistics": statistics(name, run.heads(site), chunks, described["heads"], most)
+            if logged else None, "analysis": analysis(run, site, described)}
 
 
 def statistics(name, heads, chunks, described, most):
     """Statistics over training: each an array (step, layer, head), or (step, layer) of a layer."""
-    if not rows(heads):
-        return None
     logged = heads.sizes["step"]
     heads = heads.isel(step=thin(logged, most))
     entries = {}
@@ -234,14 +249,15 @@ def grid_values(variable):
 
 def analysis(run, site, described):
     """What analyze and ablate found of each head; None where neither has run."""
-    parts = (run.analysis(site), run.ablation(site))
-    given = next((part for part in parts if part is not None), None)
-    if given is None:
+    parts = {kind: run.group(f"{kind}/{site}") for kind in ("analysis", "ablation")
+             if f"{kind}/{site}" in run}
+    if not parts:
         return None
+    given = next(iter(parts.values()))
     found = {"layers": given["layer"].values.tolist(), "heads": given["head"].values.tolist(),
-             "values": {}, "roles": {}, "points": None, "analyzed": parts[0] is not None,
-             "ablated": parts[1] is not None}
-    for part in filter(lambda part: part is not None, parts):
+             "values": {}, "roles": {}, "points": None, "analyzed": "analysis" in parts,
+             "ablated": "ablation" in parts}
+    for part in parts.values():
         for key, variable in part.data_vars.items():
             if key == "head_mask":
                 continue
@@ -249,13 +265,12 @@ def analysis(run, site, described):
                 if set(one.dims) == {"layer", "head"} and np.isfinite(one.values).any():
                     found["values"][name] = grid_values(one)
                     described["analysis"][name] = meta(variable)
-    if parts[0] is not None and "head_map" in parts[0]:
-        plane = parts[0].head_map.transpose("layer", "head", ...)
+    if "head_map" in parts.get("analysis", ()):
+        plane = parts["analysis"].head_map.transpose("layer", "head", ...)
         found["points"] = [number(value) for value in plane.values.flat]
         found["plane"] = meta(plane) | {"share": number(plane.attrs.get("share", math.nan))}
-    roles = run.roles(site)
-    if roles is not None:
-        for key, variable in roles.data_vars.items():
+    if f"roles/{site}" in run:
+        for key, variable in run.roles(site).data_vars.items():
             found["roles"][key] = grid_values(variable)
             described["roles"][key] = meta(variable)
     return found
@@ -272,9 +287,9 @@ def by_mode(key, variable):
 
 def pruning(run):
     """Rounds of pruning: heads kept, loss, size, and which heads went; None without rounds."""
-    rounds = run.pruning
-    if rounds is None or rounds.sizes.get("round", 0) == 0:
+    if "pruning" not in run or run.pruning.sizes.get("round", 0) == 0:
         return None
+    rounds = run.pruning
     found = {"names": {}, "values": {}, "removed": []}
     for key, variable in rounds.data_vars.items():
         if variable.dims == ("round",):

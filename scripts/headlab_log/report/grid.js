@@ -1,27 +1,44 @@
 // Layer x head: a grid of buttons that arrow keys walk through, and in it small multiples.
+import { dash, legible, runColour, shade } from "./colours.js";
+import { bind, bindRadio, fill } from "./controls.js";
+import { array, data, format, named, unit } from "./data.js";
+import { around, find, make, makeSvg } from "./elements.js";
+import { on, set, shownRuns, site, state, statistics, union } from "./state.js";
 
-class HeadGrid {
-  // `name`: what the grid shows, for screen readers.
+export class HeadGrid {
+  /**
+   * @param {HTMLElement} container
+   * @param {string} name what the grid shows, for screen readers
+   */
   constructor(container, name) {
     this.container = container;
+    /** @type {Map<string, HTMLButtonElement>} */
+    this.cells = new Map();
+    this.made = "";
+    this.perLayer = false;
+    this.size = [0, 0];
     container.classList.add("heads");
     container.setAttribute("role", "grid");
     container.setAttribute("aria-label", name);
     container.addEventListener("keydown", (event) => this.walk(event));
     container.addEventListener("click", (event) => {
-      const cell = event.target.closest(".cell");
+      const cell = around(event, ".cell");
       if (cell) this.select(cell);
     });
   }
 
-  // Makes the cells unless they are there already; `columns` null: one cell a layer.
+  /**
+   * Makes the cells unless they are there already.
+   * @param {number[]} layers
+   * @param {number[] | null} columns null: one cell a layer
+   */
   shape(layers, columns) {
     const wanted = JSON.stringify([layers, columns]);
     if (this.made === wanted) return;
     this.made = wanted;
     this.perLayer = columns === null;
     const heads = columns ?? [null];
-    this.container.style.setProperty("--columns", heads.length);
+    this.container.style.setProperty("--columns", String(heads.length));
     const top = make("div", { role: "row" }, make("span", { class: "axis", role: "columnheader" },
       ""), ...heads.map((head) => make("span", { class: "axis", role: "columnheader" },
       this.perLayer ? "all heads" : heads.length > 8 ? `${head}` : `head ${head}`)));
@@ -31,7 +48,7 @@ class HeadGrid {
       ...heads.map((head) => {
         const cell = make("button", { type: "button", class: "cell", role: "gridcell",
           "data-layer": layer, tabindex: -1 });
-        if (head !== null) cell.dataset.head = head;
+        if (head !== null) cell.dataset.head = String(head);
         this.cells.set(`${layer}.${head}`, cell);
         return cell;
       })));
@@ -42,11 +59,12 @@ class HeadGrid {
 
   // Shows which head is selected.
   mark() {
-    let focusable = null;
+    /** @type {HTMLElement | undefined} */
+    let focusable;
     for (const cell of this.cells.values()) {
       const chosen = Number(cell.dataset.layer) === state.layer
         && (this.perLayer || Number(cell.dataset.head) === state.head);
-      cell.setAttribute("aria-selected", chosen);
+      cell.setAttribute("aria-selected", String(chosen));
       cell.tabIndex = -1;
       if (chosen) focusable = cell;
     }
@@ -54,14 +72,16 @@ class HeadGrid {
     if (focusable) focusable.tabIndex = 0;
   }
 
+  /** @param {HTMLElement} cell */
   select(cell) {
     const head = this.perLayer ? {} : { head: Number(cell.dataset.head) };
     set({ layer: Number(cell.dataset.layer), ...head });
   }
 
+  /** @param {KeyboardEvent} event */
   walk(event) {
     const cells = [...this.cells.values()], [rows, columns] = this.size;
-    const at = cells.indexOf(document.activeElement);
+    const at = cells.findIndex((cell) => cell === document.activeElement);
     if (at < 0) return;
     const row = Math.floor(at / columns), column = at % columns;
     const to = {
@@ -83,13 +103,28 @@ class HeadGrid {
 
 const statGrid = new HeadGrid(find("#stat-grid"), "statistic of every head");
 
-// The selected statistic of the runs that are shown: [{run, steps, perLayer, curve(layer, head)}].
-async function statisticOfRuns() {
-  const runs = shownRuns().filter((run) => site(run).statistics?.entries[state.stat]);
-  return Promise.all(runs.map(async (run) => {
-    const { steps, layers, heads, entries } = site(run).statistics;
+/**
+ * @typedef {object} Part the selected statistic of one run
+ * @property {number} run
+ * @property {number[]} steps
+ * @property {number} of how many steps were logged
+ * @property {boolean} perLayer
+ * @property {(layer: number, head: number) => Float32Array | null} curve null: no such head
+ */
+
+/**
+ * The selected statistic of the runs that are shown.
+ * @returns {Promise<Part[]>}
+ */
+export async function statisticOfRuns() {
+  const logged = shownRuns().flatMap((run) => {
+    const found = site(run).statistics;
+    return found?.entries[state.stat] ? [{ run, ...found }] : [];
+  });
+  return Promise.all(logged.map(async ({ run, steps, of, layers, heads, entries }) => {
     const { id, heads: perHead } = entries[state.stat];
     const values = await array(id), width = perHead ? heads.length : 1;
+    /** @type {Part["curve"]} */
     const curve = (layer, head) => {
       const l = layers.indexOf(layer), h = perHead ? heads.indexOf(head) : 0;
       if (l < 0 || h < 0) return null;
@@ -97,11 +132,15 @@ async function statisticOfRuns() {
       for (let n = 0; n < steps.length; n++) found[n] = values[n * layers.length * width + at];
       return found.every(Number.isNaN) ? null : found;
     };
-    return { run, steps, perLayer: !perHead, curve };
+    return { run, steps, of, perLayer: !perHead, curve };
   }));
 }
 
-function limits(lists) {
+/**
+ * The least and the largest number, never the same.
+ * @param {Iterable<number>[]} lists
+ */
+export function limits(lists) {
   let low = Infinity, high = -Infinity;
   for (const list of lists) {
     for (const value of list) {
@@ -113,7 +152,13 @@ function limits(lists) {
   return low === high ? [low - 0.5, high + 0.5] : [low, high];
 }
 
-// A path in a box of 100 x 100; at most some hundred points, since a cell is no wider.
+/**
+ * A path in a box of 100 x 100; at most some hundred points, since a cell is no wider.
+ * @param {number[]} steps
+ * @param {ArrayLike<number>} values
+ * @param {number[]} range of steps
+ * @param {number[]} scale of values
+ */
 function sparkline(steps, values, [left, right], [low, high]) {
   const stride = Math.ceil(values.length / 150);
   let path = "", pen = "M";
@@ -137,7 +182,7 @@ async function drawStatistics() {
   find("#statistics-body").hidden = !names.length;
   find("#statistics-missing").hidden = names.length > 0;
   if (!names.length) return;
-  fill(find("#stat"), names.map((name) => [name, `${name}: ${named(data.variables.heads[name])}`]),
+  fill("#stat", names.map((name) => [name, `${name}: ${named(data.variables.heads[name])}`]),
     state.stat);
   const meta = data.variables.heads[state.stat], current = ++statDrawn;
   find("#stat-formula").textContent = `${named(meta)}: ${meta.comment}`;
@@ -148,20 +193,34 @@ async function drawStatistics() {
   const heads = union(shownRuns().map((run) => site(run).statistics?.heads ?? []));
   statGrid.shape(layers, perLayer ? null : heads);
   statGrid.container.style.setProperty("--cell", layers.length > 8 ? "2.6rem" : "4.2rem");
+  /** @type {Curves} */
   const curves = new Map();
   for (const cell of statGrid.cells.values()) {
     const { layer, head } = cell.dataset;
     curves.set(cell, parts.map((part) => part.curve(Number(layer), Number(head))));
   }
-  const scale = limits([...curves.values()].flat().filter(Boolean));
+  const scale = limits([...curves.values()].flatMap(there));
   if (state.view === "curves") drawCurves(parts, curves, scale, meta);
   else drawValues(parts, curves, scale, meta);
   statGrid.container.dataset.shown = `${state.stat} ${state.view} ${state.at} ${state.run}`;
 }
 
-const cellName = ({ layer, head }) =>
+/** @typedef {Map<HTMLElement, (Float32Array | null)[]>} Curves of every cell, one a run */
+
+/**
+ * Those that there are.
+ * @template T
+ * @param {(T | null)[]} list
+ */
+const there = (list) => list.flatMap((one) => one === null ? [] : [one]);
+
+/** @param {{ layer?: string | number, head?: string | number }} of */
+export const cellName = ({ layer, head }) =>
   head === undefined ? `layer ${layer}` : `layer ${layer}, head ${head}`;
 
+/** @typedef {import("./data.js").Meta} Meta */
+
+/** @type {(parts: Part[], curves: Curves, scale: number[], meta: Meta) => void} */
 function drawCurves(parts, curves, scale, meta) {
   const range = limits(parts.map((part) => part.steps));
   for (const [cell, lines] of curves) {
@@ -177,28 +236,28 @@ function drawCurves(parts, curves, scale, meta) {
       box.append(path);
       if (run === state.run || said === "absent") said = format(lastOf(values)) + unit(meta);
     });
-    show(cell, lines.some(Boolean) ? [box] : [], said);
+    show(cell, there(lines).length ? [box] : [], said);
   }
-  const thinned = parts.map(({ run }) => site(run).statistics)
-    .find(({ of, steps }) => of > steps.length);
+  const thinned = parts.find(({ of, steps }) => of > steps.length);
   find("#stat-scale").textContent = `Every cell: step ${range[0]} to ${range[1]} from left to `
     + `right, ${format(scale[0])} to ${format(scale[1])}${unit(meta)} from bottom to top. Hatched: `
     + "there is no such head, it was pruned, or it has no such number."
     + (thinned ? ` Drawn are ${thinned.steps.length} of ${thinned.of} logged steps.` : "");
 }
 
+/** @type {(parts: Part[], curves: Curves, scale: number[], meta: Meta) => void} */
 function drawValues(parts, curves, scale, meta) {
   const part = parts.findIndex((one) => one.run === state.run);
-  const row = part < 0 ? -1 : parts[part].steps.indexOf(state.at);
+  const row = part < 0 || state.at === null ? -1 : parts[part].steps.indexOf(state.at);
   const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
   const numbers = cellNumbers(most);
   for (const [cell, lines] of curves) {
-    const value = row < 0 || !lines[part] ? NaN : lines[part][row];
+    const value = row < 0 ? NaN : lines[part]?.[row] ?? NaN;
     const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
-    const there = !Number.isNaN(value);
-    const text = make("span", { class: "value" }, there ? numbers.text(value) : "");
-    show(cell, [text], there ? format(value) + unit(meta) : "absent",
-      there ? shade(signed ? "diverging" : "sequential", share) : null);
+    const known = !Number.isNaN(value);
+    const text = make("span", { class: "value" }, known ? numbers.text(value) : "");
+    show(cell, [text], known ? format(value) + unit(meta) : "absent",
+      known ? shade(signed ? "diverging" : "sequential", share) : null);
   }
   find("#stat-scale").textContent = `${data.runs[state.run].label} at step ${state.at}. Colours: `
     + (signed ? `purple ${format(-most)}, white 0, orange ${format(most)}`
@@ -207,19 +266,29 @@ function drawValues(parts, curves, scale, meta) {
     + "head or number.";
 }
 
-// How a grid writes numbers up to a size: so short that small cells hold them, all with the same
-// decimals, and in thousands or thousandths where needed, which `note` then says.
-function cellNumbers(most) {
+/**
+ * How a grid writes numbers up to a size: so short that small cells hold them, all with the same
+ * decimals, and in thousands or thousandths where needed, which `note` then says.
+ * @param {number} most
+ */
+export function cellNumbers(most) {
   const power = most > 0 && (most < 0.1 || most >= 1e4) ? 3 * Math.floor(Math.log10(most) / 3) : 0;
   const scaled = most / 10 ** power;
   const decimals = scaled >= 100 ? 0 : scaled >= 10 ? 1 : scaled >= 1 ? 2 : 3;
+  /** @param {number} value */
   const text = (value) => (value / 10 ** power).toFixed(decimals)
     .replace(/^-(0\.?0*)$/, "$1").replace(/^(-?)0\./, "$1.");
   return { text, note: power ? ` Numbers are in units of 1e${power}.` : "" };
 }
 
-// Fills a cell; `said` is its text for those who do not see it, `colours` {paper, ink} or null.
-function show(cell, children, said, colours = null) {
+/**
+ * Fills a cell.
+ * @param {HTMLElement} cell
+ * @param {Node[]} children
+ * @param {string} said its text for those who do not see it
+ * @param {ReturnType<typeof legible> | null} colours
+ */
+export function show(cell, children, said, colours = null) {
   cell.style.background = colours?.paper ?? "";
   cell.style.color = colours?.ink ?? "";
   cell.classList.toggle("absent", said === "absent");
@@ -228,29 +297,30 @@ function show(cell, children, said, colours = null) {
   cell.setAttribute("aria-label", cell.title);
 }
 
-function lastOf(values) {
+/** @param {ArrayLike<number>} values */
+export function lastOf(values) {
   for (let n = values.length - 1; n >= 0; n--) if (!Number.isNaN(values[n])) return values[n];
   return NaN;
 }
 
 function showStep() {
-  const slider = find("#at"), steps = site().statistics?.steps ?? [];
+  const slider = find("#at", HTMLInputElement), steps = site().statistics?.steps ?? [];
   find("#at-label").hidden = state.view !== "values" || !steps.length;
-  slider.max = Math.max(0, steps.length - 1);
-  slider.value = steps.indexOf(state.at);
+  slider.max = String(Math.max(0, steps.length - 1));
+  slider.value = String(state.at === null ? -1 : steps.indexOf(state.at));
   slider.setAttribute("aria-valuetext", `step ${state.at}`);
-  find("#at-shown").textContent = state.at;
+  find("#at-shown").textContent = String(state.at ?? "");
 }
 
-function startGrid() {
+export function startGrid() {
   bind("stat");
-  const radios = bindRadio("view");
-  find("#at").addEventListener("input", (event) =>
-    set({ at: site().statistics.steps[Number(event.target.value)] }));
+  const radios = bindRadio("view"), slider = find("#at", HTMLInputElement);
+  slider.addEventListener("input", () =>
+    set({ at: site().statistics?.steps[Number(slider.value)] ?? null }));
   find("#statistics-missing").textContent = "No run here has statistics of heads: log.stats_every "
     + "in the config sets how often they are logged.";
   on(["run", "site", "stat", "view", "at", "hide"], () => { showStep(); drawStatistics(); });
-  on(["layer", "head"], () => statGrid.cells && statGrid.mark());
+  on(["layer", "head"], () => statGrid.mark());
   radios();
   showStep();
   drawStatistics();

@@ -1,4 +1,13 @@
 // What analyses found of each head: roles, importance, ablation, and a plane of heads.
+import { css, onTheme, shade } from "./colours.js";
+import { bind, fill } from "./controls.js";
+import { onClick, plot } from "./curves.js";
+import { data, format, named } from "./data.js";
+import { find, make } from "./elements.js";
+import { cellNumbers, HeadGrid, limits, show } from "./grid.js";
+import { among, indexOf, on, set, site, state } from "./state.js";
+
+/** @typedef {import("./data.js").Analysis} Analysis */
 
 const roleGrid = new HeadGrid(find("#role-grid"), "roles of every head");
 
@@ -6,6 +15,7 @@ const roleGrid = new HeadGrid(find("#role-grid"), "roles of every head");
 function badges() {
   const names = [...new Set(data.runs.flatMap((run) =>
     Object.values(run.sites).flatMap((of) => Object.keys(of.analysis?.roles ?? {}))))];
+  /** @type {Map<string, string>} */
   const taken = new Map();
   for (const name of names) {
     const letters = [...name.slice(1)].map((c) => name[0] + c);
@@ -16,13 +26,13 @@ function badges() {
 }
 const badgeOf = badges();
 
-const at = (part, layer, head) => {
-  const l = part.layers.indexOf(layer), h = part.heads.indexOf(head);
-  return l < 0 || h < 0 ? -1 : l * part.heads.length + h;
-};
+/** @param {string} role */
+const badge = (role) => make("span", { class: "badge" }, badgeOf.get(role) ?? role);
 
+/** @param {Analysis} analysis */
 function valueNames(analysis) {
   const first = ["importance", "importance_global", "loss_delta"];
+  /** @param {string} name */
   const rank = (name) => {
     const found = first.findIndex((one) => name === one || name.startsWith(`${one} (`));
     return found < 0 ? first.length : found;
@@ -40,7 +50,7 @@ function drawRoles() {
   if (!analysis) return;
   const names = valueNames(analysis);
   const name = among(state.value, names, names[0] ?? null);
-  fill(find("#value"), names.map((one) => [one, `${one}: ${named(data.variables.analysis[one])}`]),
+  fill("#value", names.map((one) => [one, `${one}: ${named(data.variables.analysis[one])}`]),
     name);
   drawRoleGrid(analysis, name);
   drawRoleList(analysis);
@@ -48,6 +58,11 @@ function drawRoles() {
   drawPlane(analysis);
 }
 
+/**
+ * What would measure more.
+ * @param {Analysis | null | undefined} analysis
+ * @param {string} path
+ */
 function advice(analysis, path) {
   const said = [];
   if (!analysis?.analyzed) said.push("Roles, importance and the plane of heads: ",
@@ -57,39 +72,54 @@ function advice(analysis, path) {
   return said;
 }
 
+/**
+ * @param {Analysis} analysis
+ * @param {string | null} name of the values
+ */
 function drawRoleGrid(analysis, name) {
   const { layers, heads, values, roles } = analysis;
   roleGrid.shape(layers, heads);
-  const shown = values[name] ?? [], chances = values[name?.replace("loss_delta", "p_value")];
-  const known = shown.filter((value) => value !== null), scale = limits([known]);
+  const shown = values[name ?? ""] ?? [], deltas = Boolean(name?.startsWith("loss_delta"));
+  const chances = deltas ? chancesOf(analysis, name ?? "") : undefined;
+  const known = shown.flatMap((value) => value === null ? [] : [value]), scale = limits([known]);
   const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
   const numbers = cellNumbers(known.length ? most : 0);
   for (const cell of roleGrid.cells.values()) {
-    const n = at(analysis, Number(cell.dataset.layer), Number(cell.dataset.head));
+    const n = indexOf(analysis, Number(cell.dataset.layer), Number(cell.dataset.head));
     const value = shown[n] ?? null;
-    const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
-    const sure = name?.startsWith("loss_delta") && chances?.[n] !== null && chances[n] < 0.05;
+    const sure = (chances?.[n] ?? 1) < 0.05;
     const text = make("span", { class: "value" }, value === null ? "" : numbers.text(value)
       + (sure ? "*" : ""));
     const has = Object.keys(roles).filter((role) => roles[role][n] === 1);
     const held = make("span", { class: "badges" },
-      ...has.map((role) => make("span", { class: "badge" }, badgeOf.get(role))));
+      ...has.map(badge));
     show(cell, [text, held], value === null && !has.length ? "absent"
       : [value === null ? null : `${name} ${format(value)}`, ...has].filter(Boolean).join(", "),
-      value === null ? null : shade(signed ? "diverging" : "sequential", share));
+      value === null ? null : signed ? shade("diverging", 0.5 + value / most / 2)
+        : shade("sequential", (value - scale[0]) / (scale[1] - scale[0])));
   }
-  const meta = data.variables.analysis[name];
+  const meta = data.variables.analysis[name ?? ""];
   find("#value-formula").textContent = meta ? `${named(meta)}: ${meta.comment}. `
-    + (chances && name.startsWith("loss_delta") ? "*: p < 0.05. " : "")
+    + (chances ? "*: p < 0.05. " : "")
     + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.")
     + numbers.note : "";
 }
 
+/**
+ * How likely by chance each change of a loss is; none where nobody has asked.
+ * @param {Analysis} analysis
+ * @param {string} name of the changes
+ */
+const chancesOf = ({ values }, name) => values[name.replace("loss_delta", "p_value")];
+
+/** @param {Analysis} analysis */
 function drawRoleList({ roles }) {
+  /** @param {string} role */
   const count = (role) => roles[role].filter((flag) => flag === 1).length;
+  /** @param {string} role */
   const item = (role) => {
     const meta = data.variables.roles[role], heads = count(role);
-    return make("li", {}, make("span", { class: "badge" }, badgeOf.get(role)), " ",
+    return make("li", {}, badge(role), " ",
       make("b", {}, `${role}, ${heads} ${heads === 1 ? "head" : "heads"}`),
       `: ${meta.long_name} (${meta.comment})`);
   };
@@ -106,7 +136,7 @@ function drawRoleList({ roles }) {
 function showRoles() {
   const { analysis } = site();
   if (!analysis) return;
-  const n = at(analysis, state.layer, state.head);
+  const n = indexOf(analysis, state.layer, state.head);
   const has = Object.keys(analysis.roles).filter((role) => analysis.roles[role][n] === 1);
   const there = Object.values(analysis.values).some((values) => (values[n] ?? null) !== null);
   const said = [`Layer ${state.layer}, head ${state.head}: `
@@ -116,8 +146,8 @@ function showRoles() {
     if (value === null || value === undefined) continue;
     if (name === "importance") said.push(`importance ${format(value)}`);
     if (name.startsWith("loss_delta")) {
-      const chance = analysis.values[name.replace("loss_delta", "p_value")]?.[n];
-      const p = chance < 0.001 ? "< 0.001" : format(chance ?? null);
+      const chance = chancesOf(analysis, name)?.[n] ?? null;
+      const p = chance !== null && chance < 0.001 ? "< 0.001" : format(chance);
       said.push(`${name} ${format(value)} nat, p ${p}`);
     }
   }
@@ -126,18 +156,31 @@ function showRoles() {
 
 // --- the plane of heads ----------------------------------------------------------------------
 
+/** @typedef {{ layer: number, head: number, x: number, y: number }} Point */
+
+/**
+ * @param {Analysis} analysis
+ * @returns {Point[]}
+ */
 function planePoints({ layers, heads, points }) {
-  const found = [];
-  layers.forEach((layer, l) => heads.forEach((head, h) => {
-    const n = 2 * (l * heads.length + h);
-    if (points[n] !== null) found.push({ layer, head, x: points[n], y: points[n + 1] });
+  return layers.flatMap((layer, l) => heads.flatMap((head, h) => {
+    const n = 2 * (l * heads.length + h), x = points?.[n] ?? null, y = points?.[n + 1] ?? null;
+    return x === null || y === null ? [] : [{ layer, head, x, y }];
   }));
-  return found;
 }
 
-// Where the label of each point stands so that none covers another; "" where there is no room.
+/** @param {Point} p */
+const chosen = (p) => p.layer === state.layer && p.head === state.head;
+
+/**
+ * Where the label of each point stands so that none covers another; none where there is no room.
+ * @param {Point[]} points
+ * @param {number} width
+ * @param {number} height
+ */
 function placeLabels(points, width, height) {
   const xs = limits([points.map((p) => p.x)]), ys = limits([points.map((p) => p.y)]);
+  /** @param {Point} p */
   const centre = (p) => [(p.x - xs[0]) / (xs[1] - xs[0]) * width,
     (ys[1] - p.y) / (ys[1] - ys[0]) * height];
   const taken = points.map((p) => { // the points themselves
@@ -146,8 +189,8 @@ function placeLabels(points, width, height) {
   });
   const sides = { "top center": [0, -14], "bottom center": [0, 14], "middle right": [21, 0],
     "middle left": [-21, 0] };
-  const chosen = (p) => p.layer === state.layer && p.head === state.head;
-  const order = [...points].sort((a, b) => chosen(b) - chosen(a));
+  const order = [...points.filter(chosen), ...points.filter((p) => !chosen(p))];
+  /** @type {Map<Point, string>} */
   const placed = new Map();
   for (const p of order) {
     const [x, y] = centre(p);
@@ -168,19 +211,18 @@ async function drawPlane(analysis = site().analysis) {
   const element = find("#plane-plot");
   element.hidden = !analysis?.points;
   if (!analysis) return;
-  if (!analysis.points) {
+  if (!analysis.points || !analysis.plane) {
     find("#plane-note").textContent = "This analysis has no map of heads: headlab analyze without "
       + "--importance makes it, and finds roles.";
     return;
   }
-  const { comment, share } = analysis.plane, points = planePoints(analysis);
+  const { comment, share, unit } = analysis.plane, points = planePoints(analysis);
   find("#plane-note").textContent = `${comment}. ${share === null ? "" :
     `The plane holds ${Math.round(share * 100)} % of the spread. `}Labels are layer.head; where `
     + "there is no room for one, the pointer shows it. A click selects.";
   const width = element.clientWidth - 150, height = element.clientHeight - 90;
   const placed = placeLabels(points, width, height);
-  const chosen = (p) => p.layer === state.layer && p.head === state.head;
-  const layers = analysis.layers, most = layers.at(-1), least = layers[0];
+  const layers = analysis.layers, most = Math.max(...layers), least = Math.min(...layers);
   const every = Math.ceil(layers.length / 12);
   element.setAttribute("aria-label", "heads in a plane, near ones attend alike; coloured by layer");
   await plot(element, [{
@@ -199,16 +241,16 @@ async function drawPlane(analysis = site().analysis) {
         color: points.map((p) => css(chosen(p) ? "--mark" : "--ink")) },
     },
   }], {
-    xaxis: { title: `first axis of the plane [${analysis.plane.unit}]`, zeroline: false },
-    yaxis: { title: `second axis [${analysis.plane.unit}]`, zeroline: false },
+    xaxis: { title: `first axis of the plane [${unit}]`, zeroline: false },
+    yaxis: { title: `second axis [${unit}]`, zeroline: false },
   });
   if (element.dataset.listens) return;
   element.dataset.listens = "yes";
-  element.on("plotly_click", ({ points: [{ customdata: [layer, head] }] }) => set({ layer, head }));
+  onClick(element, ({ points: [{ customdata: [layer, head] }] }) => set({ layer, head }));
 }
 
-function startRoles() {
-  find("#value").addEventListener("change", (event) => set({ value: event.target.value }));
+export function startRoles() {
+  bind("value");
   on(["run", "site", "value"], drawRoles);
   on(["layer", "head"], () => {
     if (!site().analysis) return;

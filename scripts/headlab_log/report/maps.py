@@ -72,7 +72,7 @@ class Source:
 
     def __init__(self, prefix, run, site):
         self.prefix, self.run, self.site = prefix, run, site
-        self.maps = run.attention(site)
+        self.maps = run.attention(site) if f"attention/{site}" in run else None
         there = self.maps is not None and self.maps.sizes["step"] > 0
         self.steps = self.maps.step.values.tolist() if there else []
         self.probes = self.maps.sizes["probe"] if there else 0

@@ -1,7 +1,18 @@
 // Head, bar and settings of the page; starts every part.
+import { dash, onTheme, runColour, themeChanged } from "./colours.js";
+import { bind, fill } from "./controls.js";
+import { startCurves } from "./curves.js";
+import { data } from "./data.js";
+import { around, childrenOf, find, findAll, make, makeSvg } from "./elements.js";
+import { startGrid } from "./grid.js";
+import { startRoles } from "./heads.js";
+import { axis, on, set, startState, state, visible } from "./state.js";
+import { startViewer } from "./viewer.js";
 
-const known = (value, text = String) => value === null || value === undefined ? "" : text(value);
+/** @type {(value: number | null, text?: (value: number) => string) => string} */
+const known = (value, text = String) => value === null ? "" : text(value);
 
+/** @param {number} run */
 function swatch(run) {
   const box = makeSvg("svg", { class: "swatch", viewBox: "0 0 32 12", "aria-hidden": "true" });
   const line = makeSvg("line", { x1: 0, x2: 32, y1: 6, y2: 6, "stroke-width": 4,
@@ -11,6 +22,10 @@ function swatch(run) {
   return box;
 }
 
+/**
+ * @param {string[][]} head name and class of every column
+ * @param {HTMLTableCellElement[][]} rows
+ */
 function table(head, rows) {
   const heads = head.map(([name, kind]) => make("th", { scope: "col", class: kind }, name));
   return make("table", {}, make("thead", {}, make("tr", {}, ...heads)),
@@ -23,13 +38,23 @@ const columns = [
   ["parameters", "number"], ["time [s]", "number"],
 ];
 
+/**
+ * How many parameters are trained, and of how many where not all are.
+ * @param {import("./data.js").Parameters} parameters
+ */
+function counted({ trained, total }) {
+  const said = known(trained, (count) => count.toLocaleString("en"));
+  return total === null || total === trained ? said
+    : `${said} trained of ${total.toLocaleString("en")}`;
+}
+
 function drawHeading() {
   const rows = data.runs.map((run, n) => {
     const { heading: h } = run;
     const texts = [run.label, run.kind, known(run.seed), run.state,
       known(h.step, (step) => h.steps && h.steps !== step ? `${step} of ${h.steps}` : `${step}`),
       known(h.train_loss, (loss) => loss.toFixed(4)), known(h.val_loss, (loss) => loss.toFixed(4)),
-      known(h.parameters, (count) => count.toLocaleString("en")),
+      counted(h.parameters),
       known(h.seconds, (seconds) => seconds.toFixed(0))];
     return texts.map((text, column) => make("td", { class: columns[column][1],
       "data-label": column ? columns[column][0] : null, title: column ? null : run.path },
@@ -45,7 +70,7 @@ function drawHeading() {
 // Buttons that hide and show runs, in the colours of their curves.
 function drawLegends() {
   if (data.runs.length === 1) return;
-  for (const legend of document.querySelectorAll("[data-legend]")) {
+  for (const legend of findAll("[data-legend]")) {
     legend.replaceChildren(...data.runs.map((run, n) => {
       const button = make("button", { type: "button", "aria-pressed": visible(n) }, swatch(n),
         run.label);
@@ -60,8 +85,9 @@ function drawLegends() {
 }
 
 function markLegends() {
-  for (const legend of document.querySelectorAll("[data-legend]")) {
-    [...legend.children].forEach((button, n) => button.setAttribute("aria-pressed", visible(n)));
+  for (const legend of findAll("[data-legend]")) {
+    childrenOf(legend).forEach((button, n) =>
+      button.setAttribute("aria-pressed", String(visible(n))));
   }
 }
 
@@ -69,10 +95,10 @@ function drawBar() {
   const sites = Object.keys(data.runs[state.run].sites);
   find("#run-label").hidden = data.runs.length === 1;
   find("#site-label").hidden = sites.length < 2;
-  fill(find("#run"), data.runs.map((run, n) => [n, run.label]), state.run);
-  fill(find("#site"), sites.map((name) => [name, name]), state.site);
-  fill(find("#layer"), axis("layers").map((layer) => [layer, layer]), state.layer);
-  fill(find("#head"), axis("heads").map((head) => [head, head]), state.head);
+  fill("#run", data.runs.map((run, n) => [n, run.label]), state.run);
+  fill("#site", sites.map((name) => [name, name]), state.site);
+  fill("#layer", axis("layers").map((layer) => [layer, layer]), state.layer);
+  fill("#head", axis("heads").map((head) => [head, head]), state.head);
 }
 
 function drawSettings() {
@@ -83,6 +109,7 @@ function drawSettings() {
       ? make("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "what differs" },
         table(heads, rows)) : make("p", {}, "All settings are the same."));
   }
+  /** @type {(title: string, text: string) => HTMLElement} */
   const whole = (title, text) => make("details", {}, make("summary", {}, title),
     make("pre", { tabindex: 0 }, text));
   const all = data.runs.flatMap((run) => [whole(`config of ${run.label}`, run.config),
@@ -107,14 +134,14 @@ function startTheme() {
 
 // Links to the sections that there are. The hash holds the state, so they must not write it.
 function startLinks() {
-  for (const link of find("#sections").children) {
-    link.hidden = find(link.getAttribute("href")).hidden;
+  for (const link of childrenOf(find("#sections"))) {
+    link.hidden = find(link.getAttribute("href") ?? "").hidden;
   }
   find("#sections").addEventListener("click", (event) => {
-    const link = event.target.closest("a");
+    const link = around(event, "a");
     if (!link) return;
     event.preventDefault();
-    const section = find(link.getAttribute("href"));
+    const section = find(link.getAttribute("href") ?? "");
     section.scrollIntoView();
     section.tabIndex = -1;
     section.focus({ preventScroll: true });
@@ -133,9 +160,7 @@ async function followServer() {
   setTimeout(followServer, 3000);
 }
 
-Object.assign(state, readHash());
-normalise();
-addEventListener("hashchange", () => set(readHash()));
+startState();
 bind("run", true);
 bind("site");
 bind("layer", true);

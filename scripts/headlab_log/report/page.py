@@ -7,12 +7,13 @@ import html as markup
 import importlib.resources
 import re
 
-from plotly import offline
-
+from ..extras import needed
 from .data import as_json
 
-SCRIPTS = ("core.js", "grid.js", "curves.js", "heads.js", "map.js", "viewer.js",
-           "page.js")
+# What makes a file a module: its imports, and the word before what it exports. Other forms (import
+# *, as, export default) are not used.
+IMPORT = re.compile(r'^import \{[^}]*\}\s+from "\./(\w+\.js)";\n', re.M)
+EXPORT = re.compile(r"^export (?=(?:async )?function|const|class)", re.M)
 HERE = importlib.resources.files(__name__.rpartition(".")[0])
 
 
@@ -20,10 +21,31 @@ def read(name):
     return (HERE / name).read_text(encoding="utf-8")
 
 
+def modules(name="page.js", found=()):
+    """Names of a module and of all that it imports, each after what it imports itself."""
+    for other in IMPORT.findall(read(name)):
+        if other not in found:
+            found = modules(other, found)
+    return (*found, name)
+
+
+@functools.cache
+def script():
+    """All modules as one, in the order in which a browser would run them.
+
+    Joined, because a page that is one file can import from none: no relative path leads out of an
+    inline script, and modules as data URLs would need an import map, a wider security policy, and
+    would show no line of ours in an error. So no two modules may declare the same name at their
+    top, nor may they import each other in a circle; the tests see to that.
+    """
+    return "\n".join(EXPORT.sub("", IMPORT.sub("", read(name))) for name in modules())
+
+
 @functools.cache
 def plotly():
     """Plotly's source, compressed: a third of the bytes, and nothing to fetch."""
-    return base64.b64encode(gzip.compress(offline.get_plotlyjs().encode(), 9, mtime=0)).decode()
+    source = needed("plotly.offline", "report").get_plotlyjs()
+    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
 
 
 def size(content, chunks):
@@ -36,7 +58,7 @@ def html(content, chunks):
         "title": markup.escape(content["title"]),
         "network": "'self'" if content.get("version") else "'none'",
         "style": read("page.css"),
-        "script": "\n".join(read(name) for name in SCRIPTS),
+        "script": script(),
         "plotly": plotly(),
         "content": as_json(content),
         "chunks": "".join(chunks.elements.values()),

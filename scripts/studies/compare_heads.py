@@ -1,6 +1,6 @@
 """Trains every kind of heads on the same text with several seeds and prints one table (Markdown).
 
-    scripts/compare_heads [--kinds mha,moh] [--seeds 3] [--threads 2] [--set train.steps=100] ...
+    scripts/studies/compare_heads [--kinds mha,moh] [--seeds 3] [--threads 2] [--set train.steps=100] ...
 
 Kinds are those with configs/char_<kind>.yaml. With an induction_<kind>.yaml beside it, that is
 trained too, for the column `induction`. Seeds are 1337, 1338, ... Runs that --out already holds

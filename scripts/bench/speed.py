@@ -1,7 +1,7 @@
 """Trains every kind shortly with two builds of the program, by turns, and prints how their speeds
 compare: the median over pairs of (steps/s of --after) / (steps/s of --before).
 
-    scripts/compare_speed --before OTHER/build/release/headlab --after build/release/headlab
+    scripts/bench/speed --before OTHER/build/release/headlab --after build/release/headlab
 
 A training's speed is the median over windows of five steps; the first ten steps do not count. Both
 programs train the same config with the same settings; which of the two goes first changes from pair
@@ -58,7 +58,7 @@ def compare(arguments, kind):
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="compare_speed", description=__doc__,
+    parser = argparse.ArgumentParser(prog="bench/speed", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", required=True, help="the program to compare with")
     parser.add_argument("--after", required=True, help="the program that is compared")

@@ -1,8 +1,8 @@
 """The peer of headlab's training step: the same decoder in Python's torch, on the same libtorch.
 
-    scripts/bench_python [--threads N] [--steps N] [--repeats N] [--json]   times both, in turns
-    scripts/bench_python --peer-only                                        times Python alone
-    scripts/bench_python --check tests/golden/nanogpt/train.safetensors     is the peer right?
+    scripts/bench/python [--threads N] [--steps N] [--repeats N] [--json]   times both, in turns
+    scripts/bench/python --peer-only                                        times Python alone
+    scripts/bench/python --check tests/golden/nanogpt/train.safetensors     is the peer right?
 
 Milliseconds per training step (windows, forward, backward, clipping, AdamW) of nanoGPT's CPU
 configuration, configs/char_mha.yaml: L4 H4 D128 T64 B12, dropout 0, fp32, tinyshakespeare. One
@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 EVERY = 10  # steps of one measurement
 WARMUP = 20  # steps before the first one, in every turn
 NEVER = 10**9
@@ -235,7 +235,7 @@ def measure(arguments: argparse.Namespace) -> dict:
         pairs += [("headlab, statistics", "headlab")]
     times: dict[str, list[float]] = {name: [] for name in turns}
     for repeat in range(arguments.repeats):
-        print(f"bench_python: round {repeat + 1} of {arguments.repeats}", file=sys.stderr)
+        print(f"bench/python: round {repeat + 1} of {arguments.repeats}", file=sys.stderr)
         for name, turn in turns.items():
             times[name] += (1e3 * seconds for seconds in turn(arguments.steps // EVERY))
     best = {name: {"min": min(t), "median": statistics.median(t)} for name, t in times.items()}
@@ -247,7 +247,7 @@ def measure(arguments: argparse.Namespace) -> dict:
 def main() -> int:
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(
-        prog="scripts/bench_python",
+        prog="scripts/bench/python",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

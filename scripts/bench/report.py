@@ -1,6 +1,6 @@
 """Measures a report of 12 layers x 12 heads x 20 snapshots: its size, and how soon it answers.
 
-    scripts/venv scripts/bench_report.py [--page report.html]
+    scripts/venv scripts/bench/report.py [--page report.html]
 
 Trains the run (half a minute), makes its page and selects in it, in headless Chromium at 1400 x 900.
 A response is from the event to the second animation frame after the page has changed, when it is
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import browser_testing

@@ -6,13 +6,14 @@
 import argparse
 import pathlib
 import sys
+from collections.abc import Sequence
 
 from ..command import told_plainly
 from ..files import write_whole
 from . import MAX_BYTES, compose
 
 
-def arguments():
+def options_of(arguments):
     parser = argparse.ArgumentParser(
         prog="report", description="Makes one HTML page from one or several runs: losses, "
         "statistics of every head, attention maps, roles, pruning. It needs no network.",
@@ -24,18 +25,14 @@ def arguments():
                         help="size that the page may have; maps are left out to stay below it "
                         "(default: %(default)g)")
     parser.add_argument("--title", help="heading of the page (default: names of the runs)")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main():
-    options = arguments()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
     with told_plainly("report"):
         html, left_out = compose(options.runs, options.title, int(options.max_mb * 1e6))
         write_whole(options.out, html)
         for sentence in left_out:
             print(f"report: {sentence}", file=sys.stderr)
         print(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB")
-
-
-if __name__ == "__main__":
-    main()

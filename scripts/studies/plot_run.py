@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Shows a run: prints a table of its heads at the last step, and draws them over training.
 
-    plot_run.py RUN [-o PICTURE.png] [--site self]
+    scripts/venv scripts/studies/plot_run.py RUN [-o PICTURE.png] [--site self]
 
 RUN is a run directory, finished or still training; it is read with the packages of
 scripts/requirements.txt. The table is Markdown. Without -o nothing is drawn.
@@ -45,11 +45,11 @@ def main():
     options = parser.parse_args()
     try:
         run = hl.open_run(options.run)
+        heads = run.heads(options.site)
     except hl.LogError as error:
         sys.exit(f"plot_run: {error}")
-    heads = run.heads(options.site)
-    if heads is None or heads.sizes["step"] == 0:
-        sys.exit(f"plot_run: {run.path / 'log.h5'}: no records in /heads/{options.site}")
+    if heads.sizes["step"] == 0:
+        sys.exit(f"plot_run: {run.path / 'log.h5'}: no records in heads/{options.site}")
     print("\n".join(table(run.scalars, run.evaluations, heads)))
     if options.o:
         matplotlib.use("Agg")

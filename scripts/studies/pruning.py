@@ -1,6 +1,6 @@
 """How many heads can go before the loss rises, in which order, and what they were.
 
-    scripts/study_pruning [--seeds 3] [--jobs 2] [--out runs/study_pruning] [--set train.steps=100]
+    scripts/studies/pruning [--seeds 3] [--jobs 2] [--out runs/study_pruning] [--set train.steps=100]
 
 Trains the models of configs/char_mha.yaml and configs/induction_mha.yaml with several seeds, prunes
 each head by head in several orders, trains gates to a number of heads, looks at what the heads do,
@@ -58,7 +58,7 @@ class Bench:
         return headlab(self.arguments.program, command, *options)
 
     def say(self, text):
-        print(f"study_pruning: {text}", file=sys.stderr, flush=True)
+        print(f"pruning: {text}", file=sys.stderr, flush=True)
 
     def train(self, task, seed):
         config = ROOT / "configs" / f"{TASKS[task]['config']}.yaml"

@@ -1,0 +1,71 @@
+"""Finds the run that a path means, and opens it."""
+
+import pathlib
+import shutil
+import subprocess
+import warnings
+
+from .files import LogError, LogWarning, PathLike
+from .run import FILES, Run
+
+
+def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
+    """Opens a run that goes on, has ended or was killed.
+
+    path: a run directory, its log.h5, or a folder with one run in it. A run whose writer was killed
+    opens with a LogWarning: what it flushed is there; on Windows, which knows no locks, it counts
+    as running. repair: let `headlab repair` mend such a log
+    first (True, or the path of the program), after which any HDF5 reader opens it.
+    Raises LogError where there is no run, or one of a newer schema.
+
+    >>> with hl.open_run(run.path) as again:
+    ...     again.state
+    'finished'
+    """
+    run = Run(find_run(pathlib.Path(path)))
+    if run.state == "killed":
+        log = run.path / "log.h5"
+        if repair:
+            repair_log(log, repair)
+            return Run(run.path)
+        warnings.warn(f"{log}: its writer was killed; this is what it had flushed. Other readers "
+                      f"open it after `headlab repair {log}`, or open_run(..., repair=True)",
+                      LogWarning, stacklevel=2)
+    return run
+
+
+def find_run(path: pathlib.Path) -> pathlib.Path:
+    """The run directory that a path means."""
+    if path.is_file():
+        if path.name not in ("log.h5", *FILES.values()):
+            raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
+                           "belongs into a folder of its own under that one")
+        return path.parent
+    if not path.is_dir():
+        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` says "
+                       "where its run is")
+    if is_run(path):
+        return path
+    inside = sorted(child for child in path.iterdir() if is_run(child))
+    if len(inside) == 1:
+        return inside[0]
+    if not inside:
+        raise LogError(f"{path}: neither a run (no log.h5, no config.yaml) nor a folder of one")
+    raise LogError(f"{path}: holds {len(inside)} runs; name one of them: "
+                   + ", ".join(child.name for child in inside))
+
+
+def is_run(path):
+    return (path / "log.h5").is_file() or (path / "config.yaml").is_file()
+
+
+def repair_log(log, program=True):
+    """Lets `headlab repair` mend a log; `program` is its path, or True to look for it."""
+    beside = pathlib.Path(__file__).resolve().parents[1] / "headlab"  # in headlab's own tree
+    found = program if program is not True else (
+        shutil.which("headlab") or (str(beside) if beside.is_file() else None))
+    if not found:
+        raise LogError(f"{log}: the program headlab is not on PATH; give it: repair=PATH")
+    done = subprocess.run([str(found), "repair", str(log)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")

@@ -1,0 +1,160 @@
+// What the page knows: its content as data.py wrote it, packed arrays, names of quantities.
+import { find } from "./elements.js";
+
+/**
+ * @typedef {{ unit: string, long_name: string, comment: string }} Meta of a variable
+ * @typedef {(number | null)[]} Numbers of heads or rounds; null: there is none
+ *
+ * @typedef {object} Content
+ * @property {string} title
+ * @property {string} made when
+ * @property {string | null} version of a page that is served
+ * @property {string[]} left_out for want of space, in sentences
+ * @property {Record<"scalars" | "heads" | "analysis" | "roles", Record<string, Meta>>} variables
+ * @property {Run[]} runs
+ * @property {(string | null)[][]} differences a setting, and its text in every run
+ *
+ * @typedef {object} Run
+ * @property {string} label
+ * @property {string[]} notes
+ * @property {string} kind
+ * @property {number | null} seed
+ * @property {string} state
+ * @property {string} path
+ * @property {string} config
+ * @property {string} manifest
+ * @property {Heading} heading
+ * @property {Record<string, Curves>} curves `train` and `eval`
+ * @property {Record<string, Site>} sites
+ * @property {Pruning | null} pruning
+ *
+ * @typedef {object} Heading
+ * @property {number | null} step
+ * @property {number | null} steps
+ * @property {number | null} train_loss
+ * @property {number | null} val_loss
+ * @property {number | null} seconds
+ * @property {Parameters} parameters
+ *
+ * @typedef {{ trained: number | null, total: number | null }} Parameters
+ * @typedef {{ names: string[], rows: number, of: number, id: string }} Curves `of`: rows logged
+ * @typedef {{ statistics: Statistics | null, analysis: Analysis | null, maps?: Maps }} Site
+ *
+ * @typedef {object} Statistics
+ * @property {number[]} steps
+ * @property {number} of how many steps were logged
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {Record<string, { id: string, heads: boolean }>} entries `heads`: not of layers
+ *
+ * @typedef {object} Analysis
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {Record<string, Numbers>} values
+ * @property {Record<string, Numbers>} roles
+ * @property {Numbers | null} points in the plane, x and y of every head
+ * @property {Meta & { share: number | null }} [plane]
+ * @property {boolean} analyzed
+ * @property {boolean} ablated
+ *
+ * @typedef {object} Maps
+ * @property {string} prefix
+ * @property {number[]} steps
+ * @property {number[]} probes
+ * @property {number[]} layers
+ * @property {number[]} heads
+ * @property {boolean} signed
+ * @property {string[][]} query tokens of every probe
+ * @property {string[][]} key
+ *
+ * @typedef {object} Pruning
+ * @property {Record<string, Meta>} names
+ * @property {Record<string, Numbers>} values
+ * @property {string[][]} removed
+ */
+
+/** @type {Content} */
+export const data = JSON.parse(find("#content").textContent ?? "");
+
+// --- how quantities are written ------------------------------------------------------------------
+
+/**
+ * Four significant digits, as short as they get.
+ * @param {number | null} value
+ */
+export const format = (value) => value === null || Number.isNaN(value) ? "none"
+  : Math.abs(value) >= 1e5 ? value.toLocaleString("en", { maximumSignificantDigits: 4 })
+  : String(Number(value.toPrecision(4)));
+/** @param {Meta} meta */
+export const unit = (meta) => meta.unit === "1" ? "" : ` ${meta.unit}`;
+/** @param {Meta} meta */
+export const named = (meta) => meta.unit === "1" ? meta.long_name
+  : `${meta.long_name} [${meta.unit}]`;
+
+// --- what curves can be drawn of -----------------------------------------------------------------
+
+/** @type {Record<string, string>} */
+export const xNames = { step: "step", tokens: "training tokens [token]",
+  wall_time: "time of training [s]" };
+
+// Names of what can be chosen: the losses together, then every other scalar by itself.
+export function scalarNames() {
+  const names = data.runs.flatMap((run) => Object.values(run.curves).flatMap((part) => part.names));
+  return ["loss", ...new Set(names.filter((name) => !(name in xNames)))];
+}
+
+/**
+ * What any run knows of its rounds of pruning.
+ * @returns {Record<string, Meta>}
+ */
+export function pruningVariables() {
+  return Object.assign({}, ...data.runs.map((run) => run.pruning?.names));
+}
+
+// Names of what can be drawn of it: up, and across.
+export function pruningNames() {
+  const names = Object.keys(pruningVariables()), across = ["kept", "parameters", "flops"];
+  return [names.filter((name) => !across.includes(name) && name !== "seconds"),
+    across.filter((name) => names.includes(name))];
+}
+
+// --- packed arrays -------------------------------------------------------------------------------
+
+/** @typedef {Float32Array | Float64Array | Int16Array | Int32Array} Packed */
+
+/** @type {Record<string, new (buffer: ArrayBuffer) => Packed>} */
+const types = { f4: Float32Array, f8: Float64Array, i2: Int16Array, i4: Int32Array };
+
+/** @param {string} text gzip, base64 */
+export async function inflate(text) {
+  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** @param {string} id */
+async function unpack(id) {
+  const element = find(`#${id}`);
+  const type = element.dataset.type ?? "", width = Number(type[1]);
+  const planes = await inflate(element.textContent ?? "");
+  const count = planes.length / width, bytes = new Uint8Array(planes.length);
+  for (let b = 0; b < width; b++) {
+    for (let n = 0, from = b * count; n < count; n++) bytes[n * width + b] = planes[from + n];
+  }
+  return new types[type](bytes.buffer);
+}
+
+/** @type {Map<string, Promise<Packed>>} */
+const unpacked = new Map();
+
+/**
+ * The numbers of an array of the page, unpacked once and kept for a while.
+ * @param {string} id
+ */
+export function array(id) {
+  const found = unpacked.get(id) ?? unpack(id);
+  unpacked.delete(id); // the one used last is the last to go
+  unpacked.set(id, found);
+  if (unpacked.size > 128) unpacked.delete(unpacked.keys().next().value ?? "");
+  return found;
+}
