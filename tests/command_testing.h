@@ -72,6 +72,7 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
+  pid_t id() const { return pid_; }
   void signal(int number) { REQUIRE(::kill(pid_, number) == 0); }
 
   // Returns when `ready` is true of what stderr has said so far.

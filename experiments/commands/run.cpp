@@ -69,7 +69,8 @@ int run(const RunOptions& o) {
     return kDone;
   }
 
-  const auto manifest = manifest_of(experiment, *data, device);
+  auto manifest = manifest_of(experiment, *data, device);
+  manifest["parameters"] = parameters_json(*model, experiment.train);
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, from);
   if (!begun.warning.empty()) fmt::print(stderr, "headlab: {}\n", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
@@ -83,7 +84,7 @@ int run(const RunOptions& o) {
     print_outcome(path, outcome.status, o.json);
     return outcome.exit_code;
   } catch (const std::exception& e) {
-    begun.directory->end({.state = RunState::kFailed, .reason = e.what()});
+    begun.directory->fail(e.what());
     throw;
   }
 }

@@ -1,5 +1,7 @@
 #include "experiments/runs/open_run.h"
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <fmt/format.h>
 #include <torch/version.h>
 
@@ -8,6 +10,7 @@
 
 #include "core/errors.h"
 #include "core/files/replacement_file.h"
+#include "core/kernels/device_name.h"
 #include "core/torch.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
@@ -58,14 +61,47 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   return opened;
 }
 
+std::string cuda_version(const at::Device& device) {
+  if (!device.is_cuda()) return "";
+  if (!at::hasCUDA()) return "unknown";
+  const long version = at::detail::getCUDAHooks().versionCUDART();  // 13020: 13.2
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+std::vector<std::string> gpu_names(const at::Device& device) {
+  if (!device.is_cuda()) return {};
+  std::string name;
+#ifdef HEADLAB_CUDA
+  name = cuda_device_name(std::max<int>(device.index(), 0));
+#endif
+  return {name.empty() ? device.str() : name};
+}
+
+nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train) {
+  ParameterGroups groups;
+  model.parameter_groups(groups);
+  const auto in = [](const std::vector<Tensor>& tensors, const Tensor& wanted) {
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const Tensor& tensor) { return tensor.is_same(wanted); });
+  };
+  int64_t total = 0, trained = 0;
+  std::vector<std::string> names;
+  for (const auto& item : model.named_parameters()) {
+    total += item.value().numel();
+    const bool special = in(groups.gates, item.value()) || in(groups.multipliers, item.value());
+    if (!item.value().requires_grad() || (train.gates_only && !special)) continue;
+    trained += item.value().numel();
+    names.push_back(item.key());
+  }
+  return {{"total", total}, {"trained", trained}, {"names_of_trained", names}};
+}
+
 nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
                                    const at::Device& device) {
   ManifestFacts facts;
   facts.torch = TORCH_VERSION;
-  if (device.is_cuda()) {
-    facts.cuda = "yes";
-    facts.gpus = {device.str()};
-  }
+  facts.cuda = cuda_version(device);
+  facts.gpus = gpu_names(device);
   facts.threads = at::get_num_threads();
   facts.seed = experiment.seed;
   facts.data_files = data.files();

@@ -33,6 +33,13 @@ struct OpenedRun {
 // `path`: a run directory (its last checkpoint), or a checkpoint directory inside one.
 OpenedRun open_run(const std::filesystem::path& path, const at::Device& device);
 
+// What the manifest says of the device: version of the CUDA runtime, "" without a GPU; the names of
+// the GPUs in use.
+std::string cuda_version(const at::Device& device);
+std::vector<std::string> gpu_names(const at::Device& device);
+// Numbers in all parameters of a model and in those that `train` trains, and the names of these.
+nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train);
+
 // The manifest of this process working on an experiment.
 nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
                                    const at::Device& device);

@@ -292,6 +292,13 @@ void RunDirectory::end(const RunStatus& status) {
   replace_file(path_ / "status.json", status_text(status));
 }
 
+void RunDirectory::fail(const std::string& reason) noexcept {
+  try {
+    end({.state = RunState::kFailed, .reason = reason});
+  } catch (const std::exception&) {  // the storage that fails here too; status.json says running
+  }
+}
+
 LocatedRun locate_run(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::canonical(path, error);  // links to checkpoints and relative names too

@@ -72,6 +72,8 @@ class RunDirectory {
   void running(int64_t step, const Metrics& metrics = {});  // rewrites status.json
   // The last status (anything but kRunning), and end time and status in the manifest.
   void end(const RunStatus& status);
+  // end() as failed, for who has an error to report: another one does not take its place.
+  void fail(const std::string& reason) noexcept;
 
  private:
   RunDirectory(std::filesystem::path path, WriterLock lock, nlohmann::ordered_json manifest);

@@ -132,6 +132,8 @@ class Trainer {
   Metrics row_;            // of this step, not yet written
   Metrics final_;          // the newest values, for status.json
   bool improved_ = false;  // by the evaluation of this step
+  bool stops_ = false;     // after this step, by this signal or for want of time
+  int signal_ = 0;
 };
 
 // The rows of step 0: the first update's losses with the weights as they were made.
@@ -158,9 +160,10 @@ bool Trainer::update() {
   int64_t tokens = 0;
   for (const auto& batch : batches) tokens += batch.ids.numel();
   state_.tokens += tokens;
-  // Reading a number waits for a GPU, so there only logged steps and checkpoints look.
-  const bool looks = device_.is_cpu() || due(logging_.every) || due(options_.checkpoint.every) ||
-                     due(options_.eval_every) || done();
+  signal_ = StopSignals::received();
+  stops_ = signal_ != 0 || out_of_time();
+  const bool looks = reads_loss(device_, due(logging_.every) || due(options_.checkpoint.every) ||
+                                             due(options_.eval_every) || stops_ || done());
   const double loss = looks ? result.losses.nll.item<double>() : 0;
   const bool finite =
       !looks || (std::isfinite(loss) && std::isfinite(result.grad_norm.item<double>()));
@@ -267,14 +270,12 @@ TrainOutcome Trainer::run() {
     if (evaluation) record(*evaluation);
     if (due(logging_.attention.every) || ends) log_.maps(state_.step, device_);
     write_row(state_.step);
-    const int signal = StopSignals::received();
-    const bool stops = signal != 0 || out_of_time();
     const bool best = improved_ && options_.checkpoint.keep_best;
-    if (due(options_.checkpoint.every) || best || stops || ends) save(improved_);
-    if (stops && !ends) {
-      if (signal == 0) return finish(RunState::kStopped, kResumable, "train.max_time is over");
-      return finish(RunState::kStopped, StopSignals::exit_code(signal),
-                    "signal " + std::to_string(signal));
+    if (due(options_.checkpoint.every) || best || stops_ || ends) save(improved_);
+    if (stops_ && !ends) {
+      if (signal_ == 0) return finish(RunState::kStopped, kResumable, "train.max_time is over");
+      return finish(RunState::kStopped, StopSignals::exit_code(signal_),
+                    "signal " + std::to_string(signal_));
     }
   }
   return finish(RunState::kFinished, kDone,
@@ -282,6 +283,8 @@ TrainOutcome Trainer::run() {
 }
 
 }  // namespace
+
+bool reads_loss(const at::Device& device, bool due) { return device.is_cpu() || due; }
 
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const at::Device& device, RunDirectory& run,

@@ -20,6 +20,11 @@ struct TrainOutcome {
   int exit_code = 0;
 };
 
+// Whether a step looks at its loss, which must be finite before anything is saved. Reading a number
+// waits for a GPU, so there only steps look in which something is due: a row, an evaluation, a
+// checkpoint, an end, also one that a signal asks for.
+bool reads_loss(const at::Device& device, bool due);
+
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
 // README lists; on return the status is final, except that the caller writes it
 // (RunDirectory::end).

@@ -66,6 +66,18 @@ TEST_CASE("a run leaves its config and manifest and metrics and log and checkpoi
   CHECK(rows[5].at("val/loss") == status.at("metrics").at("val/loss"));
 }
 
+TEST_CASE("the manifest counts the parameters and names those that train") {
+  const Bench bench;
+  const auto parameters = [&](const Arguments& overrides) {
+    return json_of(bench.train(overrides) / "manifest.json").at("parameters");
+  };
+  const Json all = parameters({});
+  CHECK(all.at("trained") == all.at("total"));
+  const Json gates = parameters({"model.attention={kind: gated}", "train.gates_only=true"});
+  CHECK(gates.at("names_of_trained") == Json({"blocks.0.attention.gate.log_alpha"}));
+  CHECK(gates.at("trained").get<int64_t>() < gates.at("total").get<int64_t>());
+}
+
 TEST_CASE("the rows of step 0 are what the first update measures") {
   const Bench bench;
   const fs::path run =
@@ -366,6 +378,32 @@ TEST_CASE("a run that a signal stops goes on to the weights it would have had") 
     CHECK(log_records(run) == log_records(whole));
     CHECK(json_of(run / "manifest.json").at("previous").size() == 1);
   }
+}
+
+TEST_CASE("threads wait with a short spin unless the user has chosen how they wait") {
+  const Bench bench;
+  // What headlab's environment says of waiting, when it was started with `settings` alone.
+  const auto waiting = [&](const Arguments& settings) {
+    Arguments arguments{"-u", "GOMP_SPINCOUNT", "-u", "OMP_WAIT_POLICY"};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    arguments.push_back(kHeadlab);
+    const Arguments run = long_run("out" + std::to_string(settings.size()));
+    arguments.insert(arguments.end(), run.begin(), run.end());
+    Process process(Invocation{arguments, bench.path(), {}, false, "/usr/bin/env"});
+    process.wait_for([](const std::string& err) { return err.find("threads") != err.npos; });
+    std::set<std::string> found;
+    const std::string all = read_bytes("/proc/" + std::to_string(process.id()) + "/environ");
+    for (size_t at = 0; at < all.size(); at = all.find('\0', at) + 1) {
+      const std::string variable = all.c_str() + at;
+      if (variable.starts_with("GOMP_SPINCOUNT=") || variable.starts_with("OMP_WAIT_POLICY="))
+        found.insert(variable);
+    }
+    return found;
+  };
+  using Found = std::set<std::string>;
+  CHECK(waiting({}) == Found{"GOMP_SPINCOUNT=1000"});
+  CHECK(waiting({"OMP_WAIT_POLICY=passive"}) == Found{"OMP_WAIT_POLICY=passive"});
+  CHECK(waiting({"GOMP_SPINCOUNT=7", "A=b"}) == Found{"GOMP_SPINCOUNT=7"});
 }
 
 TEST_CASE("a run that another process writes is refused and told by whom") {

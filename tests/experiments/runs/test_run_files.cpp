@@ -252,6 +252,20 @@ TEST_CASE("two processes never write one run: the second is told who does") {
   CHECK_NOTHROW(RunDirectory::resume(path, WriterLock(path), kManifest));
 }
 
+TEST_CASE("a run that fails on a failing storage keeps its first error") {
+  const Scratch scratch;
+  RunDirectory run = RunDirectory::create(scratch / "run", "", kManifest);
+  with_fault_at_each_call(
+      EIO, [] {},
+      [&] {
+        run.fail("the first error");
+        return StorageFault::calls_left >= 0;  // no call failed
+      },
+      [&](bool whole) {
+        if (whole) CHECK(json_of(scratch / "run/status.json")["reason"] == "the first error");
+      });
+}
+
 TEST_CASE("who starts a run second takes nothing away from who was first") {
   const Scratch scratch;
   const fs::path path = scratch / "run";

@@ -117,6 +117,21 @@ TEST_CASE("multipliers of a target for gates resume with their moments", "[train
       });
 }
 
+TEST_CASE("the manifest names the CUDA runtime and the GPU of a device, and nothing of a CPU") {
+  CHECK(cuda_version(at::kCPU).empty());
+  CHECK(gpu_names(at::kCPU).empty());
+  const at::Device second(at::kCUDA, 1);
+  CHECK((cuda_version(second) == "unknown") == !at::hasCUDA());
+  REQUIRE(gpu_names(second).size() == 1);
+  if (!at::hasCUDA()) CHECK(gpu_names(second)[0] == "cuda:1");
+}
+
+TEST_CASE("on a GPU a step looks at its loss where something is due, on a CPU always") {
+  CHECK(reads_loss(at::kCPU, false));
+  CHECK_FALSE(reads_loss(at::Device(at::kCUDA, 0), false));
+  CHECK(reads_loss(at::Device(at::kCUDA, 0), true));
+}
+
 TEST_CASE("what gates decide is logged with the weights before the update", "[training]") {
   const Scratch folder;
   const auto config = with_attention(small("gated", ", gate_lr: 0.5"),
