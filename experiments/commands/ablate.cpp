@@ -10,7 +10,7 @@
 #include "experiments/analysis/result_grid.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/pruning/ablation.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/system/progress.h"

@@ -13,7 +13,7 @@
 #include "experiments/analysis/result_grid.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/pruning/importance.h"
 #include "experiments/runs/run_files.h"

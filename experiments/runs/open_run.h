@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "experiments/data/source.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/models/model.h"
 #include "experiments/models/named_tensors.h"
 #include "experiments/runs/checkpoint.h"

@@ -1,4 +1,4 @@
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
