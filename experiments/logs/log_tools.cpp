@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "experiments/logs/log_records.h"
 #include "experiments/logs/log_schema.h"
+#include "experiments/logs/log_walk.h"
 #include "experiments/system/isolated.h"
 #include "experiments/system/writer_lock.h"
 

@@ -1,4 +1,4 @@
-#include "experiments/logs/log_records.h"
+#include "experiments/logs/log_walk.h"
 
 #include <fmt/format.h>
 
