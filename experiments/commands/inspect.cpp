@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/commands/command.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 
 namespace headlab {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "experiments/commands/command.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 
 namespace headlab {
 namespace {

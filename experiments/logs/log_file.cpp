@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 
 namespace headlab {
 namespace {

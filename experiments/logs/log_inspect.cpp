@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 #include "experiments/logs/log_walk.h"
 #include "experiments/system/isolated.h"
 #include "experiments/system/writer_lock.h"

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "core/torch.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 #include "experiments/models/head_grid.h"
 
 namespace headlab {

@@ -1,4 +1,4 @@
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 
 #include <fmt/format.h>
 
