@@ -8,7 +8,7 @@
 #include "core/errors.h"
 #include "experiments/logs/log_schema.h"
 #include "experiments/logs/log_walk.h"
-#include "experiments/system/isolated.h"
+#include "experiments/system/child_process.h"
 #include "experiments/system/writer_lock.h"
 
 namespace headlab {
@@ -86,7 +86,7 @@ LogRepair repair_here(const std::filesystem::path& path) {
 
 LogRepair repair_held_log(const std::filesystem::path& path) {
   using Json = nlohmann::json;
-  const Json done = Json::parse(isolated(path.string(), [&] {
+  const Json done = Json::parse(in_child_process(path.string(), [&] {
     const LogRepair repair = repair_here(path);
     Json groups = Json::array();
     for (const LogRepair::Group& group : repair.groups) {
