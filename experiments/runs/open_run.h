@@ -46,7 +46,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const std::function<void(const std::filesystem::path& run)>& add_files = {});
 
 // What a file of results says of the run that it is about.
-FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
-                   const nlohmann::ordered_json& manifest);
+RootAttributes root_attributes(Experiment experiment, const std::string& title,
+                               const std::string& run_id, const nlohmann::ordered_json& manifest);
 
 }  // namespace headlab
