@@ -6,6 +6,7 @@
 
 #include "experiments/commands/command.h"
 #include "experiments/logs/log_repair.h"
+#include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {

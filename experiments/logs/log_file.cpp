@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "experiments/logs/log_repair.h"
+#include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {

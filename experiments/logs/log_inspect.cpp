@@ -1,4 +1,5 @@
-// inspect_log: what is in a log, as JSON and for people.
+#include "experiments/logs/log_inspect.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "experiments/logs/log_repair.h"
 #include "experiments/logs/log_walk.h"
 #include "experiments/system/child_process.h"
 #include "experiments/system/writer_lock.h"
