@@ -1,4 +1,4 @@
-#include "experiments/data/utf8.h"
+#include "experiments/system/utf8.h"
 
 #include <fmt/format.h>
 
