@@ -1,5 +1,6 @@
 // YAML text -> ConfigNode: yaml-cpp's events, held to stricter rules.
 #include <fmt/format.h>
+#include <utf8proc.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/mark.h>
@@ -19,23 +20,13 @@ constexpr size_t kMaxValues = 100'000;
 constexpr size_t kMaxDepth = 64;  // mappings and lists within each other
 constexpr size_t kMaxKey = 128;   // yaml-cpp looks 1024 bytes ahead for a key's colon
 
-// Length of the UTF-8 sequence at `at`, 0 when it is not one (RFC 3629).
+// Bytes of the code point at `at`, 0 when there is none (RFC 3629).
 size_t utf8_length(const std::string& text, size_t at) {
-  auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const unsigned first = byte(at), second = byte(at + 1);
-  auto tail = [&](size_t i) { return byte(at + i) >= 0x80 && byte(at + i) <= 0xbf; };
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return tail(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    const bool overlong = first == 0xe0 && second < 0xa0,
-               surrogate = first == 0xed && second > 0x9f;
-    return !overlong && !surrogate && tail(1) && tail(2) ? 3 : 0;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    const bool overlong = first == 0xf0 && second < 0x90, beyond = first == 0xf4 && second > 0x8f;
-    return !overlong && !beyond && tail(1) && tail(2) && tail(3) ? 4 : 0;
-  }
-  return 0;
+  utf8proc_int32_t code_point = 0;
+  const auto length =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(&text[at]),
+                       static_cast<utf8proc_ssize_t>(text.size() - at), &code_point);
+  return length < 0 ? 0 : static_cast<size_t>(length);
 }
 
 // Builds nodes from yaml-cpp's events. Goes on after a problem where the structure is still clear.

@@ -16,7 +16,7 @@
 #include "core/observe/probe.h"
 #include "experiments/analysis/head_roles.h"
 #include "experiments/analysis/map_statistics.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {

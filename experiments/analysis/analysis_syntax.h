@@ -9,7 +9,7 @@
 #include "experiments/analysis/dependency.h"
 #include "experiments/data/formats/treebank.h"
 #include "experiments/data/source.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/models/model.h"
 
 namespace headlab {

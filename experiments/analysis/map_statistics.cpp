@@ -8,7 +8,7 @@
 #include "experiments/analysis/map_divergence.h"
 #include "experiments/analysis/map_formulas.h"
 #include "experiments/analysis/single_threaded.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 
 namespace headlab {
 namespace {

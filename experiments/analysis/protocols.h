@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "experiments/data/source.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/models/model.h"
 
 namespace headlab {

@@ -2,7 +2,7 @@
 // layer has no such head or it is not alive.
 #pragma once
 
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/models/model.h"
 
 namespace headlab {

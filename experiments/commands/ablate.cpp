@@ -10,7 +10,7 @@
 #include "experiments/analysis/result_grid.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/pruning/ablation.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/system/progress.h"
@@ -167,8 +167,8 @@ int run(AblateOptions& o) {
   run_studies(studies, modes, opened, settings, device);
 
   write_results(out,
-                facts_of(opened.experiment, "ablation", located.filename().string(),
-                         manifest_of(opened.experiment, *opened.data, device)),
+                root_attributes(opened.experiment, "ablation", located.filename().string(),
+                                manifest_of(opened.experiment, *opened.data, device)),
                 {group_of(studies, modes, *opened.model)});
   if (!o.json) {
     fmt::print("whole model: loss {:.4f} nat, accuracy {:.4f} over {} tokens in {} examples\n",

@@ -180,8 +180,8 @@ int run_on_run(AnalyzeOptions& o, const at::Device& device) {
   require_place(out);
   const auto analysis = analyze_run(opened, options, device);
   write_results(out,
-                facts_of(opened.experiment, "analysis", located.filename().string(),
-                         manifest_of(opened.experiment, *opened.data, device)),
+                root_attributes(opened.experiment, "analysis", located.filename().string(),
+                                manifest_of(opened.experiment, *opened.data, device)),
                 {analysis.statistics, analysis.roles});
   print(o,
         {{"run", std::filesystem::canonical(o.source).string()},

@@ -4,7 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/commands/command.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_inspect.h"
+#include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {

@@ -13,7 +13,7 @@
 #include "experiments/analysis/result_grid.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/pruning/importance.h"
 #include "experiments/runs/run_files.h"
@@ -200,7 +200,7 @@ void write(const PruneOptions& o, const OpenedRun& run, std::shared_ptr<Model> m
             {{"val/loss", last.loss}, {"val/accuracy", last.accuracy}},
             [&](const std::filesystem::path& making) {
               write_results(making / "pruning.h5",
-                            facts_of(run.experiment, "pruning", run_id, manifest),
+                            root_attributes(run.experiment, "pruning", run_id, manifest),
                             {pruning_group(rounds, *model)});
               replace_file(making / "pruning.csv", csv(report));
             });

@@ -5,7 +5,8 @@
 #include <memory>
 
 #include "experiments/commands/command.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
+#include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/errors.h"
 #include "core/files/mapped_file.h"
 #include "experiments/data/text_stream.h"
-#include "experiments/data/utf8.h"
+#include "experiments/system/utf8.h"
 
 namespace headlab {
 namespace {

@@ -6,7 +6,8 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
+#include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {

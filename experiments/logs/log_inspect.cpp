@@ -1,4 +1,5 @@
-// inspect_log: what is in a log, as JSON and for people.
+#include "experiments/logs/log_inspect.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,9 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "experiments/logs/log_records.h"
-#include "experiments/logs/log_tools.h"
-#include "experiments/system/isolated.h"
+#include "experiments/logs/log_walk.h"
+#include "experiments/system/child_process.h"
 #include "experiments/system/writer_lock.h"
 
 namespace headlab {
@@ -193,7 +193,7 @@ std::string group_text(const Json& group) {
 }  // namespace
 
 Json inspect_log(const std::filesystem::path& path) {
-  return Json::parse(isolated(path.string(), [&] { return inspect_here(path).dump(); }));
+  return Json::parse(in_child_process(path.string(), [&] { return inspect_here(path).dump(); }));
 }
 
 std::string to_text(const Json& log) {

@@ -6,6 +6,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "experiments/system/utf8.h"
+
 namespace headlab {
 namespace {
 
@@ -142,28 +144,6 @@ void check(const LogGroup& group) {
   }
 }
 
-// Length of the UTF-8 sequence at `text[at]`, 0 when there is none (RFC 3629, table 3-7 of
-// Unicode).
-size_t utf8_length(const std::string& text, size_t at) {
-  const auto byte = [&](size_t n) {
-    return n < text.size() ? static_cast<unsigned char>(text[n]) : 0u;
-  };
-  const unsigned first = byte(at), second = byte(at + 1);
-  if (first < 0x80) return first == 0 ? 0 : 1;
-  const size_t length = first >= 0xC2 && first <= 0xDF   ? 2
-                        : first >= 0xE0 && first <= 0xEF ? 3
-                        : first >= 0xF0 && first <= 0xF4 ? 4
-                                                         : 0;
-  if (length == 0) return 0;
-  const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  if (second < low || second > high) return 0;
-  for (size_t n = 2; n < length; ++n) {
-    if (byte(at + n) < 0x80 || byte(at + n) > 0xBF) return 0;
-  }
-  return length;
-}
-
 }  // namespace
 
 H5Extent LogGroup::extent(const std::vector<std::string>& names) const {
@@ -205,7 +185,7 @@ int64_t map_bytes(const LogSite& site) {
 std::string readable_text(const std::string& bytes) {
   std::string text;
   for (size_t at = 0; at < bytes.size();) {
-    const size_t length = utf8_length(bytes, at);
+    const size_t length = bytes[at] == '\0' ? 0 : utf8_length(bytes, at);
     if (length == 0) {
       text += fmt::format("<0x{:02X}>", static_cast<unsigned char>(bytes[at]));
     } else {

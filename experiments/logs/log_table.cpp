@@ -68,16 +68,16 @@ void set_encoding(H5Dataset& data, const LogGroup& group, const LogColumn& colum
 
 }  // namespace
 
-void describe_file(H5Group& root, const FileFacts& facts, const std::string& status) {
+void describe_file(H5Group& root, const RootAttributes& attributes, const std::string& status) {
   root.set_text("Conventions", "CF-1.10");
-  root.set_text("title", facts.title);
+  root.set_text("title", attributes.title);
   root.set_text("source", "headlab");
   root.set_text("schema_name", kLogSchemaName);
   root.set_text("schema_version", kLogSchemaVersion);
-  root.set_text("run_id", facts.run_id);
-  root.set_text("created_utc", facts.created_utc);
-  root.set_text("config_yaml", facts.config_yaml);
-  root.set_text("manifest_json", facts.manifest_json);
+  root.set_text("run_id", attributes.run_id);
+  root.set_text("created_utc", attributes.created_utc);
+  root.set_text("config_yaml", attributes.config_yaml);
+  root.set_text("manifest_json", attributes.manifest_json);
   root.set_text("axis_order", "row-major");
   root.set_text("status", status);
 }

@@ -49,12 +49,12 @@ struct LogSite {
 };
 
 // What a file says of itself in its root.
-struct FileFacts {
+struct RootAttributes {
   std::string title, run_id, config_yaml, manifest_json;
   std::string created_utc;  // 2026-01-31T12:00:00Z
 };
 
-struct LogLayout : FileFacts {
+struct LogLayout : RootAttributes {
   std::vector<LogVariable> scalars = {};  // beside step, wall_time and tokens
   std::vector<LogVariable> evals = {};    // beside step
   std::vector<LogSite> sites = {};

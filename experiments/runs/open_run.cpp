@@ -108,8 +108,8 @@ nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSourc
   return make_manifest(facts);
 }
 
-FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
-                   const nlohmann::ordered_json& manifest) {
+RootAttributes root_attributes(Experiment experiment, const std::string& title,
+                               const std::string& run_id, const nlohmann::ordered_json& manifest) {
   return {.title = title + " of " + experiment.name,
           .run_id = run_id,
           .config_yaml = to_yaml(write_block(experiment)),

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "experiments/data/source.h"
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/models/model.h"
 #include "experiments/models/named_tensors.h"
 #include "experiments/runs/checkpoint.h"
@@ -56,7 +56,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
 Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss);
 
 // What a file of results says of the run that it is about.
-FileFacts facts_of(Experiment experiment, const std::string& title, const std::string& run_id,
-                   const nlohmann::ordered_json& manifest);
+RootAttributes root_attributes(Experiment experiment, const std::string& title,
+                               const std::string& run_id, const nlohmann::ordered_json& manifest);
 
 }  // namespace headlab

@@ -42,7 +42,7 @@ struct TrainerState {
   }
 };
 
-FileFacts file_facts(const RunDirectory& run, const std::string& title) {
+RootAttributes root_attributes(const RunDirectory& run, const std::string& title) {
   std::ifstream file(run.path() / "config.yaml");
   const std::string config{std::istreambuf_iterator<char>(file), {}};
   return {.title = title,
@@ -76,8 +76,8 @@ class Trainer {
                   .bf16 = half_precision(options_, device)}),
         state_(resumed ? TrainerState::from(*resumed) : TrainerState{}),
         metrics_(run.path() / "metrics.jsonl", state_.step),
-        log_(run.path() / "log.h5", file_facts(run, experiment.name), experiment, *model_, data,
-             resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
+        log_(run.path() / "log.h5", root_attributes(run, experiment.name), experiment, *model_,
+             data, resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
         progress_(state_.step, options_.steps, logging_.every) {
     if (!log_.absent().empty())
       progress_.say(fmt::format("log.h5 was begun without {}, and goes on without",

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "core/torch.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_repair.h"
 #include "experiments/models/head_grid.h"
 
 namespace headlab {
@@ -116,10 +116,10 @@ bool wants_maps(const Experiment& experiment) {
   return experiment.log.attention.every > 0 && experiment.log.attention.probes > 0;
 }
 
-RunLog open_log(const std::filesystem::path& path, const FileFacts& facts,
+RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
                 const Experiment& experiment, Model& model, const LogSite& site,
                 const DataSource& data, std::optional<int64_t> resumed_step, double wall_s) {
-  LogLayout layout{facts};
+  LogLayout layout{root};
   layout.scalars = {
       {"train_loss", "nat", "training loss", "mean of -ln p over the scored targets of the update"},
       {"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
@@ -175,7 +175,7 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
   return row * (experiment.train.steps / experiment.log.stats_every + 1);
 }
 
-TrainingLog::TrainingLog(const std::filesystem::path& path, const FileFacts& facts,
+TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
                          const Experiment& experiment, Model& model, const DataSource& data,
                          std::optional<int64_t> resumed_step, double wall_s)
     : model_(model),
@@ -183,7 +183,7 @@ TrainingLog::TrainingLog(const std::filesystem::path& path, const FileFacts& fac
       site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
       absent_(resumed_step && std::filesystem::exists(path) ? drop_unlogged(path, site_)
                                                             : std::vector<std::string>()),
-      log_(open_log(path, facts, experiment, model, site_, data, resumed_step, wall_s)) {
+      log_(open_log(path, root, experiment, model, site_, data, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
   if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
   probe_.statistics = true;

@@ -33,7 +33,7 @@ class TrainingLog {
  public:
   // Opens a new log, or goes on after `resumed_step` of an old one, without the statistics that it
   // was begun without. RunError where it cannot.
-  TrainingLog(const std::filesystem::path& path, const FileFacts& facts,
+  TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
               const Experiment& experiment, Model& model, const DataSource& data,
               std::optional<int64_t> resumed_step, double wall_s);
 

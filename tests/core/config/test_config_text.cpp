@@ -68,6 +68,10 @@ TEST_CASE("only UTF-8 text without control characters is read") {
   CHECK(parse_message("a: \xC0\xAF") == "f.yaml:1:4: is not UTF-8 text");
   CHECK(parse_message("a: \xED\xA0\x80") == "f.yaml:1:4: is not UTF-8 text");
   CHECK(parse_message("a: \xE2\x82") == "f.yaml:1:4: is not UTF-8 text");
+  CHECK(parse_message("a: \xE0\x9F\xBF") == "f.yaml:1:4: is not UTF-8 text");
+  CHECK(parse_message("a: \xF0\x8F\xBF\xBF") == "f.yaml:1:4: is not UTF-8 text");
+  CHECK(parse_message("a: \xF4\x90\x80\x80") == "f.yaml:1:4: is not UTF-8 text");
+  CHECK(parse_message("a: \xF4\x8F\xBF\xBF") == "no error");
   CHECK(parse_message("\xC3\xA4: \x04") == "f.yaml:1:4: control character 0x04 is not allowed");
   CHECK(parse_message(std::string("a: \0", 4)) ==
         "f.yaml:1:4: control character 0x00 is not allowed");

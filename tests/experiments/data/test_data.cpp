@@ -5,7 +5,6 @@
 #include <set>
 
 #include "core/errors.h"
-#include "experiments/data/utf8.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
@@ -210,21 +209,6 @@ TEST_CASE("text survives encoding and decoding", "[data]") {
   CHECK(bytes->token_texts().at(10) == "\\x0a");
   CHECK(bytes->token_texts().at(65) == "A");
   CHECK(bytes->token_texts().at(255) == "\\xff");
-}
-
-TEST_CASE("every code point survives UTF-8, and nothing else is read", "[data]") {
-  std::u32string all;
-  for (char32_t c = 0; c < 0x110000; ++c)
-    if (c < 0xD800 || c > 0xDFFF) all += c;
-  std::string text;
-  for (char32_t c : all) text += encode_utf8(c);
-  CHECK((decode_utf8(text, "all") == all));
-  for (const std::string wrong :
-       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
-        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xE2\x82", "\xC3z", "\xE2\x82z"}) {
-    CHECK(
-        error_of<DataError>([&] { decode_utf8("ab" + wrong, "t"); }).starts_with("t: byte 2 (0x"));
-  }
 }
 
 TEST_CASE("tokens are read in both widths, with their texts", "[data]") {

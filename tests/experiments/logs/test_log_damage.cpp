@@ -5,7 +5,9 @@
 #include <random>
 
 #include "core/errors.h"
-#include "experiments/logs/log_tools.h"
+#include "experiments/logs/log_inspect.h"
+#include "experiments/logs/log_repair.h"
+#include "experiments/logs/log_walk.h"
 #include "experiments/logs/run_log.h"
 #include "tests/catch.h"
 #include "tests/log_testing.h"

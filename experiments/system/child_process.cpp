@@ -1,4 +1,4 @@
-#include "experiments/system/isolated.h"
+#include "experiments/system/child_process.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ std::string read_all(int descriptor) {
 
 }  // namespace
 
-std::string isolated(const std::string& file, const std::function<std::string()>& body) {
+std::string in_child_process(const std::string& file, const std::function<std::string()>& body) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw RunError(file + ": no pipe: " + std::strerror(errno));
   const pid_t child = fork();

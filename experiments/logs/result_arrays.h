@@ -49,7 +49,7 @@ void require_place(const std::filesystem::path& path);
 
 // Writes the file whole or not at all, in the place of an older one. RunError where the storage
 // refuses; std::invalid_argument for an array whose axes are unknown or do not fit its values.
-void write_results(const std::filesystem::path& path, const FileFacts& facts,
+void write_results(const std::filesystem::path& path, const RootAttributes& attributes,
                    const std::vector<ResultGroup>& groups);
 
 }  // namespace headlab

@@ -1,4 +1,5 @@
-// Reading files of unknown origin with a library that a damaged file can crash.
+// Running a body in a child process: for files of unknown origin, which can crash the library that
+// reads them.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,6 @@ namespace headlab {
 // Runs `body` in a child process and returns its text. A RunError of the body is thrown here too;
 // when the child crashes, or takes minutes, RunError says that `file` is damaged.
 // No other thread may be inside `body`'s libraries meanwhile.
-std::string isolated(const std::string& file, const std::function<std::string()>& body);
+std::string in_child_process(const std::string& file, const std::function<std::string()>& body);
 
 }  // namespace headlab

@@ -1,10 +1,14 @@
-// UTF-8 <-> code points (RFC 3629).
+// UTF-8 <-> code points (RFC 3629), by utf8proc.
 #pragma once
 
 #include <string>
 #include <string_view>
 
 namespace headlab {
+
+// Bytes of the code point at `at`, 0 where none is: a broken or overlong sequence, a surrogate, a
+// value above U+10FFFF, the end of the text.
+size_t utf8_length(std::string_view text, size_t at);
 
 // DataError `where: byte N (0xE9) is not UTF-8` for anything that no encoder writes.
 std::u32string decode_utf8(std::string_view text, const std::string& where);

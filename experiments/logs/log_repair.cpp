@@ -1,39 +1,14 @@
-#include "experiments/logs/log_tools.h"
-
-#include <fmt/format.h>
+#include "experiments/logs/log_repair.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "experiments/logs/log_records.h"
-#include "experiments/logs/log_schema.h"
-#include "experiments/system/isolated.h"
+#include "experiments/logs/log_walk.h"
+#include "experiments/system/child_process.h"
 #include "experiments/system/writer_lock.h"
 
 namespace headlab {
-std::filesystem::path find_log(const std::filesystem::path& file_or_run) {
-  std::error_code failed;
-  const bool directory = std::filesystem::is_directory(file_or_run, failed);
-  const std::filesystem::path path = directory ? file_or_run / "log.h5" : file_or_run;
-  if (!std::filesystem::is_regular_file(path, failed)) {
-    throw RunError(path.string() + ": there is no such log");
-  }
-  return path;
-}
-
-void require_log_schema(const H5Group& root) {
-  if (!root.has_attribute("schema_name") || root.text("schema_name") != kLogSchemaName) {
-    throw RunError(root.where() + ": is not a log of headlab (attribute schema_name)");
-  }
-  const std::string version = root.text("schema_version");
-  const std::string ours = kLogSchemaVersion;
-  if (version.substr(0, version.find('.')) != ours.substr(0, ours.find('.'))) {
-    throw RunError(
-        fmt::format("{}: has schema {}, this program knows {}", root.where(), version, ours));
-  }
-}
-
 namespace {
 
 LogRepair survey(const H5Group& root) {
@@ -86,7 +61,7 @@ LogRepair repair_here(const std::filesystem::path& path) {
 
 LogRepair repair_held_log(const std::filesystem::path& path) {
   using Json = nlohmann::json;
-  const Json done = Json::parse(isolated(path.string(), [&] {
+  const Json done = Json::parse(in_child_process(path.string(), [&] {
     const LogRepair repair = repair_here(path);
     Json groups = Json::array();
     for (const LogRepair::Group& group : repair.groups) {

@@ -1,6 +1,7 @@
-// Walking through a log of any layout: its groups, and the records in them.
+// Walking through a log of any layout: where it is, its groups, and the records in them.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -8,6 +9,12 @@
 #include "core/files/h5.h"
 
 namespace headlab {
+
+// FILE.h5, or the log of a run directory. RunError: there is none.
+std::filesystem::path find_log(const std::filesystem::path& file_or_run);
+
+// RunError: not a log of this schema's major version.
+void require_log_schema(const H5Group& root);
 
 // A group with a growing i8 scale, and what grows along with it.
 struct LogRecords {

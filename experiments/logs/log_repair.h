@@ -1,8 +1,7 @@
-// What is in a log, and how a log is repaired whose writer died. No torch in here.
+// How a log is repaired whose writer died. No torch in here.
 #pragma once
 
 #include <filesystem>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -10,17 +9,6 @@
 #include "experiments/logs/run_log.h"
 
 namespace headlab {
-
-// FILE.h5, or the log of a run directory. RunError: there is none.
-std::filesystem::path find_log(const std::filesystem::path& file_or_run);
-
-// RunError: not a log of this schema's major version.
-void require_log_schema(const H5Group& root);
-
-// Status, groups, records, last values, sizes of maps; of a log that is being written, finished, or
-// left by a dead writer. RunError in one line: not HDF5, not a log, damaged.
-nlohmann::ordered_json inspect_log(const std::filesystem::path& path);
-std::string to_text(const nlohmann::ordered_json& inspected);  // for people
 
 struct LogRepair {
   bool needed = false;  // false: the log was in order, and nothing was changed

@@ -1,10 +1,11 @@
-#include "experiments/logs/log_records.h"
+#include "experiments/logs/log_walk.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "core/errors.h"
+#include "experiments/logs/log_schema.h"
 
 namespace headlab {
 namespace {
@@ -12,6 +13,28 @@ namespace {
 constexpr int kDeepest = 8;  // groups of a log nest two deep
 
 }  // namespace
+
+std::filesystem::path find_log(const std::filesystem::path& file_or_run) {
+  std::error_code failed;
+  const bool directory = std::filesystem::is_directory(file_or_run, failed);
+  const std::filesystem::path path = directory ? file_or_run / "log.h5" : file_or_run;
+  if (!std::filesystem::is_regular_file(path, failed)) {
+    throw RunError(path.string() + ": there is no such log");
+  }
+  return path;
+}
+
+void require_log_schema(const H5Group& root) {
+  if (!root.has_attribute("schema_name") || root.text("schema_name") != kLogSchemaName) {
+    throw RunError(root.where() + ": is not a log of headlab (attribute schema_name)");
+  }
+  const std::string version = root.text("schema_version");
+  const std::string ours = kLogSchemaVersion;
+  if (version.substr(0, version.find('.')) != ours.substr(0, ours.find('.'))) {
+    throw RunError(
+        fmt::format("{}: has schema {}, this program knows {}", root.where(), version, ours));
+  }
+}
 
 std::optional<LogRecords> log_records(const H5Group& group) {
   LogRecords found;

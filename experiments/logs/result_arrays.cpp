@@ -1,4 +1,4 @@
-#include "experiments/logs/results.h"
+#include "experiments/logs/result_arrays.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -107,7 +107,7 @@ void require_place(const std::filesystem::path& path) {
   if (access(directory.c_str(), W_OK) != 0) refuse("its directory is read-only");
 }
 
-void write_results(const std::filesystem::path& path, const FileFacts& facts,
+void write_results(const std::filesystem::path& path, const RootAttributes& attributes,
                    const std::vector<ResultGroup>& groups) {
   const auto target = std::filesystem::absolute(path);
   const std::filesystem::path making =
@@ -115,7 +115,7 @@ void write_results(const std::filesystem::path& path, const FileFacts& facts,
   try {
     auto file = H5File::create(making);
     auto root = file.root();
-    describe_file(root, facts, "finished");
+    describe_file(root, attributes, "finished");
     for (const auto& group : groups) make_group(root, group);
     file.sync();
     file.close();

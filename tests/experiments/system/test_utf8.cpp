@@ -1,0 +1,61 @@
+// UTF-8: every code point survives, and nothing else is read.
+#include <cstdint>
+
+#include "core/errors.h"
+#include "experiments/system/utf8.h"
+#include "tests/catch.h"
+
+namespace headlab::test_utf8 {
+namespace {
+
+using Catch::Matchers::StartsWith;
+
+TEST_CASE("every code point survives UTF-8, and nothing else is read") {
+  std::u32string all;
+  for (char32_t c = 0; c < 0x110000; ++c)
+    if (c < 0xD800 || c > 0xDFFF) all += c;
+  std::string text;
+  for (char32_t c : all) text += encode_utf8(c);
+  CHECK((decode_utf8(text, "all") == all));
+  for (const std::string wrong :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
+        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3", "\xE2\x82", "\xC3z", "\xE2\x82z"}) {
+    CHECK_THROWS_AS(decode_utf8("ab" + wrong, "t"), DataError);
+    CHECK_THROWS_WITH(decode_utf8("ab" + wrong, "t"), StartsWith("t: byte 2 (0x"));
+  }
+}
+
+// Bytes of the shortest sequence.
+size_t bytes_for(char32_t code_point) {
+  return code_point < 0x80 ? 1 : code_point < 0x800 ? 2 : code_point < 0x10000 ? 3 : 4;
+}
+
+// The sequence of `length` bytes that RFC 3629 would give a value, were it allowed.
+std::string spelled(uint32_t value, size_t length) {
+  if (length == 1) return {static_cast<char>(value)};
+  std::string bytes(length, '\0');
+  for (size_t i = length; i-- > 1; value >>= 6) bytes[i] = static_cast<char>(0x80 | (value & 0x3F));
+  bytes[0] = static_cast<char>((0xF00 >> length) | value);
+  return bytes;
+}
+
+TEST_CASE("a value is read from the shortest sequence alone, surrogates and beyond from none") {
+  size_t wrong = 0;
+  const auto expect = [&](uint32_t value, size_t length) {
+    const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
+    const bool sound = value < 0x110000 && !surrogate && bytes_for(value) == length;
+    const std::string text = "a" + spelled(value, length);
+    if (utf8_length(text, 1) != (sound ? length : 0)) ++wrong;
+    if (length > 1 && utf8_length(text.substr(0, length), 1) != 0) ++wrong;  // cut short
+  };
+  for (uint32_t value = 0; value < 0x80; ++value) expect(value, 1);
+  for (uint32_t value = 0; value < 0x800; ++value) expect(value, 2);
+  for (uint32_t value = 0; value < 0x10000; ++value) expect(value, 3);
+  for (uint32_t value = 0; value < 0x200000; value += 5) expect(value, 4);
+  CHECK(wrong == 0);
+  CHECK(utf8_length("a", 1) == 0);
+  CHECK(utf8_length(std::string(1, '\0'), 0) == 1);
+}
+
+}  // namespace
+}  // namespace headlab::test_utf8
