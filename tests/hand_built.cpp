@@ -115,7 +115,8 @@ std::shared_ptr<Model> hand_built_decoder(const HandBuilt& w) {
   Problems problems;
   block.read(parse_config(hand_built_yaml(w), "hand-built"), "model", problems);
   problems.raise();
-  auto model = model_kind("decoder").make(block.as<ModelOptions>(), w.vocabulary, w.context);
+  auto model = model_kind("decoder").make(block.as<ModelOptions>(),
+                                          {.vocabulary = w.vocabulary, .context = w.context});
   model->to(at::kDouble);
   model->eval();
   set_hand_built(*model, w);
@@ -132,7 +133,7 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   read_config(experiment, parse_config("{name: hand_built, data: " + data +
                                            ", model: " + hand_built_yaml(wanted) + "}",
                                        "hand-built"));
-  const auto model = build_model(experiment, *source, at::kCPU);
+  const auto model = build_model(experiment, source->shape(), at::kCPU);
   set_hand_built(*model, wanted);
   model->eval();
   const auto& train = experiment.train;

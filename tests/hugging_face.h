@@ -38,7 +38,8 @@ class PublishedDecoder {
           c["rms_norm_eps"].get<double>(), c["tie_word_embeddings"].get<bool>(),
           c["rope_parameters"]["rope_theta"].get<double>());
     const int64_t context = c[gpt2_ ? "n_positions" : "max_position_embeddings"];
-    auto model = model_kind("decoder").make(*decoder_options(yaml), c["vocab_size"], context);
+    auto model = model_kind("decoder").make(*decoder_options(yaml),
+                                            {.vocabulary = c["vocab_size"], .context = context});
     model->to(type);
     model->eval();
     at::NoGradGuard no_grad;

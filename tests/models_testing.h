@@ -22,7 +22,8 @@ inline std::shared_ptr<ModelOptions> decoder_options(const std::string& yaml) {
 inline std::shared_ptr<Model> small_decoder(const std::string& yaml, int64_t vocabulary = 29,
                                             int64_t context = 12) {
   torch::manual_seed(5);
-  auto model = model_kind("decoder").make(*decoder_options(yaml), vocabulary, context);
+  auto model = model_kind("decoder").make(*decoder_options(yaml),
+                                          {.vocabulary = vocabulary, .context = context});
   model->to(at::kDouble);
   model->eval();
   at::NoGradGuard no_grad;
@@ -30,7 +31,7 @@ inline std::shared_ptr<Model> small_decoder(const std::string& yaml, int64_t voc
   return model;
 }
 
-inline Tensor logits_of(Model& model, const Tensor& ids) { return model.forward(ids, {}).logits; }
+inline Tensor logits_of(Model& model, const Tensor& ids) { return model.forward({ids}, {}).logits; }
 
 // What reading the options complains of; "" when it does not.
 inline std::string complaint(const std::string& yaml) {

@@ -133,10 +133,11 @@ int64_t go_over(const AnalysisSetup& setup, std::vector<Wanted>& parts, HeadProb
     ctx.backend = options.backend;
     ctx.observer = &probe;
     ctx.hidden = &hidden;
-    probe.tokens = batch.ids.to(setup.device);
-    const auto out = setup.run.model->forward(probe.tokens, ctx);
+    const auto on_device = batch.to(setup.device);
+    probe.tokens = on_device.ids;
+    const auto out = setup.run.model->forward(on_device, ctx);
     for (auto& [part, names] : parts) part->add({batch, first, probe, hidden, out});
-    progress.step(first + batch.ids.size(0), batch.ids.numel());
+    progress.step(first + batch.examples(), batch.tokens());
   }
   progress.finish();
   return examples;

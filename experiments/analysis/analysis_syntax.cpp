@@ -63,8 +63,7 @@ class MapReader {
     probe_.reset();
     ModelContext ctx;
     ctx.observer = &probe_;
-    ctx.length = length.to(device_);
-    model_.forward(ids.to(device_), ctx);
+    model_.forward(Batch{.ids = ids, .length = length}.to(device_), ctx);
   }
 
   // Of example b of the batch, between its words: [L,H,n,n], 0 for heads without a map.

@@ -83,7 +83,7 @@ HeadScores repeated_token_scores(Model& model, const RepeatedTokens& tokens) {
   probe.tokens = tokens.ids.to(model.parameters().front().device());
   ModelContext ctx;
   ctx.observer = &probe;
-  model.forward(probe.tokens, ctx);
+  model.forward({probe.tokens}, ctx);
   return scores_of(
       model, probe,
       {{"induction_repeated", "induction"}, {"duplicate_token_repeated", "duplicate_token"}});

@@ -109,7 +109,7 @@ void TrainCase::build(const std::map<std::string, std::string>& metadata) {
   const auto& kind = model_kind("decoder");
   const auto options = kind.options();
   read_config(*options, parse_config(nano.decoder(), name_ + " (config)"));
-  model_ = kind.make(*options, nano.vocab_size, nano.block_size);
+  model_ = kind.make(*options, {.vocabulary = nano.vocab_size, .context = nano.block_size});
   model_->to(device_, type_);
   const auto settings = train.options();
   updater_ =
@@ -136,7 +136,7 @@ Batch TrainCase::micro_batch(int64_t step, int64_t part) const {
 
 Tensor TrainCase::logits() const {
   at::NoGradGuard no_grad;
-  return model_->forward(ids_[0][0].to(device_), {})
+  return model_->forward(micro_batch(0, 0).to(device_), {})
       .logits.to(at::kCPU, /*non_blocking=*/false,
                  /*copy=*/true);
 }

@@ -53,7 +53,7 @@ int run(const ForwardOptions& o) {
   ctx.backend = o.compute.path();
   ctx.observer = &probe;
   ctx.hidden = &hidden;
-  const auto out = opened.model->forward(ids, ctx);
+  const auto out = opened.model->forward({ids}, ctx);
   NamedTensors computed{{"out.logits", out.logits}};
   for (size_t l = 0; l < hidden.size(); ++l) computed[fmt::format("out.hidden.{}", l)] = hidden[l];
   for (const auto& [key, map] : probe.layer_maps())

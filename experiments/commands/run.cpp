@@ -59,7 +59,7 @@ int run(const RunOptions& o) {
     return print_finished(path, *status, o.json);
 
   const auto data = open_data(experiment.data);  // before any directory is made
-  auto model = build_model(experiment, *data, device);
+  auto model = build_model(experiment, data->shape(), device);
   const auto announce = [&] {
     fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
                at::get_num_threads(), path.string());

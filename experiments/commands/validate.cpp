@@ -72,7 +72,7 @@ int run(const ValidateOptions& o) {
   const auto node = load_config(o.file, o.overrides);
   read_config(experiment, node);
   const auto data = open_data(experiment.data);
-  const auto model = build_model(experiment, *data, at::kCPU);
+  const auto model = build_model(experiment, data->shape(), at::kCPU);
   const auto sizes = sizes_of(experiment, *model, *data);
   const int64_t maps = sizes["attention_bytes"].get<int64_t>();
   if (maps > experiment.log.attention.max_bytes) {

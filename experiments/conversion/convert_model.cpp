@@ -108,7 +108,7 @@ ConvertedModel convert_model(const OpenedRun& run,
     for (const auto& [name, tensor] : made.layers.back().weights) tensors[prefix + name] = tensor;
   }
   made.experiment = with_heads(run.experiment, stack->heads, made.layers);
-  made.model = build_model(made.experiment, *run.data, device);
+  made.model = build_model(made.experiment, run.data->shape(), device);
   // Multipliers of a target start anew, where there is one now.
   std::erase_if(tensors, [](const auto& tensor) { return is_multiplier(tensor.first); });
   for (const auto& [name, tensor] : module_tensors(*made.model))
@@ -129,7 +129,7 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
   }
   Witness::Sum logits;
   for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
-    const auto on_device = b.ids.to(device);
+    const auto on_device = b.to(device);
     logits.add(before.forward(on_device, {}).logits, after.forward(on_device, {}).logits);
   });
   ConversionErrors errors{.outputs = {}, .logits = logits.error()};

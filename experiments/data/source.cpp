@@ -34,10 +34,6 @@ const char* split_name(Split split) {
   TORCH_CHECK(false, "no such split: ", static_cast<int>(split));
 }
 
-Batch empty_batch(int64_t count, int64_t context) {
-  return {at::empty({count, context}, at::kLong), at::empty({count, context}, at::kLong)};
-}
-
 std::vector<int64_t> DataSource::encode(const std::string&) const {
   throw DataError("this data cannot turn text into tokens; kinds char and bytes can");
 }

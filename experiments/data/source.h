@@ -12,23 +12,14 @@
 #include <vector>
 
 #include "core/config/config.h"
+#include "experiments/data/batch.h"
+#include "experiments/data/task.h"
 
 namespace headlab {
-
-using at::Tensor;
 
 enum class Split { kTrain, kValidation, kTest };
 Split split_named(const std::string& name);  // "train", "val", "test"; ConfigError otherwise
 const char* split_name(Split split);
-
-constexpr int64_t kIgnored = -100;  // a target that is not scored
-
-struct Batch {
-  Tensor ids;      // [B,T] int64
-  Tensor targets;  // [B,T] int64; negative: not scored
-};
-
-Batch empty_batch(int64_t count, int64_t context);  // [count, context], contiguous, on the CPU
 
 // Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
 // may come from several threads. Wrong arguments are a c10::Error, data that turns out to be wrong
@@ -39,6 +30,8 @@ class DataSource {
 
   virtual int64_t vocabulary() const = 0;
   virtual int64_t context() const = 0;  // T of every batch
+  virtual DataShape shape() const { return {.vocabulary = vocabulary(), .context = context()}; }
+  virtual const Task& task() const { return prediction_task(); }
 
   // Examples first .. first + count - 1 of an update (micro-batches of one update follow each
   // other).

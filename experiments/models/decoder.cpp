@@ -32,29 +32,30 @@ class Decoder : public Model {
     }
   };
 
-  Decoder(const Options& options, int64_t vocabulary, int64_t context)
-      : options_(options), vocabulary_(vocabulary), context_(context) {
+  Decoder(const Options& options, const DataShape& data)
+      : options_(options), vocabulary_(data.vocabulary), context_(data.context) {
     make_embeddings();
     auto blocks = register_module("blocks", std::make_shared<torch::nn::Module>("blocks"));
     for (int64_t layer = 0; layer < options.layers; ++layer)
       blocks_.push_back(blocks->register_module(std::to_string(layer),
-                                                TransformerBlock(options, layer, context)));
+                                                TransformerBlock(options, layer, context_)));
     if (options.pre_norm) norm_ = register_module("norm", Norm(options));
     if (!options.tie) {
-      head_ = register_module("head", Linear(options.d_model, vocabulary, false));
+      head_ = register_module("head", Linear(options.d_model, vocabulary_, false));
       init_normal(head_, 0.02);
     }
     if (options.aims_at_heads()) gate_target_ = register_module(kGateTarget, GateTargetLoss());
   }
 
-  ModelOutput forward(const Tensor& ids, const ModelContext& ctx) override {
-    TORCH_CHECK(ids.dim() == 2, "ids must be [B, T], are ", ids.sizes());
+  ModelOutput forward(const Batch& batch, const ModelContext& ctx) override {
+    const Tensor& ids = batch.ids;
+    TORCH_CHECK(ids.defined() && ids.dim() == 2, "a decoder reads ids [B,T]");
     const int64_t past = ctx.caches && !ctx.caches->empty() ? ctx.caches->front().length() : 0;
     if (ctx.caches) ctx.caches->resize(blocks_.size());
 
     HeadContext heads;
     heads.mask.causal = options_.causal;
-    heads.mask.key_length = heads.mask.query_length = ctx.length;
+    heads.mask.key_length = heads.mask.query_length = batch.length;
     heads.positions = places(past, ids);
     const auto bias = position_bias();
     heads.position_bias = bias.get();

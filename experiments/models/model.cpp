@@ -1,4 +1,4 @@
-// Registry of models, and what every model's loss is made of.
+// Registry of models, and what all of them share.
 #include "experiments/models/model.h"
 
 #include <algorithm>
@@ -64,17 +64,5 @@ std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses) {
       combined[i].value = combined[i].value / static_cast<double>(layers[i]);
   return combined;
 }
-
-Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing) {
-  const auto type = logits.scalar_type();
-  const bool half = type == at::kHalf || type == at::kBFloat16;
-  const auto rows = (half ? logits.to(at::kFloat) : logits).flatten(0, -2);  // [B*T,V]
-  constexpr int64_t kUnscored = -100;  // torch ignores one value only, here every negative one is
-  const auto wanted = targets.flatten();  // [B*T]
-  return at::cross_entropy_loss(rows, wanted.masked_fill(wanted < 0, kUnscored), {},
-                                at::Reduction::Sum, kUnscored, smoothing);
-}
-
-Tensor scored_targets(const Tensor& targets) { return targets.ge(0).sum(); }
 
 }  // namespace headlab

@@ -8,16 +8,16 @@
 #include "core/attention/observer.h"
 #include "core/config/config.h"
 #include "core/heads.h"
+#include "experiments/data/batch.h"
 
 namespace headlab {
 
-// Everything of one call beside the tokens.
+// Everything of one call beside the examples.
 struct ModelContext {
   HeadObserver* observer = nullptr;
   CounterRng rng;      // (seed, step): dropout and gate noise
   int64_t update = 0;  // of training, from 0; rng.step counts its micro-batches
   std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
-  Tensor length;                              // [B] valid tokens; undefined: all
   Backend backend = Backend::kAuto;
   std::vector<Tensor>* hidden = nullptr;  // filled: 0 = into the first block, l = after block l
   // Called before each attention layer: may set gates, offset, uniform of its heads.
@@ -35,7 +35,7 @@ struct ModelOutput {
 
 class Model : public torch::nn::Module {
  public:
-  virtual ModelOutput forward(const Tensor& ids, const ModelContext& ctx) = 0;  // ids [B,T] int64
+  virtual ModelOutput forward(const Batch& batch, const ModelContext& ctx) = 0;  // on its device
   // Attention layers by site ("self", ...), in order of depth. The pointers stay in place when a
   // layer is exchanged.
   virtual std::map<std::string, std::vector<std::shared_ptr<AttentionHeads>*>> sites() = 0;
@@ -65,9 +65,7 @@ struct ModelOptions : Block {
 struct ModelKind {
   std::string name, summary;
   std::function<std::shared_ptr<ModelOptions>()> options;
-  // vocabulary and context come from the data.
-  std::function<std::shared_ptr<Model>(const ModelOptions&, int64_t vocabulary, int64_t context)>
-      make;
+  std::function<std::shared_ptr<Model>(const ModelOptions&, const DataShape&)> make;
 };
 
 void register_model(ModelKind kind);
@@ -80,9 +78,8 @@ struct RegisterModel {
   RegisterModel(const char* name, const char* summary) {
     using Options = typename M::Options;
     register_model({name, summary, [] { return std::make_shared<Options>(); },
-                    [](const ModelOptions& options, int64_t vocabulary, int64_t context) {
-                      return std::make_shared<M>(dynamic_cast<const Options&>(options), vocabulary,
-                                                 context);
+                    [](const ModelOptions& options, const DataShape& data) {
+                      return std::make_shared<M>(dynamic_cast<const Options&>(options), data);
                     }});
   }
 };
@@ -95,12 +92,5 @@ int64_t parameter_count(const Model& model);  // numbers in all of its parameter
 // The losses of all layers, one a name: the sum of those with the same name, or the mean over the
 // layers that return it (AuxLoss::over). In order of their first appearance.
 std::vector<AuxLoss> combine_aux(const std::vector<AuxLoss>& losses);
-
-// Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
-// count, of a whole update or split). `smoothing` e: (1-e) nll + e mean over all V of -log p.
-// logits [B,T,V], targets [B,T] -> scalar.
-Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing = 0);
-// How many targets are scored: scalar int64 on their device.
-Tensor scored_targets(const Tensor& targets);
 
 }  // namespace headlab

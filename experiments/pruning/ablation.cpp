@@ -45,8 +45,8 @@ std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const Abl
     probe.head_outputs = true;
     ModelContext ctx;
     ctx.observer = &probe;
-    model.forward(b.ids.to(device), ctx);
-    positions += static_cast<double>(b.ids.numel());
+    model.forward(b.to(device), ctx);
+    positions += static_cast<double>(b.tokens());
     for (const auto& [key, outputs] : probe.layer_outputs()) {
       const auto sum = outputs.edited.to(at::kDouble).sum(at::IntArrayRef({0, 2}));  // [own H,e]
       auto& mean = means[key.layer];
@@ -75,7 +75,7 @@ HeadEdits edits_of(const std::vector<HeadId>& heads, Model& model, const at::Dev
   return edits;
 }
 
-Pass changed_pass(Model& model, const Tensor& ids, const std::vector<Tensor>& hidden,
+Pass changed_pass(Model& model, const Batch& batch, const std::vector<Tensor>& hidden,
                   const HeadEdits& edits, AblationMode mode, const std::vector<Tensor>& means) {
   std::vector<Tensor> own;
   ModelContext ctx;
@@ -86,7 +86,7 @@ Pass changed_pass(Model& model, const Tensor& ids, const std::vector<Tensor>& hi
     if (const auto gone = edits.find(layer); gone != edits.end())
       ablate_heads(heads, gone->second, mode, means[layer]);
   };
-  const auto logits = model.forward(ids, ctx).logits;
+  const auto logits = model.forward(batch, ctx).logits;
   return {own.back(), logits};
 }
 
@@ -103,18 +103,18 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, device));
   std::vector<DeltaSums> sums(sets.size());
-  for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& b) {
-    const auto ids = b.ids.to(device), targets = b.targets.to(device);
+  for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
+    const auto b = on_host.to(device);
     std::vector<Tensor> hidden;
     ModelContext ctx;
     ctx.hidden = &hidden;
-    const auto logits = model.forward(ids, ctx).logits;
+    const auto logits = model.forward(b, ctx).logits;
     const Pass full{hidden.back(), logits};
     for (size_t n = 0; n < sets.size(); ++n) {
       if (before_each) before_each();
-      sums[n].add(
-          full, edits[n].empty() ? full : changed_pass(model, ids, hidden, edits[n], s.mode, means),
-          targets);
+      sums[n].add(full,
+                  edits[n].empty() ? full : changed_pass(model, b, hidden, edits[n], s.mode, means),
+                  b.targets);
     }
   });
   model.train(was_training);

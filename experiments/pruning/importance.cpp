@@ -67,21 +67,20 @@ struct LayerSums {
 };
 
 // The gradients of a batch's loss with respect to gates of 1 of every layer: [B,H,T] each.
-std::vector<Tensor> gate_gradients(Model& model, const Batch& batch, const at::Device& device,
+std::vector<Tensor> gate_gradients(Model& model, const Task& task, const Batch& batch,
                                    HeadProbe& probe) {
   const auto layers = attention_layers(model);
-  const auto ids = batch.ids.to(device), targets = batch.targets.to(device);
   std::vector<Tensor> gates;
   for (auto* heads : layers)
-    gates.push_back(at::ones({ids.size(0), (*heads)->heads(), ids.size(1)},
-                             at::TensorOptions(at::kFloat).device(device))
+    gates.push_back(at::ones({batch.examples(), (*heads)->heads(), batch.ids.size(1)},
+                             batch.ids.options().dtype(at::kFloat))
                         .requires_grad_());
   ModelContext ctx;
   ctx.observer = &probe;
   ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& heads) {
     heads.gates = gates[layer];
   };
-  const auto loss = cross_entropy_sum(model.forward(ids, ctx).logits, targets);
+  const auto loss = task.loss(model.forward(batch, ctx).logits, batch);
   return torch::autograd::grad({loss}, gates, {}, std::nullopt, false, /*allow_unused=*/true);
 }
 
@@ -95,18 +94,19 @@ HeadImportance measure_importance(Model& model, const DataSource& data, Split sp
   const auto layers = attention_layers(model);
   std::vector<LayerSums> sums(layers.size());
   double positions = 0;
-  for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
+  for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
+    const auto b = on_host.to(device);
     HeadProbe probe;
     probe.head_outputs = true;
-    const auto gradients = gate_gradients(model, b, device, probe);
-    positions += static_cast<double>(b.ids.numel());
+    const auto gradients = gate_gradients(model, data.task(), b, probe);
+    positions += static_cast<double>(b.tokens());
     for (size_t l = 0; l < layers.size(); ++l) {
       const auto ids = (*layers[l])->head_ids();
       const auto rows = at::tensor(ids, at::kLong).to(device);
       const auto& c = gradients[l];
       sums[l].importance.add(c.defined()
                                  ? c.index_select(1, rows)
-                                 : at::zeros({b.ids.size(0), std::ssize(ids), b.ids.size(1)}));
+                                 : at::zeros({b.examples(), std::ssize(ids), b.ids.size(1)}));
       const auto said = probe.layer_outputs().find(static_cast<int64_t>(l));
       if (said == probe.layer_outputs().end()) continue;
       const auto size =

@@ -99,7 +99,7 @@ const std::vector<std::string>& prune_orders() {
 }
 
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device) {
-  auto copy = build_model(run.experiment, *run.data, device);
+  auto copy = build_model(run.experiment, run.data->shape(), device);
   load_model(*copy, module_tensors(*run.model));
   copy->eval();
   return copy;
@@ -116,18 +116,18 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   torch::InferenceMode inference;
   DeltaSums sums;
   PruneEffect effect;
-  const auto pass = [](Model& model, const Tensor& ids) {
+  const auto pass = [](Model& model, const Batch& batch) {
     std::vector<Tensor> hidden;
     ModelContext ctx;
     ctx.hidden = &hidden;
-    const auto logits = model.forward(ids, ctx).logits;
+    const auto logits = model.forward(batch, ctx).logits;
     return Pass{hidden.back(), logits};
   };
-  for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& b) {
-    const auto ids = b.ids.to(device);
-    const auto after = pass(pruned, ids);
-    sums.add(pass(whole, ids), after, b.targets.to(device));
-    const auto apart = (sliced.forward(ids, {}).logits - after.logits).abs().max().item<double>();
+  for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& on_host) {
+    const auto b = on_host.to(device);
+    const auto after = pass(pruned, b);
+    sums.add(pass(whole, b), after, b.targets);
+    const auto apart = (sliced.forward(b, {}).logits - after.logits).abs().max().item<double>();
     effect.sliced_difference = std::max(effect.sliced_difference, apart);
   });
   effect.deltas = sums.values();
@@ -175,7 +175,7 @@ Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t re
   torch::InferenceMode inference;
   const auto time = [&](Model& model) {
     const Stopwatch watch;
-    model.forward(ids, {});
+    model.forward({ids}, {});
     if (ids.is_cuda()) torch::cuda::synchronize();
     return watch.seconds();
   };

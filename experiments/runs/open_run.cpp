@@ -19,11 +19,10 @@ namespace headlab {
 
 namespace fs = std::filesystem;
 
-std::shared_ptr<Model> build_model(const Experiment& experiment, const DataSource& data,
+std::shared_ptr<Model> build_model(const Experiment& experiment, const DataShape& data,
                                    const at::Device& device) {
   torch::manual_seed(static_cast<uint64_t>(experiment.seed));
-  auto model = model_kind(experiment.model.kind())
-                   .make(experiment.model.as<ModelOptions>(), data.vocabulary(), data.context());
+  auto model = model_kind(experiment.model.kind()).make(experiment.model.as<ModelOptions>(), data);
   model->to(device);
   ParameterGroups groups;
   model->parameter_groups(groups);
@@ -54,7 +53,7 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   read_config(opened.experiment, load_config(located.run / "config.yaml"));
   const auto checkpoint = load_located_weights(located);
   opened.data = open_data(opened.experiment.data);
-  opened.model = build_model(opened.experiment, *opened.data, device);
+  opened.model = build_model(opened.experiment, opened.data->shape(), device);
   load_model(*opened.model, checkpoint.model);
   opened.model->eval();
   opened.step = checkpoint.step;

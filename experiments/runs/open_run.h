@@ -16,7 +16,7 @@
 namespace headlab {
 
 // The model that an experiment describes, initialised from its seed alone, on `device`.
-std::shared_ptr<Model> build_model(const Experiment& experiment, const DataSource& data,
+std::shared_ptr<Model> build_model(const Experiment& experiment, const DataShape& data,
                                    const at::Device& device);
 
 // Puts a checkpoint's tensors into a model built from the same config; layers that the checkpoint

@@ -18,20 +18,20 @@ Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t b
   const bool was_training = model.is_training();
   model.eval();
   Evaluation result;
-  auto loss = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
-  auto right = loss.clone(), scored = loss.clone();
-  for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
-    const auto targets = b.targets.to(device);
-    const auto logits = model.forward(b.ids.to(device), {}).logits;  // [B,T,V]
-    loss += cross_entropy_sum(logits, targets).to(at::kDouble);
-    right += ((logits.argmax(-1) == targets) & (targets >= 0)).sum();
-    scored += scored_targets(targets);
-    result.examples += b.ids.size(0);
+  const Task& task = data.task();
+  const auto counts = at::TensorOptions(at::kDouble).device(device);
+  auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
+  for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
+    const auto b = on_host.to(device);
+    sums += task.sums(model.forward(b, {}).logits, b);
+    scored += task.scored(b);
+    result.examples += b.examples();
   });
   result.tokens = static_cast<int64_t>(scored.item<double>());
   if (result.tokens > 0) {
-    result.loss = loss.item<double>() / static_cast<double>(result.tokens);
-    result.accuracy = right.item<double>() / static_cast<double>(result.tokens);
+    const auto means = (sums / scored).cpu();
+    result.loss = means[0].item<double>();
+    result.accuracy = means[1].item<double>();
   }
   model.train(was_training);
   return result;

@@ -44,7 +44,7 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
     ModelContext ctx;
     if (options.cache) ctx.caches = &caches;
     const auto input = at::tensor(fresh, at::kLong).unsqueeze(0).to(device);  // [1,n]
-    const auto logits = model.forward(input, ctx).logits[0][-1];              // [V]
+    const auto logits = model.forward({input}, ctx).logits[0][-1];            // [V]
     cached += std::ssize(fresh);
     ids.push_back(draw(logits, options, static_cast<uint64_t>(step)));
     emit(ids.back());

@@ -73,7 +73,8 @@ class Trainer {
                  {.seed = seed_,
                   .clip = options_.clip,
                   .label_smoothing = options_.label_smoothing,
-                  .bf16 = half_precision(options_, device)}),
+                  .bf16 = half_precision(options_, device),
+                  .task = &data.task()}),
         state_(resumed ? TrainerState::from(*resumed) : TrainerState{}),
         metrics_(run.path() / "metrics.jsonl", state_.step),
         log_(run.path() / "log.h5", root_attributes(run, experiment.name), experiment, *model_,
@@ -158,7 +159,7 @@ bool Trainer::update() {
       updater_.step(state_.step, batches, statistics ? &log_.fresh_probe() : nullptr);
   ++state_.step;
   int64_t tokens = 0;
-  for (const auto& batch : batches) tokens += batch.ids.numel();
+  for (const auto& batch : batches) tokens += batch.tokens();
   state_.tokens += tokens;
   signal_ = StopSignals::received();
   stops_ = signal_ != 0 || out_of_time();

@@ -261,7 +261,7 @@ void TrainingLog::maps(int64_t step, const at::Device& device) {
   probe.maps = true;
   ModelContext ctx;
   ctx.observer = &probe;
-  model_.forward(map_ids_.to(device), ctx);
+  model_.forward({map_ids_.to(device)}, ctx);
   model_.train(was_training);
 
   const auto& plan = *site_.maps;

@@ -62,6 +62,7 @@ Updater::Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::S
       heads_(all_heads(*model_)),
       schedule_(std::move(schedule)),
       settings_(settings),
+      task_(settings.task ? *settings.task : prediction_task()),
       optimizer_(*model_, special_parameters(*model_), adamw) {}
 
 Tensor Updater::Part::objective() const {
@@ -70,26 +71,25 @@ Tensor Updater::Part::objective() const {
   return sum;
 }
 
-Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& batch, HeadProbe* probe) {
-  const auto ids = batch.ids.to(device_, /*non_blocking=*/true);
-  const auto targets = batch.targets.to(device_, /*non_blocking=*/true);
+Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host, HeadProbe* probe) {
+  const auto batch = on_host.to(device_);
   ModelContext ctx;
   ctx.observer = probe;
-  if (probe) probe->tokens = ids;
+  if (probe) probe->tokens = batch.ids;
   ctx.rng.seed = settings_.seed;
   ctx.rng.step = static_cast<uint64_t>(draw);
   ctx.update = step;
   Autocast half(device_, settings_.bf16);
-  const auto out = model_->forward(ids, ctx);
+  const auto out = model_->forward(batch, ctx);
   Part part;
   part.aux = out.aux;
-  part.scored = scored_targets(batch.targets).to(device_, /*non_blocking=*/true);
+  part.scored = task_.scored(on_host).to(device_, /*non_blocking=*/true);
   if (settings_.label_smoothing == 0) {
-    part.nll = cross_entropy_sum(out.logits, targets);
+    part.nll = task_.loss(out.logits, batch);
     return part;
   }
-  part.smoothed = cross_entropy_sum(out.logits, targets, settings_.label_smoothing);
-  part.nll = cross_entropy_sum(out.logits.detach(), targets);
+  part.smoothed = task_.loss(out.logits, batch, settings_.label_smoothing);
+  part.nll = task_.loss(out.logits.detach(), batch);
   return part;
 }
 
@@ -98,7 +98,7 @@ Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batc
   const auto parts = static_cast<int64_t>(micro_batches.size());
   Tensor scored;  // over the whole update: micro-batches may score different numbers of targets
   for (const auto& batch : micro_batches) {
-    const auto count = scored_targets(batch.targets);
+    const auto count = task_.scored(batch);
     scored = scored.defined() ? scored + count : count;
   }
   scored = scored.clamp_min(1).to(device_, /*non_blocking=*/true);

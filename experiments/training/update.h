@@ -41,7 +41,8 @@ class Updater {
     uint64_t seed = 0;
     double clip = 1;  // 0: gradients stay as they are
     double label_smoothing = 0;
-    bool bf16 = false;  // forward passes in bfloat16
+    bool bf16 = false;           // forward passes in bfloat16
+    const Task* task = nullptr;  // DataSource::task(); null: prediction_task()
   };
   // Scalars on the model's device; reading one waits for it, nothing here does.
   struct Losses {
@@ -95,6 +96,7 @@ class Updater {
   std::vector<std::shared_ptr<AttentionHeads>*> heads_;
   Schedule schedule_;
   Settings settings_;
+  const Task& task_;
   AdamW optimizer_;
 };
 

@@ -45,7 +45,7 @@ Tensor target_loss(Model& model, int64_t step = 0) {
   model.train();
   ModelContext ctx;
   ctx.update = step;
-  for (const auto& aux : model.forward(kIds, ctx).aux)
+  for (const auto& aux : model.forward({kIds}, ctx).aux)
     if (aux.name == "gate_target") return aux.value;
   return numbers({std::nan("")})[0];
 }
@@ -164,10 +164,10 @@ TEST_CASE("a model's target is over the gated heads of all layers that are alive
   near(whole, 1 - 3. / 8, 10);
   // Nothing else is lost or won by gates.
   model->train();
-  CHECK(model->forward(kIds, {}).aux.size() == 1);
+  CHECK(model->forward({kIds}, {}).aux.size() == 1);
   CHECK(model->aux_names() == std::set<std::string>{"gate_target"});
   model->eval();
-  CHECK(model->forward(kIds, {}).aux.empty());
+  CHECK(model->forward({kIds}, {}).aux.empty());
 
   layer_of(*model, 0).mask_heads({1, 2});
   const auto alive = at::cat({a0[0].view({1}), a0[3].view({1}), a1});

@@ -197,8 +197,7 @@ Watched watch(Model& model, const Tensor& ids, const Tensor& length) {
   ModelContext ctx;
   ctx.observer = &watched.probe;
   ctx.hidden = &hidden;
-  ctx.length = length;
-  model.forward(ids, ctx);
+  model.forward({.ids = ids, .length = length}, ctx);
   OutputAnalysis analysis(layers_of(model, "self"));
   analysis.add(watched.probe, hidden, length);
   watched.results = analysis.results();

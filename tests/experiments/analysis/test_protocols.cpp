@@ -93,7 +93,7 @@ TEST_CASE("the score of repeated tokens is the mean over the second half of the 
   probe.maps = true;
   ModelContext ctx;
   ctx.observer = &probe;
-  model->forward(tokens.ids, ctx);
+  model->forward({tokens.ids}, ctx);
   const auto scores = repeated_token_scores(*model, tokens);
   for (int64_t l : {0, 1}) {
     const auto map = probe.layer_maps().at(l).to(at::kDouble);  // [B,H,30,30]

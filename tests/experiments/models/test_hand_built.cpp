@@ -32,7 +32,7 @@ Tensor logits_without(Model& model, const Tensor& ids, const std::vector<HeadId>
     heads.gates = gates;
   };
   at::NoGradGuard no_grad;
-  return model.forward(ids, ctx).logits;
+  return model.forward({ids}, ctx).logits;
 }
 
 // Share of the tokens of the second half, all but its first, that are predicted.
@@ -51,7 +51,7 @@ TEST_CASE("the hand-built circuit has a previous-token head and an induction hea
   ModelContext ctx;
   ctx.observer = &probe;
   at::NoGradGuard no_grad;
-  model->forward(ids, ctx);
+  model->forward({ids}, ctx);
   const auto first = probe.values(0), second = probe.values(1);
   CHECK(first.at("prev_token")[0] > 0.999999);
   CHECK(second.at("induction")[0] > 0.999999);
@@ -86,7 +86,7 @@ TEST_CASE("the hand-built circuit finds tokens that came several times, and none
   ModelContext ctx;
   ctx.observer = &probe;
   at::NoGradGuard no_grad;
-  model->forward(ids, ctx);
+  model->forward({ids}, ctx);
   const auto map = probe.layer_maps().at(1)[0][0];  // [T,S]
   CHECK(map[5][1].item<double>() == Approx(1));     // token 4 was followed by 1, at place 1
   CHECK(map[6][2].item<double>() == Approx(0.5));   // token 1 by 2 and by 3

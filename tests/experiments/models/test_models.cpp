@@ -58,7 +58,8 @@ Tensor some_ids(int64_t B, int64_t T, int64_t vocabulary = 29) {
 }
 
 TEST_CASE("the decoder of nanoGPT's CPU recipe has its parameters under the names of the spec") {
-  auto model = model_kind("decoder").make(*decoder_options("{}"), 65, 64);
+  auto model =
+      model_kind("decoder").make(*decoder_options("{}"), {.vocabulary = 65, .context = 64});
   int64_t count = 0;
   std::vector<std::string> names;
   for (const auto& item : model->named_parameters()) {
@@ -110,7 +111,8 @@ TEST_CASE("options add the parameters that they need and no others") {
 
 TEST_CASE("a fresh decoder is initialised as GPT-2") {
   torch::manual_seed(0);
-  auto model = model_kind("decoder").make(*decoder_options("{bias: true, tie: false}"), 65, 64);
+  auto model = model_kind("decoder").make(*decoder_options("{bias: true, tie: false}"),
+                                          {.vocabulary = 65, .context = 64});
   for (const auto& item : model->named_parameters()) {
     INFO(item.key());
     const auto& name = item.key();
@@ -143,7 +145,7 @@ TEST_CASE("decoding with a cache equals the whole forward pass") {
       ctx.caches = &caches;
       std::vector<Tensor> parts;
       for (int64_t at = 0; const int64_t length : {5, 1, 1, 3, 2}) {
-        parts.push_back(model->forward(ids.narrow(1, at, length), ctx).logits);
+        parts.push_back(model->forward({ids.narrow(1, at, length)}, ctx).logits);
         at += length;
       }
       CHECK(difference(at::cat(parts, 1), whole) < 1e-12);
@@ -194,9 +196,8 @@ TEST_CASE("a token sees itself and what came before, as far as the windows of th
 TEST_CASE("padding beyond the length of an example changes nothing before it") {
   auto model = small_decoder("{layers: 2, d_model: 16, heads: 4, causal: false}");
   const auto ids = some_ids(2, 9);
-  ModelContext ctx;
-  ctx.length = at::tensor({9, 5}, at::kLong);
-  const auto padded = model->forward(ids, ctx).logits;
+  const auto padded =
+      model->forward({.ids = ids, .length = at::tensor({9, 5}, at::kLong)}, {}).logits;
   CHECK(difference(padded.narrow(0, 0, 1), logits_of(*model, ids.narrow(0, 0, 1))) < 1e-12);
   const auto alone = logits_of(*model, ids.narrow(0, 1, 1).narrow(1, 0, 5));
   CHECK(difference(padded.narrow(0, 1, 1).narrow(1, 0, 5), alone) < 1e-12);
@@ -258,7 +259,7 @@ TEST_CASE("dropout is a function of seed and step alone, and rests in evaluation
       ModelContext ctx;
       ctx.rng.seed = seed;
       ctx.rng.step = step;
-      return model->forward(ids, ctx).logits;
+      return model->forward({ids}, ctx).logits;
     };
     CHECK(difference(run(1, 1), run(2, 2)) == 0);
     model->train();
@@ -280,7 +281,7 @@ TEST_CASE("losses of heads are summed or averaged over the layers that return th
       const int layer = item.key()[7] - '0';
       layers[layer] = 2 * (layer + 1) * item.value().square().sum().item<double>();
     }
-  const auto aux = model->forward(some_ids(1, 5), {}).aux;
+  const auto aux = model->forward({some_ids(1, 5)}, {}).aux;
   REQUIRE(aux.size() == 2);
   CHECK(aux[0].name == "summed");
   CHECK(aux[0].value.item<double>() == Approx(layers[0] + layers[2]));
@@ -294,7 +295,7 @@ TEST_CASE("hidden states go from the first block's input to the last one's outpu
   ModelContext ctx;
   ctx.hidden = &hidden;
   const auto ids = some_ids(1, 5);
-  const auto logits = model->forward(ids, ctx).logits;
+  const auto logits = model->forward({ids}, ctx).logits;
   REQUIRE(hidden.size() == 3);
   auto p = model->named_parameters();
   CHECK(difference(hidden[0], p["embed.token.weight"].index({ids}) +
@@ -359,7 +360,7 @@ TEST_CASE("kinds change with depth: overlaps, windows, and other numbers of rout
   probe.statistics = true;
   ModelContext ctx;
   ctx.observer = &probe;
-  model->forward(some_ids(2, 12), ctx);
+  model->forward({some_ids(2, 12)}, ctx);
   for (const auto& [layer, active] : std::map<int64_t, double>{{0, 4}, {1, 2}, {2, 4}}) {
     const auto density = probe.values(layer).at("density");
     CHECK(std::accumulate(density.begin(), density.end(), 0.0) == Approx(active));
@@ -370,7 +371,7 @@ TEST_CASE("kinds change with depth: overlaps, windows, and other numbers of rout
   HeadProbe maps;
   maps.maps = true;
   ctx.observer = &maps;
-  model->forward(some_ids(1, 12), ctx);
+  model->forward({some_ids(1, 12)}, ctx);
   CHECK(maps.layer_maps().at(0).tril(-3).abs().max().item<double>() == 0);
   CHECK(maps.layer_maps().at(1).tril(-3).abs().max().item<double>() > 0);
 }
@@ -476,7 +477,7 @@ NamedTensors computed(Model& model, const NamedTensors& golden) {
   ctx.hidden = &hidden;
   ctx.observer = &probe;
   const auto& targets = golden.at("in.targets");
-  const auto logits = model.forward(golden.at("in.ids"), ctx).logits;
+  const auto logits = model.forward({golden.at("in.ids")}, ctx).logits;
   const auto loss = cross_entropy_sum(logits, targets) / scored_targets(targets);
   loss.backward();
   got["out.logits"] = logits;
@@ -525,7 +526,7 @@ TEST_CASE("GPT-2 and LLaMA of the authors' code: states, maps, loss, gradients, 
     const auto& greedy = golden.at("out.greedy.ids");
     auto ids = greedy.narrow(1, 0, 5), next = ids;
     while (ids.size(1) < greedy.size(1)) {
-      next = model->forward(next, ctx).logits.select(1, -1).argmax(-1, true);
+      next = model->forward({next}, ctx).logits.select(1, -1).argmax(-1, true);
       ids = at::cat({ids, next}, 1);
     }
     CHECK(at::equal(ids, greedy));

@@ -38,7 +38,7 @@ Pass pass(Model& model, const Tensor& ids, const Edit& edit = {}, HeadProbe* pro
   ctx.observer = probe;
   if (edit)
     ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& h) { edit(layer, h); };
-  const auto logits = model.forward(ids, ctx).logits;
+  const auto logits = model.forward({ids}, ctx).logits;
   return {hidden.back(), logits};
 }
 

@@ -35,7 +35,7 @@ OpenedRun run_of(const std::string& attention, const std::string& more = "") {
                                attention + more + "}}",
                            "test"));
   run.data = open_data(run.experiment.data);
-  run.model = build_model(run.experiment, *run.data, at::kCPU);
+  run.model = build_model(run.experiment, run.data->shape(), at::kCPU);
   at::NoGradGuard no_grad;
   for (auto& p : run.model->parameters()) p.add_(at::randn_like(p), 0.2);
   run.model->eval();
@@ -59,7 +59,7 @@ OpenedRun as_run(const ConvertedModel& made, const OpenedRun& from) {
   auto experiment = made.experiment;
   read_config(run.experiment, parse_config(to_yaml(write_block(experiment)), "test"));
   run.data = from.data;
-  run.model = build_model(run.experiment, *run.data, at::kCPU);
+  run.model = build_model(run.experiment, run.data->shape(), at::kCPU);
   load_model(*run.model, module_tensors(*made.model));
   run.model->eval();
   return run;
@@ -209,7 +209,7 @@ TEST_CASE("what cannot get gates or lose them is told", "[gates]") {
   CHECK_THROWS_AS(ungate(run_of("{kind: gated, gate: sigmoid}"), at::kCPU), ConfigError);
   auto experiment = plain.experiment;
   experiment.train.gates_only = true;
-  CHECK_THROWS_WITH(build_model(experiment, *plain.data, at::kCPU),
+  CHECK_THROWS_WITH(build_model(experiment, plain.data->shape(), at::kCPU),
                     Contains("train.gates_only: the model has no gates"));
 }
 

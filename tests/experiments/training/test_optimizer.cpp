@@ -265,7 +265,7 @@ TEST_CASE("micro-batches weigh auxiliary losses by what they score, divided once
   Tensor sum = at::zeros({}, at::kDouble);
   double aux = 0;
   for (const auto& batch : batches) {
-    const auto out = same->forward(batch.ids, {});
+    const auto out = same->forward(batch, {});
     const auto scored = scored_targets(batch.targets).item<double>();
     sum = sum + cross_entropy_sum(out.logits, batch.targets) + scored * out.aux.at(0).value;
     aux += scored * out.aux.at(0).value.item<double>() / 90;

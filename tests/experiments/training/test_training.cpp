@@ -40,7 +40,7 @@ std::string small(const std::string& kind, const std::string& train = "") {
 
 TrainOutcome run_in(const fs::path& path, const Experiment& experiment, bool resume = false) {
   const auto data = open_data(experiment.data);
-  auto model = build_model(experiment, *data, at::kCPU);
+  auto model = build_model(experiment, data->shape(), at::kCPU);
   const nlohmann::ordered_json manifest{{"status", "running"}};
   auto directory = resume ? RunDirectory::resume(path, WriterLock(path), manifest)
                           : RunDirectory::create(path, "name: small\n", manifest);
@@ -223,7 +223,7 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
         ", d_model: 128, heads: 4}\n"
         "train: {steps: 300, batch: 32, lr: 1.0e-3, warmup: 50, eval_every: 0}\n");
     const auto data = open_data(experiment.data);
-    auto model = build_model(experiment, *data, at::kCPU);
+    auto model = build_model(experiment, data->shape(), at::kCPU);
     auto directory = RunDirectory::create(folder / std::to_string(layers), "", {});
     train(experiment, model, *data, at::kCPU, directory, {});
     HeadProbe probe;
@@ -233,7 +233,7 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
     const auto batch = data->eval_batch(Split::kValidation, 0, 32);
     probe.tokens = batch.ids;
     torch::NoGradGuard no_grad;
-    model->forward(batch.ids, ctx);
+    model->forward(batch, ctx);
     double best = 0;
     for (const auto& [key, sums] : probe.sums()) {
       const auto scores = probe.values(key).at("induction");

@@ -1,0 +1,48 @@
+#include "experiments/data/task.h"
+
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+class Prediction : public Task {
+ public:
+  const std::vector<TaskMetric>& metrics() const override {
+    static const std::vector<TaskMetric> all{
+        {"loss", "nat", "loss", "mean of -ln p over the scored targets"},
+        {"accuracy", "1", "accuracy", "share of scored targets that are the likeliest prediction"}};
+    return all;
+  }
+  Tensor scored(const Batch& batch) const override { return scored_targets(batch.targets); }
+  Tensor loss(const Tensor& logits, const Batch& batch, double smoothing) const override {
+    return cross_entropy_sum(logits, batch.targets, smoothing);
+  }
+  Tensor sums(const Tensor& logits, const Batch& batch) const override {
+    at::NoGradGuard no_grad;
+    const auto& targets = batch.targets;
+    const auto right = (logits.argmax(-1) == targets) & (targets >= 0);  // [B,T]
+    return at::stack(
+        {cross_entropy_sum(logits, targets).to(at::kDouble), right.sum().to(at::kDouble)});
+  }
+};
+
+}  // namespace
+
+const Task& prediction_task() {
+  static const Prediction task;
+  return task;
+}
+
+Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing) {
+  const auto type = logits.scalar_type();
+  const bool half = type == at::kHalf || type == at::kBFloat16;
+  const auto rows = (half ? logits.to(at::kFloat) : logits).flatten(0, -2);  // [B*T,V]
+  constexpr int64_t kUnscored = -100;  // torch ignores one value only, here every negative one is
+  const auto wanted = targets.flatten();  // [B*T]
+  return at::cross_entropy_loss(rows, wanted.masked_fill(wanted < 0, kUnscored), {},
+                                at::Reduction::Sum, kUnscored, smoothing);
+}
+
+Tensor scored_targets(const Tensor& targets) { return targets.ge(0).sum(); }
+
+}  // namespace headlab

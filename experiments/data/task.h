@@ -1,0 +1,40 @@
+// What is asked of a model: the loss it is trained on and the numbers it is judged by, as sums over
+// scored targets, which add over batches, micro-batches and processes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "experiments/data/batch.h"
+
+namespace headlab {
+
+// A number that is a mean over scored targets.
+struct TaskMetric {
+  std::string name, units, long_name, formula;
+};
+
+// logits [B,T,V], or [B,V] where an example has one target.
+class Task {
+ public:
+  virtual ~Task() = default;
+  virtual const std::vector<TaskMetric>& metrics() const = 0;  // the first is the loss
+  virtual Tensor scored(const Batch& batch) const = 0;  // how many targets count: int64 scalar
+  // The loss summed over them: a differentiable scalar. `smoothing` e: (1-e) loss + e mean over all
+  // V of -ln p.
+  virtual Tensor loss(const Tensor& logits, const Batch& batch, double smoothing = 0) const = 0;
+  // Of each metric, the sum over scored targets: float64 [metrics], without gradient.
+  virtual Tensor sums(const Tensor& logits, const Batch& batch) const = 0;
+};
+
+// Every target is a word of a vocabulary (or a class): cross entropy, and the share that is the
+// likeliest prediction.
+const Task& prediction_task();
+
+// Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
+// count, of a whole update or split). logits [B,T,V], targets [B,T] -> scalar.
+Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing = 0);
+// How many targets are scored: scalar int64 on their device.
+Tensor scored_targets(const Tensor& targets);
+
+}  // namespace headlab
