@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
 
 namespace headlab {
 
@@ -25,10 +25,9 @@ std::string WordOrNumber::type() const {
   return fmt::format("{} or number", fmt::join(words_, ", "));
 }
 
-std::string WordOrNumber::schema() const {
-  nlohmann::ordered_json schema;
-  schema["anyOf"] = {{{"enum", words_}}, {{"type", "number"}}};
-  return schema.dump();
+void WordOrNumber::forms(Forms& f) const {
+  f.word(words_);
+  f.number({});
 }
 
 std::string field_names(Block& block) {
@@ -37,15 +36,6 @@ std::string field_names(Block& block) {
   for (size_t n = 0; n < fields.size(); ++n)
     names += (n == 0 ? "" : n + 1 == fields.size() ? " and " : ", ") + fields[n].name;
   return names;
-}
-
-std::string integer_or_block_schema(Block& block) {
-  auto mapping = nlohmann::ordered_json::parse(schema_of(block));
-  mapping.erase("$schema");
-  mapping["properties"].erase("extends");
-  nlohmann::ordered_json schema;
-  schema["anyOf"] = {{{"type", "integer"}, {"minimum", 0}}, mapping};
-  return schema.dump();
 }
 
 }  // namespace headlab

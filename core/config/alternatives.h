@@ -23,7 +23,7 @@ class WordOrNumber : public CustomField {
   void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
   ConfigNode write() const override { return number_ ? write_number(*number_) : write_text(word_); }
   std::string type() const override;
-  std::string schema() const override;
+  void forms(Forms& f) const override;
 
  private:
   std::vector<std::string> words_;
@@ -44,7 +44,7 @@ struct IntegerOrBlock : CustomField {
       number.reset();
       read_block(block, node, path, problems);
     } else if (node.kind == ConfigNode::Kind::kScalar) {
-      read_value(number.emplace(), node, path, problems, at_least(0));
+      read_value(number.emplace(), node, path, problems, limits());
     } else {
       problems.add(node.place, path, "must be an integer, or a mapping with " + field_names(block));
     }
@@ -54,12 +54,15 @@ struct IntegerOrBlock : CustomField {
     return number ? write_integer(*number) : write_block(written);
   }
   std::string type() const override { return "integer or mapping"; }
-  std::string schema() const override {
+  void forms(Forms& f) const override {
     auto described = block;
-    return integer_or_block_schema(described);
+    f.integer(limits());
+    f.mapping(described);
   }
+
+ private:
+  static Limits limits() { return at_least(0); }
 };
 std::string field_names(Block& block);  // "a, b and c"
-std::string integer_or_block_schema(Block& block);
 
 }  // namespace headlab

@@ -129,6 +129,26 @@ struct Block {
   virtual void check(const Complain&) const {}  // constraints between fields; after reading
 };
 
+class KindRegistry;
+
+// A visitor of the forms in which a value with a syntax of its own may be written.
+class Forms {
+ public:
+  virtual ~Forms() = default;
+  virtual void integer(const Limits& limits) = 0;
+  virtual void number(const Limits& limits) = 0;
+  virtual void word(const std::vector<std::string>& words) = 0;
+  virtual void mapping(Block& block) = 0;
+  // A mapping with `kind: <kind>` and that kind's options. `usual`: it is meant where none is
+  // named.
+  virtual void kind(const std::string& kind, Block& options, bool usual) = 0;
+  // Any kind of a family: its word, or its mapping. usual "": without `kind` it may be any of them.
+  virtual void kinds(const KindRegistry& registry, const std::string& usual) = 0;
+  // A mapping of keys of one's own, all with values of the same forms.
+  virtual void entries(const std::string& key_pattern,
+                       const std::function<void(Forms&)>& value) = 0;
+};
+
 // A value with a syntax of its own (a kind with its options, a word or a mapping, ...).
 struct CustomField {
   virtual ~CustomField() = default;
@@ -138,7 +158,7 @@ struct CustomField {
   virtual ConfigNode write() const = 0;
   virtual ConfigNode write_minimal() const { return write(); }
   virtual std::string type() const = 0;    // for `describe`, e.g. "kind", "word or mapping"
-  virtual std::string schema() const = 0;  // JSON schema of the value, as JSON text
+  virtual void forms(Forms& f) const = 0;  // those that read() takes
 };
 
 // A family of named options: `kind: x` picks the block that reads the other keys of a mapping.
@@ -172,7 +192,7 @@ class KindBlock : public CustomField {
   ConfigNode write() const override;
   ConfigNode write_minimal() const override;
   std::string type() const override { return "kind"; }
-  std::string schema() const override;
+  void forms(Forms& f) const override { f.kinds(*registry_, kind_); }
 
  private:
   const KindRegistry* registry_;

@@ -26,9 +26,7 @@ struct SeedOption : CustomField {
   }
   ConfigNode write() const override { return ConfigNode::scalar(std::to_string(value)); }
   std::string type() const override { return "integer of 64 bits, unsigned"; }
-  std::string schema() const override {
-    return R"({"type": "integer", "minimum": 0, "maximum": 18446744073709551615})";
-  }
+  void forms(Forms& f) const override { f.integer(from_below(0, 0x1p64)); }
 };
 
 }  // namespace headlab

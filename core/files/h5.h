@@ -192,12 +192,15 @@ H5FileFlags h5_file_flags(const std::filesystem::path& path);  // RunError: cann
 
 class H5File {
  public:
-  static H5File create(const std::filesystem::path& path);     // replaces what is there
+  // Replaces what is there. Unlocked, so that file systems without locks can have it: the caller
+  // makes a file under a name that nobody else knows yet.
+  static H5File create(const std::filesystem::path& path);
   static H5File open(const std::filesystem::path& path);       // to read
   static H5File open_live(const std::filesystem::path& path);  // to read beside a SWMR writer
   static H5File edit(const std::filesystem::path& path);       // to read and write
-  // The same, without HDF5's own lock, which any reader may hold: for a caller who has excluded
-  // other writers by a lock of his own.
+  // The same, without HDF5's own lock, which any reader may hold and some file systems refuse: for
+  // a caller who has excluded other writers by a lock of his own.
+  static H5File open_unlocked(const std::filesystem::path& path);
   static H5File edit_unlocked(const std::filesystem::path& path);
   // To read what a dead writer left, whatever its flags say; changes nothing.
   static H5File open_dead(const std::filesystem::path& path);

@@ -77,12 +77,17 @@ H5File H5File::create(const std::filesystem::path& path) {
   H5Pset_link_creation_order(how.get(), kCreationOrder);
   H5Pset_attr_creation_order(how.get(), kCreationOrder);
   H5Pset_obj_track_times(how.get(), false);
-  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, how.get(), file_access(true).get()));
+  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, how.get(), file_access(false).get()));
 }
 
 H5File H5File::open(const std::filesystem::path& path) {
   silence();
   return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access(true).get()));
+}
+
+H5File H5File::open_unlocked(const std::filesystem::path& path) {
+  silence();
+  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access(false).get()));
 }
 
 H5File H5File::open_live(const std::filesystem::path& path) {

@@ -54,7 +54,7 @@ void make_log(const std::filesystem::path& path, const LogLayout& layout,
 
 LogFile::LogFile(std::filesystem::path path, std::vector<LogGroup> groups,
                  const RunLogOptions& options)
-    : path_(std::move(path)), groups_(std::move(groups)), options_(options) {}
+    : path_(std::move(path)), groups_(std::move(groups)), options_(options), swmr_(options.swmr) {}
 
 void LogFile::create(const LogLayout& layout) {
   // It appears under its name only when it is complete: a log is never half made.
@@ -71,9 +71,8 @@ void LogFile::create(const LogLayout& layout) {
 void LogFile::resume(const LogLayout& layout, int64_t step, double wall_time) {
   repair_held_log(path_);
   file_ = H5File::edit_unlocked(path_);
-  H5Group root = file_->root();
-  require_log_schema(root);
-  if (const std::string run_id = root.text("run_id"); run_id != layout.run_id) {
+  require_log_schema(file_->root());
+  if (const std::string run_id = file_->root().text("run_id"); run_id != layout.run_id) {
     throw RunError(path_.string() + ": is the log of run " + run_id + ", not of " + layout.run_id);
   }
   open();
@@ -89,7 +88,7 @@ void LogFile::resume(const LogLayout& layout, int64_t step, double wall_time) {
   } const row = {step, wall_time};
   resumes.add(static_cast<int64_t>(resumes.rows()), std::as_bytes(std::span(&row, 1)));
   commit();
-  root.set_text("status", "running");
+  file_->root().set_text("status", "running");
   file_->sync();
   start();
 }
@@ -102,15 +101,28 @@ void LogFile::open() {
   for (const LogGroup& group : groups_) tables_.emplace_back(root, group);
 }
 
+// A log that nobody can read along is no reason not to train.
 void LogFile::start() {
   started_ = true;
-  if (!options_.swmr) return;
+  if (!swmr_) return;
   try {
     file_->start_swmr();
   } catch (const RunError& error) {
-    throw RunError(std::string(error.what()) +
-                   "; on a file system without POSIX writes (NFS) set log.swmr: false");
+    swmr_ = false;
+    refusal_ = error.what();
+    tables_.clear();
+    file_->close();  // with whatever SWMR state it was left in
+    file_.reset();
+    open();
   }
+}
+
+std::string LogFile::swmr_notice() const {
+  if (swmr_) return "";
+  const std::string why = refusal_.empty() ? "log.swmr is false" : refusal_;
+  return why +
+         ": log.h5 cannot be read while the run writes it, and a kill loses the rows since the "
+         "last checkpoint";
 }
 
 void LogFile::add(size_t group, int64_t key, std::span<const std::byte> row) {
@@ -118,7 +130,7 @@ void LogFile::add(size_t group, int64_t key, std::span<const std::byte> row) {
   LogTable& table = tables_[group];
   table.add(key, row);
   if (groups_[group].maps()) table.write_rows();  // too large to wait in memory
-  if (options_.swmr) {
+  if (swmr_) {
     if (uncommitted_ >= options_.flush_every) commit();
   } else if (table.fills_chunk()) {
     commit({&table, 1});
@@ -126,7 +138,7 @@ void LogFile::add(size_t group, int64_t key, std::span<const std::byte> row) {
 }
 
 std::optional<LogFile::Clock::time_point> LogFile::deadline() const {
-  if (!options_.swmr || uncommitted_ == 0) return std::nullopt;
+  if (!swmr_ || uncommitted_ == 0) return std::nullopt;
   return oldest_ + std::chrono::duration_cast<Clock::duration>(
                        std::chrono::duration<double>(options_.flush_seconds));
 }

@@ -28,6 +28,9 @@ class LogFile {
   void set_skipped_from(size_t group, int64_t step) { tables_[group].set_skipped_from(step); }
   const LogTable& table(size_t group) const { return tables_[group]; }
 
+  // What people should know who wanted to read along: empty under SWMR.
+  std::string swmr_notice() const;
+
   std::optional<Clock::time_point> deadline() const;  // of the next commit
   void commit();                                      // every row is in the file and counts
   void sync();                                        // and on the disk
@@ -46,6 +49,8 @@ class LogFile {
   std::optional<H5File> file_;
   std::vector<LogTable> tables_;
   bool started_ = false;  // rows may be written
+  bool swmr_;
+  std::string refusal_;  // why there is no SWMR though it was wanted
   int64_t uncommitted_ = 0;
   Clock::time_point oldest_;  // of the uncommitted
 };

@@ -40,7 +40,7 @@ LogRepair repair_here(const std::filesystem::path& path) {
   LogRepair repair;
   {
     // First without changing a byte: repairing would fill what is cut off with zeros.
-    const H5File file = flags.being_written ? H5File::open_dead(path) : H5File::open(path);
+    const H5File file = flags.being_written ? H5File::open_dead(path) : H5File::open_unlocked(path);
     const H5Group root = file.root();
     require_log_schema(root);
     require_whole(root, std::filesystem::file_size(path));
@@ -84,7 +84,7 @@ LogRepair repair_log(const std::filesystem::path& path) {
 std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site) {
   const WriterLock lock(path);
   repair_held_log(path);
-  const H5File file = H5File::open(path);
+  const H5File file = H5File::open_unlocked(path);
   const std::string name = "heads/" + site.name;
   std::vector<std::string> dropped;
   if (!file.root().has_group(name)) return dropped;  // not a log of this run at all

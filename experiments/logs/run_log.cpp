@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "experiments/logs/log_file.h"
 #include "experiments/logs/log_row.h"
@@ -62,6 +63,16 @@ class RunLog::Writer {
     thread_.push([this, task = std::move(task)] { task(file_); }, bytes);
   }
 
+  // Makes the log or takes it up.
+  void begin(const std::function<void(LogFile&)>& task) {
+    call([&](LogFile& file) {
+      task(file);
+      const std::string notice = file.swmr_notice();
+      if (!notice.empty()) notices_.push_back(notice);
+    });
+  }
+  std::vector<std::string> take_notices() { return std::exchange(notices_, {}); }
+
   // Takes up the steps and sizes of what is in the file already.
   void take_up() {
     call([this](LogFile& file) {
@@ -95,7 +106,12 @@ class RunLog::Writer {
   // Whether one more snapshot fits; once one does not, none does.
   bool room_for_maps(size_t group, int64_t step) {
     const int64_t bytes = static_cast<int64_t>(groups_[group].row_bytes());
-    maps_stopped_ = maps_stopped_ || map_bytes_ + bytes > options_.max_bytes;
+    if (!maps_stopped_ && map_bytes_ + bytes > options_.max_bytes) {
+      maps_stopped_ = true;
+      notices_.push_back(
+          fmt::format("attention maps end at step {}: log.attention.max_bytes, {}, is reached",
+                      step, options_.max_bytes));
+    }
     if (maps_stopped_ && std::find(said_.begin(), said_.end(), group) == said_.end()) {
       said_.push_back(group);
       post([group, step](LogFile& file) {
@@ -128,6 +144,7 @@ class RunLog::Writer {
   int64_t map_bytes_ = 0;
   bool maps_stopped_ = false, closed_ = false;
   std::vector<size_t> said_;  // groups whose skipped_from has been written
+  std::vector<std::string> notices_;
   std::optional<WriterLock> lock_;
   LogFile file_;
   TaskThread thread_;  // the last: it uses the others
@@ -148,14 +165,14 @@ RunLog::~RunLog() {
 RunLog RunLog::create(const std::filesystem::path& path, const LogLayout& layout,
                       const RunLogOptions& options) {
   auto writer = std::make_unique<Writer>(path, layout, options);
-  writer->call([&](LogFile& file) { file.create(layout); });
+  writer->begin([&](LogFile& file) { file.create(layout); });
   return RunLog(std::move(writer));
 }
 
 RunLog RunLog::resume(const std::filesystem::path& path, const LogLayout& layout, int64_t step,
                       double wall_time, const RunLogOptions& options) {
   auto writer = std::make_unique<Writer>(path, layout, options);
-  writer->call([&](LogFile& file) { file.resume(layout, step, wall_time); });
+  writer->begin([&](LogFile& file) { file.resume(layout, step, wall_time); });
   writer->take_up();
   return RunLog(std::move(writer));
 }
@@ -220,6 +237,8 @@ bool RunLog::attention(const std::string& site_name, int64_t step, std::span<con
   writer_->push(group, step, std::move(row));
   return true;
 }
+
+std::vector<std::string> RunLog::take_notices() { return writer_->take_notices(); }
 
 void RunLog::sync() {
   writer_->call([](LogFile& file) { file.sync(); });

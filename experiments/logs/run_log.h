@@ -67,14 +67,9 @@ struct RunLogOptions {
   double flush_seconds = 5;  // or this long after the oldest row that is not yet in the file
   int64_t max_bytes = int64_t{2} << 30;  // of all maps before compression; then maps stop
   // false: for file systems without POSIX writes (NFS). Whole chunks are written, nobody can read
-  // along, and a kill loses the rows since the last sync().
+  // along, and a kill loses the rows since the last sync(). So it is too where SWMR is refused.
   bool swmr = true;
 };
-
-// For who runs with `swmr: false`.
-inline constexpr const char* kNoSwmrNotice =
-    "log.swmr is false: log.h5 cannot be read while the run writes it, and a kill loses the rows "
-    "since the last checkpoint";
 
 // Bytes that one snapshot of a site's maps takes before compression, 0 without maps.
 int64_t map_bytes(const LogSite& site);
@@ -114,6 +109,10 @@ class RunLog {
   // 1e-6. False: not kept, because max_bytes is reached (`skipped_from` in the log says since
   // when).
   bool attention(const std::string& site, int64_t step, std::span<const float> maps);
+
+  // What people should be told of this log, each thing once: that nobody can read along, and why;
+  // that maps have ended. Those since the last call, by whom the rows come from.
+  std::vector<std::string> take_notices();
 
   // Returns when every row so far is on the disk. Call it before a checkpoint is published, so that
   // resume() finds every row up to the checkpoint.

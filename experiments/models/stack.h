@@ -22,7 +22,7 @@ class PositionOption : public CustomField {
   ConfigNode write() const override;
   ConfigNode write_minimal() const override;
   std::string type() const override { return "word or mapping"; }
-  std::string schema() const override;
+  void forms(Forms& f) const override;
 
  private:
   Settings settings_;
@@ -46,7 +46,7 @@ class AttentionAt : public CustomField {
   ConfigNode write() const override;
   ConfigNode write_minimal() const override;
   std::string type() const override { return "mapping of layers to kinds"; }
-  std::string schema() const override;
+  void forms(Forms& f) const override;
 
  private:
   std::optional<KindBlock> attention_;

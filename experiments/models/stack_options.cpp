@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "experiments/models/gate_target.h"
@@ -86,20 +85,14 @@ ConfigNode PositionOption::write_minimal() const {
   return merge_config(kind_alone(settings.kind, {}), changed);
 }
 
-std::string PositionOption::schema() const {
-  const auto words = position_words().one_of;
-  nlohmann::ordered_json properties{
-      {"kind", {{"enum", words}}},
-      {"base", {{"type", "number"}, {"exclusiveMinimum", 1}}},
-      {"layout", {{"enum", {"half", "interleaved"}}}},
-      {"fraction", {{"type", "number"}, {"minimum", 0}, {"maximum", 1}}},
-      {"buckets", {{"type", "integer"}, {"minimum", 4}}},
-      {"max_distance", {{"type", "integer"}, {"minimum", 2}}}};
-  nlohmann::ordered_json mapping{
-      {"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
-  nlohmann::ordered_json schema;
-  schema["oneOf"] = {{{"enum", words}}, mapping};
-  return schema.dump();
+void PositionOption::forms(Forms& f) const {
+  f.word(position_words().one_of);
+  for (const std::string& kind : position_words().one_of) {
+    Settings settings;
+    const bool usual = kind == settings.kind;
+    settings.kind = kind;
+    f.kind(kind, settings, usual);
+  }
 }
 
 const AttentionAt::Range* AttentionAt::find(int64_t layer) const {
@@ -147,12 +140,8 @@ ConfigNode AttentionAt::write_minimal() const {
   return node;
 }
 
-std::string AttentionAt::schema() const {
-  const nlohmann::ordered_json heads{{"type", {"object", "string"}}};
-  const nlohmann::ordered_json schema{{"type", "object"},
-                                      {"patternProperties", {{"^[0-9]+(-[0-9]+)?$", heads}}},
-                                      {"additionalProperties", false}};
-  return schema.dump();
+void AttentionAt::forms(Forms& f) const {
+  f.entries("^[0-9]+(-[0-9]+)?$", [](Forms& heads) { heads.kinds(head_registry(), ""); });
 }
 
 void StackOptions::visit(Fields& f) {

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/config/alternatives.h"
+#include "core/config/seed_option.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 
@@ -302,7 +304,7 @@ TEST_CASE("the schema names every key, its type, bounds and default") {
 TEST_CASE("the schema of a kind is one of its family, which may hold the family again") {
   Settings s;
   const Json schema = Json::parse(schema_of(s));
-  const Json& choices = schema["properties"]["attention"]["oneOf"];
+  const Json& choices = schema["properties"]["attention"]["anyOf"];
   REQUIRE(choices.size() == 5);
   CHECK(choices[0]["enum"] == Json{"files", "gated", "mha", "moh"});
   const Json& moh = schema["$defs"][choices[4]["$ref"].get<std::string>().substr(8)];
@@ -312,13 +314,73 @@ TEST_CASE("the schema of a kind is one of its family, which may hold the family 
   CHECK(choices[4]["required"] == Json{"kind"});
   CHECK_FALSE(choices[3].contains("required"));  // mha is the default
   const Json& gated = schema["$defs"][choices[2]["$ref"].get<std::string>().substr(8)];
-  CHECK(gated["properties"]["inner"]["oneOf"].size() == 5);
+  CHECK(gated["properties"]["inner"]["anyOf"].size() == 5);
   CHECK(schema["$defs"].size() == 4);
+}
 
-  // By itself it brings its definitions along, every time.
-  const Json alone = Json::parse(s.attention.schema());
-  CHECK(alone["$defs"].size() == 4);
-  CHECK(Json::parse(s.attention.schema()) == alone);
+// `size: 3`, `size: {flag: true, ...}` or `size: big`; any kinds under keys of one's own.
+struct Sized : Block {
+  struct Size : CustomField {
+    void read(const ConfigNode&, const std::string&, Problems&) override {}
+    ConfigNode write() const override { return write_integer(1); }
+    std::string type() const override { return "size"; }
+    void forms(Forms& f) const override {
+      Inner inner;
+      Moh moh;
+      f.integer(between(1, 9));
+      f.mapping(inner);
+      f.word({"big"});
+      f.kind("moh", moh, false);
+      f.kind("usual", moh, true);
+    }
+  } size;
+  struct Each : CustomField {
+    void read(const ConfigNode&, const std::string&, Problems&) override {}
+    ConfigNode write() const override { return {}; }
+    std::string type() const override { return "each"; }
+    void forms(Forms& f) const override {
+      f.entries("^[0-9]+$", [](Forms& value) { value.kinds(kinds(), ""); });
+    }
+  } each;
+  IntegerOrBlock<Inner> every{5};
+  WordOrNumber scale{{"head", "shared"}};
+  SeedOption seed;
+  void visit(Fields& f) override {
+    f("size", size, "one of many forms");
+    f("each", each, "kinds by number");
+    f("every", every, "steps");
+    f("scale", scale, "of scores");
+    f("seed", seed, "of draws");
+  }
+};
+
+TEST_CASE("the schema of a value with a syntax of its own has each of its forms") {
+  Sized sized;
+  const Json schema = Json::parse(schema_of(sized));
+  const Json& keys = schema["properties"];
+  const Json& size = keys["size"]["anyOf"];
+  REQUIRE(size.size() == 5);
+  CHECK(size[0] == Json::parse(R"({"type": "integer", "minimum": 1, "maximum": 9})"));
+  CHECK(size[1]["properties"]["every"]["minimum"] == 1);
+  CHECK(size[1]["additionalProperties"] == false);
+  CHECK(size[2] == Json::parse(R"({"enum": ["big"]})"));
+  CHECK(size[3]["properties"]["kind"] == Json::parse(R"({"const": "moh"})"));
+  CHECK(size[3]["required"] == Json{"kind"});
+  CHECK(size[4]["properties"]["active"]["minimum"] == 1);
+  CHECK_FALSE(size[4].contains("required"));
+
+  const Json& each = keys["each"]["patternProperties"]["^[0-9]+$"]["anyOf"];
+  REQUIRE(each.size() == 5);
+  for (size_t n = 1; n < 5; ++n) CHECK_FALSE(each[n].contains("required"));
+  CHECK(keys["each"]["additionalProperties"] == false);
+
+  CHECK(keys["every"]["default"] == 5);
+  CHECK(keys["every"]["anyOf"][0] == Json::parse(R"({"type": "integer", "minimum": 0})"));
+  CHECK(keys["every"]["anyOf"][1]["properties"].contains("on"));
+  CHECK(keys["scale"]["anyOf"][0]["enum"] == Json{"head", "shared"});
+  CHECK(keys["scale"]["anyOf"][1] == Json::parse(R"({"type": "number"})"));
+  CHECK(keys["seed"]["minimum"] == 0);
+  CHECK(keys["seed"]["exclusiveMaximum"] == 0x1p64);
 }
 
 }  // namespace headlab::test_config_writing
