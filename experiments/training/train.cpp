@@ -80,6 +80,7 @@ class Trainer {
         log_(run.path() / "log.h5", root_attributes(run, experiment.name), experiment, *model_,
              data, resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
         progress_(state_.step, options_.steps, logging_.every) {
+    say_notices();
     if (!log_.absent().empty())
       progress_.say(fmt::format("log.h5 was begun without {}, and goes on without",
                                 fmt::join(log_.absent(), ", ")));
@@ -102,6 +103,8 @@ class Trainer {
   Evaluation evaluate_batches(int64_t most);  // 0: the whole split
   void record(const Evaluation& evaluation);
   void write_row(int64_t step);
+  void log_maps();
+  void say_notices();
   void save(bool best);
   bool due(int64_t every) const { return every > 0 && state_.step % every == 0; }
   bool done() const { return state_.step >= options_.steps || stopped_early(); }
@@ -146,7 +149,7 @@ void Trainer::row_zero() {
   note(losses, row);
   log_.scalars(row);
   if (logging_.stats_every > 0) log_.heads(0);
-  log_.maps(0, device_);
+  log_maps();
   write_row(0);
 }
 
@@ -229,6 +232,15 @@ void Trainer::write_row(int64_t step) {
   row_.clear();
 }
 
+void Trainer::log_maps() {
+  log_.maps(state_.step, device_);
+  say_notices();
+}
+
+void Trainer::say_notices() {
+  for (const auto& notice : log_.take_notices()) progress_.say(notice);
+}
+
 void Trainer::save(bool best) {
   metrics_.sync();
   log_.sync();
@@ -269,7 +281,7 @@ TrainOutcome Trainer::run() {
     ends = done(), early = stopped_early();
     if (ends) evaluation = evaluate_batches(0);
     if (evaluation) record(*evaluation);
-    if (due(logging_.attention.every) || ends) log_.maps(state_.step, device_);
+    if (due(logging_.attention.every) || ends) log_maps();
     write_row(state_.step);
     const bool best = improved_ && options_.checkpoint.keep_best;
     if (due(options_.checkpoint.every) || best || stops_ || ends) save(improved_);

@@ -39,6 +39,8 @@ class TrainingLog {
 
   // Statistics that are not logged because the log was begun without them.
   const std::vector<std::string>& absent() const { return absent_; }
+  // What whoever runs the training should be told of the log; each is given once.
+  std::vector<std::string> take_notices() { return log_.take_notices(); }
 
   // The probe for the forward passes of one update; forgets what it saw before.
   HeadProbe& fresh_probe();

@@ -16,6 +16,7 @@
 
 #include "core/errors.h"
 #include "core/files/safetensors.h"
+#include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
@@ -25,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 
-const fs::path kGolden = fs::path(__FILE__).parent_path() / "golden";
+const fs::path kGolden = fs::path(build::kSourceDir) / "tests/golden";
 
 // Sets a soft resource limit while it lives.
 struct Limit {

@@ -78,6 +78,16 @@ TEST_CASE("the manifest counts the parameters and names those that train") {
   CHECK(gates.at("trained").get<int64_t>() < gates.at("total").get<int64_t>());
 }
 
+TEST_CASE("a run says that its maps have ended and that its log cannot be read along") {
+  const Bench bench;
+  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "log.attention.every=1",
+                                         "log.attention.max_bytes=600", "log.swmr=false"});
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, Contains("attention maps end at step 2: log.attention.max_bytes, 600, "
+                                   "is reached"));
+  CHECK_THAT(outcome.err, Contains("log.swmr is false"));
+}
+
 TEST_CASE("the rows of step 0 are what the first update measures") {
   const Bench bench;
   const fs::path run =
