@@ -4,10 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/files/safetensors.h"
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
-#include "experiments/cases/train_case.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 
@@ -21,26 +19,13 @@ struct CheckOptions {
   bool json = false;
 };
 
-Judged judge_training(const std::string& file, const at::Device& device) {
-  TrainCase training(file, device);
-  auto computed = training.compute();
-  return {computed, judge(computed, training.expected(), training.tolerance())};
-}
-
-Judged judge_file(const std::string& file, const CheckOptions& o, const at::Device& device) {
-  const auto metadata = SafetensorsFile(file).metadata();
-  const auto training = metadata.find("headlab_train");
-  if (training != metadata.end() && training->second == "1") return judge_training(file, device);
-  return judge_case(file, device, o.compute.path());
-}
-
 int run(const CheckOptions& o) {
   if (!o.out.empty() && o.files.size() > 1) throw ConfigError("check --out: takes one file");
   const auto device = o.compute.apply();
   bool pass = true;
   auto objects = nlohmann::ordered_json::array();
   for (const auto& file : o.files) {
-    const auto judged = judge_file(file, o, device);
+    const auto judged = judge_case(file, device, o.compute.path());
     pass = pass && all_pass(judged.verdicts);
     if (o.json) {
       objects.push_back(verdicts_json(file, judged.verdicts));
