@@ -46,7 +46,7 @@ def test_the_block_is_what_it_is_made_from(name):
 
 
 def test_the_table_of_exit_codes_names_each_code_of_the_program():
-    source = (ROOT / "experiments/commands/command.h").read_text()
+    source = (ROOT / "experiments/system/exit_codes.h").read_text()
     codes = {int(code) for code in re.findall(r"^  k\w+ = (\d+),", source, re.M)}
     table = README.read_text(encoding="utf-8").split("| exit code |")[1].split("\n\n")[0]
     assert codes == {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)}
