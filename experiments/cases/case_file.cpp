@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/config/registry.h"
 #include "core/errors.h"
 #include "core/files/safetensors.h"
 #include "core/torch.h"
@@ -9,30 +14,60 @@
 namespace headlab {
 namespace {
 
-std::map<std::string, CaseFormat>& formats() {
-  static std::map<std::string, CaseFormat> known;
+struct Registered {
+  CaseFormat format;
+  std::string file;  // that registers it
+};
+
+std::vector<Registered>& formats() {
+  static std::vector<Registered> known;
   return known;
+}
+
+Tolerance tolerance_of(const CaseFile& file) {
+  const auto number = [&](const char* key) {
+    return file.metadata.contains(key) ? file.number(key) : 0;
+  };
+  return {number("rtol"), number("atol")};
+}
+
+const CaseFormat& format_of(const CaseFile& file) {
+  std::string said;
+  std::vector<std::string> names;
+  for (const auto& [format, where] : formats()) {
+    names.push_back(format.name);
+    const auto found = file.metadata.find(format.key);
+    if (found == file.metadata.end()) continue;
+    if (found->second == format.name) return format;
+    said = found->second;
+  }
+  if (said.empty())
+    file.refuse("holds no expected numbers: its metadata has neither headlab_case nor " +
+                std::string("headlab_train"));
+  file.refuse("this version does not know the format " + said + did_you_mean(said, names));
 }
 
 }  // namespace
 
-Tolerance tolerance_of(const std::map<std::string, std::string>& metadata) {
-  const auto number = [&](const char* key) {
-    const auto found = metadata.find(key);
-    return found == metadata.end() ? 0 : std::stod(found->second);
-  };
-  return {number("rtol"), number("atol")};
+CaseFile::CaseFile(std::string name, NamedTensors all, std::map<std::string, std::string> said)
+    : name(std::move(name)), metadata(std::move(said)), tensors(std::move(all)) {
+  expected = take_expected(tensors);
+  tolerance = tolerance_of(*this);
 }
 
 CaseFile::CaseFile(const std::filesystem::path& path)
     : name(path.string()), tensors(read_tensors(path, &metadata)) {
   expected = take_expected(tensors);
-  tolerance = tolerance_of(metadata);
+  tolerance = tolerance_of(*this);
+}
+
+void CaseFile::refuse(const std::string& what) const {
+  throw DataError(fmt::format("{}: {}", name, what));
 }
 
 const at::Tensor& CaseFile::at(const std::string& tensor) const {
   const auto found = tensors.find(tensor);
-  if (found == tensors.end()) throw DataError(fmt::format("{}: {} is missing", name, tensor));
+  if (found == tensors.end()) refuse(tensor + " is missing");
   return found->second;
 }
 
@@ -43,46 +78,83 @@ at::Tensor CaseFile::find(const std::string& tensor) const {
 
 const std::string& CaseFile::text(const std::string& key) const {
   const auto found = metadata.find(key);
-  if (found == metadata.end())
-    throw DataError(fmt::format("{}: the metadata has no {}", name, key));
+  if (found == metadata.end()) refuse("the metadata has no " + key);
   return found->second;
+}
+
+double CaseFile::number(const std::string& key) const {
+  const auto& written = text(key);
+  double value = 0;
+  const auto [end, error] = std::from_chars(written.data(), written.data() + written.size(), value);
+  if (error != std::errc() || end != written.data() + written.size() || !std::isfinite(value) ||
+      value < 0)
+    refuse(fmt::format("metadata {}: must be a number of at least 0, is '{}'", key, written));
+  return value;
 }
 
 bool CaseFile::truth(const std::string& key) const {
   const auto found = metadata.find(key);
-  return found != metadata.end() && found->second == "true";
+  if (found == metadata.end() || found->second == "false") return false;
+  if (found->second != "true")
+    refuse(fmt::format("metadata {}: must be true or false, is '{}'", key, found->second));
+  return true;
 }
 
-void CaseFile::read(Block& config) const {
-  read_config(config, parse_config(text("config"), name + " (config)"));
+void CaseFile::read(Block& block, const std::string& key) const {
+  of_case(name,
+          [&] { read_config(block, parse_config(text(key), fmt::format("{} ({})", name, key))); });
+}
+
+void CaseFile::require_weights(double least, const std::string& what) const {
+  double held = 0;
+  for (const auto& [tensor, value] : tensors)
+    if (tensor.starts_with("w.")) held += static_cast<double>(value.numel());
+  if (held < least)
+    refuse(
+        fmt::format("{} have at least {:.3g} weights, the file holds {:.3g}", what, least, held));
+}
+
+void rethrow_for_case(const std::string& file) {
+  std::string what;
+  try {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
+  } catch (const c10::Error& e) {
+    what = e.msg();
+  } catch (const ConfigError& e) {
+    what = e.what();
+  } catch (const nlohmann::json::exception& e) {
+    what = e.what();
+  }
+  throw DataError(what.starts_with(file) ? what : file + ": " + what);
+}
+
+Judged judged(const CaseFile& file, NamedTensors computed) {
+  auto verdicts = judge(computed, file.expected, file.tolerance);
+  return {std::move(computed), std::move(verdicts)};
 }
 
 Judged judge_case(const std::filesystem::path& path, const at::Device& device, Backend backend) {
-  const auto metadata = SafetensorsFile(path).metadata();
-  const auto format = metadata.find("headlab_case");
-  if (format == metadata.end())
-    throw DataError(path.string() + ": holds no expected numbers: its metadata has neither " +
-                    "headlab_case nor headlab_train");
-  const auto known = formats().find(format->second);
-  if (known == formats().end())
-    throw DataError(
-        fmt::format("{}: this version does not know the format {}", path.string(), format->second));
-  return known->second.judge(path, device, backend);
+  const CaseFile file(path);
+  return of_case(file.name, [&] { return format_of(file).judge(file, device, backend); });
 }
 
-RegisterCase::RegisterCase(CaseFormat format) {
-  std::string name = format.name;
-  formats()[std::move(name)] = std::move(format);
+RegisterCase::RegisterCase(CaseFormat format, const std::source_location& where) {
+  for (const auto& [other, file] : formats())
+    if (other.name == format.name && other.key == format.key)
+      registration_conflicts().push_back("case format '" + format.name + "' is registered by " +
+                                         file + " and " + where.file_name());
+  formats().push_back({std::move(format), where.file_name()});
 }
 
-RegisterCase::RegisterCase(const char* name, NamedTensors (*compute)(const CaseFile& file))
-    : RegisterCase(CaseFormat{
-          name, [compute](const std::filesystem::path& path, const at::Device&, Backend) {
-            at::NoGradGuard no_grad;
-            const CaseFile file(path);
-            auto computed = compute(file);
-            auto verdicts = headlab::judge(computed, file.expected, file.tolerance);
-            return Judged{std::move(computed), std::move(verdicts)};
-          }}) {}
+RegisterCase::RegisterCase(const char* name, NamedTensors (*compute)(const CaseFile& file),
+                           const std::source_location& where)
+    : RegisterCase({name,
+                    [compute](const CaseFile& file, const at::Device&, Backend) {
+                      at::NoGradGuard no_grad;
+                      return judged(file, compute(file));
+                    }},
+                   where) {}
 
 }  // namespace headlab

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/cases/case_file.h"
 #include "experiments/conversion/convert.h"
 #include "experiments/conversion/parafac.h"
 #include "experiments/runs/checkpoint.h"
@@ -44,48 +42,42 @@ Verdict at_most(const std::string& name, double got, double bound) {
 
 }  // namespace
 
-ConvertCase::ConvertCase(const std::filesystem::path& path, const at::Device& device)
-    : name_(path.string()), device_(device) {
-  auto tensors = read_tensors(path, &metadata_);
-  decomposition_ = metadata_["headlab_case"] == "convert-cp-1";
-  if (!decomposition_ && metadata_["headlab_case"] != "convert-1")
-    throw DataError(name_ + ": not a conversion: its metadata has no headlab_case = convert-1 or " +
-                    "convert-cp-1");
-  const auto config = Json::parse(metadata_["config"], nullptr, false);
+ConvertCase::ConvertCase(CaseFile file, const at::Device& device)
+    : file_(std::move(file)),
+      device_(device),
+      decomposition_(file_.text("headlab_case") == "convert-cp-1") {
+  if (!decomposition_ && file_.text("headlab_case") != "convert-1")
+    file_.refuse("not a conversion: its metadata has no headlab_case = convert-1 or convert-cp-1");
+  const auto config = Json::parse(file_.text("config"), nullptr, false);
   for (const char* which : {"from", "to"})
     if (!config.is_object() || !config.contains(which) || !config[which].is_object())
-      throw DataError(fmt::format("{}: the config has no layer '{}'", name_, which));
+      file_.refuse(fmt::format("the config has no layer '{}'", which));
+  auto tensors = file_.tensors;
   inputs_ = under("in.", take_under(tensors, "in."));
   from_ = take_under(tensors, "from.w.");
   to_ = take_under(tensors, "to.w.");
-  expected_ = take_expected(tensors);
   cp_ = std::move(tensors);
   if (!decomposition_ && !cp_.empty())
-    throw DataError(fmt::format("{}: a conversion has no tensor {}", name_, cp_.begin()->first));
-}
-
-double ConvertCase::number(const std::string& key) const {
-  const auto found = metadata_.find(key);
-  if (found == metadata_.end())
-    throw DataError(fmt::format("{}: the metadata has no {}", name_, key));
-  return std::stod(found->second);
+    file_.refuse("a conversion has no tensor " + cp_.begin()->first);
 }
 
 LayerCase ConvertCase::layer(const std::string& which, const NamedTensors& weights) const {
-  auto metadata = metadata_;
-  metadata["config"] = Json::parse(metadata_.at("config")).at(which).dump();
+  auto metadata = file_.metadata;
+  metadata["config"] = Json::parse(file_.text("config")).at(which).dump();
   NamedTensors tensors = inputs_;
   tensors.merge(under("w.", weights));
-  tensors.insert(expected_.begin(), expected_.end());
-  return {fmt::format("{} ({})", name_, which), std::move(tensors), std::move(metadata), device_};
+  tensors.insert(file_.expected.begin(), file_.expected.end());
+  return {
+      CaseFile(fmt::format("{} ({})", file_.name, which), std::move(tensors), std::move(metadata)),
+      device_};
 }
 
 NamedTensors ConvertCase::compute(Backend backend) {
   auto old = layer("from", from_);
   const Json::json_pointer place("/to/attention/shared_dim");
-  const auto R = Json::parse(metadata_.at("config")).value(place, Json());
+  const auto R = Json::parse(file_.text("config")).value(place, Json());
   const auto shared_dim = R.is_number_integer() ? std::optional(R.get<int64_t>()) : std::nullopt;
-  const auto made = to_collaborative({.name = name_,
+  const auto made = to_collaborative({.name = file_.name,
                                       .attention = old.attention(),
                                       .shape = old.heads().shape(),
                                       .demands = old.demands(),
@@ -122,9 +114,9 @@ std::vector<Verdict> ConvertCase::judge(const NamedTensors& computed, Backend ba
 std::vector<Verdict> ConvertCase::judge_copy(const NamedTensors& computed, Backend backend) const {
   auto old = layer("from", from_);
   auto expected = under("to.w.", to_);
-  expected.insert(expected_.begin(), expected_.end());
+  expected.insert(file_.expected.begin(), file_.expected.end());
   auto verdicts = headlab::judge(computed, expected, old.tolerance());
-  for (auto verdict : headlab::judge(old.compute({}, backend), expected_, old.tolerance())) {
+  for (auto verdict : headlab::judge(old.compute({}, backend), file_.expected, old.tolerance())) {
     verdict.name = "from: " + verdict.name;
     verdicts.push_back(std::move(verdict));
   }
@@ -139,28 +131,28 @@ std::vector<Verdict> ConvertCase::judge_decomposition(const NamedTensors& comput
   const auto theirs = layer("to", to_).compute({}, backend).at("out.y");
   const auto stated = [&](const NamedTensors& tensors, const char* name) {
     const auto found = tensors.find(name);
-    if (found == tensors.end()) throw DataError(fmt::format("{}: {} is missing", name_, name));
+    if (found == tensors.end()) file_.refuse(fmt::format("{} is missing", name));
     return found->second;
   };
-  const auto out_errors = stated(cp_, "cp.out_error");           // [seeds]
-  const auto seed = static_cast<int64_t>(number("cp_to_seed"));  // whose factors the file holds
-  if (out_errors.dim() != 1 || seed < 0 || seed >= out_errors.size(0))
-    throw DataError(fmt::format("{}: cp.out_error has no seed {}", name_, seed));
+  const auto out_errors = stated(cp_, "cp.out_error");  // [seeds]
+  const double seed = file_.number("cp_to_seed");       // whose factors the file holds
+  if (out_errors.dim() != 1 || seed >= static_cast<double>(out_errors.size(0)))
+    file_.refuse(fmt::format("cp.out_error has no seed {}", seed));
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
-  return {at_most("cp.rel_error", computed.at("cp.rel_error").item<double>(), number("cp_bound")),
-          headlab::judge("from: out.y", before, stated(expected_, "out.y"), tolerance),
-          headlab::judge("to.y", theirs, stated(cp_, "to.y"), tolerance),
-          headlab::judge("cp_to_rel_error", scalar(rel_error(to_)),
-                         scalar(number("cp_to_rel_error")), tolerance),
-          headlab::judge("cp.out_error of to.y", scalar(relative_error(theirs, before)),
-                         out_errors[seed], tolerance)};
+  return {
+      at_most("cp.rel_error", computed.at("cp.rel_error").item<double>(), file_.number("cp_bound")),
+      headlab::judge("from: out.y", before, stated(file_.expected, "out.y"), tolerance),
+      headlab::judge("to.y", theirs, stated(cp_, "to.y"), tolerance),
+      headlab::judge("cp_to_rel_error", scalar(rel_error(to_)),
+                     scalar(file_.number("cp_to_rel_error")), tolerance),
+      headlab::judge("cp.out_error of to.y", scalar(relative_error(theirs, before)),
+                     out_errors[static_cast<int64_t>(seed)], tolerance)};
 }
 
 namespace {
 
-Judged judge_conversion(const std::filesystem::path& path, const at::Device& device,
-                        Backend backend) {
-  ConvertCase conversion(path, device);
+Judged judge_conversion(const CaseFile& file, const at::Device& device, Backend backend) {
+  ConvertCase conversion(file, device);
   auto computed = conversion.compute(backend);
   auto verdicts = conversion.judge(computed, backend);
   return {std::move(computed), std::move(verdicts)};

@@ -13,8 +13,10 @@ namespace headlab {
 
 class ConvertCase {
  public:
-  // DataError where the file is wrong, ConfigError where one of its layers is.
-  ConvertCase(const std::filesystem::path& path, const at::Device& device);
+  // DataError where the file is wrong.
+  ConvertCase(const std::filesystem::path& path, const at::Device& device)
+      : ConvertCase(CaseFile(path), device) {}
+  ConvertCase(CaseFile file, const at::Device& device);
 
   // Converts the old layer: to.w.*, and what the new one gives, out.y, out.attention. convert-cp-1
   // also has cp.rel_error and cp.out_error of that conversion.
@@ -31,14 +33,12 @@ class ConvertCase {
   std::vector<Verdict> judge_copy(const NamedTensors& computed, Backend backend) const;
   std::vector<Verdict> judge_decomposition(const NamedTensors& computed, Backend backend) const;
   double rel_error(const NamedTensors& weights) const;  // of P
-  double number(const std::string& key) const;
 
-  std::string name_;
+  CaseFile file_;
   at::Device device_;
   bool decomposition_;
-  std::map<std::string, std::string> metadata_;
-  NamedTensors inputs_, expected_, cp_;  // in.*; out.*, to.w.*; cp.*, to.y
-  NamedTensors from_, to_;               // weights
+  NamedTensors inputs_, cp_;  // in.*; cp.*, to.y
+  NamedTensors from_, to_;    // weights
 };
 
 }  // namespace headlab

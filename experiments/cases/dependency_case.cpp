@@ -1,11 +1,8 @@
 // The formats `align-1` and `dependency-1`: maps of subwords to maps of
 // words, and heads against a treebank.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/dependency.h"
 #include "experiments/cases/case_file.h"
@@ -23,14 +20,14 @@ std::vector<int64_t> offsets_of(const CaseFile& file) {
   const auto json = nlohmann::json::parse(file.text("offsets"), nullptr, false);
   const auto whole = [](const auto& offset) { return offset.is_number_integer(); };
   if (!json.is_array() || !std::all_of(json.begin(), json.end(), whole))
-    throw DataError(file.name + ": the metadata's offsets are no list of integers");
+    file.refuse("the metadata's offsets are no list of integers");
   return json;
 }
 
 int64_t relations_of(const CaseFile& file) {
   const auto json = nlohmann::json::parse(file.text("relations"), nullptr, false);
   if (!json.is_array() || json.empty() || json[0] != "all")
-    throw DataError(file.name + ": the metadata's relations are no list that begins with all");
+    file.refuse("the metadata's relations are no list that begins with all");
   return std::ssize(json);
 }
 
@@ -42,8 +39,7 @@ std::vector<int64_t> first(const Tensor& row, int64_t n) {
 NamedTensors score(const CaseFile& file) {
   const auto &maps = file.at("in.attention"), &heads = file.at("in.heads");  // [N,L,H,n+2,n+2]
   const auto &length = file.at("in.length"), &relation = file.at("in.relation");
-  if (maps.dim() != 5)
-    throw DataError(fmt::format("{}: in.attention must be [N,L,H,n+2,n+2]", file.name));
+  if (maps.dim() != 5) file.refuse("in.attention must be [N,L,H,n+2,n+2]");
   const int64_t relations = relations_of(file);
   DependencyScores scores(maps.size(1), maps.size(2), relations);
   DependencyBaselines baselines(relations, offsets_of(file));
@@ -61,18 +57,8 @@ NamedTensors score(const CaseFile& file) {
           {"out.count", baselines.count()}};
 }
 
-// Sizes and indices that do not fit are the file's fault.
-template <NamedTensors (*compute)(const CaseFile&)>
-NamedTensors checked(const CaseFile& file) {
-  try {
-    return compute(file);
-  } catch (const c10::Error& e) {
-    throw DataError(fmt::format("{}: {}", file.name, e.what_without_backtrace()));
-  }
-}
-
-const RegisterCase alignments("align-1", checked<align>);
-const RegisterCase dependencies("dependency-1", checked<score>);
+const RegisterCase alignments("align-1", align);
+const RegisterCase dependencies("dependency-1", score);
 
 }  // namespace
 }  // namespace headlab

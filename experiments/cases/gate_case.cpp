@@ -1,7 +1,4 @@
 // Files of expected numbers for gates that aim at a number of heads: gate-target-1 and subset-1.
-#include <fmt/format.h>
-
-#include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/published_gates.h"
 #include "experiments/cases/case_file.h"
@@ -40,7 +37,7 @@ struct SubsetConfig : Block {
 };
 
 void require(const CaseFile& file, bool holds, const char* what) {
-  if (!holds) throw DataError(fmt::format("{}: {}", file.name, what));
+  if (!holds) file.refuse(what);
 }
 
 // A leaf of its own, in float64.
@@ -49,6 +46,7 @@ Tensor variable(const CaseFile& file, const char* name) {
 }
 
 NamedTensors target_case(const CaseFile& file) {
+  const at::AutoGradMode with_gradients(true);
   TargetConfig config;
   file.read(config);
   const auto log_alpha = variable(file, "in.log_alpha");
@@ -75,6 +73,7 @@ NamedTensors target_case(const CaseFile& file) {
 }
 
 NamedTensors subset_case(const CaseFile& file) {
+  const at::AutoGradMode with_gradients(true);
   SubsetConfig config;
   file.read(config);
   const auto weight = variable(file, "in.weight");
@@ -90,17 +89,8 @@ NamedTensors subset_case(const CaseFile& file) {
           {"out.straight_through", straight_through_subset(weight.detach(), config.k)}};
 }
 
-CaseFormat format(const char* name, NamedTensors (*compute)(const CaseFile& file)) {
-  return {name, [compute](const std::filesystem::path& path, const at::Device&, Backend) {
-            const CaseFile file(path);
-            auto computed = compute(file);
-            auto verdicts = judge(computed, file.expected, file.tolerance);
-            return Judged{std::move(computed), std::move(verdicts)};
-          }};
-}
-
-const RegisterCase targets(format("gate-target-1", target_case));
-const RegisterCase subsets(format("subset-1", subset_case));
+const RegisterCase targets("gate-target-1", target_case);
+const RegisterCase subsets("subset-1", subset_case);
 
 }  // namespace
 }  // namespace headlab

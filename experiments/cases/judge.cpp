@@ -89,6 +89,12 @@ std::string verdict_line(const Verdict& verdict) {
   return verdict.reason.empty() ? line : line + " (" + verdict.reason + ")";
 }
 
+std::string verdicts_text(const std::vector<Verdict>& verdicts) {
+  std::string text;
+  for (const auto& verdict : verdicts) text += verdict_line(verdict) + "\n";
+  return text;
+}
+
 nlohmann::ordered_json verdicts_json(const std::string& case_name,
                                      const std::vector<Verdict>& verdicts) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();

@@ -40,6 +40,9 @@ bool all_pass(const std::vector<Verdict>& verdicts);
 // `out.y  [2,5,32]  error 1.19e-07  bound 3.2e-06  pass`, for the terminal.
 std::string verdict_line(const Verdict& verdict);
 
+// Those of all verdicts.
+std::string verdicts_text(const std::vector<Verdict>& verdicts);
+
 // {"case", "pass", "tensors": [{"name", "error", "bound", "pass"}]}, to which the caller may add
 // timings. An infinite error is null: JSON has no infinity.
 nlohmann::ordered_json verdicts_json(const std::string& case_name,

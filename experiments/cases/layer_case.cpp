@@ -4,7 +4,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/cases/case_file.h"
+#include "experiments/cases/layer_sizes.h"
 
 namespace headlab {
 namespace {
@@ -20,28 +20,16 @@ struct CasePosition : Block {
   }
 };
 
-struct CaseConfig : Block {
-  int64_t d_model = 0, heads = 0;
-  std::optional<int64_t> head_dim, kv_heads;
+struct CaseConfig : LayerSizes {
   bool causal = false;
   int64_t window = 0;
   CasePosition position;
-  KindBlock attention{head_registry(), "mha"};
 
   void visit(Fields& f) override {
-    f("d_model", d_model, "width of the layer", at_least(1));
-    f("heads", heads, "query heads", at_least(1));
-    f("head_dim", head_dim, "width of a head (default: d_model / heads)", at_least(1));
-    f("kv_heads", kv_heads, "key/value heads (default: heads)", at_least(1));
+    LayerSizes::visit(f);
     f("causal", causal, "a query sees no later key");
     f("window", window, "keys that a query sees; 0: all", at_least(0));
     f("position", position, "rotary positions");
-    f("attention", attention, "kind of heads and its options");
-  }
-  void check(const Complain& complain) const override {
-    if (d_model == 0) return complain("d_model", "is missing");
-    if (heads == 0) return complain("heads", "is missing");
-    check_heads(d_model, heads, head_dim, kv_heads, complain);
   }
   HeadDemands demands(bool bias, bool cross) const {
     return {.causal = causal,
@@ -50,74 +38,83 @@ struct CaseConfig : Block {
             .bias = bias,
             .cross = cross};
   }
-  HeadShape shape(int64_t context) const {
-    HeadShape shape;
-    shape.d_model = d_model;
-    shape.heads = heads;
-    shape.head_dim = head_dim.value_or(d_model / heads);
-    shape.kv_heads = kv_heads.value_or(heads);
+  HeadShape shape_in(int64_t context) const {
+    auto shape = LayerSizes::shape();
     shape.context = context;
     return shape;
   }
 };
 
+CaseFile of_format_1(const std::filesystem::path& path) {
+  CaseFile file(path);
+  if (file.metadata["headlab_case"] != "1")
+    file.refuse("not a layer case: its metadata has no headlab_case = 1");
+  return file;
+}
+
+bool in_training(const CaseFile& file) {
+  const auto mode = file.metadata.find("mode");
+  if (mode == file.metadata.end() || mode->second == "eval") return false;
+  if (mode->second != "train")
+    file.refuse(fmt::format("metadata mode: must be train or eval, is '{}'", mode->second));
+  return true;
+}
+
 }  // namespace
 
 LayerCase::LayerCase(const std::filesystem::path& path, const at::Device& device)
-    : name_(path.string()) {
-  std::map<std::string, std::string> metadata;
-  auto tensors = read_tensors(path, &metadata);
-  if (metadata["headlab_case"] != "1")
-    throw DataError(name_ + ": not a layer case: its metadata has no headlab_case = 1");
-  take_all(std::move(tensors), std::move(metadata), device);
+    : LayerCase(of_format_1(path), device) {}
+
+LayerCase::LayerCase(const CaseFile& file, const at::Device& device)
+    : name_(file.name), tolerance_(file.tolerance), expected_(file.expected) {
+  of_case(name_, [&] { take_all(file, device); });
 }
 
-LayerCase::LayerCase(std::string name, NamedTensors tensors,
-                     std::map<std::string, std::string> metadata, const at::Device& device)
-    : name_(std::move(name)) {
-  take_all(std::move(tensors), std::move(metadata), device);
-}
-
-void LayerCase::take_all(NamedTensors tensors, std::map<std::string, std::string> metadata,
-                         const at::Device& device) {
-  if (!metadata.count("config")) throw DataError(name_ + ": the metadata has no config");
-  tolerance_ = tolerance_of(metadata);
+void LayerCase::take_all(const CaseFile& file, const at::Device& device) {
+  auto tensors = file.tensors;
   for (auto& [name, tensor] : tensors) tensor = tensor.to(device);
-  x_ = take(tensors, "in.x");
-  if (!x_.defined()) throw DataError(name_ + ": in.x is missing");
-  if (x_.dim() != 3 || !x_.is_floating_point())
-    throw DataError(name_ + ": in.x must be floating point [B,T,D]");
-  expected_ = take_expected(tensors);
+  config_ = file.text("config");
+  file.at("in.x");
   take_inputs(tensors);
-  build(metadata["config"]);
-  heads_->train(metadata["mode"] == "train");
+  check_inputs(file);
+  build(file);
+  heads_->train(in_training(file));
   take_weights(tensors);
   for (const auto& [name, tensor] : tensors)
-    throw DataError(fmt::format("{}: the layer does not know the tensor {}", name_, name));
+    file.refuse("the layer does not know the tensor " + name);
 }
 
-void LayerCase::build(const std::string& text) {
-  const auto node = parse_config(text, name_ + " (config)");
+void LayerCase::check_inputs(const CaseFile& file) const {
+  if (x_.dim() != 3 || !x_.is_floating_point()) file.refuse("in.x must be floating point [B,T,D]");
+  if (memory_.defined() && memory_.dim() != 3) file.refuse("in.memory must be [B,S,D]");
+}
+
+void LayerCase::build(const CaseFile& file) {
   CaseConfig config;
-  read_config(config, node);
+  file.read(config);
+  if (x_.size(2) != config.d_model)
+    file.refuse(fmt::format("in.x is {} wide, d_model {}", x_.size(2), config.d_model));
+  config.check_weights(file);
+  if (cotangent_.defined() && cotangent_.sizes() != x_.sizes())
+    file.refuse(fmt::format("cot.y is {} {}, in.x is {}", toString(cotangent_.scalar_type()),
+                            c10::str(cotangent_.sizes()), c10::str(x_.sizes())));
   if (memory_.defined() && (config.causal || config.window > 0))
-    throw ConfigError(name_ + ": causal or window together with in.memory: their places do not " +
-                      "compare");
+    file.refuse("causal or window together with in.memory: their places do not compare");
   mask_.causal = config.causal;
   mask_.window = config.window;
   if (config.position.kind == "rope")
     rotary_.emplace(config.position.base,
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
-  config_ = text;
   attention_ = config.attention;
   demands_ = config.demands(bias_.defined(), memory_.defined());
   heads_ =
-      make_heads(attention_, config.shape((memory_.defined() ? memory_ : x_).size(1)), demands_);
+      make_heads(attention_, config.shape_in((memory_.defined() ? memory_ : x_).size(1)), demands_);
   heads_->to(x_.device(), x_.scalar_type());
 }
 
 void LayerCase::take_inputs(NamedTensors& tensors) {
+  x_ = take(tensors, "in.x");
   memory_ = take(tensors, "in.memory");
   bias_ = take(tensors, "in.bias");
   gates_ = take(tensors, "in.gates");
@@ -172,6 +169,10 @@ void LayerCase::step(bool backward, Backend backend) {
 }
 
 NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
+  return of_case(name_, [&] { return computed(wanted, backend); });
+}
+
+NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   const bool gradients = wanted.gradients && cotangent_.defined();
   at::AutoGradMode grad(gradients);
   auto ctx = context(backend);
@@ -215,13 +216,9 @@ NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
 
 namespace {
 
-const RegisterCase layer_cases({"1", [](const std::filesystem::path& path, const at::Device& device,
+const RegisterCase layer_cases({"1", [](const CaseFile& file, const at::Device& device,
                                         Backend backend) {
-                                  LayerCase layer(path, device);
-                                  auto computed = layer.compute({}, backend);
-                                  auto verdicts =
-                                      judge(computed, layer.expected(), layer.tolerance());
-                                  return Judged{std::move(computed), std::move(verdicts)};
+                                  return judged(file, LayerCase(file, device).compute({}, backend));
                                 }});
 
 }  // namespace

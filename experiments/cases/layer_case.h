@@ -7,18 +7,17 @@
 
 #include "core/head_kinds.h"
 #include "core/observe/probe.h"
-#include "experiments/cases/judge.h"
+#include "experiments/cases/case_file.h"
 
 namespace headlab {
 
 class LayerCase {
  public:
-  // Reads the file and builds the layer. DataError where the file is wrong or its tensors do not
-  // fit the layer, ConfigError where its config is.
+  // Builds the layer that a file of the format 1 describes. DataError where the file is wrong or
+  // its tensors do not fit the layer.
   LayerCase(const std::filesystem::path& path, const at::Device& device);
-  // The same of a case's tensors and metadata; `name` stands for the file in messages.
-  LayerCase(std::string name, NamedTensors tensors, std::map<std::string, std::string> metadata,
-            const at::Device& device);
+  // The same of what lies in a file, or a part of one, of any format.
+  LayerCase(const CaseFile& file, const at::Device& device);
 
   struct Wanted {
     bool gradients = true;    // given cot.y
@@ -46,11 +45,12 @@ class LayerCase {
   const HeadDemands& demands() const { return demands_; }
 
  private:
-  void take_all(NamedTensors tensors, std::map<std::string, std::string> metadata,
-                const at::Device& device);
-  void build(const std::string& config);
+  void take_all(const CaseFile& file, const at::Device& device);
+  void build(const CaseFile& file);
+  void check_inputs(const CaseFile& file) const;
   void take_inputs(NamedTensors& tensors);
   void take_weights(NamedTensors& tensors);
+  NamedTensors computed(const Wanted& wanted, Backend backend);
   Tensor total_loss(const HeadOutput& out) const;
 
   std::string name_, config_;

@@ -2,7 +2,6 @@
 // prune-order-1, slice-1, delta-1.
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/errors.h"
 #include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
@@ -18,14 +17,9 @@ namespace {
 // The layer of a file that holds more than a layer case does.
 LayerCase layer_of(const CaseFile& file, const std::vector<std::string>& others,
                    const at::Device& device) {
-  auto tensors = file.tensors;
-  for (const auto& name : others) tensors.erase(name);
-  return {file.name, std::move(tensors), file.metadata, device};
-}
-
-Judged judged(const CaseFile& file, NamedTensors computed) {
-  auto verdicts = judge(computed, file.expected, file.tolerance);
-  return {std::move(computed), std::move(verdicts)};
+  auto layer = file;
+  for (const auto& name : others) layer.tensors.erase(name);
+  return {layer, device};
 }
 
 // L_n = sum over positions below the length of <cot.y, y>.
@@ -36,7 +30,7 @@ class ImportanceCase {
         length_(file.at("in.length").to(device)),
         batch_(file.at("in.batch").to(at::kCPU)),
         ctx_(layer_.context(backend)) {
-    if (!layer_.has_cotangent()) throw DataError(file.name + ": cot.y is missing");
+    if (!layer_.has_cotangent()) file.refuse("cot.y is missing");
     ctx_.mask.query_length = ctx_.mask.key_length = length_;
   }
 
@@ -108,10 +102,9 @@ class ImportanceCase {
   HeadContext ctx_;
 };
 
-const RegisterCase importances({"importance-1", [](const std::filesystem::path& path,
-                                                   const at::Device& device, Backend backend) {
+const RegisterCase importances({"importance-1", [](const CaseFile& file, const at::Device& device,
+                                                   Backend backend) {
                                   at::NoGradGuard no_grad;
-                                  const CaseFile file(path);
                                   return judged(file,
                                                 ImportanceCase(file, device, backend).compute());
                                 }});
@@ -139,9 +132,8 @@ const RegisterCase orders("prune-order-1", [](const CaseFile& file) {
 });
 
 const RegisterCase slices(
-    {"slice-1", [](const std::filesystem::path& path, const at::Device& device, Backend backend) {
+    {"slice-1", [](const CaseFile& file, const at::Device& device, Backend backend) {
        at::NoGradGuard no_grad;
-       const CaseFile file(path);
        auto layer = layer_of(file, {"in.heads"}, device);
        const auto gone = file.at("in.heads").to(at::kLong).contiguous();
        layer.heads().mask_heads(

@@ -1,5 +1,4 @@
 // Format routes-1: statistics of the routes that tokens took through the heads of some layers.
-#include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/route_values.h"
 #include "experiments/cases/case_file.h"
@@ -19,8 +18,8 @@ NamedTensors route_statistics_of_file(const CaseFile& file) {
   const auto selected = file.at("in.selected"), alpha = file.find("in.alpha");
   const int64_t L = gates.size(0), H = gates.size(3), E = probability.size(3);
   if (E > H || E != selected.size(3))
-    throw DataError(file.name + ": in.probability and in.selected must be of the last E <= " +
-                    std::to_string(H) + " heads of in.gates");
+    file.refuse("in.probability and in.selected must be of the last E <= " + std::to_string(H) +
+                " heads of in.gates");
   std::map<std::string, std::vector<Tensor>> layers;
   for (int64_t l = 0; l < L; ++l) {
     Routes routes;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/runs/experiment.h"
 
@@ -61,54 +60,58 @@ struct NanoTrain : Block {
   }
 };
 
-Tensor take_needed(NamedTensors& tensors, const std::string& name, const std::string& file) {
-  const auto tensor = take(tensors, name);
-  if (!tensor.defined()) throw DataError(fmt::format("{}: {} is missing", file, name));
-  return tensor;
+// Settings that are not of the file's weights, before anything of their size is made.
+void check_weights(const CaseFile& file, const NanoModel& model) {
+  const auto& embedding = file.at("w.embed.token.weight");
+  if (embedding.sizes() != at::IntArrayRef{model.vocab_size, model.n_embd})
+    file.refuse(fmt::format("w.embed.token.weight is {}, vocab_size and n_embd are {} and {}",
+                            c10::str(embedding.sizes()), model.vocab_size, model.n_embd));
+  const auto width = static_cast<double>(model.n_embd);
+  file.require_weights(static_cast<double>(model.n_layer) * width * width,
+                       fmt::format("{} layers of n_embd {}", model.n_layer, model.n_embd));
+  file.require_weights(static_cast<double>(model.block_size) * width,
+                       fmt::format("{} positions of n_embd {}", model.block_size, model.n_embd));
 }
 
 }  // namespace
 
-TrainCase::TrainCase(const std::filesystem::path& path, const at::Device& device,
+TrainCase::TrainCase(const CaseFile& file, const at::Device& device,
                      std::optional<at::ScalarType> type)
-    : name_(path.string()), device_(device) {
-  std::map<std::string, std::string> metadata;
-  auto tensors = read_tensors(path, &metadata);
-  if (metadata["headlab_train"] != "1")
-    throw DataError(name_ + ": not a training file: its metadata has no headlab_train = 1");
-  for (const char* key : {"config", "train", "rtol", "atol"})
-    if (!metadata.count(key)) throw DataError(name_ + ": the metadata has no " + key);
-  expected_ = take_expected(tensors);
-  ids_ = take_needed(tensors, "in.ids", name_);
-  targets_ = take_needed(tensors, "in.targets", name_);
-  if (ids_.dim() != 4 || ids_.sizes() != targets_.sizes())
-    throw DataError(name_ + ": in.ids and in.targets must be [step, micro-batch, B, T]");
-
-  const auto written = tensors.find("w.embed.token.weight");
-  if (written == tensors.end()) throw DataError(name_ + ": w.embed.token.weight is missing");
-  type_ = type.value_or(written->second.scalar_type());
-  const bool narrower = type_ == at::kFloat && metadata.count("rtol_float32") > 0;
-  const std::string suffix = narrower ? "_float32" : "";
-  tolerance_ = {std::stod(metadata["rtol" + suffix]), std::stod(metadata["atol" + suffix])};
-  build(metadata);
-  take_weights(tensors);
+    : device_(device), expected_(file.expected) {
+  of_case(file.name, [&] { take_all(file, type); });
 }
 
-void TrainCase::build(const std::map<std::string, std::string>& metadata) {
-  const auto read = [&](Block& block, const char* key) {
-    read_config(block, parse_config(metadata.at(key), fmt::format("{} ({})", name_, key)));
-  };
+void TrainCase::take_all(const CaseFile& file, std::optional<at::ScalarType> type) {
+  if (const auto format = file.metadata.find("headlab_train");
+      format == file.metadata.end() || format->second != "1")
+    file.refuse("not a training file: its metadata has no headlab_train = 1");
+  ids_ = file.at("in.ids");
+  targets_ = file.at("in.targets");
+  if (ids_.dim() != 4 || ids_.numel() == 0 || ids_.sizes() != targets_.sizes())
+    file.refuse("in.ids and in.targets must be [step, micro-batch, B, T]");
+  type_ = type.value_or(file.at("w.embed.token.weight").scalar_type());
+  const bool narrower = type_ == at::kFloat && file.metadata.contains("rtol_float32");
+  const std::string suffix = narrower ? "_float32" : "";
+  tolerance_ = {file.number("rtol" + suffix), file.number("atol" + suffix)};
+  build(file);
+  auto weights = file.tensors;
+  weights.erase("in.ids"), weights.erase("in.targets");
+  take_weights(file, std::move(weights));
+}
+
+void TrainCase::build(const CaseFile& file) {
   NanoModel nano;
-  read(nano, "config");
+  file.read(nano);
   NanoTrain train;
-  read(train, "train");
+  file.read(train, "train");
+  check_weights(file, nano);
   if (train.gradient_accumulation_steps != ids_.size(1))
-    throw DataError(fmt::format("{}: in.ids has {} micro-batches, the settings say {}", name_,
-                                ids_.size(1), train.gradient_accumulation_steps));
+    file.refuse(fmt::format("in.ids has {} micro-batches, the settings say {}", ids_.size(1),
+                            train.gradient_accumulation_steps));
 
   const auto& kind = model_kind("decoder");
   const auto options = kind.options();
-  read_config(*options, parse_config(nano.decoder(), name_ + " (config)"));
+  read_config(*options, parse_config(nano.decoder(), file.name + " (config)"));
   model_ = kind.make(*options, {.vocabulary = nano.vocab_size, .context = nano.block_size});
   model_->to(device_, type_);
   const auto settings = train.options();
@@ -117,17 +120,18 @@ void TrainCase::build(const std::map<std::string, std::string>& metadata) {
                                 Updater::Settings{.clip = settings.clip});
 }
 
-void TrainCase::take_weights(NamedTensors& tensors) {
+void TrainCase::take_weights(const CaseFile& file, NamedTensors tensors) {
   at::NoGradGuard no_grad;
   for (auto& item : model_->named_parameters()) {
-    const auto weight = take_needed(tensors, "w." + item.key(), name_);
+    const auto& weight = file.at("w." + item.key());
     if (weight.sizes() != item.value().sizes())
-      throw DataError(fmt::format("{}: w.{} is {}, the model wants {}", name_, item.key(),
-                                  c10::str(weight.sizes()), c10::str(item.value().sizes())));
+      file.refuse(fmt::format("w.{} is {}, the model wants {}", item.key(),
+                              c10::str(weight.sizes()), c10::str(item.value().sizes())));
     item.value().copy_(weight);
+    tensors.erase("w." + item.key());
   }
   for (const auto& [name, tensor] : tensors)
-    throw DataError(fmt::format("{}: the model does not know the tensor {}", name_, name));
+    file.refuse("the model does not know the tensor " + name);
 }
 
 Batch TrainCase::micro_batch(int64_t step, int64_t part) const {
@@ -164,4 +168,18 @@ NamedTensors TrainCase::compute() {
   return computed;
 }
 
+namespace {
+
+const RegisterCase trainings({.name = "1",
+                              .judge =
+                                  [](const CaseFile& file, const at::Device& device, Backend) {
+                                    TrainCase training(file, device);
+                                    auto computed = training.compute();
+                                    auto verdicts =
+                                        judge(computed, training.expected(), training.tolerance());
+                                    return Judged{std::move(computed), std::move(verdicts)};
+                                  },
+                              .key = "headlab_train"});
+
+}  // namespace
 }  // namespace headlab

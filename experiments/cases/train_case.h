@@ -5,16 +5,19 @@
 #include <memory>
 #include <optional>
 
-#include "experiments/cases/judge.h"
+#include "experiments/cases/case_file.h"
 #include "experiments/training/update.h"
 
 namespace headlab {
 
 class TrainCase {
  public:
-  // Reads the file and builds a decoder of the weights' type, or of `type`. DataError where the
-  // file is wrong or its tensors do not fit, ConfigError where its settings are.
+  // Builds a decoder of the weights' type, or of `type`. DataError where the file is wrong or its
+  // tensors do not fit.
   TrainCase(const std::filesystem::path& path, const at::Device& device,
+            std::optional<at::ScalarType> type = std::nullopt)
+      : TrainCase(CaseFile(path), device, type) {}
+  TrainCase(const CaseFile& file, const at::Device& device,
             std::optional<at::ScalarType> type = std::nullopt);
 
   // Runs the whole training: out.losses, out.lrs, out.grad_norms, out.logits.first and .last,
@@ -25,14 +28,14 @@ class TrainCase {
   Tolerance tolerance() const { return tolerance_; }          // of the type it runs in
 
  private:
-  void build(const std::map<std::string, std::string>& metadata);
-  void take_weights(NamedTensors& tensors);
+  void take_all(const CaseFile& file, std::optional<at::ScalarType> type);
+  void build(const CaseFile& file);
+  void take_weights(const CaseFile& file, NamedTensors tensors);
   Batch micro_batch(int64_t step, int64_t part) const;
   Tensor logits() const;  // of the first batch
 
-  std::string name_;
   at::Device device_;
-  at::ScalarType type_;
+  at::ScalarType type_ = at::kFloat;
   Tolerance tolerance_;
   Tensor ids_, targets_;  // [steps, micro-batches, B, T]
   std::shared_ptr<Model> model_;

@@ -1,15 +1,10 @@
 // `headlab check FILE...`: judges files of expected numbers, of every format that is known.
-#include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
-
 #include "core/errors.h"
-#include "core/files/safetensors.h"
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
-#include "experiments/cases/train_case.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/commands/report.h"
 
 namespace headlab {
 namespace {
@@ -19,55 +14,37 @@ struct CheckOptions {
   std::string out;
   ComputeOptions compute;
   bool json = false;
+
+  void visit(Arguments& a) {
+    a.option("files", files, "safetensors files", Arguments::kRequired);
+    a.option("--out", out, "write everything computed (one file)");
+    compute.visit(a);
+    a.flag("--json", json, "print one JSON object (several files: an array)");
+  }
 };
 
-Judged judge_training(const std::string& file, const at::Device& device) {
-  TrainCase training(file, device);
-  auto computed = training.compute();
-  return {computed, judge(computed, training.expected(), training.tolerance())};
-}
-
-Judged judge_file(const std::string& file, const CheckOptions& o, const at::Device& device) {
-  const auto metadata = SafetensorsFile(file).metadata();
-  const auto training = metadata.find("headlab_train");
-  if (training != metadata.end() && training->second == "1") return judge_training(file, device);
-  return judge_case(file, device, o.compute.path());
-}
-
-int run(const CheckOptions& o) {
+int run_check(const CheckOptions& o) {
   if (!o.out.empty() && o.files.size() > 1) throw ConfigError("check --out: takes one file");
   const auto device = o.compute.apply();
   bool pass = true;
   auto objects = nlohmann::ordered_json::array();
   for (const auto& file : o.files) {
-    const auto judged = judge_file(file, o, device);
+    const auto judged = judge_case(file, device, o.compute.path());
     pass = pass && all_pass(judged.verdicts);
-    if (o.json) {
-      objects.push_back(verdicts_json(file, judged.verdicts));
-    } else {
-      if (o.files.size() > 1) fmt::print("{}\n", file);
-      for (const auto& verdict : judged.verdicts) fmt::print("{}\n", verdict_line(verdict));
-    }
+    objects.push_back(verdicts_json(file, judged.verdicts));
+    const auto title = o.files.size() > 1 ? file + "\n" : "";
+    if (!o.json) print({.object = {}, .text = title + verdicts_text(judged.verdicts)}, false);
     if (!o.out.empty()) write_tensors(o.out, judged.computed);
   }
-  if (o.json) fmt::print("{}\n", (objects.size() == 1 ? objects[0] : objects).dump());
+  if (o.json) print({.object = objects.size() == 1 ? objects[0] : objects, .text = {}}, true);
   return pass ? kDone : kCheckFailed;
 }
 
-const RegisterCommand check_command({
-    .name = "check",
-    .summary = "judge files of expected numbers: layers, statistics, conversions, trainings, ...",
-    .example = "headlab check tests/golden/nanogpt/train.safetensors",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<CheckOptions>();
-          a.option("files", o->files, "safetensors files", Arguments::kRequired);
-          a.option("--out", o->out, "write everything computed (one file)");
-          o->compute.add_to(a);
-          a.flag("--json", o->json, "print one JSON object (several files: an array)");
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand check_command(
+    {.name = "check",
+     .summary = "judge files of expected numbers: layers, statistics, conversions, trainings, ...",
+     .example = "headlab check tests/golden/nanogpt/train.safetensors"},
+    run_check);
 
 }  // namespace
 }  // namespace headlab

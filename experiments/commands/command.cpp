@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 
+#include "experiments/commands/report.h"
+
 namespace headlab {
 namespace {
 
@@ -79,6 +81,11 @@ std::vector<std::string> long_options(const Command& command) {
   for (const auto* option : app.get_options())
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
   return names;
+}
+
+int print(const Report& report, bool json) {
+  fmt::print("{}", json ? report.object.dump() + "\n" : report.text);
+  return kDone;
 }
 
 }  // namespace headlab

@@ -3,7 +3,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "experiments/system/exit_codes.h"
@@ -14,8 +17,10 @@ class App;
 
 namespace headlab {
 
-// The options of a subcommand. The parsing library stays behind it: a file that includes its
-// headers takes twice as long to compile.
+// Visitor of a subcommand's options: a struct whose one `visit(Arguments&)` names every member
+// once. Parser, --help, completion scripts and the list of the interface that a test holds are made
+// by it. The parsing library stays behind it: a file that includes its headers takes twice as long
+// to compile.
 class Arguments {
  public:
   enum Rule { kAny, kRequired, kAboveZero, kZeroOrMore };
@@ -40,15 +45,27 @@ class Arguments {
 
 struct Command {
   std::string name, summary, example;
-  // Adds the options and returns what to do once they are parsed: it returns the exit code.
-  std::function<std::function<int()>(Arguments& arguments)> add;
+  // Visits the options and returns what to do once they are parsed: it returns the exit code.
+  std::function<std::function<int()>(Arguments& arguments)> add = {};
 };
 
 std::vector<Command>& commands();
 std::vector<std::string> long_options(const Command& command);  // "--json", ...
 
+// An object of this type registers a command: of what it is called, and of a function of its
+// options that does it and returns the exit code.
 struct RegisterCommand {
   explicit RegisterCommand(Command command) { commands().push_back(std::move(command)); }
+  template <class Options>
+  RegisterCommand(Command command, int (*run)(Options&))
+      : RegisterCommand([&] {
+          command.add = [run](Arguments& arguments) {
+            const auto options = std::make_shared<std::remove_const_t<Options>>();
+            options->visit(arguments);
+            return [options, run] { return run(*options); };
+          };
+          return command;
+        }()) {}
 };
 
 }  // namespace headlab

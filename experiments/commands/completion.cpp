@@ -50,21 +50,23 @@ std::string fish() {
   return script;
 }
 
-const RegisterCommand completion_command({
-    .name = "completion",
-    .summary = "print a completion script for a shell",
-    .example = "source <(headlab completion bash)",
-    .add =
-        [](Arguments& a) {
-          auto shell = std::make_shared<std::string>();
-          a.choice("shell", *shell, "bash, zsh or fish", {"bash", "zsh", "fish"},
-                   Arguments::kRequired);
-          return [shell] {
-            fmt::print("{}", *shell == "bash" ? bash() : *shell == "zsh" ? zsh() : fish());
-            return kDone;
-          };
-        },
-});
+struct CompletionOptions {
+  std::string shell;
+
+  void visit(Arguments& a) {
+    a.choice("shell", shell, "bash, zsh or fish", {"bash", "zsh", "fish"}, Arguments::kRequired);
+  }
+};
+
+int run_completion(const CompletionOptions& o) {
+  fmt::print("{}", o.shell == "bash" ? bash() : o.shell == "zsh" ? zsh() : fish());
+  return kDone;
+}
+
+const RegisterCommand completion_command({.name = "completion",
+                                          .summary = "print a completion script for a shell",
+                                          .example = "source <(headlab completion bash)"},
+                                         run_completion);
 
 }  // namespace
 }  // namespace headlab

@@ -11,9 +11,16 @@ struct ConfigOptions {
   std::string file;
   std::vector<std::string> overrides;
   bool minimal = false, schema = false;
+
+  void visit(Arguments& a) {
+    a.option("config", file, "YAML file");
+    a.option("overrides", overrides, "a.b=value ...");
+    a.flag("--minimal", minimal, "only what differs from the defaults");
+    a.flag("--schema", schema, "JSON schema, for editors");
+  }
 };
 
-int run(const ConfigOptions& o) {
+int run_config(const ConfigOptions& o) {
   Experiment experiment, defaults;
   if (o.schema) {
     fmt::print("{}\n", schema_of(experiment));
@@ -26,20 +33,11 @@ int run(const ConfigOptions& o) {
   return kDone;
 }
 
-const RegisterCommand config_command({
-    .name = "config",
-    .summary = "print a config as it resolves, or the schema of configs",
-    .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<ConfigOptions>();
-          a.option("config", o->file, "YAML file");
-          a.option("overrides", o->overrides, "a.b=value ...");
-          a.flag("--minimal", o->minimal, "only what differs from the defaults");
-          a.flag("--schema", o->schema, "JSON schema, for editors");
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand config_command(
+    {.name = "config",
+     .summary = "print a config as it resolves, or the schema of configs",
+     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal"},
+    run_config);
 
 }  // namespace
 }  // namespace headlab

@@ -1,11 +1,10 @@
 // `headlab describe KIND`: options, parameters and promises of a kind of heads.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/head_kinds.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/report.h"
 
 namespace headlab {
 namespace {
@@ -40,21 +39,21 @@ Json object_of(const HeadKind& kind) {
   return object;
 }
 
-void print_text(const HeadKind& kind) {
-  fmt::print("{}: {}\n\noptions\n", kind.name, kind.summary);
+std::string text_of(const HeadKind& kind) {
+  auto text = fmt::format("{}: {}\n\noptions\n", kind.name, kind.summary);
   for (const auto& f : describe_block(*kind.options())) {
     std::string facts = f.default_text.empty() ? "" : "default " + f.default_text;
     if (!f.limits.empty()) facts += (facts.empty() ? "" : ", ") + f.limits;
-    fmt::print("  {:<14} {}{}\n  {:<14} {}\n", f.name, f.type,
-               facts.empty() ? "" : " (" + facts + ")", "", f.help);
+    text += fmt::format("  {:<14} {}{}\n  {:<14} {}\n", f.name, f.type,
+                        facts.empty() ? "" : " (" + facts + ")", "", f.help);
   }
   const auto heads = example(kind.name);
-  fmt::print("\npromises\n");
+  text += "\npromises\n";
   for (const auto& [what, holds] : promises(heads->traits()))
-    fmt::print("  {:<22} {}\n", what, holds ? "yes" : "no");
-  fmt::print("\nparameters\n ");
-  for (const auto& p : heads->named_parameters()) fmt::print(" {}", p.key());
-  fmt::print("\n");
+    text += fmt::format("  {:<22} {}\n", what, holds ? "yes" : "no");
+  text += "\nparameters\n ";
+  for (const auto& p : heads->named_parameters()) text += " " + p.key();
+  return text + "\n";
 }
 
 // The rows of the README's table of kinds.
@@ -69,36 +68,32 @@ void print_table() {
   }
 }
 
-const RegisterCommand describe_command({
-    .name = "describe",
-    .summary = "describe a kind of heads: options, promises, parameters",
-    .example = "headlab describe mha",
-    .add =
-        [](Arguments& a) {
-          struct Options {
-            std::string kind;
-            bool json = false, table = false;
-          };
-          auto o = std::make_shared<Options>();
-          a.option("kind", o->kind, "kind of heads");
-          a.flag("--json", o->json, "print one JSON object");
-          a.flag("--table", o->table, "print the table of all kinds, in Markdown");
-          return [o] {
-            if (o->table) {
-              print_table();
-              return kDone;
-            }
-            if (o->kind.empty())
-              throw ConfigError("describe: name a kind of heads, or use --table");
-            const auto& kind = head_kind(o->kind);
-            if (o->json)
-              fmt::print("{}\n", object_of(kind).dump());
-            else
-              print_text(kind);
-            return kDone;
-          };
-        },
-});
+struct DescribeOptions {
+  std::string kind;
+  bool json = false, table = false;
+
+  void visit(Arguments& a) {
+    a.option("kind", kind, "kind of heads");
+    a.flag("--json", json, "print one JSON object");
+    a.flag("--table", table, "print the table of all kinds, in Markdown");
+  }
+};
+
+int run_describe(const DescribeOptions& o) {
+  if (o.table) {
+    print_table();
+    return kDone;
+  }
+  if (o.kind.empty()) throw ConfigError("describe: name a kind of heads, or use --table");
+  const auto& kind = head_kind(o.kind);
+  return print({.object = object_of(kind), .text = text_of(kind)}, o.json);
+}
+
+const RegisterCommand describe_command(
+    {.name = "describe",
+     .summary = "describe a kind of heads: options, promises, parameters",
+     .example = "headlab describe mha"},
+    run_describe);
 
 }  // namespace
 }  // namespace headlab

@@ -15,6 +15,14 @@ struct ForwardOptions {
   std::string run, in, out;
   ComputeOptions compute;
   bool gradients = false;
+
+  void visit(Arguments& a) {
+    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.option("inputs", in, "safetensors with in.ids [B,T], maybe in.targets", Arguments::kRequired);
+    a.option("--out", out, "safetensors to write", Arguments::kRequired);
+    a.flag("--gradients", gradients, "also grad.<parameter> of the loss");
+    compute.visit(a);
+  }
 };
 
 Tensor input(const NamedTensors& tensors, const std::string& name, const ForwardOptions& o,
@@ -26,7 +34,7 @@ Tensor input(const NamedTensors& tensors, const std::string& name, const Forward
   return found->second.to(device, at::kLong);
 }
 
-int run(const ForwardOptions& o) {
+int run_forward(const ForwardOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
   const auto tensors = read_tensors(o.in);
@@ -76,22 +84,12 @@ int run(const ForwardOptions& o) {
   return kDone;
 }
 
-const RegisterCommand forward_command({
-    .name = "forward",
-    .summary = "run a trained model on given inputs and write every intermediate",
-    .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<ForwardOptions>();
-          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
-          a.option("inputs", o->in, "safetensors with in.ids [B,T], maybe in.targets",
-                   Arguments::kRequired);
-          a.option("--out", o->out, "safetensors to write", Arguments::kRequired);
-          a.flag("--gradients", o->gradients, "also grad.<parameter> of the loss");
-          o->compute.add_to(a);
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand forward_command(
+    {.name = "forward",
+     .summary = "run a trained model on given inputs and write every intermediate",
+     .example =
+         "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors"},
+    run_forward);
 
 }  // namespace
 }  // namespace headlab

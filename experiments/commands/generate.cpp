@@ -19,6 +19,19 @@ struct GenerateOptions {
   SamplingOptions sampling;
   ComputeOptions compute;
   bool no_cache = false;
+
+  void visit(Arguments& a) {
+    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.option("--prompt", prompt, "text to continue (default: a new line)");
+    a.option("--tokens", sampling.tokens, "tokens to add", Arguments::kZeroOrMore);
+    a.option("--temperature", sampling.temperature, "0: the likeliest token",
+             Arguments::kZeroOrMore);
+    a.option("--top-k", sampling.top_k, "only the k likeliest tokens; 0: all",
+             Arguments::kZeroOrMore);
+    a.option("--seed", sampling.seed, "seed of the draws");
+    a.flag("--no-cache", no_cache, "recompute everything for each token");
+    compute.visit(a);
+  }
 };
 
 // Heads that see later tokens cannot say what comes next; others may lack a cache only.
@@ -38,7 +51,7 @@ void check_heads(Model& model, const StackOptions& options, bool cache) {
     }
 }
 
-int run(const GenerateOptions& o) {
+int run_generate(const GenerateOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
   if (!opened.data->has_text())
@@ -60,27 +73,11 @@ int run(const GenerateOptions& o) {
   return kDone;
 }
 
-const RegisterCommand generate_command({
-    .name = "generate",
-    .summary = "sample from a trained language model",
-    .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<GenerateOptions>();
-          auto& s = o->sampling;
-          a.option("run", o->run, "run or checkpoint directory", Arguments::kRequired);
-          a.option("--prompt", o->prompt, "text to continue (default: a new line)");
-          a.option("--tokens", s.tokens, "tokens to add", Arguments::kZeroOrMore);
-          a.option("--temperature", s.temperature, "0: the likeliest token",
-                   Arguments::kZeroOrMore);
-          a.option("--top-k", s.top_k, "only the k likeliest tokens; 0: all",
-                   Arguments::kZeroOrMore);
-          a.option("--seed", s.seed, "seed of the draws");
-          a.flag("--no-cache", o->no_cache, "recompute everything for each token");
-          o->compute.add_to(a);
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand generate_command(
+    {.name = "generate",
+     .summary = "sample from a trained language model",
+     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300"},
+    run_generate);
 
 }  // namespace
 }  // namespace headlab

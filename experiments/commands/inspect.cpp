@@ -1,9 +1,6 @@
 // headlab inspect FILE.h5 [--json]: what is in a log.
-#include <iostream>
-#include <memory>
-#include <nlohmann/json.hpp>
-
 #include "experiments/commands/command.h"
+#include "experiments/commands/report.h"
 #include "experiments/logs/log_inspect.h"
 #include "experiments/logs/log_walk.h"
 
@@ -13,23 +10,23 @@ namespace {
 struct InspectOptions {
   std::string file;
   bool json = false;
+
+  void visit(Arguments& a) {
+    a.option("FILE", file, "a log, or a run directory", Arguments::kRequired);
+    a.flag("--json", json, "print one JSON object");
+  }
 };
 
-const RegisterCommand inspect_command({
-    "inspect",
-    "what is in a log: status, records, last values, sizes",
-    "headlab inspect runs/char_mha/1a2b3c4d-s1337",
-    [](Arguments& a) -> std::function<int()> {
-      const auto options = std::make_shared<InspectOptions>();
-      a.option("FILE", options->file, "a log, or a run directory", Arguments::kRequired);
-      a.flag("--json", options->json, "one JSON object");
-      return [options] {
-        const nlohmann::ordered_json log = inspect_log(find_log(options->file));
-        std::cout << (options->json ? log.dump(2) + "\n" : to_text(log));
-        return kDone;
-      };
-    },
-});
+int run_inspect(const InspectOptions& o) {
+  const nlohmann::ordered_json log = inspect_log(find_log(o.file));
+  return print({.object = log, .text = to_text(log)}, o.json);
+}
+
+const RegisterCommand inspect_command(
+    {.name = "inspect",
+     .summary = "what is in a log: status, records, last values, sizes",
+     .example = "headlab inspect runs/char_mha/1a2b3c4d-s1337"},
+    run_inspect);
 
 }  // namespace
 }  // namespace headlab

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <nlohmann/json.hpp>
 
 #include "core/torch.h"
 #include "experiments/cases/layer_case.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/commands/report.h"
 
 namespace headlab {
 namespace {
@@ -18,6 +18,16 @@ struct LayerOptions {
   ComputeOptions compute;
   bool json = false, statistics = false, forward_only = false;
   int time = 0;
+
+  void visit(Arguments& a) {
+    a.option("case", file, "safetensors file with the layer", Arguments::kRequired);
+    a.option("--out", out, "write everything computed to this safetensors file");
+    compute.visit(a);
+    a.flag("--json", json, "print one JSON object");
+    a.flag("--stats", statistics, "compute the head statistics (stat.* in --out)");
+    a.option("--time", time, "time N repetitions", Arguments::kAboveZero);
+    a.flag("--forward-only", forward_only, "no gradients");
+  }
 };
 
 // Milliseconds of `repeats` runs, after two warm-ups.
@@ -33,13 +43,27 @@ nlohmann::ordered_json timing(LayerCase& layer, bool backward, const LayerOption
   return {{"min", times.front()}, {"median", times[times.size() / 2]}};
 }
 
-void print_statistic(const std::string& name, const Tensor& values) {  // [H]
-  fmt::print("{:<26}", name);
-  for (int64_t h = 0; h < values.size(0); ++h) fmt::print("{:>11.5g}", values[h].item<double>());
-  fmt::print("\n");
+std::string statistic_text(const std::string& name, const Tensor& values) {  // [H]
+  auto text = fmt::format("{:<26}", name);
+  for (int64_t h = 0; h < values.size(0); ++h)
+    text += fmt::format("{:>11.5g}", values[h].item<double>());
+  return text + "\n";
 }
 
-int run(const LayerOptions& options) {
+std::string text_of(const nlohmann::ordered_json& object, const std::vector<Verdict>& verdicts,
+                    const NamedTensors& computed) {
+  auto text =
+      verdicts.empty() ? "no expected tensors: nothing to judge\n" : verdicts_text(verdicts);
+  for (const auto& [name, tensor] : computed)
+    if (name.starts_with("stat.") && tensor.dim() == 1) text += statistic_text(name, tensor);
+  for (const char* key : {"forward_ms", "forward_backward_ms"})
+    if (object.contains(key))
+      text += fmt::format("{}  min {:.3f}  median {:.3f}\n", key, object[key]["min"].get<double>(),
+                          object[key]["median"].get<double>());
+  return text;
+}
+
+int run_layer(const LayerOptions& options) {
   LayerCase layer(options.file, options.compute.apply());
   LayerCase::Wanted wanted;
   wanted.gradients = !options.forward_only;
@@ -59,38 +83,15 @@ int run(const LayerOptions& options) {
   }
   if (!options.out.empty())
     write_tensors(options.out, computed, {{"headlab_case", "1"}, {"config", layer.config()}});
-  if (options.json) {
-    fmt::print("{}\n", object.dump());
-  } else {
-    for (const auto& verdict : verdicts) fmt::print("{}\n", verdict_line(verdict));
-    if (verdicts.empty()) fmt::print("no expected tensors: nothing to judge\n");
-    for (const auto& [name, tensor] : computed)
-      if (name.starts_with("stat.") && tensor.dim() == 1) print_statistic(name, tensor);
-    for (const char* key : {"forward_ms", "forward_backward_ms"})
-      if (object.contains(key))
-        fmt::print("{}  min {:.3f}  median {:.3f}\n", key, object[key]["min"].get<double>(),
-                   object[key]["median"].get<double>());
-  }
+  print({.object = object, .text = text_of(object, verdicts, computed)}, options.json);
   return all_pass(verdicts) ? kDone : kCheckFailed;
 }
 
-const RegisterCommand layer_command({
-    .name = "layer",
-    .summary = "run one attention layer from a case file and judge its numbers",
-    .example = "headlab layer tests/golden/mha/llama_gqa.safetensors",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<LayerOptions>();
-          a.option("case", o->file, "safetensors file with the layer", Arguments::kRequired);
-          a.option("--out", o->out, "write everything computed to this safetensors file");
-          o->compute.add_to(a);
-          a.flag("--json", o->json, "print one JSON object");
-          a.flag("--stats", o->statistics, "compute the head statistics (stat.* in --out)");
-          a.option("--time", o->time, "time N repetitions", Arguments::kAboveZero);
-          a.flag("--forward-only", o->forward_only, "no gradients");
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand layer_command(
+    {.name = "layer",
+     .summary = "run one attention layer from a case file and judge its numbers",
+     .example = "headlab layer tests/golden/mha/llama_gqa.safetensors"},
+    run_layer);
 
 }  // namespace
 }  // namespace headlab

@@ -1,34 +1,31 @@
 // `headlab list`: a line a kind of heads.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/head_kinds.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/report.h"
 
 namespace headlab {
 namespace {
 
-const RegisterCommand list_command({
-    .name = "list",
-    .summary = "list the kinds of heads",
-    .example = "headlab list",
-    .add =
-        [](Arguments& a) {
-          auto json = std::make_shared<bool>(false);
-          a.flag("--json", *json, "print one JSON object");
-          return [json] {
-            nlohmann::ordered_json object;
-            for (const auto& name : head_names()) {
-              const auto& summary = head_kind(name).summary;
-              object[name] = summary;
-              if (!*json) fmt::print("{:<14}{}\n", name, summary);
-            }
-            if (*json) fmt::print("{}\n", object.dump());
-            return kDone;
-          };
-        },
-});
+struct ListOptions {
+  bool json = false;
+
+  void visit(Arguments& a) { a.flag("--json", json, "print one JSON object"); }
+};
+
+int run_list(const ListOptions& o) {
+  Report report;
+  for (const auto& name : head_names()) {
+    const auto& summary = head_kind(name).summary;
+    report.object[name] = summary;
+    report.text += fmt::format("{:<14}{}\n", name, summary);
+  }
+  return print(report, o.json);
+}
+
+const RegisterCommand list_command(
+    {.name = "list", .summary = "list the kinds of heads", .example = "headlab list"}, run_list);
 
 }  // namespace
 }  // namespace headlab

@@ -6,10 +6,11 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/runs/run_files.h"
 
 namespace headlab {
 
-void ComputeOptions::add_to(Arguments& a) {
+void ComputeOptions::visit(Arguments& a) {
   a.option("--device", device, "auto, cpu, cuda or cuda:N");
   auto names = attend_path_names();
   names.insert(names.begin(), "auto");
@@ -25,7 +26,7 @@ at::Device ComputeOptions::apply() const {
 
 Backend ComputeOptions::path() const { return backend_named(backend); }
 
-void MeasureOptions::add_to(Arguments& a) {
+void MeasureOptions::visit(Arguments& a) {
   a.option("--split", split, "val, train or test");
   a.option("--batches", batches, "evaluation batches to measure on; 0: the whole split",
            Arguments::kZeroOrMore);
@@ -40,6 +41,11 @@ Split MeasureOptions::resolve(const OpenedRun& run, const std::string& name) {
                                 name, split));
   if (batch == 0) batch = run.experiment.train.eval_batch;
   return chosen;
+}
+
+void require_free(const std::string& out) {
+  if (!out.empty() && look_at_run(out).kind != RunSight::Kind::kAbsent)
+    throw RunError(out + ": a run is there already; choose another place");
 }
 
 at::Device pick_device(const std::string& name) {

@@ -5,6 +5,7 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/commands/report.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/train.h"
@@ -16,32 +17,38 @@ struct RunOptions {
   std::string file, out = "runs", resume = "auto", device = "auto";
   std::vector<std::string> overrides;
   bool dry_run = false, json = false;
+
+  void visit(Arguments& a) {
+    a.option("config", file, "YAML file", Arguments::kRequired);
+    a.option("overrides", overrides, "a.b=value ...");
+    a.option("--resume", resume, "auto, never, or a checkpoint of this run");
+    a.option("--out", out, "directory of runs");
+    a.option("--device", device, "auto, cpu, cuda or cuda:N");
+    a.flag("--dry-run", dry_run, "check everything, train nothing");
+    a.flag("--json", json, "print one JSON object at the end");
+  }
 };
 
-void print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json) {
-  if (json) {
-    nlohmann::ordered_json object{{"run", path.string()},
-                                  {"status", run_state_name(status.state)},
-                                  {"reason", status.reason},
-                                  {"step", status.step}};
-    for (const auto& [name, value] : status.metrics) object[name] = metric_json(value);
-    fmt::print("{}\n", object.dump());
-    return;
-  }
-  fmt::print("{}\n{} at step {}{}", path.string(), run_state_name(status.state), status.step,
-             status.reason.empty() ? "" : ": " + status.reason);
+int print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json) {
+  nlohmann::ordered_json object{{"run", path.string()},
+                                {"status", run_state_name(status.state)},
+                                {"reason", status.reason},
+                                {"step", status.step}};
+  for (const auto& [name, value] : status.metrics) object[name] = metric_json(value);
+  auto text = fmt::format("{}\n{} at step {}{}", path.string(), run_state_name(status.state),
+                          status.step, status.reason.empty() ? "" : ": " + status.reason);
   const auto& m = status.metrics;
   if (m.count("val/loss")) {
-    fmt::print(", val loss {:.4f} nat, accuracy {:.4f}", m.at("val/loss"), m.at("val/accuracy"));
-    if (m.count("val/tokens")) fmt::print(" over {:.0f} tokens", m.at("val/tokens"));
+    text += fmt::format(", val loss {:.4f} nat, accuracy {:.4f}", m.at("val/loss"),
+                        m.at("val/accuracy"));
+    if (m.count("val/tokens")) text += fmt::format(" over {:.0f} tokens", m.at("val/tokens"));
   }
-  fmt::print("\n");
+  return print({.object = object, .text = text + "\n"}, json);
 }
 
 int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
   fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
-  print_outcome(path, status, json);
-  return kDone;
+  return print_outcome(path, status, json);
 }
 
 int run(const RunOptions& o) {
@@ -89,23 +96,11 @@ int run(const RunOptions& o) {
   }
 }
 
-const RegisterCommand run_command({
-    .name = "run",
-    .summary = "train what a config describes; goes on where an earlier run stopped",
-    .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<RunOptions>();
-          a.option("config", o->file, "YAML file", Arguments::kRequired);
-          a.option("overrides", o->overrides, "a.b=value ...");
-          a.option("--resume", o->resume, "auto, never, or a checkpoint of this run");
-          a.option("--out", o->out, "directory of runs");
-          a.option("--device", o->device, "auto, cpu, cuda or cuda:N");
-          a.flag("--dry-run", o->dry_run, "check everything, train nothing");
-          a.flag("--json", o->json, "print one JSON object at the end");
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand run_command(
+    {.name = "run",
+     .summary = "train what a config describes; goes on where an earlier run stopped",
+     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2"},
+    run);
 
 }  // namespace
 }  // namespace headlab

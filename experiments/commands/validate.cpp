@@ -1,10 +1,9 @@
 // `headlab validate CONFIG`: checks a config and its data, and says what a run would cost.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/torch.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/report.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/training_log.h"
 
@@ -15,6 +14,12 @@ struct ValidateOptions {
   std::string file;
   std::vector<std::string> overrides;
   bool json = false;
+
+  void visit(Arguments& a) {
+    a.option("config", file, "YAML file", Arguments::kRequired);
+    a.option("overrides", overrides, "a.b=value ...");
+    a.flag("--json", json, "print one JSON object");
+  }
 };
 
 using Json = nlohmann::ordered_json;
@@ -51,23 +56,24 @@ std::string readable(double bytes) {
   return fmt::format("{:.4g} TiB", bytes);
 }
 
-void print_text(const std::string& file, const Json& s) {
-  fmt::print("{}: valid\n", file);
-  fmt::print("parameters        {}\n", s["parameters"].get<int64_t>());
-  fmt::print("FLOPs a token     {:.4g} (forward, full context)\n",
-             s["flops_per_token"].get<double>());
-  fmt::print("training memory   about {} (weights, gradients, moments, activations)\n",
-             readable(s["training_memory_bytes"].get<double>()));
-  fmt::print("attention maps    {} in log.h5 before compression\n",
-             readable(s["attention_bytes"].get<double>()));
-  fmt::print("head statistics   {} in log.h5\n", readable(s["statistics_bytes"].get<double>()));
-  fmt::print("checkpoints       {}\n", readable(s["checkpoint_bytes"].get<double>()));
-  fmt::print("data              {} tokens known, {} training and {} validation examples\n",
-             s["vocabulary"].get<int64_t>(), s["train_examples"].get<int64_t>(),
-             s["validation_examples"].get<int64_t>());
+std::string text_of(const std::string& file, const Json& s) {
+  const auto bytes = [&](const char* name) { return readable(s[name].get<double>()); };
+  const auto count = [&](const char* name) { return s[name].get<int64_t>(); };
+  return fmt::format(
+      "{}: valid\n"
+      "parameters        {}\n"
+      "FLOPs a token     {:.4g} (forward, full context)\n"
+      "training memory   about {} (weights, gradients, moments, activations)\n"
+      "attention maps    {} in log.h5 before compression\n"
+      "head statistics   {} in log.h5\n"
+      "checkpoints       {}\n"
+      "data              {} tokens known, {} training and {} validation examples\n",
+      file, count("parameters"), s["flops_per_token"].get<double>(), bytes("training_memory_bytes"),
+      bytes("attention_bytes"), bytes("statistics_bytes"), bytes("checkpoint_bytes"),
+      count("vocabulary"), count("train_examples"), count("validation_examples"));
 }
 
-int run(const ValidateOptions& o) {
+int run_validate(const ValidateOptions& o) {
   Experiment experiment;
   const auto node = load_config(o.file, o.overrides);
   read_config(experiment, node);
@@ -85,26 +91,14 @@ int run(const ValidateOptions& o) {
                              readable(static_cast<double>(experiment.log.attention.max_bytes))));
     problems.raise();
   }
-  if (o.json)
-    fmt::print("{}\n", sizes.dump());
-  else
-    print_text(o.file, sizes);
-  return kDone;
+  return print({.object = sizes, .text = text_of(o.file, sizes)}, o.json);
 }
 
-const RegisterCommand validate_command({
-    .name = "validate",
-    .summary = "check a config and its data; parameters, FLOPs and sizes of a run",
-    .example = "headlab validate configs/char_mha.yaml --json",
-    .add =
-        [](Arguments& a) {
-          auto o = std::make_shared<ValidateOptions>();
-          a.option("config", o->file, "YAML file", Arguments::kRequired);
-          a.option("overrides", o->overrides, "a.b=value ...");
-          a.flag("--json", o->json, "print one JSON object");
-          return [o] { return run(*o); };
-        },
-});
+const RegisterCommand validate_command(
+    {.name = "validate",
+     .summary = "check a config and its data; parameters, FLOPs and sizes of a run",
+     .example = "headlab validate configs/char_mha.yaml --json"},
+    run_validate);
 
 }  // namespace
 }  // namespace headlab

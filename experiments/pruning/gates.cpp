@@ -60,6 +60,13 @@ GateGrid gate_grid(Model& model, const std::string& site) {
   return grid;
 }
 
+bool has_gates(Model& model) { return !gate_grid(model).log_alpha.isnan().all().item<bool>(); }
+
+int64_t gone_or_shut(Model& model) {
+  return built_heads(model) - std::ssize(heads_where(alive_heads(model))) +
+         (gate_grid(model).test == 0).sum().item<int64_t>();
+}
+
 nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep,
                                    const std::string& site) {
   const auto decisions = gate_decisions(model);
@@ -104,6 +111,21 @@ std::string gate_text(const nlohmann::ordered_json& report) {
   }
   return text +
          fmt::format("kept {}\n", fmt::join(report["kept"].get<std::vector<std::string>>(), " "));
+}
+
+ConfigNode gate_options(const GateStart& start) {
+  ConfigNode gates;
+  gates.set("init", write_number(start.init));
+  if (start.penalty >= 0) gates.set("penalty", write_number(start.penalty));
+  if (start.heads == 0) return gates;
+  ConfigNode target;
+  target.set("heads", write_integer(start.heads));
+  target.set("warmup", write_integer(start.updates / 2));
+  target.set("begin", write_integer(start.begin));
+  gates.set("target", target);
+  // At the usual clamp a shut gate still counts as 0.02 of a head: of many heads too few stay open.
+  gates.set("clamp", write_number(8));
+  return gates;
 }
 
 Conversion to_gated(const TrainedLayer& layer, const ConfigNode& options) {

@@ -17,12 +17,25 @@ struct GateGrid {
 };
 GateGrid gate_grid(Model& model, const std::string& site = "self");
 
+bool has_gates(Model& model);  // any layer of site `self`
+// Heads that are no longer alive and those whose test gate is 0.
+int64_t gone_or_shut(Model& model);
+
 // Of one site: heads, alive, undecided, expected; `kept` and `shut` as "layer:head"; the histogram
 // of log_alpha (edges, counts: what lies beyond an end is in its bin). Kept are the `keep` heads of
 // largest log_alpha, or those with a test gate above 0. Null where no layer has gates.
 nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep,
                                    const std::string& site = "self");
 std::string gate_text(const nlohmann::ordered_json& report);  // for people, lines
+
+// How gates begin that are put around trained heads, and what they are to do.
+struct GateStart {
+  double init = 2.5;    // log_alpha of every head
+  double penalty = -1;  // loss of an open head; below 0: the kind's default
+  int64_t heads = 0;    // of the whole model that stay open in the end; 0: no such target
+  int64_t begin = 0, updates = 0;  // the target rises over the first half of these
+};
+ConfigNode gate_options(const GateStart& start);
 
 // A trained layer of any kind, masked and sliced or not, as `gated` with the kind as its inner one.
 // `options`: of the gates, a mapping. log_alpha is as a new layer has it: from torch's generator.

@@ -188,4 +188,18 @@ Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t re
   return best;
 }
 
+Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
+                          const at::Device& device) {
+  const auto whole = copy_of(run, device);
+  Pruning done;
+  done.rounds = prune(run, settings, device);
+  done.sliced = sliced_copy(run, device);
+  done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, device);
+  done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));
+  const auto ids = run.data->eval_batch(settings.split, 0, done.timed_examples).ids.to(device);
+  constexpr int64_t kRepeats = 20;
+  done.speeds = compare_speed(*run.model, *done.sliced, ids, kRepeats);
+  return done;
+}
+
 }  // namespace headlab

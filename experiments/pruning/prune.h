@@ -65,4 +65,15 @@ struct Speeds {
 };
 Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t repeats);
 
+// All of it for one run, which is pruned.
+struct Pruning {
+  std::vector<PruneRound> rounds;  // the first is before any pruning
+  std::shared_ptr<Model> sliced;
+  PruneEffect effect;
+  Speeds speeds;
+  int64_t timed_examples = 0;  // in each forward pass: `bench_batch`, or as many as there are
+};
+Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
+                          const at::Device& device);
+
 }  // namespace headlab

@@ -1,0 +1,138 @@
+#include "experiments/analysis/analysis_report.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <span>
+
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Values from `at` on, nested by the sizes of dims `dim` and after it.
+Json nested(const std::vector<double>& values, const std::vector<int64_t>& sizes, size_t dim,
+            size_t& at, bool flags) {
+  if (dim == sizes.size()) {
+    const double value = values[at++];
+    if (flags) return value != 0 ? 1 : 0;
+    return std::isfinite(value) ? Json(value) : Json();
+  }
+  auto array = Json::array();
+  for (int64_t n = 0; n < sizes[dim]; ++n)
+    array.push_back(nested(values, sizes, dim + 1, at, flags));
+  return array;
+}
+
+Json arrays_json(const ResultGroup& group) {
+  auto object = Json::object();
+  for (const auto& array : group.arrays) {
+    std::vector<int64_t> sizes;
+    for (const auto& dim : array.dims)
+      for (const auto& axis : group.axes)
+        if (axis.about.name == dim) sizes.push_back(axis.size);
+    size_t at = 0;
+    object[array.about.name] = nested(array.values, sizes, 0, at, array.flags);
+  }
+  return object;
+}
+
+// Coordinates that are words.
+Json axes_json(const ResultGroup& group) {
+  auto object = Json::object();
+  for (const auto& axis : group.axes)
+    if (!axis.labels.empty()) object[axis.about.name] = axis.labels;
+  return object;
+}
+
+struct Column {
+  const char *statistic, *title;
+  int width, digits;
+};
+constexpr Column kColumns[] = {
+    {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
+    {"max_weight", "max", 5, 2},      {"mean_distance", "distance", 8, 2},
+    {"prev_token", "prev", 5, 2},     {"self_token", "self", 5, 2},
+    {"first_token", "first", 5, 2},   {"positional_share", "posit.", 6, 2},
+    {"effective_rank", "rank", 6, 1}, {"grid_distance", "grid", 6, 1},
+    {"importance", "import.", 7, 3}};
+constexpr Column kImportanceColumns[] = {
+    {"importance", "in its layer", 12, 3},     {"importance_global", "in the model", 12, 3},
+    {"importance_paper", "E |dL/dxi|", 10, 4}, {"importance_per_position", "per position", 12, 6},
+    {"importance_batch", "by batch", 9, 6},    {"activation", "|o|", 7, 3}};
+
+std::string roles_of(const Analysis& analysis, size_t head) {
+  std::string text;
+  for (const auto& role : analysis.roles.arrays)
+    if (role.values[head] != 0) text += (text.empty() ? "" : " ") + role.about.name;
+  return text;
+}
+
+std::string table(const Analysis& analysis, std::span<const Column> all) {
+  std::vector<std::pair<Column, const ResultArray*>> columns;
+  for (const auto& column : all)
+    if (const auto* array = find_array(analysis.statistics, column.statistic))
+      columns.emplace_back(column, array);
+  auto text = fmt::format("{:>6}", "head");
+  for (const auto& [column, array] : columns)
+    text += fmt::format("  {:>{}}", column.title, column.width);
+  text += analysis.roles.arrays.empty() ? "\n" : "  roles\n";
+  for (size_t n = 0; n < static_cast<size_t>(analysis.layers * analysis.heads); ++n) {
+    const auto heads = static_cast<size_t>(analysis.heads);
+    text += fmt::format("{:>6}", fmt::format("{}:{}", n / heads, n % heads));
+    for (const auto& [column, array] : columns) {
+      const double value = array->values[n];
+      text += fmt::format("  {:>{}}",
+                          std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, column.digits),
+                          column.width);
+    }
+    const auto roles = roles_of(analysis, n);
+    text += roles.empty() ? "\n" : "  " + roles + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+Json analysis_json(const Analysis& analysis) {
+  Json report{{"examples", analysis.examples},
+              {"layers", analysis.layers},
+              {"heads", analysis.heads},
+              {"statistics", arrays_json(analysis.statistics)}};
+  if (auto axes = axes_json(analysis.statistics); !axes.empty()) report["axes"] = std::move(axes);
+  report["roles"] = arrays_json(analysis.roles);
+  auto& thresholds = report["thresholds"] = Json::object();
+  for (const auto& role : analysis.roles.arrays)
+    thresholds[role.about.name] = role.attributes.at("threshold");
+  return report;
+}
+
+std::string analysis_text(const Analysis& analysis) { return table(analysis, kColumns); }
+
+void write_analysis(const std::filesystem::path& out, const std::string& run_id,
+                    const OpenedRun& run, const Analysis& analysis, const at::Device& device) {
+  write_results(
+      out,
+      root_attributes(run.experiment, "analysis", run_id, manifest_of(run.experiment, *run.data, device)),
+      {analysis.statistics, analysis.roles});
+}
+
+void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
+                    const Analysis& analysis) {
+  write_results(out,
+                {.title = "analysis of " + maps.filename().string(),
+                 .run_id = {},
+                 .config_yaml = {},
+                 .manifest_json = make_manifest({.data_files = {maps}}).dump(),
+                 .created_utc = utc_now()},
+                {analysis.statistics, analysis.roles});
+}
+
+std::string importance_text(const Analysis& analysis) {
+  return table(analysis, kImportanceColumns);
+}
+
+}  // namespace headlab

@@ -1,0 +1,25 @@
+// What an analysis found, as JSON and as a table.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "experiments/analysis/analysis.h"
+
+namespace headlab {
+
+// Examples, sizes, every statistic nested by its dimensions, roles and their thresholds.
+nlohmann::ordered_json analysis_json(const Analysis& analysis);
+
+// A line a head: the main statistics that there are, and its roles; or the reductions of
+// importance.
+std::string analysis_text(const Analysis& analysis);
+std::string importance_text(const Analysis& analysis);
+
+// Statistics and roles as a file. Of a run: with its config and versions; of maps: of that file.
+void write_analysis(const std::filesystem::path& out, const std::string& run_id,
+                    const OpenedRun& run, const Analysis& analysis, const at::Device& device);
+void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
+                    const Analysis& analysis);
+
+}  // namespace headlab

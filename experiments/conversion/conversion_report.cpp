@@ -1,0 +1,65 @@
+#include "experiments/conversion/conversion_report.h"
+
+#include <fmt/format.h>
+
+#include "core/errors.h"
+#include "core/torch.h"
+
+namespace headlab {
+
+using Json = nlohmann::ordered_json;
+
+ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
+                               const ConvertedModel& converted, int64_t most_batches,
+                               const at::Device& device) {
+  const auto split = Split::kValidation;
+  const int64_t batch = run.experiment.train.eval_batch;
+  if (run.data->examples(split) == 0)
+    throw DataError(source + ": its data has no validation split to measure the conversion on");
+  return {
+      evaluate(*run.model, *run.data, split, batch, most_batches, device),
+      evaluate(*converted.model, *run.data, split, batch, most_batches, device),
+      compare_models(*run.model, *converted.model, *run.data, split, batch, most_batches, device),
+      most_batches};
+}
+
+Json conversion_json(const std::string& source, const std::string& to, const OpenedRun& run,
+                     const ConvertedModel& converted, const ConversionCost& cost) {
+  Json report{{"from", std::filesystem::canonical(source).string()},
+              {"step", run.step},
+              {"to", to},
+              {"parameters_before", parameter_count(*run.model)},
+              {"parameters_after", parameter_count(*converted.model)},
+              {"layers", Json::array()}};
+  for (size_t l = 0; l < converted.layers.size(); ++l) {
+    const auto& layer = converted.layers[l];
+    report["layers"].push_back(
+        {{"layer", l}, {"weights_error", layer.error}, {"output_error", cost.errors.outputs[l]}});
+    if (!layer.order.empty()) report["layers"].back()["order"] = layer.order;
+  }
+  report["logits_error"] = cost.errors.logits;
+  report["loss_before"] = cost.before.loss, report["loss_after"] = cost.after.loss;
+  report["tokens"] = cost.after.tokens;
+  return report;
+}
+
+std::string conversion_text(const Json& report) {
+  std::string text = "layer  weights error  output error\n";
+  for (const auto& layer : report["layers"]) {
+    text += fmt::format("{:5}  {:13.3e}  {:12.3e}\n", layer["layer"].get<int64_t>(),
+                        layer["weights_error"].get<double>(), layer["output_error"].get<double>());
+    if (layer.contains("order"))
+      text += fmt::format("       heads in order {}\n", layer["order"].dump());
+  }
+  text += fmt::format(
+      "logits error {:.3e}, parameters {} -> {}\n", report["logits_error"].get<double>(),
+      report["parameters_before"].get<int64_t>(), report["parameters_after"].get<int64_t>());
+  text += fmt::format("val loss {:.4f} -> {:.4f} nat", report["loss_before"].get<double>(),
+                      report["loss_after"].get<double>());
+  if (report.contains("loss_tuned"))
+    text += fmt::format(" -> {:.4f} after {} updates", report["loss_tuned"].get<double>(),
+                        report["tuned"].get<int64_t>());
+  return text + fmt::format(" over {} tokens\n", report["tokens"].get<int64_t>());
+}
+
+}  // namespace headlab

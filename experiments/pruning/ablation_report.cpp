@@ -1,0 +1,149 @@
+#include "experiments/pruning/ablation_report.h"
+
+#include <fmt/format.h>
+
+#include "core/torch.h"
+#include "experiments/system/progress.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json study_json(const AblationStudy& study, const std::vector<Ablated>& results) {
+  Json object;
+  auto& removed = object["removed"] = Json::array();
+  for (const auto& r : results) {
+    const auto heads = to_texts(r.heads);
+    removed.push_back(study.prefix.empty() ? Json(heads.front()) : Json(heads));
+  }
+  if (study.prefix == "only_")
+    for (const auto& place : study.places) object["stays"].push_back(to_text(place.front()));
+  for (const auto& variable : delta_variables()) {
+    auto& values = object[variable.name] = Json::array();
+    for (const auto& r : results) {
+      const auto found = r.deltas.find(variable.name);
+      values.push_back(found == r.deltas.end() ? kNaN : found->second);
+    }
+  }
+  return object;
+}
+
+std::string study_text(const AblationStudy& study, const std::string& mode) {
+  auto text = fmt::format("{} ({})\n", study.what, mode);
+  text += fmt::format("{:>13}  {:>9}  {:>3} {:>9}  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}\n",
+                      study.prefix == "pair_" ? "heads" : "head", "loss", "", "accuracy", "l2",
+                      "relative", "KL [nat]", "cosine", "p");
+  const auto& results = study.by_mode.at(mode);
+  for (size_t n = 0; n < results.size(); ++n) {
+    const auto& d = results[n].deltas;
+    text += fmt::format(
+        "{:>13}  {:+9.4f}  {:<3} {:+9.4f}  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n",
+        fmt::format("{}", fmt::join(to_texts(study.places[n]), " ")), d.at("loss_delta"),
+        d.at("p_value") < 0.01 ? "*" : "", d.at("accuracy_delta"), d.at("l2"), d.at("relative"),
+        d.at("kl"), d.at("cosine"), d.at("p_value"));
+  }
+  return text;
+}
+
+// One change of a study in every mode: [mode, layer, head], of pairs [mode, layer, head, layer2,
+// head2], NaN where nothing was ablated.
+ResultArray array_of(const AblationStudy& study, const std::vector<std::string>& modes,
+                     const LogVariable& variable, int64_t layers, int64_t heads) {
+  const bool pairs = study.dims.size() == 4;
+  const auto grid = static_cast<size_t>(layers * heads), cells = pairs ? grid * grid : grid;
+  ResultArray array{variable, {"mode"}, std::vector<double>(modes.size() * cells, kNaN)};
+  array.about.name = study.prefix + variable.name;
+  array.about.comment += "; " + study.what;
+  array.dims.insert(array.dims.end(), study.dims.begin(), study.dims.end());
+  const auto place = [&](HeadId id) { return static_cast<size_t>(id.layer * heads + id.head); };
+  for (size_t m = 0; m < modes.size(); ++m)
+    for (size_t n = 0; n < study.places.size(); ++n) {
+      const auto a = place(study.places[n].front()), b = place(study.places[n].back());
+      const double value = study.by_mode.at(modes[m])[n].deltas.at(variable.name);
+      array.values[m * cells + (pairs ? a * grid + b : a)] = value;
+      array.values[m * cells + (pairs ? b * grid + a : b)] = value;  // both sides of the diagonal
+    }
+  return array;
+}
+
+}  // namespace
+
+AblationStudy study_of_heads(Model& model) {
+  const auto heads = single_heads(model);
+  return {"", "this head is ablated", {"layer", "head"}, heads, heads};
+}
+
+AblationStudy study_of_pairs(Model& model) {
+  const auto pairs = head_pairs(model);
+  return {"pair_", "both heads are ablated", {"layer", "head", "layer2", "head2"}, pairs, pairs};
+}
+
+AblationStudy study_of_all_but_one(Model& model) {
+  return {"only_",
+          "all heads of this layer but this one are ablated",
+          {"layer", "head"},
+          all_but_one(model),
+          single_heads(model)};
+}
+
+void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
+                 const OpenedRun& run, AblationSettings settings, const at::Device& device) {
+  int64_t examples = run.data->examples(settings.split), sets = 0, done = 0;
+  if (settings.most_batches > 0)
+    examples = std::min(examples, settings.most_batches * settings.batch);
+  for (const auto& study : studies) sets += std::ssize(study.sets);
+  const int64_t batches = (examples + settings.batch - 1) / settings.batch;
+  Progress progress(0, std::ssize(modes) * sets * batches, 1);
+  for (const auto& mode : modes) {
+    settings.mode = ablation_mode(mode);
+    for (auto& study : studies)
+      study.by_mode[mode] = ablate(*run.model, *run.data, study.sets, settings, device, [&] {
+        progress.step(++done, settings.batch * run.data->context());
+      });
+  }
+  progress.finish();
+}
+
+Json studies_json(const std::vector<AblationStudy>& studies,
+                  const std::vector<std::string>& modes) {
+  Json object;
+  for (const auto& mode : modes)
+    for (const auto& study : studies) {
+      const auto found = study_json(study, study.by_mode.at(mode));
+      auto& to = modes.size() == 1 ? object : object[mode];
+      if (study.prefix.empty())
+        to.update(found);
+      else
+        to[study.prefix == "pair_" ? "pairs" : "all_but_one"] = found;
+    }
+  if (modes.size() == 1) object["mode"] = modes.front();
+  return object;
+}
+
+std::string studies_text(const std::vector<AblationStudy>& studies,
+                         const std::vector<std::string>& modes) {
+  std::string text;
+  for (const auto& mode : modes)
+    for (const auto& study : studies) text += study_text(study, mode);
+  return text + "* p < 0.01: the change of the loss is more than chance\n";
+}
+
+ResultGroup studies_group(const std::vector<AblationStudy>& studies,
+                          const std::vector<std::string>& modes, Model& model) {
+  const auto grid = alive_heads(model).sizes().vec();
+  ResultGroup group{"ablation/self",
+                    {{{"mode", "1", "mode of ablation",
+                       "zero: o_h = 0; mean: its mean over all positions; uniform: equal weights"},
+                      std::ssize(modes),
+                      modes}},
+                    {}};
+  for (const auto& study : studies) {
+    add_head_axes(group, study.dims, grid[0], grid[1]);
+    for (const auto& variable : delta_variables())
+      group.arrays.push_back(array_of(study, modes, variable, grid[0], grid[1]));
+  }
+  return group;
+}
+
+}  // namespace headlab

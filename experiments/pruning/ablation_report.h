@@ -1,0 +1,39 @@
+// What ablations of a model's heads showed: as text, as JSON and as arrays of a file.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "experiments/logs/result_arrays.h"
+#include "experiments/pruning/ablation.h"
+#include "experiments/runs/open_run.h"
+
+namespace headlab {
+
+// One way of choosing sets of heads, and what came of it in every mode.
+struct AblationStudy {
+  std::string prefix;  // of its variables in the file: "", "pair_", "only_"
+  std::string what;
+  std::vector<std::string> dims;
+  std::vector<std::vector<HeadId>> sets;    // heads that go
+  std::vector<std::vector<HeadId>> places;  // the grid's cells that the result stands in
+  std::map<std::string, std::vector<Ablated>> by_mode = {};
+};
+
+AblationStudy study_of_heads(Model& model);        // each alone
+AblationStudy study_of_pairs(Model& model);        // every pair
+AblationStudy study_of_all_but_one(Model& model);  // each layer without all others
+
+// Ablates every study in every mode, with progress on stderr. `settings`: of any mode.
+void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
+                 const OpenedRun& run, AblationSettings settings, const at::Device& device);
+
+// The object of a single mode; of several: one under each mode's name.
+nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,
+                                    const std::vector<std::string>& modes);
+std::string studies_text(const std::vector<AblationStudy>& studies,
+                         const std::vector<std::string>& modes);
+// The group /ablation/self: modes, layers and heads, with an array a change and study.
+ResultGroup studies_group(const std::vector<AblationStudy>& studies,
+                          const std::vector<std::string>& modes, Model& model);
+
+}  // namespace headlab

@@ -1,0 +1,125 @@
+"""What single options of ablate, analyze, convert, eval, forward and prune do."""
+
+import json
+import os
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+
+from conftest import headlab, program
+
+
+def found(*arguments):
+    return json.loads(headlab(*arguments, "--json"))
+
+
+def test_ablate_resamples_and_seed_are_of_the_bootstrap_alone(small_run, tmp_path):
+    def ablated(*options):
+        return found("ablate", small_run, "--batches", 1, "--batch", 4, "--out", tmp_path / "a.h5",
+                     *options)
+
+    once = ablated("--resamples", 1)
+    assert set(once["p_value"]) <= {0, 1}
+    first, again, other = (ablated("--resamples", 25, "--seed", seed) for seed in (1, 1, 2))
+    assert first["p_value"] == again["p_value"] != other["p_value"]
+    assert first["loss_delta"] == other["loss_delta"] == once["loss_delta"]
+
+
+def test_ablate_batch_is_the_examples_of_a_batch(small_run, tmp_path):
+    found_ = found("ablate", small_run, "--batches", 1, "--batch", 3, "--out", tmp_path / "a.h5")
+    assert found_["examples"] == 3
+
+
+def test_ablate_and_convert_write_the_threads_that_they_ran_with(small_run, tmp_path):
+    found("ablate", small_run, "--batches", 1, "--threads", 2, "--out", tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert json.loads(file.attrs["manifest_json"])["threads"] == 2
+    found("convert", small_run, "--to", "collaborative", "--batches", 1, "--threads", 2, "--out",
+          tmp_path / "converted")
+    assert json.loads((tmp_path / "converted/manifest.json").read_text())["threads"] == 2
+
+
+def test_analyze_top_k_is_how_many_keys_count(small_run, tmp_path):
+    def mass(k):
+        return found("analyze", small_run, "--batches", 1, "--stats", "top_k_mass", "--top-k", k,
+                     "--out", tmp_path / "a.h5")["statistics"]["top_k_mass"]
+
+    assert np.all(np.array(mass(1)) < np.array(mass(4)))
+    assert np.allclose(mass(16), 1, atol=1e-5)  # the context
+
+
+def test_analyze_js_stride_leaves_rows_out(small_run, tmp_path):
+    def js(stride):
+        return found("analyze", small_run, "--batches", 1, "--stats", "js", "--js-stride", stride,
+                     "--out", tmp_path / "a.h5")["statistics"]["js"]
+
+    assert js(1) == js(1) != js(5)
+
+
+def test_analyze_backend_chooses_the_path_and_not_the_numbers(small_run, tmp_path):
+    def entropy(backend):
+        return found("analyze", small_run, "--batches", 1, "--stats", "entropy", "--backend",
+                     backend, "--out", tmp_path / "a.h5")["statistics"]["entropy"]
+
+    assert np.allclose(entropy("eager"), entropy("auto"), atol=1e-5)
+
+
+def test_convert_init_opens_the_gates_or_not(small_run, tmp_path):
+    def losses(init):
+        said = found("convert", small_run, "--to", "gated", "--init", init, "--batches", 1)
+        return said["loss_before"], said["loss_after"]
+
+    whole, gated = losses(2.5)
+    assert gated == pytest.approx(whole, abs=1e-6)
+    whole, gated = losses(0)
+    assert abs(gated - whole) > 1e-6
+
+
+def test_convert_batches_is_how_many_are_measured(small_run):
+    one, two = (found("convert", small_run, "--kv-heads", 1, "--batches", n)["tokens"]
+                for n in (1, 2))
+    assert two == 2 * one
+
+
+def test_eval_batch_does_not_change_what_is_measured(small_run):
+    one, seven = (found("eval", small_run, "--batch", n) for n in (64, 7))
+    assert one["tokens"] == seven["tokens"]
+    assert one["loss"] == pytest.approx(seven["loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["paper", "per_position", "batch"])
+def test_prune_reduction_and_norm_choose_the_lowest_importance(small_run, tmp_path, reduction):
+    importance = found("analyze", small_run, "--importance", "--batches", 1, "--out",
+                       tmp_path / "a.h5")["statistics"]
+    values = np.array(importance[f"importance_{reduction}"])
+    for norm, scale in ("global", 1), ("layer", np.linalg.norm(values, axis=1, keepdims=True)):
+        layer, head = np.unravel_index(np.argmin(values / scale), values.shape)
+        pruned = found("prune", small_run, "--count", 1, "--batches", 1, "--reduction", reduction,
+                       "--norm", norm)
+        assert pruned["removed"] == [f"{layer}:{head}"], norm
+
+
+def test_prune_seed_is_of_the_random_order(small_run):
+    def removed(seed):
+        return found("prune", small_run, "--by", "random", "--count", 3, "--batches", 1, "--seed",
+                     seed)["removed"]
+
+    assert removed(1) == removed(1)
+    assert len({tuple(removed(seed)) for seed in range(4)}) > 1
+
+
+def test_prune_bench_batch_is_the_examples_of_a_timed_pass(small_run):
+    assert found("prune", small_run, "--count", 1, "--batches", 1, "--bench-batch", 3)["batch"] == 3
+
+
+@pytest.mark.parametrize("command", [["ablate"], ["analyze"], ["convert", "--to", "collaborative"],
+                                     ["forward", "x.safetensors", "--out", "y.safetensors"],
+                                     ["prune", "--count", "1"]], ids=lambda words: words[0])
+def test_device_is_where_it_runs(small_run, command):
+    done = subprocess.run([program(), command[0], small_run, *command[1:], "--device", "cuda"],
+                          capture_output=True, text=True,
+                          env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 6
+    assert "no CUDA device is available; use --device cpu" in done.stderr
