@@ -7,7 +7,7 @@
 #include "experiments/cases/case_file.h"
 #include "experiments/cases/layer_case.h"
 #include "experiments/pruning/ablation.h"
-#include "experiments/pruning/deltas.h"
+#include "experiments/pruning/change_of_outputs.h"
 #include "experiments/pruning/importance.h"
 #include "experiments/pruning/prune.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "experiments/models/head_grid.h"
-#include "experiments/pruning/deltas.h"
+#include "experiments/pruning/change_of_outputs.h"
 
 namespace headlab {
 

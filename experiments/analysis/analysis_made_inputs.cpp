@@ -1,7 +1,7 @@
 // Analysis on inputs made for the purpose: repeated random tokens, and the sentences of a treebank.
 #include "experiments/analysis/analysis_parts.h"
 #include "experiments/analysis/analysis_syntax.h"
-#include "experiments/analysis/protocols.h"
+#include "experiments/analysis/repeated_tokens.h"
 
 namespace headlab {
 namespace {

@@ -1,4 +1,4 @@
-#include "experiments/analysis/protocols.h"
+#include "experiments/analysis/repeated_tokens.h"
 
 #include <fmt/format.h>
 

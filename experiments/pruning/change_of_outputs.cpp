@@ -1,4 +1,4 @@
-#include "experiments/pruning/deltas.h"
+#include "experiments/pruning/change_of_outputs.h"
 
 #include <cmath>
 

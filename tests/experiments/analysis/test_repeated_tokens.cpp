@@ -3,13 +3,13 @@
 #include <set>
 
 #include "core/errors.h"
-#include "experiments/analysis/protocols.h"
+#include "experiments/analysis/repeated_tokens.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 #include "tests/hand_built.h"
 #include "tests/models_testing.h"
 
-namespace headlab::test_protocols {
+namespace headlab::test_repeated_tokens {
 namespace {
 
 using testing::difference;
@@ -22,7 +22,7 @@ double at_place(const Tensor& t, const std::vector<int64_t>& place) {
   return value.item<double>();
 }
 
-TEST_CASE("random tokens are repeated twice, distinct, by seed", "[protocols]") {
+TEST_CASE("random tokens are repeated twice, distinct, by seed", "[repeated_tokens]") {
   const auto tokens = repeated_tokens(64, 128, {}, {});
   CHECK(tokens.ids.sizes() == at::IntArrayRef({10, 100}));
   CHECK(tokens.period == 50);
@@ -40,7 +40,8 @@ TEST_CASE("random tokens are repeated twice, distinct, by seed", "[protocols]") 
   CHECK_FALSE(at::equal(tokens.ids, repeated_tokens(64, 128, {}, {.seed = 1}).ids));
 }
 
-TEST_CASE("a short context shortens the period, a small vocabulary repeats tokens", "[protocols]") {
+TEST_CASE("a short context shortens the period, a small vocabulary repeats tokens",
+          "[repeated_tokens]") {
   const auto shorter = repeated_tokens(64, 65, {}, {});
   CHECK(shorter.period == 32);
   CHECK(shorter.ids.size(1) == 64);
@@ -53,7 +54,7 @@ TEST_CASE("a short context shortens the period, a small vocabulary repeats token
   CHECK_THROWS_AS(repeated_tokens(2, 8, {kCls, kSep}, {}), DataError);
 }
 
-TEST_CASE("special tokens are not drawn", "[protocols]") {
+TEST_CASE("special tokens are not drawn", "[repeated_tokens]") {
   std::vector<uint8_t> classes(60, kWord);
   classes[0] = kCls, classes[30] = kSep, classes[31] = kPunctuation;
   const auto ids = repeated_tokens(60, 128, classes, {.period = 58}).ids;
@@ -62,7 +63,8 @@ TEST_CASE("special tokens are not drawn", "[protocols]") {
   CHECK(ids.eq(31).any().item<bool>());
 }
 
-TEST_CASE("the induction head scores 1 on repeated tokens, its neighbours do not", "[protocols]") {
+TEST_CASE("the induction head scores 1 on repeated tokens, its neighbours do not",
+          "[repeated_tokens]") {
   const auto model = hand_built_decoder({});
   const RepeatedTokensOptions options;
   const auto tokens = repeated_tokens(64, model->context(), {}, options);
@@ -85,7 +87,7 @@ TEST_CASE("the induction head scores 1 on repeated tokens, its neighbours do not
 }
 
 TEST_CASE("the score of repeated tokens is the mean over the second half of the map",
-          "[protocols]") {
+          "[repeated_tokens]") {
   const auto model = testing::small_decoder("{layers: 2, d_model: 16, heads: 2}", 29, 30);
   const auto tokens = repeated_tokens(29, 30, {}, {});
   REQUIRE(tokens.period == 15);
@@ -106,7 +108,7 @@ TEST_CASE("the score of repeated tokens is the mean over the second half of the 
   }
 }
 
-TEST_CASE("heads that are gone and kinds without a map have no score", "[protocols]") {
+TEST_CASE("heads that are gone and kinds without a map have no score", "[repeated_tokens]") {
   const auto model = hand_built_decoder({.vocabulary = 20, .context = 24});
   (*model->sites().at("self")[0])->mask_heads({2});
   const auto tokens = repeated_tokens(20, 24, {}, {});
@@ -120,4 +122,4 @@ TEST_CASE("heads that are gone and kinds without a map have no score", "[protoco
 }
 
 }  // namespace
-}  // namespace headlab::test_protocols
+}  // namespace headlab::test_repeated_tokens
