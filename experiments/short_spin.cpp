@@ -1,9 +1,9 @@
-// Threads of OpenMP that wait for each other spin, and libgomp spins for so long that one other busy
-// process on the machine makes a training up to twenty times slower: all wait for the one thread
-// whose core is taken (docs/measurements.md, "A busy neighbour"). A short spin keeps most of the
-// speed in both cases. libgomp reads the environment while the program is loaded, so the program
-// starts anew with GOMP_SPINCOUNT in it, before any of its libraries has started (10 ms), unless
-// the user has chosen a way of waiting.
+// Threads of OpenMP that wait for each other spin, and libgomp spins for so long that one other
+// busy process on the machine makes a training up to twenty times slower: all wait for the one
+// thread whose core is taken (docs/measurements.md, "A busy neighbour"). A short spin keeps most of
+// the speed in both cases. libgomp reads the environment while the program is loaded, so the
+// program starts anew with GOMP_SPINCOUNT in it, before any of its libraries has started (10 ms),
+// unless the user has chosen a way of waiting.
 #include <alloca.h>
 #include <limits.h>
 #include <string.h>

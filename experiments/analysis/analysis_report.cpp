@@ -114,10 +114,10 @@ std::string analysis_text(const Analysis& analysis) { return table(analysis, kCo
 
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
                     const OpenedRun& run, const Analysis& analysis, const at::Device& device) {
-  write_results(
-      out,
-      root_attributes(run.experiment, "analysis", run_id, manifest_of(run.experiment, *run.data, device)),
-      {analysis.statistics, analysis.roles});
+  write_results(out,
+                root_attributes(run.experiment, "analysis", run_id,
+                                manifest_of(run.experiment, *run.data, device)),
+                {analysis.statistics, analysis.roles});
 }
 
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,

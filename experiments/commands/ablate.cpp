@@ -63,7 +63,7 @@ int run_ablate(AblateOptions& o) {
   run_studies(studies, modes, opened, settings, device);
   write_results(out,
                 root_attributes(opened.experiment, "ablation", located.filename().string(),
-                         manifest_of(opened.experiment, *opened.data, device)),
+                                manifest_of(opened.experiment, *opened.data, device)),
                 {studies_group(studies, modes, *opened.model)});
 
   Report report{

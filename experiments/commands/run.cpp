@@ -51,7 +51,7 @@ int print_finished(const std::filesystem::path& path, const RunStatus& status, b
   return print_outcome(path, status, json);
 }
 
-int run(const RunOptions& o) {
+int run_run(const RunOptions& o) {
   Experiment experiment;
   read_config(experiment, load_config(o.file, o.overrides));
   const auto device = pick_device(o.device);
@@ -100,7 +100,7 @@ const RegisterCommand run_command(
     {.name = "run",
      .summary = "train what a config describes; goes on where an earlier run stopped",
      .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2"},
-    run);
+    run_run);
 
 }  // namespace
 }  // namespace headlab
