@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "experiments/cases/judge.h"
+#include "experiments/data/task.h"
 #include "tests/catch.h"
 #include "tests/hugging_face.h"
 #include "tests/models_testing.h"
@@ -495,14 +496,9 @@ NamedTensors computed(Model& model, const NamedTensors& golden) {
 }
 
 TEST_CASE("GPT-2 and LLaMA of the authors' code: states, maps, loss, gradients, greedy ids") {
-  const auto shared = testing::shared_folder();
-  if (shared.empty()) {
-    WARN("skipped: no shared golden files; HEADLAB_SHARED names their folder");
-    return;
-  }
   for (const char* name : {"gpt2", "llama_gqa", "llama_tied"}) {
     INFO(name);
-    const auto folder = shared / "golden/models" / name;
+    const auto folder = std::filesystem::path(build::kSourceDir) / "tests/golden/models" / name;
     const testing::PublishedDecoder published(folder);
     std::map<std::string, std::string> metadata;
     const auto golden = read_tensors(folder / "golden.safetensors", &metadata);
