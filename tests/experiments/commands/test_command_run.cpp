@@ -390,6 +390,23 @@ TEST_CASE("a run that a signal stops goes on to the weights it would have had") 
   }
 }
 
+TEST_CASE(
+    "a second signal of another kind ends a run at once, and it goes on from what was saved") {
+  const Bench bench;
+  // A step takes a second or more, so both signals arrive within one.
+  const Arguments slow{"run",         "tiny.yaml",         "train.steps=4", "train.batch=60000",
+                       "log.every=1", "train.eval_every=0"};
+  Process process(
+      Invocation{slow, bench.path(), {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, /*terminal=*/true});
+  process.wait_for([](const std::string& err) { return err.find("step 1/4") != err.npos; });
+  process.signal(SIGTERM);
+  process.signal(SIGINT);
+  CHECK(process.end().code == 130);  // 143 where the first one is obeyed
+  const fs::path run = only_entry(bench / "runs/tiny");
+  CHECK(json_of(run / "status.json").at("status") == "running");
+  CHECK_FALSE(fs::exists(run / "ckpt"));
+}
+
 TEST_CASE("threads wait with a short spin unless the user has chosen how they wait") {
   const Bench bench;
   // What headlab's environment says of waiting, when it was started with `settings` alone.
