@@ -14,5 +14,15 @@ int main(int argc, char** argv) {
   for (const auto& conflict : headlab::registration_conflicts())
     std::fprintf(stderr, "%s\n", conflict.c_str());
   if (!headlab::registration_conflicts().empty()) return 1;
-  return Catch::Session().run(argc, argv);
+  Catch::Session session;
+  // A test that comes to its end without having checked anything, and a name that finds no test,
+  // are errors.
+  using Warnings = decltype(session.configData().warnings);
+#ifdef TWOBLUECUBES_SINGLE_INCLUDE_CATCH_HPP_INCLUDED  // Catch 2; 3 knows the latter by itself
+  session.configData().warnings =
+      static_cast<Warnings>(Catch::WarnAbout::NoAssertions | Catch::WarnAbout::NoTests);
+#else
+  session.configData().warnings = Catch::WarnAbout::NoAssertions;
+#endif
+  return session.run(argc, argv);
 }

@@ -97,11 +97,6 @@ Inputs pointing_head(int64_t T, const std::function<int64_t(int64_t)>& target) {
   return in;
 }
 
-std::filesystem::path shared_folder() {
-  const char* set = std::getenv("HEADLAB_SHARED");
-  return set ? set : std::filesystem::path(build::kSourceDir) / ".." / "shared";
-}
-
 }  // namespace
 
 TEST_CASE("a uniform causal head has its closed forms", "[statistics]") {
@@ -265,11 +260,7 @@ TEST_CASE("pruned heads are NaN and keep their place", "[statistics]") {
 }
 
 TEST_CASE("the materialised formulas give the authors' numbers", "[statistics][golden]") {
-  const auto folder = shared_folder() / "golden" / "statistics";
-  if (!std::filesystem::exists(folder)) {
-    std::cerr << "skipped: " << folder << " is not there (set HEADLAB_SHARED)\n";
-    return;
-  }
+  const auto folder = std::filesystem::path(build::kSourceDir) / "tests/golden/statistics";
   for (const char* file : {"fixtures_causal", "random_causal", "random_cross", "sentences"}) {
     std::map<std::string, std::string> metadata;
     const auto tensors = read_tensors(folder / (std::string(file) + ".safetensors"), &metadata);

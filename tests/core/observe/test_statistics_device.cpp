@@ -211,7 +211,7 @@ TEST_CASE("nothing is said of scores that stand for weights", "[statistics]") {
 
 TEST_CASE("a GPU counts what the CPU counts", "[statistics]") {
   if (!torch::cuda::is_available()) {
-    std::cerr << "skipped: no GPU here, or none built for\n";
+    testing::skip("no GPU here, or none built for");
     return;
   }
   for (int seed = 0; seed < 48; ++seed) {
