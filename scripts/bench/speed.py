@@ -23,12 +23,16 @@ import tempfile
 from headlab_program import ROOT, headlab
 
 
-def steps_per_second(program, config, settings, out):
+def windows(program, config, settings, out):
+    """The rows of a training's metrics that count: those after its first ten steps."""
     run = pathlib.Path(headlab(program, "run", config, *settings, "--out", out)["run"])
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    speeds = [row["tokens_per_s"] * row["step"] / row["tokens"] for row in rows
-              if "tokens_per_s" in row and row["step"] > 10]
-    return statistics.median(speeds)
+    return [row for row in rows if "tokens_per_s" in row and row["step"] > 10]
+
+
+def steps_per_second(program, config, settings, out):
+    return statistics.median(row["tokens_per_s"] * row["step"] / row["tokens"]
+                             for row in windows(program, config, settings, out))
 
 
 def compare(arguments, kind):
