@@ -12,6 +12,7 @@
 #include "core/files/replacement_file.h"
 #include "core/kernels/device_name.h"
 #include "core/torch.h"
+#include "experiments/models/trained_parameters.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 
@@ -79,16 +80,11 @@ std::vector<std::string> gpu_names(const at::Device& device) {
 nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train) {
   ParameterGroups groups;
   model.parameter_groups(groups);
-  const auto in = [](const std::vector<Tensor>& tensors, const Tensor& wanted) {
-    return std::any_of(tensors.begin(), tensors.end(),
-                       [&](const Tensor& tensor) { return tensor.is_same(wanted); });
-  };
   int64_t total = 0, trained = 0;
   std::vector<std::string> names;
   for (const auto& item : model.named_parameters()) {
     total += item.value().numel();
-    const bool special = in(groups.gates, item.value()) || in(groups.multipliers, item.value());
-    if (!item.value().requires_grad() || (train.gates_only && !special)) continue;
+    if (!is_trained(item.value(), groups, train.gates_only)) continue;
     trained += item.value().numel();
     names.push_back(item.key());
   }

@@ -6,16 +6,9 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/models/trained_parameters.h"
 
 namespace headlab {
-namespace {
-
-bool contains(const std::vector<Tensor>& tensors, const Tensor& wanted) {
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [&](const Tensor& t) { return t.is_same(wanted); });
-}
-
-}  // namespace
 
 AdamW::AdamW(const torch::nn::Module& model, const ParameterGroups& special,
              const Settings& settings)
@@ -29,7 +22,7 @@ AdamW::AdamW(const torch::nn::Module& model, const ParameterGroups& special,
     Group group = p.dim() >= 2 ? kDecay : kNoDecay;
     if (contains(special.gates, p)) group = kGates;
     if (contains(special.multipliers, p)) group = kMultipliers;
-    if (settings.gates_only && group != kGates && group != kMultipliers) {
+    if (!is_trained(p, special, settings.gates_only)) {
       Tensor(p).set_requires_grad(false);
       continue;
     }
