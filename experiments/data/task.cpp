@@ -37,10 +37,10 @@ Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smo
   const auto type = logits.scalar_type();
   const bool half = type == at::kHalf || type == at::kBFloat16;
   const auto rows = (half ? logits.to(at::kFloat) : logits).flatten(0, -2);  // [B*T,V]
-  constexpr int64_t kUnscored = -100;  // torch ignores one value only, here every negative one is
-  const auto wanted = targets.flatten();  // [B*T]
-  return at::cross_entropy_loss(rows, wanted.masked_fill(wanted < 0, kUnscored), {},
-                                at::Reduction::Sum, kUnscored, smoothing);
+  const auto wanted = targets.flatten();                                     // [B*T]
+  // torch ignores one value only, here every negative one is.
+  return at::cross_entropy_loss(rows, wanted.masked_fill(wanted < 0, kIgnored), {},
+                                at::Reduction::Sum, kIgnored, smoothing);
 }
 
 Tensor scored_targets(const Tensor& targets) { return targets.ge(0).sum(); }

@@ -65,12 +65,6 @@ Updater::Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::S
       task_(settings.task ? *settings.task : prediction_task()),
       optimizer_(*model_, special_parameters(*model_), adamw) {}
 
-Tensor Updater::Part::objective() const {
-  auto sum = smoothed.defined() ? smoothed : nll;
-  for (const auto& loss : aux) sum = sum + loss.value * scored;
-  return sum;
-}
-
 Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host, HeadProbe* probe) {
   const auto batch = on_host.to(device_);
   ModelContext ctx;
@@ -83,7 +77,6 @@ Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host,
   const auto out = model_->forward(batch, ctx);
   Part part;
   part.aux = out.aux;
-  part.scored = task_.scored(on_host).to(device_, /*non_blocking=*/true);
   if (settings_.label_smoothing == 0) {
     part.nll = task_.loss(out.logits, batch);
     return part;
@@ -96,12 +89,10 @@ Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host,
 Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batches,
                               HeadProbe* probe, const PartVisitor& visit) {
   const auto parts = static_cast<int64_t>(micro_batches.size());
-  Tensor scored;  // over the whole update: micro-batches may score different numbers of targets
-  for (const auto& batch : micro_batches) {
-    const auto count = task_.scored(batch);
-    scored = scored.defined() ? scored + count : count;
-  }
-  scored = scored.clamp_min(1).to(device_, /*non_blocking=*/true);
+  std::vector<Tensor> counts;  // micro-batches may score different numbers of targets
+  for (const auto& batch : micro_batches) counts.push_back(task_.scored(batch));
+  const auto count = at::stack(counts).to(device_, /*non_blocking=*/true);  // [parts]
+  const auto scored = count.sum().clamp_min(1);
 
   Losses losses;
   const auto add = [&](Tensor& to, const Tensor& sum) {
@@ -111,7 +102,8 @@ Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batc
   };
   for (int64_t n = 0; n < parts; ++n) {
     // Each micro-batch draws anew.
-    const auto part = forward(step * parts + n, step, micro_batches[n], probe);
+    auto part = forward(step * parts + n, step, micro_batches[n], probe);
+    part.scored = count[n];
     visit(part, scored);
     add(losses.nll, part.nll);
     add(losses.smoothed, part.smoothed);
@@ -135,7 +127,7 @@ Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& m
                                        HeadProbe* probe) {
   if (micro_batches.size() == 1)
     return pass(step, micro_batches, probe, [](const Part& part, const Tensor& scored) {
-      auto mean = (part.smoothed.defined() ? part.smoothed : part.nll) / scored;
+      auto mean = part.loss() / scored;
       for (const auto& loss : part.aux) mean = mean + loss.value;
       mean.backward();
     });
@@ -143,7 +135,9 @@ Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& m
   // processes) it has.
   Tensor total;
   auto losses = pass(step, micro_batches, probe, [&](const Part& part, const Tensor& scored) {
-    part.objective().backward();
+    auto sum = part.loss();
+    for (const auto& loss : part.aux) sum = sum + loss.value * part.scored;
+    sum.backward();
     total = scored;
   });
   at::NoGradGuard no_grad;

@@ -83,7 +83,7 @@ class Updater {
   struct Part {
     Tensor nll, smoothed, scored;  // smoothed undefined where labels are not
     std::vector<AuxLoss> aux;
-    Tensor objective() const;  // what is optimised, with `scored` times every auxiliary loss
+    const Tensor& loss() const { return smoothed.defined() ? smoothed : nll; }  // to optimise
   };
   Part forward(int64_t draw, int64_t step, const Batch& batch, HeadProbe* probe);
   // Forward passes of all parts; each is visited with the scored targets of the whole update.
