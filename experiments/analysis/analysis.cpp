@@ -8,15 +8,12 @@
 #include "core/torch.h"
 #include "experiments/analysis/analysis_parts.h"
 #include "experiments/analysis/map_file.h"
-#include "experiments/analysis/result_grid.h"
-#include "experiments/models/head_grid.h"
+#include "experiments/analysis/tensor_arrays.h"
 #include "experiments/system/progress.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {
-
-constexpr const char* kGroup = "analysis/self";
 
 std::vector<std::unique_ptr<AnalysisPart>> analysis_parts(const AnalysisSetup& setup) {
   std::vector<std::unique_ptr<AnalysisPart>> parts;
@@ -73,7 +70,7 @@ std::map<std::string, std::vector<double>> role_values(const ResultGroup& statis
 
 // Completes an analysis whose arrays are all there.
 void add_roles(Analysis& to, const AnalysisOptions& options, bool of_model) {
-  to.roles.path = "roles/self";
+  to.roles.path = "roles/" + to.site;
   add_head_axes(to.roles, {"layer", "head"}, to.layers, to.heads);
   const auto roles = head_roles(role_values(to.statistics, of_model), options.rules);
   for (const auto& rule : options.rules) {
@@ -108,39 +105,77 @@ void add_head_mask(ResultGroup& group, const Tensor& alive) {
 int64_t examples_at_once(const AnalysisSetup& setup, int64_t context, bool keeps_maps) {
   constexpr int64_t kMapBytes = int64_t{256} << 20;
   if (!keeps_maps) return setup.options.batch;
-  const int64_t of_example = setup.layers * setup.heads * context * context * 4;
+  int64_t of_example = 0;
+  for (const auto& site : site_heads(*setup.run.model))
+    of_example += site.layers() * site.heads() * context * context * 4;
   return std::clamp<int64_t>(kMapBytes / std::max<int64_t>(1, of_example), 1, setup.options.batch);
 }
 
-struct Wanted {
-  std::unique_ptr<AnalysisPart> part;
-  std::vector<std::string> names;
+// What is found out about one site.
+struct SiteWork {
+  AnalysisSetup setup;
+  std::vector<std::unique_ptr<AnalysisPart>> parts = {};  // of which something is wanted
+  std::vector<std::string> kept = {"head_mask"};          // names of arrays
 };
 
+// Parts of which something is wanted, and all names that there are, in `known`.
+SiteWork work_at(const AnalysisSetup& setup, HeadProbe& probe, std::vector<std::string>& known) {
+  SiteWork work{setup};
+  for (auto& part : analysis_parts(setup)) {
+    const auto names = part->names();
+    known.insert(known.end(), names.begin(), names.end());
+    const auto wanted = wanted_of(names, part->on_request(), setup.options);
+    if (wanted.empty()) continue;
+    part->start(wanted, probe);
+    work.kept.insert(work.kept.end(), wanted.begin(), wanted.end());
+    work.parts.push_back(std::move(part));
+  }
+  return work;
+}
+
 // All batches, through the model once.
-int64_t go_over(const AnalysisSetup& setup, std::vector<Wanted>& parts, HeadProbe& probe) {
-  const auto& options = setup.options;
-  const auto& data = *setup.run.data;
+int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
+  const auto& [run, options, device, heads, importance] = sites.front().setup;
+  const auto& data = *run.data;
   int64_t examples = data.examples(options.split);
   if (options.batches > 0) examples = std::min(examples, options.batches * options.batch);
-  const int64_t at_once = examples_at_once(setup, data.context(), probe.patterns);
+  const bool keeps_maps = std::any_of(sites.begin(), sites.end(), [&](const SiteWork& work) {
+    return probes.at(work.setup.heads.name()).patterns;
+  });
+  const int64_t at_once = examples_at_once(sites.front().setup, data.context(), keeps_maps);
   Progress progress(0, examples, at_once);
   at::NoGradGuard no_grad;
   for (int64_t first = 0; first < examples; first += at_once) {
     const auto batch = data.eval_batch(options.split, first, std::min(at_once, examples - first));
-    std::vector<Tensor> hidden;
+    HiddenStates hidden;
     ModelContext ctx;
     ctx.backend = options.backend;
-    ctx.observer = &probe;
+    ctx.observer = &probes;
     ctx.hidden = &hidden;
-    const auto on_device = batch.to(setup.device);
-    probe.tokens = on_device.ids;
-    const auto out = setup.run.model->forward(on_device, ctx);
-    for (auto& [part, names] : parts) part->add({batch, first, probe, hidden, out});
+    const auto on_device = batch.to(device);
+    probes.tell(on_device);
+    const auto out = run.model->forward(on_device, ctx);
+    for (auto& work : sites)
+      for (auto& part : work.parts)
+        part->add({batch, first, probes.at(work.setup.heads.name()), hidden, out});
     progress.step(first + batch.examples(), batch.tokens());
   }
   progress.finish();
   return examples;
+}
+
+Analysis finish(SiteWork& work, int64_t examples) {
+  const auto& heads = work.setup.heads;
+  Analysis result{
+      .site = heads.name(), .layers = heads.layers(), .heads = heads.heads(), .examples = examples};
+  auto& group = result.statistics;
+  group.path = "analysis/" + heads.name();
+  add_head_axes(group, {"layer", "head"}, heads.layers(), heads.heads());
+  add_head_mask(group, heads.alive());
+  for (auto& part : work.parts) part->finish(group);
+  add_roles(result, work.setup.options, /*of_model=*/true);
+  keep_arrays(group, work.kept);
+  return result;
 }
 
 }  // namespace
@@ -153,41 +188,31 @@ const ResultArray* find_array(const ResultGroup& group, const std::string& name)
 
 LogVariable variable_of(const Statistic& s) { return {s.name, s.units, s.long_name, s.formula}; }
 
-Analysis analyze_run(OpenedRun& run, const AnalysisOptions& options, const at::Device& device) {
-  const auto alive = alive_heads(*run.model);
-  const AnalysisSetup setup{.run = run,
-                            .options = options,
-                            .device = device,
-                            .layers = alive.size(0),
-                            .heads = alive.size(1),
-                            .alive = alive,
-                            .heads_of = attention_layers(*run.model)};
-  std::vector<Wanted> parts;
+std::vector<uint8_t> AnalysisSetup::token_classes() const {
+  return heads.site().keys == &Batch::ids ? run.data->token_classes() : std::vector<uint8_t>();
+}
+
+int64_t AnalysisSetup::vocabulary() const {
+  const auto shape = run.data->shape();
+  return heads.site().keys == &Batch::source ? shape.source_vocabulary : shape.vocabulary;
+}
+
+std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options,
+                                  const at::Device& device) {
+  run.model->eval();
+  SiteProbes probes(*run.model);
+  const auto importance = std::make_shared<std::optional<HeadImportance>>();
+  std::vector<SiteWork> sites;
   std::vector<std::string> known;
-  for (auto& part : analysis_parts(setup)) {
-    const auto names = part->names();
-    known.insert(known.end(), names.begin(), names.end());
-    auto wanted = wanted_of(names, part->on_request(), options);
-    if (!wanted.empty()) parts.push_back({std::move(part), std::move(wanted)});
+  for (auto& heads : site_heads(*run.model)) {
+    auto& probe = probes.at(heads.name());
+    sites.push_back(work_at({run, options, device, std::move(heads), importance}, probe, known));
   }
   check_names(options, known);
-  HeadProbe probe;
-  for (auto& [part, names] : parts) part->start(names, probe);
-  run.model->eval();
-  Analysis result{.layers = setup.layers, .heads = setup.heads};
-  result.examples = go_over(setup, parts, probe);
-  auto& group = result.statistics;
-  group.path = kGroup;
-  add_head_axes(group, {"layer", "head"}, setup.layers, setup.heads);
-  add_head_mask(group, alive);
-  std::vector<std::string> kept{"head_mask"};
-  for (auto& [part, names] : parts) {
-    part->finish(group);
-    kept.insert(kept.end(), names.begin(), names.end());
-  }
-  add_roles(result, options, /*of_model=*/true);
-  keep_arrays(group, kept);
-  return result;
+  const int64_t examples = go_over(sites, probes);
+  std::vector<Analysis> results;
+  for (auto& work : sites) results.push_back(finish(work, examples));
+  return results;
 }
 
 Analysis analyze_maps(const MapFile& file, const AnalysisOptions& options) {
@@ -200,7 +225,7 @@ Analysis analyze_maps(const MapFile& file, const AnalysisOptions& options) {
   const auto wanted = wanted_of(names, {"js_clark"}, options);
   Analysis result{.layers = L, .heads = H, .examples = file.examples};
   auto& group = result.statistics;
-  group.path = kGroup;
+  group.path = "analysis/" + result.site;
   add_head_axes(group, {"layer", "head"}, L, H);
   // The roles read statistics that nobody asked for too.
   auto computed = file.statistics();

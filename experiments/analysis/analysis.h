@@ -6,7 +6,7 @@
 // `--json` and of the file by themselves. The roles read these names beside the statistics' own:
 // `best_gain` (syntax), `induction_repeated` and `duplicate_token_repeated`.
 //
-// L layers, H heads of the layer with most heads.
+// All of it is by site. L layers, H heads of the layer with most heads.
 #pragma once
 
 #include <memory>
@@ -17,6 +17,8 @@
 #include "experiments/analysis/head_roles.h"
 #include "experiments/analysis/map_statistics.h"
 #include "experiments/logs/result_arrays.h"
+#include "experiments/models/site_probes.h"
+#include "experiments/pruning/importance.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {
@@ -38,9 +40,12 @@ struct AnalysisSetup {
   OpenedRun& run;
   const AnalysisOptions& options;
   at::Device device;
-  int64_t layers = 0, heads = 0;
-  Tensor alive;                                            // bool [L,H]
-  std::vector<std::shared_ptr<AttentionHeads>*> heads_of;  // [L]
+  SiteHeads heads;                                            // of the site that is looked at
+  std::shared_ptr<std::optional<HeadImportance>> importance;  // of all sites, once measured
+
+  // Classes of the tokens at the keys; empty where they are not known.
+  std::vector<uint8_t> token_classes() const;
+  int64_t vocabulary() const;  // of those tokens
 };
 
 // One batch behind the model, in eval mode.
@@ -48,7 +53,7 @@ struct AnalysisBatch {
   const Batch& data;  // on the CPU
   int64_t first = 0;  // number of its first example
   const HeadProbe& probe;
-  const std::vector<Tensor>& hidden;  // ModelContext::hidden
+  const HiddenStates& hidden;
   const ModelOutput& out;
 };
 
@@ -69,13 +74,15 @@ const ResultArray* find_array(const ResultGroup& group, const std::string& name)
 LogVariable variable_of(const Statistic& statistic);
 
 struct Analysis {
-  ResultGroup statistics = {}, roles = {};  // analysis/self, roles/self
+  std::string site = kSelfSite;
+  ResultGroup statistics = {}, roles = {};  // analysis/<site>, roles/<site>
   int64_t layers = 0, heads = 0, examples = 0;
 };
 
-// Goes over the batches. ConfigError for a name that no part makes, c10::Error where a part
-// refuses.
-Analysis analyze_run(OpenedRun& run, const AnalysisOptions& options, const at::Device& device);
+// Goes over the batches once for all sites. ConfigError for a name that no part makes, c10::Error
+// where a part refuses.
+std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options,
+                                  const at::Device& device);
 
 // Of maps exported from elsewhere; of the options, those that are no choice of examples.
 struct MapFile;

@@ -95,7 +95,7 @@ std::vector<Tensor> ranks(std::vector<Tensor> spectra) {
   return spectra;
 }
 
-void put_spectra(ResultGroup& group, const ResultGrid& grid, const std::vector<Layer>& layers) {
+void put_spectra(ResultGroup& group, const SiteHeads& grid, const std::vector<Layer>& layers) {
   const auto of_heads = of_each(layers, [](const Layer& l) { return singular_values(*l.qk); });
   const auto spectra = grid.rows_by_head(of_heads);
   put(group, kSingularValues, {"layer", "head", "component"}, spectra);
@@ -116,14 +116,12 @@ void put_spectra(ResultGroup& group, const ResultGrid& grid, const std::vector<L
 
 }  // namespace
 
-ResultGroup circuits(const std::vector<const AttentionHeads*>& attention, const Tensor& embedding,
-                     const Tensor& unembedding) {
+ResultGroup circuits(const SiteHeads& grid, const Tensor& embedding, const Tensor& unembedding) {
   at::NoGradGuard no_grad;
-  const ResultGrid grid(attention);
   const std::vector<std::string> heads{"layer", "head"}, pairs{"layer", "head", "layer2", "head2"};
   std::vector<Layer> layers;
-  for (const auto* layer : attention) layers.emplace_back(*layer);
-  ResultGroup group{"", grid.axes(), {}};
+  for (int64_t l = 0; l < grid.layers(); ++l) layers.emplace_back(grid.layer(l));
+  ResultGroup group{"", head_axes(grid), {}};
   if (std::none_of(layers.begin(), layers.end(), [](const auto& l) { return l.heads; }))
     return group;
   put_spectra(group, grid, layers);

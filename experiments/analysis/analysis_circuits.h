@@ -1,7 +1,7 @@
 // What a model's weights say of its heads (experiments/analysis/circuits.h), as results.
 #pragma once
 
-#include "experiments/analysis/result_grid.h"
+#include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {
 
@@ -10,7 +10,7 @@ namespace headlab {
 // head), composition_q, _k, _v (layer, head, layer2, head2); with embedding and unembedding [V,D]
 // (Model) also ov_copying_full. NaN in layers whose kind has no such matrices (linformer); without
 // any layer that has them there are no arrays. The path is the caller's to name.
-ResultGroup circuits(const std::vector<const AttentionHeads*>& layers, const Tensor& embedding = {},
+ResultGroup circuits(const SiteHeads& heads, const Tensor& embedding = {},
                      const Tensor& unembedding = {});
 
 }  // namespace headlab

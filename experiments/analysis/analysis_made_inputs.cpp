@@ -1,4 +1,6 @@
 // Analysis on inputs made for the purpose: repeated random tokens, and the sentences of a treebank.
+#include <algorithm>
+
 #include "experiments/analysis/analysis_parts.h"
 #include "experiments/analysis/analysis_syntax.h"
 #include "experiments/analysis/repeated_tokens.h"
@@ -6,13 +8,21 @@
 namespace headlab {
 namespace {
 
+// What a made input has: no source, no image.
+bool reads_ids_alone(Model& model) {
+  const auto sites = model.sites();
+  return std::all_of(sites.begin(), sites.end(), [](const Site& s) { return s.within_ids(); });
+}
+
 class Repeated : public AnalysisPart {
  public:
   explicit Repeated(const AnalysisSetup& setup) : setup_(setup) {}
 
   std::vector<std::string> names() const override {
     constexpr int64_t kShortest = 4;  // two tokens, twice
-    if (!has_token_map(setup_) || setup_.run.model->context() < kShortest) return {};
+    if (!reads_ids_alone(*setup_.run.model) || !has_token_map(setup_) ||
+        setup_.run.model->context() < kShortest)
+      return {};
     return {"induction_repeated", "duplicate_token_repeated"};
   }
 
@@ -23,7 +33,7 @@ class Repeated : public AnalysisPart {
     const auto tokens =
         repeated_tokens(data.vocabulary(), model.context(), data.token_classes(), options);
     const auto arrays =
-        repeated_token_arrays(repeated_token_scores(model, tokens), tokens, options);
+        repeated_token_arrays(repeated_token_scores(model, setup_.heads, tokens), tokens, options);
     to.arrays.insert(to.arrays.end(), arrays.begin(), arrays.end());
   }
 
@@ -36,6 +46,7 @@ class Syntax : public AnalysisPart {
   explicit Syntax(const AnalysisSetup& setup) : setup_(setup) {}
 
   std::vector<std::string> names() const override {
+    if (!reads_ids_alone(*setup_.run.model)) return {};
     return {"accuracy",       "accuracy_head_row", "baseline",      "baseline_offset",
             "baseline_place", "relation_count",    "best_relation", "best_direction",
             "best_accuracy",  "best_gain"};
@@ -48,7 +59,8 @@ class Syntax : public AnalysisPart {
   }
 
   void finish(ResultGroup& to) override {
-    if (const auto scores = score_syntax(*setup_.run.model, treebank_, {})) add_syntax(to, *scores);
+    if (const auto scores = score_syntax(*setup_.run.model, setup_.heads, treebank_, {}))
+      add_syntax(to, *scores);
   }
 
  private:

@@ -4,7 +4,7 @@
 
 #include "core/torch.h"
 #include "experiments/analysis/analysis_parts.h"
-#include "experiments/analysis/result_grid.h"
+#include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {
 namespace {
@@ -13,11 +13,12 @@ namespace {
 Tensor frequency_ranks(const AnalysisSetup& setup) {
   const auto& o = setup.options;
   const auto& data = *setup.run.data;
-  std::vector<int64_t> counts(data.vocabulary());
+  std::vector<int64_t> counts(setup.vocabulary());
   int64_t examples = data.examples(o.split);
   if (o.batches > 0) examples = std::min(examples, o.batches * o.batch);
   for (int64_t first = 0; first < examples; first += o.batch) {
-    const auto ids = data.eval_batch(o.split, first, std::min(o.batch, examples - first)).ids;
+    const auto batch = data.eval_batch(o.split, first, std::min(o.batch, examples - first));
+    const Tensor& ids = batch.*setup.heads.site().keys;
     const auto* id = ids.const_data_ptr<int64_t>();
     for (int64_t n = 0; n < ids.numel(); ++n) ++counts[id[n]];
   }
@@ -34,15 +35,15 @@ class Maps : public AnalysisPart {
  public:
   explicit Maps(const AnalysisSetup& setup)
       : setup_(setup),
-        classes_(setup.run.data->token_classes()),
+        classes_(setup.token_classes()),
         kept_(setup.options.maps),
-        statistics_(setup.layers, setup.heads, {}) {}
+        statistics_(setup.heads.layers(), setup.heads.heads(), {}) {}
 
   std::vector<std::string> names() const override {
     if (!has_token_map(setup_)) return {};
     PatternFacts facts;  // what there will be
     if (!classes_.empty()) facts.classes = at::empty({0}, at::kByte);
-    if (setup_.run.data->vocabulary() > MapOptions().rarest_rank)
+    if (setup_.vocabulary() > MapOptions().rarest_rank)
       facts.frequency_rank = at::empty({0}, at::kLong);
     std::vector<std::string> names{"similarity", "head_map"};
     for (const auto& s : map_statistic_table())
@@ -63,28 +64,29 @@ class Maps : public AnalysisPart {
       return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
     };
     if (wants("similarity") || wants("head_map")) options.names.push_back("js");
-    statistics_ = MapStatistics(setup_.layers, setup_.heads, options);
+    statistics_ = MapStatistics(setup_.heads.layers(), setup_.heads.heads(), options);
     if (wants("rare_token")) ranks_ = frequency_ranks(setup_);
   }
 
   void add(const AnalysisBatch& batch) override {
     std::vector<LayerMap> layers;
-    for (int64_t l = 0; l < setup_.layers; ++l) layers.push_back(map_of(batch, l));
+    for (int64_t l = 0; l < setup_.heads.layers(); ++l) layers.push_back(map_of(batch, l));
     statistics_.add(layers);
-    kept_.add(layers, batch.data.ids);
+    kept_.add(layers, batch.data.*setup_.heads.site().keys);
   }
 
   void finish(ResultGroup& to) override {
-    add_statistics(to, statistics_.values(), setup_.layers, setup_.heads);
-    kept_.finish(to, setup_.layers, setup_.heads);
+    add_statistics(to, statistics_.values(), setup_.heads.layers(), setup_.heads.heads());
+    kept_.finish(to, setup_.heads.layers(), setup_.heads.heads());
   }
 
  private:
   LayerMap map_of(const AnalysisBatch& batch, int64_t l) const {
-    const auto& heads = **setup_.heads_of[l];
-    const auto& patterns = batch.probe.layer_patterns();
-    if (!heads.traits().token_map || !patterns.count(l)) return {};
-    const auto& [p, mask] = patterns.at(l);
+    const auto& heads = setup_.heads.layer(l);
+    const auto& site = setup_.heads.site();
+    const auto found = batch.probe.layer_patterns().find({site.name, l, 0});
+    if (!heads.traits().token_map || found == batch.probe.layer_patterns().end()) return {};
+    const auto& [p, mask] = found->second;
     std::vector<int64_t> rows;
     LayerMap map;
     const auto ids = heads.head_ids();
@@ -100,7 +102,8 @@ class Maps : public AnalysisPart {
     if (facts.allowed.defined()) facts.allowed = own(facts.allowed.expand(p.sizes()));
     facts.query_length = mask.query_length, facts.key_length = mask.key_length;
     facts.causal = mask.causal;
-    facts.tokens = batch.data.ids;
+    facts.cross = site.keys != site.queries;
+    facts.tokens = batch.data.*site.keys;
     if (!classes_.empty()) facts.classes = at::tensor(classes_, at::kByte).index({facts.tokens});
     if (ranks_.defined()) facts.frequency_rank = ranks_.index({facts.tokens});
     return map;

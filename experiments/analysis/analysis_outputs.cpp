@@ -27,16 +27,15 @@ const LogVariable kCka{"cka", "1", "linear centred kernel alignment of what two 
 
 }  // namespace
 
-OutputAnalysis::OutputAnalysis(std::vector<const AttentionHeads*> layers,
-                               const OutputSums::Options& options)
-    : layers_(std::move(layers)), likeness_(options.likeness), sums_(options) {}
+OutputAnalysis::OutputAnalysis(SiteHeads heads, const OutputSums::Options& options)
+    : heads_(std::move(heads)), likeness_(options.likeness), sums_(options) {}
 
 void OutputAnalysis::add(const HeadProbe& probe, const std::vector<Tensor>& hidden,
                          const Tensor& length) {
   std::vector<LayerOutputs> batch;
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    const auto& layer = *layers_[l];
-    const auto& seen = probe.layer_outputs().at(layer.shape().layer);
+  for (int64_t l = 0; l < heads_.layers(); ++l) {
+    const auto& layer = heads_.layer(l);
+    const auto& seen = probe.layer_outputs().at({heads_.name(), l, 0});
     const auto rows = at::tensor(alive_rows(layer), at::kLong).to(seen.o.device());
     const auto of_alive = [&](const Tensor& t) {  // [B,H or 1,..]
       return t.defined() && t.size(1) == seen.o.size(1) ? t.index_select(1, rows) : t;
@@ -52,8 +51,7 @@ void OutputAnalysis::add(const HeadProbe& probe, const std::vector<Tensor>& hidd
 }
 
 ResultGroup OutputAnalysis::results() const {
-  const ResultGrid grid(layers_);
-  const int64_t L = grid.layers();
+  const int64_t L = heads_.layers();
   std::vector<Tensor> norm(L), contribution(L), cosine(L);
   auto disagreement = at::full({L}, std::numeric_limits<double>::quiet_NaN(), at::kDouble),
        ratio = disagreement.clone();
@@ -64,18 +62,18 @@ ResultGroup OutputAnalysis::results() const {
     disagreement[l] = output_disagreement(cosine[l]);
     ratio[l] = sums_.residual_ratio(l);
   }
-  ResultGroup group{"", grid.axes(), {}};
+  ResultGroup group{"", head_axes(heads_), {}};
   const auto put = [&](const LogVariable& about, const std::vector<std::string>& dims,
                        const Tensor& values) {
     group.arrays.push_back(result_array(about, dims, values));
   };
-  put(kNorm, {"layer", "head"}, grid.by_head(norm));
-  put(kContribution, {"layer", "head"}, grid.by_head(contribution));
-  put(kCosine, {"layer", "head", "head2"}, grid.within_layers(cosine));
+  put(kNorm, {"layer", "head"}, heads_.by_head(norm));
+  put(kContribution, {"layer", "head"}, heads_.by_head(contribution));
+  put(kCosine, {"layer", "head", "head2"}, heads_.within_layers(cosine));
   put(kDisagreement, {"layer"}, disagreement);
   put(kResidual, {"layer"}, ratio);
   if (likeness_ && sums_.layers() > 0)
-    put(kCka, {"layer", "head", "layer2", "head2"}, grid.between_layers(sums_.cka()));
+    put(kCka, {"layer", "head", "layer2", "head2"}, heads_.between_layers(sums_.cka()));
   return group;
 }
 

@@ -3,16 +3,15 @@
 
 #include "core/observe/probe.h"
 #include "experiments/analysis/output_statistics.h"
-#include "experiments/analysis/result_grid.h"
+#include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {
 
 class OutputAnalysis {
  public:
-  // The layers of one site, which must outlive this and keep their heads meanwhile. Options as of
+  // Of one site, whose model must outlive this and keep its heads meanwhile. Options as of
   // OutputSums: without likeness no `cka`.
-  explicit OutputAnalysis(std::vector<const AttentionHeads*> layers,
-                          const OutputSums::Options& options = {});
+  explicit OutputAnalysis(SiteHeads heads, const OutputSums::Options& options = {});
 
   // One batch. The probe watched it with `outputs` on; hidden[l] [B,T,D] goes into layer l
   // (ModelContext.hidden), empty: no residual_ratio; length [B] of the queries, undefined: full.
@@ -24,7 +23,7 @@ class OutputAnalysis {
   ResultGroup results() const;
 
  private:
-  std::vector<const AttentionHeads*> layers_;
+  SiteHeads heads_;
   bool likeness_;
   OutputSums sums_;
 };

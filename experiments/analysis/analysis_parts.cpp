@@ -5,24 +5,21 @@
 
 #include "core/torch.h"
 #include "experiments/analysis/multidimensional_scaling.h"
-#include "experiments/analysis/result_grid.h"
-#include "experiments/models/head_grid.h"
-#include "experiments/pruning/importance.h"
+#include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {
 namespace {
 
 class Streamed : public AnalysisPart {
  public:
-  explicit Streamed(const AnalysisSetup& setup)
-      : setup_(setup), classes_(setup.run.data->token_classes()) {
+  explicit Streamed(const AnalysisSetup& setup) : setup_(setup), classes_(setup.token_classes()) {
     const bool has_classes = !classes_.empty();
     for (const auto& s : statistic_table()) {
       const bool exists = has_classes || s.needs != Needs::kClasses;
       if (s.per == Per::kHead && exists) table_.push_back(s);
     }
-    for (auto* heads : setup.heads_of)
-      for (const auto& s : (*heads)->own_statistics())
+    for (int64_t l = 0; l < setup.heads.layers(); ++l)
+      for (const auto& s : setup.heads.layer(l).own_statistics())
         if ((s.per == Per::kHead || s.per == Per::kLayer) &&  // only these have an array
             std::none_of(own_.begin(), own_.end(),
                          [&](const Statistic& o) { return o.name == std::string(s.name); }))
@@ -46,9 +43,11 @@ class Streamed : public AnalysisPart {
 
   void finish(ResultGroup& to) override {
     std::vector<std::map<std::string, std::vector<double>>> layers;
-    for (int64_t l = 0; l < setup_.layers; ++l)
-      layers.push_back(probe_->sums().count(l) ? probe_->values(l)
-                                               : std::map<std::string, std::vector<double>>());
+    for (int64_t l = 0; l < setup_.heads.layers(); ++l) {
+      const MapKey key(setup_.heads.name(), l, 0);
+      layers.push_back(probe_->sums().count(key) ? probe_->values(key)
+                                                 : std::map<std::string, std::vector<double>>());
+    }
     for (const auto& s : table_)
       add_array(to, s, layers, /*of_tokens=*/s.name != std::string("output_norm"));
     for (const auto& s : own_) add_array(to, s, layers, /*of_tokens=*/false);
@@ -61,9 +60,9 @@ class Streamed : public AnalysisPart {
                  bool of_tokens) const {
     std::vector<double> by_layer;
     // What a probe counts is in original heads already.
-    auto by_head = at::full({setup_.layers, setup_.heads}, kNaN, at::kDouble);
-    for (int64_t l = 0; l < setup_.layers; ++l) {
-      const auto& heads = **setup_.heads_of[l];
+    auto by_head = setup_.heads.no_values();
+    for (int64_t l = 0; l < setup_.heads.layers(); ++l) {
+      const auto& heads = setup_.heads.layer(l);
       const auto found = layers[l].find(s.name);
       const bool exists = found != layers[l].end() && (!of_tokens || heads.traits().token_map);
       by_layer.push_back(exists ? found->second.front() : kNaN);
@@ -90,19 +89,23 @@ class Importance : public AnalysisPart {
 
   void finish(ResultGroup& to) override {
     const auto& o = setup_.options;
-    const auto measured = measure_importance(*setup_.run.model, *setup_.run.data, o.split, o.batch,
-                                             o.batches, setup_.device);
+    auto& measured = *setup_.importance;
+    if (!measured)
+      measured = measure_importance(*setup_.run.model, *setup_.run.data, o.split, o.batch,
+                                    o.batches, setup_.device);
     const auto add = [&](const std::string& name, const char* units, const char* what,
-                         const char* formula, const Tensor& values) {
-      to.arrays.push_back({{name, units, what, formula}, {"layer", "head"}, numbers(values)});
+                         const char* formula, const SiteGrids& values) {
+      to.arrays.push_back({{name, units, what, formula},
+                           {"layer", "head"},
+                           numbers(values.at(setup_.heads.name()))});
     };
-    const auto& raw = measured.raw;
+    const auto& raw = measured->raw;
     add("importance", "1", "importance of the head within its layer",
         "I / (norm2(I of the layer) + 1e-20), I = importance_paper",
-        normalized_by_layer(raw.at("paper")));
+        normalized(raw.at("paper"), "layer"));
     add("importance_global", "1", "importance of the head within the model",
         "I / (norm2(I of all layers) + 1e-20), I = importance_paper",
-        normalized_globally(raw.at("paper")));
+        normalized(raw.at("paper"), "global"));
     add("importance_paper", "nat", "how much the loss of an example moves with the head's gate",
         "mean over examples of |dL_n/dxi|, L_n summed over the example, at gates xi of 1",
         raw.at("paper"));
@@ -113,7 +116,7 @@ class Importance : public AnalysisPart {
         raw.at("batch"));
     add("activation", "1", "size of what the head says",
         "mean over positions of the norm of what it puts into the output projection",
-        measured.activation);
+        measured->activation);
   }
 
  private:
@@ -147,8 +150,9 @@ std::vector<std::string> dims_of(const std::string& name) {
 }  // namespace
 
 bool has_token_map(const AnalysisSetup& setup) {
-  return std::any_of(setup.heads_of.begin(), setup.heads_of.end(),
-                     [](auto* heads) { return (*heads)->traits().token_map; });
+  for (int64_t l = 0; l < setup.heads.layers(); ++l)
+    if (setup.heads.layer(l).traits().token_map) return true;
+  return false;
 }
 
 std::unique_ptr<AnalysisPart> streamed_part(const AnalysisSetup& setup) {

@@ -95,9 +95,17 @@ std::string table(const Analysis& analysis, std::span<const Column> all) {
   return text;
 }
 
-}  // namespace
+// One table behind the other, with its site's name where there are several.
+std::string tables(const std::vector<Analysis>& sites, std::span<const Column> columns) {
+  std::string text;
+  for (const auto& site : sites) {
+    if (sites.size() > 1) text += site.site + "\n";
+    text += table(site, columns);
+  }
+  return text;
+}
 
-Json analysis_json(const Analysis& analysis) {
+Json site_json(const Analysis& analysis) {
   Json report{{"examples", analysis.examples},
               {"layers", analysis.layers},
               {"heads", analysis.heads},
@@ -110,14 +118,29 @@ Json analysis_json(const Analysis& analysis) {
   return report;
 }
 
-std::string analysis_text(const Analysis& analysis) { return table(analysis, kColumns); }
+}  // namespace
+
+Json analysis_json(const std::vector<Analysis>& sites) {
+  if (sites.size() == 1) return site_json(sites.front());
+  Json report;
+  for (const auto& site : sites) report["sites"][site.site] = site_json(site);
+  return report;
+}
+
+std::string analysis_text(const std::vector<Analysis>& sites) { return tables(sites, kColumns); }
 
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
-                    const OpenedRun& run, const Analysis& analysis, const at::Device& device) {
+                    const OpenedRun& run, const std::vector<Analysis>& sites,
+                    const at::Device& device) {
+  std::vector<ResultGroup> groups;
+  for (const auto& site : sites) {
+    groups.push_back(site.statistics);
+    groups.push_back(site.roles);
+  }
   write_results(out,
                 root_attributes(run.experiment, "analysis", run_id,
                                 manifest_of(run.experiment, *run.data, device)),
-                {analysis.statistics, analysis.roles});
+                groups);
 }
 
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
@@ -131,8 +154,8 @@ void write_analysis(const std::filesystem::path& out, const std::filesystem::pat
                 {analysis.statistics, analysis.roles});
 }
 
-std::string importance_text(const Analysis& analysis) {
-  return table(analysis, kImportanceColumns);
+std::string importance_text(const std::vector<Analysis>& sites) {
+  return tables(sites, kImportanceColumns);
 }
 
 }  // namespace headlab

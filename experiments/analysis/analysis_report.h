@@ -8,17 +8,19 @@
 
 namespace headlab {
 
-// Examples, sizes, every statistic nested by its dimensions, roles and their thresholds.
-nlohmann::ordered_json analysis_json(const Analysis& analysis);
+// Examples, sizes, every statistic nested by its dimensions, roles and their thresholds; of several
+// sites, each under its name in `sites`.
+nlohmann::ordered_json analysis_json(const std::vector<Analysis>& sites);
 
 // A line a head: the main statistics that there are, and its roles; or the reductions of
 // importance.
-std::string analysis_text(const Analysis& analysis);
-std::string importance_text(const Analysis& analysis);
+std::string analysis_text(const std::vector<Analysis>& sites);
+std::string importance_text(const std::vector<Analysis>& sites);
 
 // Statistics and roles as a file. Of a run: with its config and versions; of maps: of that file.
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
-                    const OpenedRun& run, const Analysis& analysis, const at::Device& device);
+                    const OpenedRun& run, const std::vector<Analysis>& sites,
+                    const at::Device& device);
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
                     const Analysis& analysis);
 

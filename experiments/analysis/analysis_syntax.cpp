@@ -7,10 +7,9 @@
 #include <numeric>
 
 #include "core/errors.h"
-#include "core/observe/probe.h"
 #include "core/torch.h"
-#include "experiments/analysis/result_grid.h"
-#include "experiments/models/head_grid.h"
+#include "experiments/analysis/tensor_arrays.h"
+#include "experiments/models/site_probes.h"
 
 namespace headlab {
 namespace {
@@ -38,14 +37,15 @@ Dependencies dependencies_of(const TreebankSentence& sentence,
 // The maps of one batch of sentences, and whose heads they are.
 class MapReader {
  public:
-  explicit MapReader(Model& model)
+  MapReader(Model& model, const SiteHeads& heads)
       : model_(model),
         device_(model.parameters().front().device()),
-        layers_(attention_layers(model)),
-        there_(alive_heads(model)) {
-    for (int64_t l = 0; l < std::ssize(layers_); ++l)
+        heads_(heads),
+        there_(heads.alive()),
+        probes_(model) {
+    for (int64_t l = 0; l < heads_.layers(); ++l)
       if (!has_map(l)) there_[l].fill_(false);
-    probe_.patterns = true;
+    probes_.at(heads_.name()).patterns = true;
   }
 
   const Tensor& there() const { return there_; }  // bool [L,H]: heads that have a map
@@ -60,9 +60,9 @@ class MapReader {
       ids[b].narrow(0, 0, n).copy_(at::tensor(batch[b]->ids, at::kLong));
       length[b] = n;
     }
-    probe_.reset();
+    probes_.reset();
     ModelContext ctx;
-    ctx.observer = &probe_;
+    ctx.observer = &probes_;
     model_.forward(Batch{.ids = ids, .length = length}.to(device_), ctx);
   }
 
@@ -71,24 +71,24 @@ class MapReader {
     const int64_t T = std::ssize(sentence.ids), n = std::ssize(sentence.dependencies.heads);
     const auto word = at::tensor(sentence.words, at::kLong);
     auto maps = at::zeros({there_.size(0), there_.size(1), n, n}, at::kDouble);
-    for (const auto& [key, pattern] : probe_.layer_patterns()) {
+    for (const auto& [key, pattern] : probes_.at(heads_.name()).layer_patterns()) {
       const int64_t layer = key.layer;
       if (!has_map(layer)) continue;
       const auto own = pattern.p[b].narrow(-2, 0, T).narrow(-1, 0, T).to(at::kCPU);  // [h,T,T]
-      const auto heads = at::tensor((*layers_[layer])->head_ids(), at::kLong);
+      const auto heads = at::tensor(heads_.layer(layer).head_ids(), at::kLong);
       maps[layer].index_copy_(0, heads, align_words(own, word, n));
     }
     return maps;
   }
 
  private:
-  bool has_map(int64_t layer) const { return (*layers_.at(layer))->traits().token_map; }
+  bool has_map(int64_t layer) const { return heads_.layer(layer).traits().token_map; }
 
   Model& model_;
   at::Device device_;
-  std::vector<std::shared_ptr<AttentionHeads>*> layers_;
+  SiteHeads heads_;
   Tensor there_;
-  HeadProbe probe_;
+  SiteProbes probes_;
 };
 
 }  // namespace
@@ -137,11 +137,12 @@ EncodedTreebank encode_treebank(const std::vector<TreebankSentence>& treebank,
   return encoded;
 }
 
-std::optional<SyntaxScores> score_syntax(Model& model, const EncodedTreebank& treebank,
+std::optional<SyntaxScores> score_syntax(Model& model, const SiteHeads& site,
+                                         const EncodedTreebank& treebank,
                                          const SyntaxOptions& options) {
   TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
   at::NoGradGuard no_grad;
-  MapReader reader(model);
+  MapReader reader(model, site);
   if (!reader.there().any().item<bool>()) return std::nullopt;
   const int64_t relations = std::ssize(treebank.relations);
   DependencyScores heads(reader.there().size(0), reader.there().size(1), relations);

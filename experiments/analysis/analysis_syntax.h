@@ -10,7 +10,7 @@
 #include "experiments/data/formats/treebank.h"
 #include "experiments/data/source.h"
 #include "experiments/logs/result_arrays.h"
-#include "experiments/models/model.h"
+#include "experiments/models/site_heads.h"
 
 namespace headlab {
 
@@ -58,7 +58,8 @@ struct SyntaxScores {
 
 // Runs the model, which is in eval mode, over the sentences. Maps are the weights before heads are
 // mixed (dcmha, talking, reattention). Nothing where no layer has a map over tokens.
-std::optional<SyntaxScores> score_syntax(Model& model, const EncodedTreebank& treebank,
+std::optional<SyntaxScores> score_syntax(Model& model, const SiteHeads& heads,
+                                         const EncodedTreebank& treebank,
                                          const SyntaxOptions& options);
 
 // Of each head the relation and direction whose accuracy is furthest above the share of the

@@ -26,7 +26,8 @@ class Outputs : public AnalysisPart {
   // Sums between all heads' features, of a large model gigabytes.
   std::vector<std::string> on_request() const override {
     int64_t features = 0;
-    for (auto* heads : setup_.heads_of) features += (*heads)->heads() * (*heads)->value_width();
+    for (int64_t l = 0; l < setup_.heads.layers(); ++l)
+      features += setup_.heads.layer(l).heads() * setup_.heads.layer(l).value_width();
     constexpr int64_t kMost = 8192;  // a quarter of a gigabyte
     return features > kMost ? std::vector<std::string>{"cka"} : std::vector<std::string>{};
   }
@@ -34,9 +35,12 @@ class Outputs : public AnalysisPart {
   void start(const std::vector<std::string>& wanted, HeadProbe& probe) override {
     probe.head_outputs = true;
     const bool likeness = std::find(wanted.begin(), wanted.end(), "cka") != wanted.end();
-    sums_.emplace(layers_of(*setup_.run.model, "self"), OutputSums::Options{.likeness = likeness});
+    sums_.emplace(setup_.heads, OutputSums::Options{.likeness = likeness});
   }
-  void add(const AnalysisBatch& batch) override { sums_->add(batch.probe, batch.hidden, {}); }
+  void add(const AnalysisBatch& batch) override {
+    const auto& site = setup_.heads.site();
+    sums_->add(batch.probe, batch.hidden.at(site.stack), batch.data.*site.query_length);
+  }
   void finish(ResultGroup& to) override { merge(to, sums_->results()); }
 
  private:
@@ -55,8 +59,9 @@ class Circuits : public AnalysisPart {
   }
   void finish(ResultGroup& to) override {
     const auto& model = *setup_.run.model;
-    merge(to,
-          circuits(layers_of(*setup_.run.model, "self"), model.embedding(), model.unembedding()));
+    const bool between = setup_.heads.site().within_ids();  // what is read is what is written
+    merge(to, between ? circuits(setup_.heads, model.embedding(), model.unembedding())
+                      : circuits(setup_.heads));
   }
 
  private:

@@ -3,25 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "core/errors.h"
-#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/data/synthetic.h"
-#include "experiments/models/head_grid.h"
+#include "experiments/models/site_probes.h"
 
 namespace headlab {
 namespace {
 
-// What a probe streamed, in the model's grid: wanted name -> name in the table of statistics.
-HeadScores scores_of(Model& model, const HeadProbe& probe,
+// What a probe streamed, in the site's grid: wanted name -> name in the table of statistics.
+HeadScores scores_of(const SiteHeads& heads, const HeadProbe& probe,
                      const std::map<std::string, std::string>& names) {
-  const auto unknown =
-      at::full(alive_heads(model).sizes(), std::numeric_limits<double>::quiet_NaN(), at::kDouble);
   HeadScores scores;
   for (const auto& [name, statistic] : names) {
-    auto grid = unknown.clone();
+    auto grid = heads.no_values();
     for (const auto& [key, sums] : probe.sums()) {
       const auto all = head_values(sums);
       if (const auto found = all.find(statistic); found != all.end())
@@ -74,18 +70,21 @@ RepeatedTokens repeated_tokens(int64_t vocabulary, int64_t context,
   return made;
 }
 
-HeadScores repeated_token_scores(Model& model, const RepeatedTokens& tokens) {
+HeadScores repeated_token_scores(Model& model, const SiteHeads& heads,
+                                 const RepeatedTokens& tokens) {
   TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
   at::NoGradGuard no_grad;
-  HeadProbe probe;
+  SiteProbes probes(model);
+  auto& probe = probes.at(heads.name());
   probe.statistics = probe.matches = true;
   probe.divergence = false;
-  probe.tokens = tokens.ids.to(model.parameters().front().device());
+  const Batch batch{tokens.ids.to(model.parameters().front().device())};
+  probes.tell(batch);
   ModelContext ctx;
-  ctx.observer = &probe;
-  model.forward({probe.tokens}, ctx);
+  ctx.observer = &probes;
+  model.forward(batch, ctx);
   return scores_of(
-      model, probe,
+      heads, probe,
       {{"induction_repeated", "induction"}, {"duplicate_token_repeated", "duplicate_token"}});
 }
 

@@ -8,7 +8,7 @@
 
 #include "experiments/data/source.h"
 #include "experiments/logs/result_arrays.h"
-#include "experiments/models/model.h"
+#include "experiments/models/site_heads.h"
 
 namespace headlab {
 
@@ -38,7 +38,8 @@ RepeatedTokens repeated_tokens(int64_t vocabulary, int64_t context,
 // `duplicate_token` on repeated random tokens, streamed. Where tokens are distinct, they are the
 // means over i >= period of a[i, i - period + 1] and a[i, i - period]. What the roles `induction`
 // and `duplicate` ask about. The model is in eval mode.
-HeadScores repeated_token_scores(Model& model, const RepeatedTokens& tokens);
+HeadScores repeated_token_scores(Model& model, const SiteHeads& heads,
+                                 const RepeatedTokens& tokens);
 
 // The arrays (layer, head) of analysis/<site>, with what they were measured on as attributes.
 std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,

@@ -48,10 +48,12 @@ NamedTensors circuits_of_file(const CaseFile& file) {
   file.read(config);
   config.check_weights(file, config.layers);
   std::vector<std::shared_ptr<AttentionHeads>> stack;
-  std::vector<const AttentionHeads*> layers;
   for (int64_t layer = 0; layer < config.layers; ++layer)
-    layers.push_back(stack.emplace_back(layer_of(file, config, layer)).get());
-  const auto group = circuits(layers, file.find("in.embedding"), file.find("in.unembedding"));
+    stack.push_back(layer_of(file, config, layer));
+  Site site{.name = kSelfSite};
+  for (auto& layer : stack) site.layers.push_back(&layer);
+  const auto group =
+      circuits(SiteHeads(site), file.find("in.embedding"), file.find("in.unembedding"));
   std::map<std::string, int64_t> sizes;
   for (const auto& axis : group.axes) sizes[axis.about.name] = axis.size;
   NamedTensors computed;

@@ -123,8 +123,8 @@ const RegisterCase orders("prune-order-1", [](const CaseFile& file) {
   auto alive = at::ones_like(importance, at::kBool);
   std::vector<Tensor> after;
   for (int64_t n = 0; n < steps.size(0); ++n) {
-    for (const auto& id :
-         lowest_heads(importance, alive, steps[n].item<int64_t>(), config.keep_per_layer))
+    for (const auto& id : lowest_heads({{kSelfSite, importance}}, {{kSelfSite, alive}},
+                                       steps[n].item<int64_t>(), config.keep_per_layer))
       alive[id.layer][id.head] = false;
     after.push_back(alive.to(at::kByte));
   }

@@ -64,7 +64,7 @@ int run_ablate(AblateOptions& o) {
   write_results(out,
                 root_attributes(opened.experiment, "ablation", located.filename().string(),
                                 manifest_of(opened.experiment, *opened.data, device)),
-                {studies_group(studies, modes, *opened.model)});
+                studies_groups(studies, modes, *opened.model));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()},
@@ -73,7 +73,7 @@ int run_ablate(AblateOptions& o) {
                  {"accuracy", whole.accuracy},
                  {"tokens", whole.tokens},
                  {"examples", whole.examples},
-                 {"kept", std::ssize(heads_where(alive_heads(*opened.model)))},
+                 {"kept", alive_count(*opened.model)},
                  {"out", out.string()}},
       .text = fmt::format("whole model: loss {:.4f} nat, accuracy {:.4f} over {} tokens in {} "
                           "examples\n{}{}\n",

@@ -56,7 +56,8 @@ AnalysisOptions analysis_of(const AnalyzeOptions& o) {
   return options;
 }
 
-Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about, const Analysis& analysis) {
+Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
+                 const std::vector<Analysis>& analysis) {
   auto text = o.importance ? importance_text(analysis) : analysis_text(analysis);
   if (about.contains("out")) text += about["out"].get<std::string>() + "\n";
   about.update(analysis_json(analysis));
@@ -78,7 +79,7 @@ int run_on_file(const AnalyzeOptions& o) {
     write_analysis(o.out, path, analysis);
     report["out"] = o.out;
   }
-  return print(report_of(o, std::move(report), analysis), o.json);
+  return print(report_of(o, std::move(report), {analysis}), o.json);
 }
 
 int run_on_run(AnalyzeOptions& o, const at::Device& device) {

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/models/site_probes.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {
@@ -54,18 +54,23 @@ int run_forward(const ForwardOptions& o) {
                                 ids.size(1), opened.model->context()));
 
   at::AutoGradMode grad(o.gradients);
-  std::vector<Tensor> hidden;
-  HeadProbe probe;
-  probe.maps = true;
+  HiddenStates hidden;
+  SiteProbes probes(*opened.model, [](HeadProbe& probe) { probe.maps = true; });
   ModelContext ctx;
   ctx.backend = o.compute.path();
-  ctx.observer = &probe;
+  ctx.observer = &probes;
   ctx.hidden = &hidden;
   const auto out = opened.model->forward({ids}, ctx);
   NamedTensors computed{{"out.logits", out.logits}};
-  for (size_t l = 0; l < hidden.size(); ++l) computed[fmt::format("out.hidden.{}", l)] = hidden[l];
-  for (const auto& [key, map] : probe.layer_maps())
-    computed[fmt::format("out.attention.{}", key.layer)] = map;
+  const auto out_of = [](const std::string& part) { return part.empty() ? "out" : "out." + part; };
+  for (const auto& [stack, states] : hidden)
+    for (size_t l = 0; l < states.size(); ++l)
+      computed[fmt::format("{}.hidden.{}", out_of(stack), l)] = states[l];
+  for (const auto& site : opened.model->sites())
+    for (const auto& [key, map] : probes.at(site.name).layer_maps())
+      computed[fmt::format("{}.attention.{}",
+                           out_of(site.keys == site.queries ? site.stack : site.name), key.layer)] =
+          map;
   if (targets.defined()) {
     const auto scored = scored_targets(targets).clamp_min(1);
     auto loss = cross_entropy_sum(out.logits, targets) / scored;

@@ -8,7 +8,7 @@
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/models/stack.h"
+#include "experiments/models/stack_options.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {
@@ -35,20 +35,23 @@ struct GenerateOptions {
 };
 
 // Heads that see later tokens cannot say what comes next; others may lack a cache only.
-void check_heads(Model& model, const StackOptions& options, bool cache) {
-  for (const auto& [site, layers] : model.sites())
-    for (size_t layer = 0; layer < layers.size(); ++layer) {
-      const auto& traits = (*layers[layer])->traits();
-      const auto& kind = options.attention_of(static_cast<int64_t>(layer)).kind();
-      if (!traits.causal)
-        throw ConfigError(fmt::format(
-            "generate: '{}' heads (layer {}) are not causal: they cannot decode", kind, layer));
-      if (!traits.decodes && cache)
-        throw ConfigError(
-            fmt::format("generate: '{}' heads (layer {}) cannot decode with a cache; "
-                        "--no-cache recomputes everything for each token",
-                        kind, layer));
-    }
+void check_heads(Model& model, const ModelOptions& options, bool cache) {
+  const auto sites = model.sites();
+  for (const auto* stack : options.stacks())
+    for (const auto& site : sites)
+      for (size_t layer = 0; site.name == stack->site() && layer < site.layers.size(); ++layer) {
+        if (!site.within_ids()) continue;
+        const auto& traits = (*site.layers[layer])->traits();
+        const auto& kind = stack->attention_of(static_cast<int64_t>(layer)).kind();
+        if (!traits.causal)
+          throw ConfigError(fmt::format(
+              "generate: '{}' heads (layer {}) are not causal: they cannot decode", kind, layer));
+        if (!traits.decodes && cache)
+          throw ConfigError(
+              fmt::format("generate: '{}' heads (layer {}) cannot decode with a cache; "
+                          "--no-cache recomputes everything for each token",
+                          kind, layer));
+      }
 }
 
 int run_generate(const GenerateOptions& o) {
@@ -57,7 +60,7 @@ int run_generate(const GenerateOptions& o) {
   if (!opened.data->has_text())
     throw ConfigError(
         fmt::format("generate: the data kind '{}' has no text", opened.experiment.data.kind()));
-  check_heads(*opened.model, opened.experiment.model.as<StackOptions>(), !o.no_cache);
+  check_heads(*opened.model, opened.experiment.model.as<ModelOptions>(), !o.no_cache);
   auto sampling = o.sampling;
   sampling.cache = !o.no_cache;
   const auto prompt = opened.data->encode(o.prompt);

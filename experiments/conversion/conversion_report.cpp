@@ -31,12 +31,15 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
               {"parameters_before", parameter_count(*run.model)},
               {"parameters_after", parameter_count(*converted.model)},
               {"layers", Json::array()}};
-  for (size_t l = 0; l < converted.layers.size(); ++l) {
-    const auto& layer = converted.layers[l];
-    report["layers"].push_back(
-        {{"layer", l}, {"weights_error", layer.error}, {"output_error", cost.errors.outputs[l]}});
-    if (!layer.order.empty()) report["layers"].back()["order"] = layer.order;
-  }
+  for (const auto& [site, layers] : converted.layers)
+    for (size_t l = 0; l < layers.size(); ++l) {
+      auto& row = report["layers"].emplace_back(Json::object());
+      if (converted.layers.size() > 1) row["site"] = site;
+      row["layer"] = l;
+      row["weights_error"] = layers[l].error;
+      row["output_error"] = cost.errors.outputs.at(site)[l];
+      if (!layers[l].order.empty()) row["order"] = layers[l].order;
+    }
   report["logits_error"] = cost.errors.logits;
   report["loss_before"] = cost.before.loss, report["loss_after"] = cost.after.loss;
   report["tokens"] = cost.after.tokens;
@@ -45,7 +48,12 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
 
 std::string conversion_text(const Json& report) {
   std::string text = "layer  weights error  output error\n";
+  std::string site;
   for (const auto& layer : report["layers"]) {
+    if (layer.value("site", "") != site) {
+      site = layer["site"];
+      text += site + "\n";
+    }
     text += fmt::format("{:5}  {:13.3e}  {:12.3e}\n", layer["layer"].get<int64_t>(),
                         layer["weights_error"].get<double>(), layer["output_error"].get<double>());
     if (layer.contains("order"))

@@ -7,18 +7,13 @@
 
 #include "core/torch.h"
 #include "experiments/models/gate_target.h"
-#include "experiments/models/stack.h"
+#include "experiments/models/site_heads.h"
+#include "experiments/models/stack_options.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {
-
-constexpr const char* kConvertedSite = "self";
-
-std::string prefix_of(const Model& model, int64_t layer) {
-  return model.layer_path(kConvertedSite, layer) + ".";
-}
 
 // Takes the tensors of one layer out, under their names in it.
 NamedTensors take_layer(NamedTensors& tensors, const std::string& prefix) {
@@ -35,21 +30,59 @@ bool is_multiplier(const std::string& name) {
   return name.starts_with(std::string(kGateTarget) + ".");
 }
 
-// The experiment with other heads: `attention` is that of the first layer, `attention_at` names
-// the layers that differ.
-Experiment with_heads(Experiment experiment, int64_t heads, const std::vector<Conversion>& layers) {
-  ConfigNode node = write_block(experiment);
-  ConfigNode& model = *node.find("model");
-  model.set("kv_heads", write_integer(layers.front().kv_heads));
+using SiteConversions = std::map<std::string, std::vector<Conversion>>;
+
+// The heads of one layer of a site, as the config asks for them.
+TrainedLayer asked_layer(const StackOptions& stack, const std::string& site, int64_t layer,
+                         int64_t context) {
+  if (site == stack.site())
+    return {.name = fmt::format("layer {}", layer),
+            .attention = stack.attention_of(layer),
+            .shape = stack.shape(layer, context),
+            .demands = stack.demands(layer),
+            .weights = {}};
+  return {.name = fmt::format("layer {} of {}", layer, site),
+          .attention = *stack.cross(),
+          .shape = stack.cross_shape(layer, context),
+          .demands = {.cross = true},
+          .weights = {}};
+}
+
+std::vector<std::string> sites_of(const StackOptions& stack) {
+  std::vector<std::string> sites{stack.site()};
+  if (stack.cross()) sites.emplace_back(kCrossSite);
+  return sites;
+}
+
+// Other heads of a stack in its block of the config: `attention` is that of the first layer,
+// `attention_at` names the layers that differ.
+void set_heads(ConfigNode& block, const StackOptions& stack, const SiteConversions& conversions) {
+  const auto& layers = conversions.at(stack.site());
+  block.set("kv_heads", write_integer(layers.front().kv_heads));
   if (const auto& first = layers.front().attention) {
     ConfigNode others;
     for (size_t l = 1; l < layers.size(); ++l)
       if (!(*layers[l].attention == *first)) others.set(std::to_string(l), *layers[l].attention);
-    model.set("attention", *first);
-    model.set("attention_at", others);
+    block.set("attention", *first);
+    block.set("attention_at", others);
   }
-  if (layers.front().kv_heads == heads)
-    std::erase_if(model.entries, [](const auto& entry) { return entry.first == "kv_heads"; });
+  if (stack.cross()) {
+    const auto& cross = conversions.at(kCrossSite);
+    for (const auto& layer : cross)
+      if (layer.kv_heads != layers.front().kv_heads || layer.attention != cross.front().attention)
+        throw ConfigError("a stack's cross-attention has one kind and the stack's kv_heads");
+    if (cross.front().attention) block.set(kCrossSite, *cross.front().attention);
+  }
+  if (layers.front().kv_heads == stack.heads)
+    std::erase_if(block.entries, [](const auto& entry) { return entry.first == "kv_heads"; });
+}
+
+Experiment with_heads(Experiment experiment, const std::vector<const StackOptions*>& stacks,
+                      const SiteConversions& conversions) {
+  ConfigNode node = write_block(experiment);
+  ConfigNode& model = *node.find("model");
+  for (const auto* stack : stacks)
+    set_heads(stack->name().empty() ? model : *model.find(stack->name()), *stack, conversions);
   Experiment converted;
   read_config(converted, node);
   return converted;
@@ -92,22 +125,20 @@ class Witness : public AttentionHeads {
 ConvertedModel convert_model(const OpenedRun& run,
                              const std::function<Conversion(const TrainedLayer&)>& convert,
                              const at::Device& device) {
-  const auto* stack = dynamic_cast<const StackOptions*>(&run.experiment.model.options());
-  if (!stack)
-    throw ConfigError(fmt::format("'{}' models cannot be converted, only single stacks of layers",
-                                  run.experiment.model.kind()));
+  const auto stacks = run.experiment.model.as<ModelOptions>().stacks();
   ConvertedModel made;
   NamedTensors tensors = module_tensors(*run.model);
-  for (int64_t l = 0; l < stack->layers; ++l) {
-    const auto prefix = prefix_of(*run.model, l);
-    made.layers.push_back(convert({.name = fmt::format("layer {}", l),
-                                   .attention = stack->attention_of(l),
-                                   .shape = stack->shape(l, run.model->context()),
-                                   .demands = stack->demands(l),
-                                   .weights = take_layer(tensors, prefix)}));
-    for (const auto& [name, tensor] : made.layers.back().weights) tensors[prefix + name] = tensor;
-  }
-  made.experiment = with_heads(run.experiment, stack->heads, made.layers);
+  for (const auto* stack : stacks)
+    for (const auto& site : sites_of(*stack))
+      for (int64_t l = 0; l < stack->layers; ++l) {
+        const auto prefix = run.model->layer_path(site, l) + ".";
+        auto layer = asked_layer(*stack, site, l, run.model->context());
+        layer.weights = take_layer(tensors, prefix);
+        made.layers[site].push_back(convert(layer));
+        for (const auto& [name, tensor] : made.layers[site].back().weights)
+          tensors[prefix + name] = tensor;
+      }
+  made.experiment = with_heads(run.experiment, stacks, made.layers);
   made.model = build_model(made.experiment, run.data->shape(), device);
   // Multipliers of a target start anew, where there is one now.
   std::erase_if(tensors, [](const auto& tensor) { return is_multiplier(tensor.first); });
@@ -121,11 +152,13 @@ ConvertedModel convert_model(const OpenedRun& run,
 ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
                                 int64_t batch, int64_t most_batches, const at::Device& device) {
   at::NoGradGuard no_grad;
-  const auto layers = before.sites().at(kConvertedSite), others = after.sites().at(kConvertedSite);
-  std::vector<std::shared_ptr<Witness>> witnesses;
-  for (size_t l = 0; l < layers.size(); ++l) {
-    witnesses.push_back(std::make_shared<Witness>(*layers[l], *others[l]));
-    before.exchange(kConvertedSite, static_cast<int64_t>(l), witnesses.back());
+  std::map<std::string, std::vector<std::shared_ptr<Witness>>> witnesses;
+  for (const auto& site : before.sites()) {
+    const auto others = heads_at(after, site.name).site().layers;
+    for (size_t l = 0; l < site.layers.size(); ++l) {
+      witnesses[site.name].push_back(std::make_shared<Witness>(*site.layers[l], *others[l]));
+      before.exchange(site.name, static_cast<int64_t>(l), witnesses[site.name].back());
+    }
   }
   Witness::Sum logits;
   for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
@@ -133,10 +166,11 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
     logits.add(before.forward(on_device, {}).logits, after.forward(on_device, {}).logits);
   });
   ConversionErrors errors{.outputs = {}, .logits = logits.error()};
-  for (size_t l = 0; l < layers.size(); ++l) {
-    errors.outputs.push_back(witnesses[l]->error());
-    before.exchange(kConvertedSite, static_cast<int64_t>(l), witnesses[l]->before());
-  }
+  for (const auto& [site, layers] : witnesses)
+    for (size_t l = 0; l < layers.size(); ++l) {
+      errors.outputs[site].push_back(layers[l]->error());
+      before.exchange(site, static_cast<int64_t>(l), layers[l]->before());
+    }
   return errors;
 }
 

@@ -11,19 +11,20 @@ namespace headlab {
 struct ConvertedModel {
   Experiment experiment;         // that describes the converted model
   std::shared_ptr<Model> model;  // eval mode, with every other weight as it was
-  std::vector<Conversion> layers;
+  std::map<std::string, std::vector<Conversion>> layers;  // of each site
 };
 
-// Converts each attention layer of a stack. ConfigError where a layer cannot be converted or where
-// the model that comes out cannot be described.
+// Converts each attention layer of each site. ConfigError where a layer cannot be converted or
+// where the model that comes out cannot be described.
 ConvertedModel convert_model(const OpenedRun& run,
                              const std::function<Conversion(const TrainedLayer&)>& convert,
                              const at::Device& device);
 
 // Relative Frobenius errors on examples of a split: norm(new - old) / norm(old).
 struct ConversionErrors {
-  std::vector<double> outputs;  // of each layer on the input that it has in the old model
-  double logits = 0;            // of the whole models
+  // Of each site, of each layer on the input that it has in the old model.
+  std::map<std::string, std::vector<double>> outputs;
+  double logits = 0;  // of the whole models
 };
 
 // `most_batches` 0: the whole split. Both models in eval mode.

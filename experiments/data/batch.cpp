@@ -1,5 +1,7 @@
 #include "experiments/data/batch.h"
 
+#include <algorithm>
+
 #include "core/torch.h"
 
 namespace headlab {
@@ -23,6 +25,51 @@ Batch Batch::to(const at::Device& device) const {
           .image = moved(image),
           .source = moved(source),
           .source_length = moved(source_length)};
+}
+
+namespace {
+
+// Rows of all, as wide as the widest.
+Tensor joined_rows(const std::vector<Batch>& batches, Tensor Batch::*input, int64_t fill) {
+  int64_t width = 0;
+  std::vector<Tensor> rows;
+  for (const auto& batch : batches) {
+    const Tensor& row = batch.*input;
+    if (!row.defined()) return {};
+    if (row.dim() == 2) width = std::max(width, row.size(1));
+    rows.push_back(row);
+  }
+  for (auto& row : rows)
+    if (row.dim() == 2) row = at::constant_pad_nd(row, {0, width - row.size(1)}, fill);
+  return at::cat(rows);
+}
+
+// How long each row of `of` is, where their batches say so or it has been padded.
+Tensor joined_lengths(const std::vector<Batch>& batches, Tensor Batch::*of, Tensor Batch::*length) {
+  bool differ = false;
+  std::vector<Tensor> lengths;
+  for (const auto& batch : batches) {
+    const Tensor &rows = batch.*of, &given = batch.*length;
+    if (!rows.defined() || rows.dim() != 2) return {};
+    differ = differ || given.defined() || rows.size(1) != (batches.front().*of).size(1);
+    lengths.push_back(given.defined() ? given : at::full({rows.size(0)}, rows.size(1), at::kLong));
+  }
+  return differ ? at::cat(lengths) : Tensor();
+}
+
+}  // namespace
+
+Batch joined(const std::vector<Batch>& batches, int64_t pad) {
+  const auto rows = [&](Tensor Batch::*input, int64_t fill) {
+    return joined_rows(batches, input, fill);
+  };
+  return {.ids = rows(&Batch::ids, pad),
+          .targets = rows(&Batch::targets, kIgnored),
+          .length = joined_lengths(batches, &Batch::ids, &Batch::length),
+          .segment = rows(&Batch::segment, 0),
+          .image = rows(&Batch::image, 0),
+          .source = rows(&Batch::source, pad),
+          .source_length = joined_lengths(batches, &Batch::source, &Batch::source_length)};
 }
 
 Batch empty_batch(int64_t count, int64_t context) {

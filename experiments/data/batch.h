@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 namespace headlab {
 
@@ -36,6 +37,10 @@ struct DataShape {
   int64_t channels = 0, height = 0, width = 0;        // of image
   std::optional<int64_t> pad = {};                    // the token that fills up ids and source
 };
+
+// Examples one behind the other; shorter ones end in `pad` (targets in kIgnored), and have lengths
+// then. Every batch has the same inputs.
+Batch joined(const std::vector<Batch>& batches, int64_t pad);
 
 Batch empty_batch(int64_t count, int64_t context);  // [count, context], contiguous, on the CPU
 

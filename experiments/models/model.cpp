@@ -5,6 +5,8 @@
 
 #include "core/config/registry.h"
 #include "core/torch.h"
+#include "experiments/models/gate_target.h"
+#include "experiments/models/stack.h"
 
 namespace headlab {
 namespace {
@@ -23,19 +25,88 @@ const KindRegistry& model_registry() { return registry(); }
 
 std::vector<std::shared_ptr<AttentionHeads>*> all_heads(Model& model) {
   std::vector<std::shared_ptr<AttentionHeads>*> all;
-  for (const auto& [site, layers] : model.sites())
-    all.insert(all.end(), layers.begin(), layers.end());
+  for (const auto& site : model.sites())
+    all.insert(all.end(), site.layers.begin(), site.layers.end());
   return all;
+}
+
+Model::Model() = default;
+Model::~Model() = default;
+
+ModelOutput Model::forward(const Batch& batch, const ModelContext& ctx) {
+  ModelOutput out;
+  out.logits = compute(batch, ctx, out.aux);
+  out.aux = combine_aux(out.aux);
+  if (gate_target_ && is_training())
+    for (auto& loss : gate_target_->forward(all_heads(*this), ctx.update)) out.aux.push_back(loss);
+  return out;
+}
+
+Stack& Model::add_stack(torch::nn::Module& embed, const StackOptions& options,
+                        const StackInputs& inputs, int64_t context) {
+  const auto parts = named_children();
+  auto& holder = options.name().empty() ? *this : *parts[options.name()];
+  stacks_.push_back(std::make_unique<Stack>(holder, embed, options, inputs, context));
+  return *stacks_.back();
+}
+
+void Model::aim_at_heads() {
+  const auto layers = all_heads(*this);
+  if (std::any_of(layers.begin(), layers.end(),
+                  [](auto* heads) { return (*heads)->learned_gates().target; }))
+    gate_target_ = register_module(kGateTarget, GateTargetLoss().ptr());
+}
+
+Stack& Model::stack_of(const std::string& site) const {
+  for (const auto& stack : stacks_)
+    for (const auto& has : stack->sites())
+      if (has.name == site) return *stack;
+  TORCH_CHECK(false, "the model has no site '", site, "'");
+}
+
+std::vector<Site> Model::sites() {
+  std::vector<Site> all;
+  for (const auto& stack : stacks_)
+    for (auto& site : stack->sites()) all.push_back(std::move(site));
+  return all;
+}
+
+std::string Model::layer_path(const std::string& site, int64_t layer) const {
+  return stack_of(site).layer_path(site, layer);
+}
+
+void Model::exchange(const std::string& site, int64_t layer,
+                     std::shared_ptr<AttentionHeads> heads) {
+  stack_of(site).exchange(site, layer, std::move(heads));
+}
+
+std::map<std::string, int64_t> Model::up_to(const std::string& site, int64_t layer) const {
+  const auto& own = stack_of(site);
+  std::map<std::string, int64_t> first;
+  for (const auto& stack : stacks_) {
+    if (stack.get() == &own) {
+      first[own.name()] = layer;
+      break;
+    }
+    first[stack->name()] = std::ssize(stack->blocks());
+  }
+  return first;
+}
+
+const Tensor& Model::last_state(const HiddenStates& hidden) const {
+  return hidden.at(stacks_.back()->name()).back();
 }
 
 void Model::parameter_groups(ParameterGroups& groups) {
   for (auto* heads : all_heads(*this)) (*heads)->parameter_groups(groups);
+  if (gate_target_) gate_target_->parameter_groups(groups);
 }
 
 std::set<std::string> Model::aux_names() {
   std::set<std::string> all;
   for (auto* heads : all_heads(*this))
     for (const auto& name : (*heads)->aux_names()) all.insert(name);
+  if (gate_target_) all.insert(kGateTarget);
   return all;
 }
 

@@ -12,6 +12,17 @@
 
 namespace headlab {
 
+class GateTargetLossImpl;
+class Stack;
+struct StackInputs;
+struct StackOptions;
+
+inline constexpr const char* kSelfSite = "self";  // the only site of most models
+
+// Of each stack of blocks by its name ("" where a model has one): 0 = into the first block, l =
+// after block l. [B,T,D]
+using HiddenStates = std::map<std::string, std::vector<Tensor>>;
+
 // Everything of one call beside the examples.
 struct ModelContext {
   HeadObserver* observer = nullptr;
@@ -19,35 +30,56 @@ struct ModelContext {
   int64_t update = 0;  // of training, from 0; rng.step counts its micro-batches
   std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
   Backend backend = Backend::kAuto;
-  std::vector<Tensor>* hidden = nullptr;  // filled: 0 = into the first block, l = after block l
+  HiddenStates* hidden = nullptr;  // filled; of a stack that goes on, from the state it goes on at
   // Called before each attention layer: may set gates, offset, uniform of its heads.
   std::function<void(const std::string& site, int64_t layer, HeadContext& heads)> edit_heads = {};
-  // Goes on from `input` [B,T,D], the hidden state into block `first_block`, instead of the
-  // embedded ids; `hidden` then starts there.
-  int64_t first_block = 0;
-  Tensor input = {};
+  // Goes on from the states that an earlier pass over these examples left: stacks that are named
+  // here begin with this block (or only end, where there is no such block), all others anew.
+  const HiddenStates* known = nullptr;
+  std::map<std::string, int64_t> first_block = {};
 };
 
 struct ModelOutput {
-  Tensor logits;             // [B,T,V]
-  std::vector<AuxLoss> aux;  // one a name: combined over the layers
+  Tensor logits;                  // [B,T,V]
+  std::vector<AuxLoss> aux = {};  // one a name: combined over the layers
+};
+
+// One attention of a model, in every block of a stack: kSelfSite; or "encoder_self",
+// "decoder_self", "cross".
+struct Site {
+  std::string name = {}, stack = {};
+  // In order of depth. The pointers stay in place when a layer is exchanged.
+  std::vector<std::shared_ptr<AttentionHeads>*> layers = {};
+  // Which inputs of a batch stand at its queries and keys, and how many of them are there.
+  Tensor Batch::*queries = nullptr;
+  Tensor Batch::*keys = nullptr;
+  Tensor Batch::*query_length = nullptr;
+  Tensor Batch::*key_length = nullptr;
+
+  // Whether tokens of a decoder's or encoder's own text stand at queries and keys.
+  bool within_ids() const { return queries == &Batch::ids && keys == &Batch::ids; }
 };
 
 class Model : public torch::nn::Module {
  public:
-  virtual ModelOutput forward(const Batch& batch, const ModelContext& ctx) = 0;  // on its device
-  // Attention layers by site ("self", ...), in order of depth. The pointers stay in place when a
-  // layer is exchanged.
-  virtual std::map<std::string, std::vector<std::shared_ptr<AttentionHeads>*>> sites() = 0;
+  Model();
+  ~Model() override;
+  ModelOutput forward(const Batch& batch, const ModelContext& ctx);  // on the model's device
+
+  std::vector<Site> sites();
   // Where a layer's parameters are registered, e.g. blocks.3.attention.
-  virtual std::string layer_path(const std::string& site, int64_t layer) const = 0;
+  std::string layer_path(const std::string& site, int64_t layer) const;
   // Puts other heads (sliced, converted) in the place of a layer's, parameters and all.
-  virtual void exchange(const std::string& site, int64_t layer,
-                        std::shared_ptr<AttentionHeads> heads) = 0;
+  void exchange(const std::string& site, int64_t layer, std::shared_ptr<AttentionHeads> heads);
+  // ModelContext::first_block of a pass that differs from an earlier one from this layer on.
+  std::map<std::string, int64_t> up_to(const std::string& site, int64_t layer) const;
+  // Behind the last block of all, [B,T,D].
+  const Tensor& last_state(const HiddenStates& hidden) const;
+
   // Parameters that want other treatment, and names of the losses that forward() may return while
-  // training: those of all heads; a model adds its own.
-  virtual void parameter_groups(ParameterGroups& groups);
-  virtual std::set<std::string> aux_names();
+  // training.
+  void parameter_groups(ParameterGroups& groups);
+  std::set<std::string> aux_names();
   // What tokens bring into the residual stream and what reads them from it, [V,D]; undefined where
   // a model has none.
   virtual Tensor embedding() const { return {}; }
@@ -55,11 +87,29 @@ class Model : public torch::nn::Module {
   virtual int64_t context() const = 0;
   // Forward FLOPs a token at full context, causal halved.
   virtual double flops_per_token() const = 0;
+
+ protected:
+  // A stack of this model, in the order in which they are run; see Stack for what is registered.
+  Stack& add_stack(torch::nn::Module& embed, const StackOptions& options, const StackInputs& inputs,
+                   int64_t context);
+  // The loss of layers that aim at a number of heads, where some do. To be called last.
+  void aim_at_heads();
+
+ private:
+  // -> logits. Losses of the heads are appended to `aux`.
+  virtual Tensor compute(const Batch& batch, const ModelContext& ctx,
+                         std::vector<AuxLoss>& aux) = 0;
+  Stack& stack_of(const std::string& site) const;
+
+  std::vector<std::unique_ptr<Stack>> stacks_;
+  std::shared_ptr<GateTargetLossImpl> gate_target_;  // null: no layer has a target
 };
 
 struct ModelOptions : Block {
   int64_t layers = 4, d_model = 128, heads = 4;
   std::optional<int64_t> kv_heads, head_dim;
+  // Of each stack that the model has, in the order of running.
+  virtual std::vector<const StackOptions*> stacks() const { return {}; }
 };
 
 struct ModelKind {

@@ -1,132 +1,71 @@
-// What the models share: options of a stack of transformer blocks, and the block itself.
+// A stack of transformer blocks with the positions of what goes through it: what models are made
+// of, with an embedding before it and a head behind it.
+//
+// B examples, T positions, S of the memory, D d_model.
 #pragma once
 
-#include "core/head_kinds.h"
-#include "experiments/models/model.h"
+#include "experiments/models/transformer_block.h"
 
 namespace headlab {
 
-// `position: rope`, or `position: {kind: rope, base: 500000.0}`.
-class PositionOption : public CustomField {
- public:
-  struct Settings : Block {
-    std::string kind = "learned", layout = "half";
-    double base = 10000, fraction = 1;
-    int64_t buckets = 32, max_distance = 128;
-    void visit(Fields& f) override;  // kind, and what that kind knows
-    void check(const Complain& complain) const override;
-  };
-  const Settings* operator->() const { return &settings_; }
+// Which inputs of a batch stand at a stack's positions, and at those of the memory it looks at.
+struct StackInputs {
+  Tensor Batch::*tokens = &Batch::ids;
+  Tensor Batch::*length = &Batch::length;
+  Tensor Batch::*memory_tokens = nullptr;
+  Tensor Batch::*memory_length = nullptr;
+};
 
-  void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
-  ConfigNode write() const override;
-  ConfigNode write_minimal() const override;
-  std::string type() const override { return "word or mapping"; }
-  void forms(Forms& f) const override;
+// The examples as one stack sees them.
+struct StackCall {
+  const Batch& batch;
+  bool causal = false;
+  Tensor memory = {};  // [B,S,D], where the stack has cross-attention
+};
+
+class Stack {
+ public:
+  // Registers, in this order: `position` or `relative` in `embed`; `blocks`, and `norm` behind them
+  // where norms come first, in `model`. The options are those of a registered model's, copied.
+  Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOptions& options,
+        const StackInputs& inputs, int64_t context);
+
+  // Embedded tokens at their places, past .. past + T - 1: [B,T,D] -> [B,T,D].
+  Tensor at_places(const Tensor& embedded, int64_t past) const;
+  // -> [B,T,D] behind the last block and norm. `embed` gives what goes into the first block, of
+  // tokens `past` and on; it is not called where the pass goes on in a later one.
+  using Embed = std::function<Tensor(int64_t past)>;
+  Tensor forward(const Embed& embed, const StackCall& call, const ModelContext& ctx,
+                 std::vector<AuxLoss>& aux);
+
+  const std::string& name() const { return name_; }
+  std::vector<TransformerBlock>& blocks() { return blocks_; }
+  std::vector<Site> sites();
+  // Where the heads of a site of this stack are: blocks.3.attention, decoder.blocks.0.cross.
+  std::string layer_path(const std::string& site, int64_t layer) const;
+  void exchange(const std::string& site, int64_t layer, std::shared_ptr<AttentionHeads> heads);
+  // Forward FLOPs of one example of T positions, S of the memory; causal halved.
+  double flops(int64_t T, int64_t S, bool causal);
 
  private:
-  Settings settings_;
+  HeadContext self_call(const StackCall& call, const ModelContext& ctx, int64_t past) const;
+  HeadContext cross_call(const StackCall& call, const ModelContext& ctx) const;
+  std::unique_ptr<PositionBias> position_bias(bool causal, const Tensor& like) const;
+  double attended_pairs(int64_t layer, int64_t T, bool causal) const;
+
+  std::string name_, site_;
+  PositionOption position_;
+  StackInputs inputs_;
+  int64_t heads_, context_;
+  std::vector<int64_t> windows_;  // of each block
+  Tensor places_weight_, relative_weight_;
+  std::optional<Rotary> rotary_;
+  std::vector<TransformerBlock> blocks_;
+  Norm norm_{nullptr};
 };
 
-// `attention_at: {"0": {...}, "2-5": {...}}`: other heads in some layers. The same kind merges over
-// `attention`, another kind replaces it.
-class AttentionAt : public CustomField {
- public:
-  struct Range {
-    std::string key;
-    int64_t first = 0, last = 0;
-    KindBlock heads;
-    ConfigNode written;
-  };
-  const std::vector<Range>& ranges() const { return ranges_; }
-  const Range* find(int64_t layer) const;  // null: `attention` rules there
-  void merge_over(const KindBlock& attention) { attention_ = attention; }  // before read()
-
-  void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
-  ConfigNode write() const override;
-  ConfigNode write_minimal() const override;
-  std::string type() const override { return "mapping of layers to kinds"; }
-  void forms(Forms& f) const override;
-
- private:
-  std::optional<KindBlock> attention_;
-  std::vector<Range> ranges_;
-};
-
-struct StackOptions : ModelOptions {
-  std::optional<int64_t> d_ff;
-  std::string norm = "layer", mlp = "gelu";
-  double norm_eps = 1e-5;
-  bool pre_norm = true, bias = false;
-  PositionOption position;
-  double dropout = 0;
-  std::optional<double> attention_dropout;
-  std::vector<int64_t> window{0};
-  KindBlock attention{head_registry(), "mha"};
-  AttentionAt attention_at;
-
-  void visit(Fields& f) override;
-  // Shapes and the kinds' own demands of every layer, without building anything.
-  void check(const Complain& complain) const override;
-
-  int64_t hidden_width() const { return d_ff.value_or(4 * d_model); }
-  HeadShape shape(int64_t layer, int64_t context = 0) const;  // context 0: not known yet
-  virtual HeadDemands demands(int64_t layer) const;
-  const KindBlock& attention_of(int64_t layer) const;
-  bool aims_at_heads() const;  // some layer has a target number of open heads
-  int64_t window_of(int64_t layer) const {
-    return window[static_cast<size_t>(layer) % window.size()];
-  }
-};
-
-// LN(x) = (x - mean) / sqrt(var + eps) * weight + bias, or RMS(x) without mean and bias.
-class NormImpl : public torch::nn::Module {
- public:
-  explicit NormImpl(const StackOptions& options);
-  Tensor forward(const Tensor& x);
-
- private:
-  bool rms_;
-  double eps_;
-  Tensor weight_, bias_;
-};
-TORCH_MODULE(Norm);
-
-// down(act(up x)), or down(silu(gate x) * up x) for swiglu.
-class MlpImpl : public torch::nn::Module {
- public:
-  explicit MlpImpl(const StackOptions& options);
-  Tensor forward(const Tensor& x);
-  double flops_per_token() const;
-
- private:
-  Tensor activate(const Tensor& x) const;
-  std::string activation_;
-  Linear up_{nullptr}, gate_{nullptr}, down_{nullptr};
-};
-TORCH_MODULE(Mlp);
-
-// Attention and MLP, each with its norm and residual. Pre-norm x + f(norm x), post-norm
-// norm(x + f x).
-class TransformerBlockImpl : public torch::nn::Module {
- public:
-  TransformerBlockImpl(const StackOptions& options, int64_t layer, int64_t context);
-  // x [B,T,D] -> [B,T,D]. Losses of the heads are appended to `aux`.
-  Tensor forward(const Tensor& x, const HeadContext& ctx, std::vector<AuxLoss>& aux);
-
-  std::shared_ptr<AttentionHeads>& attention() { return attention_; }
-  const AttentionHeads& attention() const { return *attention_; }
-  void exchange(std::shared_ptr<AttentionHeads> heads);
-  const MlpImpl& mlp() const { return *mlp_; }
-
- private:
-  int64_t layer_;
-  bool pre_norm_;
-  double dropout_;
-  Norm norm1_{nullptr}, norm2_{nullptr};
-  std::shared_ptr<AttentionHeads> attention_;
-  Mlp mlp_{nullptr};
-};
-TORCH_MODULE(TransformerBlock);
+// A table [rows,width] drawn N(0, std), as `name` in `embed`; gives its weight.
+Tensor embedding_table(torch::nn::Module& embed, const char* name, int64_t rows, int64_t width,
+                       double std);
 
 }  // namespace headlab

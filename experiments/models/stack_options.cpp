@@ -1,4 +1,5 @@
-// Options of a stack of blocks: positions, heads by layer, and the checks of every layer's shape.
+#include "experiments/models/stack_options.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 #include <set>
 
 #include "experiments/models/gate_target.h"
-#include "experiments/models/stack.h"
 
 namespace headlab {
 namespace {
@@ -191,15 +191,17 @@ void StackOptions::check(const Complain& complain) const {
   if (!sound) return;
 
   std::set<std::pair<std::string, std::string>> reported;  // layers share their problems
+  const auto of_block = [&](const std::string& block) {
+    return [&, block](const std::string& field, const std::string& what) {
+      const std::string full = field.empty() ? block : fmt::format("{}.{}", block, field);
+      if (reported.emplace(full, what).second) complain(full, what);
+    };
+  };
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto* range = attention_at.find(layer);
-    const std::string block = range ? "attention_at." + range->key : "attention";
     check_layer(attention_of(layer), shape(layer), demands(layer),
-                [&](const std::string& field, const std::string& what) {
-                  const std::string full =
-                      field.empty() ? block : fmt::format("{}.{}", block, field);
-                  if (reported.emplace(full, what).second) complain(full, what);
-                });
+                of_block(range ? "attention_at." + range->key : "attention"));
+    if (cross()) check_layer(*cross(), cross_shape(layer), {.cross = true}, of_block(kCrossSite));
   }
   const auto targets = gate_targets(*this);
   check_gate_targets(targets, heads, [&](const std::string& field, const std::string& what) {
@@ -219,7 +221,15 @@ HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
   shape.layer = layer;
   shape.layers = layers;
   shape.context = context;
+  shape.site = site();
+  shape.init = init();
   return shape;
+}
+
+HeadShape StackOptions::cross_shape(int64_t layer, int64_t context) const {
+  auto cross = shape(layer, context);
+  cross.site = kCrossSite;
+  return cross;
 }
 
 HeadDemands StackOptions::demands(int64_t layer) const {
@@ -231,11 +241,6 @@ HeadDemands StackOptions::demands(int64_t layer) const {
 const KindBlock& StackOptions::attention_of(int64_t layer) const {
   const auto* range = attention_at.find(layer);
   return range ? range->heads : attention;
-}
-
-bool StackOptions::aims_at_heads() const {
-  const auto targets = gate_targets(*this);
-  return std::any_of(targets.begin(), targets.end(), std::identity{});
 }
 
 }  // namespace headlab

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/observe/probe.h"
 #include "core/torch.h"
+#include "experiments/models/site_probes.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -32,62 +32,98 @@ void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, con
 
 namespace {
 
-using HeadEdits = std::map<int64_t, Tensor>;  // by layer: bool [H], the heads that go
+using LayerPlace = std::pair<std::string, int64_t>;  // site, layer
+using HeadEdits = std::map<LayerPlace, Tensor>;      // bool [H], the heads that go
+using MeanOutputs = std::map<LayerPlace, Tensor>;    // [H,1,e], in original heads
 
-// Mean over all positions of what every head says, in original heads: [H,1,e] a layer.
-std::vector<Tensor> mean_outputs(Model& model, const DataSource& data, const AblationSettings& s,
-                                 const at::Device& device) {
-  const auto layers = attention_layers(model);
-  std::vector<Tensor> means(layers.size());
+// Sums over positions of what every head of a site says, [own H,e] a layer, and their number.
+struct OutputSums {
+  std::map<int64_t, Tensor> sums;
   double positions = 0;
-  for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& b) {
-    HeadProbe probe;
-    probe.head_outputs = true;
-    ModelContext ctx;
-    ctx.observer = &probe;
-    model.forward(b.to(device), ctx);
-    positions += static_cast<double>(b.tokens());
+  void add(const SiteHeads& heads, const Batch& batch, const HeadProbe& probe) {
     for (const auto& [key, outputs] : probe.layer_outputs()) {
-      const auto sum = outputs.edited.to(at::kDouble).sum(at::IntArrayRef({0, 2}));  // [own H,e]
-      auto& mean = means[key.layer];
-      mean = mean.defined() ? mean + sum : sum;
+      auto said = outputs.edited.to(at::kDouble);  // [B,own H,T,e]
+      const auto there = query_rows(heads.site(), batch, said.size(2));
+      if (there.defined())
+        said = said.masked_fill(there.logical_not().unsqueeze(1).unsqueeze(3), 0);
+      if (key.layer == 0)
+        positions += there.defined() ? there.sum().item<double>()
+                                     : static_cast<double>(said.size(0) * said.size(2));
+      const auto sum = said.sum(at::IntArrayRef({0, 2}));
+      auto& total = sums[key.layer];
+      total = total.defined() ? total + sum : sum;
     }
-  });
-  for (size_t l = 0; l < layers.size(); ++l) {
-    if (!means[l].defined()) continue;
-    const auto ids = at::tensor((*layers[l])->head_ids(), at::kLong).to(device);
-    means[l] = means[l]
-                   .new_zeros({(*layers[l])->heads(), means[l].size(1)})
-                   .index_copy(0, ids, means[l] / positions)
-                   .unsqueeze(1);
   }
+};
+
+// Mean over all positions of what every head says.
+MeanOutputs mean_outputs(Model& model, const DataSource& data, const AblationSettings& s,
+                         const at::Device& device) {
+  const auto sites = site_heads(model);
+  std::vector<OutputSums> sums(sites.size());
+  SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
+  for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
+    const auto batch = on_host.to(device);
+    ModelContext ctx;
+    ctx.observer = &probes;
+    model.forward(batch, ctx);
+    for (size_t n = 0; n < sites.size(); ++n)
+      sums[n].add(sites[n], batch, probes.at(sites[n].name()));
+    probes.reset();
+  });
+  MeanOutputs means;
+  for (size_t n = 0; n < sites.size(); ++n)
+    for (const auto& [l, sum] : sums[n].sums) {
+      const auto& layer = sites[n].layer(l);
+      const auto ids = at::tensor(layer.head_ids(), at::kLong).to(device);
+      means[{sites[n].name(), l}] = sum.new_zeros({layer.heads(), sum.size(1)})
+                                        .index_copy(0, ids, sum / sums[n].positions)
+                                        .unsqueeze(1);
+    }
   return means;
 }
 
 HeadEdits edits_of(const std::vector<HeadId>& heads, Model& model, const at::Device& device) {
-  const auto layers = attention_layers(model);
   HeadEdits edits;
   for (const auto& id : heads) {
-    const auto H = (*layers.at(id.layer))->heads();
-    edits.try_emplace(id.layer, at::zeros({H}, at::kBool)).first->second[id.head] = true;
+    const auto H = heads_at(model, id.site).layer(id.layer).heads();
+    edits.try_emplace({id.site, id.layer}, at::zeros({H}, at::kBool)).first->second[id.head] = true;
   }
-  for (auto& [layer, gone] : edits) gone = gone.to(device);
+  for (auto& [place, gone] : edits) gone = gone.to(device);
   return edits;
 }
 
-Pass changed_pass(Model& model, const Batch& batch, const std::vector<Tensor>& hidden,
-                  const HeadEdits& edits, AblationMode mode, const std::vector<Tensor>& means) {
-  std::vector<Tensor> own;
+// Where a pass begins to differ: each stack at the first of its layers that is touched, and all
+// behind that stack anew.
+std::map<std::string, int64_t> first_changed(Model& model, const HeadEdits& edits) {
+  std::map<std::string, int64_t> first;
+  bool found = false;
+  for (const auto& [place, gone] : edits) {
+    const auto up_to = model.up_to(place.first, place.second);
+    const auto before = [](const auto& a, const auto& b) {  // fewer stacks done, or fewer blocks
+      return a.size() != b.size() ? a.size() < b.size() : a < b;
+    };
+    if (!found || before(up_to, first)) first = up_to;
+    found = true;
+  }
+  return first;
+}
+
+Pass changed_pass(Model& model, const Batch& batch, const HiddenStates& known,
+                  const HeadEdits& edits, AblationMode mode, const MeanOutputs& means) {
+  HiddenStates own;
   ModelContext ctx;
   ctx.hidden = &own;
-  ctx.first_block = edits.begin()->first;
-  ctx.input = hidden[ctx.first_block];
-  ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& heads) {
-    if (const auto gone = edits.find(layer); gone != edits.end())
-      ablate_heads(heads, gone->second, mode, means[layer]);
+  ctx.known = &known;
+  ctx.first_block = first_changed(model, edits);
+  ctx.edit_heads = [&](const std::string& site, int64_t layer, HeadContext& heads) {
+    const auto gone = edits.find({site, layer});
+    if (gone == edits.end()) return;
+    const auto mean = means.find(gone->first);
+    ablate_heads(heads, gone->second, mode, mean == means.end() ? Tensor() : mean->second);
   };
   const auto logits = model.forward(batch, ctx).logits;
-  return {own.back(), logits};
+  return {model.last_state(own), logits};
 }
 
 }  // namespace
@@ -98,18 +134,18 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   at::NoGradGuard no_grad;
   const bool was_training = model.is_training();
   model.eval();
-  std::vector<Tensor> means(attention_layers(model).size());
+  MeanOutputs means;
   if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, device);
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, device));
   std::vector<DeltaSums> sums(sets.size());
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
     const auto b = on_host.to(device);
-    std::vector<Tensor> hidden;
+    HiddenStates hidden;
     ModelContext ctx;
     ctx.hidden = &hidden;
     const auto logits = model.forward(b, ctx).logits;
-    const Pass full{hidden.back(), logits};
+    const Pass full{model.last_state(hidden), logits};
     for (size_t n = 0; n < sets.size(); ++n) {
       if (before_each) before_each();
       sums[n].add(full,
@@ -151,7 +187,8 @@ std::vector<std::vector<HeadId>> all_but_one(Model& model) {
   for (const auto& stays : heads) {
     sets.emplace_back();
     for (const auto& id : heads)
-      if (id.layer == stays.layer && id.head != stays.head) sets.back().push_back(id);
+      if (id.site == stays.site && id.layer == stays.layer && id.head != stays.head)
+        sets.back().push_back(id);
   }
   return sets;
 }

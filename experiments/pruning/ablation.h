@@ -2,7 +2,8 @@
 // o_h is exchanged; everything upstream of it is untouched.
 #pragma once
 
-#include "experiments/models/head_grid.h"
+#include "experiments/data/source.h"
+#include "experiments/models/site_heads.h"
 #include "experiments/pruning/change_of_outputs.h"
 
 namespace headlab {

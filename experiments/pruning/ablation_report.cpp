@@ -46,20 +46,25 @@ std::string study_text(const AblationStudy& study, const std::string& mode) {
   return text;
 }
 
-// One change of a study in every mode: [mode, layer, head], of pairs [mode, layer, head, layer2,
-// head2], NaN where nothing was ablated.
+// One change of a study in every mode: [mode, layer, head], of pairs within the site [mode, layer,
+// head, layer2, head2], NaN where nothing was ablated.
 ResultArray array_of(const AblationStudy& study, const std::vector<std::string>& modes,
-                     const LogVariable& variable, int64_t layers, int64_t heads) {
+                     const LogVariable& variable, const SiteHeads& site) {
+  const int64_t layers = site.layers(), heads = site.heads();
   const bool pairs = study.dims.size() == 4;
   const auto grid = static_cast<size_t>(layers * heads), cells = pairs ? grid * grid : grid;
   ResultArray array{variable, {"mode"}, std::vector<double>(modes.size() * cells, kNaN)};
   array.about.name = study.prefix + variable.name;
   array.about.comment += "; " + study.what;
   array.dims.insert(array.dims.end(), study.dims.begin(), study.dims.end());
-  const auto place = [&](HeadId id) { return static_cast<size_t>(id.layer * heads + id.head); };
+  const auto place = [&](const HeadId& id) {
+    return static_cast<size_t>(id.layer * heads + id.head);
+  };
   for (size_t m = 0; m < modes.size(); ++m)
     for (size_t n = 0; n < study.places.size(); ++n) {
-      const auto a = place(study.places[n].front()), b = place(study.places[n].back());
+      const auto &first = study.places[n].front(), &second = study.places[n].back();
+      if (first.site != site.name() || second.site != site.name()) continue;
+      const auto a = place(first), b = place(second);
       const double value = study.by_mode.at(modes[m])[n].deltas.at(variable.name);
       array.values[m * cells + (pairs ? a * grid + b : a)] = value;
       array.values[m * cells + (pairs ? b * grid + a : b)] = value;  // both sides of the diagonal
@@ -129,21 +134,23 @@ std::string studies_text(const std::vector<AblationStudy>& studies,
   return text + "* p < 0.01: the change of the loss is more than chance\n";
 }
 
-ResultGroup studies_group(const std::vector<AblationStudy>& studies,
-                          const std::vector<std::string>& modes, Model& model) {
-  const auto grid = alive_heads(model).sizes().vec();
-  ResultGroup group{"ablation/self",
-                    {{{"mode", "1", "mode of ablation",
-                       "zero: o_h = 0; mean: its mean over all positions; uniform: equal weights"},
-                      std::ssize(modes),
-                      modes}},
-                    {}};
-  for (const auto& study : studies) {
-    add_head_axes(group, study.dims, grid[0], grid[1]);
-    for (const auto& variable : delta_variables())
-      group.arrays.push_back(array_of(study, modes, variable, grid[0], grid[1]));
+std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
+                                        const std::vector<std::string>& modes, Model& model) {
+  std::vector<ResultGroup> groups;
+  for (const auto& site : site_heads(model)) {
+    auto& group = groups.emplace_back();
+    group.path = "ablation/" + site.name();
+    group.axes = {{{"mode", "1", "mode of ablation",
+                    "zero: o_h = 0; mean: its mean over all positions; uniform: equal weights"},
+                   std::ssize(modes),
+                   modes}};
+    for (const auto& study : studies) {
+      add_head_axes(group, study.dims, site.layers(), site.heads());
+      for (const auto& variable : delta_variables())
+        group.arrays.push_back(array_of(study, modes, variable, site));
+    }
   }
-  return group;
+  return groups;
 }
 
 }  // namespace headlab

@@ -32,8 +32,8 @@ nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,
                                     const std::vector<std::string>& modes);
 std::string studies_text(const std::vector<AblationStudy>& studies,
                          const std::vector<std::string>& modes);
-// The group /ablation/self: modes, layers and heads, with an array a change and study.
-ResultGroup studies_group(const std::vector<AblationStudy>& studies,
-                          const std::vector<std::string>& modes, Model& model);
+// The groups /ablation/<site>: modes, layers and heads, with an array a change and study.
+std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
+                                        const std::vector<std::string>& modes, Model& model);
 
 }  // namespace headlab

@@ -43,46 +43,66 @@ Conversion without_gates(const TrainedLayer& layer) {
 
 }  // namespace
 
-GateGrid gate_grid(Model& model, const std::string& site) {
-  const auto layers = model.sites().at(site);
-  int64_t H = 0;
-  for (auto* heads : layers) H = std::max(H, (*heads)->heads());
-  const auto nothing =
-      at::full({std::ssize(layers), H}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
-  GateGrid grid{nothing.clone(), nothing.clone()};
-  for (int64_t layer = 0; layer < std::ssize(layers); ++layer) {
-    const auto gates = (*layers[layer])->learned_gates();
-    if (gates.heads.empty()) continue;
-    const auto ids = at::tensor(gates.heads, at::kLong);
-    grid.log_alpha[layer].index_copy_(0, ids, gates.log_alpha.to(at::kCPU, at::kDouble));
-    grid.test[layer].index_copy_(0, ids, gates.test.to(at::kCPU, at::kDouble));
+GateGrids gate_grids(Model& model) {
+  GateGrids grids;
+  for (const auto& site : site_heads(model)) {
+    auto& log_alpha = grids.log_alpha[site.name()] = site.no_values();
+    auto& test = grids.test[site.name()] = site.no_values();
+    for (int64_t layer = 0; layer < site.layers(); ++layer) {
+      const auto gates = site.layer(layer).learned_gates();
+      if (gates.heads.empty()) continue;
+      const auto ids = at::tensor(gates.heads, at::kLong);
+      log_alpha[layer].index_copy_(0, ids, gates.log_alpha.to(at::kCPU, at::kDouble));
+      test[layer].index_copy_(0, ids, gates.test.to(at::kCPU, at::kDouble));
+    }
   }
-  return grid;
+  return grids;
 }
 
-bool has_gates(Model& model) { return !gate_grid(model).log_alpha.isnan().all().item<bool>(); }
+bool has_gates(Model& model) {
+  const auto grids = gate_grids(model).log_alpha;
+  return std::any_of(grids.begin(), grids.end(), [](const auto& grid) {
+    return grid.second.isnan().logical_not().any().template item<bool>();
+  });
+}
 
 int64_t gone_or_shut(Model& model) {
-  return built_heads(model) - std::ssize(heads_where(alive_heads(model))) +
-         (gate_grid(model).test == 0).sum().item<int64_t>();
+  int64_t shut = 0;
+  for (const auto& [site, test] : gate_grids(model).test) shut += (test == 0).sum().item<int64_t>();
+  return built_heads(model) - alive_count(model) + shut;
 }
 
-nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep,
-                                   const std::string& site) {
+namespace {
+
+// The grids one behind the other, [N].
+Tensor flat(const SiteGrids& grids) {
+  std::vector<Tensor> all;
+  for (const auto& [site, grid] : grids) all.push_back(grid.flatten());
+  return at::cat(all);
+}
+
+// The heads for which `flat` [N] holds, laid out as the grids are.
+std::vector<std::string> heads_named(const SiteGrids& like, const Tensor& flat) {
+  SiteGrids grids;
+  int64_t first = 0;
+  for (const auto& [site, grid] : like) {
+    grids[site] = flat.narrow(0, first, grid.numel()).view(grid.sizes());
+    first += grid.numel();
+  }
+  return to_texts(heads_where(grids));
+}
+
+}  // namespace
+
+nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep) {
   const auto decisions = gate_decisions(model);
   if (!decisions) return {};
-  const auto grid = gate_grid(model, site);
-  const auto there = grid.log_alpha.isnan().logical_not();
-  const auto kept = keep ? largest_heads(grid.log_alpha, *keep) : grid.test > 0;
-  const auto names = [&](const Tensor& heads) {
-    std::vector<std::string> texts;
-    const auto places = heads.nonzero();  // [n,2]
-    for (int64_t n = 0; n < places.size(0); ++n)
-      texts.push_back(
-          fmt::format("{}:{}", places[n][0].item<int64_t>(), places[n][1].item<int64_t>()));
-    return texts;
-  };
-  const auto values = grid.log_alpha.masked_select(there).clamp(-kHistogramEnd, kHistogramEnd);
+  const auto grids = gate_grids(model);
+  const auto log_alpha = flat(grids.log_alpha), test = flat(grids.test);  // [N]
+  const auto there = log_alpha.isnan().logical_not();
+  const auto kept = keep ? largest_heads(log_alpha, *keep) : test > 0;
+  const auto names = [&](const Tensor& heads) { return heads_named(grids.test, heads); };
+  const auto values = log_alpha.masked_select(there).clamp(-kHistogramEnd, kHistogramEnd);
   const auto counts = at::histc(values, 2 * kHistogramEnd, -kHistogramEnd, kHistogramEnd);
   nlohmann::ordered_json edges = nlohmann::ordered_json::array(), bins = edges;
   for (int64_t edge = -kHistogramEnd; edge <= kHistogramEnd; ++edge) edges.push_back(edge);

@@ -7,25 +7,25 @@
 #include <string>
 
 #include "experiments/conversion/convert_model.h"
+#include "experiments/models/site_heads.h"
 
 namespace headlab {
 
-// Of every head of a site, in the original grid, [L,H] float64 on the CPU. NaN: the layer has no
-// such gates, or the head is no longer alive.
-struct GateGrid {
-  Tensor log_alpha, test;
+// Of every head, float64 on the CPU. NaN: the layer has no such gates, or the head is no longer
+// alive.
+struct GateGrids {
+  SiteGrids log_alpha, test;
 };
-GateGrid gate_grid(Model& model, const std::string& site = "self");
+GateGrids gate_grids(Model& model);
 
-bool has_gates(Model& model);  // any layer of site `self`
+bool has_gates(Model& model);  // any layer
 // Heads that are no longer alive and those whose test gate is 0.
 int64_t gone_or_shut(Model& model);
 
-// Of one site: heads, alive, undecided, expected; `kept` and `shut` as "layer:head"; the histogram
+// heads, alive, undecided, expected; `kept` and `shut` as "layer:head"; the histogram
 // of log_alpha (edges, counts: what lies beyond an end is in its bin). Kept are the `keep` heads of
 // largest log_alpha, or those with a test gate above 0. Null where no layer has gates.
-nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep,
-                                   const std::string& site = "self");
+nlohmann::ordered_json gate_report(Model& model, std::optional<int64_t> keep);
 std::string gate_text(const nlohmann::ordered_json& report);  // for people, lines
 
 // How gates begin that are put around trained heads, and what they are to do.

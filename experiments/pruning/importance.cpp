@@ -2,8 +2,10 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/observe/probe.h"
+#include <cmath>
+
 #include "core/torch.h"
+#include "experiments/models/site_probes.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -59,6 +61,18 @@ Tensor normalized_globally(const Tensor& importance) {
   return importance / (importance.square().nansum().sqrt() + 1e-20);
 }
 
+SiteGrids normalized(const SiteGrids& importance, const std::string& norm) {
+  SiteGrids relative;
+  double square = 0;
+  for (const auto& [site, grid] : importance) {
+    relative[site] = normalized_by_layer(grid);
+    square += grid.square().nansum().item<double>();
+  }
+  if (norm == "layer") return relative;
+  for (const auto& [site, grid] : importance) relative[site] = grid / (std::sqrt(square) + 1e-20);
+  return relative;
+}
+
 namespace {
 
 struct LayerSums {
@@ -66,22 +80,76 @@ struct LayerSums {
   Tensor activation;  // [own H]
 };
 
-// The gradients of a batch's loss with respect to gates of 1 of every layer: [B,H,T] each.
-std::vector<Tensor> gate_gradients(Model& model, const Task& task, const Batch& batch,
-                                   HeadProbe& probe) {
-  const auto layers = attention_layers(model);
-  std::vector<Tensor> gates;
-  for (auto* heads : layers)
-    gates.push_back(at::ones({batch.examples(), (*heads)->heads(), batch.ids.size(1)},
-                             batch.ids.options().dtype(at::kFloat))
-                        .requires_grad_());
+struct SiteSums {
+  std::vector<LayerSums> layers;
+  double positions = 0;
+};
+
+using SiteGates = std::map<std::string, std::vector<Tensor>>;  // [B,H,T] a layer
+
+// The gradients of a batch's loss with respect to gates of 1 of every layer.
+SiteGates gate_gradients(Model& model, const Task& task, const Batch& batch, SiteProbes& probes) {
+  SiteGates gates;
+  std::vector<Tensor> all;
+  for (const auto& site : site_heads(model)) {
+    const Tensor& queries = batch.*site.site().queries;  // [B,T]
+    for (int64_t l = 0; l < site.layers(); ++l) {
+      const std::vector<int64_t> sizes{queries.size(0), site.layer(l).heads(), queries.size(1)};
+      all.push_back(at::ones(sizes, queries.options().dtype(at::kFloat)).requires_grad_());
+      gates[site.name()].push_back(all.back());
+    }
+  }
   ModelContext ctx;
-  ctx.observer = &probe;
-  ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& heads) {
-    heads.gates = gates[layer];
+  ctx.observer = &probes;
+  ctx.edit_heads = [&](const std::string& site, int64_t layer, HeadContext& heads) {
+    heads.gates = gates.at(site).at(layer);
   };
   const auto loss = task.loss(model.forward(batch, ctx).logits, batch);
-  return torch::autograd::grad({loss}, gates, {}, std::nullopt, false, /*allow_unused=*/true);
+  auto gradients =
+      torch::autograd::grad({loss}, all, {}, std::nullopt, false, /*allow_unused=*/true);
+  size_t n = 0;
+  for (const auto& site : model.sites())
+    for (auto& of_layer : gates[site.name]) of_layer = gradients[n++];
+  return gates;
+}
+
+// One batch of one site: c [B,H,T] of each layer, and what its heads said.
+void add_batch(SiteSums& sums, const SiteHeads& heads, const Batch& batch,
+               const std::vector<Tensor>& c, const HeadProbe& probe) {
+  const Tensor& queries = batch.*heads.site().queries;
+  const Tensor& length = batch.*heads.site().query_length;
+  const auto there = query_rows(heads.site(), batch, queries.size(1));
+  sums.positions +=
+      there.defined() ? there.sum().item<double>() : static_cast<double>(queries.numel());
+  for (int64_t l = 0; l < heads.layers(); ++l) {
+    const auto ids = heads.layer(l).head_ids();
+    const auto rows = at::tensor(ids, at::kLong).to(queries.device());
+    const std::vector<int64_t> sizes{queries.size(0), std::ssize(ids), queries.size(1)};
+    sums.layers[l].importance.add(
+        c[l].defined() ? c[l].index_select(1, rows) : at::zeros(sizes, queries.options()), length);
+    const auto said = probe.layer_outputs().find(l);
+    if (said == probe.layer_outputs().end()) continue;
+    auto norms = said->second.edited.to(at::kDouble).norm(2, -1);  // [B,own H,T]
+    if (there.defined()) norms = norms.masked_fill(there.logical_not().unsqueeze(1), 0);
+    const auto size = norms.sum(at::IntArrayRef({0, 2}));
+    auto& total = sums.layers[l].activation;
+    total = total.defined() ? total + size : size;  // [own H]
+  }
+}
+
+void put_grids(HeadImportance& result, const SiteHeads& heads, const SiteSums& sums) {
+  const auto grid = [&](auto value_of) {
+    std::vector<Tensor> values;
+    for (int64_t l = 0; l < heads.layers(); ++l)
+      values.push_back(value_of(sums.layers[l], std::ssize(heads.layer(l).head_ids())));
+    return heads.by_own_head(values);
+  };
+  for (const auto& name : importance_reductions())
+    result.raw[name][heads.name()] =
+        grid([&](const LayerSums& s, int64_t) { return s.importance.reduced(name); });
+  result.activation[heads.name()] = grid([&](const LayerSums& s, int64_t own) {
+    return s.activation.defined() ? s.activation / sums.positions : at::zeros({own});
+  });
 }
 
 }  // namespace
@@ -91,44 +159,19 @@ HeadImportance measure_importance(Model& model, const DataSource& data, Split sp
   at::AutoGradMode with_gradients(true);
   const bool was_training = model.is_training();
   model.eval();
-  const auto layers = attention_layers(model);
-  std::vector<LayerSums> sums(layers.size());
-  double positions = 0;
+  const auto sites = site_heads(model);
+  std::map<std::string, SiteSums> sums;
+  for (const auto& site : sites) sums[site.name()].layers.resize(site.layers());
   for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
     const auto b = on_host.to(device);
-    HeadProbe probe;
-    probe.head_outputs = true;
-    const auto gradients = gate_gradients(model, data.task(), b, probe);
-    positions += static_cast<double>(b.tokens());
-    for (size_t l = 0; l < layers.size(); ++l) {
-      const auto ids = (*layers[l])->head_ids();
-      const auto rows = at::tensor(ids, at::kLong).to(device);
-      const auto& c = gradients[l];
-      sums[l].importance.add(c.defined()
-                                 ? c.index_select(1, rows)
-                                 : at::zeros({b.examples(), std::ssize(ids), b.ids.size(1)}));
-      const auto said = probe.layer_outputs().find(static_cast<int64_t>(l));
-      if (said == probe.layer_outputs().end()) continue;
-      const auto size =
-          said->second.edited.to(at::kDouble).norm(2, -1).sum(at::IntArrayRef({0, 2}));
-      auto& total = sums[l].activation;
-      total = total.defined() ? total + size : size;  // [own H]
-    }
+    SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
+    const auto c = gate_gradients(model, data.task(), b, probes);
+    for (const auto& site : sites)
+      add_batch(sums[site.name()], site, b, c.at(site.name()), probes.at(site.name()));
   });
   model.train(was_training);
   HeadImportance result;
-  const auto grid = [&](auto value_of) {
-    std::vector<Tensor> values;
-    for (size_t l = 0; l < layers.size(); ++l)
-      values.push_back(value_of(sums[l], std::ssize((*layers[l])->head_ids())));
-    return head_grid(model, values);
-  };
-  for (const auto& name : importance_reductions())
-    result.raw[name] =
-        grid([&](const LayerSums& s, int64_t) { return s.importance.reduced(name); });
-  result.activation = grid([&](const LayerSums& s, int64_t own) {
-    return s.activation.defined() ? s.activation / positions : at::zeros({own});
-  });
+  for (const auto& site : sites) put_grids(result, site, sums[site.name()]);
   return result;
 }
 

@@ -5,7 +5,8 @@
 //   c[n,h,t] = <o_h[n,t], dL_n / do_h[n,t]>,  sum_t c = dL_n / dxi_h
 #pragma once
 
-#include "experiments/models/head_grid.h"
+#include "experiments/data/source.h"
+#include "experiments/models/site_heads.h"
 
 namespace headlab {
 
@@ -31,16 +32,17 @@ const std::vector<std::string>& importance_reductions();  // "paper", ...
 // there is no head.
 Tensor normalized_by_layer(const Tensor& importance);
 Tensor normalized_globally(const Tensor& importance);
+// `norm` "layer" or "global": likewise of every site, the global norm over the heads of all sites.
+SiteGrids normalized(const SiteGrids& importance, const std::string& norm);
 
 // Names under which an analysis has what follows: importance (paper, within its layer),
 // importance_global, importance_<reduction>, activation.
 const std::vector<std::string>& importance_arrays();
 
-// All that one pass over some batches says of the heads. [L,H] in original heads; NaN where none
-// is.
+// All that one pass over some batches says of the heads; NaN where none is.
 struct HeadImportance {
-  std::map<std::string, Tensor> raw;  // by reduction
-  Tensor activation;                  // mean over positions of the norm of what the head says
+  std::map<std::string, SiteGrids> raw;  // by reduction
+  SiteGrids activation;                  // mean over positions of the norm of what the head says
 };
 
 // Eval mode, one forward and backward pass a batch; no gradient of a parameter is touched.

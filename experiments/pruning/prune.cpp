@@ -18,35 +18,39 @@ namespace headlab {
 namespace {
 
 // Random numbers by head: the lowest go first.
-Tensor random_scores(Model& model, uint64_t seed) {
-  auto scores = at::empty(alive_heads(model).sizes(), at::kDouble);
-  const CounterRng rng{.seed = seed};
-  for (int64_t n = 0; n < scores.numel(); ++n)
-    scores.data_ptr<double>()[n] = static_cast<double>(rng.bits(CounterRng::kSampling, n) >> 11);
+SiteGrids random_scores(Model& model, uint64_t seed) {
+  SiteGrids scores;
+  for (const auto& site : site_heads(model)) {
+    auto& of_site = scores[site.name()] = site.no_values();
+    const CounterRng rng{.seed = seed, .site = CounterRng::site_key(site.name())};
+    for (int64_t n = 0; n < of_site.numel(); ++n)
+      of_site.data_ptr<double>()[n] = static_cast<double>(rng.bits(CounterRng::kSampling, n) >> 11);
+  }
   return scores;
 }
 
 // The rise of the loss without each head.
-Tensor ablation_scores(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
-  auto scores = at::full(alive_heads(*run.model).sizes(), std::numeric_limits<double>::quiet_NaN(),
-                         at::kDouble);
+SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+  SiteGrids scores;
+  for (const auto& site : site_heads(*run.model)) scores[site.name()] = site.no_values();
   const AblationSettings settings{
       .split = s.split, .batch = s.measured_batch, .most_batches = s.most_batches, .resamples = 1};
   for (const auto& ablated :
-       ablate(*run.model, *run.data, single_heads(*run.model), settings, device))
-    scores[ablated.heads[0].layer][ablated.heads[0].head] = ablated.deltas.at("loss_delta");
+       ablate(*run.model, *run.data, single_heads(*run.model), settings, device)) {
+    const auto& id = ablated.heads[0];
+    scores.at(id.site)[id.layer][id.head] = ablated.deltas.at("loss_delta");
+  }
   return scores;
 }
 
-Tensor scores_of(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+SiteGrids scores_of(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
   if (s.by == "random") return random_scores(*run.model, s.seed);
   if (s.by == "ablation") return ablation_scores(run, s, device);
   const auto measured =
       measure_importance(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, device);
   if (s.by == "activation") return measured.activation;
   TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
-  const auto& importance = measured.raw.at(s.reduction);
-  return s.norm == "layer" ? normalized_by_layer(importance) : normalized_globally(importance);
+  return normalized(measured.raw.at(s.reduction), s.norm);
 }
 
 void tune(OpenedRun& run, const PruneSettings& s) {
@@ -66,7 +70,7 @@ void tune(OpenedRun& run, const PruneSettings& s) {
 void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
              const at::Device& device) {
   const auto sliced = sliced_copy(run, device);
-  round.kept = std::ssize(heads_where(alive_heads(*run.model)));
+  round.kept = alive_count(*run.model);
   round.parameters = parameter_count(*sliced);
   round.flops = sliced->flops_per_token();
   round.evaluation =
@@ -75,20 +79,21 @@ void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
 
 }  // namespace
 
-std::vector<HeadId> lowest_heads(const Tensor& score, const Tensor& alive, int64_t count,
+std::vector<HeadId> lowest_heads(const SiteGrids& score, const SiteGrids& alive, int64_t count,
                                  int64_t keep_per_layer) {
-  const auto value = [&](HeadId id) {
-    const double s = score[id.layer][id.head].item<double>();
+  const auto value = [&](const HeadId& id) {
+    const double s = score.at(id.site)[id.layer][id.head].item<double>();
     return std::isnan(s) ? std::numeric_limits<double>::infinity() : s;
   };
   auto heads = heads_where(alive);
   std::stable_sort(heads.begin(), heads.end(),
-                   [&](HeadId a, HeadId b) { return value(a) < value(b); });
-  std::vector<int64_t> spare(alive.size(0), -keep_per_layer);  // a layer may lose so many
-  for (const auto& id : heads) ++spare[id.layer];
+                   [&](const HeadId& a, const HeadId& b) { return value(a) < value(b); });
+  std::map<std::pair<std::string, int64_t>, int64_t> spare;  // a layer may lose so many
+  for (const auto& id : heads)
+    ++spare.try_emplace({id.site, id.layer}, -keep_per_layer).first->second;
   std::vector<HeadId> lowest;
   for (const auto& id : heads)
-    if (std::ssize(lowest) < count && spare[id.layer]-- > 0) lowest.push_back(id);
+    if (std::ssize(lowest) < count && spare.at({id.site, id.layer})-- > 0) lowest.push_back(id);
   return lowest;
 }
 
@@ -117,11 +122,11 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   DeltaSums sums;
   PruneEffect effect;
   const auto pass = [](Model& model, const Batch& batch) {
-    std::vector<Tensor> hidden;
+    HiddenStates hidden;
     ModelContext ctx;
     ctx.hidden = &hidden;
     const auto logits = model.forward(batch, ctx).logits;
-    return Pass{hidden.back(), logits};
+    return Pass{model.last_state(hidden), logits};
   };
   for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& on_host) {
     const auto b = on_host.to(device);
@@ -140,9 +145,9 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
   measure(rounds[0], run, s, device);
   const int64_t built = built_heads(*run.model);
   const int64_t gone = built - rounds[0].kept;
-  Tensor scores;
+  SiteGrids scores;
   if (s.by == "gates") {
-    scores = gate_grid(*run.model).log_alpha;
+    scores = gate_grids(*run.model).log_alpha;
     auto bare = ungate(run, device);
     run.experiment = std::move(bare.experiment);
     run.model = bare.model;
@@ -153,12 +158,12 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
     if (!s.heads.empty()) {
       const auto alive = alive_heads(*run.model);
       for (const auto& id : s.heads)
-        if (alive[id.layer][id.head].item<bool>()) round.removed.push_back(id);
+        if (alive.at(id.site)[id.layer][id.head].item<bool>()) round.removed.push_back(id);
     } else {
       // Equal steps from what is gone already to what is to be gone.
       const int64_t target = gone + std::max<int64_t>(0, s.count - gone) * n / s.rounds;
       const int64_t more = target - (built - rounds.back().kept);
-      if (more > 0 && (!scores.defined() || s.recompute)) scores = scores_of(run, s, device);
+      if (more > 0 && (scores.empty() || s.recompute)) scores = scores_of(run, s, device);
       if (more > 0)
         round.removed = lowest_heads(scores, alive_heads(*run.model), more, s.keep_per_layer);
     }
@@ -171,12 +176,12 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
   return rounds;
 }
 
-Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t repeats) {
+Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats) {
   torch::InferenceMode inference;
   const auto time = [&](Model& model) {
     const Stopwatch watch;
-    model.forward({ids}, {});
-    if (ids.is_cuda()) torch::cuda::synchronize();
+    model.forward(batch, {});
+    if (batch.input().is_cuda()) torch::cuda::synchronize();
     return watch.seconds();
   };
   time(masked), time(sliced);  // warm
@@ -196,9 +201,9 @@ Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t
   done.sliced = sliced_copy(run, device);
   done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, device);
   done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));
-  const auto ids = run.data->eval_batch(settings.split, 0, done.timed_examples).ids.to(device);
+  const auto batch = run.data->eval_batch(settings.split, 0, done.timed_examples).to(device);
   constexpr int64_t kRepeats = 20;
-  done.speeds = compare_speed(*run.model, *done.sliced, ids, kRepeats);
+  done.speeds = compare_speed(*run.model, *done.sliced, batch, kRepeats);
   return done;
 }
 

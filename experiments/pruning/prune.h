@@ -9,10 +9,10 @@
 
 namespace headlab {
 
-// The `count` heads of lowest score among those alive, all layers together; of equals the one in
-// the lower layer, then the lower head. The `keep_per_layer` alive heads of highest score of each
-// layer stay, so that there may be fewer. score [L,H], NaN: no score, goes last; alive bool [L,H].
-std::vector<HeadId> lowest_heads(const Tensor& score, const Tensor& alive, int64_t count,
+// The `count` heads of lowest score among those alive, all layers together; of equals the one of
+// the lower site, layer, head. The `keep_per_layer` alive heads of highest score of each layer
+// stay, so that there may be fewer. score NaN: no score, goes last; alive bool.
+std::vector<HeadId> lowest_heads(const SiteGrids& score, const SiteGrids& alive, int64_t count,
                                  int64_t keep_per_layer);
 
 // What heads are ranked by.
@@ -63,7 +63,7 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
 struct Speeds {
   double masked = 0, sliced = 0;
 };
-Speeds compare_speed(Model& masked, Model& sliced, const Tensor& ids, int64_t repeats);
+Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats);
 
 // All of it for one run, which is pruned.
 struct Pruning {

@@ -28,12 +28,27 @@ Json rounds_json(const std::vector<PruneRound>& rounds) {
   return list;
 }
 
-// The group /pruning.
-ResultGroup pruning_group(const std::vector<PruneRound>& rounds, Model& model) {
-  const auto grid = alive_heads(model).sizes().vec();
-  const auto R = static_cast<int64_t>(rounds.size());
-  ResultGroup group{"pruning", {{{"round", "1", "round of pruning", "0: before"}, R}}, {}};
-  add_head_axes(group, {"layer", "head"}, grid[0], grid[1]);
+ResultAxis round_axis(const std::vector<PruneRound>& rounds) {
+  return {{"round", "1", "round of pruning", "0: before"}, std::ssize(rounds)};
+}
+
+// Which heads of a site went in which round.
+void add_removed(ResultGroup& group, const std::vector<PruneRound>& rounds, const SiteHeads& site) {
+  add_head_axes(group, {"layer", "head"}, site.layers(), site.heads());
+  std::vector<double> removed(rounds.size() * site.layers() * site.heads());
+  for (size_t r = 0; r < rounds.size(); ++r)
+    for (const auto& id : rounds[r].removed)
+      if (id.site == site.name())
+        removed[(r * site.layers() + id.layer) * site.heads() + id.head] = 1;
+  group.arrays.push_back({{"removed", "1", "head removed in this round", "1: removed"},
+                          {"round", "layer", "head"},
+                          std::move(removed),
+                          /*flags=*/true});
+}
+
+// The group /pruning; of a model with several sites, what went of each lies in /pruning/<site>.
+std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, Model& model) {
+  ResultGroup group{"pruning", {round_axis(rounds)}, {}};
   const auto add = [&](const char* name, const char* units, const char* what, auto value_of) {
     ResultArray array{{name, units, what, what}, {"round"}, {}};
     for (const auto& round : rounds) array.values.push_back(static_cast<double>(value_of(round)));
@@ -49,15 +64,17 @@ ResultGroup pruning_group(const std::vector<PruneRound>& rounds, Model& model) {
       [](const auto& r) { return r.evaluation.accuracy; });
   add("seconds", "s", "time of ranking, pruning and tuning",
       [](const auto& r) { return r.seconds; });
-  std::vector<double> removed(R * grid[0] * grid[1]);
-  for (int64_t r = 0; r < R; ++r)
-    for (const auto& id : rounds[r].removed)
-      removed[(r * grid[0] + id.layer) * grid[1] + id.head] = 1;
-  group.arrays.push_back({{"removed", "1", "head removed in this round", "1: removed"},
-                          {"round", "layer", "head"},
-                          std::move(removed),
-                          /*flags=*/true});
-  return group;
+  const auto sites = site_heads(model);
+  if (sites.size() == 1) {
+    add_removed(group, rounds, sites.front());
+    return {group};
+  }
+  std::vector<ResultGroup> groups{group};
+  for (const auto& site : sites) {
+    groups.push_back({"pruning/" + site.name(), {round_axis(rounds)}, {}});
+    add_removed(groups.back(), rounds, site);
+  }
+  return groups;
 }
 
 std::string csv(const Json& report) {
@@ -145,7 +162,7 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
             [&](const std::filesystem::path& making) {
               write_results(making / "pruning.h5",
                             root_attributes(run.experiment, "pruning", run_id, manifest),
-                            {pruning_group(rounds, *model)});
+                            pruning_groups(rounds, *model));
               replace_file(making / "pruning.csv", csv(report));
             });
 }

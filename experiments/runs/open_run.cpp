@@ -34,16 +34,16 @@ std::shared_ptr<Model> build_model(const Experiment& experiment, const DataShape
 
 void load_model(Model& model, const NamedTensors& tensors) {
   const auto sliced = sliced_layers(tensors);
-  for (const auto& [site, layers] : model.sites())
-    for (int64_t layer = 0; layer < std::ssize(layers); ++layer)
+  for (const auto& site : model.sites())
+    for (int64_t layer = 0; layer < std::ssize(site.layers); ++layer)
       for (const auto& [path, kept] : sliced) {
-        if (model.layer_path(site, layer) != path) continue;
-        auto& heads = *layers[layer];
+        if (model.layer_path(site.name, layer) != path) continue;
+        auto& heads = *site.layers[layer];
         std::vector<int64_t> gone;
         for (int64_t h = 0; h < heads->heads(); ++h)
           if (std::find(kept.begin(), kept.end(), h) == kept.end()) gone.push_back(h);
         heads->mask_heads(gone);
-        model.exchange(site, layer, heads->slice());
+        model.exchange(site.name, layer, heads->slice());
       }
   load_into(model, tensors);
 }

@@ -142,9 +142,9 @@ class Trainer {
 
 // The rows of step 0: the first update's losses with the weights as they were made.
 void Trainer::row_zero() {
-  auto& probe = log_.fresh_probe();
+  auto& probes = log_.fresh_probes();
   const auto losses = updater_.measure(0, micro_batches(options_, data_, seed_, 0),
-                                       logging_.stats_every > 0 ? &probe : nullptr);
+                                       logging_.stats_every > 0 ? &probes : nullptr);
   UpdateRow row{.gates = gate_decisions(*model_)};
   note(losses, row);
   log_.scalars(row);
@@ -159,7 +159,7 @@ bool Trainer::update() {
   const bool logs = (state_.step + 1) % logging_.every == 0;
   const auto gates = logs ? gate_decisions(*model_) : std::nullopt;
   const auto result =
-      updater_.step(state_.step, batches, statistics ? &log_.fresh_probe() : nullptr);
+      updater_.step(state_.step, batches, statistics ? &log_.fresh_probes() : nullptr);
   ++state_.step;
   int64_t tokens = 0;
   for (const auto& batch : batches) tokens += batch.tokens();

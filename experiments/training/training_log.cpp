@@ -7,12 +7,10 @@
 
 #include "core/torch.h"
 #include "experiments/logs/log_repair.h"
-#include "experiments/models/head_grid.h"
+#include "experiments/models/site_heads.h"
 
 namespace headlab {
 namespace {
-
-constexpr const char* kLoggedSite = "self";
 
 std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
   if (!chosen.empty()) return chosen;
@@ -44,7 +42,8 @@ LogStatistic log_statistic(const Statistic& s) {
 }
 
 // Those of the table that are wanted, and every kind's own.
-std::vector<LogStatistic> statistics_of(const LogOptions& options, Model& model, bool has_classes) {
+std::vector<LogStatistic> statistics_of(const LogOptions& options, const SiteHeads& site,
+                                        bool has_classes) {
   const auto wanted = options.statistics();
   std::vector<LogStatistic> chosen;
   for (const auto& s : statistic_table()) {
@@ -53,8 +52,8 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, Model& model,
     chosen.push_back(log_statistic(s));
   }
   std::set<std::string> own;
-  for (auto* heads : attention_layers(model))
-    for (const auto& s : (*heads)->own_statistics())
+  for (int64_t l = 0; l < site.layers(); ++l)
+    for (const auto& s : site.layer(l).own_statistics())
       if ((has_classes || s.needs != Needs::kClasses) && own.insert(s.name).second)
         chosen.push_back(log_statistic(s));
   return chosen;
@@ -72,44 +71,77 @@ std::vector<int32_t> as_int32(const Tensor& t) {
 }
 
 // The first validation examples, spread over the split so that they differ.
-Tensor map_probes(const AttentionLogOptions& options, const DataSource& data) {
+Batch map_examples(const AttentionLogOptions& options, const DataSource& data) {
   const int64_t examples = data.examples(Split::kValidation);
   const int64_t probes = std::min(options.probes, examples);
-  std::vector<Tensor> ids;
+  std::vector<Batch> batches;
   for (int64_t n = 0; n < probes; ++n)
-    ids.push_back(data.eval_batch(Split::kValidation, n * examples / probes, 1).ids);
-  return at::cat(ids);  // [P,T]
+    batches.push_back(data.eval_batch(Split::kValidation, n * examples / probes, 1));
+  return joined(batches, data.shape().pad.value_or(0));
 }
 
-LogMaps maps_of(const AttentionLogOptions& options, const LogSite& site, Model& model,
-                const Tensor& ids) {
+// One side of a site's maps: positions kept, their tokens, how many are there in each example.
+struct MapSide {
+  std::vector<int64_t> positions;
+  std::vector<int32_t> tokens, lengths;
+
+  MapSide(const Tensor& ids, const Tensor& length, int64_t most) {
+    const int64_t count = std::min(most, ids.size(1));
+    positions = all_or({}, count);
+    tokens = as_int32(ids.narrow(1, 0, count));
+    lengths = as_int32(length.defined() ? length.clamp_max(count)
+                                        : at::full({ids.size(0)}, count, at::kLong));
+  }
+};
+
+LogMaps maps_of(const AttentionLogOptions& options, const SiteHeads& site, const Batch& batch) {
   LogMaps maps;
-  for (auto* heads : attention_layers(model))
-    if (!(*heads)->traits().rows_sum_to_one) maps.normalization = "composed", maps.packed = false;
-  maps.probes = ids.size(0);
-  maps.layers = all_or(options.layers, site.layers);
-  maps.heads = all_or(options.heads, site.heads);
-  const int64_t positions = std::min(options.max_positions, ids.size(1));
-  maps.query = maps.key = all_or({}, positions);
-  maps.query_token = maps.key_token = as_int32(ids.narrow(1, 0, positions));
-  maps.query_length.assign(ids.size(0), static_cast<int32_t>(positions));
-  maps.key_length = maps.query_length;
+  for (int64_t l = 0; l < site.layers(); ++l) {
+    const auto& traits = site.layer(l).traits();
+    if (!traits.rows_sum_to_one) maps.normalization = "composed", maps.packed = false;
+  }
+  const auto& at = site.site();
+  const MapSide query(batch.*at.queries, batch.*at.query_length, options.max_positions);
+  const MapSide key(batch.*at.keys, batch.*at.key_length, options.max_positions);
+  maps.probes = batch.examples();
+  maps.layers = all_or(options.layers, site.layers());
+  maps.heads = all_or(options.heads, site.heads());
+  maps.query = query.positions, maps.query_token = query.tokens;
+  maps.query_length = query.lengths;
+  maps.key = key.positions, maps.key_token = key.tokens, maps.key_length = key.lengths;
   return maps;
 }
 
-LogSite site_of(const Experiment& experiment, Model& model, bool has_classes, const Tensor& ids) {
+// What is logged of a site; without `batch`, no maps.
+LogSite site_of(const Experiment& experiment, const SiteHeads& heads, bool has_classes,
+                const std::optional<Batch>& batch) {
   LogSite site;
-  site.name = kLoggedSite;
-  const auto layers = attention_layers(model);
-  site.layers = std::ssize(layers);
-  for (auto* heads : layers) site.heads = std::max(site.heads, (*heads)->heads());
-  site.statistics = statistics_of(experiment.log, model, has_classes);
-  if (!ids.defined()) return site;
-  auto maps = maps_of(experiment.log.attention, site, model, ids);
-  std::erase_if(maps.layers,
-                [&](int64_t layer) { return !(*layers.at(layer))->traits().token_map; });
+  site.name = heads.name();
+  site.layers = heads.layers();
+  site.heads = heads.heads();
+  const bool classes = has_classes && heads.site().keys == &Batch::ids;
+  site.statistics = statistics_of(experiment.log, heads, classes);
+  if (!batch || !(*batch.*heads.site().keys).defined()) return site;
+  auto maps = maps_of(experiment.log.attention, heads, *batch);
+  std::erase_if(maps.layers, [&](int64_t l) { return !heads.layer(l).traits().token_map; });
   if (!maps.layers.empty()) site.maps = maps;
   return site;
+}
+
+std::vector<LogSite> sites_of(const Experiment& experiment, Model& model, bool has_classes,
+                              const std::optional<Batch>& batch) {
+  std::vector<LogSite> sites;
+  for (const auto& heads : site_heads(model))
+    sites.push_back(site_of(experiment, heads, has_classes, batch));
+  return sites;
+}
+
+std::vector<std::string> drop_all_unlogged(const std::filesystem::path& path,
+                                           std::vector<LogSite>& sites) {
+  std::set<std::string> names;
+  for (auto& site : sites)
+    for (auto& name : drop_unlogged(path, site)) names.insert(std::move(name));
+  return {names.begin(), names.end()};
 }
 
 bool wants_maps(const Experiment& experiment) {
@@ -117,7 +149,7 @@ bool wants_maps(const Experiment& experiment) {
 }
 
 RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
-                const Experiment& experiment, Model& model, const LogSite& site,
+                const Experiment& experiment, Model& model, const std::vector<LogSite>& sites,
                 const DataSource& data, std::optional<int64_t> resumed_step, double wall_s) {
   LogLayout layout{root};
   layout.scalars = {
@@ -145,7 +177,7 @@ RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
                   {"val_accuracy", "1", "validation accuracy",
                    "share of scored targets that are the likeliest prediction"},
                   {"val_tokens", "token", "scored validation targets", "count behind val_loss"}};
-  layout.sites = {site};
+  layout.sites = sites;
   layout.vocabulary = data.token_texts();
   RunLogOptions options;
   options.flush_every = experiment.log.flush_every;
@@ -161,17 +193,19 @@ RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
 
 int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
   if (!wants_maps(experiment)) return 0;
-  const auto ids = map_probes(experiment.log.attention, data);
-  const auto site = site_of(experiment, model, false, ids);
   const int64_t snapshots = experiment.train.steps / experiment.log.attention.every + 1;
-  return snapshots * map_bytes(site);
+  int64_t bytes = 0;
+  for (const auto& site :
+       sites_of(experiment, model, false, map_examples(experiment.log.attention, data)))
+    bytes += snapshots * map_bytes(site);
+  return bytes;
 }
 
 int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
   if (experiment.log.stats_every == 0) return 0;
-  const auto site = site_of(experiment, model, !data.token_classes().empty(), Tensor());
   int64_t row = 0;
-  for (const auto& s : site.statistics) row += 4 * count_of(s, site);
+  for (const auto& site : sites_of(experiment, model, !data.token_classes().empty(), {}))
+    for (const auto& s : site.statistics) row += 4 * count_of(s, site);
   return row * (experiment.train.steps / experiment.log.stats_every + 1);
 }
 
@@ -179,41 +213,47 @@ TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes
                          const Experiment& experiment, Model& model, const DataSource& data,
                          std::optional<int64_t> resumed_step, double wall_s)
     : model_(model),
-      map_ids_(wants_maps(experiment) ? map_probes(experiment.log.attention, data) : Tensor()),
-      site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
-      absent_(resumed_step && std::filesystem::exists(path) ? drop_unlogged(path, site_)
+      map_examples_(wants_maps(experiment)
+                        ? std::optional(map_examples(experiment.log.attention, data))
+                        : std::nullopt),
+      heads_(site_heads(model)),
+      sites_(sites_of(experiment, model, !data.token_classes().empty(), map_examples_)),
+      absent_(resumed_step && std::filesystem::exists(path) ? drop_all_unlogged(path, sites_)
                                                             : std::vector<std::string>()),
-      log_(open_log(path, root, experiment, model, site_, data, resumed_step, wall_s)) {
+      probes_(model),
+      log_(open_log(path, root, experiment, model, sites_, data, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
-  if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
-  probe_.statistics = true;
-  auto logs = [&](const char* name) {
-    return std::any_of(site_.statistics.begin(), site_.statistics.end(),
-                       [&](const LogStatistic& s) { return s.name == name; });
-  };
-  probe_.divergence = logs("js");
-  probe_.matches = logs("induction") || logs("duplicate_token");
+  for (size_t n = 0; n < sites_.size(); ++n) {
+    auto& probe = probes_.at(sites_[n].name);
+    if (!classes.empty() && heads_[n].site().keys == &Batch::ids)
+      probe.class_of_token = at::tensor(classes, at::kByte);
+    probe.statistics = true;
+    const auto logs = [&](const char* name) {
+      const auto& all = sites_[n].statistics;
+      return std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.name == name; });
+    };
+    probe.divergence = logs("js");
+    probe.matches = logs("induction") || logs("duplicate_token");
+  }
 }
 
-HeadProbe& TrainingLog::fresh_probe() {
-  probe_.reset();
-  return probe_;
+SiteProbes& TrainingLog::fresh_probes() {
+  probes_.reset();
+  return probes_;
 }
 
-void TrainingLog::heads(int64_t step) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const int64_t H = site_.heads;
+namespace {
+
+// Of one site, what its probe has seen: values by statistic in the site's grid.
+RunLog::HeadValues head_row(const LogSite& site, const SiteHeads& heads, const HeadProbe& probe) {
   RunLog::HeadValues row;
-  std::vector<uint8_t> alive(site_.layers * H, 0);
-  for (const auto& s : site_.statistics) row[s.name].assign(count_of(s, site_), nan);
-  const auto layers = attention_layers(model_);
-  for (int64_t layer = 0; layer < site_.layers; ++layer) {
-    const auto is_alive = (*layers[layer])->alive();
-    std::copy(is_alive.begin(), is_alive.end(), alive.begin() + layer * H);
-    if (!probe_.sums().count(layer)) continue;
-    const auto values = probe_.values(layer);
-    const int64_t own = std::ssize(is_alive);
-    for (const auto& s : site_.statistics) {
+  for (const auto& s : site.statistics) row[s.name].assign(count_of(s, site), kNaN);
+  for (int64_t layer = 0; layer < site.layers; ++layer) {
+    const MapKey key(site.name, layer, 0);
+    if (!probe.sums().count(key)) continue;
+    const auto values = probe.values(key);
+    const int64_t own = heads.layer(layer).heads(), H = site.heads;
+    for (const auto& s : site.statistics) {
       const auto from = values.find(s.name);
       if (from == values.end()) continue;  // another kind's own
       for (int64_t n = 0; n < std::ssize(from->second); ++n) {
@@ -224,7 +264,18 @@ void TrainingLog::heads(int64_t step) {
       }
     }
   }
-  log_.heads(kLoggedSite, step, row, alive);
+  return row;
+}
+
+}  // namespace
+
+void TrainingLog::heads(int64_t step) {
+  for (size_t n = 0; n < sites_.size(); ++n) {
+    const auto alive = heads_[n].alive().to(at::kByte).contiguous();
+    const auto* flags = alive.const_data_ptr<uint8_t>();
+    log_.heads(sites_[n].name, step, head_row(sites_[n], heads_[n], probes_.at(sites_[n].name)),
+               {flags, static_cast<size_t>(alive.numel())});
+  }
 }
 
 void TrainingLog::scalars(const UpdateRow& row) {
@@ -252,36 +303,54 @@ void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
                    {"val_tokens", static_cast<double>(evaluation.tokens)}});
 }
 
-void TrainingLog::maps(int64_t step, const at::Device& device) {
-  if (!site_.maps) return;
-  torch::InferenceMode inference;
-  const bool was_training = model_.is_training();
-  model_.eval();
-  HeadProbe probe;
-  probe.maps = true;
-  ModelContext ctx;
-  ctx.observer = &probe;
-  model_.forward({map_ids_.to(device)}, ctx);
-  model_.train(was_training);
+namespace {
 
-  const auto& plan = *site_.maps;
-  const int64_t P = plan.probes, Q = std::ssize(plan.query);
+// The maps of a site that are kept, [P,L,H,Q,K] of those of the plan; NaN where there is none.
+Tensor kept_maps(const LogMaps& plan, const SiteHeads& heads, const HeadProbe& probe) {
+  const auto P = plan.probes, Q = std::ssize(plan.query), K = std::ssize(plan.key);
   const float nan = std::numeric_limits<float>::quiet_NaN();
-  auto kept = at::full({P, std::ssize(plan.layers), std::ssize(plan.heads), Q, Q}, nan);
+  auto kept = at::full({P, std::ssize(plan.layers), std::ssize(plan.heads), Q, K}, nan);
   for (size_t l = 0; l < plan.layers.size(); ++l) {
-    const auto found = probe.layer_maps().find(plan.layers[l]);
+    const auto found = probe.layer_maps().find({heads.name(), plan.layers[l], 0});
     if (found == probe.layer_maps().end()) continue;
-    const auto map = found->second.to(at::kCPU, at::kFloat);  // [P,H,T,T]
-    const auto ids = (*attention_layers(model_)[plan.layers[l]])->head_ids();
+    const auto map = found->second.to(at::kCPU, at::kFloat);  // [P,H,T,S]
+    const auto ids = heads.layer(plan.layers[l]).head_ids();
     for (size_t h = 0; h < plan.heads.size(); ++h) {
       const auto row = std::find(ids.begin(), ids.end(), plan.heads[h]);
       if (row == ids.end()) continue;
       kept.select(2, static_cast<int64_t>(h))
           .select(1, static_cast<int64_t>(l))
-          .copy_(map.select(1, row - ids.begin()).narrow(1, 0, Q).narrow(2, 0, Q));
+          .copy_(map.select(1, row - ids.begin()).narrow(1, 0, Q).narrow(2, 0, K));
     }
   }
-  log_.attention(kLoggedSite, step, {kept.data_ptr<float>(), static_cast<size_t>(kept.numel())});
+  for (int64_t p = 0; p < P; ++p) {  // padding has no weights
+    auto map = kept[p];
+    map.narrow(2, plan.query_length[p], Q - plan.query_length[p]).fill_(nan);
+    map.narrow(3, plan.key_length[p], K - plan.key_length[p]).fill_(nan);
+  }
+  return kept;
+}
+
+}  // namespace
+
+void TrainingLog::maps(int64_t step, const at::Device& device) {
+  if (std::none_of(sites_.begin(), sites_.end(), [](const auto& site) { return site.maps; }))
+    return;
+  torch::InferenceMode inference;
+  const bool was_training = model_.is_training();
+  model_.eval();
+  SiteProbes probes(model_, [](HeadProbe& probe) { probe.maps = true; });
+  ModelContext ctx;
+  ctx.observer = &probes;
+  model_.forward(map_examples_->to(device), ctx);
+  model_.train(was_training);
+  for (size_t n = 0; n < sites_.size(); ++n) {
+    if (!sites_[n].maps) continue;
+    const auto& site = sites_[n];
+    const auto kept = kept_maps(*site.maps, heads_[n], probes.at(site.name));
+    log_.attention(site.name, step,
+                   {kept.const_data_ptr<float>(), static_cast<size_t>(kept.numel())});
+  }
 }
 
 }  // namespace headlab

@@ -3,11 +3,11 @@
 
 #include <filesystem>
 
-#include "core/observe/probe.h"
 #include "experiments/data/source.h"
 #include "experiments/logs/run_log.h"
 #include "experiments/models/gate_decisions.h"
-#include "experiments/models/model.h"
+#include "experiments/models/site_heads.h"
+#include "experiments/models/site_probes.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/training/evaluate.h"
 
@@ -42,22 +42,23 @@ class TrainingLog {
   // What whoever runs the training should be told of the log; each is given once.
   std::vector<std::string> take_notices() { return log_.take_notices(); }
 
-  // The probe for the forward passes of one update; forgets what it saw before.
-  HeadProbe& fresh_probe();
-  void heads(int64_t step);  // the row of everything the probe has seen
+  // The probes for the forward passes of one update, which forget what they saw before.
+  SiteProbes& fresh_probes();
+  void heads(int64_t step);  // the rows of everything the probes have seen
   void scalars(const UpdateRow& row);
   void eval(int64_t step, const Evaluation& evaluation);
-  // Maps of the probes, in eval mode with the weights as they are.
+  // Maps of the chosen examples, in eval mode with the weights as they are.
   void maps(int64_t step, const at::Device& device);
   void sync() { log_.sync(); }
   void close(LogStatus status) { log_.close(status); }
 
  private:
   Model& model_;
-  Tensor map_ids_;  // [P,T], undefined: no maps
-  LogSite site_;
+  std::optional<Batch> map_examples_;  // none: no maps
+  std::vector<SiteHeads> heads_;
+  std::vector<LogSite> sites_;  // of the same sites
   std::vector<std::string> absent_;
-  HeadProbe probe_;
+  SiteProbes probes_;
   RunLog log_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/runs/experiment.h"
 
@@ -65,11 +64,12 @@ Updater::Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::S
       task_(settings.task ? *settings.task : prediction_task()),
       optimizer_(*model_, special_parameters(*model_), adamw) {}
 
-Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host, HeadProbe* probe) {
+Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host,
+                               SiteProbes* probes) {
   const auto batch = on_host.to(device_);
   ModelContext ctx;
-  ctx.observer = probe;
-  if (probe) probe->tokens = batch.ids;
+  ctx.observer = probes;
+  if (probes) probes->tell(batch);
   ctx.rng.seed = settings_.seed;
   ctx.rng.step = static_cast<uint64_t>(draw);
   ctx.update = step;
@@ -87,7 +87,7 @@ Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host,
 }
 
 Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batches,
-                              HeadProbe* probe, const PartVisitor& visit) {
+                              SiteProbes* probes, const PartVisitor& visit) {
   const auto parts = static_cast<int64_t>(micro_batches.size());
   std::vector<Tensor> counts;  // micro-batches may score different numbers of targets
   for (const auto& batch : micro_batches) counts.push_back(task_.scored(batch));
@@ -102,7 +102,7 @@ Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batc
   };
   for (int64_t n = 0; n < parts; ++n) {
     // Each micro-batch draws anew.
-    auto part = forward(step * parts + n, step, micro_batches[n], probe);
+    auto part = forward(step * parts + n, step, micro_batches[n], probes);
     part.scored = count[n];
     visit(part, scored);
     add(losses.nll, part.nll);
@@ -118,15 +118,15 @@ Updater::Losses Updater::pass(int64_t step, const std::vector<Batch>& micro_batc
 }
 
 Updater::Losses Updater::measure(int64_t step, const std::vector<Batch>& micro_batches,
-                                 HeadProbe* probe) {
+                                 SiteProbes* probes) {
   at::NoGradGuard no_grad;
-  return pass(step, micro_batches, probe, [](const Part&, const Tensor&) {});
+  return pass(step, micro_batches, probes, [](const Part&, const Tensor&) {});
 }
 
 Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
-                                       HeadProbe* probe) {
+                                       SiteProbes* probes) {
   if (micro_batches.size() == 1)
-    return pass(step, micro_batches, probe, [](const Part& part, const Tensor& scored) {
+    return pass(step, micro_batches, probes, [](const Part& part, const Tensor& scored) {
       auto mean = part.loss() / scored;
       for (const auto& loss : part.aux) mean = mean + loss.value;
       mean.backward();
@@ -134,7 +134,7 @@ Updater::Losses Updater::add_gradients(int64_t step, const std::vector<Batch>& m
   // Sums go back, and are divided once by what the whole update scores, however many parts (and
   // processes) it has.
   Tensor total;
-  auto losses = pass(step, micro_batches, probe, [&](const Part& part, const Tensor& scored) {
+  auto losses = pass(step, micro_batches, probes, [&](const Part& part, const Tensor& scored) {
     auto sum = part.loss();
     for (const auto& loss : part.aux) sum = sum + loss.value * part.scored;
     sum.backward();
@@ -157,9 +157,9 @@ Tensor Updater::apply(int64_t step) {
 }
 
 Updater::Result Updater::step(int64_t step, const std::vector<Batch>& micro_batches,
-                              HeadProbe* probe) {
+                              SiteProbes* probes) {
   Result result;
-  result.losses = add_gradients(step, micro_batches, probe);
+  result.losses = add_gradients(step, micro_batches, probes);
   result.grad_norm = apply(step);
   result.lr = lr(step);
   return result;

@@ -2,15 +2,13 @@
 // step. Training and the judging of training files run this and nothing else.
 #pragma once
 
-#include "core/observe/probe.h"
 #include "experiments/data/source.h"
 #include "experiments/models/model.h"
+#include "experiments/models/site_probes.h"
 #include "experiments/runs/schedule.h"
 #include "experiments/training/optimizer.h"
 
 namespace headlab {
-
-class HeadProbe;
 
 struct TrainOptions;
 
@@ -63,15 +61,16 @@ class Updater {
   Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::Settings& adamw,
           const Settings& settings);
 
-  // Update `step` (from 0) with its micro-batches. A probe sees all of them.
-  Result step(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe = nullptr);
+  // Update `step` (from 0) with its micro-batches. The probes see all of them.
+  Result step(int64_t step, const std::vector<Batch>& micro_batches, SiteProbes* probes = nullptr);
 
   // The losses of update `step` with the weights as they are: its draws, its precision.
-  Losses measure(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe = nullptr);
+  Losses measure(int64_t step, const std::vector<Batch>& micro_batches,
+                 SiteProbes* probes = nullptr);
   // The two halves of step(): gradients of the whole update put into .grad, which is empty before,
   // then everything else.
   Losses add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
-                       HeadProbe* probe = nullptr);
+                       SiteProbes* probes = nullptr);
   Tensor apply(int64_t step);  // -> gradient norm before clipping; gradients are gone afterwards
 
   double lr(int64_t step) const { return schedule_.at(step); }
@@ -85,10 +84,10 @@ class Updater {
     std::vector<AuxLoss> aux;
     const Tensor& loss() const { return smoothed.defined() ? smoothed : nll; }  // to optimise
   };
-  Part forward(int64_t draw, int64_t step, const Batch& batch, HeadProbe* probe);
+  Part forward(int64_t draw, int64_t step, const Batch& batch, SiteProbes* probes);
   // Forward passes of all parts; each is visited with the scored targets of the whole update.
   using PartVisitor = std::function<void(const Part& part, const Tensor& scored)>;
-  Losses pass(int64_t step, const std::vector<Batch>& micro_batches, HeadProbe* probe,
+  Losses pass(int64_t step, const std::vector<Batch>& micro_batches, SiteProbes* probes,
               const PartVisitor& visit);
 
   std::shared_ptr<Model> model_;

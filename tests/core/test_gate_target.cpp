@@ -36,7 +36,7 @@ Tensor log_alpha(Model& model, int64_t layer) {
   return model.named_parameters()["blocks." + std::to_string(layer) + ".attention.gate.log_alpha"];
 }
 
-AttentionHeads& layer_of(Model& model, int64_t layer) { return **model.sites().at("self")[layer]; }
+AttentionHeads& layer_of(Model& model, int64_t layer) { return **model.sites()[0].layers[layer]; }
 
 const Tensor kIds = at::arange(24, at::kLong).view({2, 12});
 
@@ -319,7 +319,7 @@ TEST_CASE("a toy of 32 heads ends within one of its target, and decides its gate
     CHECK(share(seen, [](const auto& d) { return std::abs(d.alive - 12) <= 1; }) > 0.7);
     CHECK(share(seen, [](const auto& d) { return d.undecided == 0; }) > 0.4);
     CHECK(share(seen, [](const auto& d) { return std::abs(d.expected - 12) < 1; }) > 0.7);
-    const auto kept = gate_grid(*toy.model).test > 0;
+    const auto kept = gate_grids(*toy.model).test.at("self") > 0;
     const double loud = toy.loudness.masked_select(kept).mean().item<double>();
     CHECK(loud > 1.5 * toy.loudness.masked_select(kept.logical_not()).mean().item<double>());
     CHECK(at::equal(weight, before));

@@ -68,7 +68,8 @@ TEST_CASE("the induction head is syntactic where copies are heads, a head of one
           "[syntax]") {
   const Letters letters;
   const auto model = letters_decoder();
-  const auto scores = *score_syntax(*model, encoded(*letters.data), kOptions);
+  const auto scores =
+      *score_syntax(*model, heads_at(*model, "self"), encoded(*letters.data), kOptions);
   REQUIRE(scores.relations == std::vector<std::string>{"all", "copy", "prev", "root"});
   CHECK(at_place(scores.count, {1}) == 72);
   CHECK(at_place(scores.accuracy, {0, 1, 0, 1}) == 1);  // (1,0) copy
@@ -95,7 +96,8 @@ TEST_CASE("the induction head is syntactic where copies are heads, a head of one
 TEST_CASE("relations with few words make no head syntactic", "[syntax]") {
   const Letters letters;
   const auto model = letters_decoder();
-  const auto scores = *score_syntax(*model, encoded(*letters.data), {.least_cases = 73});
+  const auto scores =
+      *score_syntax(*model, heads_at(*model, "self"), encoded(*letters.data), {.least_cases = 73});
   CHECK(std::isnan(at_place(best_relations(scores).gain, {1, 0})));
   for (double flag : syntactic_role(scores).values) CHECK(flag == 0);
 }
@@ -106,8 +108,8 @@ TEST_CASE("accuracies do not depend on batches", "[syntax]") {
   const auto treebank = encoded(*letters.data);
   auto alone = kOptions, together = kOptions;
   alone.batch = 1, together.batch = 7;
-  const auto a = *score_syntax(*model, treebank, alone);
-  const auto b = *score_syntax(*model, treebank, together);
+  const auto a = *score_syntax(*model, heads_at(*model, "self"), treebank, alone);
+  const auto b = *score_syntax(*model, heads_at(*model, "self"), treebank, together);
   // Heads 1.. of the circuit attend to many words alike: which is first among equals is rounding.
   const auto certain = [](const Tensor& t) { return t.select(-2, 0).nan_to_num(-1); };
   CHECK(difference(certain(a.accuracy), certain(b.accuracy)) == 0);
@@ -118,12 +120,12 @@ TEST_CASE("heads that are gone have no accuracy and play no role, masked or slic
   const Letters letters;
   const auto model = letters_decoder();
   const auto treebank = encoded(*letters.data);
-  const auto whole = *score_syntax(*model, treebank, kOptions);
-  auto& layer = *model->sites().at("self")[1];
+  const auto whole = *score_syntax(*model, heads_at(*model, "self"), treebank, kOptions);
+  auto& layer = *model->sites()[0].layers[1];
   layer->mask_heads({1, 3});
   for (const bool sliced : {false, true}) {
     if (sliced) model->exchange("self", 1, layer->slice());
-    const auto scores = *score_syntax(*model, treebank, kOptions);
+    const auto scores = *score_syntax(*model, heads_at(*model, "self"), treebank, kOptions);
     for (int64_t h : {1, 3}) {
       CHECK(std::isnan(at_place(scores.accuracy, {0, 1, h, 1})));
       CHECK(std::isnan(at_place(scores.accuracy_head_row, {1, h, 1})));
@@ -189,12 +191,13 @@ TEST_CASE("kinds without a map over tokens have no syntactic heads", "[syntax]")
   const auto model = testing::small_decoder(
       "{layers: 2, d_model: 16, heads: 2, causal: false, attention: {kind: linformer}}", kLetters,
       kContext);
-  CHECK_FALSE(score_syntax(*model, encoded(*letters.data), kOptions));
+  CHECK_FALSE(score_syntax(*model, heads_at(*model, "self"), encoded(*letters.data), kOptions));
   const auto half = testing::small_decoder(
       "{layers: 2, d_model: 16, heads: 2, causal: false, attention: {kind: linformer}, "
       "attention_at: {\"1\": mha}}",
       kLetters, kContext);
-  const auto scores = *score_syntax(*half, encoded(*letters.data), kOptions);
+  const auto scores =
+      *score_syntax(*half, heads_at(*half, "self"), encoded(*letters.data), kOptions);
   CHECK(scores.accuracy.select(1, 0).isnan().all().item<bool>());
   CHECK_FALSE(scores.accuracy.select(1, 1).isnan().any().item<bool>());
 }
@@ -202,7 +205,8 @@ TEST_CASE("kinds without a map over tokens have no syntactic heads", "[syntax]")
 TEST_CASE("accuracies are written with the names of their relations", "[syntax]") {
   const Letters letters;
   const auto model = letters_decoder();
-  const auto scores = *score_syntax(*model, encoded(*letters.data), kOptions);
+  const auto scores =
+      *score_syntax(*model, heads_at(*model, "self"), encoded(*letters.data), kOptions);
   ResultGroup analysis{.path = "analysis/self", .axes = {}, .arrays = {}};
   add_syntax(analysis, scores);
   const auto axes = analysis.axes.size();
@@ -239,7 +243,7 @@ TEST_CASE("a char model reads the short sentences of a real treebank", "[syntax]
   CHECK(left.too_long > 0);
   CHECK(std::ssize(treebank.sentences) + left.not_encoded + left.too_long == 2001);
   const auto model = testing::hand_built_decoder({.vocabulary = data->vocabulary(), .context = 64});
-  const auto scores = *score_syntax(*model, treebank, {});
+  const auto scores = *score_syntax(*model, heads_at(*model, "self"), treebank, {});
   int64_t words = 0;
   for (const auto& sentence : treebank.sentences) words += sentence.dependencies.heads.size();
   CHECK(at_place(scores.count, {0}) == words);

@@ -182,7 +182,7 @@ TEST_CASE("circuits: a head that copies has 1, one that suppresses -1, a silent 
 TEST_CASE("circuits: the induction circuit written by hand shows in its weights", "[circuits]") {
   HandBuilt wanted;
   const auto model = hand_built_decoder(wanted);
-  const auto group = circuits(layers_of(*model, "self"), model->embedding(), model->unembedding());
+  const auto group = circuits(heads_at(*model, "self"), model->embedding(), model->unembedding());
   const auto& by_key = array(group, "composition_k").values;  // [L,H,L,H]
   const int64_t heads = wanted.heads;
   const auto composed = [&](int64_t h, int64_t g) { return by_key[(h * 2 + 1) * heads + g]; };
@@ -198,11 +198,11 @@ TEST_CASE("circuits: results have the full grid, NaN where heads or matrices are
       "{layers: 4, d_model: 20, heads: 4, head_dim: 6, causal: false, tie: false, attention: "
       "{kind: mha}, attention_at: {\"1\": {kind: linformer}, \"2\": {kind: collaborative, "
       "shared_dim: 11}}}");
-  auto layers = model->sites().at("self");
+  auto layers = model->sites()[0].layers;
   (*layers[0])->mask_heads({2});
   (*layers[3])->mask_heads({0, 1, 2, 3});
   const auto of_model = [&] {
-    return circuits(layers_of(*model, "self"), model->embedding(), model->unembedding());
+    return circuits(heads_at(*model, "self"), model->embedding(), model->unembedding());
   };
   const auto masked = of_model();
   for (int64_t l : {0, 3}) model->exchange("self", l, (*layers[l])->slice());
@@ -249,8 +249,9 @@ TEST_CASE("circuits: results have the full grid, NaN where heads or matrices are
   REQUIRE(array(masked, "composition_v").values[2 * 4 * 16 + 2] != 0.0);  // NaN: no such head
   REQUIRE(array(masked, "composition_v").values[2 * 4 * 16] == 0.0);      // from later to earlier
 
-  REQUIRE(circuits({layers_of(*model, "self")[1]}).arrays.empty());
-  for (const auto& a : circuits(layers_of(*model, "self")).arrays)
+  REQUIRE(circuits(SiteHeads({.name = "self", .layers = {model->sites()[0].layers[1]}}))
+              .arrays.empty());
+  for (const auto& a : circuits(heads_at(*model, "self")).arrays)
     REQUIRE(a.about.name != "ov_copying_full");
 }
 

@@ -193,13 +193,13 @@ struct Watched {
 Watched watch(Model& model, const Tensor& ids, const Tensor& length) {
   Watched watched;
   watched.probe.head_outputs = watched.probe.statistics = true;
-  std::vector<Tensor> hidden;
+  HiddenStates states;
   ModelContext ctx;
   ctx.observer = &watched.probe;
-  ctx.hidden = &hidden;
+  ctx.hidden = &states;
   model.forward({.ids = ids, .length = length}, ctx);
-  OutputAnalysis analysis(layers_of(model, "self"));
-  analysis.add(watched.probe, hidden, length);
+  OutputAnalysis analysis(heads_at(model, "self"));
+  analysis.add(watched.probe, states.at(""), length);
   watched.results = analysis.results();
   return watched;
 }
@@ -242,7 +242,7 @@ TEST_CASE("outputs: a model's results agree with the streamed statistics and wit
 TEST_CASE("outputs: pruned heads are NaN in the full grid, masked and sliced alike", "[outputs]") {
   const auto model = small_decoder(kMixed);
   const auto ids = at::randint(29, {B, T}, at::kLong);
-  auto layers = model->sites().at("self");
+  auto layers = model->sites()[0].layers;
   (*layers[0])->mask_heads({1});
   (*layers[2])->mask_heads({0, 3});
   (*layers[3])->mask_heads({0, 1, 2, 3});

@@ -68,7 +68,7 @@ TEST_CASE("the induction head scores 1 on repeated tokens, its neighbours do not
   const auto model = hand_built_decoder({});
   const RepeatedTokensOptions options;
   const auto tokens = repeated_tokens(64, model->context(), {}, options);
-  const auto scores = repeated_token_scores(*model, tokens);
+  const auto scores = repeated_token_scores(*model, heads_at(*model, "self"), tokens);
   const auto& induction = scores.at("induction_repeated");
   CHECK(at_place(induction, {1, 0}) > 0.999999);
   CHECK(induction.gt(0.4).sum().item<int64_t>() == 1);
@@ -96,7 +96,7 @@ TEST_CASE("the score of repeated tokens is the mean over the second half of the 
   ModelContext ctx;
   ctx.observer = &probe;
   model->forward({tokens.ids}, ctx);
-  const auto scores = repeated_token_scores(*model, tokens);
+  const auto scores = repeated_token_scores(*model, heads_at(*model, "self"), tokens);
   for (int64_t l : {0, 1}) {
     const auto map = probe.layer_maps().at(l).to(at::kDouble);  // [B,H,30,30]
     const auto mean = [&](int64_t offset) {
@@ -110,14 +110,16 @@ TEST_CASE("the score of repeated tokens is the mean over the second half of the 
 
 TEST_CASE("heads that are gone and kinds without a map have no score", "[repeated_tokens]") {
   const auto model = hand_built_decoder({.vocabulary = 20, .context = 24});
-  (*model->sites().at("self")[0])->mask_heads({2});
+  (*model->sites()[0].layers[0])->mask_heads({2});
   const auto tokens = repeated_tokens(20, 24, {}, {});
-  const auto scores = repeated_token_scores(*model, tokens).at("induction_repeated");
+  const auto scores =
+      repeated_token_scores(*model, heads_at(*model, "self"), tokens).at("induction_repeated");
   CHECK(std::isnan(at_place(scores, {0, 2})));
   CHECK(scores.isnan().sum().item<int64_t>() == 1);
   const auto compressed = testing::small_decoder(
       "{layers: 1, d_model: 16, heads: 2, causal: false, attention: {kind: linformer}}", 20, 24);
-  const auto none = repeated_token_scores(*compressed, tokens).at("induction_repeated");
+  const auto none = repeated_token_scores(*compressed, heads_at(*compressed, "self"), tokens)
+                        .at("induction_repeated");
   CHECK(none.isnan().all().item<bool>());
 }
 

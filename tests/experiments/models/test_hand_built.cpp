@@ -1,6 +1,6 @@
 // The hand-built circuit does what its header says.
 #include "core/observe/probe.h"
-#include "experiments/models/head_grid.h"
+#include "experiments/models/site_heads.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/evaluate.h"
 #include "tests/catch.h"
@@ -27,7 +27,7 @@ Tensor logits_without(Model& model, const Tensor& ids, const std::vector<HeadId>
   ModelContext ctx;
   ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& heads) {
     auto gates = at::ones({1, 4, 1}, at::kDouble);
-    for (const auto& [l, h] : silent)
+    for (const auto& [l, h, site] : silent)
       if (l == layer) gates.select(1, h).zero_();
     heads.gates = gates;
   };

@@ -292,11 +292,12 @@ TEST_CASE("losses of heads are summed or averaged over the layers that return th
 
 TEST_CASE("hidden states go from the first block's input to the last one's output") {
   auto model = small_decoder("{layers: 2, d_model: 16, heads: 4, norm: rms}");
-  std::vector<Tensor> hidden;
+  HiddenStates states;
   ModelContext ctx;
-  ctx.hidden = &hidden;
+  ctx.hidden = &states;
   const auto ids = some_ids(1, 5);
   const auto logits = model->forward({ids}, ctx).logits;
+  const auto& hidden = states.at("");
   REQUIRE(hidden.size() == 3);
   auto p = model->named_parameters();
   CHECK(difference(hidden[0], p["embed.token.weight"].index({ids}) +
@@ -308,7 +309,7 @@ TEST_CASE("hidden states go from the first block's input to the last one's outpu
 TEST_CASE("heads that are exchanged bring their parameters and compute in place of the old") {
   auto model = small_decoder("{layers: 2, d_model: 16, heads: 4}");
   const auto ids = some_ids(1, 5);
-  auto site = model->sites().at("self");
+  auto site = model->sites()[0].layers;
   (*site[1])->mask_heads({0, 2});
   const auto masked = logits_of(*model, ids);
   model->exchange("self", 1, (*site[1])->slice());
@@ -471,11 +472,11 @@ TEST_CASE("cross entropy counts the targets that are scored, smoothed over the v
 // Everything a published file expects of a forward and a backward pass.
 NamedTensors computed(Model& model, const NamedTensors& golden) {
   NamedTensors got;
-  std::vector<Tensor> hidden;
+  HiddenStates states;
   HeadProbe probe;
   probe.maps = true;
   ModelContext ctx;
-  ctx.hidden = &hidden;
+  ctx.hidden = &states;
   ctx.observer = &probe;
   const auto& targets = golden.at("in.targets");
   const auto logits = model.forward({golden.at("in.ids")}, ctx).logits;
@@ -483,6 +484,7 @@ NamedTensors computed(Model& model, const NamedTensors& golden) {
   loss.backward();
   got["out.logits"] = logits;
   got["out.loss"] = loss;
+  const auto& hidden = states.at("");
   for (size_t l = 0; l < hidden.size(); ++l) got[fmt::format("out.hidden.{}", l)] = hidden[l];
   for (const auto& [key, map] : probe.layer_maps())
     got[fmt::format("out.attention.{}", key.layer)] = map;

@@ -32,14 +32,14 @@ struct Subject {
 using Edit = std::function<void(int64_t layer, HeadContext& heads)>;
 
 Pass pass(Model& model, const Tensor& ids, const Edit& edit = {}, HeadProbe* probe = nullptr) {
-  std::vector<Tensor> hidden;
+  HiddenStates hidden;
   ModelContext ctx;
   ctx.hidden = &hidden;
   ctx.observer = probe;
   if (edit)
     ctx.edit_heads = [&](const std::string&, int64_t layer, HeadContext& h) { edit(layer, h); };
   const auto logits = model.forward({ids}, ctx).logits;
-  return {hidden.back(), logits};
+  return {model.last_state(hidden), logits};
 }
 
 // The loss of each example, summed over its tokens: [N].
@@ -156,19 +156,19 @@ TEST_CASE("importance is the mean size of the derivative at gates of one", "[imp
         });
       };
       const auto slope = (at_gate(1 + 1e-4) - at_gate(1 - 1e-4)) / 2e-4;  // dL_n / dxi
-      CHECK(measured.raw.at("paper")[l][h].item<double>() ==
+      CHECK(measured.raw.at("paper").at("self")[l][h].item<double>() ==
             Approx(slope.abs().mean().item<double>()).epsilon(1e-5));
       const auto batches = slope.view({2, 4}).sum(1).abs().sum() / b.ids.numel();
-      CHECK(measured.raw.at("batch")[l][h].item<double>() ==
+      CHECK(measured.raw.at("batch").at("self")[l][h].item<double>() ==
             Approx(batches.item<double>()).epsilon(1e-5));
     }
   // Only `batch` depends on the batches.
   const auto other = measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, at::kCPU);
   for (const std::string same : {"paper", "per_position"})
-    CHECK(difference(measured.raw.at(same), other.raw.at(same)) < 1e-12);
-  CHECK(difference(measured.raw.at("batch"), other.raw.at("batch")) > 1e-4);
-  CHECK(difference(measured.activation, other.activation) < 1e-12);
-  const auto norms = normalized_by_layer(measured.raw.at("paper")).norm(2, 1);
+    CHECK(difference(measured.raw.at(same).at("self"), other.raw.at(same).at("self")) < 1e-12);
+  CHECK(difference(measured.raw.at("batch").at("self"), other.raw.at("batch").at("self")) > 1e-4);
+  CHECK(difference(measured.activation.at("self"), other.activation.at("self")) < 1e-12);
+  const auto norms = normalized_by_layer(measured.raw.at("paper").at("self")).norm(2, 1);
   CHECK(difference(norms, at::ones({3}, at::kDouble)) < 1e-12);
 }
 
@@ -179,9 +179,9 @@ TEST_CASE("a pruned head has no importance and its layer's others are not measur
   for (bool sliced : {false, true}) {
     if (sliced) slice_heads(*s.model);
     const auto measured = measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, at::kCPU);
-    const auto paper = normalized_by_layer(measured.raw.at("paper"));
+    const auto paper = normalized_by_layer(measured.raw.at("paper").at("self"));
     CHECK(paper[1][2].isnan().item<bool>());
-    CHECK(measured.activation[1][2].isnan().item<bool>());
+    CHECK(measured.activation.at("self")[1][2].isnan().item<bool>());
     CHECK(paper[1].nan_to_num(0).norm().item<double>() == Approx(1));
     CHECK(paper.isnan().sum().item<int64_t>() == 1);
   }

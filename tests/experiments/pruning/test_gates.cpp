@@ -2,7 +2,7 @@
 #include "core/gate_target.h"
 #include "experiments/models/gate_decisions.h"
 #include "experiments/models/gate_target.h"
-#include "experiments/models/stack.h"
+#include "experiments/models/stack_options.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/runs/checkpoint.h"
 #include "tests/catch.h"
@@ -18,7 +18,7 @@ using Heads = std::vector<std::string>;
 
 const Tensor kIds = at::arange(24, at::kLong).view({2, 12}).remainder(18);
 
-AttentionHeads& layer_of(Model& model, int64_t layer) { return **model.sites().at("self")[layer]; }
+AttentionHeads& layer_of(Model& model, int64_t layer) { return **model.sites()[0].layers[layer]; }
 
 void set_log_alpha(Model& model, int64_t layer, const std::vector<double>& values) {
   at::NoGradGuard no_grad;
@@ -86,7 +86,10 @@ TEST_CASE("decisions count gates of alive heads only", "[gates]") {
     CHECK(d.heads == 6);
     CHECK(d.undecided == 3);
     CHECK(d.alive == 3);
-    const auto grid = gate_grid(model);
+    const auto grids = gate_grids(model);
+    const struct {
+      Tensor log_alpha, test;
+    } grid{grids.log_alpha.at("self"), grids.test.at("self")};
     CHECK(grid.log_alpha.sizes() == at::IntArrayRef({2, 4}));
     CHECK(at::allclose(grid.log_alpha[0], all.narrow(0, 0, 4)));
     CHECK(at::equal(grid.test[0], at::tensor({0., 0., 1., 1.}, at::kDouble)));
@@ -101,7 +104,7 @@ TEST_CASE("decisions count gates of alive heads only", "[gates]") {
   const auto mixed = run_of("mha", ", attention_at: {\"1\": {kind: gated, gate: sigmoid}}");
   CHECK_FALSE(gate_decisions(*mixed.model));
   CHECK(gate_report(*mixed.model, {}).is_null());
-  CHECK(gate_grid(*mixed.model).log_alpha.isnan().all().item<bool>());
+  CHECK(gate_grids(*mixed.model).log_alpha.at("self").isnan().all().item<bool>());
 }
 
 TEST_CASE("a report names the heads that stay and has the histogram of log_alpha", "[gates]") {
@@ -152,7 +155,7 @@ TEST_CASE("masked and sliced layers get gates for the heads that they have", "[g
   layer_of(*run.model, 1).mask_heads({3});
   const auto made = gated(run, "{init: 3.0}");
   CHECK(apart(*run.model, *made.model) == 0);
-  const auto grid = gate_grid(*made.model).log_alpha;
+  const auto grid = gate_grids(*made.model).log_alpha.at("self");
   const auto there = at::tensor({1, 0, 0, 1, 1, 1, 1, 0}, at::kLong).view({2, 4});
   CHECK(at::equal(grid.isnan().logical_not().to(at::kLong), there));
   CHECK((grid.nan_to_num(3) - 3).abs().max().item<double>() < 0.06);
@@ -182,7 +185,7 @@ TEST_CASE("with gates decided, the model without them and shut heads masked is t
     auto made = ungate(run, at::kCPU);
     CHECK_FALSE(made.experiment.train.gates_only);
     CHECK(apart(*made.model, *run.model) > 1e-3);
-    const auto shut = gate_grid(*run.model).test == 0;
+    const auto shut = gate_grids(*run.model).test.at("self") == 0;
     for (int64_t layer : {0, 1}) {
       std::vector<int64_t> gone;
       for (int64_t h = 0; h < 4; ++h)

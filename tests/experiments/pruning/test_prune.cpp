@@ -78,13 +78,13 @@ TEST_CASE("the lowest heads go first, whatever layer they are in", "[pruning]") 
   const auto alive = at::tensor({1, 1, 1, 1, 1, 1, 0, 1}).to(at::kBool).view({2, 4});
   using Heads = std::vector<HeadId>;
   // Equals: the lower layer; a dead head is not asked; one without a score goes last.
-  CHECK(lowest_heads(score, alive, 3, 0) == Heads{{0, 1}, {1, 0}, {0, 2}});
-  CHECK(lowest_heads(score, alive, 0, 0).empty());
-  CHECK(lowest_heads(score, alive, 99, 0).size() == 7);
-  CHECK(lowest_heads(score, alive, 99, 0).back() == HeadId{0, 3});
+  CHECK(lowest_heads({{"self", score}}, {{"self", alive}}, 3, 0) == Heads{{0, 1}, {1, 0}, {0, 2}});
+  CHECK(lowest_heads({{"self", score}}, {{"self", alive}}, 0, 0).empty());
+  CHECK(lowest_heads({{"self", score}}, {{"self", alive}}, 99, 0).size() == 7);
+  CHECK(lowest_heads({{"self", score}}, {{"self", alive}}, 99, 0).back() == HeadId{0, 3});
   // The best two of a layer stay, though there are lower ones elsewhere no longer.
-  CHECK(lowest_heads(score, alive, 99, 2) == Heads{{0, 1}, {1, 0}, {0, 2}});
-  CHECK(lowest_heads(score, alive, 99, 4).empty());
+  CHECK(lowest_heads({{"self", score}}, {{"self", alive}}, 99, 2) == Heads{{0, 1}, {1, 0}, {0, 2}});
+  CHECK(lowest_heads({{"self", score}}, {{"self", alive}}, 99, 4).empty());
 }
 
 TEST_CASE("heads are read as layer:head,head and refused by name", "[pruning]") {

@@ -1,0 +1,48 @@
+// Watches a whole model: one probe a site, each of which is told what stands at its site's keys.
+#pragma once
+
+#include "core/observe/probe.h"
+#include "experiments/models/model.h"
+
+namespace headlab {
+
+class SiteProbes : public HeadObserver {
+ public:
+  // `set` says what each probe is to record.
+  explicit SiteProbes(Model& model, const std::function<void(HeadProbe&)>& set = {});
+  SiteProbes(const SiteProbes&) = delete;
+  SiteProbes& operator=(const SiteProbes&) = delete;
+
+  // Of the pass to come: tokens of the keys, where they are tokens. On the model's device.
+  void tell(const Batch& batch);
+  void reset();  // all forget what they saw
+  HeadProbe& at(const std::string& site) { return probes_.at(site); }
+  const HeadProbe& at(const std::string& site) const { return probes_.at(site); }
+
+  bool wants_statistics() const override { return current_->wants_statistics(); }
+  bool wants_maps() const override { return current_->wants_maps(); }
+  Tensor token_classes() const override { return current_->token_classes(); }
+  void enter(ObservedLayer layer) override;
+  void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+               const HeadCall& call, double scale, const Tensor& counted) override {
+    current_->softmax(q, k, v, out, call, scale, counted);
+  }
+  void weights(const ObservedMap& map, const HeadCall& call) override {
+    current_->weights(map, call);
+  }
+  Tensor map_before(const Tensor& map) override { return current_->map_before(map); }
+  void outputs(const Tensor& o, const Tensor& edited) override { current_->outputs(o, edited); }
+  void report(const std::string& name, const Tensor& sums, const Tensor& counts) override {
+    current_->report(name, sums, counts);
+  }
+
+ private:
+  std::map<std::string, HeadProbe> probes_;
+  std::map<std::string, Tensor Batch::*> keys_;
+  HeadProbe* current_ = nullptr;  // of the site that the pass is in
+};
+
+// Which rows of a site's queries are there, bool [B,T]; undefined: all.
+Tensor query_rows(const Site& site, const Batch& batch, int64_t T);
+
+}  // namespace headlab

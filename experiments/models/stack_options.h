@@ -1,0 +1,96 @@
+// Options of a stack of transformer blocks, of which models are made.
+#pragma once
+
+#include "core/head_kinds.h"
+#include "experiments/models/model.h"
+
+namespace headlab {
+
+// `position: rope`, or `position: {kind: rope, base: 500000.0}`.
+class PositionOption : public CustomField {
+ public:
+  struct Settings : Block {
+    std::string kind = "learned", layout = "half";
+    double base = 10000, fraction = 1;
+    int64_t buckets = 32, max_distance = 128;
+    void visit(Fields& f) override;  // kind, and what that kind knows
+    void check(const Complain& complain) const override;
+  };
+  const Settings* operator->() const { return &settings_; }
+
+  void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
+  ConfigNode write() const override;
+  ConfigNode write_minimal() const override;
+  std::string type() const override { return "word or mapping"; }
+  void forms(Forms& f) const override;
+
+ private:
+  Settings settings_;
+};
+
+// `attention_at: {"0": {...}, "2-5": {...}}`: other heads in some layers. The same kind merges over
+// `attention`, another kind replaces it.
+class AttentionAt : public CustomField {
+ public:
+  struct Range {
+    std::string key;
+    int64_t first = 0, last = 0;
+    KindBlock heads;
+    ConfigNode written;
+  };
+  const std::vector<Range>& ranges() const { return ranges_; }
+  const Range* find(int64_t layer) const;  // null: `attention` rules there
+  void merge_over(const KindBlock& attention) { attention_ = attention; }  // before read()
+
+  void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
+  ConfigNode write() const override;
+  ConfigNode write_minimal() const override;
+  std::string type() const override { return "mapping of layers to kinds"; }
+  void forms(Forms& f) const override;
+
+ private:
+  std::optional<KindBlock> attention_;
+  std::vector<Range> ranges_;
+};
+
+inline constexpr const char* kCrossSite = "cross";
+
+struct StackOptions : ModelOptions {
+  std::optional<int64_t> d_ff;
+  std::string norm = "layer", mlp = "gelu";
+  double norm_eps = 1e-5;
+  bool pre_norm = true, bias = false;
+  PositionOption position;
+  double dropout = 0;
+  std::optional<double> attention_dropout;
+  std::vector<int64_t> window{0};
+  KindBlock attention{head_registry(), "mha"};
+  AttentionAt attention_at;
+
+  void visit(Fields& f) override;
+  // Shapes and the kinds' own demands of every layer, without building anything.
+  void check(const Complain& complain) const override;
+  std::vector<const StackOptions*> stacks() const override { return {this}; }
+
+  // Where the stack stands in its model; a model of several overrides these. Written nowhere.
+  virtual std::string name() const {
+    return "";
+  }  // "encoder": its parameters are encoder.blocks...
+  virtual std::string site() const { return kSelfSite; }  // of its self-attention
+  virtual const KindBlock* cross() const {
+    return nullptr;
+  }  // heads of the site "cross": they
+     // look at a memory; null: none
+  virtual Init init() const { return Init::kGpt2; }
+
+  int64_t hidden_width() const { return d_ff.value_or(4 * d_model); }
+  HeadShape shape(int64_t layer, int64_t context = 0) const;  // context 0: not known yet
+  HeadShape cross_shape(int64_t layer, int64_t context = 0) const;
+  virtual HeadDemands demands(int64_t layer) const;
+  const KindBlock& attention_of(int64_t layer) const;
+  int64_t window_of(int64_t layer) const {
+    return window[static_cast<size_t>(layer) % window.size()];
+  }
+};
+
+}  // namespace headlab
