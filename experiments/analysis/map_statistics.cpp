@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "core/attention/random.h"
 #include "core/torch.h"
@@ -27,17 +28,21 @@ void add_heads(const ExampleMap& e, const RowValues& of, double* sums, double* c
   }
 }
 
-// sums, counts [H,H] of the layer. Rows that do not count are 0.
+// sums, counts [H,H] of the layer. Rows that do not count are 0. By sums along the rows, whose
+// order is always the same: that of a product of matrices is the library's to choose.
 void add_overlap(const ExampleMap& e, int64_t H, double* sums, double* counts) {
-  const auto counted = e.rows.counted[0].to(at::kDouble);                      // [n,T]
-  const auto a = (e.rows.a[0] * counted.unsqueeze(-1)).flatten(1);             // [n,TS]
-  const auto overlap = at::mm(a, a.t()), both = at::mm(counted, counted.t());  // [n,n]
-  for (int64_t n = 0; n < a.size(0); ++n)
-    for (int64_t m = 0; m < a.size(0); ++m) {
-      const int64_t to = e.map.heads[n] * H + e.map.heads[m];
-      sums[to] += overlap[n][m].item<double>();
-      counts[to] += both[n][m].item<double>();
-    }
+  const auto counted = e.rows.counted[0].to(at::kDouble);           // [n,T]
+  const auto a = (e.rows.a[0] * counted.unsqueeze(-1)).flatten(1);  // [n,TS]
+  for (int64_t n = 0; n < a.size(0); ++n) {
+    const auto overlap = (a.slice(0, n) * a[n]).sum(-1),
+               both = (counted.slice(0, n) * counted[n]).sum(-1);
+    for (int64_t m = n; m < a.size(0); ++m)
+      for (const auto& [row, column] : std::set<std::pair<int64_t, int64_t>>{{n, m}, {m, n}}) {
+        const int64_t to = e.map.heads[row] * H + e.map.heads[column];
+        sums[to] += overlap[m - n].item<double>();
+        counts[to] += both[m - n].item<double>();
+      }
+  }
 }
 
 // The heads of all layers as one list: their rows [N,T,S], which count [N,T], and what they are.
