@@ -55,7 +55,7 @@ struct Column {
 constexpr Column kColumns[] = {
     {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
     {"max_weight", "max", 5, 2},      {"mean_distance", "distance", 8, 2},
-    {"prev_token", "prev", 5, 2},     {"self_token", "self", 5, 2},
+    {"prev_token", "prev", 5, 2},     {"self_token", "own", 5, 2},
     {"first_token", "first", 5, 2},   {"positional_share", "posit.", 6, 2},
     {"effective_rank", "rank", 6, 1}, {"grid_distance", "grid", 6, 1},
     {"importance", "import.", 7, 3}};

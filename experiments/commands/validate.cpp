@@ -4,6 +4,7 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
+#include "experiments/models/stack_options.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/training_log.h"
 
@@ -26,14 +27,15 @@ using Json = nlohmann::ordered_json;
 
 // Estimates; what they count is in the text beside them.
 Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data) {
-  const auto& options = experiment.model.as<ModelOptions>();
   const auto& train = experiment.train;
   int64_t bytes = 0;
   for (const auto& p : model.parameters()) bytes += p.numel() * p.element_size();
   const int64_t tokens = train.batch / train.accumulate * data.context();
   // A block keeps about 16 widths a token for the backward pass, the head two rows of logits.
-  const int64_t activations =
-      tokens * 4 * (16 * options.layers * options.d_model + 2 * data.vocabulary());
+  int64_t widths = 2 * data.vocabulary();
+  for (const auto* stack : experiment.model.as<ModelOptions>().stacks())
+    widths += 16 * stack->layers * stack->d_model;
+  const int64_t activations = tokens * 4 * widths;
   const int64_t kept = train.checkpoint.keep_last + (train.checkpoint.keep_best ? 1 : 0);
   Json sizes;
   sizes["parameters"] = parameter_count(model);

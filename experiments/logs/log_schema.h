@@ -39,7 +39,7 @@ struct LogColumn {
 
 // A group of records. `key` is the growing scale, written last; i8.
 struct LogGroup {
-  std::string path;  // "heads/self"
+  std::string path;  // "heads/cross"
   LogVariable key;
   std::vector<LogAxis> axes;
   std::vector<LogConstant> constants;

@@ -32,7 +32,7 @@ struct ResultArray {
 };
 
 struct ResultGroup {
-  std::string path;  // "analysis/self"
+  std::string path;  // "analysis/cross"
   std::vector<ResultAxis> axes;
   std::vector<ResultArray> arrays;
 };

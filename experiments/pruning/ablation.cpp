@@ -150,7 +150,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
       if (before_each) before_each();
       sums[n].add(full,
                   edits[n].empty() ? full : changed_pass(model, b, hidden, edits[n], s.mode, means),
-                  b.targets);
+                  b.targets, b.length);
     }
   });
   model.train(was_training);

@@ -1,6 +1,9 @@
 #include "experiments/pruning/ablation_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "core/torch.h"
 #include "experiments/system/progress.h"
@@ -30,18 +33,24 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results)
 }
 
 std::string study_text(const AblationStudy& study, const std::string& mode) {
+  size_t width = 13;
+  std::vector<std::string> places;
+  for (const auto& heads : study.places) {
+    places.push_back(fmt::format("{}", fmt::join(to_texts(heads), " ")));
+    width = std::max(width, places.back().size());
+  }
   auto text = fmt::format("{} ({})\n", study.what, mode);
-  text += fmt::format("{:>13}  {:>9}  {:>3} {:>9}  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}\n",
-                      study.prefix == "pair_" ? "heads" : "head", "loss", "", "accuracy", "l2",
-                      "relative", "KL [nat]", "cosine", "p");
+  text += fmt::format("{:>{}}  {:>9}  {:>3} {:>9}  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}\n",
+                      study.prefix == "pair_" ? "heads" : "head", width, "loss", "", "accuracy",
+                      "l2", "relative", "KL [nat]", "cosine", "p");
   const auto& results = study.by_mode.at(mode);
   for (size_t n = 0; n < results.size(); ++n) {
     const auto& d = results[n].deltas;
     text += fmt::format(
-        "{:>13}  {:+9.4f}  {:<3} {:+9.4f}  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n",
-        fmt::format("{}", fmt::join(to_texts(study.places[n]), " ")), d.at("loss_delta"),
-        d.at("p_value") < 0.01 ? "*" : "", d.at("accuracy_delta"), d.at("l2"), d.at("relative"),
-        d.at("kl"), d.at("cosine"), d.at("p_value"));
+        "{:>{}}  {:+9.4f}  {:<3} {:+9.4f}  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n",
+        places[n], width, d.at("loss_delta"), d.at("p_value") < 0.01 ? "*" : "",
+        d.at("accuracy_delta"), d.at("l2"), d.at("relative"), d.at("kl"), d.at("cosine"),
+        d.at("p_value"));
   }
   return text;
 }

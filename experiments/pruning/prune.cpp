@@ -131,7 +131,7 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& on_host) {
     const auto b = on_host.to(device);
     const auto after = pass(pruned, b);
-    sums.add(pass(whole, b), after, b.targets);
+    sums.add(pass(whole, b), after, b.targets, b.length);
     const auto apart = (sliced.forward(b, {}).logits - after.logits).abs().max().item<double>();
     effect.sliced_difference = std::max(effect.sliced_difference, apart);
   });

@@ -7,7 +7,7 @@
 
 #include "core/observe/probe.h"
 #include "experiments/data/source.h"
-#include "experiments/models/model.h"
+#include "experiments/models/stack_options.h"
 #include "experiments/runs/schedule.h"
 
 namespace headlab {
@@ -124,15 +124,17 @@ void Experiment::check(const Complain& complain) const {
   else if (name[0] == '.' || !std::all_of(name.begin(), name.end(), plain))
     complain("name", "must be of letters, digits, '_', '-' and '.', and not start with '.'");
 
-  const auto& shape = model.as<ModelOptions>();
   const auto below = [&](const char* what, const std::vector<int64_t>& indices, int64_t count) {
     for (int64_t index : indices)
       if (index >= count)
         complain(fmt::format("log.attention.{}", what),
                  fmt::format("{} is out of range: the model has {} {}", index, count, what));
   };
-  below("layers", log.attention.layers, shape.layers);
-  below("heads", log.attention.heads, shape.heads);
+  int64_t layers = 0, heads = 0;  // of the largest stack
+  for (const auto* stack : model.as<ModelOptions>().stacks())
+    layers = std::max(layers, stack->layers), heads = std::max(heads, stack->heads);
+  below("layers", log.attention.layers, layers);
+  below("heads", log.attention.heads, heads);
 }
 
 }  // namespace headlab

@@ -12,8 +12,12 @@
 namespace headlab {
 namespace {
 
-std::vector<int64_t> all_or(const std::vector<int64_t>& chosen, int64_t count) {
-  if (!chosen.empty()) return chosen;
+// Those of the chosen that there are; nothing chosen: all.
+std::vector<int64_t> all_or(std::vector<int64_t> chosen, int64_t count) {
+  if (!chosen.empty()) {
+    std::erase_if(chosen, [&](int64_t index) { return index >= count; });  // of a larger site
+    return chosen;
+  }
   std::vector<int64_t> all(count);
   for (int64_t n = 0; n < count; ++n) all[n] = n;
   return all;
@@ -124,7 +128,7 @@ LogSite site_of(const Experiment& experiment, const SiteHeads& heads, bool has_c
   if (!batch || !(*batch.*heads.site().keys).defined()) return site;
   auto maps = maps_of(experiment.log.attention, heads, *batch);
   std::erase_if(maps.layers, [&](int64_t l) { return !heads.layer(l).traits().token_map; });
-  if (!maps.layers.empty()) site.maps = maps;
+  if (!maps.layers.empty() && !maps.heads.empty()) site.maps = maps;
   return site;
 }
 

@@ -25,6 +25,14 @@ headlab_torch_target(headlab_write_hand_built)
 target_link_libraries(headlab_write_hand_built PRIVATE
   headlab_hand_built headlab_variants headlab_experiments)
 
+# The whole program with a model of several sites in it (tests/test_sites.py).
+if(main_source)
+  add_executable(headlab_translator tests/translator.cpp ${main_source}
+    $<TARGET_OBJECTS:headlab_short_spin>)
+  headlab_torch_target(headlab_translator)
+  target_link_libraries(headlab_translator PRIVATE headlab_variants headlab_experiments)
+endif()
+
 # headlab_test(name libraries...): a program of the sources in the list `name`, when it has any, and
 # of its test cases those that `name_spec` selects (all when unset).
 function(headlab_test name)
