@@ -54,7 +54,7 @@ void check_heads(Model& model, const StackOptions& options, bool cache) {
 int run_generate(const GenerateOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
-  const auto tokenizer = opened.data->tokenizer();
+  const auto tokenizer = opened.facts.tokenizer;
   if (!tokenizer)
     throw ConfigError(
         fmt::format("generate: the data kind '{}' has no text", opened.experiment.data.kind()));
