@@ -91,13 +91,15 @@ def test_what_measures_takes_other_data(trained, tmp_path):
         assert (found["examples"], found["tokens"], found["data"]) == (1, 16, [])
 
 
-@pytest.mark.parametrize("command", [["eval"], ["analyze"], ["ablate"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("command", ["eval", "analyze", "ablate", "prune --count 1",
+                                     "convert --to collaborative"])
 def test_data_that_are_gone_are_named_with_the_remedy(trained, command):
     run, other, _ = trained["char"]
-    code, said = refused(*command, run)
+    name, *options = command.split()
+    code, said = refused(name, run, *options)
     assert code == 3
-    assert f"{other.parent}/char.txt: cannot be opened" in said
-    assert "--data FILE" in said
+    assert f"{other.parent}/char.txt: cannot be opened: No such file or directory" in said
+    assert ("--data FILE or --text TEXT" in said) == (not options)
 
 
 def test_a_given_text_must_fit_the_model(trained, tmp_path):
