@@ -95,7 +95,8 @@ class MapReader {
 
 EncodedTreebank encode_treebank(const std::vector<TreebankSentence>& treebank,
                                 const DataSource& data, int64_t context) {
-  if (!data.has_text())
+  const auto tokenizer = data.tokenizer();
+  if (!tokenizer)
     throw DataError("the run's data have no text, so its model cannot read a treebank");
   EncodedTreebank encoded;
   encoded.relations = relations_of(treebank);
@@ -104,15 +105,15 @@ EncodedTreebank encode_treebank(const std::vector<TreebankSentence>& treebank,
   const auto begin = begin_token(data);
   for (const auto& sentence : treebank) {
     Sentence made;
-    std::vector<std::string> pieces;
+    std::vector<TextRange> ranges;
     try {
-      made.ids = data.encode(sentence.text);
-      for (int64_t id : made.ids) pieces.push_back(data.decode({id}));
+      auto encoding = tokenizer->encode(sentence.text, "the treebank");
+      made.ids = std::move(encoding.ids), ranges = std::move(encoding.ranges);
     } catch (const DataError&) {
       ++encoded.left_out.not_encoded;
       continue;
     }
-    const auto words = words_of_pieces(sentence, pieces);
+    const auto words = words_of_tokens(sentence, ranges);
     if (!words) {
       ++encoded.left_out.not_aligned;
       continue;

@@ -20,6 +20,7 @@ struct AblateOptions {
   int64_t resamples = 1000;
   uint64_t seed = 0;
   MeasureOptions measure;
+  GivenData given;
   ComputeOptions compute;
 
   void visit(Arguments& a) {
@@ -31,6 +32,7 @@ struct AblateOptions {
              Arguments::kAboveZero);
     a.option("--seed", seed, "of the bootstrap");
     a.option("--out", out, "HDF5 file (default: ablation.h5 in the run)");
+    given.visit(a);
     measure.visit(a);
     compute.visit(a);
     a.flag("--json", json, "print one JSON object");
@@ -50,6 +52,7 @@ int run_ablate(AblateOptions& o) {
   const auto located = locate_run(o.run).run;
   const auto out = o.out.empty() ? located / "ablation.h5" : std::filesystem::path(o.out);
   require_place(out);
+  o.given.open(opened);
   const AblationSettings settings{.split = o.measure.resolve(opened, o.run),
                                   .batch = o.measure.batch,
                                   .most_batches = o.measure.batches,
@@ -79,6 +82,7 @@ int run_ablate(AblateOptions& o) {
                           "examples\n{}{}\n",
                           whole.loss, whole.accuracy, whole.tokens, whole.examples,
                           studies_text(studies, modes), out.string())};
+  report.object.update(examples_json(opened, settings.split));
   report.object.update(studies_json(studies, modes));
   return print(report, o.json);
 }

@@ -18,6 +18,7 @@ struct AnalyzeOptions {
   std::vector<std::string> stats, thresholds;
   int64_t top_k = 0, js_stride = 1, maps = 0;
   bool importance = false, json = false;
+  GivenData given;
   MeasureOptions measure;
   ComputeOptions compute;
 
@@ -26,6 +27,7 @@ struct AnalyzeOptions {
              "run or checkpoint directory; or a safetensors file of attention maps: "
              "in.attention [layer,example,head,query,key], in.length [example], ...",
              Arguments::kRequired);
+    given.visit(a);
     measure.visit(a);
     a.option("--stats", stats, "names of what is written, or all (default: the usual ones)");
     a.flag("--importance", importance,
@@ -66,9 +68,10 @@ Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
 
 int run_on_file(const AnalyzeOptions& o) {
   const std::filesystem::path path = o.source;
-  if (!o.treebank.empty())
-    throw ConfigError("analyze --treebank: is for runs; maps have no text to read");
-  if (o.importance) throw ConfigError("analyze --importance: is for runs; maps have no loss");
+  const auto refuse = [](const char* what) { throw ConfigError(fmt::format("analyze {}", what)); };
+  if (!o.treebank.empty()) refuse("--treebank: is for runs; maps have no text to read");
+  if (o.importance) refuse("--importance: is for runs; maps have no loss");
+  if (o.given.data || o.given.text) refuse("--data, --text: are for runs; maps are all there is");
   std::map<std::string, std::string> metadata;
   const auto tensors = read_tensors(path, &metadata);
   const MapFile file(o.source, tensors, metadata);
@@ -85,6 +88,7 @@ int run_on_file(const AnalyzeOptions& o) {
 int run_on_run(AnalyzeOptions& o, const at::Device& device) {
   auto options = analysis_of(o);
   auto opened = open_run(o.source, device);
+  o.given.open(opened);
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
   const auto located = locate_run(o.source).run;
@@ -92,13 +96,11 @@ int run_on_run(AnalyzeOptions& o, const at::Device& device) {
   require_place(out);
   const auto analysis = analyze_run(opened, options, device);
   write_analysis(out, located.filename().string(), opened, analysis, device);
-  return print(report_of(o,
-                         {{"run", std::filesystem::canonical(o.source).string()},
-                          {"step", opened.step},
-                          {"split", o.measure.split},
-                          {"out", out.string()}},
-                         analysis),
-               o.json);
+  nlohmann::ordered_json about{{"run", std::filesystem::canonical(o.source).string()},
+                               {"step", opened.step},
+                               {"out", out.string()}};
+  about.update(examples_json(opened, options.split));
+  return print(report_of(o, std::move(about), analysis), o.json);
 }
 
 int run_analyze(AnalyzeOptions& o) {
@@ -111,7 +113,7 @@ int run_analyze(AnalyzeOptions& o) {
 const RegisterCommand analyze_command(
     {.name = "analyze",
      .summary = "what each head does: statistics of its attention, importance, roles",
-     .example = "headlab analyze runs/char_mha/0123abcd-s1337 --maps 4\n"
+     .example = "headlab analyze runs/char_mha/0123abcd-s1337 --text 'To be, or not' --maps 1\n"
                 "  headlab analyze maps.safetensors --thresholds sink=0.5 --json"},
     run_analyze);
 

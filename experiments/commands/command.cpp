@@ -40,6 +40,10 @@ void Arguments::option(const std::string& name, std::string& value, const std::s
                        Rule rule) {
   add(app_, name, value, help, rule);
 }
+void Arguments::option(const std::string& name, std::optional<std::string>& value,
+                       const std::string& help, Rule rule) {
+  add(app_, name, value, help, rule);
+}
 void Arguments::option(const std::string& name, std::vector<std::string>& value,
                        const std::string& help, Rule rule) {
   add(app_, name, value, help, rule);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -28,6 +29,8 @@ class Arguments {
   explicit Arguments(CLI::App& app) : app_(app) {}
   // `name` without dashes: a positional. The value that `value` has now is the default.
   void option(const std::string& name, std::string& value, const std::string& help,
+              Rule rule = kAny);
+  void option(const std::string& name, std::optional<std::string>& value, const std::string& help,
               Rule rule = kAny);
   void option(const std::string& name, std::vector<std::string>& value, const std::string& help,
               Rule rule = kAny);

@@ -84,7 +84,7 @@ int run_convert(ConvertOptions& o) {
   check(o);
   const auto device = o.compute.apply();
   require_free(o.out);
-  auto opened = open_run(o.run, device);
+  auto opened = open_run_and_data(o.run, device);
   o.gates.begin = opened.step, o.gates.updates = o.tune;
   torch::manual_seed(static_cast<uint64_t>(opened.experiment.seed));  // of new gates
   const auto convert = [&](const TrainedLayer& layer) { return convert_layer(o, layer); };

@@ -1,9 +1,8 @@
-// `headlab eval RUN`: loss and metrics of a checkpoint over a whole split.
+// `headlab eval RUN`: loss and metrics of a checkpoint over a whole split, or over a given text.
 #include <fmt/format.h>
 
 #include <cmath>
 
-#include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
@@ -14,14 +13,17 @@ namespace headlab {
 namespace {
 
 struct EvalOptions {
-  std::string run, split = "val";
+  std::string run;
+  std::optional<std::string> split;
   int64_t batch = 64;
+  GivenData given;
   ComputeOptions compute;
   bool json = false;
 
   void visit(Arguments& a) {
     a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
-    a.option("--split", split, "val, train or test");
+    given.visit(a);
+    a.option("--split", split, "train, val or test (default: val)");
     a.option("--batch", batch, "examples at a time", Arguments::kAboveZero);
     compute.visit(a);
     a.flag("--json", json, "print one JSON object");
@@ -30,31 +32,31 @@ struct EvalOptions {
 
 int run_eval(const EvalOptions& o) {
   const auto device = o.compute.apply();
-  const auto split = split_named(o.split);
   auto opened = open_run(o.run, device);
-  if (opened.data->examples(split) == 0)
-    throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
-                                o.run, o.split));
+  o.given.open(opened);
+  const auto split = split_of(opened, o.run, o.split);
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
   const double perplexity = std::exp(e.loss);
-  return print({.object = {{"split", o.split},
-                           {"step", opened.step},
-                           {"loss", e.loss},
-                           {"perplexity", perplexity},
-                           {"accuracy", e.accuracy},
-                           {"tokens", e.tokens},
-                           {"examples", e.examples}},
-                .text = fmt::format(
-                    "{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens "
-                    "in {} examples (step {})\n",
-                    o.split, e.loss, perplexity, e.accuracy, e.tokens, e.examples, opened.step)},
-               o.json);
+  auto object = examples_json(opened, split);
+  const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
+  auto text = fmt::format(
+      "{}{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens in {} examples "
+      "(step {})\n",
+      split_name(split), of, e.loss, perplexity, e.accuracy, e.tokens, e.examples, opened.step);
+  object.update({{"step", opened.step},
+                 {"loss", e.loss},
+                 {"perplexity", perplexity},
+                 {"accuracy", e.accuracy},
+                 {"tokens", e.tokens},
+                 {"examples", e.examples}});
+  return print({std::move(object), std::move(text)}, o.json);
 }
 
 const RegisterCommand eval_command(
     {.name = "eval",
-     .summary = "loss and metrics of a checkpoint over a whole split",
-     .example = "headlab eval runs/char_mha/0123abcd-s1337 --json"},
+     .summary = "loss and metrics of a checkpoint over a whole split or a given text",
+     .example = "headlab eval runs/char_mha/0123abcd-s1337 --json\n"
+                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt"},
     run_eval);
 
 }  // namespace

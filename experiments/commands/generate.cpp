@@ -57,22 +57,23 @@ void check_heads(Model& model, const ModelOptions& options, bool cache) {
 int run_generate(const GenerateOptions& o) {
   const auto device = o.compute.apply();
   auto opened = open_run(o.run, device);
-  if (!opened.data->has_text())
+  const auto tokenizer = opened.facts.tokenizer;
+  if (!tokenizer)
     throw ConfigError(
         fmt::format("generate: the data kind '{}' has no text", opened.experiment.data.kind()));
   check_heads(*opened.model, opened.experiment.model.as<ModelOptions>(), !o.no_cache);
   auto sampling = o.sampling;
   sampling.cache = !o.no_cache;
-  const auto prompt = opened.data->encode(o.prompt);
+  const auto prompt = tokenizer->encode(o.prompt, "--prompt").ids;
   if (prompt.empty()) throw ConfigError("--prompt: is empty; give at least one character");
   auto print = [](const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   };
   print(o.prompt);
-  generate(*opened.model, prompt, sampling, device,
-           [&](int64_t id) { print(opened.data->decode({id})); });
-  print("\n");
+  DecodedStream stream(*tokenizer, prompt.back());
+  generate(*opened.model, prompt, sampling, device, [&](int64_t id) { print(stream.next(id)); });
+  print(stream.rest() + "\n");
   return kDone;
 }
 

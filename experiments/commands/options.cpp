@@ -26,8 +26,45 @@ at::Device ComputeOptions::apply() const {
 
 Backend ComputeOptions::path() const { return backend_named(backend); }
 
+void GivenData::visit(Arguments& a) {
+  a.option("--data", data,
+           "other data to measure on: a text file, not split; for the kind tokens a directory");
+  a.option("--text", text, "a text to measure on");
+}
+
+void GivenData::open(OpenedRun& run) const {
+  if (data && text) throw ConfigError("--data and --text: name one of the two");
+  if (data) {
+    run.data = open_other_data(run.experiment, run.facts, *data);
+  } else if (text) {
+    run.data = open_text(run.experiment, run.facts, *text, "--text");
+  } else if (!run.data) {
+    try {
+      run.data = open_own_data(run.experiment, run.facts);
+    } catch (const DataError& error) {
+      throw DataError(
+          fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));
+    }
+  }
+}
+
+Split split_of(const OpenedRun& run, const std::string& name,
+               const std::optional<std::string>& split) {
+  const auto chosen = split ? split_named(*split) : run.data->evaluated();
+  if (run.data->examples(chosen) == 0)
+    throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
+                                name, split_name(chosen)));
+  return chosen;
+}
+
+nlohmann::ordered_json examples_json(const OpenedRun& run, Split split) {
+  auto files = nlohmann::ordered_json::array();
+  for (const auto& file : run.data->files()) files.push_back(file.string());
+  return {{"split", split_name(split)}, {"data", files}};
+}
+
 void MeasureOptions::visit(Arguments& a) {
-  a.option("--split", split, "val, train or test");
+  a.option("--split", split, "train, val or test (default: val)");
   a.option("--batches", batches, "evaluation batches to measure on; 0: the whole split",
            Arguments::kZeroOrMore);
   a.option("--batch", batch, "examples a batch (default: the run's train.eval_batch)",
@@ -35,12 +72,8 @@ void MeasureOptions::visit(Arguments& a) {
 }
 
 Split MeasureOptions::resolve(const OpenedRun& run, const std::string& name) {
-  const auto chosen = split_named(split);
-  if (run.data->examples(chosen) == 0)
-    throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
-                                name, split));
   if (batch == 0) batch = run.experiment.train.eval_batch;
-  return chosen;
+  return split_of(run, name, split);
 }
 
 void require_free(const std::string& out) {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "core/attention/attend.h"
@@ -21,14 +23,29 @@ struct ComputeOptions {
   Backend path() const;
 };
 
+// --data, --text: what a command measures on in place of the run's own data.
+struct GivenData {
+  std::optional<std::string> data, text;
+
+  void visit(Arguments& a);
+  // Opens it, or the run's own, which DataError says how to do without where they are gone.
+  void open(OpenedRun& run) const;
+};
+
+// The split of `run.data` that is called so, or the usual one; it has examples, or DataError names
+// the run.
+Split split_of(const OpenedRun& run, const std::string& name,
+               const std::optional<std::string>& split);
+// {"split", "data": the files that were read}
+nlohmann::ordered_json examples_json(const OpenedRun& run, Split split);
+
 // --split, --batches, --batch: the examples that a command measures on.
 struct MeasureOptions {
-  std::string split = "val";
+  std::optional<std::string> split;
   int64_t batches = 20, batch = 0;  // batches 0: the whole split; batch 0: the run's eval_batch
 
   void visit(Arguments& a);
-  // The split, which has examples (DataError naming the run where not); sets `batch`.
-  Split resolve(const OpenedRun& run, const std::string& name);
+  Split resolve(const OpenedRun& run, const std::string& name);  // split_of(); sets `batch`
 };
 
 // RunError where `out`, a new run's directory, holds a run already; empty: none is wanted.

@@ -95,7 +95,7 @@ PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
 int run_prune(PruneOptions& o) {
   check(o);
   const auto device = o.compute.apply();
-  auto opened = open_run(o.run, device);
+  auto opened = open_run_and_data(o.run, device);
   const auto settings = settings_of(o, opened);
   const auto pruned = prune_and_measure(opened, settings, o.bench_batch, device);
   auto report = pruning_json(o.run, o.slice, opened, pruned);

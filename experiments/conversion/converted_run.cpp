@@ -44,8 +44,9 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   auto manifest = manifest_of(experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
-  write_run(out, experiment, untrained_checkpoint(*converted.model, run.step, cost.after.loss),
-            manifest, {{"val/loss", cost.after.loss}, {"val/accuracy", cost.after.accuracy}});
+  write_run(out, experiment, run.facts,
+            untrained_checkpoint(*converted.model, run.step, cost.after.loss), manifest,
+            {{"val/loss", cost.after.loss}, {"val/accuracy", cost.after.accuracy}});
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, device);
   report["tuned"] = further.updates;

@@ -11,8 +11,10 @@ namespace headlab {
 
 namespace {
 
-const std::map<std::string, Split> kSplits{
-    {"train", Split::kTrain}, {"val", Split::kValidation}, {"test", Split::kTest}};
+const std::map<std::string, Split> kSplits{{"train", Split::kTrain},
+                                           {"val", Split::kValidation},
+                                           {"test", Split::kTest},
+                                           {"whole", Split::kWhole}};
 
 Registry<DataKind>& registry() {
   static Registry<DataKind> kinds("kind of data");
@@ -34,26 +36,14 @@ const char* split_name(Split split) {
   TORCH_CHECK(false, "no such split: ", static_cast<int>(split));
 }
 
-std::vector<int64_t> DataSource::encode(const std::string&) const {
-  throw DataError("this data cannot turn text into tokens; kinds char and bytes can");
+std::vector<std::string> DataSource::token_texts() const {
+  const auto known = tokenizer();
+  return known ? known->token_texts() : std::vector<std::string>();
 }
 
-std::string DataSource::decode(const std::vector<int64_t>&) const {
-  throw DataError("this data has no texts of its tokens; kinds char and bytes have");
-}
-
-int64_t DataSource::checked_id(int64_t id) const {
-  if (id < 0 || id >= vocabulary())
-    throw DataError("token " + std::to_string(id) + " is not in the vocabulary of " +
-                    std::to_string(vocabulary()));
-  return id;
-}
-
-std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts) {
-  std::vector<uint8_t> classes;
-  for (const auto& text : texts)
-    classes.push_back(text == "." || text == "," ? kPunctuation : kWord);
-  return classes;
+std::vector<uint8_t> DataSource::token_classes() const {
+  const auto known = tokenizer();
+  return known ? known->token_classes() : std::vector<uint8_t>();
 }
 
 uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {

@@ -14,11 +14,12 @@
 #include "core/config/config.h"
 #include "experiments/data/batch.h"
 #include "experiments/data/task.h"
+#include "experiments/data/tokenizer.h"
 
 namespace headlab {
 
-enum class Split { kTrain, kValidation, kTest };
-Split split_named(const std::string& name);  // "train", "val", "test"; ConfigError otherwise
+enum class Split { kTrain, kValidation, kTest, kWhole };  // kWhole: of data that are not split
+Split split_named(const std::string& name);               // "train", ...; ConfigError otherwise
 const char* split_name(Split split);
 
 // Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
@@ -40,29 +41,19 @@ class DataSource {
   // The fixed examples of a split, for evaluation: the same in every run. 0 examples: the source
   // has no such split. eval_batch takes first + count <= examples(split).
   virtual int64_t examples(Split split) const = 0;
+  virtual Split evaluated() const { return Split::kValidation; }  // where none is asked for
   virtual Batch eval_batch(Split split, int64_t first, int64_t count) const = 0;
 
-  // Text of every token (UTF-8), for /vocab; classes of tokens, for the statistics. Empty where
-  // they are not known.
-  virtual std::vector<std::string> token_texts() const { return {}; }
-  virtual std::vector<uint8_t> token_classes() const { return {}; }
-
-  // Text <-> ids, where has_text(). DataError where not, and for a character or an id that is not
-  // in the vocabulary.
-  virtual bool has_text() const { return false; }
-  virtual std::vector<int64_t> encode(const std::string& text) const;
-  virtual std::string decode(const std::vector<int64_t>& ids) const;
+  // What turns text into this source's tokens; null where no text is behind them.
+  virtual std::shared_ptr<const Tokenizer> tokenizer() const { return nullptr; }
+  // Text of every token (UTF-8), for /vocab; classes of tokens, for the statistics. Those of the
+  // tokenizer; without one only a source that knows better has some.
+  virtual std::vector<std::string> token_texts() const;
+  virtual std::vector<uint8_t> token_classes() const;
 
   // Absolute paths of what was read, for the manifest.
   virtual std::vector<std::filesystem::path> files() const { return {}; }
-
- protected:
-  int64_t checked_id(int64_t id) const;  // for decode(): DataError unless in the vocabulary
 };
-
-// Classes of tokens (HeadProbe::classes).
-enum TokenClass : uint8_t { kWord, kCls, kSep, kPunctuation };
-std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts);  // "." and ","
 
 // The random word that example n of an update is made from.
 uint64_t example_bits(uint64_t seed, int64_t step, int64_t n);

@@ -5,16 +5,11 @@
 #pragma once
 
 #include <map>
-#include <span>
-#include <variant>
 
+#include "experiments/data/formats/token_files.h"
 #include "experiments/data/sequences.h"
 
 namespace headlab {
-
-// Tokens as they lie in memory or in a mapped file.
-using TokenSpan =
-    std::variant<std::span<const uint8_t>, std::span<const uint16_t>, std::span<const uint32_t>>;
 
 class TextStream : public SequenceSource {
  public:

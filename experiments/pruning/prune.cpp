@@ -104,7 +104,7 @@ const std::vector<std::string>& prune_orders() {
 }
 
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device) {
-  auto copy = build_model(run.experiment, run.data->shape(), device);
+  auto copy = build_model(run.experiment, run.facts.shape, device);
   load_model(*copy, module_tensors(*run.model));
   copy->eval();
   return copy;

@@ -157,8 +157,8 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
   manifest["pruned"] = report;
   const auto& last = rounds.back().evaluation;
   const auto run_id = out.filename().string();
-  write_run(out, run.experiment, untrained_checkpoint(*model, run.step, last.loss), manifest,
-            {{"val/loss", last.loss}, {"val/accuracy", last.accuracy}},
+  write_run(out, run.experiment, run.facts, untrained_checkpoint(*model, run.step, last.loss),
+            manifest, {{"val/loss", last.loss}, {"val/accuracy", last.accuracy}},
             [&](const std::filesystem::path& making) {
               write_results(making / "pruning.h5",
                             root_attributes(run.experiment, "pruning", run_id, manifest),

@@ -48,10 +48,11 @@ std::optional<RunStatus> already_finished(const fs::path& path, const ResumeFrom
 }
 
 BegunRun begin_run(const fs::path& path, const std::string& config_yaml,
-                   const nlohmann::ordered_json& manifest, const ResumeFrom& from) {
+                   const nlohmann::ordered_json& manifest, const std::string& data_json,
+                   const ResumeFrom& from) {
   BegunRun begun;
   if (look_at_run(path).kind == RunSight::Kind::kAbsent) {
-    begun.directory.emplace(RunDirectory::create(path, config_yaml, manifest));
+    begun.directory.emplace(RunDirectory::create(path, config_yaml, manifest, data_json));
     return begun;
   }
   WriterLock lock(path);
@@ -59,10 +60,11 @@ BegunRun begin_run(const fs::path& path, const std::string& config_yaml,
   if (status && status->state == RunState::kFinished && goes_on_by_itself(from)) return begun;
   if (!from.never) begun.checkpoint = checkpoint_of(path, from, begun.warning);
   if (!begun.checkpoint) {
-    begun.directory.emplace(RunDirectory::replace(path, std::move(lock), config_yaml, manifest));
+    begun.directory.emplace(
+        RunDirectory::replace(path, std::move(lock), config_yaml, manifest, data_json));
     return begun;
   }
-  begun.directory.emplace(RunDirectory::resume(path, std::move(lock), manifest));
+  begun.directory.emplace(RunDirectory::resume(path, std::move(lock), manifest, data_json));
   rewind_checkpoints(path, begun.checkpoint->step);
   return begun;
 }

@@ -34,6 +34,7 @@ struct BegunRun {
 // everything is checked before anything is taken away: later checkpoints than the one that is gone
 // on from go last. RunError as in already_finished(), and when the data are others now.
 BegunRun begin_run(const std::filesystem::path& path, const std::string& config_yaml,
-                   const nlohmann::ordered_json& manifest, const ResumeFrom& from);
+                   const nlohmann::ordered_json& manifest, const std::string& data_json,
+                   const ResumeFrom& from);
 
 }  // namespace headlab

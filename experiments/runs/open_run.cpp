@@ -48,16 +48,42 @@ void load_model(Model& model, const NamedTensors& tensors) {
   load_into(model, tensors);
 }
 
+namespace {
+
+std::shared_ptr<DataSource> open_unkept_data(const Experiment& experiment, const fs::path& run) {
+  try {
+    return open_data(experiment.data);
+  } catch (const DataError& error) {
+    throw DataError(
+        fmt::format("{}; {} was made by an older version and keeps nothing of its data, "
+                    "so they must be there",
+                    error.what(), run.string()));
+  }
+}
+
+}  // namespace
+
 OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) {
   const auto located = locate_run(path);
   OpenedRun opened;
   read_config(opened.experiment, load_config(located.run / "config.yaml"));
   const auto checkpoint = load_located_weights(located);
-  opened.data = open_data(opened.experiment.data);
-  opened.model = build_model(opened.experiment, opened.data->shape(), device);
+  if (auto kept = read_data_text(located.run)) {
+    opened.facts = std::move(*kept);
+  } else {
+    opened.data = open_unkept_data(opened.experiment, located.run);
+    opened.facts = facts_of(*opened.data);
+  }
+  opened.model = build_model(opened.experiment, opened.facts.shape, device);
   load_model(*opened.model, checkpoint.model);
   opened.model->eval();
   opened.step = checkpoint.step;
+  return opened;
+}
+
+OpenedRun open_run_and_data(const std::filesystem::path& path, const at::Device& device) {
+  auto opened = open_run(path, device);
+  if (!opened.data) opened.data = open_own_data(opened.experiment, opened.facts);
   return opened;
 }
 
@@ -119,7 +145,7 @@ Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss) {
           .trainer = {{"best", loss}}};
 }
 
-void write_run(const std::filesystem::path& path, Experiment experiment,
+void write_run(const std::filesystem::path& path, Experiment experiment, const DataFacts& facts,
                const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
                const Metrics& metrics, const std::function<void(const fs::path& run)>& add_files) {
   fs::path target = fs::weakly_canonical(path);
@@ -135,10 +161,11 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
     }
   } removal{making};
   {
-    const auto yaml = to_yaml(write_block(experiment));
+    const auto yaml = to_yaml(write_block(experiment)), data = data_text(facts);
     const bool left_over = look_at_run(making).kind != RunSight::Kind::kAbsent;
-    auto directory = left_over ? RunDirectory::replace(making, WriterLock(making), yaml, manifest)
-                               : RunDirectory::create(making, yaml, manifest);
+    auto directory = left_over
+                         ? RunDirectory::replace(making, WriterLock(making), yaml, manifest, data)
+                         : RunDirectory::create(making, yaml, manifest, data);
     save_checkpoint(making, checkpoint, /*best=*/true);
     if (add_files) add_files(making);
     directory.end({RunState::kFinished, "", checkpoint.step, metrics});

@@ -1,5 +1,5 @@
-// A run that exists: its config, data, and model with the weights of a checkpoint; and runs made of
-// a checkpoint alone.
+// A run that exists: its config, and its model with the weights of a checkpoint; and runs made of a
+// checkpoint alone.
 #pragma once
 
 #include <filesystem>
@@ -11,6 +11,7 @@
 #include "experiments/models/named_tensors.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/runs/experiment.h"
+#include "experiments/runs/run_data.h"
 #include "experiments/runs/run_metrics.h"
 
 namespace headlab {
@@ -25,13 +26,18 @@ void load_model(Model& model, const NamedTensors& tensors);
 
 struct OpenedRun {
   Experiment experiment;
-  std::shared_ptr<DataSource> data;
-  std::shared_ptr<Model> model;  // eval mode
-  int64_t step = 0;              // updates behind the weights
+  DataFacts facts;                   // what the model asks of its data
+  std::shared_ptr<DataSource> data;  // null until who reads data has opened some
+  std::shared_ptr<Model> model;      // eval mode
+  int64_t step = 0;                  // updates behind the weights
 };
 
-// `path`: a run directory (its last checkpoint), or a checkpoint directory inside one.
+// `path`: a run directory (its last checkpoint), or a checkpoint directory inside one. Reads
+// nothing beside it, so that the run may have been moved and its data may be gone. A run of an
+// older version that keeps no data.json has its data opened: DataError where they cannot be.
 OpenedRun open_run(const std::filesystem::path& path, const at::Device& device);
+// With its own data. DataError where they cannot be read.
+OpenedRun open_run_and_data(const std::filesystem::path& path, const at::Device& device);
 
 // What the manifest says of the device: version of the CUDA runtime, "" without a GPU; the names of
 // the GPUs in use.
@@ -47,7 +53,7 @@ nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSourc
 // A finished run of one checkpoint, its best, at `path` itself: whole or not at all. RunError where
 // the storage refuses, and where anything but an empty directory lies there. `add_files` puts more
 // into the run before it takes its place.
-void write_run(const std::filesystem::path& path, Experiment experiment,
+void write_run(const std::filesystem::path& path, Experiment experiment, const DataFacts& facts,
                const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
                const Metrics& metrics,
                const std::function<void(const std::filesystem::path& run)>& add_files = {});

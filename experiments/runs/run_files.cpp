@@ -159,7 +159,7 @@ class RunInTheMaking {
 
 // `clear_the_way` is called when the new run is whole, just before it gets its name.
 WriterLock make_run(const fs::path& path, const std::string& config_yaml, const Json& manifest,
-                    const std::function<void()>& clear_the_way) {
+                    const std::string& data_json, const std::function<void()>& clear_the_way) {
   const auto unmade = [&](const std::string& reason) {
     return RunError(fmt::format("{}: cannot be made: {}", path.string(), reason));
   };
@@ -167,6 +167,7 @@ WriterLock make_run(const fs::path& path, const std::string& config_yaml, const 
     RunInTheMaking run(path);
     run.write("config.yaml", config_yaml);
     run.write("manifest.json", manifest.dump(2) + '\n');
+    if (!data_json.empty()) run.write("data.json", data_json);
     run.write("status.json", status_text({}));
     clear_the_way();
     return run.put_in_place();
@@ -242,7 +243,7 @@ RunDirectory::RunDirectory(fs::path path, WriterLock lock, Json manifest)
     : path_(std::move(path)), lock_(std::move(lock)), manifest_(std::move(manifest)) {}
 
 RunDirectory RunDirectory::create(const fs::path& path, const std::string& config_yaml,
-                                  const Json& manifest) {
+                                  const Json& manifest, const std::string& data_json) {
   const fs::path run = without_slash(path);
   // The rename would refuse too, but could not say why.
   const auto check = [&] {
@@ -250,11 +251,12 @@ RunDirectory RunDirectory::create(const fs::path& path, const std::string& confi
       throw RunError("a run is there already");
     }
   };
-  return {run, make_run(run, config_yaml, manifest, check), manifest};
+  return {run, make_run(run, config_yaml, manifest, data_json, check), manifest};
 }
 
 RunDirectory RunDirectory::replace(const fs::path& path, WriterLock lock,
-                                   const std::string& config_yaml, const Json& manifest) {
+                                   const std::string& config_yaml, const Json& manifest,
+                                   const std::string& data_json) {
   const fs::path run = without_slash(path);
   const fs::path old = run.parent_path() / (".tmp-" + run.filename().string() + "-old");
   const auto move_away = [&] {
@@ -262,13 +264,14 @@ RunDirectory RunDirectory::replace(const fs::path& path, WriterLock lock,
     fs::rename(run, old);
     lock.renamed(old);
   };
-  RunDirectory replaced(run, make_run(run, config_yaml, manifest, move_away), manifest);
+  RunDirectory replaced(run, make_run(run, config_yaml, manifest, data_json, move_away), manifest);
   std::error_code none;
   fs::remove_all(old, none);
   return replaced;
 }
 
-RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const Json& manifest) {
+RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const Json& manifest,
+                                  const std::string& data_json) {
   const fs::path run = without_slash(path);
   const std::optional<RunStatus> stood = read_status(run);
   RunDirectory resumed(
@@ -277,6 +280,8 @@ RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const J
   remove_temporaries(run);
   remove_temporaries(run / "ckpt");
   replace_file(run / "manifest.json", resumed.manifest_.dump(2) + '\n');
+  if (!data_json.empty() && !fs::exists(run / "data.json"))
+    replace_file(run / "data.json", data_json);
   resumed.running(stood ? stood->step : 0);
   return resumed;
 }

@@ -52,20 +52,24 @@ std::optional<RunStatus> read_status(const std::filesystem::path& run);
 // A run directory that this process writes; nobody else can while the object lives.
 class RunDirectory {
  public:
-  // Makes `path` with config.yaml, manifest.json and status.json (running) inside, whole or not at
-  // all. RunError `path: cannot be made: reason`, also where anything but an empty directory lies
-  // there.
+  // Makes `path` with config.yaml, manifest.json, status.json (running) and, where there is a text
+  // for it, data.json inside, whole or not at all. RunError `path: cannot be made: reason`, also
+  // where anything but an empty directory lies there.
   static RunDirectory create(const std::filesystem::path& path, const std::string& config_yaml,
-                             const nlohmann::ordered_json& manifest);
+                             const nlohmann::ordered_json& manifest,
+                             const std::string& data_json = {});
   // Goes on with an interrupted run, whose lock is held: removes what a killed process left behind,
   // and writes the manifest (see continue_manifest) and status.json (running, at the step where it
-  // stood). RunError, and nothing has changed, when its data are others now.
+  // stood), and data.json where an older version made none. RunError, and nothing has changed, when
+  // its data are others now.
   static RunDirectory resume(const std::filesystem::path& path, WriterLock lock,
-                             const nlohmann::ordered_json& manifest);
+                             const nlohmann::ordered_json& manifest,
+                             const std::string& data_json = {});
   // Starts an existing run anew, whose lock is held: everything in it is gone.
   static RunDirectory replace(const std::filesystem::path& path, WriterLock lock,
                               const std::string& config_yaml,
-                              const nlohmann::ordered_json& manifest);
+                              const nlohmann::ordered_json& manifest,
+                              const std::string& data_json = {});
 
   const std::filesystem::path& path() const { return path_; }
   const nlohmann::ordered_json& manifest() const { return manifest_; }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <utf8proc.h>
 
+#include <algorithm>
+
 #include "core/errors.h"
 
 namespace headlab {
@@ -27,6 +29,20 @@ Sequence sequence_at(std::string_view text, size_t at) {
 
 size_t utf8_length(std::string_view text, size_t at) { return sequence_at(text, at).length; }
 
+size_t utf8_unfinished(std::string_view text) {
+  for (size_t count = std::min<size_t>(3, text.size()); count > 0; --count) {
+    // The least and the greatest rest that a code point may have.
+    for (const char rest : {'\x80', '\xBF'}) {
+      std::string whole(text.substr(text.size() - count));
+      while (whole.size() < 4) {
+        whole += rest;
+        if (utf8_length(whole, 0) == whole.size()) return count;
+      }
+    }
+  }
+  return 0;
+}
+
 std::u32string decode_utf8(std::string_view text, const std::string& where) {
   std::u32string code_points;
   code_points.reserve(text.size());
@@ -47,6 +63,13 @@ std::string encode_utf8(char32_t code_point) {
   utf8proc_uint8_t bytes[4];
   const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes);
   return {bytes, bytes + length};
+}
+
+bool is_white_space(char32_t code_point) {
+  if ((code_point >= 0x09 && code_point <= 0x0D) || code_point == 0x85) return true;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
+         category == UTF8PROC_CATEGORY_ZP;
 }
 
 }  // namespace headlab

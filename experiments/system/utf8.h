@@ -1,6 +1,7 @@
 // UTF-8 <-> code points (RFC 3629), by utf8proc.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,9 +11,20 @@ namespace headlab {
 // value above U+10FFFF, the end of the text.
 size_t utf8_length(std::string_view text, size_t at);
 
+// Bytes at the end of a text that are the beginning of a code point and lack its rest.
+size_t utf8_unfinished(std::string_view text);
+
 // DataError `where: byte N (0xE9) is not UTF-8` for anything that no encoder writes.
 std::u32string decode_utf8(std::string_view text, const std::string& where);
 
 std::string encode_utf8(char32_t code_point);
+
+bool is_white_space(char32_t code_point);  // Unicode's White_Space
+
+// Bytes begin .. end - 1 of a text.
+struct TextRange {
+  size_t begin = 0, end = 0;
+  bool operator==(const TextRange&) const = default;
+};
 
 }  // namespace headlab

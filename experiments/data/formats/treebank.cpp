@@ -218,22 +218,21 @@ std::vector<std::string> relations_of(const std::vector<TreebankSentence>& sente
   return relations;
 }
 
-std::optional<std::vector<int64_t>> words_of_pieces(const TreebankSentence& sentence,
-                                                    const std::vector<std::string>& pieces) {
+std::optional<std::vector<int64_t>> words_of_tokens(const TreebankSentence& sentence,
+                                                    const std::vector<TextRange>& tokens) {
   const auto& words = sentence.words;
   std::vector<int64_t> belongs;
   std::vector<bool> reached(words.size());
-  size_t at = 0, word = 0;
-  for (const auto& piece : pieces) {
-    if (sentence.text.compare(at, piece.size(), piece) != 0) return std::nullopt;
-    while (word < words.size() && words[word].end <= at) ++word;
-    at += piece.size();
-    const bool meets = word < words.size() && words[word].begin < at;
+  size_t word = 0;
+  for (const auto& token : tokens) {
+    while (word < words.size() && words[word].end <= token.begin) ++word;
+    const bool meets =
+        token.begin < token.end && word < words.size() && words[word].begin < token.end;
     belongs.push_back(meets ? static_cast<int64_t>(word) : -1);
     if (meets) reached[word] = true;
   }
   const bool all = std::find(reached.begin(), reached.end(), false) == reached.end();
-  return at == sentence.text.size() && all ? std::optional(belongs) : std::nullopt;
+  return all ? std::optional(belongs) : std::nullopt;
 }
 
 }  // namespace headlab

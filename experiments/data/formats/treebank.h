@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "experiments/system/utf8.h"
+
 namespace headlab {
 
 struct TreebankWord {
@@ -42,9 +44,10 @@ std::vector<TreebankSentence> parse_treebank(std::string_view text, const std::s
 // name): the places of statistics by relation.
 std::vector<std::string> relations_of(const std::vector<TreebankSentence>& sentences);
 
-// The word that each piece of the text belongs to: the first that it shares a byte with, -1 for
-// none (spaces between words). Nothing where the pieces are not the text, or a word has no piece.
-std::optional<std::vector<int64_t>> words_of_pieces(const TreebankSentence& sentence,
-                                                    const std::vector<std::string>& pieces);
+// The word that each token belongs to, of which `tokens` are the bytes in the text, in their order:
+// the first that it shares a byte with, -1 for none (spaces between words). Nothing where a word
+// has no token of its own.
+std::optional<std::vector<int64_t>> words_of_tokens(const TreebankSentence& sentence,
+                                                    const std::vector<TextRange>& tokens);
 
 }  // namespace headlab

@@ -157,7 +157,26 @@ TEST_CASE("sentences that a model cannot read are counted by reason", "[syntax]"
   CHECK_THROWS_AS(encode_treebank(digits, *untold, kContext), DataError);
 }
 
-// A source of words with a begin token; spaces belong to no token.
+// Letters and spaces; a begin token that no text is.
+class BegunText : public Tokenizer {
+ public:
+  int64_t vocabulary() const override { return 3; }
+  Encoding encode(std::string_view text, const std::string&) const override {
+    Encoding encoding;
+    for (size_t at = 0; at < text.size(); ++at) {
+      encoding.ids.push_back(text[at] == ' ' ? 1 : 0);
+      encoding.ranges.push_back({at, at + 1});
+    }
+    return encoding;
+  }
+  std::string bytes(int64_t id, std::optional<int64_t>) const override {
+    return id == 1 ? " " : "x";
+  }
+  std::vector<std::string> token_texts() const override { return {"x", " ", "<s>"}; }
+  std::vector<uint8_t> token_classes() const override { return {kWord, kWord, kCls}; }
+  nlohmann::ordered_json json() const override { return {}; }
+};
+
 class Begun : public DataSource {
  public:
   int64_t vocabulary() const override { return 3; }
@@ -165,15 +184,8 @@ class Begun : public DataSource {
   Batch train_batch(uint64_t, int64_t, int64_t, int64_t) const override { return {}; }
   int64_t examples(Split) const override { return 0; }
   Batch eval_batch(Split, int64_t, int64_t) const override { return {}; }
-  std::vector<uint8_t> token_classes() const override { return {kWord, kWord, kCls}; }
-  bool has_text() const override { return true; }
-  std::vector<int64_t> encode(const std::string& text) const override {
-    std::vector<int64_t> ids;
-    for (char c : text) ids.push_back(c == ' ' ? 1 : 0);
-    return ids;
-  }
-  std::string decode(const std::vector<int64_t>& ids) const override {
-    return ids[0] == 1 ? " " : "x";
+  std::shared_ptr<const Tokenizer> tokenizer() const override {
+    return std::make_shared<BegunText>();
   }
 };
 

@@ -46,7 +46,7 @@ TEST_CASE("an exact copy has the old model's loss and is a run like any other") 
   CHECK(evaluation(bench, "copy/ckpt/last").at("step") == 5);
 
   CHECK(names_in(bench / "copy") ==
-        std::set<std::string>{"ckpt", "config.yaml", "manifest.json", "status.json"});
+        std::set<std::string>{"ckpt", "config.yaml", "data.json", "manifest.json", "status.json"});
   const std::string config = read_bytes(bench / "copy/config.yaml");
   CHECK_THAT(config, Contains("kind: collaborative") && Contains("shared_dim: 16"));
   CHECK(json_of(bench / "copy/status.json").at("status") == "finished");

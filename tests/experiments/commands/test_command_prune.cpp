@@ -53,9 +53,9 @@ TEST_CASE("a pruned run says what is left of it and every command goes on with i
     CHECK(evaluation(bench, out).at("loss").get<double>() ==
           Approx(report.at("loss").get<double>()).epsilon(1e-6));
     CHECK(evaluation(bench, out + "/ckpt/best").at("step") == 5);
-    CHECK(names_in(bench / out) == std::set<std::string>{"ckpt", "config.yaml", "manifest.json",
-                                                         "pruning.csv", "pruning.h5",
-                                                         "status.json"});
+    CHECK(names_in(bench / out) == std::set<std::string>{"ckpt", "config.yaml", "data.json",
+                                                         "manifest.json", "pruning.csv",
+                                                         "pruning.h5", "status.json"});
     CHECK(json_of(bench / out / "manifest.json").at("pruned").at("removed") ==
           report.at("removed"));
     const SafetensorsFile weights(bench / out / "ckpt/last/model.safetensors");

@@ -74,13 +74,15 @@ TEST_CASE("char has nanoGPT's vocabulary, ids and splits of tinyshakespeare", "[
   CHECK(data->vocabulary() == 65);
   CHECK(data->token_texts() == golden["vocab"].get<std::vector<std::string>>());
   for (const auto& sample : golden["cases"]) {
-    CHECK(data->encode(sample["text"]) == sample["ids"].get<std::vector<int64_t>>());
-    CHECK(data->decode(sample["ids"]) == sample["text"].get<std::string>());
+    const std::string text = sample["text"];
+    CHECK(data->tokenizer()->encode(text, "t").ids == sample["ids"].get<std::vector<int64_t>>());
+    CHECK(data->tokenizer()->decode(sample["ids"]) == text);
   }
   for (const std::string unknown : golden["unknown"])
-    CHECK_THROWS_AS(data->encode(unknown), DataError);
+    CHECK_THROWS_AS(data->tokenizer()->encode(unknown, "t"), DataError);
 
-  const auto all = data->encode(contents(kProject / "configs/data/tinyshakespeare.txt"));
+  const auto all =
+      data->tokenizer()->encode(contents(kProject / "configs/data/tinyshakespeare.txt"), "t").ids;
   const int64_t cut = golden["train"]["count"];
   const std::map<Split, std::vector<int64_t>> splits{
       {Split::kTrain, {all.begin(), all.begin() + cut}},
@@ -105,7 +107,7 @@ TEST_CASE("full stops and commas are punctuation, separators are separators", "[
   const auto classes = data->token_classes();
   REQUIRE(std::ssize(classes) == 65);
   CHECK(std::count(classes.begin(), classes.end(), kPunctuation) == 2);
-  for (int64_t id : data->encode(".,")) CHECK(classes[id] == kPunctuation);
+  for (int64_t id : data->tokenizer()->encode(".,", "t").ids) CHECK(classes[id] == kPunctuation);
   const auto copy = open("kind: copy, symbols: 3");
   CHECK(copy->token_classes() == std::vector<uint8_t>{kWord, kWord, kWord, kSep});
   CHECK(copy->token_texts() == std::vector<std::string>{"0", "1", "2", "<sep>"});
@@ -193,30 +195,13 @@ TEST_CASE("evaluation windows are the split without overlap", "[data]") {
   CHECK(counting_bytes(folder, 10)->examples(Split::kValidation) == 9);  // 100 - 1 targets
 }
 
-TEST_CASE("text survives encoding and decoding", "[data]") {
-  Folder folder;
-  const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\n" + std::string(40, 'z');
-  folder.write("text", text);
-  const auto chars = open("kind: char, path: text, context: 4", folder.path());
-  CHECK(chars->vocabulary() == 6);
-  CHECK(chars->token_texts() ==
-        std::vector<std::string>{"\n", "a", "z", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80"});
-  CHECK(chars->decode(chars->encode(text)) == text);
-  const auto bytes = open("kind: bytes, path: text, context: 4", folder.path());
-  const std::string any = "\xFF\x80 no UTF-8 " + std::string(1, '\0');
-  CHECK(bytes->decode(bytes->encode(any)) == any);
-  CHECK(bytes->encode("A\xFF") == std::vector<int64_t>{65, 255});
-  CHECK(bytes->token_texts().at(10) == "\\x0a");
-  CHECK(bytes->token_texts().at(65) == "A");
-  CHECK(bytes->token_texts().at(255) == "\\xff");
-}
-
 TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
   Folder folder;
   write_token_folder(folder, R"({"vocab_size": 100})");
   const auto narrow = open("kind: tokens, path: ., context: 9", folder.path());
   CHECK(narrow->vocabulary() == 100);
-  CHECK_FALSE(narrow->has_text());
+  CHECK_FALSE(narrow->tokenizer());
+  CHECK(narrow->token_texts().empty());
   CHECK(narrow->eval_batch(Split::kValidation, 0, 11).ids.flatten().equal(at::arange(99)));
 
   folder.write_tokens("train.bin", std::vector<uint32_t>(20, 70000));
@@ -234,7 +219,7 @@ TEST_CASE("tokens are read in both widths, with their texts", "[data]") {
     folder.write_tokens(name, std::vector<uint16_t>{2, 1, 0, 0, 1});
   folder.write("meta.json", R"({"vocab_size": 3, "itos": ["Ro", "meo", "."]})");
   const auto named = open("kind: tokens, path: ., context: 4", folder.path());
-  CHECK(named->decode({0, 1, 2}) == "Romeo.");
+  CHECK(named->token_texts() == std::vector<std::string>{"Ro", "meo", "."});
   CHECK(named->token_classes() == std::vector<uint8_t>{kWord, kWord, kPunctuation});
 }
 
@@ -293,24 +278,6 @@ TEST_CASE("wrong texts are named with what to do", "[data]") {
   }
   CHECK(data_error("kind: char, path: latin1", folder.path()) ==
         at + "/latin1: byte 3 (0xE9) is not UTF-8; convert the text, or read it with kind bytes");
-
-  const auto data = open("kind: char, path: short, context: 8", folder.path());
-  const auto unknown = [&](const std::string& text) {
-    return error_of<DataError>([&] { data->encode(text); });
-  };
-  CHECK(unknown("a\xC3\xA9") ==
-        "'\xC3\xA9' (U+00E9) is none of the 1 characters of " + at + "/short");
-  CHECK(unknown("\t") == "U+0009 is none of the 1 characters of " + at + "/short");
-  CHECK(unknown("a\xFF").starts_with("the text: byte 1 (0xFF) is not UTF-8"));
-  CHECK(error_of<DataError>([&] {
-          data->decode({0, 1});
-        }) == "token 1 is not in the vocabulary of 1");
-  CHECK(error_of<DataError>([&] { data->decode({-1}); }) ==
-        "token -1 is not in the vocabulary of 1");
-  CHECK(error_of<DataError>([] { open("kind: copy")->encode("a"); }) ==
-        "this data cannot turn text into tokens; kinds char and bytes can");
-  CHECK(error_of<DataError>([] { open("kind: copy")->decode({0}); }) ==
-        "this data has no texts of its tokens; kinds char and bytes have");
 }
 
 TEST_CASE("wrong token files are named with the place", "[data]") {
@@ -342,10 +309,6 @@ TEST_CASE("wrong token files are named with the place", "[data]") {
         at + "val.bin: byte 194: token 97 does not fit vocab_size 97; correct vocab_size or dtype "
              "in meta.json");
   CHECK(error_of<DataError>([&] { data->eval_batch(Split::kValidation, 0, 10); }) == "no error");
-  CHECK(error_of<DataError>([&] { data->decode({0}); }) ==
-        at + "meta.json: has no itos, so tokens have no text");
-  CHECK(error_of<DataError>([&] { data->encode("a"); }) ==
-        "this data cannot turn text into tokens; kinds char and bytes can");
 
   folder.write("val.bin", "odd");
   CHECK(data_error(options, folder.path()) ==

@@ -29,6 +29,18 @@ std::string part(const TreebankSentence& sentence, size_t word) {
   return sentence.text.substr(w.begin, w.end - w.begin);
 }
 
+// The words of tokens that are these pieces of the text.
+std::optional<Words> words_of(const TreebankSentence& sentence, const Pieces& pieces) {
+  std::vector<TextRange> tokens;
+  size_t at = 0;
+  for (const auto& piece : pieces) {
+    REQUIRE(sentence.text.compare(at, piece.size(), piece) == 0);
+    tokens.push_back({at, at + piece.size()});
+    at += piece.size();
+  }
+  return words_of_tokens(sentence, tokens);
+}
+
 std::string dont_go() {
   return "# text = I don't go.\n" + conllu("1", "I", "4", "nsubj") +
          conllu("2-3", "don't", "_", "_") + conllu("2", "do", "4", "aux:pass", "SpaceAfter=No") +
@@ -70,7 +82,7 @@ TEST_CASE("words of a contraction that is not their forms have no text", "[treeb
   CHECK(part(sentences[0], 0).empty());
   CHECK(part(sentences[0], 1).empty());
   CHECK(part(sentences[0], 2) == "pain");
-  CHECK_FALSE(words_of_pieces(sentences[0], {"du", " ", "pain"}));
+  CHECK_FALSE(words_of(sentences[0], {"du", " ", "pain"}));
 }
 
 TEST_CASE("relations are listed by frequency behind all", "[treebank]") {
@@ -79,17 +91,18 @@ TEST_CASE("relations are listed by frequency behind all", "[treebank]") {
   CHECK(relations_of(sentences) == Pieces{"all", "det", "case", "root"});
 }
 
-TEST_CASE("pieces belong to the words whose bytes they share", "[treebank]") {
+TEST_CASE("tokens belong to the words whose bytes they share", "[treebank]") {
   const auto sentence = parse(dont_go())[0];
-  CHECK(words_of_pieces(sentence, {"I", " don", "'t", " ", "go", "."}) == Words{0, 1, 2, -1, 3, 4});
+  CHECK(words_of(sentence, {"I", " don", "'t", " ", "go", "."}) == Words{0, 1, 2, -1, 3, 4});
   Pieces characters;
   for (char c : sentence.text) characters.emplace_back(1, c);
-  CHECK(words_of_pieces(sentence, characters) == Words{0, -1, 1, 1, 2, 2, 2, -1, 3, 3, 4});
-  // n't has no piece of its own; other text; text that is not all there.
-  CHECK_FALSE(words_of_pieces(sentence, {"I", " don't", " go", "."}));
-  CHECK_FALSE(words_of_pieces(sentence, {"I", " dun", "'t", " go", "."}));
-  CHECK_FALSE(words_of_pieces(sentence, {"I", " don", "'t", " go"}));
-  CHECK_FALSE(words_of_pieces(sentence, {"I", " don", "'t", " go", ". "}));
+  CHECK(words_of(sentence, characters) == Words{0, -1, 1, 1, 2, 2, 2, -1, 3, 3, 4});
+  // Tokens need not be the whole text; one that is a special token has no bytes of it.
+  CHECK(words_of_tokens(sentence, {{0, 0}, {0, 1}, {2, 4}, {5, 5}, {4, 7}, {8, 10}, {10, 11}}) ==
+        Words{-1, 0, 1, -1, 2, 3, 4});
+  // n't has no token of its own; the last word has none.
+  CHECK_FALSE(words_of(sentence, {"I", " don't", " go", "."}));
+  CHECK_FALSE(words_of(sentence, {"I", " don", "'t", " go"}));
 }
 
 TEST_CASE("what is not CoNLL-U is refused by line", "[treebank]") {

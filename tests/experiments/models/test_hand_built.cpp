@@ -96,7 +96,7 @@ TEST_CASE("the hand-built circuit finds tokens that came several times, and none
 TEST_CASE("a run of the hand-built circuit opens as the same model", "[hand]") {
   const Scratch folder;
   testing::write_hand_built_run(folder / "run");
-  const auto opened = open_run(folder / "run", at::kCPU);
+  const auto opened = open_run_and_data(folder / "run", at::kCPU);
   const auto ids = repeated(2, 50, 64);
   const auto logits = testing::logits_of(*opened.model, ids);
   CHECK(logits.scalar_type() == at::kFloat);

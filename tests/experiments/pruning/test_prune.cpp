@@ -19,7 +19,7 @@ OpenedRun hand_built_run(const Scratch& scratch, const std::string& name = "run"
   // Few of the random symbols come twice in a block, where induction cannot tell which is meant.
   write_hand_built_run(scratch / name,
                        "{kind: induction, symbols: 200, context: 32, eval_examples: 24}");
-  return open_run(scratch / name, at::kCPU);
+  return open_run_and_data(scratch / name, at::kCPU);
 }
 
 std::vector<HeadId> alive_of(Model& model) { return heads_where(alive_heads(model)); }

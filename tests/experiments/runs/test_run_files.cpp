@@ -277,17 +277,17 @@ TEST_CASE("who starts a run second takes nothing away from who was first") {
     std::optional<WriterLock> held;
     Other other([&] { held.emplace(path); });
     for (const ResumeFrom& from : {first, ResumeFrom{}, ResumeFrom{.never = true}})
-      CHECK_THROWS_WITH(begin_run(path, "name: a\n", kManifest, from), Contains(other.name()));
+      CHECK_THROWS_WITH(begin_run(path, "name: a\n", kManifest, "", from), Contains(other.name()));
   }
   CHECK(names_in(path / "ckpt") == std::set<std::string>{"last", "step-00000001", "step-00000002"});
-  CHECK(begin_run(path, "name: a\n", kManifest, first).checkpoint->step == 1);
+  CHECK(begin_run(path, "name: a\n", kManifest, "", first).checkpoint->step == 1);
   CHECK(names_in(path / "ckpt") == std::set<std::string>{"last", "step-00000001"});
 
   // Finished between the look at it and the lock: there is nothing to begin.
   RunDirectory::resume(path, WriterLock(path), kManifest)
       .end({.state = RunState::kFinished, .step = 1, .metrics = {{"val/loss", 2.5}}});
   const std::string status = read_bytes(path / "status.json");
-  CHECK_FALSE(begin_run(path, "name: a\n", kManifest, {}).directory);
+  CHECK_FALSE(begin_run(path, "name: a\n", kManifest, "", {}).directory);
   CHECK(read_bytes(path / "status.json") == status);
 }
 
@@ -330,6 +330,20 @@ TEST_CASE("resuming keeps what the run was, and clears what a killed process lef
   CHECK(look_at_run(path).status->step == 30);
   CHECK_THROWS_AS(RunDirectory::resume(scratch / "none", WriterLock(scratch / "none"), kManifest),
                   RunError);
+}
+
+TEST_CASE("what a run keeps of its data is written once, or when an older run goes on") {
+  const Scratch scratch;
+  RunDirectory::create(scratch / "run", "name: a\n", kManifest, "{\"shape\": 1}\n");
+  CHECK(read_bytes(scratch / "run/data.json") == "{\"shape\": 1}\n");
+  RunDirectory::resume(scratch / "run", WriterLock(scratch / "run"), kManifest, "{}\n");
+  CHECK(read_bytes(scratch / "run/data.json") == "{\"shape\": 1}\n");
+  fs::remove(scratch / "run/data.json");
+  const auto begun = begin_run(scratch / "run", "name: a\n", kManifest, "{}\n", {.never = true});
+  CHECK(read_bytes(scratch / "run/data.json") == "{}\n");
+  RunDirectory::create(scratch / "old", "name: a\n", kManifest);
+  RunDirectory::resume(scratch / "old", WriterLock(scratch / "old"), kManifest, "{}\n");
+  CHECK(read_bytes(scratch / "old/data.json") == "{}\n");
 }
 
 TEST_CASE("a run that starts anew has nothing of the old one") {

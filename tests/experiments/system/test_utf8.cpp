@@ -47,6 +47,8 @@ TEST_CASE("a value is read from the shortest sequence alone, surrogates and beyo
     const std::string text = "a" + spelled(value, length);
     if (utf8_length(text, 1) != (sound ? length : 0)) ++wrong;
     if (length > 1 && utf8_length(text.substr(0, length), 1) != 0) ++wrong;  // cut short
+    for (size_t count = 1; sound && count <= length; ++count)
+      if (utf8_unfinished(text.substr(0, 1 + count)) != count % length) ++wrong;
   };
   for (uint32_t value = 0; value < 0x80; ++value) expect(value, 1);
   for (uint32_t value = 0; value < 0x800; ++value) expect(value, 2);
@@ -55,6 +57,23 @@ TEST_CASE("a value is read from the shortest sequence alone, surrogates and beyo
   CHECK(wrong == 0);
   CHECK(utf8_length("a", 1) == 0);
   CHECK(utf8_length(std::string(1, '\0'), 0) == 1);
+}
+
+TEST_CASE("what can become no code point is not unfinished") {
+  for (const char* text : {"", "a", "\x80", "\xC1", "\xE0\x9F", "\xED\xA0", "\xF0\x8F", "\xF4\x90",
+                           "\xF5", "\xFF", "\xE2 ", "\xC3\xA9\x80"})
+    CHECK(utf8_unfinished(text) == 0);
+  CHECK(utf8_unfinished("\xE2\x82\xE2\x82") == 2);
+}
+
+TEST_CASE("white space is Unicode's") {
+  std::u32string found;
+  for (char32_t c = 0; c < 0x110000; ++c)
+    if (is_white_space(c)) found += c;
+  // PropList.txt of Unicode 15
+  CHECK((found ==
+         U"\t\n\v\f\r \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008"
+         U"\u2009\u200a\u2028\u2029\u202f\u205f\u3000"));
 }
 
 }  // namespace

@@ -1,0 +1,83 @@
+#include "experiments/runs/run_data.h"
+
+#include <fmt/format.h>
+
+#include "core/errors.h"
+#include "core/files/mapped_file.h"
+#include "experiments/data/given_text.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// What ids mean is the same in both.
+bool same_tokens(const DataFacts& a, const DataFacts& b) {
+  const auto a_json = facts_json(a), b_json = facts_json(b);
+  return a_json["shape"] == b_json["shape"] &&
+         a_json.value("tokenizer", Json()) == b_json.value("tokenizer", Json()) &&
+         a.token_texts == b.token_texts;
+}
+
+}  // namespace
+
+std::string data_text(const DataFacts& facts) { return facts_json(facts).dump(2) + '\n'; }
+
+std::optional<DataFacts> read_data_text(const fs::path& run) {
+  const fs::path path = run / "data.json";
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    return read_facts(Json::parse(MappedFile(path).text()));
+  } catch (const nlohmann::json::exception&) {
+    throw RunError(path.string() + ": is no JSON; without this file the run reads its data");
+  } catch (const DataError& error) {
+    throw RunError(fmt::format("{}: is damaged: {}; without this file the run reads its data",
+                               path.string(), error.what()));
+  }
+}
+
+std::shared_ptr<DataSource> open_own_data(const Experiment& experiment, const DataFacts& facts) {
+  auto data = open_data(experiment.data);
+  if (!same_tokens(facts_of(*data), facts)) {
+    const auto files = data->files();
+    throw DataError(
+        fmt::format("{}: has other tokens now than when the run was made; bring it "
+                    "back as it was",
+                    files.empty() ? experiment.data.kind() : files[0].string()));
+  }
+  return data;
+}
+
+std::shared_ptr<DataSource> open_other_data(const Experiment& experiment, const DataFacts& facts,
+                                            const fs::path& path) {
+  if (facts.tokenizer) {
+    const MappedFile file(path);
+    return given_text(facts.tokenizer, file.text(), path.string(), facts.shape.context,
+                      {fs::canonical(path)});
+  }
+  ConfigNode options = experiment.data.write();
+  if (!options.find("path"))
+    throw ConfigError(fmt::format("--data: the run's data, of kind '{}', are made and not read",
+                                  experiment.data.kind()));
+  options.set("path", write_text(fs::absolute(path).string()));
+  KindBlock block = experiment.data;
+  Problems problems;
+  block.read(options, "data", problems);
+  problems.raise();
+  auto data = open_data(block);
+  if (data->vocabulary() != facts.shape.vocabulary)
+    throw DataError(fmt::format("{}: has {} tokens in its vocabulary, the model knows {}",
+                                path.string(), data->vocabulary(), facts.shape.vocabulary));
+  return data;
+}
+
+std::shared_ptr<DataSource> open_text(const Experiment& experiment, const DataFacts& facts,
+                                      const std::string& text, const std::string& name) {
+  if (!facts.tokenizer)
+    throw ConfigError(fmt::format("{}: the run's data, of kind '{}', have no text", name,
+                                  experiment.data.kind()));
+  return given_text(facts.tokenizer, text, name, facts.shape.context);
+}
+
+}  // namespace headlab
