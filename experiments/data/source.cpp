@@ -46,6 +46,14 @@ std::vector<uint8_t> DataSource::token_classes() const {
   return known ? known->token_classes() : std::vector<uint8_t>();
 }
 
+Batch DataSource::train_batch(uint64_t, int64_t, int64_t, int64_t) const {
+  TORCH_CHECK(false, "a source with epochs draws nothing");
+}
+
+Batch DataSource::epoch_batch(uint64_t, int64_t, int64_t) const {
+  TORCH_CHECK(false, "a source without epochs has no places in them");
+}
+
 uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
   constexpr uint64_t kExamples = 0x6578616D706C6573;  // "examples": far from CounterRng's own
   return CounterRng{.seed = seed, .step = static_cast<uint64_t>(step)}.bits(

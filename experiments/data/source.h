@@ -36,7 +36,13 @@ class DataSource {
 
   // Examples first .. first + count - 1 of an update (micro-batches of one update follow each
   // other).
-  virtual Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const = 0;
+  virtual Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const;
+
+  // How many training examples there are, of sources that go over them epoch by epoch; 0: of all
+  // others, which draw without end. The former have epoch_batch() instead of train_batch(): places
+  // index .. index + count - 1 of the whole training, N of them an epoch.
+  virtual int64_t epoch_examples() const { return 0; }
+  virtual Batch epoch_batch(uint64_t seed, int64_t index, int64_t count) const;
 
   // The fixed examples of a split, for evaluation: the same in every run. 0 examples: the source
   // has no such split. eval_batch takes first + count <= examples(split).
