@@ -139,9 +139,9 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   const auto& train = experiment.train;
   const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
                                  /*batches=*/0, at::kCPU);
-  write_run(path, experiment, untrained_checkpoint(*model, 0, measured.loss),
+  write_run(path, experiment, untrained_checkpoint(*model, 0, measured.loss()),
             manifest_of(experiment, *source, at::kCPU),
-            {{"val/loss", measured.loss}, {"val/accuracy", measured.accuracy}});
+            {{"val/loss", measured.loss()}, {"val/accuracy", measured.mean("accuracy")}});
 }
 
 }  // namespace headlab::testing

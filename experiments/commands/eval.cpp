@@ -36,18 +36,19 @@ int run_eval(const EvalOptions& o) {
     throw DataError(fmt::format("{}: its data has no examples of split {}; choose another --split",
                                 o.run, o.split));
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
-  const double perplexity = std::exp(e.loss);
-  return print({.object = {{"split", o.split},
-                           {"step", opened.step},
-                           {"loss", e.loss},
-                           {"perplexity", perplexity},
-                           {"accuracy", e.accuracy},
-                           {"tokens", e.tokens},
-                           {"examples", e.examples}},
-                .text = fmt::format(
-                    "{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens "
-                    "in {} examples (step {})\n",
-                    o.split, e.loss, perplexity, e.accuracy, e.tokens, e.examples, opened.step)},
+  nlohmann::ordered_json object{{"split", o.split}, {"step", opened.step}};
+  std::vector<std::string> texts;
+  for (const auto& mean : e.means) {
+    object[mean.name] = mean.value;
+    texts.push_back(to_text(mean));
+    if (mean.units != "nat") continue;
+    object["perplexity"] = std::exp(mean.value);
+    texts.push_back(fmt::format("perplexity {:.3f}", std::exp(mean.value)));
+  }
+  object["tokens"] = e.tokens, object["examples"] = e.examples;
+  return print({.object = object,
+                .text = fmt::format("{} {} over {} tokens in {} examples (step {})\n", o.split,
+                                    fmt::join(texts, ", "), e.tokens, e.examples, opened.step)},
                o.json);
 }
 

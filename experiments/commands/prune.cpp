@@ -104,7 +104,7 @@ int run_prune(PruneOptions& o) {
                  device);
     report["out"] = std::filesystem::canonical(o.out).string();
   }
-  return print({.object = report, .text = pruning_text(report)}, o.json);
+  return print({.object = report, .text = pruning_text(report, opened.data->task())}, o.json);
 }
 
 const RegisterCommand prune_command(

@@ -38,7 +38,7 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
     if (!layer.order.empty()) report["layers"].back()["order"] = layer.order;
   }
   report["logits_error"] = cost.errors.logits;
-  report["loss_before"] = cost.before.loss, report["loss_after"] = cost.after.loss;
+  report["loss_before"] = cost.before.loss(), report["loss_after"] = cost.after.loss();
   report["tokens"] = cost.after.tokens;
   return report;
 }

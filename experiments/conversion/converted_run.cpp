@@ -44,14 +44,15 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   auto manifest = manifest_of(experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
-  write_run(out, experiment, untrained_checkpoint(*converted.model, run.step, cost.after.loss),
-            manifest, {{"val/loss", cost.after.loss}, {"val/accuracy", cost.after.accuracy}});
+  write_run(out, experiment, untrained_checkpoint(*converted.model, run.step, cost.after.loss()),
+            manifest,
+            {{"val/loss", cost.after.loss()}, {"val/accuracy", cost.after.mean("accuracy")}});
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, device);
   report["tuned"] = further.updates;
   report["loss_tuned"] = evaluate(*converted.model, *run.data, Split::kValidation,
                                   run.experiment.train.eval_batch, cost.most_batches, device)
-                             .loss;
+                             .loss();
   return code;
 }
 

@@ -211,17 +211,16 @@ void Trainer::log_update(const Updater::Result& result, const std::optional<Gate
 Evaluation Trainer::evaluate_batches(int64_t most) {
   const auto result =
       evaluate(*model_, data_, Split::kValidation, options_.eval_batch, most, device_);
-  improved_ = result.loss < state_.best - options_.early_stop.min_delta;
+  improved_ = result.loss() < state_.best - options_.early_stop.min_delta;
   state_.since_best = improved_ ? 0 : state_.since_best + 1;
-  if (improved_) state_.best = result.loss;
+  if (improved_) state_.best = result.loss();
   return result;
 }
 
 void Trainer::record(const Evaluation& evaluation) {
   log_.eval(state_.step, evaluation);
-  progress_.validation(evaluation.loss);
-  row_["val/loss"] = evaluation.loss;
-  row_["val/accuracy"] = evaluation.accuracy;
+  progress_.validation(evaluation.loss());
+  for (const auto& mean : evaluation.means) row_["val/" + mean.name] = mean.value;
   row_["val/tokens"] = static_cast<double>(evaluation.tokens);
 }
 

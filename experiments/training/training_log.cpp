@@ -141,10 +141,11 @@ RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
           "/heads"},
          {"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
          {"gates_expected", "1", "heads expected open", "sum over heads of p_open"}});
-  layout.evals = {{"val_loss", "nat", "validation loss", "mean of -ln p over the scored targets"},
-                  {"val_accuracy", "1", "validation accuracy",
-                   "share of scored targets that are the likeliest prediction"},
-                  {"val_tokens", "token", "scored validation targets", "count behind val_loss"}};
+  for (const auto& metric : data.task().metrics())
+    layout.evals.push_back(
+        {"val_" + metric.name, metric.units, "validation " + metric.long_name, metric.formula});
+  layout.evals.push_back(
+      {"val_tokens", "token", "scored validation targets", "count behind val_loss"});
   layout.sites = {site};
   layout.vocabulary = data.token_texts();
   RunLogOptions options;
@@ -247,9 +248,9 @@ void TrainingLog::scalars(const UpdateRow& row) {
 }
 
 void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
-  log_.eval(step, {{"val_loss", evaluation.loss},
-                   {"val_accuracy", evaluation.accuracy},
-                   {"val_tokens", static_cast<double>(evaluation.tokens)}});
+  RunLog::Values values{{"val_tokens", static_cast<double>(evaluation.tokens)}};
+  for (const auto& mean : evaluation.means) values["val_" + mean.name] = mean.value;
+  log_.eval(step, values);
 }
 
 void TrainingLog::maps(int64_t step, const at::Device& device) {

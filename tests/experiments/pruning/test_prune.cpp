@@ -112,7 +112,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     REQUIRE(rounds.size() == 4);
     for (int64_t n = 0; n < 4; ++n) {
       CHECK(rounds[n].kept == 8 - 2 * n);
-      CHECK(rounds[n].evaluation.accuracy > 0.9);
+      CHECK(rounds[n].evaluation.mean("accuracy") > 0.9);
     }
     CHECK(rounds[3].parameters < rounds[2].parameters);
     CHECK(rounds[3].flops < rounds[2].flops);
@@ -120,7 +120,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     // One more, and there is nothing left of it.
     auto last = settings;
     last.count = 7, last.rounds = 1;
-    CHECK(prune(run, last, at::kCPU)[1].evaluation.accuracy < 0.3);
+    CHECK(prune(run, last, at::kCPU)[1].evaluation.mean("accuracy") < 0.3);
   }
 }
 
@@ -174,7 +174,7 @@ TEST_CASE("fine-tuning moves what is left and nothing that is gone", "[pruning]"
   const auto rounds = prune(run, settings, at::kCPU);
   CHECK(run.step == 3);
   CHECK_FALSE(run.model->is_training());
-  CHECK(rounds[1].evaluation.loss != rounds[0].evaluation.loss);
+  CHECK(rounds[1].evaluation.loss() != rounds[0].evaluation.loss());
   CHECK(alive_of(*run.model).size() == 6);
   const auto ids = run.data->eval_batch(Split::kValidation, 0, 4).ids;
   CHECK(apart(*run.model, *sliced_copy(run, at::kCPU), ids) < 1e-5);
