@@ -3,6 +3,7 @@
 #include "core/torch.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/training/train.h"
+#include "experiments/training/training_metrics.h"
 
 namespace headlab {
 namespace {
@@ -45,8 +46,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
   write_run(out, experiment, untrained_checkpoint(*converted.model, run.step, cost.after.loss()),
-            manifest,
-            {{"val/loss", cost.after.loss()}, {"val/accuracy", cost.after.mean("accuracy")}});
+            manifest, status_metrics(cost.after));
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, device);
   report["tuned"] = further.updates;

@@ -8,7 +8,7 @@
 #include "core/torch.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/training/train.h"
+#include "experiments/training/training_metrics.h"
 
 namespace headlab {
 namespace {
@@ -156,8 +156,7 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
   const auto& last = rounds.back().evaluation;
   const auto run_id = out.filename().string();
   write_run(out, run.experiment, untrained_checkpoint(*model, run.step, last.loss()), manifest,
-            {{"val/loss", last.loss()}, {"val/accuracy", last.mean("accuracy")}},
-            [&](const std::filesystem::path& making) {
+            status_metrics(last), [&](const std::filesystem::path& making) {
               write_results(making / "pruning.h5",
                             root_attributes(run.experiment, "pruning", run_id, manifest),
                             {pruning_group(rounds, *model)});

@@ -76,9 +76,10 @@ class Trainer {
                   .bf16 = half_precision(options_, device),
                   .task = &data.task()}),
         state_(resumed ? TrainerState::from(*resumed) : TrainerState{}),
+        table_(training_metrics(experiment, *model_, data.task())),
         metrics_(run.path() / "metrics.jsonl", state_.step),
         log_(run.path() / "log.h5", root_attributes(run, experiment.name), experiment, *model_,
-             data, resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
+             data, table_, resumed ? std::optional(state_.step) : std::nullopt, state_.wall_s),
         progress_(state_.step, options_.steps, logging_.every) {
     say_notices();
     if (!log_.absent().empty())
@@ -99,7 +100,6 @@ class Trainer {
   // One update; false when it was not finite.
   bool update();
   void log_update(const Updater::Result& result, const std::optional<GateDecisions>& gates);
-  void note(const Updater::Losses& losses, UpdateRow& row);
   Evaluation evaluate_batches(int64_t most);  // 0: the whole split
   void record(const Evaluation& evaluation);
   void write_row(int64_t step);
@@ -124,6 +124,7 @@ class Trainer {
   RunDirectory& run_;
   Updater updater_;
   TrainerState state_;
+  std::vector<TrainingMetric> table_;
   MetricsFile metrics_;
   TrainingLog log_;
   Progress progress_;
@@ -133,7 +134,7 @@ class Trainer {
     double wall_s = 0;
     int64_t tokens = 0;
   } last_row_;
-  Metrics row_;            // of this step, not yet written
+  TrainingRow row_;        // of this step, not yet in metrics.jsonl
   Metrics final_;          // the newest values, for status.json
   bool improved_ = false;  // by the evaluation of this step
   bool stops_ = false;     // after this step, by this signal or for want of time
@@ -145,9 +146,8 @@ void Trainer::row_zero() {
   auto& probe = log_.fresh_probe();
   const auto losses = updater_.measure(0, micro_batches(options_, data_, seed_, 0),
                                        logging_.stats_every > 0 ? &probe : nullptr);
-  UpdateRow row{.gates = gate_decisions(*model_)};
-  note(losses, row);
-  log_.scalars(row);
+  row_ = {.losses = TrainingRow::Losses::of(losses), .gates = gate_decisions(*model_)};
+  log_.scalars(0, 0, 0, logged(table_, MetricGroup::kScalars, row_));
   if (logging_.stats_every > 0) log_.heads(0);
   log_maps();
   write_row(0);
@@ -177,34 +177,15 @@ bool Trainer::update() {
   return finite;
 }
 
-// Losses and gates, into the log's row and the line of metrics.
-void Trainer::note(const Updater::Losses& losses, UpdateRow& row) {
-  row.loss = row_["train/loss"] = losses.nll.item<double>();
-  if (losses.smoothed.defined())
-    row.smoothed_loss = row_["train/smoothed_loss"] = losses.smoothed.item<double>();
-  for (const auto& aux : losses.aux)
-    row.aux[aux.name] = row_["aux/" + aux.name] = aux.value.item<double>();
-  if (!row.gates) return;
-  row_["gates/undecided"] = static_cast<double>(row.gates->undecided);
-  row_["gates/alive"] = static_cast<double>(row.gates->alive);
-  row_["gates/expected"] = row.gates->expected;
-}
-
 void Trainer::log_update(const Updater::Result& result, const std::optional<GateDecisions>& gates) {
   const double now = wall();
-  UpdateRow row{.step = state_.step,
-                .tokens = state_.tokens,
-                .wall_s = now,
-                .lr = result.lr,
-                .grad_norm = result.grad_norm.item<double>(),
-                .tokens_per_s = static_cast<double>(state_.tokens - last_row_.tokens) /
-                                std::max(now - last_row_.wall_s, 1e-9),
-                .gates = gates};
-  note(result.losses, row);
-  log_.scalars(row);
-  row_["lr"] = row.lr;
-  row_["grad_norm"] = row.grad_norm;
-  row_["tokens_per_s"] = row.tokens_per_s;
+  row_ = {.losses = TrainingRow::Losses::of(result.losses),
+          .update = {{.lr = result.lr,
+                      .grad_norm = result.grad_norm.item<double>(),
+                      .tokens_per_s = static_cast<double>(state_.tokens - last_row_.tokens) /
+                                      std::max(now - last_row_.wall_s, 1e-9)}},
+          .gates = gates};
+  log_.scalars(state_.step, now, state_.tokens, logged(table_, MetricGroup::kScalars, row_));
   last_row_ = {now, state_.tokens};
 }
 
@@ -218,17 +199,17 @@ Evaluation Trainer::evaluate_batches(int64_t most) {
 }
 
 void Trainer::record(const Evaluation& evaluation) {
-  log_.eval(state_.step, evaluation);
+  row_.evaluation = evaluation;
+  log_.eval(state_.step, logged(table_, MetricGroup::kEvals, row_));
   progress_.validation(evaluation.loss());
-  for (const auto& mean : evaluation.means) row_["val/" + mean.name] = mean.value;
-  row_["val/tokens"] = static_cast<double>(evaluation.tokens);
 }
 
 void Trainer::write_row(int64_t step) {
-  if (row_.empty()) return;
-  metrics_.append({step, state_.tokens, wall(), row_});
-  for (const auto& [name, value] : row_) final_[name] = value;
-  row_.clear();
+  const auto line = line_of(table_, row_);
+  row_ = {};
+  if (line.empty()) return;
+  metrics_.append({step, state_.tokens, wall(), line});
+  for (const auto& [name, value] : line) final_[name] = value;
 }
 
 void Trainer::log_maps() {

@@ -117,35 +117,12 @@ bool wants_maps(const Experiment& experiment) {
 }
 
 RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
-                const Experiment& experiment, Model& model, const LogSite& site,
-                const DataSource& data, std::optional<int64_t> resumed_step, double wall_s) {
+                const Experiment& experiment, const LogSite& site, const DataSource& data,
+                const std::vector<TrainingMetric>& metrics, std::optional<int64_t> resumed_step,
+                double wall_s) {
   LogLayout layout{root};
-  layout.scalars = {
-      {"train_loss", "nat", "training loss", "mean of -ln p over the scored targets of the update"},
-      {"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
-      {"lr", "1", "learning rate", "of this update, by the schedule"},
-      {"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
-      {"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"}};
-  if (experiment.train.label_smoothing > 0)
-    layout.scalars.push_back({"smoothed_loss", "nat", "loss with smoothed labels",
-                              "what is optimised beside aux_loss: (1 - e) train_loss + e mean over "
-                              "the vocabulary of -ln p, e = train.label_smoothing"});
-  for (const auto& name : model.aux_names())
-    layout.scalars.push_back({"aux_" + name, "1", "auxiliary loss '" + name + "'",
-                              "weighted, over all layers that have it; part of aux_loss"});
-  if (gate_decisions(model))
-    layout.scalars.insert(
-        layout.scalars.end(),
-        {{"gates_undecided", "1", "undecided gates",
-          "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
-          "/heads"},
-         {"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
-         {"gates_expected", "1", "heads expected open", "sum over heads of p_open"}});
-  for (const auto& metric : data.task().metrics())
-    layout.evals.push_back(
-        {"val_" + metric.name, metric.units, "validation " + metric.long_name, metric.formula});
-  layout.evals.push_back(
-      {"val_tokens", "token", "scored validation targets", "count behind val_loss"});
+  layout.scalars = variables_of(metrics, MetricGroup::kScalars);
+  layout.evals = variables_of(metrics, MetricGroup::kEvals);
   layout.sites = {site};
   layout.vocabulary = data.token_texts();
   RunLogOptions options;
@@ -178,13 +155,14 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
 
 TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
                          const Experiment& experiment, Model& model, const DataSource& data,
+                         const std::vector<TrainingMetric>& metrics,
                          std::optional<int64_t> resumed_step, double wall_s)
     : model_(model),
       map_ids_(wants_maps(experiment) ? map_probes(experiment.log.attention, data) : Tensor()),
       site_(site_of(experiment, model, !data.token_classes().empty(), map_ids_)),
       absent_(resumed_step && std::filesystem::exists(path) ? drop_unlogged(path, site_)
                                                             : std::vector<std::string>()),
-      log_(open_log(path, root, experiment, model, site_, data, resumed_step, wall_s)) {
+      log_(open_log(path, root, experiment, site_, data, metrics, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
   if (!classes.empty()) probe_.class_of_token = at::tensor(classes, at::kByte);
   probe_.statistics = true;
@@ -228,30 +206,12 @@ void TrainingLog::heads(int64_t step) {
   log_.heads(kLoggedSite, step, row, alive);
 }
 
-void TrainingLog::scalars(const UpdateRow& row) {
-  std::map<std::string, double> values{{"train_loss", row.loss},
-                                       {"lr", row.lr},
-                                       {"grad_norm", row.grad_norm},
-                                       {"tokens_per_s", row.tokens_per_s}};
-  if (row.smoothed_loss) values["smoothed_loss"] = *row.smoothed_loss;
-  for (const auto& [name, loss] : row.aux) {
-    values["aux_" + name] = loss;
-    values["aux_loss"] += loss;
-  }
-  values.try_emplace("aux_loss", 0);
-  if (row.gates) {
-    values["gates_undecided"] = static_cast<double>(row.gates->undecided);
-    values["gates_alive"] = static_cast<double>(row.gates->alive);
-    values["gates_expected"] = row.gates->expected;
-  }
-  log_.scalars(row.step, row.wall_s, row.tokens, values);
+void TrainingLog::scalars(int64_t step, double wall_s, int64_t tokens,
+                          const RunLog::Values& values) {
+  log_.scalars(step, wall_s, tokens, values);
 }
 
-void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
-  RunLog::Values values{{"val_tokens", static_cast<double>(evaluation.tokens)}};
-  for (const auto& mean : evaluation.means) values["val_" + mean.name] = mean.value;
-  log_.eval(step, values);
-}
+void TrainingLog::eval(int64_t step, const RunLog::Values& values) { log_.eval(step, values); }
 
 void TrainingLog::maps(int64_t step, const at::Device& device) {
   if (!site_.maps) return;
