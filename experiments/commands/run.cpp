@@ -64,8 +64,7 @@ int run_run(const RunOptions& o) {
   Experiment experiment;
   read_config(experiment, load_config(o.file, o.overrides));
   const auto device = pick_device(o.device);
-  if (experiment.train.threads) at::set_num_threads(static_cast<int>(*experiment.train.threads));
-  at::globalContext().setDeterministicAlgorithms(experiment.train.deterministic, false);
+  use_settings(experiment.train);
 
   const auto hash = config_hash(write_block(experiment, Paths::kWritten));
   const auto path =

@@ -18,9 +18,7 @@ void train_further(TrainOptions& options, int64_t step, const FurtherTraining& f
 // Goes on with the run that write_run() left: exit code of the training.
 int tune(const std::filesystem::path& out, const ConvertedModel& converted, const DataSource& data,
          const nlohmann::ordered_json& manifest, const at::Device& device) {
-  const auto& options = converted.experiment.train;
-  if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
-  at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
+  use_settings(converted.experiment.train);
   const auto located = locate_run(out);
   auto directory = RunDirectory::resume(located.run, WriterLock(located.run), manifest);
   try {

@@ -1,8 +1,7 @@
-// Training: updates, evaluations, log rows, checkpoints, until the steps are done or something
-// asks to stop.
+// Training: updates, until the steps are done or something asks to stop, and what they leave
+// behind.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +14,9 @@
 
 namespace headlab {
 
+class Recorder;
+struct TrainingState;
+
 struct TrainOutcome {
   RunStatus status;
   int exit_code = 0;
@@ -25,11 +27,22 @@ struct TrainOutcome {
 // checkpoint, an end, also one that a signal asks for.
 bool reads_loss(const at::Device& device, bool due);
 
+// Threads and determinism that the settings ask for, of the whole process from now on.
+void use_settings(const TrainOptions& options);
+
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
 // README lists; on return the status is final, except that the caller writes it
 // (RunDirectory::end).
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const at::Device& device, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
+
+// The updates from `state`, which moves on with them, to train.steps. `moments`: the optimiser's,
+// none: it begins. Without a recorder the model is trained to the same weights and nothing else
+// happens; it is evaluated only where train.early_stop asks for it. The model is left in training
+// mode, the recorder open.
+TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
+                           const DataSource& data, const at::Device& device, TrainingState& state,
+                           const std::optional<NamedTensors>& moments, Recorder* recorder);
 
 }  // namespace headlab
