@@ -8,9 +8,8 @@
 namespace headlab {
 namespace {
 
-void train_further(TrainOptions& options, int64_t step, const FurtherTraining& further) {
-  options.decay_steps = options.decays_over();
-  options.steps = step + further.updates;
+void set_further(TrainOptions& options, int64_t step, const FurtherTraining& further) {
+  go_on(options, step, further.updates);
   options.gates_only = further.gates_only;
   if (further.to_fewer_heads) options.early_stop.patience = 0;
 }
@@ -39,7 +38,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    const FurtherTraining& further, const at::Device& device,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
-  if (further.updates > 0) train_further(experiment.train, run.step, further);
+  if (further.updates > 0) set_further(experiment.train, run.step, further);
   auto manifest = manifest_of(experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;

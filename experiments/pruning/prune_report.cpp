@@ -149,19 +149,23 @@ std::string pruning_text(const Json& r, const Task& task) {
 
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
                   const std::shared_ptr<Model>& model, const std::vector<PruneRound>& rounds,
-                  const Json& report, const at::Device& device) {
+                  const Json& report, const at::Device& device, Tuning& tuning) {
   auto manifest = manifest_of(run.experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*model, run.experiment.train);
   manifest["pruned"] = report;
   const auto& last = rounds.back().evaluation;
   const auto run_id = out.filename().string();
-  write_run(out, run.experiment, untrained_checkpoint(*model, run.step, last.loss()), manifest,
-            status_metrics(last), [&](const std::filesystem::path& making) {
-              write_results(making / "pruning.h5",
-                            root_attributes(run.experiment, "pruning", run_id, manifest),
-                            {pruning_group(rounds, *model)});
-              replace_file(making / "pruning.csv", csv(report, run.data->task()));
-            });
+  const auto add_files = [&](const std::filesystem::path& making) {
+    write_results(making / "pruning.h5",
+                  root_attributes(run.experiment, "pruning", run_id, manifest),
+                  {pruning_group(rounds, *model)});
+    replace_file(making / "pruning.csv", csv(report, run.data->task()));
+  };
+  if (tuning.kept())
+    tuning.finish(run, model, last.loss(), report, add_files);
+  else
+    write_run(out, run.experiment, untrained_checkpoint(*model, run.step, last.loss()), manifest,
+              status_metrics(last), add_files);
 }
 
 }  // namespace headlab

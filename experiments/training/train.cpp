@@ -65,7 +65,7 @@ class Trainer {
     return state_;
   }
   TrainOutcome ended(RunState state, int exit_code, const std::string& reason = "") {
-    return {{state, reason, now().step}, exit_code};
+    return {{state, reason, now().step}, exit_code, signal_};
   }
 
   const Experiment& experiment_;
@@ -142,8 +142,7 @@ TrainOutcome Trainer::run() {
     end_step();
     if (!stops_ || ends_) continue;
     if (signal_ == 0) return ended(RunState::kStopped, kResumable, "train.max_time is over");
-    return ended(RunState::kStopped, StopSignals::exit_code(signal_),
-                 "signal " + std::to_string(signal_));
+    return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
   }
   return ended(RunState::kFinished, kDone,
                early_ ? "the validation loss no longer gets better" : "");
@@ -153,9 +152,16 @@ TrainOutcome Trainer::run() {
 
 bool reads_loss(const at::Device& device, bool due) { return device.is_cpu() || due; }
 
+std::string signal_text(int signal) { return "signal " + std::to_string(signal); }
+
 void use_settings(const TrainOptions& options) {
   if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
   at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
+}
+
+void go_on(TrainOptions& options, int64_t step, int64_t updates) {
+  options.decay_steps = options.decays_over();
+  options.steps = step + updates;
 }
 
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,

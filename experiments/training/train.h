@@ -20,7 +20,10 @@ struct TrainingState;
 struct TrainOutcome {
   RunStatus status;
   int exit_code = 0;
+  int signal = 0;  // that has come, also with the last update: then the status is finished
 };
+// What a status says of it.
+std::string signal_text(int signal);
 
 // Whether a step looks at its loss, which must be finite before anything is saved. Reading a number
 // waits for a GPU, so there only steps look in which something is due: a row, an evaluation, a
@@ -29,6 +32,9 @@ bool reads_loss(const at::Device& device, bool due);
 
 // Threads and determinism that the settings ask for, of the whole process from now on.
 void use_settings(const TrainOptions& options);
+
+// Makes them those of `updates` more from `step` on, further along the same schedule.
+void go_on(TrainOptions& options, int64_t step, int64_t updates);
 
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
 // README lists; on return the status is final, except that the caller writes it
