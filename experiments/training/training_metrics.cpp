@@ -65,8 +65,8 @@ TrainingMetric evaluation_metric(const TaskMetric& metric) {
           }};
 }
 
-TrainingMetric evaluation_tokens() {
-  return {{"val_tokens", "token", "scored validation targets", "count behind val_loss"},
+TrainingMetric evaluation_tokens(const TaskMetric& loss) {
+  return {{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name},
           "val/tokens",
           MetricGroup::kEvals,
           [](const TrainingRow& row) -> std::optional<double> {
@@ -90,9 +90,9 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
   using Update = TrainingRow::Update;
   constexpr auto kScalars = MetricGroup::kScalars;
   const auto aux = model.aux_names();
+  const auto& loss = task.metrics().front();
   std::vector<TrainingMetric> table{
-      {{"train_loss", "nat", "training loss",
-        "mean of -ln p over the scored targets of the update"},
+      {{"train_loss", loss.units, "training " + loss.long_name, loss.formula + " of the update"},
        "train/loss",
        kScalars,
        of_losses([](const Losses& losses) { return losses.nll; })},
@@ -142,7 +142,7 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
           kScalars,
           of_gates(&GateDecisions::expected)}});
   for (const auto& metric : task.metrics()) table.push_back(evaluation_metric(metric));
-  table.push_back(evaluation_tokens());
+  table.push_back(evaluation_tokens(loss));
   return table;
 }
 
@@ -177,7 +177,7 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 Metrics status_metrics(const Evaluation& evaluation) {
   std::vector<TrainingMetric> table;
   for (const auto& mean : evaluation.means) table.push_back(evaluation_metric(mean));
-  table.push_back(evaluation_tokens());
+  table.push_back(evaluation_tokens(evaluation.means.front()));
   return line_of(table, {.evaluation = evaluation});
 }
 

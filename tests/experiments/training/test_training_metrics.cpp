@@ -111,6 +111,8 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
                        {"val_tokens", static_cast<double>(scored)}});
   CHECK(names_of(variables_of(table, MetricGroup::kEvals)) ==
         std::vector<std::string>{"val_surprise", "val_says_zero", "val_square", "val_tokens"});
+  CHECK(table.front().name == "train_loss");
+  CHECK(table.front().comment == "mean of -ln p(0) of the update");
 }
 
 TEST_CASE("no two numbers of a run have one name, and each has a unit and a formula") {
