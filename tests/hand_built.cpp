@@ -14,6 +14,7 @@
 #include "core/torch.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/evaluate.h"
+#include "experiments/training/training_metrics.h"
 #include "experiments/training/update.h"
 
 namespace headlab::testing {
@@ -139,9 +140,8 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   const auto& train = experiment.train;
   const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
                                  /*batches=*/0, at::kCPU);
-  write_run(path, experiment, facts_of(*source), untrained_checkpoint(*model, 0, measured.loss),
-            manifest_of(experiment, *source, at::kCPU),
-            {{"val/loss", measured.loss}, {"val/accuracy", measured.accuracy}});
+  write_run(path, experiment, facts_of(*source), untrained_checkpoint(*model, 0, measured.loss()),
+            manifest_of(experiment, *source, at::kCPU), status_metrics(measured));
 }
 
 }  // namespace headlab::testing

@@ -70,18 +70,15 @@ int run_ablate(AblateOptions& o) {
                 studies_groups(studies, modes, *opened.model));
 
   Report report{
-      .object = {{"run", std::filesystem::canonical(o.run).string()},
-                 {"step", opened.step},
-                 {"loss", whole.loss},
-                 {"accuracy", whole.accuracy},
-                 {"tokens", whole.tokens},
-                 {"examples", whole.examples},
-                 {"kept", alive_count(*opened.model)},
-                 {"out", out.string()}},
-      .text = fmt::format("whole model: loss {:.4f} nat, accuracy {:.4f} over {} tokens in {} "
-                          "examples\n{}{}\n",
-                          whole.loss, whole.accuracy, whole.tokens, whole.examples,
-                          studies_text(studies, modes), out.string())};
+      .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
+      .text =
+          fmt::format("whole model: {} over {} tokens in {} examples\n{}{}\n", means_text(whole),
+                      whole.tokens, whole.examples, studies_text(studies, modes), out.string())};
+  for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
+  report.object.update({{"tokens", whole.tokens},
+                        {"examples", whole.examples},
+                        {"kept", alive_count(*opened.model)},
+                        {"out", out.string()}});
   report.object.update(examples_json(opened, settings.split));
   report.object.update(studies_json(studies, modes));
   return print(report, o.json);

@@ -1,5 +1,6 @@
 // `headlab eval RUN`: loss and metrics of a checkpoint over a whole split, or over a given text.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cmath>
 
@@ -36,20 +37,23 @@ int run_eval(const EvalOptions& o) {
   o.given.open(opened);
   const auto split = split_of(opened, o.run, o.split);
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
-  const double perplexity = std::exp(e.loss);
   auto object = examples_json(opened, split);
+  object["step"] = opened.step;
+  std::vector<std::string> texts;
+  for (const auto& mean : e.means) {
+    object[mean.name] = mean.value;
+    texts.push_back(to_text(mean));
+    if (mean.units != "nat") continue;
+    object["perplexity"] = std::exp(mean.value);
+    texts.push_back(fmt::format("perplexity {:.3f}", std::exp(mean.value)));
+  }
+  object["tokens"] = e.tokens, object["examples"] = e.examples;
   const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
-  auto text = fmt::format(
-      "{}{} loss {:.4f} nat, perplexity {:.3f}, accuracy {:.4f} over {} tokens in {} examples "
-      "(step {})\n",
-      split_name(split), of, e.loss, perplexity, e.accuracy, e.tokens, e.examples, opened.step);
-  object.update({{"step", opened.step},
-                 {"loss", e.loss},
-                 {"perplexity", perplexity},
-                 {"accuracy", e.accuracy},
-                 {"tokens", e.tokens},
-                 {"examples", e.examples}});
-  return print({std::move(object), std::move(text)}, o.json);
+  return print(
+      {.object = object,
+       .text = fmt::format("{}{} {} over {} tokens in {} examples (step {})\n", split_name(split),
+                           of, fmt::join(texts, ", "), e.tokens, e.examples, opened.step)},
+      o.json);
 }
 
 const RegisterCommand eval_command(

@@ -11,7 +11,7 @@
 #include "experiments/commands/report.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/pruning/importance.h"
-#include "experiments/pruning/prune_report.h"
+#include "experiments/pruning/pruned_run.h"
 
 namespace headlab {
 namespace {
@@ -96,15 +96,10 @@ int run_prune(PruneOptions& o) {
   check(o);
   const auto device = o.compute.apply();
   auto opened = open_run_and_data(o.run, device);
-  const auto settings = settings_of(o, opened);
-  const auto pruned = prune_and_measure(opened, settings, o.bench_batch, device);
-  auto report = pruning_json(o.run, o.slice, opened, pruned);
-  if (!o.out.empty()) {
-    write_pruned(o.out, opened, o.slice ? pruned.sliced : opened.model, pruned.rounds, report,
-                 device);
-    report["out"] = std::filesystem::canonical(o.out).string();
-  }
-  return print({.object = report, .text = pruning_text(report)}, o.json);
+  const auto pruned =
+      prune_run(o.run, opened, settings_of(o, opened), o.bench_batch, o.slice, o.out, device);
+  print({.object = pruned.report, .text = pruned.text}, o.json);
+  return pruned.exit_code;
 }
 
 const RegisterCommand prune_command(

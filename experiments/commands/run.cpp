@@ -29,6 +29,20 @@ struct RunOptions {
   }
 };
 
+// The task's metrics, the loss first; "" where nothing was evaluated.
+std::string validation_text(const Metrics& metrics) {
+  const std::string val = "val/";
+  const auto loss = metrics.find(val + "loss"), tokens = metrics.find(val + "tokens");
+  if (loss == metrics.end()) return "";
+  auto text = fmt::format(", val loss {:.4f} nat", loss->second);
+  for (auto metric = metrics.lower_bound(val);
+       metric != metrics.end() && metric->first.starts_with(val); ++metric)
+    if (metric != loss && metric != tokens)
+      text += fmt::format(", {} {:.4f}", metric->first.substr(val.size()), metric->second);
+  if (tokens != metrics.end()) text += fmt::format(" over {:.0f} tokens", tokens->second);
+  return text;
+}
+
 int print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json) {
   nlohmann::ordered_json object{{"run", path.string()},
                                 {"status", run_state_name(status.state)},
@@ -37,12 +51,7 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
   for (const auto& [name, value] : status.metrics) object[name] = metric_json(value);
   auto text = fmt::format("{}\n{} at step {}{}", path.string(), run_state_name(status.state),
                           status.step, status.reason.empty() ? "" : ": " + status.reason);
-  const auto& m = status.metrics;
-  if (m.count("val/loss")) {
-    text += fmt::format(", val loss {:.4f} nat, accuracy {:.4f}", m.at("val/loss"),
-                        m.at("val/accuracy"));
-    if (m.count("val/tokens")) text += fmt::format(" over {:.0f} tokens", m.at("val/tokens"));
-  }
+  text += validation_text(status.metrics);
   return print({.object = object, .text = text + "\n"}, json);
 }
 
@@ -55,8 +64,7 @@ int run_run(const RunOptions& o) {
   Experiment experiment;
   read_config(experiment, load_config(o.file, o.overrides));
   const auto device = pick_device(o.device);
-  if (experiment.train.threads) at::set_num_threads(static_cast<int>(*experiment.train.threads));
-  at::globalContext().setDeterministicAlgorithms(experiment.train.deterministic, false);
+  use_settings(experiment.train);
 
   const auto hash = config_hash(write_block(experiment, Paths::kWritten));
   const auto path =

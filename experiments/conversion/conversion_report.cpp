@@ -41,7 +41,7 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
       if (!layers[l].order.empty()) row["order"] = layers[l].order;
     }
   report["logits_error"] = cost.errors.logits;
-  report["loss_before"] = cost.before.loss, report["loss_after"] = cost.after.loss;
+  report["loss_before"] = cost.before.loss(), report["loss_after"] = cost.after.loss();
   report["tokens"] = cost.after.tokens;
   return report;
 }

@@ -3,13 +3,13 @@
 #include "core/torch.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/training/train.h"
+#include "experiments/training/training_metrics.h"
 
 namespace headlab {
 namespace {
 
-void train_further(TrainOptions& options, int64_t step, const FurtherTraining& further) {
-  options.decay_steps = options.decays_over();
-  options.steps = step + further.updates;
+void set_further(TrainOptions& options, int64_t step, const FurtherTraining& further) {
+  go_on(options, step, further.updates);
   options.gates_only = further.gates_only;
   if (further.to_fewer_heads) options.early_stop.patience = 0;
 }
@@ -17,9 +17,7 @@ void train_further(TrainOptions& options, int64_t step, const FurtherTraining& f
 // Goes on with the run that write_run() left: exit code of the training.
 int tune(const std::filesystem::path& out, const ConvertedModel& converted, const DataSource& data,
          const nlohmann::ordered_json& manifest, const at::Device& device) {
-  const auto& options = converted.experiment.train;
-  if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
-  at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
+  use_settings(converted.experiment.train);
   const auto located = locate_run(out);
   auto directory = RunDirectory::resume(located.run, WriterLock(located.run), manifest);
   try {
@@ -40,19 +38,19 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    const FurtherTraining& further, const at::Device& device,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
-  if (further.updates > 0) train_further(experiment.train, run.step, further);
+  if (further.updates > 0) set_further(experiment.train, run.step, further);
   auto manifest = manifest_of(experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
   write_run(out, experiment, run.facts,
-            untrained_checkpoint(*converted.model, run.step, cost.after.loss), manifest,
-            {{"val/loss", cost.after.loss}, {"val/accuracy", cost.after.accuracy}});
+            untrained_checkpoint(*converted.model, run.step, cost.after.loss()), manifest,
+            status_metrics(cost.after));
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, device);
   report["tuned"] = further.updates;
   report["loss_tuned"] = evaluate(*converted.model, *run.data, Split::kValidation,
                                   run.experiment.train.eval_batch, cost.most_batches, device)
-                             .loss;
+                             .loss();
   return code;
 }
 

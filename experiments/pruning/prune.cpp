@@ -12,7 +12,6 @@
 #include "experiments/pruning/importance.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/system/stopwatch.h"
-#include "experiments/training/update.h"
 
 namespace headlab {
 namespace {
@@ -51,20 +50,6 @@ SiteGrids scores_of(OpenedRun& run, const PruneSettings& s, const at::Device& de
   if (s.by == "activation") return measured.activation;
   TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
   return normalized(measured.raw.at(s.reduction), s.norm);
-}
-
-void tune(OpenedRun& run, const PruneSettings& s) {
-  if (s.tune == 0) return;
-  const auto& options = run.experiment.train;
-  Updater updater(run.model, schedule_of(options, run.experiment.model.as<ModelOptions>().d_model),
-                  adamw_of(options),
-                  {.seed = static_cast<uint64_t>(run.experiment.seed),
-                   .clip = options.clip,
-                   .label_smoothing = options.label_smoothing});
-  run.model->train();
-  for (int64_t n = 0; n < s.tune; ++n, ++run.step)
-    updater.step(run.step, micro_batches(options, *run.data, run.experiment.seed, run.step));
-  run.model->eval();
 }
 
 void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
@@ -140,7 +125,10 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   return effect;
 }
 
-std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::Device& device,
+                              Tuning* tuning) {
+  Tuning unkept("", s.tune, s.rounds, device);
+  if (!tuning) tuning = &unkept;
   std::vector<PruneRound> rounds(1);
   measure(rounds[0], run, s, device);
   const int64_t built = built_heads(*run.model);
@@ -168,7 +156,7 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
         round.removed = lowest_heads(scores, alive_heads(*run.model), more, s.keep_per_layer);
     }
     remove_heads(*run.model, round.removed);
-    tune(run, s);
+    if (!tuning->train(run)) break;
     round.seconds = watch.seconds();
     measure(round, run, s, device);
     rounds.push_back(std::move(round));
@@ -194,10 +182,11 @@ Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t r
 }
 
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
-                          const at::Device& device) {
+                          const at::Device& device, Tuning& tuning) {
   const auto whole = copy_of(run, device);
   Pruning done;
-  done.rounds = prune(run, settings, device);
+  done.rounds = prune(run, settings, device, &tuning);
+  if (tuning.ended()) return done;
   done.sliced = sliced_copy(run, device);
   done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, device);
   done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));

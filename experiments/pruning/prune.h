@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "experiments/pruning/ablation.h"
+#include "experiments/pruning/tuning.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/evaluate.h"
 
@@ -26,7 +27,7 @@ struct PruneSettings {
   std::string norm = "layer";       // importance relative to that of its layer, or "global"
   bool recompute = false;           // the order anew before each round
   int64_t rounds = 1, keep_per_layer = 0;
-  int64_t tune = 0;  // updates after each round, with the run's own training data
+  int64_t tune = 0;  // updates after each round, with the run's own data and settings
   int64_t measured_batch = 64, most_batches = 20;  // of `split`: orders and losses
   Split split = Split::kValidation;
   uint64_t seed = 0;  // of the random order
@@ -42,9 +43,11 @@ struct PruneRound {
 };
 
 // Prunes run.model (masked; run.step moves on by the updates of tuning). By gates: in the end the
-// heads that stay have a gate of 1 for good, run.experiment too has none any more.
+// heads that stay have a gate of 1 for good, run.experiment too has none any more. `tuning`: keeps
+// what is tuned, null: nothing does. Where it ends before its time the round that it was in is not
+// among those returned.
 std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings,
-                              const at::Device& device);
+                              const at::Device& device, Tuning* tuning = nullptr);
 
 // A model of its own with the same weights; with only the alive heads.
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device);
@@ -65,7 +68,7 @@ struct Speeds {
 };
 Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats);
 
-// All of it for one run, which is pruned.
+// All of it for one run, which is pruned. Where tuning ended before its time there are rounds only.
 struct Pruning {
   std::vector<PruneRound> rounds;  // the first is before any pruning
   std::shared_ptr<Model> sliced;
@@ -74,6 +77,6 @@ struct Pruning {
   int64_t timed_examples = 0;  // in each forward pass: `bench_batch`, or as many as there are
 };
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
-                          const at::Device& device);
+                          const at::Device& device, Tuning& tuning);
 
 }  // namespace headlab

@@ -1,6 +1,7 @@
 #include "experiments/pruning/prune_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -8,7 +9,7 @@
 #include "core/torch.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/training/train.h"
+#include "experiments/training/training_metrics.h"
 
 namespace headlab {
 namespace {
@@ -17,14 +18,14 @@ using Json = nlohmann::ordered_json;
 
 Json rounds_json(const std::vector<PruneRound>& rounds) {
   auto list = Json::array();
-  for (const auto& round : rounds)
+  for (const auto& round : rounds) {
     list.push_back({{"kept", round.kept},
                     {"removed", to_texts(round.removed)},
                     {"parameters", round.parameters},
-                    {"flops_per_token", round.flops},
-                    {"loss", round.evaluation.loss},
-                    {"accuracy", round.evaluation.accuracy},
-                    {"seconds", round.seconds}});
+                    {"flops_per_token", round.flops}});
+    for (const auto& mean : round.evaluation.means) list.back()[mean.name] = mean.value;
+    list.back()["seconds"] = round.seconds;
+  }
   return list;
 }
 
@@ -49,19 +50,22 @@ void add_removed(ResultGroup& group, const std::vector<PruneRound>& rounds, cons
 // The group /pruning; of a model with several sites, what went of each lies in /pruning/<site>.
 std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, Model& model) {
   ResultGroup group{"pruning", {round_axis(rounds)}, {}};
-  const auto add = [&](const char* name, const char* units, const char* what, auto value_of) {
-    ResultArray array{{name, units, what, what}, {"round"}, {}};
+  const auto add_variable = [&](const LogVariable& about, auto value_of) {
+    ResultArray array{about, {"round"}, {}};
     for (const auto& round : rounds) array.values.push_back(static_cast<double>(value_of(round)));
     group.arrays.push_back(std::move(array));
+  };
+  const auto add = [&](const char* name, const char* units, const char* what, auto value_of) {
+    add_variable({name, units, what, what}, value_of);
   };
   add("kept", "1", "heads left", [](const auto& r) { return r.kept; });
   add("parameters", "1", "parameters of the sliced model",
       [](const auto& r) { return r.parameters; });
   add("flops", "1", "floating-point operations a token, forward, full context, sliced",
       [](const auto& r) { return r.flops; });
-  add("loss", "nat", "cross entropy a token", [](const auto& r) { return r.evaluation.loss; });
-  add("accuracy", "1", "share of tokens predicted right",
-      [](const auto& r) { return r.evaluation.accuracy; });
+  for (const auto& metric : rounds.front().evaluation.means)
+    add_variable({metric.name, metric.units, metric.long_name, metric.formula},
+                 [&](const auto& r) { return r.evaluation.mean(metric.name); });
   add("seconds", "s", "time of ranking, pruning and tuning",
       [](const auto& r) { return r.seconds; });
   const auto sites = site_heads(model);
@@ -77,19 +81,26 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
   return groups;
 }
 
-std::string csv(const Json& report) {
-  std::string text = "round,kept,parameters,flops_per_token,loss,accuracy,seconds,removed\n";
+std::string csv(const Json& report, const Task& task) {
+  std::vector<std::string> columns{"kept", "parameters", "flops_per_token"};
+  for (const auto& metric : task.metrics()) columns.push_back(metric.name);
+  columns.emplace_back("seconds");
+  std::string text = fmt::format("round,{},removed\n", fmt::join(columns, ","));
   int64_t n = 0;
   for (const auto& round : report["rounds"]) {
     std::string removed;
     for (const auto& head : round["removed"])
       removed += (removed.empty() ? "" : " ") + head.get<std::string>();
-    text += fmt::format("{},{},{},{},{},{},{},{}\n", n++, round["kept"].dump(),
-                        round["parameters"].dump(), round["flops_per_token"].dump(),
-                        round["loss"].dump(), round["accuracy"].dump(), round["seconds"].dump(),
-                        removed);
+    std::vector<std::string> cells;
+    for (const auto& column : columns) cells.push_back(round[column].dump());
+    text += fmt::format("{},{},{}\n", n++, fmt::join(cells, ","), removed);
   }
   return text;
+}
+
+// Right-aligned under its name.
+int column_width(const TaskMetric& metric) {
+  return std::max(6, static_cast<int>(metric.name.size()));
 }
 
 }  // namespace
@@ -109,9 +120,10 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
               {"alive", to_texts(heads_where(alive_heads(*run.model)))},
               {"sliced", slice}};
   for (const auto& [name, value] : pruning.effect.deltas) report[name] = value;
-  report["loss_before"] = first.evaluation.loss, report["loss"] = last.evaluation.loss;
-  report["accuracy_before"] = first.evaluation.accuracy;
-  report["accuracy"] = last.evaluation.accuracy;
+  for (const auto& mean : last.evaluation.means) {
+    report[mean.name + "_before"] = first.evaluation.mean(mean.name);
+    report[mean.name] = mean.value;
+  }
   report["tokens"] = last.evaluation.tokens;
   report["parameters_before"] = first.parameters, report["parameters"] = last.parameters;
   report["flops_before"] = first.flops, report["flops"] = last.flops;
@@ -125,14 +137,18 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
   return report;
 }
 
-std::string pruning_text(const Json& r) {
-  std::string text = "heads kept    loss  accuracy  parameters  MFLOP/token  removed\n";
+std::string pruning_text(const Json& r, const Task& task) {
+  std::string text = "heads kept";
+  for (const auto& metric : task.metrics())
+    text += fmt::format("  {:>{}}", metric.name, column_width(metric));
+  text += "  parameters  MFLOP/token  removed\n";
   for (const auto& round : r["rounds"]) {
     std::string removed;
     for (const auto& head : round["removed"]) removed += head.get<std::string>() + " ";
-    text += fmt::format("{:10}  {:6.4f}  {:8.4f}  {:10}  {:11.3f}  {}\n",
-                        round["kept"].get<int64_t>(), round["loss"].get<double>(),
-                        round["accuracy"].get<double>(), round["parameters"].get<int64_t>(),
+    text += fmt::format("{:10}", round["kept"].get<int64_t>());
+    for (const auto& metric : task.metrics())
+      text += fmt::format("  {:{}.4f}", round[metric.name].get<double>(), column_width(metric));
+    text += fmt::format("  {:10}  {:11.3f}  {}\n", round["parameters"].get<int64_t>(),
                         round["flops_per_token"].get<double>() / 1e6, removed);
   }
   const auto n = [&](const char* name) { return r[name].get<double>(); };
@@ -151,20 +167,23 @@ std::string pruning_text(const Json& r) {
 
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
                   const std::shared_ptr<Model>& model, const std::vector<PruneRound>& rounds,
-                  const Json& report, const at::Device& device) {
+                  const Json& report, const at::Device& device, Tuning& tuning) {
   auto manifest = manifest_of(run.experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*model, run.experiment.train);
   manifest["pruned"] = report;
   const auto& last = rounds.back().evaluation;
   const auto run_id = out.filename().string();
-  write_run(out, run.experiment, run.facts, untrained_checkpoint(*model, run.step, last.loss),
-            manifest, {{"val/loss", last.loss}, {"val/accuracy", last.accuracy}},
-            [&](const std::filesystem::path& making) {
-              write_results(making / "pruning.h5",
-                            root_attributes(run.experiment, "pruning", run_id, manifest),
-                            pruning_groups(rounds, *model));
-              replace_file(making / "pruning.csv", csv(report));
-            });
+  const auto add_files = [&](const std::filesystem::path& making) {
+    write_results(making / "pruning.h5",
+                  root_attributes(run.experiment, "pruning", run_id, manifest),
+                  pruning_groups(rounds, *model));
+    replace_file(making / "pruning.csv", csv(report, run.data->task()));
+  };
+  if (tuning.kept())
+    tuning.finish(run, model, last.loss(), report, add_files);
+  else
+    write_run(out, run.experiment, run.facts, untrained_checkpoint(*model, run.step, last.loss()),
+              manifest, status_metrics(last), add_files);
 }
 
 }  // namespace headlab

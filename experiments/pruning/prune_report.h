@@ -11,11 +11,13 @@ namespace headlab {
 // is kept is the sliced one.
 nlohmann::ordered_json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
                                     const Pruning& pruning);
-std::string pruning_text(const nlohmann::ordered_json& report);
+// As a table; `task`: that of the run.
+std::string pruning_text(const nlohmann::ordered_json& report, const Task& task);
 
-// A new run of the model, masked or sliced, with pruning.h5 and pruning.csv in it.
+// The run of the model, masked or sliced, with pruning.h5 and pruning.csv in it: a new one, or the
+// one that tuning has begun.
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
                   const std::shared_ptr<Model>& model, const std::vector<PruneRound>& rounds,
-                  const nlohmann::ordered_json& report, const at::Device& device);
+                  const nlohmann::ordered_json& report, const at::Device& device, Tuning& tuning);
 
 }  // namespace headlab

@@ -290,6 +290,8 @@ void RunDirectory::running(int64_t step, const Metrics& metrics) {
   replace_file(path_ / "status.json", status_text({.step = step, .metrics = metrics}));
 }
 
+void RunDirectory::note(const std::string& key, Json value) { manifest_[key] = std::move(value); }
+
 void RunDirectory::end(const RunStatus& status) {
   manifest_["status"] = run_state_name(status.state);
   manifest_["end_utc"] = utc_now();

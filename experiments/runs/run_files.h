@@ -74,6 +74,8 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
   const nlohmann::ordered_json& manifest() const { return manifest_; }
   void running(int64_t step, const Metrics& metrics = {});  // rewrites status.json
+  // Adds to the manifest; in the file with end().
+  void note(const std::string& key, nlohmann::ordered_json value);
   // The last status (anything but kRunning), and end time and status in the manifest.
   void end(const RunStatus& status);
   // end() as failed, for who has an error to report: another one does not take its place.

@@ -1,8 +1,31 @@
 #include "experiments/training/evaluate.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
 #include "core/torch.h"
 
 namespace headlab {
+
+double Evaluation::mean(const std::string& name) const {
+  const auto found =
+      std::find_if(means.begin(), means.end(), [&](const Mean& mean) { return mean.name == name; });
+  if (found == means.end()) throw std::out_of_range("the task has no metric '" + name + "'");
+  return found->value;
+}
+
+std::string to_text(const Evaluation::Mean& mean) {
+  return fmt::format("{} {:.4f}{}", mean.name, mean.value,
+                     mean.units == "1" ? "" : " " + mean.units);
+}
+
+std::string means_text(const Evaluation& evaluation) {
+  std::vector<std::string> texts;
+  for (const auto& mean : evaluation.means) texts.push_back(to_text(mean));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
 
 void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
                     const std::function<void(const Batch& batch)>& visit) {
@@ -28,11 +51,9 @@ Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t b
     result.examples += b.examples();
   });
   result.tokens = static_cast<int64_t>(scored.item<double>());
-  if (result.tokens > 0) {
-    const auto means = (sums / scored).cpu();
-    result.loss = means[0].item<double>();
-    result.accuracy = means[1].item<double>();
-  }
+  const auto means = (sums / scored.clamp_min(1)).cpu();
+  for (const auto& metric : task.metrics())
+    result.means.push_back({metric, means[std::ssize(result.means)].item<double>()});
   model.train(was_training);
   return result;
 }

@@ -1,17 +1,30 @@
 // Loss and metrics of a model on fixed examples of a split.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "experiments/data/source.h"
 #include "experiments/models/model.h"
 
 namespace headlab {
 
 struct Evaluation {
-  double loss = 0;      // nats a scored token
-  double accuracy = 0;  // share of scored tokens whose likeliest prediction is right
-  int64_t tokens = 0;   // scored
+  struct Mean : TaskMetric {
+    double value = 0;  // 0 where no target is scored
+  };
+  std::vector<Mean> means;  // of Task::metrics() in their order: the first is the loss
+  int64_t tokens = 0;       // scored targets
   int64_t examples = 0;
+
+  double loss() const { return means.at(0).value; }
+  double mean(const std::string& name) const;  // std::out_of_range for another task's
 };
+
+// "loss 1.2345 nat"
+std::string to_text(const Evaluation::Mean& mean);
+// All of them, the loss first, with ", " between.
+std::string means_text(const Evaluation& evaluation);
 
 // Batches of the fixed examples of a split, in order. `most_batches` 0: the whole split.
 void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,

@@ -1,8 +1,7 @@
-// Training: updates, evaluations, log rows, checkpoints, until the steps are done or something
-// asks to stop.
+// Training: updates, until the steps are done or something asks to stop, and what they leave
+// behind.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,15 +14,27 @@
 
 namespace headlab {
 
+class Recorder;
+struct TrainingState;
+
 struct TrainOutcome {
   RunStatus status;
   int exit_code = 0;
+  int signal = 0;  // that has come, also with the last update: then the status is finished
 };
+// What a status says of it.
+std::string signal_text(int signal);
 
 // Whether a step looks at its loss, which must be finite before anything is saved. Reading a number
 // waits for a GPU, so there only steps look in which something is due: a row, an evaluation, a
 // checkpoint, an end, also one that a signal asks for.
 bool reads_loss(const at::Device& device, bool due);
+
+// Threads and determinism that the settings ask for, of the whole process from now on.
+void use_settings(const TrainOptions& options);
+
+// Makes them those of `updates` more from `step` on, further along the same schedule.
+void go_on(TrainOptions& options, int64_t step, int64_t updates);
 
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
 // README lists; on return the status is final, except that the caller writes it
@@ -31,5 +42,13 @@ bool reads_loss(const at::Device& device, bool due);
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const at::Device& device, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
+
+// The updates from `state`, which moves on with them, to train.steps. `moments`: the optimiser's,
+// none: it begins. Without a recorder the model is trained to the same weights and nothing else
+// happens; it is evaluated only where train.early_stop asks for it. The model is left in training
+// mode, the recorder open.
+TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
+                           const DataSource& data, const at::Device& device, TrainingState& state,
+                           const std::optional<NamedTensors>& moments, Recorder* recorder);
 
 }  // namespace headlab

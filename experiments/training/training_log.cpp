@@ -153,34 +153,12 @@ bool wants_maps(const Experiment& experiment) {
 }
 
 RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
-                const Experiment& experiment, Model& model, const std::vector<LogSite>& sites,
-                const DataSource& data, std::optional<int64_t> resumed_step, double wall_s) {
+                const Experiment& experiment, const std::vector<LogSite>& sites,
+                const DataSource& data, const std::vector<TrainingMetric>& metrics,
+                std::optional<int64_t> resumed_step, double wall_s) {
   LogLayout layout{root};
-  layout.scalars = {
-      {"train_loss", "nat", "training loss", "mean of -ln p over the scored targets of the update"},
-      {"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
-      {"lr", "1", "learning rate", "of this update, by the schedule"},
-      {"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
-      {"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"}};
-  if (experiment.train.label_smoothing > 0)
-    layout.scalars.push_back({"smoothed_loss", "nat", "loss with smoothed labels",
-                              "what is optimised beside aux_loss: (1 - e) train_loss + e mean over "
-                              "the vocabulary of -ln p, e = train.label_smoothing"});
-  for (const auto& name : model.aux_names())
-    layout.scalars.push_back({"aux_" + name, "1", "auxiliary loss '" + name + "'",
-                              "weighted, over all layers that have it; part of aux_loss"});
-  if (gate_decisions(model))
-    layout.scalars.insert(
-        layout.scalars.end(),
-        {{"gates_undecided", "1", "undecided gates",
-          "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
-          "/heads"},
-         {"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
-         {"gates_expected", "1", "heads expected open", "sum over heads of p_open"}});
-  layout.evals = {{"val_loss", "nat", "validation loss", "mean of -ln p over the scored targets"},
-                  {"val_accuracy", "1", "validation accuracy",
-                   "share of scored targets that are the likeliest prediction"},
-                  {"val_tokens", "token", "scored validation targets", "count behind val_loss"}};
+  layout.scalars = variables_of(metrics, MetricGroup::kScalars);
+  layout.evals = variables_of(metrics, MetricGroup::kEvals);
   layout.sites = sites;
   layout.vocabulary = data.token_texts();
   RunLogOptions options;
@@ -215,6 +193,7 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
 
 TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
                          const Experiment& experiment, Model& model, const DataSource& data,
+                         const std::vector<TrainingMetric>& metrics,
                          std::optional<int64_t> resumed_step, double wall_s)
     : model_(model),
       map_examples_(wants_maps(experiment)
@@ -225,7 +204,7 @@ TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes
       absent_(resumed_step && std::filesystem::exists(path) ? drop_all_unlogged(path, sites_)
                                                             : std::vector<std::string>()),
       probes_(model),
-      log_(open_log(path, root, experiment, model, sites_, data, resumed_step, wall_s)) {
+      log_(open_log(path, root, experiment, sites_, data, metrics, resumed_step, wall_s)) {
   const auto classes = data.token_classes();
   for (size_t n = 0; n < sites_.size(); ++n) {
     auto& probe = probes_.at(sites_[n].name);
@@ -282,30 +261,12 @@ void TrainingLog::heads(int64_t step) {
   }
 }
 
-void TrainingLog::scalars(const UpdateRow& row) {
-  std::map<std::string, double> values{{"train_loss", row.loss},
-                                       {"lr", row.lr},
-                                       {"grad_norm", row.grad_norm},
-                                       {"tokens_per_s", row.tokens_per_s}};
-  if (row.smoothed_loss) values["smoothed_loss"] = *row.smoothed_loss;
-  for (const auto& [name, loss] : row.aux) {
-    values["aux_" + name] = loss;
-    values["aux_loss"] += loss;
-  }
-  values.try_emplace("aux_loss", 0);
-  if (row.gates) {
-    values["gates_undecided"] = static_cast<double>(row.gates->undecided);
-    values["gates_alive"] = static_cast<double>(row.gates->alive);
-    values["gates_expected"] = row.gates->expected;
-  }
-  log_.scalars(row.step, row.wall_s, row.tokens, values);
+void TrainingLog::scalars(int64_t step, double wall_s, int64_t tokens,
+                          const RunLog::Values& values) {
+  log_.scalars(step, wall_s, tokens, values);
 }
 
-void TrainingLog::eval(int64_t step, const Evaluation& evaluation) {
-  log_.eval(step, {{"val_loss", evaluation.loss},
-                   {"val_accuracy", evaluation.accuracy},
-                   {"val_tokens", static_cast<double>(evaluation.tokens)}});
-}
+void TrainingLog::eval(int64_t step, const RunLog::Values& values) { log_.eval(step, values); }
 
 namespace {
 

@@ -5,23 +5,12 @@
 
 #include "experiments/data/source.h"
 #include "experiments/logs/run_log.h"
-#include "experiments/models/gate_decisions.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/site_probes.h"
 #include "experiments/runs/experiment.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/training/training_metrics.h"
 
 namespace headlab {
-
-// What a finished update leaves behind.
-struct UpdateRow {
-  int64_t step = 0, tokens = 0;
-  double wall_s = 0, loss = 0;
-  std::optional<double> smoothed_loss = {};        // where labels are smoothed
-  double lr = 0, grad_norm = 0, tokens_per_s = 0;  // of an update; step 0 is none
-  std::map<std::string, double> aux = {};          // the heads' losses by name, weighted
-  std::optional<GateDecisions> gates = {};         // with the weights before the update
-};
 
 // Bytes of all the maps that a run of these settings would log (before compression).
 int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data);
@@ -35,7 +24,8 @@ class TrainingLog {
   // was begun without. RunError where it cannot.
   TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
               const Experiment& experiment, Model& model, const DataSource& data,
-              std::optional<int64_t> resumed_step, double wall_s);
+              const std::vector<TrainingMetric>& metrics, std::optional<int64_t> resumed_step,
+              double wall_s);
 
   // Statistics that are not logged because the log was begun without them.
   const std::vector<std::string>& absent() const { return absent_; }
@@ -45,8 +35,9 @@ class TrainingLog {
   // The probes for the forward passes of one update, which forget what they saw before.
   SiteProbes& fresh_probes();
   void heads(int64_t step);  // the rows of everything the probes have seen
-  void scalars(const UpdateRow& row);
-  void eval(int64_t step, const Evaluation& evaluation);
+  // Numbers by name in the log, of `metrics`; see RunLog.
+  void scalars(int64_t step, double wall_s, int64_t tokens, const RunLog::Values& values);
+  void eval(int64_t step, const RunLog::Values& values);
   // Maps of the chosen examples, in eval mode with the weights as they are.
   void maps(int64_t step, const at::Device& device);
   void sync() { log_.sync(); }

@@ -1,5 +1,10 @@
 // `headlab prune` and `headlab ablate` from outside: what they report, what they write, and that
 // every command goes on with it.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <sstream>
+
 #include "core/files/h5.h"
 #include "tests/command_testing.h"
 
@@ -106,6 +111,164 @@ TEST_CASE("rounds are written as a curve of loss against heads kept") {
   // Twice is as once.
   CHECK(pruned(bench, "half", {"--fraction", "0.5"}).at("removed").empty());
   CHECK(pruned(bench, "half", {"--count", "4"}).at("removed").empty());
+}
+
+// config.yaml of a run with another setting of `train`.
+void set_train(const fs::path& run, const std::string& key, const std::string& value) {
+  const std::string config = read_bytes(run / "config.yaml");
+  const size_t train = config.find("\ntrain:");
+  REQUIRE(train != std::string::npos);
+  size_t line = config.find("\n  " + key + ":", train) + 1;
+  size_t end = config.find('\n', line) + 1;
+  if (line == 0) line = end = config.find('\n', train + 1) + 1;  // an optional one
+  write_bytes(run / "config.yaml",
+              config.substr(0, line) + "  " + key + ": " + value + "\n" + config.substr(end));
+}
+
+TEST_CASE("tuning is logged and saved as training is, on from where the run stood") {
+  const Bench bench;
+  const std::string run = bench.train(kTwoLayers).string();
+  const Json report =
+      pruned(bench, run, {"--count", "4", "--rounds", "2", "--tune", "3", "--out", "half"});
+  const fs::path half = bench / "half";
+  CHECK(names_in(half) == std::set<std::string>{"ckpt", "config.yaml", "log.h5", "manifest.json",
+                                                "metrics.jsonl", "pruning.csv", "pruning.h5",
+                                                "status.json"});
+  const Json status = json_of(half / "status.json"), manifest = json_of(half / "manifest.json");
+  CHECK(status.at("status") == "finished");
+  CHECK(status.at("step") == 11);
+  CHECK(manifest.at("status") == "finished");
+  CHECK(manifest.at("pruned").at("removed") == report.at("removed"));
+  CHECK_THAT(read_bytes(half / "config.yaml"), Contains("steps: 11") && Contains("decay_steps: 5"));
+  CHECK(evaluation(bench, "half").at("step") == 11);
+  CHECK(evaluation(bench, "half").at("loss").get<double>() ==
+        Approx(status.at("metrics").at("val/loss").get<double>()).epsilon(1e-6));
+
+  std::vector<int64_t> steps;
+  for (const std::string& line : lines_of(read_bytes(half / "metrics.jsonl"))) {
+    const Json row = Json::parse(line);
+    steps.push_back(row.at("step"));
+    CHECK(row.contains("train/loss"));
+    CHECK(row.contains("lr") == (steps.size() > 1));  // the first is before any update
+    CHECK(row.contains("val/loss") == std::set<int64_t>{6, 8, 10, 11}.contains(steps.back()));
+  }
+  CHECK(steps == std::vector<int64_t>{5, 6, 7, 8, 9, 10, 11});
+  CHECK(names_in(half / "ckpt") ==
+        std::set<std::string>{"best", "last", "step-00000010", "step-00000011"});
+  CHECK(fs::exists(half / "ckpt/last/optimizer.safetensors"));
+
+  const H5File log = H5File::open(half / "log.h5");
+  CHECK(log.root().text("status") == "finished");
+  CHECK(log.root().dataset("scalars/step").read<int64_t>() == steps);
+  CHECK(log.root().dataset("eval/step").read<int64_t>() == std::vector<int64_t>{6, 8, 10, 11});
+  const auto heads = log.root().group("heads/self");
+  CHECK(heads.dataset("step").read<int64_t>() == std::vector<int64_t>{5, 6, 8, 10});
+  // Heads that are gone say nothing from their round on.
+  const auto entropy = heads.dataset("entropy").read<float>();
+  REQUIRE(entropy.size() == 4 * 8);
+  for (int64_t row = 0; row < 4; ++row) {
+    std::set<std::string> gone;
+    for (const int64_t round : {1, 2})
+      if (round == 1 || row == 3)
+        for (const Json& head : report.at("rounds")[round].at("removed")) gone.insert(head);
+    CHECK(gone.size() == (row == 3 ? 4 : 2));
+    for (int64_t head = 0; head < 8; ++head)
+      CHECK(std::isnan(entropy[row * 8 + head]) ==
+            gone.contains(fmt::format("{}:{}", head / 4, head % 4)));
+  }
+  CHECK(bench.headlab({"inspect", "half"}).code == 0);
+}
+
+TEST_CASE("a tuned run that is written sliced ends with the smaller model") {
+  const Bench bench;
+  const std::string run = bench.train(kTwoLayers).string();
+  const Json report = pruned(
+      bench, run, {"--count", "4", "--tune", "3", "--out", "small", "--slice", "--batches", "0"});
+  for (const std::string checkpoint : {"last", "best", "step-00000008"}) {
+    const SafetensorsFile weights(bench / "small/ckpt" / checkpoint / "model.safetensors");
+    CHECK(weights.find("blocks.0.attention.head_ids") != nullptr);
+  }
+  CHECK(evaluation(bench, "small").at("loss").get<double>() ==
+        Approx(report.at("loss").get<double>()).epsilon(1e-5));
+  CHECK(json_of(bench / "small/manifest.json").at("parameters").at("total") ==
+        report.at("parameters"));
+}
+
+TEST_CASE("tuning whose time is over says what is left, and the commands it names do it") {
+  const Bench bench;
+  const fs::path run = bench.train(kTwoLayers);
+  set_train(run, "max_time", "1e-9");
+  const Arguments prune{"prune",  run.string(), "--count", "4", "--rounds", "2",
+                        "--tune", "3",          "--out",   "o", "--by",     "activation"};
+  const Outcome stopped = bench.headlab(prune);
+  CHECK(stopped.code == 75);
+  CHECK_THAT(stopped.out, Contains("stopped at step 6: train.max_time is over; in round 1 of 2, 2 "
+                                   "updates left in it\nto go on, with the other options"));
+  const Json status = json_of(bench / "o/status.json");
+  CHECK(status.at("status") == "stopped");
+  CHECK(status.at("step") == 6);
+  CHECK(json_of(bench / "o/manifest.json").at("status") == "stopped");
+  CHECK(fs::exists(bench / "o/ckpt/step-00000006/optimizer.safetensors"));
+  CHECK_FALSE(fs::exists(bench / "o/pruning.h5"));
+  CHECK(Json::parse(bench.headlab({"inspect", "o", "--json"}).out).at("status") == "stopped");
+  check_refusal(bench.headlab(prune), 4, {"a run is there already"});
+
+  std::vector<Arguments> commands;
+  for (const std::string& line : lines_of(stopped.out)) {
+    if (!line.starts_with("  headlab ")) continue;
+    commands.emplace_back();
+    std::istringstream words(line);
+    for (std::string word; words >> word;) commands.back().push_back(word);
+    commands.back().erase(commands.back().begin());
+  }
+  REQUIRE(commands.size() == 2);
+  set_train(bench / "o", "max_time", "1000");
+  for (const Arguments& command : commands) {
+    const Outcome outcome = bench.headlab(command);
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+  }
+  const fs::path last = commands[1].back();
+  CHECK(json_of(last / "status.json").at("step") == 11);
+  CHECK(json_of(last / "manifest.json").at("pruned").at("kept") == 4);
+}
+
+TEST_CASE("tuning that a signal stops is saved, and the exit code is the signal's") {
+  const Bench bench;
+  const std::string run = bench.train(kTwoLayers).string();
+  Process process(
+      Invocation{{"prune", run, "--count", "4", "--tune", "1000000", "--out", "o", "--json"},
+                 bench.path(),
+                 {{"TERM", "xterm"}, {"NO_COLOR", "1"}},
+                 /*terminal=*/true});
+  process.wait_for([](const std::string& err) { return err.find("step 1") != err.npos; });
+  process.signal(SIGTERM);
+  const Json report = [&] {
+    const Outcome outcome = process.end();
+    CHECK(outcome.code == 143);
+    return Json::parse(outcome.out);
+  }();
+  CHECK(report.at("status") == "stopped");
+  CHECK(report.at("reason") == "signal 15");
+  CHECK(report.at("kept") == 4);
+  const int64_t step = report.at("step");
+  CHECK(report.at("updates_left") == 1000005 - step);
+  CHECK(report.at("go_on").size() == 1);
+  CHECK(json_of(bench / "o/status.json").at("status") == "stopped");
+  CHECK(evaluation(bench, "o").at("step") == step);
+}
+
+TEST_CASE("tuning that diverges exits 5 and says so") {
+  const Bench bench;
+  const fs::path run = bench.train(kTwoLayers);
+  set_train(run, "lr", "1e30");
+  set_train(run, "clip", "0");
+  const Outcome outcome =
+      bench.headlab({"prune", run.string(), "--count", "4", "--tune", "9", "--out", "o", "--json"});
+  CHECK(outcome.code == 5);
+  CHECK(Json::parse(outcome.out).at("status") == "diverged");
+  CHECK_FALSE(Json::parse(outcome.out).contains("go_on"));
+  CHECK(json_of(bench / "o/status.json").at("status") == "diverged");
 }
 
 TEST_CASE("every order prunes to the count that was asked for") {

@@ -1,8 +1,12 @@
 // Pruning: which heads go, in which rounds, and what is left; the authors' numbers of it.
+#include <csignal>
+
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
 #include "experiments/pruning/prune.h"
 #include "experiments/runs/checkpoint.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/system/exit_codes.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 #include "tests/hand_built.h"
@@ -112,7 +116,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     REQUIRE(rounds.size() == 4);
     for (int64_t n = 0; n < 4; ++n) {
       CHECK(rounds[n].kept == 8 - 2 * n);
-      CHECK(rounds[n].evaluation.accuracy > 0.9);
+      CHECK(rounds[n].evaluation.mean("accuracy") > 0.9);
     }
     CHECK(rounds[3].parameters < rounds[2].parameters);
     CHECK(rounds[3].flops < rounds[2].flops);
@@ -120,7 +124,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     // One more, and there is nothing left of it.
     auto last = settings;
     last.count = 7, last.rounds = 1;
-    CHECK(prune(run, last, at::kCPU)[1].evaluation.accuracy < 0.3);
+    CHECK(prune(run, last, at::kCPU)[1].evaluation.mean("accuracy") < 0.3);
   }
 }
 
@@ -174,11 +178,124 @@ TEST_CASE("fine-tuning moves what is left and nothing that is gone", "[pruning]"
   const auto rounds = prune(run, settings, at::kCPU);
   CHECK(run.step == 3);
   CHECK_FALSE(run.model->is_training());
-  CHECK(rounds[1].evaluation.loss != rounds[0].evaluation.loss);
+  CHECK(rounds[1].evaluation.loss() != rounds[0].evaluation.loss());
   CHECK(alive_of(*run.model).size() == 6);
   const auto ids = run.data->eval_batch(Split::kValidation, 0, 4).ids;
   CHECK(apart(*run.model, *sliced_copy(run, at::kCPU), ids) < 1e-5);
   CHECK(apart(*run.model, *before, ids) > 1e-3);
+}
+
+TEST_CASE("tuning that is kept trains as tuning that is not, and as the settings say",
+          "[pruning]") {
+  const Scratch scratch;
+  const PruneSettings settings{
+      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
+  // Weights after pruning a run that has one more setting of `train`, kept where `out` is named.
+  const auto pruned = [&](const std::string& name, const std::string& train,
+                          const std::string& out) {
+    auto run = hand_built_run(scratch, name);
+    read_config(run.experiment.train, parse_config(train, "test"));
+    Tuning tuning(out.empty() ? fs::path() : scratch / out, settings.tune, settings.rounds,
+                  at::kCPU);
+    CHECK(prune(run, settings, at::kCPU, &tuning).size() == 3);
+    CHECK(run.step == 6);
+    CHECK(tuning.kept() == !out.empty());
+    CHECK_FALSE(tuning.ended());
+    return module_tensors(*run.model);
+  };
+  const auto equal = [](const NamedTensors& a, const NamedTensors& b) {
+    for (const auto& [name, tensor] : a)
+      if (!at::equal(tensor, b.at(name))) return false;
+    return a.size() == b.size();
+  };
+  const auto weights = pruned("run", "{}", "");
+  CHECK(equal(pruned("kept", "{}", "out"), weights));
+  CHECK(names_in(scratch / "out/ckpt") ==
+        std::set<std::string>{"best", "last", "step-00000003", "step-00000006"});
+  CHECK_FALSE(equal(pruned("half", "{precision: bf16}", ""), weights));
+  CHECK_FALSE(equal(pruned("smooth", "{label_smoothing: 0.2}", ""), weights));
+  // Early stopping is for runs whose loss is to fall.
+  CHECK(equal(pruned("early", "{early_stop: {patience: 1, min_delta: 100}, eval_every: 1}", ""),
+              weights));
+}
+
+TEST_CASE("tuning whose loss is not finite ends the pruning", "[pruning]") {
+  const Scratch scratch;
+  auto run = hand_built_run(scratch);
+  run.experiment.train.lr = 1e38, run.experiment.train.clip = 0;
+  const PruneSettings settings{
+      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
+  Tuning tuning(scratch / "out", settings.tune, settings.rounds, at::kCPU);
+  CHECK(prune(run, settings, at::kCPU, &tuning).size() == 1);
+  REQUIRE(tuning.ended());
+  CHECK(tuning.ended()->exit_code == kDiverged);
+  CHECK(tuning.round() == 1);
+  CHECK(read_status(scratch / "out")->state == RunState::kDiverged);
+}
+
+// Data that raise a signal when the batch of an update is asked for.
+class Raising : public DataSource {
+ public:
+  Raising(std::shared_ptr<DataSource> data, int64_t step, int signal)
+      : data_(std::move(data)), step_(step), signal_(signal) {}
+  int64_t vocabulary() const override { return data_->vocabulary(); }
+  int64_t context() const override { return data_->context(); }
+  Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
+    if (step == step_) raise(signal_);
+    return data_->train_batch(seed, step, first, count);
+  }
+  int64_t examples(Split split) const override { return data_->examples(split); }
+  Batch eval_batch(Split split, int64_t first, int64_t count) const override {
+    return data_->eval_batch(split, first, count);
+  }
+
+ private:
+  std::shared_ptr<DataSource> data_;
+  int64_t step_;
+  int signal_;
+};
+
+TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pruning]") {
+  const Scratch scratch;
+  const PruneSettings settings{
+      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
+  for (const int64_t step : {1, 2, 4, 5}) {
+    const std::string name = "step" + std::to_string(step);
+    INFO(name);
+    auto run = hand_built_run(scratch, name);
+    run.data = std::make_shared<Raising>(run.data, step, SIGUSR1);
+    const auto out = scratch / (name + "-pruned");
+    Tuning tuning(out, settings.tune, settings.rounds, at::kCPU);
+    const auto rounds = prune(run, settings, at::kCPU, &tuning);
+    CHECK(run.step == step + 1);
+    if (step == 5) {  // all is done by then
+      CHECK(rounds.size() == 3);
+      CHECK_FALSE(tuning.ended());
+      continue;
+    }
+    REQUIRE(tuning.ended());
+    CHECK(tuning.ended()->exit_code == kResumable);
+    CHECK(tuning.round() == step / 3 + 1);
+    CHECK(tuning.updates_left() == 2 - step % 3);
+    CHECK(rounds.size() == static_cast<size_t>(tuning.round()));
+    const auto status = read_status(out);
+    CHECK(status->state == RunState::kStopped);
+    CHECK(status->step == step + 1);
+    CHECK(load_latest(out)->step == step + 1);
+  }
+}
+
+TEST_CASE("tuning that an error ends leaves a run that says so", "[pruning]") {
+  const Scratch scratch;
+  auto run = hand_built_run(scratch);
+  Tuning tuning(scratch / "out", 1, 2, at::kCPU);
+  tuning.fail("nothing is there yet");
+  CHECK_FALSE(fs::exists(scratch / "out"));
+  REQUIRE(tuning.train(run));
+  CHECK(look_at_run(scratch / "out").kind == RunSight::Kind::kRunning);
+  tuning.fail("no more heads");
+  CHECK(read_status(scratch / "out")->state == RunState::kFailed);
+  CHECK(read_status(scratch / "out")->reason == "no more heads");
 }
 
 TEST_CASE("sliced equals masked in a model of every kind, down to layers without heads",

@@ -9,8 +9,9 @@
 #include "experiments/commands/command.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/training/recorder.h"
 #include "experiments/training/train.h"
-#include "experiments/training/training_log.h"
+#include "experiments/training/training_state.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
@@ -161,6 +162,52 @@ TEST_CASE("what gates decide is logged with the weights before the update", "[tr
     REQUIRE(logged.size() == 7);
     for (size_t row = 0; row < 7; ++row) CHECK(logged[row] == static_cast<float>(value(row, name)));
   }
+}
+
+TEST_CASE("what is due is due at its own interval, and nothing is where that is 0", "[training]") {
+  auto experiment = experiment_of(small("mha", ", checkpoint: {every: 0}"));
+  const auto steps_of = [&](bool Due::*what) {
+    std::vector<int64_t> steps;
+    for (int64_t step = 1; step <= 6; ++step)
+      if (due_after(experiment, step).*what) steps.push_back(step);
+    return steps;
+  };
+  using Steps = std::vector<int64_t>;
+  CHECK(steps_of(&Due::row) == Steps{1, 2, 3, 4, 5, 6});
+  CHECK(steps_of(&Due::statistics) == Steps{2, 4, 6});
+  CHECK(steps_of(&Due::maps) == Steps{3, 6});
+  CHECK(steps_of(&Due::evaluation) == Steps{2, 4, 6});
+  CHECK(steps_of(&Due::checkpoint).empty());
+  experiment.train.checkpoint.every = 5;
+  CHECK(steps_of(&Due::checkpoint) == Steps{5});
+}
+
+TEST_CASE("a process without a recorder trains the same model and writes nothing", "[training]") {
+  const Scratch folder, empty;
+  const struct InDirectory {
+    fs::path before = fs::current_path();
+    explicit InDirectory(const fs::path& path) { fs::current_path(path); }
+    ~InDirectory() { fs::current_path(before); }
+  } in_empty(empty.path());
+  for (const std::string train : {"", ", early_stop: {patience: 1, min_delta: 100}"}) {
+    INFO(train);
+    const auto experiment = experiment_of(small("moh", train));
+    const fs::path run = folder / ("run" + train);
+    const auto recorded = run_in(run, experiment);
+    const auto data = open_data(experiment.data);
+    auto model = build_model(experiment, data->shape(), at::kCPU);
+    TrainingState state;
+    const auto alone =
+        train_further(experiment, model, *data, at::kCPU, state, std::nullopt, nullptr);
+    CHECK(alone.exit_code == kDone);
+    CHECK(alone.status.step == recorded.status.step);
+    CHECK(state.step == (train.empty() ? 6 : 4));
+    CHECK(state.tokens == state.step * 4 * 16);
+    CHECK(alone.status.reason == recorded.status.reason);
+    CHECK(alone.status.metrics.empty());
+    require_same_tensors(module_tensors(*model), load_checkpoint(run / "ckpt/last").model);
+  }
+  CHECK(fs::is_empty(empty.path()));
 }
 
 TEST_CASE("another seed is another run", "[training]") {

@@ -1,0 +1,41 @@
+#include "experiments/pruning/pruned_run.h"
+
+#include "core/torch.h"
+#include "experiments/pruning/prune_report.h"
+#include "experiments/pruning/tuning_report.h"
+
+namespace headlab {
+namespace {
+
+PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSettings& settings,
+                      int64_t bench_batch, bool slice, const std::filesystem::path& out,
+                      const at::Device& device, Tuning& tuning) {
+  const auto pruning = prune_and_measure(run, settings, bench_batch, device, tuning);
+  if (const auto& ended = tuning.ended()) {
+    const auto report = ended_json(out, run, settings, tuning);
+    return {report, ended_text(report), ended->exit_code};
+  }
+  auto report = pruning_json(source, slice, run, pruning);
+  if (!out.empty()) {
+    write_pruned(out, run, slice ? pruning.sliced : run.model, pruning.rounds, report, device,
+                 tuning);
+    report["out"] = std::filesystem::canonical(out).string();
+  }
+  return {report, pruning_text(report, run.data->task())};
+}
+
+}  // namespace
+
+PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
+                    int64_t bench_batch, bool slice, const std::filesystem::path& out,
+                    const at::Device& device) {
+  Tuning tuning(out, settings.tune, settings.rounds, device);
+  try {
+    return prune_tuned(source, run, settings, bench_batch, slice, out, device, tuning);
+  } catch (const std::exception& e) {
+    tuning.fail(e.what());
+    throw;
+  }
+}
+
+}  // namespace headlab

@@ -1,0 +1,25 @@
+// Prunes a run from beginning to end, and keeps what is left as a run of its own.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "experiments/pruning/prune.h"
+
+namespace headlab {
+
+struct PrunedRun {
+  nlohmann::ordered_json report;
+  std::string text;  // the same for people
+  int exit_code = 0;
+};
+
+// `run` was opened from `source`, and is pruned. `out`: where the run goes, masked or sliced;
+// empty: nowhere. Where tuning ends before its time the report is ended_json() and the exit code
+// that of the training. RunError as of write_run().
+PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
+                    int64_t bench_batch, bool slice, const std::filesystem::path& out,
+                    const at::Device& device);
+
+}  // namespace headlab

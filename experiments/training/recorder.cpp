@@ -1,0 +1,144 @@
+#include "experiments/training/recorder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "core/torch.h"
+#include "experiments/runs/run_manifest.h"
+
+namespace headlab {
+namespace {
+
+RootAttributes root_attributes(const RunDirectory& run, const std::string& title) {
+  std::ifstream file(run.path() / "config.yaml");
+  const std::string config{std::istreambuf_iterator<char>(file), {}};
+  return {.title = title,
+          .run_id = run.path().filename().string(),
+          .config_yaml = config,
+          .manifest_json = run.manifest().dump(),
+          .created_utc = utc_now()};
+}
+
+LogStatus log_status(RunState state) {
+  if (state == RunState::kFinished) return LogStatus::kFinished;
+  return state == RunState::kStopped ? LogStatus::kStopped : LogStatus::kFailed;
+}
+
+}  // namespace
+
+Due due_after(const Experiment& experiment, int64_t step) {
+  const auto at = [&](int64_t every) { return every > 0 && step % every == 0; };
+  return {.row = at(experiment.log.every),
+          .statistics = at(experiment.log.stats_every),
+          .maps = at(experiment.log.attention.every),
+          .evaluation = at(experiment.train.eval_every),
+          .checkpoint = at(experiment.train.checkpoint.every)};
+}
+
+Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
+                   const DataSource& data, const at::Device& device, RunDirectory& run,
+                   const TrainingState& start, bool resumed)
+    : experiment_(experiment),
+      model_(std::move(model)),
+      device_(device),
+      run_(run),
+      begins_log_(!resumed || start.step == 0),
+      table_(training_metrics(experiment, *model_, data.task())),
+      metrics_(run.path() / "metrics.jsonl", start.step),
+      log_(run.path() / "log.h5", root_attributes(run, experiment.name), experiment, *model_, data,
+           table_, resumed ? std::optional(start.step) : std::nullopt, start.wall_s),
+      progress_(start.step, experiment.train.steps, experiment.log.every),
+      retention_{.keep_last = experiment.train.checkpoint.keep_last,
+                 .keep_best = experiment.train.checkpoint.keep_best,
+                 .resumed_from = resumed ? std::optional(start.step) : std::nullopt},
+      last_row_{start.wall_s, start.tokens} {
+  say_notices();
+  if (!log_.absent().empty())
+    progress_.say(fmt::format("log.h5 was begun without {}, and goes on without",
+                              fmt::join(log_.absent(), ", ")));
+}
+
+void Recorder::first_rows(const TrainingState& now, Updater& updater,
+                          const std::vector<Batch>& batches) {
+  begins_log_ = false;
+  const bool statistics = experiment_.log.stats_every > 0;
+  const auto losses =
+      updater.measure(now.step, batches, statistics ? &log_.fresh_probes() : nullptr);
+  row_ = {.losses = TrainingRow::Losses::of(losses), .gates = gate_decisions(*model_)};
+  log_.scalars(now.step, now.wall_s, now.tokens, logged(table_, MetricGroup::kScalars, row_));
+  if (statistics) log_.heads(now.step);
+  write_maps(now.step);
+  write_line(now);
+}
+
+SiteProbes* Recorder::before_update(int64_t step) {
+  const auto due = due_after(experiment_, step);
+  gates_ = due.row ? gate_decisions(*model_) : std::nullopt;
+  return due.statistics ? &log_.fresh_probes() : nullptr;
+}
+
+void Recorder::after_update(const TrainingState& now, const Updater::Result& result, int64_t tokens,
+                            std::optional<double> loss, bool finite) {
+  progress_.step(now.step, tokens, loss);
+  const auto due = due_after(experiment_, now.step);
+  if (due.row || !finite) {
+    const double seconds = std::max(now.wall_s - last_row_.wall_s, 1e-9);
+    row_ = {
+        .losses = TrainingRow::Losses::of(result.losses),
+        .update = {{.lr = result.lr,
+                    .grad_norm = result.grad_norm.item<double>(),
+                    .tokens_per_s = static_cast<double>(now.tokens - last_row_.tokens) / seconds}},
+        .gates = gates_};
+    log_.scalars(now.step, now.wall_s, now.tokens, logged(table_, MetricGroup::kScalars, row_));
+    last_row_ = {now.wall_s, now.tokens};
+  }
+  if (due.statistics) log_.heads(now.step);
+}
+
+void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation) {
+  row_.evaluation = evaluation;
+  log_.eval(now.step, logged(table_, MetricGroup::kEvals, row_));
+  progress_.validation(evaluation.loss());
+}
+
+void Recorder::end_step(const TrainingState& now, bool end) {
+  if (end || due_after(experiment_, now.step).maps) write_maps(now.step);
+  write_line(now);
+}
+
+void Recorder::save(const TrainingState& now, const NamedTensors& optimizer, bool best) {
+  metrics_.sync();
+  log_.sync();
+  save_checkpoint(run_.path(), {now.step, module_tensors(*model_), optimizer, now.json()}, best,
+                  retention_);
+  run_.running(now.step, newest_);
+}
+
+const Metrics& Recorder::close(const TrainingState& now, RunState state) {
+  write_line(now);
+  log_.close(log_status(state));
+  progress_.finish();
+  return newest_;
+}
+
+void Recorder::write_maps(int64_t step) {
+  log_.maps(step, device_);
+  say_notices();
+}
+
+void Recorder::write_line(const TrainingState& now) {
+  const auto line = line_of(table_, row_);
+  row_ = {};
+  if (line.empty()) return;
+  metrics_.append({now.step, now.tokens, now.wall_s, line});
+  for (const auto& [name, value] : line) newest_[name] = value;
+}
+
+void Recorder::say_notices() {
+  for (const auto& notice : log_.take_notices()) progress_.say(notice);
+}
+
+}  // namespace headlab

@@ -1,0 +1,184 @@
+#include "experiments/training/training_metrics.h"
+
+#include <set>
+#include <stdexcept>
+
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+using NumberOf = std::function<std::optional<double>(const TrainingRow&)>;
+
+// None where the row has no losses, update or gates.
+template <class Get>
+NumberOf of_losses(Get get) {
+  return [get](const TrainingRow& row) -> std::optional<double> {
+    return row.losses ? std::optional<double>(get(*row.losses)) : std::nullopt;
+  };
+}
+
+NumberOf of_update(double TrainingRow::Update::*number) {
+  return [number](const TrainingRow& row) -> std::optional<double> {
+    return row.update ? std::optional((*row.update).*number) : std::nullopt;
+  };
+}
+
+template <class Number>
+NumberOf of_gates(Number GateDecisions::*number) {
+  return [number](const TrainingRow& row) -> std::optional<double> {
+    return row.gates ? std::optional(static_cast<double>((*row.gates).*number)) : std::nullopt;
+  };
+}
+
+// `names`: those that have a metric of their own.
+NumberOf sum_of_aux(const std::set<std::string>& names) {
+  return of_losses([names](const TrainingRow::Losses& losses) {
+    double sum = 0;
+    for (const auto& [name, loss] : losses.aux) {
+      if (!names.count(name))
+        throw std::logic_error("the loss '" + name + "' is not among its heads' aux_names()");
+      sum += loss;
+    }
+    return sum;
+  });
+}
+
+TrainingMetric aux_metric(const std::string& name) {
+  return {{"aux_" + name, "1", "auxiliary loss '" + name + "'",
+           "weighted, over all layers that have it; part of aux_loss"},
+          "aux/" + name,
+          MetricGroup::kScalars,
+          [name](const TrainingRow& row) -> std::optional<double> {
+            if (!row.losses) return std::nullopt;
+            const auto found = row.losses->aux.find(name);
+            return found == row.losses->aux.end() ? std::nullopt : std::optional(found->second);
+          }};
+}
+
+TrainingMetric evaluation_metric(const TaskMetric& metric) {
+  return {{"val_" + metric.name, metric.units, "validation " + metric.long_name, metric.formula},
+          "val/" + metric.name,
+          MetricGroup::kEvals,
+          [name = metric.name](const TrainingRow& row) -> std::optional<double> {
+            return row.evaluation ? std::optional(row.evaluation->mean(name)) : std::nullopt;
+          }};
+}
+
+TrainingMetric evaluation_tokens(const TaskMetric& loss) {
+  return {{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name},
+          "val/tokens",
+          MetricGroup::kEvals,
+          [](const TrainingRow& row) -> std::optional<double> {
+            return row.evaluation ? std::optional(static_cast<double>(row.evaluation->tokens))
+                                  : std::nullopt;
+          }};
+}
+
+}  // namespace
+
+TrainingRow::Losses TrainingRow::Losses::of(const Updater::Losses& losses) {
+  Losses read{.nll = losses.nll.item<double>()};
+  if (losses.smoothed.defined()) read.smoothed = losses.smoothed.item<double>();
+  for (const auto& aux : losses.aux) read.aux[aux.name] = aux.value.item<double>();
+  return read;
+}
+
+std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model& model,
+                                             const Task& task) {
+  using Losses = TrainingRow::Losses;
+  using Update = TrainingRow::Update;
+  constexpr auto kScalars = MetricGroup::kScalars;
+  const auto aux = model.aux_names();
+  const auto& loss = task.metrics().front();
+  std::vector<TrainingMetric> table{
+      {{"train_loss", loss.units, "training " + loss.long_name, loss.formula + " of the update"},
+       "train/loss",
+       kScalars,
+       of_losses([](const Losses& losses) { return losses.nll; })},
+      {{"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
+       "",
+       kScalars,
+       sum_of_aux(aux)},
+      {{"lr", "1", "learning rate", "of this update, by the schedule"},
+       "lr",
+       kScalars,
+       of_update(&Update::lr),
+       0},
+      {{"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
+       "grad_norm",
+       kScalars,
+       of_update(&Update::grad_norm),
+       0},
+      {{"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"},
+       "tokens_per_s",
+       kScalars,
+       of_update(&Update::tokens_per_s),
+       0}};
+  if (experiment.train.label_smoothing > 0)
+    table.push_back(
+        {{"smoothed_loss", "nat", "loss with smoothed labels",
+          "what is optimised beside aux_loss: (1 - e) train_loss + e mean over the "
+          "vocabulary of -ln p, e = train.label_smoothing"},
+         "train/smoothed_loss",
+         kScalars,
+         [](const TrainingRow& row) { return row.losses ? row.losses->smoothed : std::nullopt; }});
+  for (const auto& name : aux) table.push_back(aux_metric(name));
+  if (gate_decisions(model))
+    table.insert(
+        table.end(),
+        {{{"gates_undecided", "1", "undecided gates",
+           "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
+           "/heads"},
+          "gates/undecided",
+          kScalars,
+          of_gates(&GateDecisions::undecided)},
+         {{"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
+          "gates/alive",
+          kScalars,
+          of_gates(&GateDecisions::alive)},
+         {{"gates_expected", "1", "heads expected open", "sum over heads of p_open"},
+          "gates/expected",
+          kScalars,
+          of_gates(&GateDecisions::expected)}});
+  for (const auto& metric : task.metrics()) table.push_back(evaluation_metric(metric));
+  table.push_back(evaluation_tokens(loss));
+  return table;
+}
+
+std::vector<LogVariable> variables_of(const std::vector<TrainingMetric>& table, MetricGroup group) {
+  std::vector<LogVariable> variables;
+  for (const auto& metric : table)
+    if (metric.group == group) variables.push_back(metric);
+  return variables;
+}
+
+RunLog::Values logged(const std::vector<TrainingMetric>& table, MetricGroup group,
+                      const TrainingRow& row) {
+  RunLog::Values values;
+  for (const auto& metric : table) {
+    if (metric.group != group) continue;
+    auto value = metric.value(row);
+    if (!value) value = metric.absent;
+    if (value) values[metric.name] = *value;
+  }
+  return values;
+}
+
+Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row) {
+  Metrics line;
+  for (const auto& metric : table) {
+    if (metric.line.empty()) continue;
+    if (const auto value = metric.value(row)) line[metric.line] = *value;
+  }
+  return line;
+}
+
+Metrics status_metrics(const Evaluation& evaluation) {
+  std::vector<TrainingMetric> table;
+  for (const auto& mean : evaluation.means) table.push_back(evaluation_metric(mean));
+  table.push_back(evaluation_tokens(evaluation.means.front()));
+  return line_of(table, {.evaluation = evaluation});
+}
+
+}  // namespace headlab

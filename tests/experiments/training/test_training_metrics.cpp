@@ -1,0 +1,172 @@
+// The numbers of a training run: each named once, in the log, in metrics.jsonl and in the status.
+#include "core/torch.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/training/training_metrics.h"
+#include "tests/catch.h"
+
+namespace headlab::test_training_metrics {
+namespace {
+
+// Whether a model says token 0, and how surely: no loss is called so here, and nothing is accurate.
+class SaysZero : public Task {
+ public:
+  const std::vector<TaskMetric>& metrics() const override {
+    static const std::vector<TaskMetric> all{{"surprise", "nat", "surprise", "mean of -ln p(0)"},
+                                             {"says_zero", "1", "zeros", "share of zeros"},
+                                             {"square", "1", "square", "mean of logits[0]^2"}};
+    return all;
+  }
+  Tensor scored(const Batch& batch) const override { return scored_targets(batch.targets); }
+  Tensor loss(const Tensor& logits, const Batch&, double) const override {
+    return -at::log_softmax(logits, -1).select(-1, 0).sum();
+  }
+  Tensor sums(const Tensor& logits, const Batch& batch) const override {
+    return at::stack({loss(logits, batch, 0).to(at::kDouble),
+                      logits.argmax(-1).eq(0).sum().to(at::kDouble),
+                      logits.select(-1, 0).to(at::kDouble).square().sum()});
+  }
+};
+
+// Another source with that task.
+class WithTask : public DataSource {
+ public:
+  WithTask(const DataSource& data, const Task& task) : data_(data), task_(task) {}
+  int64_t vocabulary() const override { return data_.vocabulary(); }
+  int64_t context() const override { return data_.context(); }
+  const Task& task() const override { return task_; }
+  Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
+    return data_.train_batch(seed, step, first, count);
+  }
+  int64_t examples(Split split) const override { return data_.examples(split); }
+  Batch eval_batch(Split split, int64_t first, int64_t count) const override {
+    return data_.eval_batch(split, first, count);
+  }
+
+ private:
+  const DataSource& data_;
+  const Task& task_;
+};
+
+struct Bench {
+  Experiment experiment;
+  std::shared_ptr<DataSource> data;
+  std::shared_ptr<Model> model;
+
+  explicit Bench(const std::string& attention = "{kind: mha}", const std::string& train = "") {
+    read_config(experiment,
+                parse_config("name: small\n"
+                             "data: {kind: copy, symbols: 6, context: 8, eval_examples: 10}\n"
+                             "model: {kind: decoder, layers: 1, d_model: 8, heads: 2, attention: " +
+                                 attention + "}\ntrain: {batch: 4" + train + "}\n",
+                             "test"));
+    data = open_data(experiment.data);
+    model = build_model(experiment, data->shape(), at::kCPU);
+  }
+  std::vector<TrainingMetric> table(const Task& task = prediction_task()) const {
+    return training_metrics(experiment, *model, task);
+  }
+};
+
+std::vector<std::string> names_of(const std::vector<LogVariable>& variables) {
+  std::vector<std::string> names;
+  for (const auto& variable : variables) names.push_back(variable.name);
+  return names;
+}
+
+TEST_CASE("an evaluation has the metrics that its task names, over what is scored") {
+  const Bench bench;
+  const SaysZero task;
+  const WithTask data(*bench.data, task);
+  const auto measured = evaluate(*bench.model, data, Split::kValidation, 3, 0, at::kCPU);
+  REQUIRE(measured.means.size() == 3);
+  CHECK(measured.examples == 10);
+  bench.model->eval();
+  const auto all = bench.data->eval_batch(Split::kValidation, 0, 10);
+  const auto sums = task.sums(bench.model->forward(all, {}).logits, all);
+  const auto scored = task.scored(all).item<int64_t>();
+  CHECK(measured.tokens == scored);
+  for (int64_t n = 0; n < 3; ++n) {
+    const auto& mean = measured.means[n];
+    CHECK(mean.name == task.metrics()[n].name);
+    CHECK(mean.value == Approx(sums[n].item<double>() / static_cast<double>(scored)));
+    CHECK(measured.mean(mean.name) == mean.value);
+  }
+  CHECK(measured.loss() == measured.mean("surprise"));
+  CHECK_THROWS_AS(measured.mean("accuracy"), std::out_of_range);
+  CHECK_THAT(means_text(measured),
+             Catch::StartsWith("surprise ") && Catch::Contains(" nat, says_"));
+
+  const auto status = status_metrics(measured);
+  CHECK(status == Metrics{{"val/surprise", measured.loss()},
+                          {"val/says_zero", measured.mean("says_zero")},
+                          {"val/square", measured.mean("square")},
+                          {"val/tokens", static_cast<double>(scored)}});
+  // The log and metrics.jsonl say the same.
+  const auto table = bench.table(task);
+  CHECK(line_of(table, {.evaluation = measured}) == status);
+  CHECK(logged(table, MetricGroup::kEvals, {.evaluation = measured}) ==
+        RunLog::Values{{"val_surprise", measured.loss()},
+                       {"val_says_zero", measured.mean("says_zero")},
+                       {"val_square", measured.mean("square")},
+                       {"val_tokens", static_cast<double>(scored)}});
+  CHECK(names_of(variables_of(table, MetricGroup::kEvals)) ==
+        std::vector<std::string>{"val_surprise", "val_says_zero", "val_square", "val_tokens"});
+  CHECK(table.front().name == "train_loss");
+  CHECK(table.front().comment == "mean of -ln p(0) of the update");
+}
+
+TEST_CASE("no two numbers of a run have one name, and each has a unit and a formula") {
+  for (const std::string attention :
+       {"{kind: mha}", "{kind: moh}", "{kind: gated, target: {heads: 1}}"}) {
+    INFO(attention);
+    const auto table = Bench(attention, ", label_smoothing: 0.1").table();
+    std::set<std::string> names, lines;
+    for (const auto& metric : table) {
+      INFO(metric.name);
+      CHECK(names.insert(metric.name).second);
+      CHECK((metric.line.empty() || lines.insert(metric.line).second));
+      CHECK_FALSE(metric.units.empty());
+      CHECK_FALSE(metric.long_name.empty());
+      CHECK_FALSE(metric.comment.empty());
+    }
+    CHECK(lines.count("train/smoothed_loss") == 1);
+  }
+}
+
+TEST_CASE("a row goes to the log and to metrics.jsonl by the same table") {
+  const Bench bench("{kind: gated, target: {heads: 1}}", ", label_smoothing: 0.1");
+  const auto table = bench.table();
+  TrainingRow row;
+  row.losses = {.nll = 2, .smoothed = 2.5, .aux = {{"gate_target", 0.25}}};
+  const Metrics losses{{"train/loss", 2}, {"train/smoothed_loss", 2.5}, {"aux/gate_target", 0.25}};
+  CHECK(line_of(table, row) == losses);
+  // Before the first update the log has zeros, and what is not known at all is left out.
+  CHECK(logged(table, MetricGroup::kScalars, row) == RunLog::Values{{"train_loss", 2},
+                                                                    {"smoothed_loss", 2.5},
+                                                                    {"aux_gate_target", 0.25},
+                                                                    {"aux_loss", 0.25},
+                                                                    {"lr", 0},
+                                                                    {"grad_norm", 0},
+                                                                    {"tokens_per_s", 0}});
+  row.update = {.lr = 0.5, .grad_norm = 3, .tokens_per_s = 100};
+  row.gates = {.heads = 2, .undecided = 1, .alive = 2, .expected = 1.5};
+  auto line = losses;
+  line.merge(Metrics{{"lr", 0.5},
+                     {"grad_norm", 3},
+                     {"tokens_per_s", 100},
+                     {"gates/undecided", 1},
+                     {"gates/alive", 2},
+                     {"gates/expected", 1.5}});
+  CHECK(line_of(table, row) == line);
+  const auto values = logged(table, MetricGroup::kScalars, row);
+  CHECK(values.at("lr") == 0.5);
+  CHECK(values.at("gates_expected") == 1.5);
+  CHECK(values.size() == variables_of(table, MetricGroup::kScalars).size());
+  CHECK(logged(table, MetricGroup::kEvals, row).empty());
+
+  row.losses->aux["unheard_of"] = 1;
+  CHECK_THROWS_WITH(logged(table, MetricGroup::kScalars, row), Catch::Contains("unheard_of"));
+}
+
+}  // namespace
+}  // namespace headlab::test_training_metrics

@@ -1,0 +1,116 @@
+"""A run that is killed and goes on leaves what one that never was would have left, to the bit."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import h5py
+import pytest
+
+from conftest import ROOT, program
+
+CLOCK = {"wall_time", "wall_s", "tokens_per_s"}  # what no two runs have alike
+EVERY = 20  # steps between checkpoints
+SETTINGS = ("train.steps=400", "train.batch=4", "train.threads=1", "train.eval_every=30",
+            "train.eval_batches=1", f"train.checkpoint.every={EVERY}", "data.context=16",
+            "model.layers=2", "model.d_model=24", "model.dropout=0.1", "log.every=5",
+            "log.stats_every=15", "log.stats=[all]", "log.attention.every=35",
+            "log.attention.probes=2")
+KINDS = {
+    "mha": ("model.heads=3",),
+    "moh": ("model.heads=4", "model.attention={kind: moh}", "train.accumulate=2"),
+    "gated": ("model.heads=4", "model.attention={kind: gated, target: {heads: 5}}",
+              "train.label_smoothing=0.1"),
+    "collaborative": ("model.heads=3", "model.attention={kind: collaborative}"),
+}
+
+
+def start(out, settings):
+    return subprocess.Popen(
+        [program(), "run", str(ROOT / "configs/char_mha.yaml"), *SETTINGS, *settings,
+         "--out", str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(out, settings):
+    """The run directory, once the training has come to its end."""
+    process = start(out, settings)
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+    return only_run(out)
+
+
+def only_run(out):
+    path, = out.glob("char_mha/*")
+    return path
+
+
+def saved_step(out):
+    """Of the last checkpoint; 0: there is none."""
+    for last in out.glob("char_mha/*/ckpt/last"):
+        return int(os.readlink(last).removeprefix("step-"))
+    return 0
+
+
+def kill(out, settings, how):
+    """Trains until two more checkpoints were saved, and is killed at work on the next."""
+    before = saved_step(out)
+    process = start(out, settings)
+    while saved_step(out) < before + 2 * EVERY:
+        assert process.poll() is None, "the training ended before it was killed"
+        time.sleep(.001)
+    process.send_signal(how)
+    process.communicate()
+    assert process.returncode != 0
+
+
+def plain(value):
+    return value.tobytes() if value.dtype.kind != "O" else value.tolist()
+
+
+def datasets(path):
+    """Name -> type, shape, attributes and bytes, of every dataset but those of the clock."""
+    found = {}
+
+    def look(name, node):
+        if not isinstance(node, h5py.Dataset) or name.startswith("resumes/"):
+            return
+        whole = (str(node.dtype), node.shape)
+        attributes = {key: str(value) for key, value in node.attrs.items()
+                      if key not in ("REFERENCE_LIST", "DIMENSION_LIST")}  # places in the file
+        clock = name.split("/")[-1] in CLOCK
+        found[name] = (*whole, attributes) if clock else (*whole, attributes, plain(node[()]))
+
+    with h5py.File(path) as file:
+        file.visititems(look)
+    return found
+
+
+def rows(path):
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in CLOCK} for line in lines]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_killed_twice_equals_one_that_never_was(kind, tmp_path):
+    settings = KINDS[kind]
+    whole = finish(tmp_path / "whole", settings)
+    kill(tmp_path / "parts", settings, signal.SIGKILL)
+    kill(tmp_path / "parts", settings, signal.SIGTERM)
+    parts = finish(tmp_path / "parts", settings)
+
+    with h5py.File(parts / "log.h5") as file:
+        first, second = file["resumes/step"][:].tolist()
+        assert 0 < first < second < 400
+    one, other = datasets(whole / "log.h5"), datasets(parts / "log.h5")
+    assert list(one) == list(other)
+    assert [name for name in one if one[name] != other[name]] == []
+    groups = {name.split("/")[0] for name in one}
+    assert groups == {"attention", "eval", "heads", "scalars", "vocab"}
+    assert {name.split("/")[-1] for name in one} & CLOCK == {"wall_time", "tokens_per_s"}
+    assert one["scalars/step"][1] == (81,)
+    assert rows(whole / "metrics.jsonl") == rows(parts / "metrics.jsonl")
+    for name in ("model", "optimizer"):
+        last = f"ckpt/last/{name}.safetensors"
+        assert (whole / last).read_bytes() == (parts / last).read_bytes()
