@@ -22,8 +22,7 @@ void Tuning::begin(OpenedRun& run) {
   if (out_.empty()) return;
   auto manifest = manifest_of(experiment_, *run.data, device_);
   manifest["parameters"] = parameters_json(*run.model, experiment_.train);
-  directory_.emplace(
-      RunDirectory::create(out_, to_yaml(write_block(experiment_)), std::move(manifest)));
+  directory_.emplace(RunDirectory::create(out_, to_yaml(write_block(experiment_)), manifest));
   recorder_.emplace(experiment_, run.model, *run.data, device_, *directory_, state_,
                     /*resumed=*/false);
 }
