@@ -133,7 +133,8 @@ class Process {
       const std::string text = *setting;
       if (!invocation.environment.count(text.substr(0, text.find('=')))) settings.push_back(text);
     }
-    for (const auto& [name, value] : invocation.environment) settings.push_back(name + "=" + value);
+    for (const auto& [name, value] : invocation.environment)
+      settings.emplace_back(name).append("=").append(value);
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

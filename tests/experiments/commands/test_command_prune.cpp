@@ -131,9 +131,9 @@ TEST_CASE("tuning is logged and saved as training is, on from where the run stoo
   const Json report =
       pruned(bench, run, {"--count", "4", "--rounds", "2", "--tune", "3", "--out", "half"});
   const fs::path half = bench / "half";
-  CHECK(names_in(half) == std::set<std::string>{"ckpt", "config.yaml", "log.h5", "manifest.json",
-                                                "metrics.jsonl", "pruning.csv", "pruning.h5",
-                                                "status.json"});
+  CHECK(names_in(half) == std::set<std::string>{"ckpt", "config.yaml", "data.json", "log.h5",
+                                                "manifest.json", "metrics.jsonl", "pruning.csv",
+                                                "pruning.h5", "status.json"});
   const Json status = json_of(half / "status.json"), manifest = json_of(half / "manifest.json");
   CHECK(status.at("status") == "finished");
   CHECK(status.at("step") == 11);
