@@ -22,12 +22,8 @@ void Tuning::begin(OpenedRun& run) {
   if (out_.empty()) return;
   auto manifest = manifest_of(experiment_, *run.data, device_);
   manifest["parameters"] = parameters_json(*run.model, experiment_.train);
-<<<<<<< HEAD
   directory_.emplace(RunDirectory::create(out_, to_yaml(write_block(experiment_)), manifest,
                                           data_text(run.facts)));
-=======
-  directory_.emplace(RunDirectory::create(out_, to_yaml(write_block(experiment_)), manifest));
->>>>>>> 511bb22266b6532a825a0a4a69245b5d2992968b
   recorder_.emplace(experiment_, run.model, *run.data, device_, *directory_, state_,
                     /*resumed=*/false);
 }
