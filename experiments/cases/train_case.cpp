@@ -116,7 +116,7 @@ void TrainCase::build(const CaseFile& file) {
   model_->to(device_, type_);
   const auto settings = train.options();
   updater_ =
-      std::make_unique<Updater>(model_, schedule_of(settings, nano.n_embd), adamw_of(settings),
+      std::make_unique<Updater>(model_, schedule_of(settings, nano.n_embd, 0), adamw_of(settings),
                                 Updater::Settings{.clip = settings.clip});
 }
 

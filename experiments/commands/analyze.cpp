@@ -48,14 +48,13 @@ struct AnalyzeOptions {
 };
 
 AnalysisOptions analysis_of(const AnalyzeOptions& o) {
-  AnalysisOptions options{.names = o.importance ? importance_arrays() : o.stats,
-                          .js_stride = o.js_stride,
-                          .maps = o.maps,
-                          .treebank = o.treebank,
-                          .rules = role_rules_with(o.thresholds),
-                          .backend = o.compute.path()};
-  if (o.top_k > 0) options.top_k = o.top_k;
-  return options;
+  return {.names = o.importance ? importance_arrays() : o.stats,
+          .top_k = o.top_k > 0 ? std::optional(o.top_k) : std::nullopt,
+          .js_stride = o.js_stride,
+          .maps = o.maps,
+          .treebank = o.treebank,
+          .rules = role_rules_with(o.thresholds),
+          .backend = o.compute.path()};
 }
 
 Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,

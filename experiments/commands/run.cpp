@@ -73,7 +73,7 @@ int run_run(const RunOptions& o) {
   if (const auto status = already_finished(path, from))
     return print_finished(path, *status, o.json);
 
-  const auto data = open_data(experiment.data);  // before any directory is made
+  const auto data = open_training_data(experiment);  // before any directory is made
   auto model = build_model(experiment, data->shape(), device);
   const auto announce = [&] {
     fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),

@@ -79,7 +79,7 @@ int run_validate(const ValidateOptions& o) {
   Experiment experiment;
   const auto node = load_config(o.file, o.overrides);
   read_config(experiment, node);
-  const auto data = open_data(experiment.data);
+  const auto data = open_training_data(experiment);
   const auto model = build_model(experiment, data->shape(), at::kCPU);
   const auto sizes = sizes_of(experiment, *model, *data);
   const int64_t maps = sizes["attention_bytes"].get<int64_t>();

@@ -8,8 +8,9 @@
 namespace headlab {
 namespace {
 
-void set_further(TrainOptions& options, int64_t step, const FurtherTraining& further) {
-  go_on(options, step, further.updates);
+void set_further(TrainOptions& options, int64_t step, const FurtherTraining& further,
+                 const DataSource& data) {
+  go_on(options, step, further.updates, data);
   options.gates_only = further.gates_only;
   if (further.to_fewer_heads) options.early_stop.patience = 0;
 }
@@ -38,7 +39,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    const FurtherTraining& further, const at::Device& device,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
-  if (further.updates > 0) set_further(experiment.train, run.step, further);
+  if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
   auto manifest = manifest_of(experiment, *run.data, device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;

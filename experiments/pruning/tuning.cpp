@@ -14,7 +14,7 @@ Tuning::Tuning(std::filesystem::path out, int64_t updates, int64_t rounds, const
     : out_(std::move(out)), updates_(updates), rounds_(rounds), device_(device) {}
 
 void Tuning::begin(OpenedRun& run) {
-  go_on(run.experiment.train, run.step, updates_ * rounds_);
+  go_on(run.experiment.train, run.step, updates_ * rounds_, *run.data);
   run.experiment.train.early_stop.patience = 0;  // pruning may cost loss: no reason to stop
   experiment_ = run.experiment;
   use_settings(experiment_.train);

@@ -18,6 +18,8 @@ void CheckpointOptions::visit(Fields& f) {
   f("keep_best", keep_best, "the one with the least validation loss stays too");
 }
 
+constexpr int64_t kUsualSteps = 2000;
+
 void EarlyStopOptions::visit(Fields& f) {
   f("patience", patience, "evaluations without a better loss that end the run; 0: none do",
     at_least(0));
@@ -25,7 +27,11 @@ void EarlyStopOptions::visit(Fields& f) {
 }
 
 void TrainOptions::visit(Fields& f) {
-  f("steps", steps, "updates of the weights", at_least(1));
+  f("steps", steps, "updates of the weights (default: 2000, or as many as the epochs take)",
+    at_least(1));
+  f("epochs", epochs, "passes over the training data, where these are finite; may end it sooner",
+    at_least(1));
+  if (!steps && !epochs) steps = kUsualSteps;  // written down, as every default is
   f("batch", batch, "examples of an update", at_least(1));
   f("accumulate", accumulate, "micro-batches that an update is split into", at_least(1));
   f("lr", lr, "peak learning rate", above(0));
@@ -33,8 +39,7 @@ void TrainOptions::visit(Fields& f) {
   f("warmup", warmup, "updates over which the rate rises", at_least(0));
   f("schedule", schedule, "how the rate falls; noam takes its peak from d_model and warmup",
     one_of(schedule_names()));
-  f("decay_steps", decay_steps, "updates until cosine and linear end (default: steps)",
-    at_least(1));
+  f("decay_steps", decay_steps, "updates until cosine and linear end (default: all)", at_least(1));
   f("optimizer", optimizer, "what turns gradients into updates", one_of({"adamw"}));
   f("betas", betas, "decay rates of AdamW's two averages", from_below(0, 1));
   f("eps", eps, "epsilon of AdamW", above(0));
@@ -56,6 +61,15 @@ void TrainOptions::visit(Fields& f) {
   f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)", at_least(1));
   f("deterministic", deterministic, "refuse operations that do not repeat exactly");
   f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
+}
+
+int64_t TrainOptions::total_steps(int64_t epoch_examples) const {
+  if (!epochs) return steps.value_or(kUsualSteps);
+  if (epoch_examples == 0)
+    throw ConfigError(
+        "train.epochs: these data are drawn without end and have no epochs; give train.steps");
+  const int64_t updates = (*epochs * epoch_examples + batch - 1) / batch;
+  return steps ? std::min(*steps, updates) : updates;
 }
 
 void TrainOptions::check(const Complain& complain) const {

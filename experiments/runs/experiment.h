@@ -18,8 +18,8 @@ struct EarlyStopOptions : Block {
 };
 
 struct TrainOptions : Block {
-  int64_t steps = 2000;
-  int64_t batch = 12, accumulate = 1;  // an update's examples, and its micro-batches
+  std::optional<int64_t> steps, epochs;  // the first that is reached ends the run; see visit()
+  int64_t batch = 12, accumulate = 1;    // an update's examples, and its micro-batches
   double lr = 1e-3;
   std::optional<double> min_lr;
   int64_t warmup = 100;
@@ -39,7 +39,12 @@ struct TrainOptions : Block {
   std::optional<double> max_time;
 
   double floor() const { return min_lr.value_or(lr / 10); }
-  int64_t decays_over() const { return decay_steps.value_or(steps); }
+  // Updates of the whole run. `epoch_examples`: DataSource::epoch_examples() of its data.
+  // ConfigError where epochs are asked of data that have none.
+  int64_t total_steps(int64_t epoch_examples) const;
+  int64_t decays_over(int64_t epoch_examples) const {
+    return decay_steps.value_or(total_steps(epoch_examples));
+  }
   void visit(Fields& f) override;
   void check(const Complain& complain) const override;
 };

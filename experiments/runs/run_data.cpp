@@ -37,6 +37,12 @@ std::optional<DataFacts> read_data_text(const fs::path& run) {
   }
 }
 
+std::shared_ptr<DataSource> open_training_data(const Experiment& experiment) {
+  auto data = open_data(experiment.data);
+  experiment.train.total_steps(data->epoch_examples());
+  return data;
+}
+
 std::shared_ptr<DataSource> open_own_data(const Experiment& experiment, const DataFacts& facts) {
   auto data = open_data(experiment.data);
   if (!same_tokens(facts_of(*data), facts)) {

@@ -13,6 +13,10 @@ std::string data_text(const DataFacts& facts);
 // file where it is damaged.
 std::optional<DataFacts> read_data_text(const std::filesystem::path& run);
 
+// The data of an experiment that is to be trained. ConfigError where train.epochs is asked of data
+// that have none.
+std::shared_ptr<DataSource> open_training_data(const Experiment& experiment);
+
 // The data that a run's config names. DataError where they cannot be read, or are no longer those
 // that its model knows.
 std::shared_ptr<DataSource> open_own_data(const Experiment& experiment, const DataFacts& facts);

@@ -29,10 +29,13 @@ class Trainer {
         seed_(static_cast<uint64_t>(experiment.seed)),
         model_(std::move(model)),
         data_(data),
+        steps_(options_.total_steps(data.epoch_examples())),
         device_(device),
         state_(state),
         recorder_(recorder),
-        updater_(model_, schedule_of(options_, experiment.model.as<ModelOptions>().d_model),
+        updater_(model_,
+                 schedule_of(options_, experiment.model.as<ModelOptions>().d_model,
+                             data.epoch_examples()),
                  adamw_of(options_),
                  {.seed = seed_,
                   .clip = options_.clip,
@@ -54,7 +57,7 @@ class Trainer {
   // What follows an update that was: evaluation, maps, checkpoint.
   void end_step();
   void evaluate_batches(int64_t most);  // 0: the whole split
-  bool done() const { return state_.step >= options_.steps || stopped_early(); }
+  bool done() const { return state_.step >= steps_ || stopped_early(); }
   bool stopped_early() const {
     return options_.early_stop.patience > 0 && state_.since_best >= options_.early_stop.patience;
   }
@@ -73,6 +76,7 @@ class Trainer {
   uint64_t seed_;
   std::shared_ptr<Model> model_;
   const DataSource& data_;
+  int64_t steps_;  // of the whole run
   at::Device device_;
   TrainingState& state_;
   Recorder* recorder_;
@@ -117,7 +121,7 @@ void Trainer::end_step() {
   evaluation_.reset();
   improved_ = false;
   const auto due = due_after(experiment_, state_.step);
-  if (due.evaluation && state_.step < options_.steps && evaluates())
+  if (due.evaluation && state_.step < steps_ && evaluates())
     evaluate_batches(options_.eval_batches);
   // The whole split's loss, which does not compare with those of a part, undoes no early stop.
   ends_ = done(), early_ = stopped_early();
@@ -159,8 +163,9 @@ void use_settings(const TrainOptions& options) {
   at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
 }
 
-void go_on(TrainOptions& options, int64_t step, int64_t updates) {
-  options.decay_steps = options.decays_over();
+void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSource& data) {
+  options.decay_steps = options.decays_over(data.epoch_examples());
+  options.epochs.reset();
   options.steps = step + updates;
 }
 

@@ -34,7 +34,7 @@ bool reads_loss(const at::Device& device, bool due);
 void use_settings(const TrainOptions& options);
 
 // Makes them those of `updates` more from `step` on, further along the same schedule.
-void go_on(TrainOptions& options, int64_t step, int64_t updates);
+void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSource& data);
 
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
 // README lists; on return the status is final, except that the caller writes it
@@ -43,7 +43,7 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const at::Device& device, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
 
-// The updates from `state`, which moves on with them, to train.steps. `moments`: the optimiser's,
+// The updates from `state`, which moves on with them, to the last. `moments`: the optimiser's,
 // none: it begins. Without a recorder the model is trained to the same weights and nothing else
 // happens; it is evaluated only where train.early_stop asks for it. The model is left in training
 // mode, the recorder open.

@@ -175,7 +175,8 @@ RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
 
 int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
   if (!wants_maps(experiment)) return 0;
-  const int64_t snapshots = experiment.train.steps / experiment.log.attention.every + 1;
+  const int64_t snapshots =
+      experiment.train.total_steps(data.epoch_examples()) / experiment.log.attention.every + 1;
   int64_t bytes = 0;
   for (const auto& site :
        sites_of(experiment, model, false, map_examples(experiment.log.attention, data)))
@@ -188,7 +189,8 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
   int64_t row = 0;
   for (const auto& site : sites_of(experiment, model, !data.token_classes().empty(), {}))
     for (const auto& s : site.statistics) row += 4 * count_of(s, site);
-  return row * (experiment.train.steps / experiment.log.stats_every + 1);
+  return row *
+         (experiment.train.total_steps(data.epoch_examples()) / experiment.log.stats_every + 1);
 }
 
 TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
@@ -230,7 +232,8 @@ namespace {
 // Of one site, what its probe has seen: values by statistic in the site's grid.
 RunLog::HeadValues head_row(const LogSite& site, const SiteHeads& heads, const HeadProbe& probe) {
   RunLog::HeadValues row;
-  for (const auto& s : site.statistics) row[s.name].assign(count_of(s, site), kNaN);
+  for (const auto& s : site.statistics)
+    row[s.name].assign(count_of(s, site), std::numeric_limits<double>::quiet_NaN());
   for (int64_t layer = 0; layer < site.layers; ++layer) {
     const MapKey key(site.name, layer, 0);
     if (!probe.sums().count(key)) continue;

@@ -7,13 +7,13 @@
 
 namespace headlab {
 
-Schedule schedule_of(const TrainOptions& options, int64_t d_model) {
+Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch_examples) {
   Schedule schedule;
   schedule.kind = options.schedule;
   schedule.lr = options.lr;
   schedule.min_lr = options.floor();
   schedule.warmup = options.warmup;
-  schedule.decay = options.decays_over();
+  schedule.decay = options.decays_over(epoch_examples);
   schedule.d_model = d_model;
   return schedule;
 }
@@ -27,8 +27,10 @@ std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& 
                                  int64_t step) {
   const int64_t part = options.batch / options.accumulate;
   std::vector<Batch> batches;
-  for (int64_t n = 0; n < options.accumulate; ++n)
-    batches.push_back(data.train_batch(seed, step, n * part, part));
+  for (int64_t first = 0; first < options.batch; first += part)
+    batches.push_back(data.epoch_examples() > 0
+                          ? data.epoch_batch(seed, step * options.batch + first, part)
+                          : data.train_batch(seed, step, first, part));
   return batches;
 }
 

@@ -33,10 +33,27 @@ TEST_CASE("a name and a data source make an experiment, the rest has defaults") 
   CHECK(experiment.model.kind() == "decoder");
   CHECK(experiment.model.as<ModelOptions>().layers == 4);
   CHECK(experiment.train.floor() == Approx(1e-4));
-  CHECK(experiment.train.decays_over() == 2000);
+  CHECK(experiment.train.decays_over(0) == 2000);
   const auto other = read(kLeast + "train: {steps: 7, decay_steps: 5, lr: 2.0, min_lr: 0.5}");
   CHECK(other.train.floor() == 0.5);
-  CHECK(other.train.decays_over() == 5);
+  CHECK(other.train.decays_over(0) == 5);
+}
+
+TEST_CASE("epochs and steps: the first that is reached ends the run") {
+  const auto total = [](const std::string& train, int64_t examples) {
+    return read(kLeast + "train: {batch: 4, " + train + "}").train.total_steps(examples);
+  };
+  CHECK(total("epochs: 3", 10) == 8);  // 30 examples, of the last update two more
+  CHECK(total("epochs: 2, steps: 100", 8) == 4);
+  CHECK(total("epochs: 2, steps: 3", 8) == 3);
+  CHECK(total("steps: 3", 8) == 3);
+  CHECK(total("lr: 1.0", 8) == 2000);
+  CHECK(read(kLeast + "train: {batch: 4, epochs: 3}").train.decays_over(10) == 8);
+  CHECK_FALSE(read(kLeast + "train: {epochs: 3}").train.steps);
+  const auto endless = read(kLeast + "train: {epochs: 3}");
+  CHECK_THROWS_WITH(
+      endless.train.total_steps(0),
+      Catch::Contains("train.epochs") && Catch::Contains("no epochs; give train.steps"));
 }
 
 TEST_CASE("mistakes in an experiment are said with their place") {
