@@ -28,7 +28,8 @@ struct PruneOptions {
 
   void visit(Arguments& a) {
     a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
-    a.option("--heads", heads, "these go: layer:head,head ...");
+    a.option("--heads", heads,
+             "these go: layer:head,head ... (with several sites, cross/layer:head)");
     a.option("--count", count,
              "so many go; those gone already count, so that twice is as once (no default)",
              Arguments::kZeroOrMore);
