@@ -7,6 +7,7 @@ import re
 import subprocess
 
 import h5py
+import headlab_log
 import numpy as np
 import pytest
 from conftest import ROOT, program
@@ -157,3 +158,14 @@ def test_only_models_and_data_know_of_a_decoder_or_of_one_site():
              for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
              if named.search(line)]
     assert known == []
+
+
+def test_the_reader_has_every_site(run):
+    with headlab_log.open_run(run) as log:
+        assert sorted(log.sites) == SITES
+        for site in SITES:
+            assert f"heads/{site}" in log
+            assert log.heads(site).entropy.dims == ("step", "layer", "head")
+            assert log.map(site=site).dims == ("query", "key")
+        with pytest.raises(headlab_log.LogError, match="heads/cross"):
+            log.heads()
