@@ -17,6 +17,12 @@ class RunError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The path of attention that is asked for does not serve these heads or inputs (exit 2).
+class BackendError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // The device asked for is not there (exit 6).
 class DeviceError : public std::runtime_error {
  public:

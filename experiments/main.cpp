@@ -30,6 +30,8 @@ int run_guarded(const std::function<int()>& action) {
     return action();
   } catch (const ConfigError& e) {
     return report(kUsage, e.what());
+  } catch (const BackendError& e) {
+    return report(kUsage, e.what());
   } catch (const DataError& e) {
     return report(kData, e.what());
   } catch (const RunError& e) {

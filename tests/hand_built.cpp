@@ -139,7 +139,7 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   model->eval();
   const auto& train = experiment.train;
   const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
-                                 /*most_batches=*/0, at::kCPU);
+                                 /*most_batches=*/0, {at::kCPU});
   write_run(path, experiment, facts_of(*source), untrained_checkpoint(*model, 0, measured.loss()),
             manifest_of(experiment, *source, at::kCPU), status_metrics(measured));
 }

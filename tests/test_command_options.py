@@ -2,13 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 
 import h5py
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from conftest import headlab, program
+from conftest import ROOT, headlab, program, train
 
 
 def found(*arguments):
@@ -112,6 +114,46 @@ def test_prune_seed_is_of_the_random_order(small_run):
 
 def test_prune_bench_batch_is_the_examples_of_a_timed_pass(small_run):
     assert found("prune", small_run, "--count", 1, "--batches", 1, "--bench-batch", 3)["batch"] == 3
+
+
+TALKING = ROOT / "tests/golden/talking/xt_pre_only_bias.safetensors"
+TAKES_BACKEND = {"ablate": "RUN --out a.h5", "analyze": "RUN --out a.h5", "check": TALKING,
+                 "convert": "RUN --to gated", "eval": "RUN",
+                 "forward": "RUN in.safetensors --out out.safetensors",
+                 "generate": "RUN --tokens 2 --no-cache", "layer": TALKING, "prune": "RUN --count 1"}
+
+
+@pytest.fixture(scope="module")
+def talking_run(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("talking"), "char_talking")
+
+
+@pytest.mark.parametrize("command", TAKES_BACKEND)
+def test_backend_is_refused_where_it_does_not_serve_the_heads(talking_run, tmp_path, command):
+    """So it is not ignored; which passes take it is in tests/experiments/analysis/test_backends.cpp."""
+    save_file({"in.ids": np.zeros((1, 5), np.int64)}, tmp_path / "in.safetensors")
+    words = str(TAKES_BACKEND[command]).replace("RUN", str(talking_run)).split()
+
+    def done(backend):
+        return subprocess.run([program(), command, *words, "--backend", backend], cwd=tmp_path,
+                              capture_output=True, text=True)
+
+    refused = done("sdpa")
+    assert refused.returncode == 2, refused.stderr
+    assert "backends sdpa and flash: not for heads that are composed; auto or eager" in refused.stderr
+    assert done("eager").returncode == done("auto").returncode == 0
+
+
+def test_analyze_refuses_a_backend_for_maps_that_are_made():
+    done = subprocess.run([program(), "analyze", ROOT / "tests/golden/maps/minilm.safetensors",
+                           "--backend", "eager"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "analyze --backend: is for runs; maps are made already" in done.stderr
+
+
+def test_every_command_that_takes_backend_is_tried():
+    frozen = (ROOT / "tests/frozen/interface.txt").read_text(encoding="utf-8")
+    assert set(re.findall(r"^(\w+) --backend ", frozen, re.M)) == set(TAKES_BACKEND)
 
 
 @pytest.mark.parametrize("command", [["ablate"], ["analyze"], ["convert", "--to", "collaborative"],

@@ -15,8 +15,6 @@ FROZEN = ROOT / "tests/frozen/interface.txt"
 REMEDY = ("the interface has changed. If that is meant: write the list anew by\n"
           "  HEADLAB_BUILD_DIR=build/release scripts/venv tests/test_interface.py\n"
           "say in the commit what changes for users, and give every new option a test of its effect.")
-# They take the option and do nothing with it: it is to go, or to work.
-WITHOUT_EFFECT = {"ablate --backend", "convert --backend", "prune --backend"}
 OPTION = re.compile(r"^  (?:-\w,)?(\S+)(?: (TEXT|INT|UINT|FLOAT)(\S*))?( REQUIRED)?( \.\.\.)?", re.M)
 
 
@@ -94,7 +92,6 @@ def test_every_option_of_every_command_is_used_by_a_test():
     assert len(names) > 10
     untested = [f"{command} {option}" for command in names for option in options_of(command)
                 if not used(command, option)]
-    untested = [option for option in untested if option not in WITHOUT_EFFECT]
     assert untested == [], "give each a test of its effect, beside others of its command"
 
 

@@ -81,7 +81,7 @@ Tensor log_sum_exp(const Tensor& z, const Tensor& allowed);
 
 // The plain kinds: softmax(scores) v by the fastest exact path, feeding call.observer.
 // q [B,H,T,d], k [B,Hkv,S,d], v [B,Hkv,S,e] -> [B,H,T,e]. scale multiplies q k^T. Paths agree up to
-// rounding; c10::Error where call.backend asks for one that does not serve.
+// rounding; BackendError where call.backend asks for one that does not serve.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
               double scale);
 // The same with the log-sum-exp of each row's scores, before dropout; gradients pass through both.

@@ -4,6 +4,7 @@
 
 #include "core/attention/attend.h"
 #include "core/attention/observer.h"
+#include "core/errors.h"
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"
 
@@ -131,7 +132,9 @@ AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, c
   for (const auto& path : kPaths) {
     const bool forced = call.backend == path.backend && (path.has_lse || !wants_lse);
     if (!forced && call.backend != Backend::kAuto && path.backend != Backend::kEager) continue;
-    TORCH_CHECK(!forced || path.serves(asked), "backend ", path.name, ": ", path.limits);
+    if (forced && !path.serves(asked))
+      throw BackendError(std::string("backend ") + path.name + ": " + path.limits +
+                         "; auto or eager serves");
     if (wants_lse && !path.has_lse) continue;
     // Of the log-sum-exp's paths the one without the map is taken wherever it serves.
     if (!forced && !(path.serves(asked) && (wants_lse || path.pays(asked)))) continue;

@@ -8,6 +8,7 @@
 #include "core/attention/attend.h"
 #include "core/attention/compose.h"
 #include "core/attention/observer.h"
+#include "core/errors.h"
 #include "core/kernels/compose_rows.h"
 #include "core/torch.h"
 
@@ -242,8 +243,9 @@ ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale) {
   if (pre.is_identity() && post.is_identity()) return {attend(q, k, v, call, scale), {}};
-  TORCH_CHECK(call.backend == Backend::kAuto || call.backend == Backend::kEager,
-              "backends sdpa and flash: not for heads that are composed");
+  if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
+    throw BackendError(
+        "backends sdpa and flash: not for heads that are composed; auto or eager serves");
   const auto bias = all_biases(q, k.size(2), call);
   const bool by_rows =
       rows_serve(q, k, bias, call) && !pre.bias().defined() && !post.bias().defined();

@@ -135,7 +135,7 @@ SiteWork work_at(const AnalysisSetup& setup, HeadProbe& probe, std::vector<std::
 
 // All batches, through the model once.
 int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
-  const auto& [run, options, device, heads, importance] = sites.front().setup;
+  const auto& [run, options, compute, heads, importance] = sites.front().setup;
   const auto& data = *run.data;
   int64_t examples = data.examples(options.split);
   if (options.batches > 0) examples = std::min(examples, options.batches * options.batch);
@@ -148,11 +148,8 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
   for (int64_t first = 0; first < examples; first += at_once) {
     const auto batch = data.eval_batch(options.split, first, std::min(at_once, examples - first));
     HiddenStates hidden;
-    ModelContext ctx;
-    ctx.backend = options.backend;
-    ctx.observer = &probes;
-    ctx.hidden = &hidden;
-    const auto on_device = batch.to(device);
+    const ModelContext ctx{.observer = &probes, .backend = compute.backend, .hidden = &hidden};
+    const auto on_device = batch.to(compute.device);
     probes.tell(on_device);
     const auto out = run.model->forward(on_device, ctx);
     for (auto& work : sites)
@@ -198,7 +195,7 @@ int64_t AnalysisSetup::vocabulary() const {
 }
 
 std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options,
-                                  const at::Device& device) {
+                                  const Compute& compute) {
   run.model->eval();
   SiteProbes probes(*run.model);
   const auto importance = std::make_shared<std::optional<HeadImportance>>();
@@ -206,7 +203,7 @@ std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options
   std::vector<std::string> known;
   for (auto& heads : site_heads(*run.model)) {
     auto& probe = probes.at(heads.name());
-    sites.push_back(work_at({run, options, device, std::move(heads), importance}, probe, known));
+    sites.push_back(work_at({run, options, compute, std::move(heads), importance}, probe, known));
   }
   check_names(options, known);
   const int64_t examples = go_over(sites, probes);

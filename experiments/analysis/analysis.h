@@ -32,14 +32,13 @@ struct AnalysisOptions {
   int64_t maps = 0;                     // examples whose maps and rollout are kept
   std::filesystem::path treebank = {};  // CoNLL-U, for syntax; empty: none
   std::vector<RoleRule> rules = role_rules();
-  Backend backend = Backend::kAuto;
 };
 
 // What a part knows before the first batch.
 struct AnalysisSetup {
   OpenedRun& run;
   const AnalysisOptions& options;
-  at::Device device;
+  Compute compute;
   SiteHeads heads;                                            // of the site that is looked at
   std::shared_ptr<std::optional<HeadImportance>> importance;  // of all sites, once measured
 
@@ -82,7 +81,7 @@ struct Analysis {
 // Goes over the batches once for all sites. ConfigError for a name that no part makes, c10::Error
 // where a part refuses.
 std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options,
-                                  const at::Device& device);
+                                  const Compute& compute);
 
 // Of maps exported from elsewhere; of the options, those that are no choice of examples.
 struct MapFile;

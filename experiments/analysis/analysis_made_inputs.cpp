@@ -32,8 +32,8 @@ class Repeated : public AnalysisPart {
     auto& model = *setup_.run.model;
     const auto tokens =
         repeated_tokens(data.vocabulary(), model.context(), data.token_classes(), options);
-    const auto arrays =
-        repeated_token_arrays(repeated_token_scores(model, setup_.heads, tokens), tokens, options);
+    const auto arrays = repeated_token_arrays(
+        repeated_token_scores(model, setup_.heads, tokens, setup_.compute), tokens, options);
     to.arrays.insert(to.arrays.end(), arrays.begin(), arrays.end());
   }
 
@@ -59,7 +59,8 @@ class Syntax : public AnalysisPart {
   }
 
   void finish(ResultGroup& to) override {
-    if (const auto scores = score_syntax(*setup_.run.model, setup_.heads, treebank_, {}))
+    if (const auto scores =
+            score_syntax(*setup_.run.model, setup_.heads, treebank_, {}, setup_.compute))
       add_syntax(to, *scores);
   }
 

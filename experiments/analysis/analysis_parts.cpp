@@ -92,7 +92,7 @@ class Importance : public AnalysisPart {
     auto& measured = *setup_.importance;
     if (!measured)
       measured = measure_importance(*setup_.run.model, *setup_.run.data, o.split, o.batch,
-                                    o.batches, setup_.device);
+                                    o.batches, setup_.compute);
     const auto add = [&](const std::string& name, const char* units, const char* what,
                          const char* formula, const SiteGrids& values) {
       to.arrays.push_back({{name, units, what, formula},

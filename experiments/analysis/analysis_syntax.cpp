@@ -37,12 +37,8 @@ Dependencies dependencies_of(const TreebankSentence& sentence,
 // The maps of one batch of sentences, and whose heads they are.
 class MapReader {
  public:
-  MapReader(Model& model, const SiteHeads& heads)
-      : model_(model),
-        device_(model.parameters().front().device()),
-        heads_(heads),
-        there_(heads.alive()),
-        probes_(model) {
+  MapReader(Model& model, const SiteHeads& heads, const Compute& compute)
+      : model_(model), compute_(compute), heads_(heads), there_(heads.alive()), probes_(model) {
     for (int64_t l = 0; l < heads_.layers(); ++l)
       if (!has_map(l)) there_[l].fill_(false);
     probes_.at(heads_.name()).patterns = true;
@@ -61,9 +57,8 @@ class MapReader {
       length[b] = n;
     }
     probes_.reset();
-    ModelContext ctx;
-    ctx.observer = &probes_;
-    model_.forward(Batch{.ids = ids, .length = length}.to(device_), ctx);
+    model_.forward(Batch{.ids = ids, .length = length}.to(compute_.device),
+                   {.observer = &probes_, .backend = compute_.backend});
   }
 
   // Of example b of the batch, between its words: [L,H,n,n], 0 for heads without a map.
@@ -85,7 +80,7 @@ class MapReader {
   bool has_map(int64_t layer) const { return heads_.layer(layer).traits().token_map; }
 
   Model& model_;
-  at::Device device_;
+  Compute compute_;
   SiteHeads heads_;
   Tensor there_;
   SiteProbes probes_;
@@ -140,10 +135,10 @@ EncodedTreebank encode_treebank(const std::vector<TreebankSentence>& treebank,
 
 std::optional<SyntaxScores> score_syntax(Model& model, const SiteHeads& site,
                                          const EncodedTreebank& treebank,
-                                         const SyntaxOptions& options) {
+                                         const SyntaxOptions& options, const Compute& compute) {
   TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
   at::NoGradGuard no_grad;
-  MapReader reader(model, site);
+  MapReader reader(model, site, compute);
   if (!reader.there().any().item<bool>()) return std::nullopt;
   const int64_t relations = std::ssize(treebank.relations);
   DependencyScores heads(reader.there().size(0), reader.there().size(1), relations);

@@ -60,7 +60,7 @@ struct SyntaxScores {
 // mixed (dcmha, talking, reattention). Nothing where no layer has a map over tokens.
 std::optional<SyntaxScores> score_syntax(Model& model, const SiteHeads& heads,
                                          const EncodedTreebank& treebank,
-                                         const SyntaxOptions& options);
+                                         const SyntaxOptions& options, const Compute& compute = {});
 
 // Of each head the relation and direction whose accuracy is furthest above the share of the
 // commonest place (Voita's baseline), all [L,H]; NaN where there is none. punct, root, "all" and

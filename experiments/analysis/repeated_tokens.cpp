@@ -70,19 +70,17 @@ RepeatedTokens repeated_tokens(int64_t vocabulary, int64_t context,
   return made;
 }
 
-HeadScores repeated_token_scores(Model& model, const SiteHeads& heads,
-                                 const RepeatedTokens& tokens) {
+HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const RepeatedTokens& tokens,
+                                 const Compute& compute) {
   TORCH_CHECK(!model.is_training(), "the model must be in eval mode");
   at::NoGradGuard no_grad;
   SiteProbes probes(model);
   auto& probe = probes.at(heads.name());
   probe.statistics = probe.matches = true;
   probe.divergence = false;
-  const Batch batch{tokens.ids.to(model.parameters().front().device())};
+  const Batch batch{tokens.ids.to(compute.device)};
   probes.tell(batch);
-  ModelContext ctx;
-  ctx.observer = &probes;
-  model.forward(batch, ctx);
+  model.forward(batch, {.observer = &probes, .backend = compute.backend});
   return scores_of(
       heads, probe,
       {{"induction_repeated", "induction"}, {"duplicate_token_repeated", "duplicate_token"}});

@@ -38,8 +38,8 @@ RepeatedTokens repeated_tokens(int64_t vocabulary, int64_t context,
 // `duplicate_token` on repeated random tokens, streamed. Where tokens are distinct, they are the
 // means over i >= period of a[i, i - period + 1] and a[i, i - period]. What the roles `induction`
 // and `duplicate` ask about. The model is in eval mode.
-HeadScores repeated_token_scores(Model& model, const SiteHeads& heads,
-                                 const RepeatedTokens& tokens);
+HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const RepeatedTokens& tokens,
+                                 const Compute& compute = {});
 
 // The arrays (layer, head) of analysis/<site>, with what they were measured on as attributes.
 std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,

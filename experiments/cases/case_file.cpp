@@ -120,6 +120,8 @@ void rethrow_for_case(const std::string& file) {
     throw;
   } catch (const c10::OutOfMemoryError&) {
     throw;
+  } catch (const BackendError& e) {
+    throw BackendError(file + ": " + e.what());
   } catch (const c10::Error& e) {
     what = e.msg();
   } catch (const ConfigError& e) {

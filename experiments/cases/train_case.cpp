@@ -75,9 +75,9 @@ void check_weights(const CaseFile& file, const NanoModel& model) {
 
 }  // namespace
 
-TrainCase::TrainCase(const CaseFile& file, const at::Device& device,
+TrainCase::TrainCase(const CaseFile& file, const Compute& compute,
                      std::optional<at::ScalarType> type)
-    : device_(device), expected_(file.expected) {
+    : compute_(compute), expected_(file.expected) {
   of_case(file.name, [&] { take_all(file, type); });
 }
 
@@ -113,11 +113,11 @@ void TrainCase::build(const CaseFile& file) {
   const auto options = kind.options();
   read_config(*options, parse_config(nano.decoder(), file.name + " (config)"));
   model_ = kind.make(*options, {.vocabulary = nano.vocab_size, .context = nano.block_size});
-  model_->to(device_, type_);
+  model_->to(compute_.device, type_);
   const auto settings = train.options();
-  updater_ =
-      std::make_unique<Updater>(model_, schedule_of(settings, nano.n_embd, 0), adamw_of(settings),
-                                Updater::Settings{.clip = settings.clip});
+  updater_ = std::make_unique<Updater>(
+      model_, schedule_of(settings, nano.n_embd, 0), adamw_of(settings),
+      Updater::Settings{.clip = settings.clip, .backend = compute_.backend});
 }
 
 void TrainCase::take_weights(const CaseFile& file, NamedTensors tensors) {
@@ -140,7 +140,7 @@ Batch TrainCase::micro_batch(int64_t step, int64_t part) const {
 
 Tensor TrainCase::logits() const {
   at::NoGradGuard no_grad;
-  return model_->forward(micro_batch(0, 0).to(device_), {})
+  return model_->forward(micro_batch(0, 0).to(compute_.device), {.backend = compute_.backend})
       .logits.to(at::kCPU, /*non_blocking=*/false,
                  /*copy=*/true);
 }
@@ -172,8 +172,9 @@ namespace {
 
 const RegisterCase trainings({.name = "1",
                               .judge =
-                                  [](const CaseFile& file, const at::Device& device, Backend) {
-                                    TrainCase training(file, device);
+                                  [](const CaseFile& file, const at::Device& device,
+                                     Backend backend) {
+                                    TrainCase training(file, {device, backend});
                                     auto computed = training.compute();
                                     auto verdicts =
                                         judge(computed, training.expected(), training.tolerance());

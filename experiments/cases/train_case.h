@@ -14,10 +14,10 @@ class TrainCase {
  public:
   // Builds a decoder of the weights' type, or of `type`. DataError where the file is wrong or its
   // tensors do not fit.
-  TrainCase(const std::filesystem::path& path, const at::Device& device,
+  TrainCase(const std::filesystem::path& path, const Compute& compute,
             std::optional<at::ScalarType> type = std::nullopt)
-      : TrainCase(CaseFile(path), device, type) {}
-  TrainCase(const CaseFile& file, const at::Device& device,
+      : TrainCase(CaseFile(path), compute, type) {}
+  TrainCase(const CaseFile& file, const Compute& compute,
             std::optional<at::ScalarType> type = std::nullopt);
 
   // Runs the whole training: out.losses, out.lrs, out.grad_norms, out.logits.first and .last,
@@ -34,7 +34,7 @@ class TrainCase {
   Batch micro_batch(int64_t step, int64_t part) const;
   Tensor logits() const;  // of the first batch
 
-  at::Device device_;
+  Compute compute_;
   at::ScalarType type_ = at::kFloat;
   Tolerance tolerance_;
   Tensor ids_, targets_;  // [steps, micro-batches, B, T]

@@ -47,8 +47,8 @@ std::vector<AblationStudy> studies_of(const AblateOptions& o, Model& model) {
 }
 
 int run_ablate(AblateOptions& o) {
-  const auto device = o.compute.apply();
-  auto opened = open_run(o.run, device);
+  const auto compute = o.compute.apply();
+  auto opened = open_run(o.run, compute.device);
   const auto located = locate_run(o.run).run;
   const auto out = o.out.empty() ? located / "ablation.h5" : std::filesystem::path(o.out);
   require_place(out);
@@ -59,14 +59,14 @@ int run_ablate(AblateOptions& o) {
                                   .resamples = o.resamples,
                                   .seed = o.seed};
   const auto whole = evaluate(*opened.model, *opened.data, settings.split, settings.batch,
-                              settings.most_batches, device);
+                              settings.most_batches, compute);
   if (whole.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
   const auto modes = o.mode == "all" ? ablation_modes() : std::vector<std::string>{o.mode};
   auto studies = studies_of(o, *opened.model);
-  run_studies(studies, modes, opened, settings, device);
+  run_studies(studies, modes, opened, settings, compute);
   write_results(out,
                 root_attributes(opened.experiment, "ablation", located.filename().string(),
-                                manifest_of(opened.experiment, *opened.data, device)),
+                                manifest_of(opened.experiment, *opened.data, compute.device)),
                 studies_groups(studies, modes, *opened.model));
 
   Report report{

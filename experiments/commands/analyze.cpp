@@ -53,8 +53,7 @@ AnalysisOptions analysis_of(const AnalyzeOptions& o) {
           .js_stride = o.js_stride,
           .maps = o.maps,
           .treebank = o.treebank,
-          .rules = role_rules_with(o.thresholds),
-          .backend = o.compute.path()};
+          .rules = role_rules_with(o.thresholds)};
 }
 
 Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
@@ -71,6 +70,7 @@ int run_on_file(const AnalyzeOptions& o) {
   if (!o.treebank.empty()) refuse("--treebank: is for runs; maps have no text to read");
   if (o.importance) refuse("--importance: is for runs; maps have no loss");
   if (o.given.data || o.given.text) refuse("--data, --text: are for runs; maps are all there is");
+  if (o.compute.backend != "auto") refuse("--backend: is for runs; maps are made already");
   std::map<std::string, std::string> metadata;
   const auto tensors = read_tensors(path, &metadata);
   const MapFile file(o.source, tensors, metadata);
@@ -84,17 +84,17 @@ int run_on_file(const AnalyzeOptions& o) {
   return print(report_of(o, std::move(report), {analysis}), o.json);
 }
 
-int run_on_run(AnalyzeOptions& o, const at::Device& device) {
+int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   auto options = analysis_of(o);
-  auto opened = open_run(o.source, device);
+  auto opened = open_run(o.source, compute.device);
   o.given.open(opened);
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
   const auto located = locate_run(o.source).run;
   const auto out = o.out.empty() ? located / "analysis.h5" : std::filesystem::path(o.out);
   require_place(out);
-  const auto analysis = analyze_run(opened, options, device);
-  write_analysis(out, located.filename().string(), opened, analysis, device);
+  const auto analysis = analyze_run(opened, options, compute);
+  write_analysis(out, located.filename().string(), opened, analysis, compute.device);
   nlohmann::ordered_json about{{"run", std::filesystem::canonical(o.source).string()},
                                {"step", opened.step},
                                {"out", out.string()}};
@@ -105,8 +105,8 @@ int run_on_run(AnalyzeOptions& o, const at::Device& device) {
 int run_analyze(AnalyzeOptions& o) {
   if (o.importance && !o.stats.empty())
     throw ConfigError("analyze --importance: chooses what is written, as --stats does; name one");
-  const auto device = o.compute.apply();
-  return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, device);
+  const auto compute = o.compute.apply();
+  return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, compute);
 }
 
 const RegisterCommand analyze_command(

@@ -25,11 +25,11 @@ struct CheckOptions {
 
 int run_check(const CheckOptions& o) {
   if (!o.out.empty() && o.files.size() > 1) throw ConfigError("check --out: takes one file");
-  const auto device = o.compute.apply();
+  const auto compute = o.compute.apply();
   bool pass = true;
   auto objects = nlohmann::ordered_json::array();
   for (const auto& file : o.files) {
-    const auto judged = judge_case(file, device, o.compute.path());
+    const auto judged = judge_case(file, compute.device, compute.backend);
     pass = pass && all_pass(judged.verdicts);
     objects.push_back(verdicts_json(file, judged.verdicts));
     const auto title = o.files.size() > 1 ? file + "\n" : "";

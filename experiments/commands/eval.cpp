@@ -32,11 +32,11 @@ struct EvalOptions {
 };
 
 int run_eval(const EvalOptions& o) {
-  const auto device = o.compute.apply();
-  auto opened = open_run(o.run, device);
+  const auto compute = o.compute.apply();
+  auto opened = open_run(o.run, compute.device);
   o.given.open(opened);
   const auto split = split_of(opened, o.run, o.split);
-  const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, device);
+  const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, compute);
   auto object = examples_json(opened, split);
   object["step"] = opened.step;
   std::vector<std::string> texts;

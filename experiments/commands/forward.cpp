@@ -35,11 +35,11 @@ Tensor input(const NamedTensors& tensors, const std::string& name, const Forward
 }
 
 int run_forward(const ForwardOptions& o) {
-  const auto device = o.compute.apply();
-  auto opened = open_run(o.run, device);
+  const auto compute = o.compute.apply();
+  auto opened = open_run(o.run, compute.device);
   const auto tensors = read_tensors(o.in);
-  const auto ids = input(tensors, "in.ids", o, device);
-  const auto targets = input(tensors, "in.targets", o, device);
+  const auto ids = input(tensors, "in.ids", o, compute.device);
+  const auto targets = input(tensors, "in.targets", o, compute.device);
   if (!ids.defined()) throw DataError(o.in + ": in.ids is missing");
   if (targets.defined() && targets.sizes() != ids.sizes())
     throw DataError(o.in + ": in.targets must have the shape of in.ids");
@@ -57,7 +57,7 @@ int run_forward(const ForwardOptions& o) {
   HiddenStates hidden;
   SiteProbes probes(*opened.model, [](HeadProbe& probe) { probe.maps = true; });
   ModelContext ctx;
-  ctx.backend = o.compute.path();
+  ctx.backend = compute.backend;
   ctx.observer = &probes;
   ctx.hidden = &hidden;
   const auto out = opened.model->forward({ids}, ctx);

@@ -55,8 +55,8 @@ void check_heads(Model& model, const ModelOptions& options, bool cache) {
 }
 
 int run_generate(const GenerateOptions& o) {
-  const auto device = o.compute.apply();
-  auto opened = open_run(o.run, device);
+  const auto compute = o.compute.apply();
+  auto opened = open_run(o.run, compute.device);
   const auto tokenizer = opened.facts.tokenizer;
   if (!tokenizer)
     throw ConfigError(
@@ -72,7 +72,7 @@ int run_generate(const GenerateOptions& o) {
   };
   print(o.prompt);
   DecodedStream stream(*tokenizer, prompt.back());
-  generate(*opened.model, prompt, sampling, device, [&](int64_t id) { print(stream.next(id)); });
+  generate(*opened.model, prompt, sampling, compute, [&](int64_t id) { print(stream.next(id)); });
   print(stream.rest() + "\n");
   return kDone;
 }

@@ -31,11 +31,12 @@ struct LayerOptions {
 };
 
 // Milliseconds of `repeats` runs, after two warm-ups.
-nlohmann::ordered_json timing(LayerCase& layer, bool backward, const LayerOptions& options) {
+nlohmann::ordered_json timing(LayerCase& layer, bool backward, const LayerOptions& options,
+                              Backend backend) {
   std::vector<double> times;
   for (int n = -2; n < options.time; ++n) {
     const auto start = std::chrono::steady_clock::now();
-    layer.step(backward, options.compute.path());
+    layer.step(backward, backend);
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
     if (n >= 0) times.push_back(took.count());
   }
@@ -64,12 +65,13 @@ std::string text_of(const nlohmann::ordered_json& object, const std::vector<Verd
 }
 
 int run_layer(const LayerOptions& options) {
-  LayerCase layer(options.file, options.compute.apply());
+  const auto compute = options.compute.apply();
+  LayerCase layer(options.file, compute.device);
   LayerCase::Wanted wanted;
   wanted.gradients = !options.forward_only;
   wanted.attention = layer.expected().count("out.attention") || !options.out.empty();
   wanted.statistics = options.statistics;
-  const auto computed = layer.compute(wanted, options.compute.path());
+  const auto computed = layer.compute(wanted, compute.backend);
   auto expected = layer.expected();
   if (options.forward_only)
     std::erase_if(expected, [](const auto& e) { return e.first.starts_with("grad."); });
@@ -77,9 +79,9 @@ int run_layer(const LayerOptions& options) {
 
   auto object = verdicts_json(options.file, verdicts);
   if (options.time > 0) {
-    object["forward_ms"] = timing(layer, false, options);
+    object["forward_ms"] = timing(layer, false, options, compute.backend);
     if (layer.has_cotangent() && !options.forward_only)
-      object["forward_backward_ms"] = timing(layer, true, options);
+      object["forward_backward_ms"] = timing(layer, true, options, compute.backend);
   }
   if (!options.out.empty())
     write_tensors(options.out, computed, {{"headlab_case", "1"}, {"config", layer.config()}});

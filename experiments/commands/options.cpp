@@ -19,12 +19,10 @@ void ComputeOptions::visit(Arguments& a) {
            Arguments::kAboveZero);
 }
 
-at::Device ComputeOptions::apply() const {
+Compute ComputeOptions::apply() const {
   if (threads > 0) at::set_num_threads(threads);
-  return pick_device(device);
+  return {pick_device(device), backend_named(backend)};
 }
-
-Backend ComputeOptions::path() const { return backend_named(backend); }
 
 void GivenData::visit(Arguments& a) {
   a.option("--data", data,

@@ -13,14 +13,13 @@
 
 namespace headlab {
 
-// --device auto|cpu|cuda[:N], --threads N, --backend auto|eager|sdpa
+// --device auto|cpu|cuda[:N], --threads N, --backend auto|flash|sdpa|eager
 struct ComputeOptions {
   std::string device = "auto", backend = "auto";
   int threads = 0;  // 0: OMP_NUM_THREADS, else every core
 
   void visit(Arguments& a);
-  at::Device apply() const;  // sets the number of threads; DeviceError where there is no device
-  Backend path() const;
+  Compute apply() const;  // sets the number of threads; DeviceError where there is no device
 };
 
 // --data, --text: what a command measures on in place of the run's own data.

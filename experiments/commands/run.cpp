@@ -95,7 +95,7 @@ int run_run(const RunOptions& o) {
   announce();
   try {
     const auto outcome =
-        train(experiment, model, *data, device, *begun.directory, begun.checkpoint);
+        train(experiment, model, *data, {device}, *begun.directory, begun.checkpoint);
     begun.directory->end(outcome.status);
     print_outcome(path, outcome.status, o.json);
     return outcome.exit_code;

@@ -11,15 +11,15 @@ using Json = nlohmann::ordered_json;
 
 ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
                                const ConvertedModel& converted, int64_t most_batches,
-                               const at::Device& device) {
+                               const Compute& compute) {
   const auto split = Split::kValidation;
   const int64_t batch = run.experiment.train.eval_batch;
   if (run.data->examples(split) == 0)
     throw DataError(source + ": its data has no validation split to measure the conversion on");
   return {
-      evaluate(*run.model, *run.data, split, batch, most_batches, device),
-      evaluate(*converted.model, *run.data, split, batch, most_batches, device),
-      compare_models(*run.model, *converted.model, *run.data, split, batch, most_batches, device),
+      evaluate(*run.model, *run.data, split, batch, most_batches, compute),
+      evaluate(*converted.model, *run.data, split, batch, most_batches, compute),
+      compare_models(*run.model, *converted.model, *run.data, split, batch, most_batches, compute),
       most_batches};
 }
 

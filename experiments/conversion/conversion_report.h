@@ -17,7 +17,7 @@ struct ConversionCost {
 // `most_batches` 0: the whole split. DataError naming `source` where there is none.
 ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
                                const ConvertedModel& converted, int64_t most_batches,
-                               const at::Device& device);
+                               const Compute& compute);
 
 // `source`: the directory of the run; `to`: the kind that its heads have become.
 nlohmann::ordered_json conversion_json(const std::string& source, const std::string& to,

@@ -150,7 +150,7 @@ ConvertedModel convert_model(const OpenedRun& run,
 }
 
 ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
-                                int64_t batch, int64_t most_batches, const at::Device& device) {
+                                int64_t batch, int64_t most_batches, const Compute& compute) {
   at::NoGradGuard no_grad;
   std::map<std::string, std::vector<std::shared_ptr<Witness>>> witnesses;
   for (const auto& site : before.sites()) {
@@ -162,8 +162,9 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
   }
   Witness::Sum logits;
   for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
-    const auto on_device = b.to(device);
-    logits.add(before.forward(on_device, {}).logits, after.forward(on_device, {}).logits);
+    const auto on_device = b.to(compute.device);
+    const ModelContext ctx{.backend = compute.backend};
+    logits.add(before.forward(on_device, ctx).logits, after.forward(on_device, ctx).logits);
   });
   ConversionErrors errors{.outputs = {}, .logits = logits.error()};
   for (const auto& [site, layers] : witnesses)

@@ -29,6 +29,6 @@ struct ConversionErrors {
 
 // `most_batches` 0: the whole split. Both models in eval mode.
 ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
-                                int64_t batch, int64_t most_batches, const at::Device& device);
+                                int64_t batch, int64_t most_batches, const Compute& compute);
 
 }  // namespace headlab

@@ -17,12 +17,12 @@ void set_further(TrainOptions& options, int64_t step, const FurtherTraining& fur
 
 // Goes on with the run that write_run() left: exit code of the training.
 int tune(const std::filesystem::path& out, const ConvertedModel& converted, const DataSource& data,
-         const nlohmann::ordered_json& manifest, const at::Device& device) {
+         const nlohmann::ordered_json& manifest, const Compute& compute) {
   use_settings(converted.experiment.train);
   const auto located = locate_run(out);
   auto directory = RunDirectory::resume(located.run, WriterLock(located.run), manifest);
   try {
-    const auto outcome = train(converted.experiment, converted.model, data, device, directory,
+    const auto outcome = train(converted.experiment, converted.model, data, compute, directory,
                                load_located(located));
     directory.end(outcome.status);
     return outcome.exit_code;
@@ -36,21 +36,21 @@ int tune(const std::filesystem::path& out, const ConvertedModel& converted, cons
 
 int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    ConvertedModel& converted, const ConversionCost& cost,
-                   const FurtherTraining& further, const at::Device& device,
+                   const FurtherTraining& further, const Compute& compute,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
   if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
-  auto manifest = manifest_of(experiment, *run.data, device);
+  auto manifest = manifest_of(experiment, *run.data, compute.device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
   write_run(out, experiment, run.facts,
             untrained_checkpoint(*converted.model, run.step, cost.after.loss()), manifest,
             status_metrics(cost.after));
   if (further.updates == 0) return kDone;
-  const int code = tune(out, converted, *run.data, manifest, device);
+  const int code = tune(out, converted, *run.data, manifest, compute);
   report["tuned"] = further.updates;
   report["loss_tuned"] = evaluate(*converted.model, *run.data, Split::kValidation,
-                                  run.experiment.train.eval_batch, cost.most_batches, device)
+                                  run.experiment.train.eval_batch, cost.most_batches, compute)
                              .loss();
   return code;
 }

@@ -19,7 +19,7 @@ struct FurtherTraining {
 // `loss_tuned`, measured as `cost` was.
 int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    ConvertedModel& converted, const ConversionCost& cost,
-                   const FurtherTraining& further, const at::Device& device,
+                   const FurtherTraining& further, const Compute& compute,
                    nlohmann::ordered_json& report);
 
 }  // namespace headlab

@@ -23,11 +23,17 @@ inline constexpr const char* kSelfSite = "self";  // the only site of most model
 // after block l. [B,T,D]
 using HiddenStates = std::map<std::string, std::vector<Tensor>>;
 
+// What a model is run on, and the path that its attention takes there.
+struct Compute {
+  at::Device device = at::kCPU;
+  Backend backend = Backend::kAuto;
+};
+
 // Everything of one call beside the examples.
 struct ModelContext {
   HeadObserver* observer = nullptr;
-  CounterRng rng;      // (seed, step): dropout and gate noise
-  int64_t update = 0;  // of training, from 0; rng.step counts its micro-batches
+  CounterRng rng = {};  // (seed, step): dropout and gate noise
+  int64_t update = 0;   // of training, from 0; rng.step counts its micro-batches
   std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
   Backend backend = Backend::kAuto;
   HiddenStates* hidden = nullptr;  // filled; of a stack that goes on, from the state it goes on at

@@ -58,15 +58,13 @@ struct OutputSums {
 
 // Mean over all positions of what every head says.
 MeanOutputs mean_outputs(Model& model, const DataSource& data, const AblationSettings& s,
-                         const at::Device& device) {
+                         const Compute& compute) {
   const auto sites = site_heads(model);
   std::vector<OutputSums> sums(sites.size());
   SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
-    const auto batch = on_host.to(device);
-    ModelContext ctx;
-    ctx.observer = &probes;
-    model.forward(batch, ctx);
+    const auto batch = on_host.to(compute.device);
+    model.forward(batch, {.observer = &probes, .backend = compute.backend});
     for (size_t n = 0; n < sites.size(); ++n)
       sums[n].add(sites[n], batch, probes.at(sites[n].name()));
     probes.reset();
@@ -75,7 +73,7 @@ MeanOutputs mean_outputs(Model& model, const DataSource& data, const AblationSet
   for (size_t n = 0; n < sites.size(); ++n)
     for (const auto& [l, sum] : sums[n].sums) {
       const auto& layer = sites[n].layer(l);
-      const auto ids = at::tensor(layer.head_ids(), at::kLong).to(device);
+      const auto ids = at::tensor(layer.head_ids(), at::kLong).to(compute.device);
       means[{sites[n].name(), l}] = sum.new_zeros({layer.heads(), sum.size(1)})
                                         .index_copy(0, ids, sum / sums[n].positions)
                                         .unsqueeze(1);
@@ -110,11 +108,10 @@ std::map<std::string, int64_t> first_changed(Model& model, const HeadEdits& edit
 }
 
 Pass changed_pass(Model& model, const Batch& batch, const HiddenStates& known,
-                  const HeadEdits& edits, AblationMode mode, const MeanOutputs& means) {
+                  const HeadEdits& edits, AblationMode mode, const MeanOutputs& means,
+                  Backend backend) {
   HiddenStates own;
-  ModelContext ctx;
-  ctx.hidden = &own;
-  ctx.known = &known;
+  ModelContext ctx{.backend = backend, .hidden = &own, .known = &known};
   ctx.first_block = first_changed(model, edits);
   ctx.edit_heads = [&](const std::string& site, int64_t layer, HeadContext& heads) {
     const auto gone = edits.find({site, layer});
@@ -130,26 +127,27 @@ Pass changed_pass(Model& model, const Batch& batch, const HiddenStates& known,
 
 std::vector<Ablated> ablate(Model& model, const DataSource& data,
                             const std::vector<std::vector<HeadId>>& sets, const AblationSettings& s,
-                            const at::Device& device, const std::function<void()>& before_each) {
+                            const Compute& compute, const std::function<void()>& before_each) {
   at::NoGradGuard no_grad;
   const bool was_training = model.is_training();
   model.eval();
   MeanOutputs means;
-  if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, device);
+  if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, compute);
   std::vector<HeadEdits> edits;
-  for (const auto& heads : sets) edits.push_back(edits_of(heads, model, device));
+  for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
   std::vector<DeltaSums> sums(sets.size());
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(device);
+    const auto b = on_host.to(compute.device);
     HiddenStates hidden;
-    ModelContext ctx;
-    ctx.hidden = &hidden;
+    const ModelContext ctx{.backend = compute.backend, .hidden = &hidden};
     const auto logits = model.forward(b, ctx).logits;
     const Pass full{model.last_state(hidden), logits};
     for (size_t n = 0; n < sets.size(); ++n) {
       if (before_each) before_each();
       sums[n].add(full,
-                  edits[n].empty() ? full : changed_pass(model, b, hidden, edits[n], s.mode, means),
+                  edits[n].empty()
+                      ? full
+                      : changed_pass(model, b, hidden, edits[n], s.mode, means, compute.backend),
                   b.targets, b.length);
     }
   });

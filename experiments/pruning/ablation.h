@@ -39,7 +39,7 @@ struct AblationSettings {
 // `before_each` is called as often as batches x sets, for progress; may be empty.
 std::vector<Ablated> ablate(Model& model, const DataSource& data,
                             const std::vector<std::vector<HeadId>>& sets,
-                            const AblationSettings& settings, const at::Device& device,
+                            const AblationSettings& settings, const Compute& compute,
                             const std::function<void()>& before_each = {});
 
 // Of the alive heads: every one alone; every pair; all but one of each layer (the sets name those

@@ -102,7 +102,7 @@ AblationStudy study_of_all_but_one(Model& model) {
 }
 
 void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
-                 const OpenedRun& run, AblationSettings settings, const at::Device& device) {
+                 const OpenedRun& run, AblationSettings settings, const Compute& compute) {
   int64_t examples = run.data->examples(settings.split), sets = 0, done = 0;
   if (settings.most_batches > 0)
     examples = std::min(examples, settings.most_batches * settings.batch);
@@ -112,7 +112,7 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
   for (const auto& mode : modes) {
     settings.mode = ablation_mode(mode);
     for (auto& study : studies)
-      study.by_mode[mode] = ablate(*run.model, *run.data, study.sets, settings, device, [&] {
+      study.by_mode[mode] = ablate(*run.model, *run.data, study.sets, settings, compute, [&] {
         progress.step(++done, settings.batch * run.data->context());
       });
   }

@@ -25,7 +25,7 @@ AblationStudy study_of_all_but_one(Model& model);  // each layer without all oth
 
 // Ablates every study in every mode, with progress on stderr. `settings`: of any mode.
 void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
-                 const OpenedRun& run, AblationSettings settings, const at::Device& device);
+                 const OpenedRun& run, AblationSettings settings, const Compute& compute);
 
 // The object of a single mode; of several: one under each mode's name.
 nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,

@@ -88,7 +88,8 @@ struct SiteSums {
 using SiteGates = std::map<std::string, std::vector<Tensor>>;  // [B,H,T] a layer
 
 // The gradients of a batch's loss with respect to gates of 1 of every layer.
-SiteGates gate_gradients(Model& model, const Task& task, const Batch& batch, SiteProbes& probes) {
+SiteGates gate_gradients(Model& model, const Task& task, const Batch& batch, Backend backend,
+                         SiteProbes& probes) {
   SiteGates gates;
   std::vector<Tensor> all;
   for (const auto& site : site_heads(model)) {
@@ -99,8 +100,7 @@ SiteGates gate_gradients(Model& model, const Task& task, const Batch& batch, Sit
       gates[site.name()].push_back(all.back());
     }
   }
-  ModelContext ctx;
-  ctx.observer = &probes;
+  ModelContext ctx{.observer = &probes, .backend = backend};
   ctx.edit_heads = [&](const std::string& site, int64_t layer, HeadContext& heads) {
     heads.gates = gates.at(site).at(layer);
   };
@@ -155,7 +155,7 @@ void put_grids(HeadImportance& result, const SiteHeads& heads, const SiteSums& s
 }  // namespace
 
 HeadImportance measure_importance(Model& model, const DataSource& data, Split split, int64_t batch,
-                                  int64_t most_batches, const at::Device& device) {
+                                  int64_t most_batches, const Compute& compute) {
   at::AutoGradMode with_gradients(true);
   const bool was_training = model.is_training();
   model.eval();
@@ -163,9 +163,9 @@ HeadImportance measure_importance(Model& model, const DataSource& data, Split sp
   std::map<std::string, SiteSums> sums;
   for (const auto& site : sites) sums[site.name()].layers.resize(site.layers());
   for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(device);
+    const auto b = on_host.to(compute.device);
     SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
-    const auto c = gate_gradients(model, data.task(), b, probes);
+    const auto c = gate_gradients(model, data.task(), b, compute.backend, probes);
     for (const auto& site : sites)
       add_batch(sums[site.name()], site, b, c.at(site.name()), probes.at(site.name()));
   });

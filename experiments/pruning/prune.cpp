@@ -29,37 +29,37 @@ SiteGrids random_scores(Model& model, uint64_t seed) {
 }
 
 // The rise of the loss without each head.
-SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute& compute) {
   SiteGrids scores;
   for (const auto& site : site_heads(*run.model)) scores[site.name()] = site.no_values();
   const AblationSettings settings{
       .split = s.split, .batch = s.measured_batch, .most_batches = s.most_batches, .resamples = 1};
   for (const auto& ablated :
-       ablate(*run.model, *run.data, single_heads(*run.model), settings, device)) {
+       ablate(*run.model, *run.data, single_heads(*run.model), settings, compute)) {
     const auto& id = ablated.heads[0];
     scores.at(id.site)[id.layer][id.head] = ablated.deltas.at("loss_delta");
   }
   return scores;
 }
 
-SiteGrids scores_of(OpenedRun& run, const PruneSettings& s, const at::Device& device) {
+SiteGrids scores_of(OpenedRun& run, const PruneSettings& s, const Compute& compute) {
   if (s.by == "random") return random_scores(*run.model, s.seed);
-  if (s.by == "ablation") return ablation_scores(run, s, device);
+  if (s.by == "ablation") return ablation_scores(run, s, compute);
   const auto measured =
-      measure_importance(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, device);
+      measure_importance(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
   if (s.by == "activation") return measured.activation;
   TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
   return normalized(measured.raw.at(s.reduction), s.norm);
 }
 
 void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
-             const at::Device& device) {
-  const auto sliced = sliced_copy(run, device);
+             const Compute& compute) {
+  const auto sliced = sliced_copy(run, compute.device);
   round.kept = alive_count(*run.model);
   round.parameters = parameter_count(*sliced);
   round.flops = sliced->flops_per_token();
   round.evaluation =
-      evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, device);
+      evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
 }
 
 }  // namespace
@@ -102,22 +102,22 @@ std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& devic
 }
 
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
-                           const PruneSettings& s, const at::Device& device) {
+                           const PruneSettings& s, const Compute& compute) {
   torch::InferenceMode inference;
   DeltaSums sums;
   PruneEffect effect;
-  const auto pass = [](Model& model, const Batch& batch) {
+  const auto pass = [&](Model& model, const Batch& batch) {
     HiddenStates hidden;
-    ModelContext ctx;
-    ctx.hidden = &hidden;
+    const ModelContext ctx{.backend = compute.backend, .hidden = &hidden};
     const auto logits = model.forward(batch, ctx).logits;
     return Pass{model.last_state(hidden), logits};
   };
   for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(device);
+    const auto b = on_host.to(compute.device);
     const auto after = pass(pruned, b);
     sums.add(pass(whole, b), after, b.targets, b.length);
-    const auto apart = (sliced.forward(b, {}).logits - after.logits).abs().max().item<double>();
+    const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
+    const auto apart = (cut - after.logits).abs().max().item<double>();
     effect.sliced_difference = std::max(effect.sliced_difference, apart);
   });
   effect.deltas = sums.values();
@@ -125,18 +125,18 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   return effect;
 }
 
-std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::Device& device,
+std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Compute& compute,
                               Tuning* tuning) {
-  Tuning unkept("", s.tune, s.rounds, device);
+  Tuning unkept("", s.tune, s.rounds, compute);
   if (!tuning) tuning = &unkept;
   std::vector<PruneRound> rounds(1);
-  measure(rounds[0], run, s, device);
+  measure(rounds[0], run, s, compute);
   const int64_t built = built_heads(*run.model);
   const int64_t gone = built - rounds[0].kept;
   SiteGrids scores;
   if (s.by == "gates") {
     scores = gate_grids(*run.model).log_alpha;
-    auto bare = ungate(run, device);
+    auto bare = ungate(run, compute.device);
     run.experiment = std::move(bare.experiment);
     run.model = bare.model;
   }
@@ -151,24 +151,25 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const at::
       // Equal steps from what is gone already to what is to be gone.
       const int64_t target = gone + std::max<int64_t>(0, s.count - gone) * n / s.rounds;
       const int64_t more = target - (built - rounds.back().kept);
-      if (more > 0 && (scores.empty() || s.recompute)) scores = scores_of(run, s, device);
+      if (more > 0 && (scores.empty() || s.recompute)) scores = scores_of(run, s, compute);
       if (more > 0)
         round.removed = lowest_heads(scores, alive_heads(*run.model), more, s.keep_per_layer);
     }
     remove_heads(*run.model, round.removed);
     if (!tuning->train(run)) break;
     round.seconds = watch.seconds();
-    measure(round, run, s, device);
+    measure(round, run, s, compute);
     rounds.push_back(std::move(round));
   }
   return rounds;
 }
 
-Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats) {
+Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats,
+                     Backend backend) {
   torch::InferenceMode inference;
   const auto time = [&](Model& model) {
     const Stopwatch watch;
-    model.forward(batch, {});
+    model.forward(batch, {.backend = backend});
     if (batch.input().is_cuda()) torch::cuda::synchronize();
     return watch.seconds();
   };
@@ -182,17 +183,18 @@ Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t r
 }
 
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
-                          const at::Device& device, Tuning& tuning) {
-  const auto whole = copy_of(run, device);
+                          const Compute& compute, Tuning& tuning) {
+  const auto whole = copy_of(run, compute.device);
   Pruning done;
-  done.rounds = prune(run, settings, device, &tuning);
+  done.rounds = prune(run, settings, compute, &tuning);
   if (tuning.ended()) return done;
-  done.sliced = sliced_copy(run, device);
-  done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, device);
+  done.sliced = sliced_copy(run, compute.device);
+  done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, compute);
   done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));
-  const auto batch = run.data->eval_batch(settings.split, 0, done.timed_examples).to(device);
+  const auto batch =
+      run.data->eval_batch(settings.split, 0, done.timed_examples).to(compute.device);
   constexpr int64_t kRepeats = 20;
-  done.speeds = compare_speed(*run.model, *done.sliced, batch, kRepeats);
+  done.speeds = compare_speed(*run.model, *done.sliced, batch, kRepeats, compute.backend);
   return done;
 }
 

@@ -46,8 +46,8 @@ struct PruneRound {
 // heads that stay have a gate of 1 for good, run.experiment too has none any more. `tuning`: keeps
 // what is tuned, null: nothing does. Where it ends before its time the round that it was in is not
 // among those returned.
-std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings,
-                              const at::Device& device, Tuning* tuning = nullptr);
+std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings, const Compute& compute,
+                              Tuning* tuning = nullptr);
 
 // A model of its own with the same weights; with only the alive heads.
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device);
@@ -60,13 +60,14 @@ struct PruneEffect {
   double sliced_difference = 0;
 };
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
-                           const PruneSettings& settings, const at::Device& device);
+                           const PruneSettings& settings, const Compute& compute);
 
 // Forward passes of both models by turns: the shortest of `repeats`, in seconds.
 struct Speeds {
   double masked = 0, sliced = 0;
 };
-Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats);
+Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats,
+                     Backend backend = Backend::kAuto);
 
 // All of it for one run, which is pruned. Where tuning ended before its time there are rounds only.
 struct Pruning {
@@ -77,6 +78,6 @@ struct Pruning {
   int64_t timed_examples = 0;  // in each forward pass: `bench_batch`, or as many as there are
 };
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
-                          const at::Device& device, Tuning& tuning);
+                          const Compute& compute, Tuning& tuning);
 
 }  // namespace headlab

@@ -9,16 +9,16 @@ namespace {
 
 PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                       int64_t bench_batch, bool slice, const std::filesystem::path& out,
-                      const at::Device& device, Tuning& tuning) {
-  const auto pruning = prune_and_measure(run, settings, bench_batch, device, tuning);
+                      const Compute& compute, Tuning& tuning) {
+  const auto pruning = prune_and_measure(run, settings, bench_batch, compute, tuning);
   if (const auto& ended = tuning.ended()) {
     const auto report = ended_json(out, run, settings, tuning);
     return {report, ended_text(report), ended->exit_code};
   }
   auto report = pruning_json(source, slice, run, pruning);
   if (!out.empty()) {
-    write_pruned(out, run, slice ? pruning.sliced : run.model, pruning.rounds, report, device,
-                 tuning);
+    write_pruned(out, run, slice ? pruning.sliced : run.model, pruning.rounds, report,
+                 compute.device, tuning);
     report["out"] = std::filesystem::canonical(out).string();
   }
   return {report, pruning_text(report, run.data->task())};
@@ -28,10 +28,10 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
 
 PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                     int64_t bench_batch, bool slice, const std::filesystem::path& out,
-                    const at::Device& device) {
-  Tuning tuning(out, settings.tune, settings.rounds, device);
+                    const Compute& compute) {
+  Tuning tuning(out, settings.tune, settings.rounds, compute);
   try {
-    return prune_tuned(source, run, settings, bench_batch, slice, out, device, tuning);
+    return prune_tuned(source, run, settings, bench_batch, slice, out, compute, tuning);
   } catch (const std::exception& e) {
     tuning.fail(e.what());
     throw;

@@ -20,6 +20,6 @@ struct PrunedRun {
 // that of the training. RunError as of write_run().
 PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                     int64_t bench_batch, bool slice, const std::filesystem::path& out,
-                    const at::Device& device);
+                    const Compute& compute);
 
 }  // namespace headlab

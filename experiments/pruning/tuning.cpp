@@ -10,8 +10,8 @@
 
 namespace headlab {
 
-Tuning::Tuning(std::filesystem::path out, int64_t updates, int64_t rounds, const at::Device& device)
-    : out_(std::move(out)), updates_(updates), rounds_(rounds), device_(device) {}
+Tuning::Tuning(std::filesystem::path out, int64_t updates, int64_t rounds, const Compute& compute)
+    : out_(std::move(out)), updates_(updates), rounds_(rounds), compute_(compute) {}
 
 void Tuning::begin(OpenedRun& run) {
   go_on(run.experiment.train, run.step, updates_ * rounds_, *run.data);
@@ -20,11 +20,11 @@ void Tuning::begin(OpenedRun& run) {
   use_settings(experiment_.train);
   state_.step = run.step;
   if (out_.empty()) return;
-  auto manifest = manifest_of(experiment_, *run.data, device_);
+  auto manifest = manifest_of(experiment_, *run.data, compute_.device);
   manifest["parameters"] = parameters_json(*run.model, experiment_.train);
   directory_.emplace(RunDirectory::create(out_, to_yaml(write_block(experiment_)), manifest,
                                           data_text(run.facts)));
-  recorder_.emplace(experiment_, run.model, *run.data, device_, *directory_, state_,
+  recorder_.emplace(experiment_, run.model, *run.data, compute_, *directory_, state_,
                     /*resumed=*/false);
 }
 
@@ -38,7 +38,7 @@ bool Tuning::train(OpenedRun& run) {
   // A loss with more heads is no mark for one with fewer.
   state_.best = std::numeric_limits<double>::infinity();
   state_.since_best = 0;
-  auto outcome = train_further(this_round, run.model, *run.data, device_, state_, std::nullopt,
+  auto outcome = train_further(this_round, run.model, *run.data, compute_, state_, std::nullopt,
                                recorder_ ? &*recorder_ : nullptr);
   run.model->eval();
   run.step = state_.step;

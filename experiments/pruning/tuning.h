@@ -18,7 +18,7 @@ namespace headlab {
 class Tuning {
  public:
   // `updates` after each of `rounds`. `out`: where nothing is yet; empty: nothing is kept.
-  Tuning(std::filesystem::path out, int64_t updates, int64_t rounds, const at::Device& device);
+  Tuning(std::filesystem::path out, int64_t updates, int64_t rounds, const Compute& compute);
 
   // Trains run.model, with fresh moments, and leaves it in eval mode; run.step moves on.
   // run.experiment gets the settings of all rounds. False: it ended before its time, and so does
@@ -44,7 +44,7 @@ class Tuning {
 
   std::filesystem::path out_;
   int64_t updates_, rounds_;
-  at::Device device_;
+  Compute compute_;
   int64_t round_ = 0;
   int64_t round_end_ = 0;  // step
   Experiment experiment_;

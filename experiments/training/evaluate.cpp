@@ -36,17 +36,17 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
 }
 
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
-                    int64_t most_batches, const at::Device& device) {
+                    int64_t most_batches, const Compute& compute) {
   torch::InferenceMode inference;
   const bool was_training = model.is_training();
   model.eval();
   Evaluation result;
   const Task& task = data.task();
-  const auto counts = at::TensorOptions(at::kDouble).device(device);
+  const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
   for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(device);
-    sums += task.sums(model.forward(b, {}).logits, b);
+    const auto b = on_host.to(compute.device);
+    sums += task.sums(model.forward(b, {.backend = compute.backend}).logits, b);
     scored += task.scored(b);
     result.examples += b.examples();
   });

@@ -32,6 +32,6 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
 
 // In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
-                    int64_t most_batches, const at::Device& device);
+                    int64_t most_batches, const Compute& compute);
 
 }  // namespace headlab

@@ -25,7 +25,7 @@ int64_t draw(const Tensor& logits, const SamplingOptions& options, uint64_t step
 }  // namespace
 
 void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOptions& options,
-              const at::Device& device, const std::function<void(int64_t)>& emit) {
+              const Compute& compute, const std::function<void(int64_t)>& emit) {
   torch::InferenceMode inference;
   model.eval();
   const int64_t context = model.context();
@@ -41,10 +41,10 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
     const int64_t size = std::ssize(ids);
     const int64_t first = cached == 0 ? std::max<int64_t>(0, size - context) : size - 1;
     const std::vector<int64_t> fresh(ids.begin() + first, ids.end());
-    ModelContext ctx;
+    ModelContext ctx{.backend = compute.backend};
     if (options.cache) ctx.caches = &caches;
-    const auto input = at::tensor(fresh, at::kLong).unsqueeze(0).to(device);  // [1,n]
-    const auto logits = model.forward({input}, ctx).logits[0][-1];            // [V]
+    const auto input = at::tensor(fresh, at::kLong).unsqueeze(0).to(compute.device);  // [1,n]
+    const auto logits = model.forward({input}, ctx).logits[0][-1];                    // [V]
     cached += std::ssize(fresh);
     ids.push_back(draw(logits, options, static_cast<uint64_t>(step)));
     emit(ids.back());

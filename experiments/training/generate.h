@@ -19,6 +19,6 @@ struct SamplingOptions {
 // one token; at a full context the prompt is cropped to its last ids and the cache rebuilt, as
 // positions restart at 0.
 void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOptions& options,
-              const at::Device& device, const std::function<void(int64_t)>& emit);
+              const Compute& compute, const std::function<void(int64_t)>& emit);
 
 }  // namespace headlab

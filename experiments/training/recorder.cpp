@@ -39,11 +39,11 @@ Due due_after(const Experiment& experiment, int64_t step) {
 }
 
 Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
-                   const DataSource& data, const at::Device& device, RunDirectory& run,
+                   const DataSource& data, const Compute& compute, RunDirectory& run,
                    const TrainingState& start, bool resumed)
     : experiment_(experiment),
       model_(std::move(model)),
-      device_(device),
+      compute_(compute),
       run_(run),
       begins_log_(!resumed || start.step == 0),
       table_(training_metrics(experiment, *model_, data.task())),
@@ -126,7 +126,7 @@ const Metrics& Recorder::close(const TrainingState& now, RunState state) {
 }
 
 void Recorder::write_maps(int64_t step) {
-  log_.maps(step, device_);
+  log_.maps(step, compute_);
   say_notices();
 }
 

@@ -35,7 +35,7 @@ class Recorder {
   // Of a training that stands at `start`: of a new one, or of one that is resumed, whose files go
   // on from there. What is referred to outlives it.
   Recorder(const Experiment& experiment, std::shared_ptr<Model> model, const DataSource& data,
-           const at::Device& device, RunDirectory& run, const TrainingState& start, bool resumed);
+           const Compute& compute, RunDirectory& run, const TrainingState& start, bool resumed);
 
   // No row is there yet, and first_rows() has not been called.
   bool begins_log() const { return begins_log_; }
@@ -65,7 +65,7 @@ class Recorder {
 
   const Experiment& experiment_;
   std::shared_ptr<Model> model_;
-  at::Device device_;
+  Compute compute_;
   RunDirectory& run_;
   bool begins_log_;
   std::vector<TrainingMetric> table_;

@@ -22,15 +22,15 @@ bool half_precision(const TrainOptions& options, const at::Device& device) {
 class Trainer {
  public:
   Trainer(const Experiment& experiment, std::shared_ptr<Model> model, const DataSource& data,
-          const at::Device& device, TrainingState& state,
-          const std::optional<NamedTensors>& moments, Recorder* recorder)
+          const Compute& compute, TrainingState& state, const std::optional<NamedTensors>& moments,
+          Recorder* recorder)
       : experiment_(experiment),
         options_(experiment.train),
         seed_(static_cast<uint64_t>(experiment.seed)),
         model_(std::move(model)),
         data_(data),
         steps_(options_.total_steps(data.epoch_examples())),
-        device_(device),
+        compute_(compute),
         state_(state),
         recorder_(recorder),
         updater_(model_,
@@ -40,7 +40,8 @@ class Trainer {
                  {.seed = seed_,
                   .clip = options_.clip,
                   .label_smoothing = options_.label_smoothing,
-                  .bf16 = half_precision(options_, device),
+                  .bf16 = half_precision(options_, compute.device),
+                  .backend = compute.backend,
                   .task = &data.task()}),
         wall_before_(state.wall_s) {
     if (moments) updater_.optimizer().load_state(*moments);
@@ -77,7 +78,7 @@ class Trainer {
   std::shared_ptr<Model> model_;
   const DataSource& data_;
   int64_t steps_;  // of the whole run
-  at::Device device_;
+  Compute compute_;
   TrainingState& state_;
   Recorder* recorder_;
   Updater updater_;
@@ -102,7 +103,7 @@ bool Trainer::update() {
   stops_ = signal_ != 0 || out_of_time();
   const auto due = due_after(experiment_, state_.step);
   std::optional<double> loss;
-  if (reads_loss(device_, due.row || due.checkpoint || due.evaluation || stops_ || done()))
+  if (reads_loss(compute_.device, due.row || due.checkpoint || due.evaluation || stops_ || done()))
     loss = result.losses.nll.item<double>();
   const bool finite =
       !loss || (std::isfinite(*loss) && std::isfinite(result.grad_norm.item<double>()));
@@ -111,7 +112,7 @@ bool Trainer::update() {
 }
 
 void Trainer::evaluate_batches(int64_t most) {
-  evaluation_ = evaluate(*model_, data_, Split::kValidation, options_.eval_batch, most, device_);
+  evaluation_ = evaluate(*model_, data_, Split::kValidation, options_.eval_batch, most, compute_);
   improved_ = evaluation_->loss() < state_.best - options_.early_stop.min_delta;
   state_.since_best = improved_ ? 0 : state_.since_best + 1;
   if (improved_) state_.best = evaluation_->loss();
@@ -170,18 +171,18 @@ void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSourc
 }
 
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
-                           const DataSource& data, const at::Device& device, TrainingState& state,
+                           const DataSource& data, const Compute& compute, TrainingState& state,
                            const std::optional<NamedTensors>& moments, Recorder* recorder) {
-  return Trainer(experiment, std::move(model), data, device, state, moments, recorder).run();
+  return Trainer(experiment, std::move(model), data, compute, state, moments, recorder).run();
 }
 
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
-                   const DataSource& data, const at::Device& device, RunDirectory& run,
+                   const DataSource& data, const Compute& compute, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed) {
   if (resumed) load_model(*model, resumed->model);
   auto state = resumed ? TrainingState::of(*resumed) : TrainingState{};
-  Recorder recorder(experiment, model, data, device, run, state, resumed.has_value());
-  auto outcome = train_further(experiment, model, data, device, state,
+  Recorder recorder(experiment, model, data, compute, run, state, resumed.has_value());
+  auto outcome = train_further(experiment, model, data, compute, state,
                                resumed ? resumed->optimizer : std::nullopt, &recorder);
   outcome.status.metrics = recorder.close(state, outcome.status.state);
   return outcome;

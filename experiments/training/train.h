@@ -40,7 +40,7 @@ void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSourc
 // README lists; on return the status is final, except that the caller writes it
 // (RunDirectory::end).
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
-                   const DataSource& data, const at::Device& device, RunDirectory& run,
+                   const DataSource& data, const Compute& compute, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
 
 // The updates from `state`, which moves on with them, to the last. `moments`: the optimiser's,
@@ -48,7 +48,7 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
 // happens; it is evaluated only where train.early_stop asks for it. The model is left in training
 // mode, the recorder open.
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
-                           const DataSource& data, const at::Device& device, TrainingState& state,
+                           const DataSource& data, const Compute& compute, TrainingState& state,
                            const std::optional<NamedTensors>& moments, Recorder* recorder);
 
 }  // namespace headlab

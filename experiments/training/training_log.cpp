@@ -301,16 +301,15 @@ Tensor kept_maps(const LogMaps& plan, const SiteHeads& heads, const HeadProbe& p
 
 }  // namespace
 
-void TrainingLog::maps(int64_t step, const at::Device& device) {
+void TrainingLog::maps(int64_t step, const Compute& compute) {
   if (std::none_of(sites_.begin(), sites_.end(), [](const auto& site) { return site.maps; }))
     return;
   torch::InferenceMode inference;
   const bool was_training = model_.is_training();
   model_.eval();
   SiteProbes probes(model_, [](HeadProbe& probe) { probe.maps = true; });
-  ModelContext ctx;
-  ctx.observer = &probes;
-  model_.forward(map_examples_->to(device), ctx);
+  const ModelContext ctx{.observer = &probes, .backend = compute.backend};
+  model_.forward(map_examples_->to(compute.device), ctx);
   model_.train(was_training);
   for (size_t n = 0; n < sites_.size(); ++n) {
     if (!sites_[n].maps) continue;

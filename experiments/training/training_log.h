@@ -39,7 +39,7 @@ class TrainingLog {
   void scalars(int64_t step, double wall_s, int64_t tokens, const RunLog::Values& values);
   void eval(int64_t step, const RunLog::Values& values);
   // Maps of the chosen examples, in eval mode with the weights as they are.
-  void maps(int64_t step, const at::Device& device);
+  void maps(int64_t step, const Compute& compute);
   void sync() { log_.sync(); }
   void close(LogStatus status) { log_.close(status); }
 

@@ -69,8 +69,7 @@ Updater::Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::S
 Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host,
                                SiteProbes* probes) {
   const auto batch = on_host.to(device_);
-  ModelContext ctx;
-  ctx.observer = probes;
+  ModelContext ctx{.observer = probes, .backend = settings_.backend};
   if (probes) probes->tell(batch);
   ctx.rng.seed = settings_.seed;
   ctx.rng.step = static_cast<uint64_t>(draw);

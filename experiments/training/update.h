@@ -39,7 +39,8 @@ class Updater {
     uint64_t seed = 0;
     double clip = 1;  // 0: gradients stay as they are
     double label_smoothing = 0;
-    bool bf16 = false;           // forward passes in bfloat16
+    bool bf16 = false;  // forward passes in bfloat16
+    Backend backend = Backend::kAuto;
     const Task* task = nullptr;  // DataSource::task(); null: prediction_task()
   };
   // Scalars on the model's device; reading one waits for it, nothing here does.

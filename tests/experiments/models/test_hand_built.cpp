@@ -102,7 +102,8 @@ TEST_CASE("a run of the hand-built circuit opens as the same model", "[hand]") {
   CHECK(logits.scalar_type() == at::kFloat);
   const auto exact = testing::logits_of(*hand_built_decoder({}), ids);
   CHECK(difference(logits.to(at::kDouble), exact) < 1e-4);
-  const auto measured = evaluate(*opened.model, *opened.data, Split::kValidation, 16, 0, at::kCPU);
+  const auto measured =
+      evaluate(*opened.model, *opened.data, Split::kValidation, 16, 0, {at::kCPU});
   CHECK(measured.mean("accuracy") >
         0.6);  // tokens of these blocks repeat: some have two successors
 }

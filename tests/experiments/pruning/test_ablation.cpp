@@ -67,7 +67,7 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
     REQUIRE(rest[4] == std::vector<HeadId>{{1, 0}, {1, 2}});
     sets.insert(sets.end(), pairs.begin(), pairs.end());
     sets.insert(sets.end(), rest.begin(), rest.end());
-    for (const auto& got : ablate(*s.model, *s.data, sets, s.settings(mode), at::kCPU)) {
+    for (const auto& got : ablate(*s.model, *s.data, sets, s.settings(mode), {at::kCPU})) {
       const auto edit = [&](int64_t layer, HeadContext& heads) {
         auto gone = at::zeros({3}, at::kBool);
         for (const auto& id : got.heads)
@@ -104,8 +104,8 @@ TEST_CASE("ablating a pruned model counts heads as built and leaves it as it was
       const auto sets = single_heads(*sliced.model);
       REQUIRE(sets.size() == 7);
       const auto settings = masked.settings(ablation_mode(name));
-      const auto a = ablate(*masked.model, *masked.data, sets, settings, at::kCPU);
-      const auto b = ablate(*sliced.model, *sliced.data, sets, settings, at::kCPU);
+      const auto a = ablate(*masked.model, *masked.data, sets, settings, {at::kCPU});
+      const auto b = ablate(*sliced.model, *sliced.data, sets, settings, {at::kCPU});
       for (size_t n = 0; n < sets.size(); ++n)
         REQUIRE(a[n].deltas.at("l2") == Approx(b[n].deltas.at("l2")).epsilon(1e-9));
     }
@@ -118,7 +118,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
   const auto model = hand_built_decoder({.vocabulary = 200, .context = 32});
   const auto data = open("kind: induction, symbols: 200, context: 32, eval_examples: 12");
   const AblationSettings zero{.batch = 4, .most_batches = 0};
-  for (const auto& result : ablate(*model, *data, single_heads(*model), zero, at::kCPU)) {
+  for (const auto& result : ablate(*model, *data, single_heads(*model), zero, {at::kCPU})) {
     const auto id = result.heads.front();
     const auto& d = result.deltas;
     INFO(to_text(id));
@@ -135,7 +135,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
   // Equal weights on all keys find no token either.
   auto uniform = zero;
   uniform.mode = AblationMode::kUniform;
-  const auto spread = ablate(*model, *data, {{{1, 0}}, {{1, 1}}}, uniform, at::kCPU);
+  const auto spread = ablate(*model, *data, {{{1, 0}}, {{1, 1}}}, uniform, {at::kCPU});
   CHECK(spread[0].deltas.at("accuracy_delta") < -0.85);
   CHECK(spread[1].deltas.at("l2") == 0);
 }
@@ -143,7 +143,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
 TEST_CASE("importance is the mean size of the derivative at gates of one", "[importance]") {
   const Subject s;
   const auto b = s.examples();
-  const auto measured = measure_importance(*s.model, *s.data, Split::kValidation, 4, 2, at::kCPU);
+  const auto measured = measure_importance(*s.model, *s.data, Split::kValidation, 4, 2, {at::kCPU});
   for (const auto& p : s.model->parameters()) REQUIRE_FALSE(p.grad().defined());
   at::NoGradGuard no_grad;
   for (int64_t l = 0; l < 3; ++l)
@@ -163,7 +163,7 @@ TEST_CASE("importance is the mean size of the derivative at gates of one", "[imp
             Approx(batches.item<double>()).epsilon(1e-5));
     }
   // Only `batch` depends on the batches.
-  const auto other = measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, at::kCPU);
+  const auto other = measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, {at::kCPU});
   for (const std::string same : {"paper", "per_position"})
     CHECK(difference(measured.raw.at(same).at("self"), other.raw.at(same).at("self")) < 1e-12);
   CHECK(difference(measured.raw.at("batch").at("self"), other.raw.at("batch").at("self")) > 1e-4);
@@ -178,7 +178,8 @@ TEST_CASE("a pruned head has no importance and its layer's others are not measur
   remove_heads(*s.model, {{1, 2}});
   for (bool sliced : {false, true}) {
     if (sliced) slice_heads(*s.model);
-    const auto measured = measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, at::kCPU);
+    const auto measured =
+        measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, {at::kCPU});
     const auto paper = normalized_by_layer(measured.raw.at("paper").at("self"));
     CHECK(paper[1][2].isnan().item<bool>());
     CHECK(measured.activation.at("self")[1][2].isnan().item<bool>());

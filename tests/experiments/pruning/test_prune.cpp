@@ -112,7 +112,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     auto run = hand_built_run(scratch, by);
     const PruneSettings settings{
         .heads = {}, .count = 6, .by = by, .rounds = 3, .measured_batch = 8, .most_batches = 2};
-    const auto rounds = prune(run, settings, at::kCPU);
+    const auto rounds = prune(run, settings, {at::kCPU});
     REQUIRE(rounds.size() == 4);
     for (int64_t n = 0; n < 4; ++n) {
       CHECK(rounds[n].kept == 8 - 2 * n);
@@ -124,7 +124,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     // One more, and there is nothing left of it.
     auto last = settings;
     last.count = 7, last.rounds = 1;
-    CHECK(prune(run, last, at::kCPU)[1].evaluation.mean("accuracy") < 0.3);
+    CHECK(prune(run, last, {at::kCPU})[1].evaluation.mean("accuracy") < 0.3);
   }
 }
 
@@ -133,18 +133,18 @@ TEST_CASE("pruning twice is as once, and goes on from a slice", "[pruning]") {
   auto run = hand_built_run(scratch);
   const auto ids = run.data->eval_batch(Split::kValidation, 0, 4).ids;
   PruneSettings settings{.heads = {{0, 2}, {1, 3}}, .measured_batch = 8, .most_batches = 1};
-  CHECK(prune(run, settings, at::kCPU)[1].removed == settings.heads);
+  CHECK(prune(run, settings, {at::kCPU})[1].removed == settings.heads);
   auto sliced = sliced_copy(run, at::kCPU);
   CHECK(apart(*run.model, *sliced, ids) < 1e-5);
-  CHECK(prune(run, settings, at::kCPU)[1].removed.empty());
+  CHECK(prune(run, settings, {at::kCPU})[1].removed.empty());
 
   run.model = sliced;
-  CHECK(prune(run, settings, at::kCPU)[1].removed.empty());
+  CHECK(prune(run, settings, {at::kCPU})[1].removed.empty());
   settings.heads = {};
   settings.count = 2;  // as many as are gone
-  CHECK(prune(run, settings, at::kCPU)[1].removed.empty());
+  CHECK(prune(run, settings, {at::kCPU})[1].removed.empty());
   settings.count = 5, settings.by = "random", settings.seed = 3;
-  const auto rounds = prune(run, settings, at::kCPU);
+  const auto rounds = prune(run, settings, {at::kCPU});
   CHECK(rounds[1].removed.size() == 3);
   CHECK(rounds[1].kept == 3);
   CHECK(apart(*run.model, *sliced_copy(run, at::kCPU), ids) < 1e-5);
@@ -161,7 +161,7 @@ TEST_CASE("the random order is that of its seed", "[pruning]") {
                                  .measured_batch = 8,
                                  .most_batches = 1,
                                  .seed = seed};
-    prune(run, settings, at::kCPU);
+    prune(run, settings, {at::kCPU});
     return alive_of(*run.model);
   };
   const auto once = order(1, 1);
@@ -175,7 +175,7 @@ TEST_CASE("fine-tuning moves what is left and nothing that is gone", "[pruning]"
   const auto before = copy_of(run, at::kCPU);
   const PruneSettings settings{
       .heads = {{0, 2}, {1, 1}}, .tune = 3, .measured_batch = 8, .most_batches = 1};
-  const auto rounds = prune(run, settings, at::kCPU);
+  const auto rounds = prune(run, settings, {at::kCPU});
   CHECK(run.step == 3);
   CHECK_FALSE(run.model->is_training());
   CHECK(rounds[1].evaluation.loss() != rounds[0].evaluation.loss());
@@ -196,8 +196,8 @@ TEST_CASE("tuning that is kept trains as tuning that is not, and as the settings
     auto run = hand_built_run(scratch, name);
     read_config(run.experiment.train, parse_config(train, "test"));
     Tuning tuning(out.empty() ? fs::path() : scratch / out, settings.tune, settings.rounds,
-                  at::kCPU);
-    CHECK(prune(run, settings, at::kCPU, &tuning).size() == 3);
+                  {at::kCPU});
+    CHECK(prune(run, settings, {at::kCPU}, &tuning).size() == 3);
     CHECK(run.step == 6);
     CHECK(tuning.kept() == !out.empty());
     CHECK_FALSE(tuning.ended());
@@ -225,8 +225,8 @@ TEST_CASE("tuning whose loss is not finite ends the pruning", "[pruning]") {
   run.experiment.train.lr = 1e38, run.experiment.train.clip = 0;
   const PruneSettings settings{
       .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
-  Tuning tuning(scratch / "out", settings.tune, settings.rounds, at::kCPU);
-  CHECK(prune(run, settings, at::kCPU, &tuning).size() == 1);
+  Tuning tuning(scratch / "out", settings.tune, settings.rounds, {at::kCPU});
+  CHECK(prune(run, settings, {at::kCPU}, &tuning).size() == 1);
   REQUIRE(tuning.ended());
   CHECK(tuning.ended()->exit_code == kDiverged);
   CHECK(tuning.round() == 1);
@@ -265,8 +265,8 @@ TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pr
     auto run = hand_built_run(scratch, name);
     run.data = std::make_shared<Raising>(run.data, step, SIGUSR1);
     const auto out = scratch / (name + "-pruned");
-    Tuning tuning(out, settings.tune, settings.rounds, at::kCPU);
-    const auto rounds = prune(run, settings, at::kCPU, &tuning);
+    Tuning tuning(out, settings.tune, settings.rounds, {at::kCPU});
+    const auto rounds = prune(run, settings, {at::kCPU}, &tuning);
     CHECK(run.step == step + 1);
     if (step == 5) {  // all is done by then
       CHECK(rounds.size() == 3);
@@ -288,7 +288,7 @@ TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pr
 TEST_CASE("tuning that an error ends leaves a run that says so", "[pruning]") {
   const Scratch scratch;
   auto run = hand_built_run(scratch);
-  Tuning tuning(scratch / "out", 1, 2, at::kCPU);
+  Tuning tuning(scratch / "out", 1, 2, {at::kCPU});
   tuning.fail("nothing is there yet");
   CHECK_FALSE(fs::exists(scratch / "out"));
   REQUIRE(tuning.train(run));

@@ -183,7 +183,7 @@ TEST_CASE("an optimiser that loads a state goes on as the one that saved it, bit
 TEST_CASE("a training of nanoGPT's own code is reproduced in float64 and float32") {
   at::globalContext().setDeterministicAlgorithms(false, false);
   for (auto type : {at::kDouble, at::kFloat}) {
-    TrainCase training(kGolden / "nanogpt/train.safetensors", at::kCPU, type);
+    TrainCase training(kGolden / "nanogpt/train.safetensors", {at::kCPU}, type);
     CHECK(training.tolerance().rtol == (type == at::kDouble ? 1e-9 : 2e-4));
     const auto verdicts = judge(training.compute(), training.expected(), training.tolerance());
     CHECK(verdicts.size() == 43);
@@ -202,7 +202,7 @@ TEST_CASE("a training file that lacks a weight, or holds one too many, is refuse
   const auto complaint = [&](const NamedTensors& tensors) -> std::string {
     write_tensors(path, tensors, metadata);
     try {
-      TrainCase(path, at::kCPU);
+      TrainCase(path, {at::kCPU});
     } catch (const DataError& e) {
       return e.what();
     }

@@ -47,7 +47,7 @@ TrainOutcome run_in(const fs::path& path, const Experiment& experiment, bool res
                           : RunDirectory::create(path, "name: small\n", manifest);
   std::optional<Checkpoint> checkpoint;
   if (resume) checkpoint = load_latest(path);
-  auto outcome = train(experiment, model, *data, at::kCPU, directory, checkpoint);
+  auto outcome = train(experiment, model, *data, {at::kCPU}, directory, checkpoint);
   directory.end(outcome.status);
   return outcome;
 }
@@ -198,7 +198,7 @@ TEST_CASE("a process without a recorder trains the same model and writes nothing
     auto model = build_model(experiment, data->shape(), at::kCPU);
     TrainingState state;
     const auto alone =
-        train_further(experiment, model, *data, at::kCPU, state, std::nullopt, nullptr);
+        train_further(experiment, model, *data, {at::kCPU}, state, std::nullopt, nullptr);
     CHECK(alone.exit_code == kDone);
     CHECK(alone.status.step == recorded.status.step);
     CHECK(state.step == (train.empty() ? 6 : 4));
@@ -272,7 +272,7 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
     const auto data = open_data(experiment.data);
     auto model = build_model(experiment, data->shape(), at::kCPU);
     auto directory = RunDirectory::create(folder / std::to_string(layers), "", {});
-    train(experiment, model, *data, at::kCPU, directory, {});
+    train(experiment, model, *data, {at::kCPU}, directory, {});
     HeadProbe probe;
     probe.statistics = probe.matches = true;
     ModelContext ctx;

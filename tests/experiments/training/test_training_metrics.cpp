@@ -77,7 +77,7 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
   const Bench bench;
   const SaysZero task;
   const WithTask data(*bench.data, task);
-  const auto measured = evaluate(*bench.model, data, Split::kValidation, 3, 0, at::kCPU);
+  const auto measured = evaluate(*bench.model, data, Split::kValidation, 3, 0, {at::kCPU});
   REQUIRE(measured.means.size() == 3);
   CHECK(measured.examples == 10);
   bench.model->eval();
