@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/torch.h"
-#include "experiments/analysis/analysis_parts.h"
+#include "experiments/analysis/head_measurements.h"
 #include "experiments/analysis/map_file.h"
 #include "experiments/analysis/tensor_arrays.h"
 #include "experiments/system/progress.h"
@@ -15,16 +15,16 @@
 namespace headlab {
 namespace {
 
-std::vector<std::unique_ptr<AnalysisPart>> analysis_parts(const AnalysisSetup& setup) {
-  std::vector<std::unique_ptr<AnalysisPart>> parts;
-  parts.push_back(streamed_part(setup));
-  parts.push_back(map_part(setup));
-  parts.push_back(outputs_part(setup));
-  parts.push_back(circuits_part(setup));
-  parts.push_back(importance_part(setup));
-  parts.push_back(repeated_tokens_part(setup));
-  if (!setup.options.treebank.empty()) parts.push_back(syntax_part(setup));
-  return parts;
+std::vector<std::unique_ptr<HeadMeasurement>> head_measurements(const AnalysisSetup& setup) {
+  std::vector<std::unique_ptr<HeadMeasurement>> measurements;
+  measurements.push_back(streamed_measurement(setup));
+  measurements.push_back(map_measurement(setup));
+  measurements.push_back(outputs_measurement(setup));
+  measurements.push_back(circuits_measurement(setup));
+  measurements.push_back(importance_measurement(setup));
+  measurements.push_back(repeated_tokens_measurement(setup));
+  if (!setup.options.treebank.empty()) measurements.push_back(syntax_measurement(setup));
+  return measurements;
 }
 
 bool holds(const std::vector<std::string>& names, const std::string& name) {
@@ -52,7 +52,7 @@ void check_names(const AnalysisOptions& options, std::vector<std::string> known)
 }
 
 // What the roles read: arrays by head. On the data of a run a repeated token says little of what a
-// head does, so that induction and duplicate are those on random tokens, where a part made them.
+// head does, so that induction and duplicate are those on random tokens, where they are there.
 std::map<std::string, std::vector<double>> role_values(const ResultGroup& statistics,
                                                        bool of_model) {
   std::map<std::string, std::vector<double>> values;
@@ -114,21 +114,21 @@ int64_t examples_at_once(const AnalysisSetup& setup, int64_t context, bool keeps
 // What is found out about one site.
 struct SiteWork {
   AnalysisSetup setup;
-  std::vector<std::unique_ptr<AnalysisPart>> parts = {};  // of which something is wanted
-  std::vector<std::string> kept = {"head_mask"};          // names of arrays
+  std::vector<std::unique_ptr<HeadMeasurement>> measurements = {};  // of which something is wanted
+  std::vector<std::string> kept = {"head_mask"};                    // names of arrays
 };
 
-// Parts of which something is wanted, and all names that there are, in `known`.
+// Measurements of which something is wanted, and all names that there are, in `known`.
 SiteWork work_at(const AnalysisSetup& setup, HeadProbe& probe, std::vector<std::string>& known) {
   SiteWork work{setup};
-  for (auto& part : analysis_parts(setup)) {
-    const auto names = part->names();
+  for (auto& measurement : head_measurements(setup)) {
+    const auto names = measurement->names();
     known.insert(known.end(), names.begin(), names.end());
-    const auto wanted = wanted_of(names, part->on_request(), setup.options);
+    const auto wanted = wanted_of(names, measurement->on_request(), setup.options);
     if (wanted.empty()) continue;
-    part->start(wanted, probe);
+    measurement->start(wanted, probe);
     work.kept.insert(work.kept.end(), wanted.begin(), wanted.end());
-    work.parts.push_back(std::move(part));
+    work.measurements.push_back(std::move(measurement));
   }
   return work;
 }
@@ -153,8 +153,8 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
     probes.tell(on_device);
     const auto out = run.model->forward(on_device, ctx);
     for (auto& work : sites)
-      for (auto& part : work.parts)
-        part->add({batch, first, probes.at(work.setup.heads.name()), hidden, out});
+      for (auto& measurement : work.measurements)
+        measurement->add({batch, first, probes.at(work.setup.heads.name()), hidden, out});
     progress.step(first + batch.examples(), batch.tokens());
   }
   progress.finish();
@@ -169,7 +169,7 @@ Analysis finish(SiteWork& work, int64_t examples) {
   group.path = "analysis/" + heads.name();
   add_head_axes(group, {"layer", "head"}, heads.layers(), heads.heads());
   add_head_mask(group, heads.alive());
-  for (auto& part : work.parts) part->finish(group);
+  for (auto& measurement : work.measurements) measurement->finish(group);
   add_roles(result, work.setup.options, /*of_model=*/true);
   keep_arrays(group, work.kept);
   return result;

@@ -1,9 +1,10 @@
-// What `headlab analyze` finds out about the heads of a model: a list of parts, each of which looks
-// at the same batches and says what it saw as labelled arrays; and the roles that follow.
+// What `headlab analyze` finds out about the heads of a model: a list of measurements, each of
+// which looks at the same batches and says what it saw as labelled arrays; and the roles that
+// follow.
 //
-// To add a part: derive from AnalysisPart in a file of its own, name the arrays that it can make,
-// and put it into analysis_parts() (analysis.cpp). Arrays over {"layer", "head"} become columns of
-// `--json` and of the file by themselves. The roles read these names beside the statistics' own:
+// To add one: derive from HeadMeasurement in a file of its own, name the arrays that it can make,
+// and put it into head_measurements() (analysis.cpp). Arrays over {"layer", "head"} become columns
+// of `--json` and of the file by themselves. The roles read these names beside the statistics' own:
 // `best_gain` (syntax), `induction_repeated` and `duplicate_token_repeated`.
 //
 // All of it is by site. L layers, H heads of the layer with most heads.
@@ -34,7 +35,7 @@ struct AnalysisOptions {
   std::vector<RoleRule> rules = role_rules();
 };
 
-// What a part knows before the first batch.
+// What a measurement knows before the first batch.
 struct AnalysisSetup {
   OpenedRun& run;
   const AnalysisOptions& options;
@@ -56,13 +57,14 @@ struct AnalysisBatch {
   const ModelOutput& out;
 };
 
-class AnalysisPart {
+// Something measured of the heads of one site.
+class HeadMeasurement {
  public:
-  virtual ~AnalysisPart() = default;
+  virtual ~HeadMeasurement() = default;
   // Arrays that finish() makes. Those of `on_request` only where they are asked for by name.
   virtual std::vector<std::string> names() const = 0;
   virtual std::vector<std::string> on_request() const { return {}; }
-  // Called for parts of which something is wanted, in this order. `wanted`: some of the names.
+  // Called for those of which something is wanted, in this order. `wanted`: some of the names.
   virtual void start(const std::vector<std::string>& /*wanted*/, HeadProbe& /*probe*/) {}
   virtual void add(const AnalysisBatch& /*batch*/) {}
   // Appends axes that it needs (add_axis) and arrays; what is not wanted is left out later.
@@ -78,8 +80,8 @@ struct Analysis {
   int64_t layers = 0, heads = 0, examples = 0;
 };
 
-// Goes over the batches once for all sites. ConfigError for a name that no part makes, c10::Error
-// where a part refuses.
+// Goes over the batches once for all sites. ConfigError for a name that nobody makes, c10::Error
+// where a measurement refuses.
 std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options,
                                   const Compute& compute);
 

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/torch.h"
-#include "experiments/analysis/analysis_circuits.h"
+#include "experiments/analysis/circuit_arrays.h"
 #include "experiments/cases/layer_sizes.h"
 
 namespace headlab {

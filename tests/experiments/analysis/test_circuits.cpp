@@ -1,6 +1,6 @@
 // What weights say of heads: the matrices that every kind gives, held against the layer itself, and
 // the statistics of circuits, held against the D x D and V x V matrices that they never form.
-#include "experiments/analysis/analysis_circuits.h"
+#include "experiments/analysis/circuit_arrays.h"
 #include "experiments/analysis/circuits.h"
 #include "tests/hand_built.h"
 #include "tests/layers_testing.h"

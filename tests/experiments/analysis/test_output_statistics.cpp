@@ -1,6 +1,6 @@
 // Statistics of what heads say: against their formulas written down directly, pooling, padding,
 // routed rows, and as results of a model.
-#include "experiments/analysis/analysis_outputs.h"
+#include "experiments/analysis/output_analysis.h"
 #include "experiments/analysis/output_statistics.h"
 #include "tests/layers_testing.h"
 #include "tests/models_testing.h"

@@ -1,4 +1,4 @@
-#include "experiments/analysis/analysis_outputs.h"
+#include "experiments/analysis/output_analysis.h"
 
 #include <limits>
 

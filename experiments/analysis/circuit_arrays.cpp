@@ -1,4 +1,4 @@
-#include "experiments/analysis/analysis_circuits.h"
+#include "experiments/analysis/circuit_arrays.h"
 
 #include <algorithm>
 

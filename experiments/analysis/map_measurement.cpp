@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "core/torch.h"
-#include "experiments/analysis/analysis_parts.h"
+#include "experiments/analysis/head_measurements.h"
 #include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {
@@ -31,7 +31,7 @@ Tensor frequency_ranks(const AnalysisSetup& setup) {
   return at::tensor(ranks, at::kLong);
 }
 
-class Maps : public AnalysisPart {
+class Maps : public HeadMeasurement {
  public:
   explicit Maps(const AnalysisSetup& setup)
       : setup_(setup),
@@ -118,7 +118,7 @@ class Maps : public AnalysisPart {
 
 }  // namespace
 
-std::unique_ptr<AnalysisPart> map_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> map_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Maps>(setup);
 }
 

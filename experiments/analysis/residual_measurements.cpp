@@ -2,9 +2,9 @@
 // weights.
 #include <algorithm>
 
-#include "experiments/analysis/analysis_circuits.h"
-#include "experiments/analysis/analysis_outputs.h"
-#include "experiments/analysis/analysis_parts.h"
+#include "experiments/analysis/circuit_arrays.h"
+#include "experiments/analysis/head_measurements.h"
+#include "experiments/analysis/output_analysis.h"
 
 namespace headlab {
 namespace {
@@ -16,7 +16,7 @@ void merge(ResultGroup& to, ResultGroup more) {
     if (!find_array(to, array.about.name)) to.arrays.push_back(std::move(array));
 }
 
-class Outputs : public AnalysisPart {
+class Outputs : public HeadMeasurement {
  public:
   explicit Outputs(const AnalysisSetup& setup) : setup_(setup) {}
 
@@ -48,7 +48,7 @@ class Outputs : public AnalysisPart {
   std::optional<OutputAnalysis> sums_;
 };
 
-class Circuits : public AnalysisPart {
+class Circuits : public HeadMeasurement {
  public:
   explicit Circuits(const AnalysisSetup& setup) : setup_(setup) {}
 
@@ -70,11 +70,11 @@ class Circuits : public AnalysisPart {
 
 }  // namespace
 
-std::unique_ptr<AnalysisPart> outputs_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> outputs_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Outputs>(setup);
 }
 
-std::unique_ptr<AnalysisPart> circuits_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> circuits_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Circuits>(setup);
 }
 

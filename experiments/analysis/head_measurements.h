@@ -1,4 +1,4 @@
-// The parts of `headlab analyze` that stand in files of their own.
+// What `headlab analyze` measures of the heads of one site.
 #pragma once
 
 #include "experiments/analysis/analysis.h"
@@ -7,19 +7,19 @@
 namespace headlab {
 
 // What the probe streams, and what the kinds of heads report themselves.
-std::unique_ptr<AnalysisPart> streamed_part(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> streamed_measurement(const AnalysisSetup& setup);
 // What needs the maps: one batch of them is held at a time.
-std::unique_ptr<AnalysisPart> map_part(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> map_measurement(const AnalysisSetup& setup);
 // Gradients at gates of 1, in a pass of its own.
-std::unique_ptr<AnalysisPart> importance_part(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> importance_measurement(const AnalysisSetup& setup);
 
 // What heads say, and what their weights do.
-std::unique_ptr<AnalysisPart> outputs_part(const AnalysisSetup& setup);
-std::unique_ptr<AnalysisPart> circuits_part(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> outputs_measurement(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> circuits_measurement(const AnalysisSetup& setup);
 // Induction and duplicate heads, on repeated random tokens.
-std::unique_ptr<AnalysisPart> repeated_tokens_part(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> repeated_tokens_measurement(const AnalysisSetup& setup);
 // Syntactic heads, on the sentences of options.treebank.
-std::unique_ptr<AnalysisPart> syntax_part(const AnalysisSetup& setup);
+std::unique_ptr<HeadMeasurement> syntax_measurement(const AnalysisSetup& setup);
 
 // Whether any layer's weights are over tokens.
 bool has_token_map(const AnalysisSetup& setup);

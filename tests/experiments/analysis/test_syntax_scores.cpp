@@ -3,13 +3,13 @@
 
 #include "core/errors.h"
 #include "core/files/h5.h"
-#include "experiments/analysis/analysis_syntax.h"
+#include "experiments/analysis/syntax_scores.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 #include "tests/hand_built.h"
 #include "tests/treebank_testing.h"
 
-namespace headlab::test_analysis_syntax {
+namespace headlab::test_syntax_scores {
 namespace {
 
 using testing::conllu;
@@ -264,4 +264,4 @@ TEST_CASE("a char model reads the short sentences of a real treebank", "[syntax]
 }
 
 }  // namespace
-}  // namespace headlab::test_analysis_syntax
+}  // namespace headlab::test_syntax_scores

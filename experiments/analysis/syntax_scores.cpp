@@ -1,4 +1,4 @@
-#include "experiments/analysis/analysis_syntax.h"
+#include "experiments/analysis/syntax_scores.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "experiments/analysis/analysis_parts.h"
+#include "experiments/analysis/head_measurements.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace headlab {
 namespace {
 
-class Streamed : public AnalysisPart {
+class Streamed : public HeadMeasurement {
  public:
   explicit Streamed(const AnalysisSetup& setup) : setup_(setup), classes_(setup.token_classes()) {
     const bool has_classes = !classes_.empty();
@@ -81,7 +81,7 @@ class Streamed : public AnalysisPart {
   const HeadProbe* probe_ = nullptr;
 };
 
-class Importance : public AnalysisPart {
+class Importance : public HeadMeasurement {
  public:
   explicit Importance(const AnalysisSetup& setup) : setup_(setup) {}
 
@@ -155,11 +155,11 @@ bool has_token_map(const AnalysisSetup& setup) {
   return false;
 }
 
-std::unique_ptr<AnalysisPart> streamed_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> streamed_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Streamed>(setup);
 }
 
-std::unique_ptr<AnalysisPart> importance_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> importance_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Importance>(setup);
 }
 

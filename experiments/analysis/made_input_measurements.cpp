@@ -1,9 +1,9 @@
 // Analysis on inputs made for the purpose: repeated random tokens, and the sentences of a treebank.
 #include <algorithm>
 
-#include "experiments/analysis/analysis_parts.h"
-#include "experiments/analysis/analysis_syntax.h"
+#include "experiments/analysis/head_measurements.h"
 #include "experiments/analysis/repeated_tokens.h"
+#include "experiments/analysis/syntax_scores.h"
 
 namespace headlab {
 namespace {
@@ -14,7 +14,7 @@ bool reads_ids_alone(Model& model) {
   return std::all_of(sites.begin(), sites.end(), [](const Site& s) { return s.within_ids(); });
 }
 
-class Repeated : public AnalysisPart {
+class Repeated : public HeadMeasurement {
  public:
   explicit Repeated(const AnalysisSetup& setup) : setup_(setup) {}
 
@@ -41,7 +41,7 @@ class Repeated : public AnalysisPart {
   AnalysisSetup setup_;
 };
 
-class Syntax : public AnalysisPart {
+class Syntax : public HeadMeasurement {
  public:
   explicit Syntax(const AnalysisSetup& setup) : setup_(setup) {}
 
@@ -71,11 +71,11 @@ class Syntax : public AnalysisPart {
 
 }  // namespace
 
-std::unique_ptr<AnalysisPart> repeated_tokens_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> repeated_tokens_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Repeated>(setup);
 }
 
-std::unique_ptr<AnalysisPart> syntax_part(const AnalysisSetup& setup) {
+std::unique_ptr<HeadMeasurement> syntax_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Syntax>(setup);
 }
 
