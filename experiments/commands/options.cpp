@@ -75,7 +75,7 @@ Split MeasureOptions::resolve(const OpenedRun& run, const std::string& name) {
 }
 
 void require_free(const std::string& out) {
-  if (!out.empty() && look_at_run(out).kind != RunSight::Kind::kAbsent)
+  if (!out.empty() && find_run(out).kind != FoundRun::Kind::kAbsent)
     throw RunError(out + ": a run is there already; choose another place");
 }
 

@@ -39,11 +39,11 @@ ResumeFrom ResumeFrom::parse(const std::string& text) {
 }
 
 std::optional<RunStatus> already_finished(const fs::path& path, const ResumeFrom& from) {
-  const auto found = look_at_run(path);
-  if (found.kind == RunSight::Kind::kRunning)
+  const auto found = find_run(path);
+  if (found.kind == FoundRun::Kind::kRunning)
     throw RunError(fmt::format("{}: is being written by {}", path.string(), found.holder));
   if (!from.checkpoint.empty()) named_checkpoint(from.checkpoint, path);
-  if (found.kind == RunSight::Kind::kFinished && goes_on_by_itself(from)) return found.status;
+  if (found.kind == FoundRun::Kind::kFinished && goes_on_by_itself(from)) return found.status;
   return std::nullopt;
 }
 
@@ -51,7 +51,7 @@ BegunRun begin_run(const fs::path& path, const std::string& config_yaml,
                    const nlohmann::ordered_json& manifest, const std::string& data_json,
                    const ResumeFrom& from) {
   BegunRun begun;
-  if (look_at_run(path).kind == RunSight::Kind::kAbsent) {
+  if (find_run(path).kind == FoundRun::Kind::kAbsent) {
     begun.directory.emplace(RunDirectory::create(path, config_yaml, manifest, data_json));
     return begun;
   }

@@ -150,7 +150,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment, const D
                const Metrics& metrics, const std::function<void(const fs::path& run)>& add_files) {
   fs::path target = fs::weakly_canonical(path);
   if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
-  if (look_at_run(target).kind != RunSight::Kind::kAbsent)
+  if (find_run(target).kind != FoundRun::Kind::kAbsent)
     throw RunError(path.string() + ": a run is there already; choose another place");
   const fs::path making = target.parent_path() / (".tmp-" + target.filename().string() + "-made");
   struct Removal {
@@ -162,7 +162,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment, const D
   } removal{making};
   {
     const auto yaml = to_yaml(write_block(experiment)), data = data_text(facts);
-    const bool left_over = look_at_run(making).kind != RunSight::Kind::kAbsent;
+    const bool left_over = find_run(making).kind != FoundRun::Kind::kAbsent;
     auto directory = left_over
                          ? RunDirectory::replace(making, WriterLock(making), yaml, manifest, data)
                          : RunDirectory::create(making, yaml, manifest, data);

@@ -216,7 +216,7 @@ std::optional<RunStatus> read_status(const fs::path& run) {
   return std::nullopt;
 }
 
-RunSight look_at_run(const fs::path& path) {
+FoundRun find_run(const fs::path& path) {
   std::error_code error;
   const fs::file_status there = fs::status(path, error);
   if (there.type() == fs::file_type::not_found) return {};
@@ -229,14 +229,14 @@ RunSight look_at_run(const fs::path& path) {
     if (fs::is_empty(path, error)) return {};
     throw refusal(fmt::format("is no run ({}); choose another place", contents(path)));
   }
-  RunSight sight{.kind = RunSight::Kind::kInterrupted, .status = read_status(path)};
+  FoundRun found{.kind = FoundRun::Kind::kInterrupted, .status = read_status(path)};
   if (const std::optional<std::string> holder = WriterLock::holder(path)) {
-    sight.kind = RunSight::Kind::kRunning;
-    sight.holder = *holder;
-  } else if (sight.status && sight.status->state == RunState::kFinished) {
-    sight.kind = RunSight::Kind::kFinished;
+    found.kind = FoundRun::Kind::kRunning;
+    found.holder = *holder;
+  } else if (found.status && found.status->state == RunState::kFinished) {
+    found.kind = FoundRun::Kind::kFinished;
   }
-  return sight;
+  return found;
 }
 
 RunDirectory::RunDirectory(fs::path path, WriterLock lock, Json manifest)
@@ -247,7 +247,7 @@ RunDirectory RunDirectory::create(const fs::path& path, const std::string& confi
   const fs::path run = without_slash(path);
   // The rename would refuse too, but could not say why.
   const auto check = [&] {
-    if (look_at_run(run).kind != RunSight::Kind::kAbsent) {
+    if (find_run(run).kind != FoundRun::Kind::kAbsent) {
       throw RunError("a run is there already");
     }
   };

@@ -33,7 +33,7 @@ struct RunStatus {
 };
 
 // What lies at a path where a run should go.
-struct RunSight {
+struct FoundRun {
   enum class Kind {
     kAbsent,       // nothing, or an empty directory
     kInterrupted,  // resumable: stopped, failed, diverged, or its process died
@@ -45,7 +45,7 @@ struct RunSight {
   std::optional<RunStatus> status = {};  // none where status.json is missing or damaged
 };
 // RunError where something else lies there. Changes nothing.
-RunSight look_at_run(const std::filesystem::path& path);
+FoundRun find_run(const std::filesystem::path& path);
 // status.json; none where it is missing or damaged.
 std::optional<RunStatus> read_status(const std::filesystem::path& run);
 

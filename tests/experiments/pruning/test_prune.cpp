@@ -292,7 +292,7 @@ TEST_CASE("tuning that an error ends leaves a run that says so", "[pruning]") {
   tuning.fail("nothing is there yet");
   CHECK_FALSE(fs::exists(scratch / "out"));
   REQUIRE(tuning.train(run));
-  CHECK(look_at_run(scratch / "out").kind == RunSight::Kind::kRunning);
+  CHECK(find_run(scratch / "out").kind == FoundRun::Kind::kRunning);
   tuning.fail("no more heads");
   CHECK(read_status(scratch / "out")->state == RunState::kFailed);
   CHECK(read_status(scratch / "out")->reason == "no more heads");

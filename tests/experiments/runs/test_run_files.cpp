@@ -100,7 +100,7 @@ TEST_CASE("the hash of a config is that of everything but seed, threads and orde
 TEST_CASE("a run is made whole, with its parents, and taken while it lives") {
   const Scratch scratch;
   const fs::path path = scratch / "out" / "name" / "0123abcd-s1";
-  CHECK(look_at_run(path).kind == RunSight::Kind::kAbsent);
+  CHECK(find_run(path).kind == FoundRun::Kind::kAbsent);
   {
     const RunDirectory run = RunDirectory::create(path / "", "name: a\n", kManifest);
     CHECK(run.path() == path);
@@ -113,11 +113,11 @@ TEST_CASE("a run is made whole, with its parents, and taken while it lives") {
     CHECK(status["status"] == "running");
     CHECK(status["pid"] == ::getpid());
     CHECK(status["host"] == host_name());
-    const RunSight sight = look_at_run(path);
-    CHECK(sight.kind == RunSight::Kind::kRunning);
-    CHECK(sight.holder == "process " + std::to_string(::getpid()) + " on " + host_name());
+    const FoundRun found = find_run(path);
+    CHECK(found.kind == FoundRun::Kind::kRunning);
+    CHECK(found.holder == "process " + std::to_string(::getpid()) + " on " + host_name());
   }
-  CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
+  CHECK(find_run(path).kind == FoundRun::Kind::kInterrupted);
   CHECK_THROWS_WITH(RunDirectory::create(path, "", kManifest),
                     path.string() + ": cannot be made: a run is there already");
   CHECK(read_bytes(path / "config.yaml") == "name: a\n");
@@ -143,14 +143,14 @@ TEST_CASE("status.json and the manifest tell how a run stands and how it ended")
   CHECK_FALSE(status.contains("pid"));
   CHECK(json_of(path / "manifest.json")["status"] == "diverged");
   CHECK(json_of(path / "manifest.json")["end_utc"].get<std::string>().ends_with("Z"));
-  const RunSight sight = look_at_run(path);
-  CHECK(sight.kind == RunSight::Kind::kInterrupted);
-  REQUIRE(sight.status);
-  CHECK(sight.status->state == RunState::kDiverged);
-  CHECK(sight.status->step == 41);
-  CHECK(std::isnan(sight.status->metrics.at("train/loss")));
+  const FoundRun found = find_run(path);
+  CHECK(found.kind == FoundRun::Kind::kInterrupted);
+  REQUIRE(found.status);
+  CHECK(found.status->state == RunState::kDiverged);
+  CHECK(found.status->step == 41);
+  CHECK(std::isnan(found.status->metrics.at("train/loss")));
   RunDirectory::resume(path, WriterLock(path), kManifest).end({.state = RunState::kFinished});
-  CHECK(look_at_run(path).kind == RunSight::Kind::kFinished);
+  CHECK(find_run(path).kind == FoundRun::Kind::kFinished);
 }
 
 TEST_CASE("a run whose status is missing or damaged is an interrupted one") {
@@ -160,9 +160,9 @@ TEST_CASE("a run whose status is missing or damaged is an interrupted one") {
                            R"({"status":"finished","reason":"","step":"x","metrics":{}})"}) {
     INFO(text);
     write_bytes(scratch / "run/status.json", text);
-    const RunSight sight = look_at_run(scratch / "run");
-    CHECK(sight.kind == RunSight::Kind::kInterrupted);
-    CHECK_FALSE(sight.status);
+    const FoundRun found = find_run(scratch / "run");
+    CHECK(found.kind == FoundRun::Kind::kInterrupted);
+    CHECK_FALSE(found.status);
   }
   CHECK_NOTHROW(RunDirectory::resume(scratch / "run", WriterLock(scratch / "run"), kManifest));
 }
@@ -178,8 +178,8 @@ TEST_CASE("a run that cannot be made leaves nothing behind") {
   CHECK_THROWS_WITH(RunDirectory::create(scratch / "full", "", kManifest),
                     StartsWith((scratch / "full").string() + ": cannot be made: ") &&
                         Contains("it holds notes.txt"));
-  CHECK_THROWS_AS(look_at_run(scratch / "full"), RunError);
-  CHECK_THROWS_AS(look_at_run(scratch / "file"), RunError);
+  CHECK_THROWS_AS(find_run(scratch / "full"), RunError);
+  CHECK_THROWS_AS(find_run(scratch / "file"), RunError);
   CHECK_THROWS_AS(RunDirectory::create(scratch / std::string(300, 'n') / "run", "", kManifest),
                   RunError);
   CHECK(names_in(scratch.path()) == std::set<std::string>{"file", "full"});
@@ -207,8 +207,8 @@ TEST_CASE("whatever call of making a run fails, there is the whole run or nothin
       [&](bool) {
         if (!fs::exists(top)) return;
         CHECK(names_in(path.parent_path()) == std::set<std::string>{"run"});
-        CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
-        CHECK(look_at_run(path).status);
+        CHECK(find_run(path).kind == FoundRun::Kind::kInterrupted);
+        CHECK(find_run(path).status);
         CHECK(json_of(path / "manifest.json") == kManifest);
       });
 }
@@ -220,12 +220,12 @@ TEST_CASE("whenever the maker of a run is killed, the next one makes or resumes 
       0, [&] { fs::remove_all(top); },
       [&] { return survives([&] { RunDirectory::create(path, "name: a\n", kManifest); }); },
       [&](bool finished) {
-        const RunSight sight = look_at_run(path);
-        if (sight.kind == RunSight::Kind::kAbsent) {
+        const FoundRun found = find_run(path);
+        if (found.kind == FoundRun::Kind::kAbsent) {
           CHECK_FALSE(finished);
           RunDirectory::create(path, "name: a\n", kManifest);
         } else {
-          CHECK(sight.kind == RunSight::Kind::kInterrupted);
+          CHECK(found.kind == FoundRun::Kind::kInterrupted);
           RunDirectory::resume(path, WriterLock(path), kManifest);
         }
         CHECK(names_in(path.parent_path()) == std::set<std::string>{"run"});
@@ -237,9 +237,9 @@ TEST_CASE("two processes never write one run: the second is told who does") {
   const fs::path path = scratch / "run";
   std::optional<RunDirectory> held;  // by the other process, whose copy of this is filled
   Other other([&] { held.emplace(RunDirectory::create(path, "", kManifest)); });
-  const RunSight sight = look_at_run(path);
-  CHECK(sight.kind == RunSight::Kind::kRunning);
-  CHECK(sight.holder == other.name());
+  const FoundRun found = find_run(path);
+  CHECK(found.kind == FoundRun::Kind::kRunning);
+  CHECK(found.holder == other.name());
   const std::string before = read_bytes(path / "status.json");
   CHECK_THROWS_WITH(RunDirectory::resume(path, WriterLock(path), kManifest),
                     StartsWith(path.string() + ": is being written by " + other.name()));
@@ -248,7 +248,7 @@ TEST_CASE("two processes never write one run: the second is told who does") {
   CHECK_THROWS_AS(RunDirectory::create(path, "", kManifest), RunError);
   CHECK(read_bytes(path / "status.json") == before);
   other.kill();
-  CHECK(look_at_run(path).kind == RunSight::Kind::kInterrupted);
+  CHECK(find_run(path).kind == FoundRun::Kind::kInterrupted);
   CHECK_NOTHROW(RunDirectory::resume(path, WriterLock(path), kManifest));
 }
 
@@ -327,7 +327,7 @@ TEST_CASE("resuming keeps what the run was, and clears what a killed process lef
   CHECK(manifest["previous"][0]["status"] == "stopped");
   CHECK(manifest["previous"][1]["argv"] == Json{"second"});
   CHECK_FALSE(manifest["previous"][1].contains("previous"));
-  CHECK(look_at_run(path).status->step == 30);
+  CHECK(find_run(path).status->step == 30);
   CHECK_THROWS_AS(RunDirectory::resume(scratch / "none", WriterLock(scratch / "none"), kManifest),
                   RunError);
 }
@@ -355,7 +355,7 @@ TEST_CASE("a run that starts anew has nothing of the old one") {
     const RunDirectory run = RunDirectory::replace(path, WriterLock(path), "name: b\n", kManifest);
     CHECK(names_in(path) ==
           std::set<std::string>{".lock", "config.yaml", "manifest.json", "status.json"});
-    CHECK(look_at_run(path).kind == RunSight::Kind::kRunning);
+    CHECK(find_run(path).kind == FoundRun::Kind::kRunning);
   }
   CHECK(read_bytes(path / "config.yaml") == "name: b\n");
   CHECK(names_in(scratch.path()) == std::set<std::string>{"run"});
