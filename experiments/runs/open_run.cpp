@@ -119,14 +119,12 @@ nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train) 
 
 nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
                                    const at::Device& device) {
-  ManifestFacts facts;
-  facts.torch = TORCH_VERSION;
-  facts.cuda = cuda_version(device);
-  facts.gpus = gpu_names(device);
-  facts.threads = at::get_num_threads();
-  facts.seed = experiment.seed;
-  facts.data_files = data.files();
-  return make_manifest(facts);
+  return make_manifest({.torch = TORCH_VERSION,
+                        .cuda = cuda_version(device),
+                        .gpus = gpu_names(device),
+                        .threads = at::get_num_threads(),
+                        .seed = experiment.seed,
+                        .data_files = data.files()});
 }
 
 RootAttributes root_attributes(Experiment experiment, const std::string& title,

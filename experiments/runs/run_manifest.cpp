@@ -149,7 +149,7 @@ std::vector<std::string>& command_line() {
   return words;
 }
 
-Json make_manifest(const ManifestFacts& facts) {
+Json make_manifest(const ManifestEntries& entries) {
   return {{"status", "running"},
           {"start_utc", utc_now()},
           {"end_utc", nullptr},
@@ -159,15 +159,15 @@ Json make_manifest(const ManifestFacts& facts) {
           {"git", git_state(build::kSourceDir)},
           {"versions",
            {{"headlab", build::kVersion},
-            {"torch", facts.torch},
-            {"cuda", text_or_null(facts.cuda)},
+            {"torch", entries.torch},
+            {"cuda", text_or_null(entries.cuda)},
             {"hdf5", hdf5_version()},
             {"compiler", build::kCompiler}}},
           {"cpu", cpu_name()},
-          {"gpus", facts.gpus},
-          {"threads", facts.threads},
-          {"seeds", {{"seed", facts.seed}}},
-          {"data", data_json(facts.data_files)}};
+          {"gpus", entries.gpus},
+          {"threads", entries.threads},
+          {"seeds", {{"seed", entries.seed}}},
+          {"data", data_json(entries.data_files)}};
 }
 
 Json continue_manifest(const Json& before, Json now) {

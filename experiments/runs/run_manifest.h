@@ -15,7 +15,7 @@ std::string utc_now();  // 2026-01-31T12:00:00Z
 std::vector<std::string>& command_line();  // argv of this process; main sets it
 
 // What only the caller knows.
-struct ManifestFacts {
+struct ManifestEntries {
   std::string torch = {};              // version
   std::string cuda = {};               // version; empty: runs without
   std::vector<std::string> gpus = {};  // names
@@ -26,7 +26,7 @@ struct ManifestFacts {
 // git (commit, dirty; null outside a checkout), versions, cpu, gpus, threads, seeds, data (path,
 // bytes, sha256), argv, hostname, scheduler (ids that the environment has), start_utc, end_utc
 // null, status "running". DataError where a data file cannot be read.
-nlohmann::ordered_json make_manifest(const ManifestFacts& facts);
+nlohmann::ordered_json make_manifest(const ManifestEntries& entries);
 
 // The manifest of a run that goes on: `now`, with what `before` said of itself under `previous`
 // (oldest first). RunError when a data file has changed in between.
