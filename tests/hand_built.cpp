@@ -140,7 +140,8 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   const auto& train = experiment.train;
   const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
                                  /*most_batches=*/0, {at::kCPU});
-  write_run(path, experiment, facts_of(*source), untrained_checkpoint(*model, 0, measured.loss()),
+  write_run(path, experiment, describe_data(*source),
+            untrained_checkpoint(*model, 0, measured.loss()),
             manifest_of(experiment, *source, at::kCPU), status_metrics(measured));
 }
 

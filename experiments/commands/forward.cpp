@@ -45,7 +45,7 @@ int run_forward(const ForwardOptions& o) {
     throw DataError(o.in + ": in.targets must have the shape of in.ids");
   if (o.gradients && !targets.defined())
     throw DataError(o.in + ": --gradients needs in.targets (negative: not scored)");
-  const int64_t V = opened.facts.shape.vocabulary;
+  const int64_t V = opened.data_description.shape.vocabulary;
   if (ids.numel() > 0 && (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= V))
     throw DataError(fmt::format("{}: in.ids must lie in 0 .. {}", o.in, V - 1));
 

@@ -57,7 +57,7 @@ void check_heads(Model& model, const ModelOptions& options, bool cache) {
 int run_generate(const GenerateOptions& o) {
   const auto compute = o.compute.apply();
   auto opened = open_run(o.run, compute.device);
-  const auto tokenizer = opened.facts.tokenizer;
+  const auto tokenizer = opened.data_description.tokenizer;
   if (!tokenizer)
     throw ConfigError(
         fmt::format("generate: the data kind '{}' has no text", opened.experiment.data.kind()));

@@ -33,12 +33,12 @@ void GivenData::visit(Arguments& a) {
 void GivenData::open(OpenedRun& run) const {
   if (data && text) throw ConfigError("--data and --text: name one of the two");
   if (data) {
-    run.data = open_other_data(run.experiment, run.facts, *data);
+    run.data = open_other_data(run.experiment, run.data_description, *data);
   } else if (text) {
-    run.data = open_text(run.experiment, run.facts, *text, "--text");
+    run.data = open_text(run.experiment, run.data_description, *text, "--text");
   } else if (!run.data) {
     try {
-      run.data = open_own_data(run.experiment, run.facts);
+      run.data = open_own_data(run.experiment, run.data_description);
     } catch (const DataError& error) {
       throw DataError(
           fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));

@@ -86,8 +86,8 @@ int run_run(const RunOptions& o) {
 
   auto manifest = manifest_of(experiment, *data, device);
   manifest["parameters"] = parameters_json(*model, experiment.train);
-  auto begun =
-      begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(facts_of(*data)), from);
+  auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest,
+                         data_text(describe_data(*data)), from);
   if (!begun.warning.empty()) fmt::print(stderr, "headlab: {}\n", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
   if (begun.checkpoint)

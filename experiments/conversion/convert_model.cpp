@@ -139,7 +139,7 @@ ConvertedModel convert_model(const OpenedRun& run,
           tensors[prefix + name] = tensor;
       }
   made.experiment = with_heads(run.experiment, stacks, made.layers);
-  made.model = build_model(made.experiment, run.facts.shape, device);
+  made.model = build_model(made.experiment, run.data_description.shape, device);
   // Multipliers of a target start anew, where there is one now.
   std::erase_if(tensors, [](const auto& tensor) { return is_multiplier(tensor.first); });
   for (const auto& [name, tensor] : module_tensors(*made.model))

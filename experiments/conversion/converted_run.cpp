@@ -43,7 +43,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   auto manifest = manifest_of(experiment, *run.data, compute.device);
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
-  write_run(out, experiment, run.facts,
+  write_run(out, experiment, run.data_description,
             untrained_checkpoint(*converted.model, run.step, cost.after.loss()), manifest,
             status_metrics(cost.after));
   if (further.updates == 0) return kDone;

@@ -89,7 +89,7 @@ const std::vector<std::string>& prune_orders() {
 }
 
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device) {
-  auto copy = build_model(run.experiment, run.facts.shape, device);
+  auto copy = build_model(run.experiment, run.data_description.shape, device);
   load_model(*copy, module_tensors(*run.model));
   copy->eval();
   return copy;

@@ -182,8 +182,9 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
   if (tuning.kept())
     tuning.finish(run, model, last.loss(), report, add_files);
   else
-    write_run(out, run.experiment, run.facts, untrained_checkpoint(*model, run.step, last.loss()),
-              manifest, status_metrics(last), add_files);
+    write_run(out, run.experiment, run.data_description,
+              untrained_checkpoint(*model, run.step, last.loss()), manifest, status_metrics(last),
+              add_files);
 }
 
 }  // namespace headlab

@@ -69,12 +69,12 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   read_config(opened.experiment, load_config(located.run / "config.yaml"));
   const auto checkpoint = load_located_weights(located);
   if (auto kept = read_data_text(located.run)) {
-    opened.facts = std::move(*kept);
+    opened.data_description = std::move(*kept);
   } else {
     opened.data = open_unkept_data(opened.experiment, located.run);
-    opened.facts = facts_of(*opened.data);
+    opened.data_description = describe_data(*opened.data);
   }
-  opened.model = build_model(opened.experiment, opened.facts.shape, device);
+  opened.model = build_model(opened.experiment, opened.data_description.shape, device);
   load_model(*opened.model, checkpoint.model);
   opened.model->eval();
   opened.step = checkpoint.step;
@@ -83,7 +83,7 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
 
 OpenedRun open_run_and_data(const std::filesystem::path& path, const at::Device& device) {
   auto opened = open_run(path, device);
-  if (!opened.data) opened.data = open_own_data(opened.experiment, opened.facts);
+  if (!opened.data) opened.data = open_own_data(opened.experiment, opened.data_description);
   return opened;
 }
 
@@ -143,9 +143,10 @@ Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss) {
           .trainer = {{"best", loss}}};
 }
 
-void write_run(const std::filesystem::path& path, Experiment experiment, const DataFacts& facts,
-               const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
-               const Metrics& metrics, const std::function<void(const fs::path& run)>& add_files) {
+void write_run(const std::filesystem::path& path, Experiment experiment,
+               const DataDescription& description, const Checkpoint& checkpoint,
+               const nlohmann::ordered_json& manifest, const Metrics& metrics,
+               const std::function<void(const fs::path& run)>& add_files) {
   fs::path target = fs::weakly_canonical(path);
   if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
   if (find_run(target).kind != FoundRun::Kind::kAbsent)
@@ -159,7 +160,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment, const D
     }
   } removal{making};
   {
-    const auto yaml = to_yaml(write_block(experiment)), data = data_text(facts);
+    const auto yaml = to_yaml(write_block(experiment)), data = data_text(description);
     const bool left_over = find_run(making).kind != FoundRun::Kind::kAbsent;
     auto directory = left_over
                          ? RunDirectory::replace(making, WriterLock(making), yaml, manifest, data)

@@ -26,7 +26,7 @@ void load_model(Model& model, const NamedTensors& tensors);
 
 struct OpenedRun {
   Experiment experiment;
-  DataFacts facts;                   // what the model asks of its data
+  DataDescription data_description;  // what the model asks of its data
   std::shared_ptr<DataSource> data;  // null until who reads data has opened some
   std::shared_ptr<Model> model;      // eval mode
   int64_t step = 0;                  // updates behind the weights
@@ -53,9 +53,9 @@ nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSourc
 // A finished run of one checkpoint, its best, at `path` itself: whole or not at all. RunError where
 // the storage refuses, and where anything but an empty directory lies there. `add_files` puts more
 // into the run before it takes its place.
-void write_run(const std::filesystem::path& path, Experiment experiment, const DataFacts& facts,
-               const Checkpoint& checkpoint, const nlohmann::ordered_json& manifest,
-               const Metrics& metrics,
+void write_run(const std::filesystem::path& path, Experiment experiment,
+               const DataDescription& description, const Checkpoint& checkpoint,
+               const nlohmann::ordered_json& manifest, const Metrics& metrics,
                const std::function<void(const std::filesystem::path& run)>& add_files = {});
 
 // Weights of `model` as step `step` of a run that has not yet trained it.

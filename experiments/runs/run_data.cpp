@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // What ids mean is the same in both.
-bool same_tokens(const DataFacts& a, const DataFacts& b) {
-  const auto a_json = facts_json(a), b_json = facts_json(b);
+bool same_tokens(const DataDescription& a, const DataDescription& b) {
+  const auto a_json = description_json(a), b_json = description_json(b);
   return a_json["shape"] == b_json["shape"] &&
          a_json.value("tokenizer", Json()) == b_json.value("tokenizer", Json()) &&
          a.token_texts == b.token_texts;
@@ -22,13 +22,15 @@ bool same_tokens(const DataFacts& a, const DataFacts& b) {
 
 }  // namespace
 
-std::string data_text(const DataFacts& facts) { return facts_json(facts).dump(2) + '\n'; }
+std::string data_text(const DataDescription& description) {
+  return description_json(description).dump(2) + '\n';
+}
 
-std::optional<DataFacts> read_data_text(const fs::path& run) {
+std::optional<DataDescription> read_data_text(const fs::path& run) {
   const fs::path path = run / "data.json";
   if (!fs::exists(path)) return std::nullopt;
   try {
-    return read_facts(Json::parse(MappedFile(path).text()));
+    return read_description(Json::parse(MappedFile(path).text()));
   } catch (const nlohmann::json::exception&) {
     throw RunError(path.string() + ": is no JSON; without this file the run reads its data");
   } catch (const DataError& error) {
@@ -43,9 +45,10 @@ std::shared_ptr<DataSource> open_training_data(const Experiment& experiment) {
   return data;
 }
 
-std::shared_ptr<DataSource> open_own_data(const Experiment& experiment, const DataFacts& facts) {
+std::shared_ptr<DataSource> open_own_data(const Experiment& experiment,
+                                          const DataDescription& description) {
   auto data = open_data(experiment.data);
-  if (!same_tokens(facts_of(*data), facts)) {
+  if (!same_tokens(describe_data(*data), description)) {
     const auto files = data->files();
     throw DataError(
         fmt::format("{}: has other tokens now than when the run was made; bring it "
@@ -55,11 +58,12 @@ std::shared_ptr<DataSource> open_own_data(const Experiment& experiment, const Da
   return data;
 }
 
-std::shared_ptr<DataSource> open_other_data(const Experiment& experiment, const DataFacts& facts,
+std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
+                                            const DataDescription& description,
                                             const fs::path& path) {
-  if (facts.tokenizer) {
+  if (description.tokenizer) {
     const MappedFile file(path);
-    return given_text(facts.tokenizer, file.text(), path.string(), facts.shape.context,
+    return given_text(description.tokenizer, file.text(), path.string(), description.shape.context,
                       {fs::canonical(path)});
   }
   ConfigNode options = experiment.data.write();
@@ -72,18 +76,19 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment, const 
   block.read(options, "data", problems);
   problems.raise();
   auto data = open_data(block);
-  if (data->vocabulary() != facts.shape.vocabulary)
+  if (data->vocabulary() != description.shape.vocabulary)
     throw DataError(fmt::format("{}: has {} tokens in its vocabulary, the model knows {}",
-                                path.string(), data->vocabulary(), facts.shape.vocabulary));
+                                path.string(), data->vocabulary(), description.shape.vocabulary));
   return data;
 }
 
-std::shared_ptr<DataSource> open_text(const Experiment& experiment, const DataFacts& facts,
-                                      const std::string& text, const std::string& name) {
-  if (!facts.tokenizer)
+std::shared_ptr<DataSource> open_text(const Experiment& experiment,
+                                      const DataDescription& description, const std::string& text,
+                                      const std::string& name) {
+  if (!description.tokenizer)
     throw ConfigError(fmt::format("{}: the run's data, of kind '{}', have no text", name,
                                   experiment.data.kind()));
-  return given_text(facts.tokenizer, text, name, facts.shape.context);
+  return given_text(description.tokenizer, text, name, description.shape.context);
 }
 
 }  // namespace headlab

@@ -43,7 +43,7 @@ OpenedRun run_of(const std::string& kind) {
                        "eval_batches: 1, early_stop: {patience: 5}}\n",
                    "test"));
   run.data = open_data(run.experiment.data);
-  run.facts = facts_of(*run.data);
+  run.data_description = describe_data(*run.data);
   run.model = build_model(run.experiment, run.data->shape(), at::kCPU);
   run.model->eval();
   return run;

@@ -35,8 +35,8 @@ OpenedRun run_of(const std::string& attention, const std::string& more = "") {
                                attention + more + "}}",
                            "test"));
   run.data = open_data(run.experiment.data);
-  run.facts = facts_of(*run.data);
-  run.model = build_model(run.experiment, run.facts.shape, at::kCPU);
+  run.data_description = describe_data(*run.data);
+  run.model = build_model(run.experiment, run.data_description.shape, at::kCPU);
   at::NoGradGuard no_grad;
   for (auto& p : run.model->parameters()) p.add_(at::randn_like(p), 0.2);
   run.model->eval();
@@ -59,8 +59,8 @@ OpenedRun as_run(const ConvertedModel& made, const OpenedRun& from) {
   OpenedRun run;
   auto experiment = made.experiment;
   read_config(run.experiment, parse_config(to_yaml(write_block(experiment)), "test"));
-  run.data = from.data, run.facts = from.facts;
-  run.model = build_model(run.experiment, run.facts.shape, at::kCPU);
+  run.data = from.data, run.data_description = from.data_description;
+  run.model = build_model(run.experiment, run.data_description.shape, at::kCPU);
   load_model(*run.model, module_tensors(*made.model));
   run.model->eval();
   return run;

@@ -30,7 +30,7 @@ std::filesystem::path run_on(const Folder& folder, const std::string& data) {
 
 }  // namespace
 
-TEST_CASE("facts of data are the same after they were written and read", "[run-data]") {
+TEST_CASE("a description of data is the same after it was written and read", "[run-data]") {
   Folder folder;
   folder.write_tokens("train.bin", std::vector<uint16_t>(9, 1));
   folder.write_tokens("val.bin", std::vector<uint16_t>(9, 1));
@@ -39,17 +39,17 @@ TEST_CASE("facts of data are the same after they were written and read", "[run-d
        {"kind: tokens, context: 4, path: " + folder.path().string(), std::string("kind: copy"),
         std::string("kind: induction, symbols: 5")}) {
     INFO(options);
-    const auto facts = facts_of(*open(options));
-    const auto again = read_facts(Json::parse(data_text(facts)));
-    CHECK(facts_json(again) == facts_json(facts));
+    const auto description = describe_data(*open(options));
+    const auto again = read_description(Json::parse(data_text(description)));
+    CHECK(description_json(again) == description_json(description));
     CHECK_FALSE(again.tokenizer);
-    CHECK(again.shape.vocabulary == facts.shape.vocabulary);
-    CHECK(again.shape.context == facts.shape.context);
-    CHECK(again.token_texts == facts.token_texts);
-    CHECK(again.token_classes == facts.token_classes);
+    CHECK(again.shape.vocabulary == description.shape.vocabulary);
+    CHECK(again.shape.context == description.shape.context);
+    CHECK(again.token_texts == description.token_texts);
+    CHECK(again.token_classes == description.token_classes);
   }
-  DataFacts image{.shape = {.classes = 10, .channels = 3, .height = 8, .width = 9, .pad = 0}};
-  const auto again = read_facts(facts_json(image)).shape;
+  DataDescription image{.shape = {.classes = 10, .channels = 3, .height = 8, .width = 9, .pad = 0}};
+  const auto again = read_description(description_json(image)).shape;
   CHECK(std::tuple(again.classes, again.channels, again.height, again.width, again.pad) ==
         std::tuple(10, 3, 8, 9, std::optional<int64_t>(0)));
 }
@@ -64,10 +64,11 @@ TEST_CASE("a run opens without its data, as the same model with its tokenizer", 
     fs::rename(path, folder / "moved");
     const auto opened = open_run(folder / "moved", at::kCPU);
     CHECK_FALSE(opened.data);
-    CHECK(opened.facts.shape.context == 3);
-    CHECK(opened.facts.tokenizer->json() == before.data->tokenizer()->json());
-    CHECK(opened.facts.token_texts == before.data->token_texts());
-    const auto ids = at::tensor(opened.facts.tokenizer->encode("the", "t").ids).unsqueeze(0);
+    CHECK(opened.data_description.shape.context == 3);
+    CHECK(opened.data_description.tokenizer->json() == before.data->tokenizer()->json());
+    CHECK(opened.data_description.token_texts == before.data->token_texts());
+    const auto ids =
+        at::tensor(opened.data_description.tokenizer->encode("the", "t").ids).unsqueeze(0);
     CHECK(opened.model->forward({ids}, {}).logits.equal(before.model->forward({ids}, {}).logits));
     CHECK_THROWS_WITH(open_run_and_data(folder / "moved", at::kCPU),
                       Contains("text.txt: cannot be opened: No such file"));
@@ -93,7 +94,7 @@ TEST_CASE("a run of before data.json reads its data, and says so where they are 
   const auto path = run_on(folder, text_data(folder));
   fs::remove(path / "data.json");
   const auto opened = open_run(path, at::kCPU);
-  CHECK(opened.facts.tokenizer);
+  CHECK(opened.data_description.tokenizer);
   CHECK(opened.data);
   fs::remove(folder / "text.txt");
   const auto said = error_of<DataError>([&] { open_run(path, at::kCPU); });

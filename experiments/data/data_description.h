@@ -5,7 +5,7 @@
 
 namespace headlab {
 
-struct DataFacts {
+struct DataDescription {
   DataShape shape;
   std::shared_ptr<const Tokenizer> tokenizer = {};  // null: no text is behind the tokens
   // DataSource::token_texts(), token_classes()
@@ -13,9 +13,10 @@ struct DataFacts {
   std::vector<uint8_t> token_classes = {};
 };
 
-DataFacts facts_of(const DataSource& data);
+DataDescription describe_data(const DataSource& data);
 
-nlohmann::ordered_json facts_json(const DataFacts& facts);
-DataFacts read_facts(const nlohmann::ordered_json& json);  // DataError for anything else
+nlohmann::ordered_json description_json(const DataDescription& description);
+// DataError for anything else.
+DataDescription read_description(const nlohmann::ordered_json& json);
 
 }  // namespace headlab

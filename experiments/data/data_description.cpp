@@ -1,4 +1,4 @@
-#include "experiments/data/data_facts.h"
+#include "experiments/data/data_description.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 namespace headlab {
 namespace {
 
-using Facts = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 struct ShapeField {
   const char* name;
@@ -22,14 +22,14 @@ constexpr ShapeField kShapeFields[] = {{"vocabulary", &DataShape::vocabulary},
                                        {"height", &DataShape::height},
                                        {"width", &DataShape::width}};
 
-int64_t size_in(const Facts& shape, const char* name) {
-  const Facts& size = shape.at(name);
+int64_t size_in(const Json& shape, const char* name) {
+  const Json& size = shape.at(name);
   if (!size.is_number_integer() || size < 0 || size > int64_t{1} << 32)
     throw DataError(fmt::format("shape.{} must be an integer from 0 to 2^32", name));
   return size;
 }
 
-DataShape read_shape(const Facts& json) {
+DataShape read_shape(const Json& json) {
   DataShape shape;
   for (const auto& field : kShapeFields) shape.*field.value = size_in(json, field.name);
   if (json.contains("pad")) shape.pad = size_in(json, "pad");
@@ -43,39 +43,40 @@ void check_count(const char* what, size_t count, int64_t vocabulary) {
 
 }  // namespace
 
-DataFacts facts_of(const DataSource& data) {
+DataDescription describe_data(const DataSource& data) {
   return {data.shape(), data.tokenizer(), data.token_texts(), data.token_classes()};
 }
 
-Facts facts_json(const DataFacts& facts) {
-  Facts shape;
-  for (const auto& field : kShapeFields) shape[field.name] = facts.shape.*field.value;
-  if (facts.shape.pad) shape["pad"] = *facts.shape.pad;
-  Facts json{{"shape", shape}};
-  if (facts.tokenizer) {
-    json["tokenizer"] = facts.tokenizer->json();
+Json description_json(const DataDescription& description) {
+  Json shape;
+  for (const auto& field : kShapeFields) shape[field.name] = description.shape.*field.value;
+  if (description.shape.pad) shape["pad"] = *description.shape.pad;
+  Json json{{"shape", shape}};
+  if (description.tokenizer) {
+    json["tokenizer"] = description.tokenizer->json();
   } else {
-    json["token_texts"] = facts.token_texts;
-    json["token_classes"] = facts.token_classes;
+    json["token_texts"] = description.token_texts;
+    json["token_classes"] = description.token_classes;
   }
   return json;
 }
 
-DataFacts read_facts(const Facts& json) {
+DataDescription read_description(const Json& json) {
   try {
-    DataFacts facts{.shape = read_shape(json.at("shape"))};
+    DataDescription description{.shape = read_shape(json.at("shape"))};
     if (json.contains("tokenizer")) {
-      facts.tokenizer = read_tokenizer(json["tokenizer"]);
-      check_count("the tokenizer's tokens", facts.tokenizer->vocabulary(), facts.shape.vocabulary);
-      facts.token_texts = facts.tokenizer->token_texts();
-      facts.token_classes = facts.tokenizer->token_classes();
+      description.tokenizer = read_tokenizer(json["tokenizer"]);
+      check_count("the tokenizer's tokens", description.tokenizer->vocabulary(),
+                  description.shape.vocabulary);
+      description.token_texts = description.tokenizer->token_texts();
+      description.token_classes = description.tokenizer->token_classes();
     } else {
-      facts.token_texts = json.at("token_texts").get<std::vector<std::string>>();
-      facts.token_classes = json.at("token_classes").get<std::vector<uint8_t>>();
+      description.token_texts = json.at("token_texts").get<std::vector<std::string>>();
+      description.token_classes = json.at("token_classes").get<std::vector<uint8_t>>();
     }
-    check_count("token_texts", facts.token_texts.size(), facts.shape.vocabulary);
-    check_count("token_classes", facts.token_classes.size(), facts.shape.vocabulary);
-    return facts;
+    check_count("token_texts", description.token_texts.size(), description.shape.vocabulary);
+    check_count("token_classes", description.token_classes.size(), description.shape.vocabulary);
+    return description;
   } catch (const nlohmann::json::exception& error) {
     throw DataError(error.what());
   }
