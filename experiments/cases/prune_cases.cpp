@@ -151,14 +151,14 @@ const RegisterCase slices(
      }});
 
 const RegisterCase deltas("delta-1", [](const CaseFile& file) {
-  DeltaSums sums;
+  OutputChangeSums sums;
   sums.add({file.at("in.y"), file.at("in.logits")},
            {file.at("in.y_ablated"), file.at("in.logits_ablated")}, file.at("in.targets"),
            file.find("in.length"));
   NamedTensors computed;
   for (const auto& [name, value] : sums.values())
     computed["out." + name] = at::scalar_tensor(value, at::kDouble);
-  const auto examples = at::tensor(sums.example_deltas(), at::kDouble);
+  const auto examples = at::tensor(sums.example_loss_changes(), at::kDouble);
   computed["out.example_delta"] = examples;
   if (const auto resample = file.find("in.resample"); resample.defined()) {
     const auto drawn = bootstrap(examples, resample);

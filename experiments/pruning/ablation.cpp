@@ -135,7 +135,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, compute);
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
-  std::vector<DeltaSums> sums(sets.size());
+  std::vector<OutputChangeSums> sums(sets.size());
   for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
     const auto b = on_host.to(compute.device);
     HiddenStates hidden;
@@ -156,11 +156,11 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   Tensor draws;  // the same for every set: they are compared
   for (size_t n = 0; n < sets.size(); ++n) {
     results.push_back({sets[n], sums[n].values()});
-    const auto& examples = sums[n].example_deltas();
+    const auto& examples = sums[n].example_loss_changes();
     if (examples.empty()) continue;
     if (!draws.defined() || draws.size(1) != std::ssize(examples))
       draws = draw_resamples(s.resamples, std::ssize(examples), s.seed);
-    results.back().deltas["p_value"] = bootstrap(at::tensor(examples, at::kDouble), draws).p;
+    results.back().changes["p_value"] = bootstrap(at::tensor(examples, at::kDouble), draws).p;
   }
   return results;
 }

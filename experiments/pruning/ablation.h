@@ -22,7 +22,7 @@ void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, con
 
 struct Ablated {
   std::vector<HeadId> heads;
-  std::map<std::string, double> deltas;  // DeltaSums::values() and p_value
+  std::map<std::string, double> changes;  // OutputChangeSums::values() and p_value
 };
 
 struct AblationSettings {
@@ -33,7 +33,7 @@ struct AblationSettings {
   uint64_t seed = 0;  // of the bootstrap
 };
 
-// Every set of heads by itself, in eval mode, the deltas against the whole model. A pass goes on
+// Every set of heads by itself, in eval mode, the changes against the whole model. A pass goes on
 // from the hidden state into the first layer that is touched: ablating all H L heads of a model
 // costs (L + 1) / 2L of as many whole passes, and one more for the hidden states.
 // `before_each` is called as often as batches x sets, for progress; may be empty.

@@ -22,11 +22,11 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results)
   }
   if (study.prefix == "only_")
     for (const auto& place : study.places) object["stays"].push_back(to_text(place.front()));
-  for (const auto& variable : delta_variables()) {
+  for (const auto& variable : output_change_variables()) {
     auto& values = object[variable.name] = Json::array();
     for (const auto& r : results) {
-      const auto found = r.deltas.find(variable.name);
-      values.push_back(found == r.deltas.end() ? kNaN : found->second);
+      const auto found = r.changes.find(variable.name);
+      values.push_back(found == r.changes.end() ? kNaN : found->second);
     }
   }
   return object;
@@ -45,7 +45,7 @@ std::string study_text(const AblationStudy& study, const std::string& mode) {
                       "l2", "relative", "KL [nat]", "cosine", "p");
   const auto& results = study.by_mode.at(mode);
   for (size_t n = 0; n < results.size(); ++n) {
-    const auto& d = results[n].deltas;
+    const auto& d = results[n].changes;
     text += fmt::format(
         "{:>{}}  {:+9.4f}  {:<3} {:+9.4f}  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n",
         places[n], width, d.at("loss_delta"), d.at("p_value") < 0.01 ? "*" : "",
@@ -74,7 +74,7 @@ ResultArray array_of(const AblationStudy& study, const std::vector<std::string>&
       const auto &first = study.places[n].front(), &second = study.places[n].back();
       if (first.site != site.name() || second.site != site.name()) continue;
       const auto a = place(first), b = place(second);
-      const double value = study.by_mode.at(modes[m])[n].deltas.at(variable.name);
+      const double value = study.by_mode.at(modes[m])[n].changes.at(variable.name);
       array.values[m * cells + (pairs ? a * grid + b : a)] = value;
       array.values[m * cells + (pairs ? b * grid + a : b)] = value;  // both sides of the diagonal
     }
@@ -155,7 +155,7 @@ std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studie
                    modes}};
     for (const auto& study : studies) {
       add_head_axes(group, study.dims, site.layers(), site.heads());
-      for (const auto& variable : delta_variables())
+      for (const auto& variable : output_change_variables())
         group.arrays.push_back(array_of(study, modes, variable, site));
     }
   }

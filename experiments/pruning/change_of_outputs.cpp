@@ -7,8 +7,8 @@
 
 namespace headlab {
 
-void DeltaSums::add(const Pass& full, const Pass& changed, const Tensor& targets,
-                    const Tensor& length) {
+void OutputChangeSums::add(const Pass& full, const Pass& changed, const Tensor& targets,
+                           const Tensor& length) {
   at::NoGradGuard no_grad;
   auto valid = at::ones_like(targets, at::kBool);  // [N,T]
   if (length.defined()) valid = within_length(length, targets.size(1), targets.device());
@@ -43,7 +43,7 @@ void DeltaSums::add(const Pass& full, const Pass& changed, const Tensor& targets
     if (counts[n].item<double>() > 0) examples_.push_back(means[n].item<double>());
 }
 
-std::map<std::string, double> DeltaSums::values() const {
+std::map<std::string, double> OutputChangeSums::values() const {
   return {{"l2", std::sqrt(square_)},
           {"l2_per_position", norms_ / positions_},
           {"relative", std::sqrt(square_ / full_square_)},
@@ -53,7 +53,7 @@ std::map<std::string, double> DeltaSums::values() const {
           {"accuracy_delta", right_ / scored_}};
 }
 
-const std::vector<LogVariable>& delta_variables() {
+const std::vector<LogVariable>& output_change_variables() {
   static const std::vector<LogVariable> all{
       {"l2", "1", "change of the output",
        "Frobenius norm of the difference of the hidden states behind the last block, over all "
@@ -76,8 +76,8 @@ const std::vector<LogVariable>& delta_variables() {
   return all;
 }
 
-Bootstrap bootstrap(const Tensor& deltas, const Tensor& resample) {
-  const auto means = deltas.to(at::kDouble).index({resample}).mean(1);  // [R]
+Bootstrap bootstrap(const Tensor& changes, const Tensor& resample) {
+  const auto means = changes.to(at::kDouble).index({resample}).mean(1);  // [R]
   const auto share = [&](const Tensor& where) {
     return where.to(at::kDouble).mean().item<double>();
   };
@@ -94,9 +94,10 @@ Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed) {
   return draws;
 }
 
-double p_value(const std::vector<double>& deltas, uint64_t seed) {
-  if (deltas.empty()) return std::numeric_limits<double>::quiet_NaN();
-  return bootstrap(at::tensor(deltas, at::kDouble), draw_resamples(1000, std::ssize(deltas), seed))
+double p_value(const std::vector<double>& changes, uint64_t seed) {
+  if (changes.empty()) return std::numeric_limits<double>::quiet_NaN();
+  return bootstrap(at::tensor(changes, at::kDouble),
+                   draw_resamples(1000, std::ssize(changes), seed))
       .p;
 }
 

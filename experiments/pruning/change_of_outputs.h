@@ -19,7 +19,7 @@ struct Pass {
   Tensor logits;  // [N,T,V]
 };
 
-class DeltaSums {
+class OutputChangeSums {
  public:
   // targets [N,T], negative: not scored; length [N], undefined: T each. Norms, cosine and KL are
   // over valid positions, losses over scored ones among them.
@@ -31,7 +31,7 @@ class DeltaSums {
   std::map<std::string, double> values() const;
   // [N]: mean over an example's scored positions of the change of its loss; examples without any
   // are left out.
-  const std::vector<double>& example_deltas() const { return examples_; }
+  const std::vector<double>& example_loss_changes() const { return examples_; }
 
  private:
   double square_ = 0, full_square_ = 0, norms_ = 0, cosine_ = 0, kl_ = 0, loss_ = 0, right_ = 0;
@@ -39,17 +39,17 @@ class DeltaSums {
   std::vector<double> examples_;
 };
 
-// Units and formulas of DeltaSums::values() and p_value.
-const std::vector<LogVariable>& delta_variables();
+// Units and formulas of OutputChangeSums::values() and p_value.
+const std::vector<LogVariable>& output_change_variables();
 
 struct Bootstrap {
   double mean = 0;  // of the resampled means
   double p = 1;     // min(1, 2 min(share of resampled means <= 0, share >= 0))
 };
-// Paired bootstrap on per-example deltas [N]: resample [R,N] int64 are the drawn examples.
-Bootstrap bootstrap(const Tensor& deltas, const Tensor& resample);
+// Paired bootstrap on per-example changes [N]: resample [R,N] int64 are the drawn examples.
+Bootstrap bootstrap(const Tensor& changes, const Tensor& resample);
 Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed);  // [R,N]
 // Of 1000 resamples; NaN without examples.
-double p_value(const std::vector<double>& deltas, uint64_t seed);
+double p_value(const std::vector<double>& changes, uint64_t seed);
 
 }  // namespace headlab

@@ -37,7 +37,7 @@ SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute&
   for (const auto& ablated :
        ablate(*run.model, *run.data, single_heads(*run.model), settings, compute)) {
     const auto& id = ablated.heads[0];
-    scores.at(id.site)[id.layer][id.head] = ablated.deltas.at("loss_delta");
+    scores.at(id.site)[id.layer][id.head] = ablated.changes.at("loss_delta");
   }
   return scores;
 }
@@ -104,7 +104,7 @@ std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& devic
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
                            const PruneSettings& s, const Compute& compute) {
   torch::InferenceMode inference;
-  DeltaSums sums;
+  OutputChangeSums sums;
   PruneEffect effect;
   const auto pass = [&](Model& model, const Batch& batch) {
     HiddenStates hidden;
@@ -120,8 +120,8 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
     const auto apart = (cut - after.logits).abs().max().item<double>();
     effect.sliced_difference = std::max(effect.sliced_difference, apart);
   });
-  effect.deltas = sums.values();
-  effect.deltas["p_value"] = p_value(sums.example_deltas(), s.seed);
+  effect.changes = sums.values();
+  effect.changes["p_value"] = p_value(sums.example_loss_changes(), s.seed);
   return effect;
 }
 

@@ -119,7 +119,7 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
               {"removed", to_texts(removed)},
               {"alive", to_texts(heads_where(alive_heads(*run.model)))},
               {"sliced", slice}};
-  for (const auto& [name, value] : pruning.effect.deltas) report[name] = value;
+  for (const auto& [name, value] : pruning.effect.changes) report[name] = value;
   for (const auto& mean : last.evaluation.means) {
     report[mean.name + "_before"] = first.evaluation.mean(mean.name);
     report[mean.name] = mean.value;

@@ -82,12 +82,12 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
           heads.offset = said.mean(std::vector<int64_t>{0, 2}, true) * gone.view({1, 3, 1, 1});
         }
       };
-      DeltaSums want;
+      OutputChangeSums want;
       want.add(full, pass(*s.model, b.ids, edit), b.targets);
       INFO(name << " of " << to_text(got.heads.front()) << " and others");
       for (const auto& [delta, value] : want.values())
-        REQUIRE(got.deltas.at(delta) == Approx(value).epsilon(1e-9).margin(1e-12));
-      REQUIRE(got.deltas.at("l2") > 1e-3);
+        REQUIRE(got.changes.at(delta) == Approx(value).epsilon(1e-9).margin(1e-12));
+      REQUIRE(got.changes.at("l2") > 1e-3);
     }
   }
 }
@@ -107,7 +107,7 @@ TEST_CASE("ablating a pruned model counts heads as built and leaves it as it was
       const auto a = ablate(*masked.model, *masked.data, sets, settings, {at::kCPU});
       const auto b = ablate(*sliced.model, *sliced.data, sets, settings, {at::kCPU});
       for (size_t n = 0; n < sets.size(); ++n)
-        REQUIRE(a[n].deltas.at("l2") == Approx(b[n].deltas.at("l2")).epsilon(1e-9));
+        REQUIRE(a[n].changes.at("l2") == Approx(b[n].changes.at("l2")).epsilon(1e-9));
     }
     REQUIRE(difference(before, logits_of(*sliced.model, sliced.examples().ids)) == 0);
   }
@@ -120,7 +120,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
   const AblationSettings zero{.batch = 4, .most_batches = 0};
   for (const auto& result : ablate(*model, *data, single_heads(*model), zero, {at::kCPU})) {
     const auto id = result.heads.front();
-    const auto& d = result.deltas;
+    const auto& d = result.changes;
     INFO(to_text(id));
     if (id.head == 0) {
       CHECK(d.at("accuracy_delta") < -0.85);
@@ -136,8 +136,8 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
   auto uniform = zero;
   uniform.mode = AblationMode::kUniform;
   const auto spread = ablate(*model, *data, {{{1, 0}}, {{1, 1}}}, uniform, {at::kCPU});
-  CHECK(spread[0].deltas.at("accuracy_delta") < -0.85);
-  CHECK(spread[1].deltas.at("l2") == 0);
+  CHECK(spread[0].changes.at("accuracy_delta") < -0.85);
+  CHECK(spread[1].changes.at("l2") == 0);
 }
 
 TEST_CASE("importance is the mean size of the derivative at gates of one", "[importance]") {
