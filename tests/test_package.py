@@ -142,6 +142,17 @@ def test_the_wheel_asks_for_what_is_needed_and_its_extras_for_the_rest():
     assert set(re.search(r"\[(.*)\]", everything)[1].split(",")) == set(extras()) - {"all"}
 
 
+def test_what_the_requirements_say_headlab_log_imports_it_imports():
+    text = (ROOT / "scripts/requirements.txt").read_text(encoding="utf-8")
+    (section,) = re.findall(r"^# what headlab_log imports\n(.*?)\n\n", text, re.M | re.S)
+    source = "".join(path.read_text(encoding="utf-8")
+                     for path in (ROOT / "scripts/headlab_log").rglob("*.py"))
+    for line in section.splitlines():
+        name = {"PyYAML": "yaml"}.get(line.split("==")[0], line.split("==")[0])
+        # h5netcdf is an engine of xarray, chosen by its name.
+        assert re.search(rf"(import|from) {name}\b|\"{name}\"", source), name
+
+
 def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
     """The wheel has every file of the package; py.typed tells type checkers that it has hints."""
     site = tmp_path / "site"
