@@ -161,10 +161,9 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
     }
   }
   Witness::Sum logits;
-  for_each_batch(data, split, batch, most_batches, [&](const Batch& b) {
-    const auto on_device = b.to(compute.device);
+  for_each_batch(data, split, batch, most_batches, compute.device, [&](const Batch& b) {
     const ModelContext ctx{.backend = compute.backend};
-    logits.add(before.forward(on_device, ctx).logits, after.forward(on_device, ctx).logits);
+    logits.add(before.forward(b, ctx).logits, after.forward(b, ctx).logits);
   });
   ConversionErrors errors{.outputs = {}, .logits = logits.error()};
   for (const auto& [site, layers] : witnesses)

@@ -62,8 +62,7 @@ MeanOutputs mean_outputs(Model& model, const DataSource& data, const AblationSet
   const auto sites = site_heads(model);
   std::vector<OutputSums> sums(sites.size());
   SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
-  for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
-    const auto batch = on_host.to(compute.device);
+  for_each_batch(data, s.split, s.batch, s.most_batches, compute.device, [&](const Batch& batch) {
     model.forward(batch, {.observer = &probes, .backend = compute.backend});
     for (size_t n = 0; n < sites.size(); ++n)
       sums[n].add(sites[n], batch, probes.at(sites[n].name()));
@@ -136,8 +135,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
   std::vector<OutputChangeSums> sums(sets.size());
-  for_each_batch(data, s.split, s.batch, s.most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(compute.device);
+  for_each_batch(data, s.split, s.batch, s.most_batches, compute.device, [&](const Batch& b) {
     HiddenStates hidden;
     const ModelContext ctx{.backend = compute.backend, .hidden = &hidden};
     const auto logits = model.forward(b, ctx).logits;

@@ -162,8 +162,7 @@ HeadImportance measure_importance(Model& model, const DataSource& data, Split sp
   const auto sites = site_heads(model);
   std::map<std::string, SiteSums> sums;
   for (const auto& site : sites) sums[site.name()].layers.resize(site.layers());
-  for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(compute.device);
+  for_each_batch(data, split, batch, most_batches, compute.device, [&](const Batch& b) {
     SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
     const auto c = gate_gradients(model, data.task(), b, compute.backend, probes);
     for (const auto& site : sites)

@@ -112,14 +112,14 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
     const auto logits = model.forward(batch, ctx).logits;
     return Pass{model.last_state(hidden), logits};
   };
-  for_each_batch(data, s.split, s.measured_batch, s.most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(compute.device);
-    const auto after = pass(pruned, b);
-    sums.add(pass(whole, b), after, b.targets, b.length);
-    const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
-    const auto apart = (cut - after.logits).abs().max().item<double>();
-    effect.sliced_difference = std::max(effect.sliced_difference, apart);
-  });
+  for_each_batch(data, s.split, s.measured_batch, s.most_batches, compute.device,
+                 [&](const Batch& b) {
+                   const auto after = pass(pruned, b);
+                   sums.add(pass(whole, b), after, b.targets, b.length);
+                   const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
+                   const auto apart = (cut - after.logits).abs().max().item<double>();
+                   effect.sliced_difference = std::max(effect.sliced_difference, apart);
+                 });
   effect.changes = sums.values();
   effect.changes["p_value"] = p_value(sums.example_loss_changes(), s.seed);
   return effect;

@@ -28,11 +28,12 @@ std::string means_text(const Evaluation& evaluation) {
 }
 
 void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
+                    const at::Device& device,
                     const std::function<void(const Batch& batch)>& visit) {
   int64_t examples = data.examples(split);
   if (most_batches > 0) examples = std::min(examples, most_batches * batch);
   for (int64_t first = 0; first < examples; first += batch)
-    visit(data.eval_batch(split, first, std::min(batch, examples - first)));
+    visit(data.eval_batch(split, first, std::min(batch, examples - first)).to(device));
 }
 
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
@@ -44,8 +45,7 @@ Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t b
   const Task& task = data.task();
   const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
-  for_each_batch(data, split, batch, most_batches, [&](const Batch& on_host) {
-    const auto b = on_host.to(compute.device);
+  for_each_batch(data, split, batch, most_batches, compute.device, [&](const Batch& b) {
     sums += task.sums(model.forward(b, {.backend = compute.backend}).logits, b);
     scored += task.scored(b);
     result.examples += b.examples();

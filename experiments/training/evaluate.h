@@ -26,9 +26,10 @@ std::string to_text(const Evaluation::Mean& mean);
 // All of them, the loss first, with ", " between.
 std::string means_text(const Evaluation& evaluation);
 
-// Batches of the fixed examples of a split, in order. `most_batches` 0: the whole split.
+// Batches of the fixed examples of a split, in order, on `device`. `most_batches` 0: the whole
+// split.
 void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
-                    const std::function<void(const Batch& batch)>& visit);
+                    const at::Device& device, const std::function<void(const Batch& batch)>& visit);
 
 // In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
