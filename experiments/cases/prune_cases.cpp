@@ -151,10 +151,10 @@ const RegisterCase slices(
      }});
 
 const RegisterCase deltas("delta-1", [](const CaseFile& file) {
-  OutputChangeSums sums;
+  OutputChangeSums sums(prediction_task());
   sums.add({file.at("in.y"), file.at("in.logits")},
-           {file.at("in.y_ablated"), file.at("in.logits_ablated")}, file.at("in.targets"),
-           file.find("in.length"));
+           {file.at("in.y_ablated"), file.at("in.logits_ablated")},
+           {.targets = file.at("in.targets"), .length = file.find("in.length")});
   NamedTensors computed;
   for (const auto& [name, value] : sums.values())
     computed["out." + name] = at::scalar_tensor(value, at::kDouble);

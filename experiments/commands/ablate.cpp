@@ -63,24 +63,25 @@ int run_ablate(AblateOptions& o) {
   if (whole.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
   const auto modes = o.mode == "all" ? ablation_modes() : std::vector<std::string>{o.mode};
   auto studies = studies_of(o, *opened.model);
+  const auto& task = opened.data->task();
   run_studies(studies, modes, opened, settings, compute);
   write_results(out,
                 root_attributes(opened.experiment, "ablation", located.filename().string(),
                                 manifest_of(opened.experiment, *opened.data, compute.device)),
-                studies_groups(studies, modes, *opened.model));
+                studies_groups(studies, modes, *opened.model, task));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
-      .text =
-          fmt::format("whole model: {} over {} tokens in {} examples\n{}{}\n", means_text(whole),
-                      whole.tokens, whole.examples, studies_text(studies, modes), out.string())};
+      .text = fmt::format("whole model: {} over {} tokens in {} examples\n{}{}\n",
+                          means_text(whole), whole.tokens, whole.examples,
+                          studies_text(studies, modes, task), out.string())};
   for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
   report.object.update({{"tokens", whole.tokens},
                         {"examples", whole.examples},
                         {"kept", alive_count(*opened.model)},
                         {"out", out.string()}});
   report.object.update(examples_json(opened, settings.split));
-  report.object.update(studies_json(studies, modes));
+  report.object.update(studies_json(studies, modes, task));
   return print(report, o.json);
 }
 

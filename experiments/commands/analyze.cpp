@@ -9,6 +9,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/pruning/importance.h"
+#include "experiments/runs/run_files.h"
 
 namespace headlab {
 namespace {

@@ -13,10 +13,21 @@ class Prediction : public Task {
         {"accuracy", "1", "accuracy", "share of scored targets that are the likeliest prediction"}};
     return all;
   }
-  Tensor scored(const Batch& batch) const override { return scored_targets(batch.targets); }
+  Tensor is_scored(const Batch& batch) const override { return batch.targets.ge(0); }
   Tensor loss(const Tensor& logits, const Batch& batch, double smoothing) const override {
     return cross_entropy_sum(logits, batch.targets, smoothing);
   }
+  Tensor per_target(const Tensor& logits, const Batch& batch) const override {
+    at::NoGradGuard no_grad;
+    const auto type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto& targets = batch.targets;
+    const auto ln_p = at::log_softmax(logits, -1, type)
+                          .gather(-1, targets.clamp_min(0).unsqueeze(-1))
+                          .squeeze(-1);  // [B,T]
+    const auto right = logits.argmax(-1) == targets;
+    return at::stack({-ln_p, right.to(type)}).masked_fill(is_scored(batch).logical_not(), 0);
+  }
+  // Summed as the loss of a training is, in the type of the logits.
   Tensor sums(const Tensor& logits, const Batch& batch) const override {
     at::NoGradGuard no_grad;
     const auto& targets = batch.targets;
@@ -27,6 +38,12 @@ class Prediction : public Task {
 };
 
 }  // namespace
+
+Tensor Task::scored(const Batch& batch) const { return is_scored(batch).sum(); }
+
+Tensor Task::sums(const Tensor& logits, const Batch& batch) const {
+  return per_target(logits, batch).flatten(1).sum(1, /*keepdim=*/false, at::kDouble);  // [metrics]
+}
 
 const Task& prediction_task() {
   static const Prediction task;

@@ -14,17 +14,21 @@ struct TaskMetric {
   std::string name, units, long_name, formula;
 };
 
-// logits [B,T,V], or [B,V] where an example has one target.
+// logits [B,T,V], targets [B,T]; or [B,V] and [B] where an example has one target.
 class Task {
  public:
   virtual ~Task() = default;
   virtual const std::vector<TaskMetric>& metrics() const = 0;  // the first is the loss
-  virtual Tensor scored(const Batch& batch) const = 0;  // how many targets count: int64 scalar
+  virtual Tensor is_scored(const Batch& batch) const = 0;      // of each target: bool [B,T] or [B]
+  Tensor scored(const Batch& batch) const;                     // how many they are: int64 scalar
   // The loss summed over them: a differentiable scalar. `smoothing` e: (1-e) loss + e mean over all
   // V of -ln p.
   virtual Tensor loss(const Tensor& logits, const Batch& batch, double smoothing = 0) const = 0;
-  // Of each metric, the sum over scored targets: float64 [metrics], without gradient.
-  virtual Tensor sums(const Tensor& logits, const Batch& batch) const = 0;
+  // Of each metric what every target has in it: [metrics,B,T] or [metrics,B], float32 or wider, 0
+  // where it is not scored, without gradient.
+  virtual Tensor per_target(const Tensor& logits, const Batch& batch) const = 0;
+  // The sums of that: float64 [metrics].
+  virtual Tensor sums(const Tensor& logits, const Batch& batch) const;
 };
 
 // Every target is a word of a vocabulary (or a class): cross entropy, and the share that is the

@@ -134,7 +134,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, compute);
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
-  std::vector<OutputChangeSums> sums(sets.size());
+  std::vector<OutputChangeSums> sums(sets.size(), OutputChangeSums(data.task()));
   for_each_batch(data, s.split, s.batch, s.most_batches, compute.device, [&](const Batch& b) {
     HiddenStates hidden;
     const ModelContext ctx{.backend = compute.backend, .hidden = &hidden};
@@ -146,7 +146,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
                   edits[n].empty()
                       ? full
                       : changed_pass(model, b, hidden, edits[n], s.mode, means, compute.backend),
-                  b.targets, b.length);
+                  b);
     }
   });
   model.train(was_training);

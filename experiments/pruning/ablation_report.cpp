@@ -7,13 +7,14 @@
 
 #include "core/torch.h"
 #include "experiments/system/progress.h"
+#include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json study_json(const AblationStudy& study, const std::vector<Ablated>& results) {
+Json study_json(const AblationStudy& study, const std::vector<Ablated>& results, const Task& task) {
   Json object;
   auto& removed = object["removed"] = Json::array();
   for (const auto& r : results) {
@@ -22,7 +23,7 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results)
   }
   if (study.prefix == "only_")
     for (const auto& place : study.places) object["stays"].push_back(to_text(place.front()));
-  for (const auto& variable : output_change_variables()) {
+  for (const auto& variable : output_change_variables(task)) {
     auto& values = object[variable.name] = Json::array();
     for (const auto& r : results) {
       const auto found = r.changes.find(variable.name);
@@ -32,7 +33,8 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results)
   return object;
 }
 
-std::string study_text(const AblationStudy& study, const std::string& mode) {
+// Changes of the metrics under their names, the loss with a star where it is more than chance.
+std::string study_text(const AblationStudy& study, const std::string& mode, const Task& task) {
   size_t width = 13;
   std::vector<std::string> places;
   for (const auto& heads : study.places) {
@@ -40,17 +42,23 @@ std::string study_text(const AblationStudy& study, const std::string& mode) {
     width = std::max(width, places.back().size());
   }
   auto text = fmt::format("{} ({})\n", study.what, mode);
-  text += fmt::format("{:>{}}  {:>9}  {:>3} {:>9}  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}\n",
-                      study.prefix == "pair_" ? "heads" : "head", width, "loss", "", "accuracy",
-                      "l2", "relative", "KL [nat]", "cosine", "p");
+  constexpr int kLeast = 9;  // wide, a column of a metric
+  text += fmt::format("{:>{}} ", study.prefix == "pair_" ? "heads" : "head", width);
+  for (const auto& metric : task.metrics())
+    text += fmt::format(" {:>{}}{}", metric.name, column_width(metric, kLeast),
+                        &metric == &task.metrics().front() ? "     " : "");
+  text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}\n", "l2", "relative", "KL [nat]",
+                      "cosine", "p");
   const auto& results = study.by_mode.at(mode);
   for (size_t n = 0; n < results.size(); ++n) {
     const auto& d = results[n].changes;
-    text += fmt::format(
-        "{:>{}}  {:+9.4f}  {:<3} {:+9.4f}  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n",
-        places[n], width, d.at("loss_delta"), d.at("p_value") < 0.01 ? "*" : "",
-        d.at("accuracy_delta"), d.at("l2"), d.at("relative"), d.at("kl"), d.at("cosine"),
-        d.at("p_value"));
+    text += fmt::format("{:>{}} ", places[n], width);
+    const auto* star = d.at("p_value") < 0.01 ? "  *  " : "     ";
+    for (const auto& metric : task.metrics())
+      text += fmt::format(" {:+{}.4f}{}", d.at(change_name(metric)), column_width(metric, kLeast),
+                          &metric == &task.metrics().front() ? star : "");
+    text += fmt::format("  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n", d.at("l2"),
+                        d.at("relative"), d.at("kl"), d.at("cosine"), d.at("p_value"));
   }
   return text;
 }
@@ -119,12 +127,12 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
   progress.finish();
 }
 
-Json studies_json(const std::vector<AblationStudy>& studies,
-                  const std::vector<std::string>& modes) {
+Json studies_json(const std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
+                  const Task& task) {
   Json object;
   for (const auto& mode : modes)
     for (const auto& study : studies) {
-      const auto found = study_json(study, study.by_mode.at(mode));
+      const auto found = study_json(study, study.by_mode.at(mode), task);
       auto& to = modes.size() == 1 ? object : object[mode];
       if (study.prefix.empty())
         to.update(found);
@@ -136,15 +144,16 @@ Json studies_json(const std::vector<AblationStudy>& studies,
 }
 
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes) {
+                         const std::vector<std::string>& modes, const Task& task) {
   std::string text;
   for (const auto& mode : modes)
-    for (const auto& study : studies) text += study_text(study, mode);
+    for (const auto& study : studies) text += study_text(study, mode, task);
   return text + "* p < 0.01: the change of the loss is more than chance\n";
 }
 
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
-                                        const std::vector<std::string>& modes, Model& model) {
+                                        const std::vector<std::string>& modes, Model& model,
+                                        const Task& task) {
   std::vector<ResultGroup> groups;
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();
@@ -155,7 +164,7 @@ std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studie
                    modes}};
     for (const auto& study : studies) {
       add_head_axes(group, study.dims, site.layers(), site.heads());
-      for (const auto& variable : output_change_variables())
+      for (const auto& variable : output_change_variables(task))
         group.arrays.push_back(array_of(study, modes, variable, site));
     }
   }

@@ -28,12 +28,14 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
                  const OpenedRun& run, AblationSettings settings, const Compute& compute);
 
 // The object of a single mode; of several: one under each mode's name.
+// `task`: that of the run.
 nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,
-                                    const std::vector<std::string>& modes);
+                                    const std::vector<std::string>& modes, const Task& task);
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes);
+                         const std::vector<std::string>& modes, const Task& task);
 // The groups /ablation/<site>: modes, layers and heads, with an array a change and study.
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
-                                        const std::vector<std::string>& modes, Model& model);
+                                        const std::vector<std::string>& modes, Model& model,
+                                        const Task& task);
 
 }  // namespace headlab

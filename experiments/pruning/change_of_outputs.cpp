@@ -2,22 +2,29 @@
 
 #include <cmath>
 
+#include "core/attention/masks.h"
 #include "core/attention/random.h"
 #include "core/torch.h"
 
 namespace headlab {
 
-void OutputChangeSums::add(const Pass& full, const Pass& changed, const Tensor& targets,
-                           const Tensor& length) {
+namespace {
+
+double total(const Tensor& values, const Tensor& where) {
+  return values.masked_fill(where.logical_not(), 0).sum().item<double>();
+}
+
+}  // namespace
+
+OutputChangeSums::OutputChangeSums(const Task& task)
+    : task_(task), metrics_(task.metrics().size()) {}
+
+void OutputChangeSums::add(const Pass& full, const Pass& changed, const Batch& batch) {
   at::NoGradGuard no_grad;
-  auto valid = at::ones_like(targets, at::kBool);  // [N,T]
-  if (length.defined()) valid = within_length(length, targets.size(1), targets.device());
-  const auto scored = valid & (targets >= 0);
-  const auto total = [](const Tensor& values, const Tensor& where) {
-    return values.masked_fill(where.logical_not(), 0).sum().item<double>();
-  };
   const auto y = full.y.to(at::kDouble), other = changed.y.to(at::kDouble);
   const auto distance = (other - y).square().sum(-1), size = y.square().sum(-1);  // [N,T]
+  auto valid = at::ones_like(size, at::kBool);                                    // [N,T]
+  if (batch.length.defined()) valid = within_length(batch.length, size.size(1), size.device());
   square_ += total(distance, valid);
   full_square_ += total(size, valid);
   norms_ += total(distance.sqrt(), valid);
@@ -27,38 +34,51 @@ void OutputChangeSums::add(const Pass& full, const Pass& changed, const Tensor& 
   const auto type = full.logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto p = at::log_softmax(full.logits, -1, type),
              q = at::log_softmax(changed.logits, -1, type);
-  kl_ += total((p.exp() * (p - q)).sum(-1).to(at::kDouble), valid);
-  const auto wanted = targets.clamp_min(0).unsqueeze(-1);
-  const auto loss = (p - q).gather(-1, wanted).squeeze(-1).to(at::kDouble);  // [N,T]
-  loss_ += total(loss, scored);
-  const auto hits = [&](const Tensor& logits) {
-    return (logits.argmax(-1) == targets).to(at::kDouble);
-  };
-  right_ += total(hits(changed.logits) - hits(full.logits), scored);
+  const auto kl = (p.exp() * (p - q)).sum(-1).to(at::kDouble);  // [N,T], or [N]
+  const bool by_position = kl.dim() == 2;
+  kl_ += total(kl, by_position ? valid : at::ones_like(kl, at::kBool));
+  predictions_ += by_position ? valid.sum().item<double>() : static_cast<double>(kl.numel());
+
+  auto scored = task_.is_scored(batch);
+  if (scored.dim() == 2) scored = scored & valid;
+  add_metrics(task_.per_target(changed.logits, batch) - task_.per_target(full.logits, batch),
+              scored);
+}
+
+// change [metrics,N,T] or [metrics,N], scored likewise.
+void OutputChangeSums::add_metrics(const Tensor& change, const Tensor& scored) {
+  for (size_t m = 0; m < metrics_.size(); ++m)
+    metrics_[m] += total(change[static_cast<int64_t>(m)].to(at::kDouble), scored);
   scored_ += scored.sum().item<double>();
 
-  const auto counts = scored.sum(1).to(at::kCPU, at::kDouble);
-  const auto means = (loss.masked_fill(scored.logical_not(), 0).sum(1).to(at::kCPU) / counts);
+  const auto of_example = [](const Tensor& values) {
+    return values.view({values.size(0), -1}).sum(1).to(at::kCPU, at::kDouble);  // [N]
+  };
+  const auto counts = of_example(scored);
+  const auto means =
+      of_example(change[0].to(at::kDouble).masked_fill(scored.logical_not(), 0)) / counts;
   for (int64_t n = 0; n < means.size(0); ++n)
     if (counts[n].item<double>() > 0) examples_.push_back(means[n].item<double>());
 }
 
 std::map<std::string, double> OutputChangeSums::values() const {
-  return {{"l2", std::sqrt(square_)},
-          {"l2_per_position", norms_ / positions_},
-          {"relative", std::sqrt(square_ / full_square_)},
-          {"cosine", cosine_ / positions_},
-          {"kl", kl_ / positions_},
-          {"loss_delta", loss_ / scored_},
-          {"accuracy_delta", right_ / scored_}};
+  std::map<std::string, double> values{{"l2", std::sqrt(square_)},
+                                       {"l2_per_position", norms_ / positions_},
+                                       {"relative", std::sqrt(square_ / full_square_)},
+                                       {"cosine", cosine_ / positions_},
+                                       {"kl", kl_ / predictions_}};
+  for (size_t m = 0; m < metrics_.size(); ++m)
+    values[change_name(task_.metrics()[m])] = metrics_[m] / scored_;
+  return values;
 }
 
-const std::vector<LogVariable>& output_change_variables() {
-  static const std::vector<LogVariable> all{
+std::string change_name(const TaskMetric& metric) { return metric.name + "_delta"; }
+
+std::vector<LogVariable> output_change_variables(const Task& task) {
+  std::vector<LogVariable> all{
       {"l2", "1", "change of the output",
        "Frobenius norm of the difference of the hidden states behind the last block, over all "
-       "valid "
-       "positions"},
+       "valid positions"},
       {"l2_per_position", "1", "mean change of the output at a position",
        "mean over valid positions of the norm of the difference of the hidden states"},
       {"relative", "1", "relative change of the output",
@@ -66,13 +86,13 @@ const std::vector<LogVariable>& output_change_variables() {
       {"cosine", "1", "cosine of full and changed output",
        "mean over valid positions of the cosine of the hidden states"},
       {"kl", "nat", "divergence of the predictions",
-       "mean over valid positions of KL(full || changed) of the softmax of the logits"},
-      {"loss_delta", "nat", "change of the loss",
-       "mean over scored tokens of changed minus full cross entropy"},
-      {"accuracy_delta", "1", "change of the accuracy",
-       "share of scored tokens predicted right, changed minus full"},
-      {"p_value", "1", "chance of such a change of the loss",
-       "paired bootstrap over examples: min(1, 2 min(share of resampled means <= 0, share >= 0))"}};
+       "mean over valid positions of KL(full || changed) of the softmax of the logits"}};
+  for (const auto& metric : task.metrics())
+    all.push_back({change_name(metric), metric.units, "change of the " + metric.long_name,
+                   "changed minus full model: " + metric.formula});
+  all.push_back(
+      {"p_value", "1", "chance of such a change of the " + task.metrics().front().long_name,
+       "paired bootstrap over examples: min(1, 2 min(share of resampled means <= 0, share >= 0))"});
   return all;
 }
 

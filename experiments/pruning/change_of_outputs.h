@@ -1,5 +1,5 @@
-// What a change of a model did: outputs, logits and loss of the changed against the full one, and
-// whether the change of the loss is more than chance.
+// What a change of a model did: outputs, logits, loss and metrics of the changed against the full
+// one, and whether the change of the loss is more than chance.
 //
 // N examples, T positions, D width, V vocabulary.
 #pragma once
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/attend.h"
+#include "experiments/data/task.h"
 #include "experiments/logs/run_log.h"
 
 namespace headlab {
@@ -16,31 +16,37 @@ namespace headlab {
 // One pass of a model over a batch.
 struct Pass {
   Tensor y;       // [N,T,D] hidden state behind the last block
-  Tensor logits;  // [N,T,V]
+  Tensor logits;  // [N,T,V], or [N,V] where an example has one target
 };
 
 class OutputChangeSums {
  public:
-  // targets [N,T], negative: not scored; length [N], undefined: T each. Norms, cosine and KL are
-  // over valid positions, losses over scored ones among them.
-  void add(const Pass& full, const Pass& changed, const Tensor& targets, const Tensor& length = {});
+  explicit OutputChangeSums(const Task& task);  // which outlives this
+
+  // Two passes over `batch`. Norms, cosine and KL are over the positions that it says are there
+  // (Batch::length), the task's metrics over scored ones among them.
+  void add(const Pass& full, const Pass& changed, const Batch& batch);
 
   // By name: l2 (Frobenius norm of the difference of y), l2_per_position, relative (l2 over the
-  // norm of the full y), cosine, kl (full || changed, nat), loss_delta (nat a token),
-  // accuracy_delta.
+  // norm of the full y), cosine, kl (full || changed, nat), and change_name() of each metric.
   std::map<std::string, double> values() const;
   // [N]: mean over an example's scored positions of the change of its loss; examples without any
   // are left out.
   const std::vector<double>& example_loss_changes() const { return examples_; }
 
  private:
-  double square_ = 0, full_square_ = 0, norms_ = 0, cosine_ = 0, kl_ = 0, loss_ = 0, right_ = 0;
-  double positions_ = 0, scored_ = 0;
-  std::vector<double> examples_;
+  void add_metrics(const Tensor& change, const Tensor& scored);
+
+  const Task& task_;
+  double square_ = 0, full_square_ = 0, norms_ = 0, cosine_ = 0, kl_ = 0;
+  double positions_ = 0, predictions_ = 0, scored_ = 0;
+  std::vector<double> metrics_, examples_;
 };
 
+// "loss_delta"
+std::string change_name(const TaskMetric& metric);
 // Units and formulas of OutputChangeSums::values() and p_value.
-const std::vector<LogVariable>& output_change_variables();
+std::vector<LogVariable> output_change_variables(const Task& task);
 
 struct Bootstrap {
   double mean = 0;  // of the resampled means

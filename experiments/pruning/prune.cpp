@@ -32,12 +32,13 @@ SiteGrids random_scores(Model& model, uint64_t seed) {
 SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute& compute) {
   SiteGrids scores;
   for (const auto& site : site_heads(*run.model)) scores[site.name()] = site.no_values();
+  const auto rise = change_name(run.data->task().metrics().front());
   const AblationSettings settings{
       .split = s.split, .batch = s.measured_batch, .most_batches = s.most_batches, .resamples = 1};
   for (const auto& ablated :
        ablate(*run.model, *run.data, single_heads(*run.model), settings, compute)) {
     const auto& id = ablated.heads[0];
-    scores.at(id.site)[id.layer][id.head] = ablated.changes.at("loss_delta");
+    scores.at(id.site)[id.layer][id.head] = ablated.changes.at(rise);
   }
   return scores;
 }
@@ -104,7 +105,7 @@ std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& devic
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
                            const PruneSettings& s, const Compute& compute) {
   torch::InferenceMode inference;
-  OutputChangeSums sums;
+  OutputChangeSums sums(data.task());
   PruneEffect effect;
   const auto pass = [&](Model& model, const Batch& batch) {
     HiddenStates hidden;
@@ -115,7 +116,7 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   for_each_batch(data, s.split, s.measured_batch, s.most_batches, compute.device,
                  [&](const Batch& b) {
                    const auto after = pass(pruned, b);
-                   sums.add(pass(whole, b), after, b.targets, b.length);
+                   sums.add(pass(whole, b), after, b);
                    const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
                    const auto apart = (cut - after.logits).abs().max().item<double>();
                    effect.sliced_difference = std::max(effect.sliced_difference, apart);

@@ -98,10 +98,7 @@ std::string csv(const Json& report, const Task& task) {
   return text;
 }
 
-// Right-aligned under its name.
-int column_width(const TaskMetric& metric) {
-  return std::max(6, static_cast<int>(metric.name.size()));
-}
+constexpr int kLeastWidth = 6;  // of a column of a metric
 
 }  // namespace
 
@@ -140,23 +137,28 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
 std::string pruning_text(const Json& r, const Task& task) {
   std::string text = "heads kept";
   for (const auto& metric : task.metrics())
-    text += fmt::format("  {:>{}}", metric.name, column_width(metric));
+    text += fmt::format("  {:>{}}", metric.name, column_width(metric, kLeastWidth));
   text += "  parameters  MFLOP/token  removed\n";
   for (const auto& round : r["rounds"]) {
     std::string removed;
     for (const auto& head : round["removed"]) removed += head.get<std::string>() + " ";
     text += fmt::format("{:10}", round["kept"].get<int64_t>());
     for (const auto& metric : task.metrics())
-      text += fmt::format("  {:{}.4f}", round[metric.name].get<double>(), column_width(metric));
+      text += fmt::format("  {:{}.4f}", round[metric.name].get<double>(),
+                          column_width(metric, kLeastWidth));
     text += fmt::format("  {:10}  {:11.3f}  {}\n", round["parameters"].get<int64_t>(),
                         round["flops_per_token"].get<double>() / 1e6, removed);
   }
   const auto n = [&](const char* name) { return r[name].get<double>(); };
-  text += fmt::format(
-      "output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}; logits: KL {:.4g} nat\n"
-      "loss {:+.4f} nat a token (p = {:.3g}), accuracy {:+.4f}, over {} tokens\n",
-      n("l2"), n("relative"), n("cosine"), n("kl"), n("loss_delta"), n("p_value"),
-      n("accuracy_delta"), r["tokens"].get<int64_t>());
+  text += fmt::format("output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}; logits: KL {:.4g} nat\n",
+                      n("l2"), n("relative"), n("cosine"), n("kl"));
+  for (const auto& metric : task.metrics()) {
+    text += fmt::format("{} {:+.4f}{}", metric.name, n(change_name(metric).c_str()),
+                        metric.units == "1" ? "" : " " + metric.units + " a token");
+    if (&metric == &task.metrics().front()) text += fmt::format(" (p = {:.3g})", n("p_value"));
+    text += ", ";
+  }
+  text += fmt::format("over {} tokens\n", r["tokens"].get<int64_t>());
   return text +
          fmt::format(
              "sliced against masked: logits within {:.2e}; {:.1f} % of FLOPs saved, {:.1f} % of "

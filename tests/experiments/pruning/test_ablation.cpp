@@ -82,8 +82,8 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
           heads.offset = said.mean(std::vector<int64_t>{0, 2}, true) * gone.view({1, 3, 1, 1});
         }
       };
-      OutputChangeSums want;
-      want.add(full, pass(*s.model, b.ids, edit), b.targets);
+      OutputChangeSums want(s.data->task());
+      want.add(full, pass(*s.model, b.ids, edit), b);
       INFO(name << " of " << to_text(got.heads.front()) << " and others");
       for (const auto& [delta, value] : want.values())
         REQUIRE(got.changes.at(delta) == Approx(value).epsilon(1e-9).margin(1e-12));
