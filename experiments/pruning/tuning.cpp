@@ -58,12 +58,12 @@ bool Tuning::train(OpenedRun& run) {
 
 int64_t Tuning::updates_left() const { return std::max<int64_t>(0, round_end_ - state_.step); }
 
-void Tuning::finish(const OpenedRun& run, const std::shared_ptr<Model>& model, double loss,
-                    const nlohmann::ordered_json& report,
+void Tuning::finish(const OpenedRun& run, const std::shared_ptr<Model>& model,
+                    std::optional<double> validation_loss, const nlohmann::ordered_json& report,
                     const std::function<void(const std::filesystem::path& run)>& add_files) {
   const auto& options = experiment_.train.checkpoint;
   if (model != run.model)
-    save_checkpoint(directory_->path(), untrained_checkpoint(*model, run.step, loss),
+    save_checkpoint(directory_->path(), untrained_checkpoint(*model, run.step, validation_loss),
                     /*best=*/true,
                     {.keep_last = options.keep_last, .keep_best = options.keep_best});
   directory_->note("parameters", parameters_json(*model, experiment_.train));

@@ -33,8 +33,8 @@ class Tuning {
 
   // The run is whole: what pruning found is put into it by `add_files` and, as `report`, into the
   // manifest. `model`: run.model, or what takes its place in the last checkpoint.
-  void finish(const OpenedRun& run, const std::shared_ptr<Model>& model, double loss,
-              const nlohmann::ordered_json& report,
+  void finish(const OpenedRun& run, const std::shared_ptr<Model>& model,
+              std::optional<double> validation_loss, const nlohmann::ordered_json& report,
               const std::function<void(const std::filesystem::path& run)>& add_files);
   // For who has an error to report: another one does not take its place.
   void fail(const std::string& reason) noexcept;
