@@ -141,7 +141,7 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
                                  /*most_batches=*/0, {at::kCPU});
   write_run(path, experiment, describe_data(*source),
-            untrained_checkpoint(*model, 0, measured.loss()),
+            untrained_checkpoint(*model, 0, measured.validation_loss()),
             manifest_of(experiment, *source, at::kCPU), status_metrics(measured));
 }
 

@@ -66,20 +66,19 @@ Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
 }
 
 int run_on_file(const AnalyzeOptions& o) {
-  const std::filesystem::path path = o.source;
   const auto refuse = [](const char* what) { throw ConfigError(fmt::format("analyze {}", what)); };
   if (!o.treebank.empty()) refuse("--treebank: is for runs; maps have no text to read");
   if (o.importance) refuse("--importance: is for runs; maps have no loss");
   if (o.given.data || o.given.text) refuse("--data, --text: are for runs; maps are all there is");
   if (o.compute.backend != "auto") refuse("--backend: is for runs; maps are made already");
   std::map<std::string, std::string> metadata;
-  const auto tensors = read_tensors(path, &metadata);
+  const auto tensors = read_tensors(o.source, &metadata);
   const MapFile file(o.source, tensors, metadata);
   if (!o.out.empty()) require_place(o.out);
   const auto analysis = analyze_maps(file, analysis_of(o));
-  nlohmann::ordered_json report{{"file", std::filesystem::canonical(path).string()}};
+  nlohmann::ordered_json report{{"file", std::filesystem::canonical(o.source).string()}};
   if (!o.out.empty()) {
-    write_analysis(o.out, path, analysis);
+    write_analysis(o.out, o.source, analysis);
     report["out"] = o.out;
   }
   return print(report_of(o, std::move(report), {analysis}), o.json);

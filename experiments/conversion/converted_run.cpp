@@ -44,8 +44,8 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   manifest["parameters"] = parameters_json(*converted.model, experiment.train);
   manifest["converted"] = report;
   write_run(out, experiment, run.data_description,
-            untrained_checkpoint(*converted.model, run.step, cost.after.loss()), manifest,
-            status_metrics(cost.after));
+            untrained_checkpoint(*converted.model, run.step, cost.after.validation_loss()),
+            manifest, status_metrics(cost.after));
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, compute);
   report["tuned"] = further.updates;

@@ -142,6 +142,7 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
     run.model = bare.model;
   }
   for (int64_t n = 1; n <= s.rounds; ++n) {
+    if (tuning->stopped()) break;
     const Stopwatch watch;
     PruneRound round;
     if (!s.heads.empty()) {
@@ -156,6 +157,7 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
       if (more > 0)
         round.removed = lowest_heads(scores, alive_heads(*run.model), more, s.keep_per_layer);
     }
+    if (tuning->stopped()) break;
     remove_heads(*run.model, round.removed);
     if (!tuning->train(run)) break;
     round.seconds = watch.seconds();

@@ -182,11 +182,11 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
     replace_file(making / "pruning.csv", csv(report, run.data->task()));
   };
   if (tuning.kept())
-    tuning.finish(run, model, last.loss(), report, add_files);
+    tuning.finish(run, model, last.validation_loss(), report, add_files);
   else
     write_run(out, run.experiment, run.data_description,
-              untrained_checkpoint(*model, run.step, last.loss()), manifest, status_metrics(last),
-              add_files);
+              untrained_checkpoint(*model, run.step, last.validation_loss()), manifest,
+              status_metrics(last), add_files);
 }
 
 }  // namespace headlab

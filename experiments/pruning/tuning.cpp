@@ -19,6 +19,7 @@ void Tuning::begin(OpenedRun& run) {
   experiment_ = run.experiment;
   use_settings(experiment_.train);
   state_.step = run.step;
+  signals_.emplace();
   if (out_.empty()) return;
   auto manifest = manifest_of(experiment_, *run.data, compute_.device);
   manifest["parameters"] = parameters_json(*run.model, experiment_.train);
@@ -48,22 +49,35 @@ bool Tuning::train(OpenedRun& run) {
     outcome.exit_code = StopSignals::exit_code(outcome.signal);
   }
   if (outcome.status.state == RunState::kFinished) return true;
+  end(std::move(outcome));
+  return false;
+}
+
+bool Tuning::stopped() {
+  const int signal = signals_ && round_ < rounds_ ? StopSignals::received() : 0;
+  if (signal == 0) return false;
+  end({{RunState::kStopped, signal_text(signal), state_.step},
+       StopSignals::exit_code(signal),
+       signal});
+  return true;
+}
+
+void Tuning::end(TrainOutcome outcome) {
   if (recorder_) {
     outcome.status.metrics = recorder_->close(state_, outcome.status.state);
     directory_->end(outcome.status);
   }
   ended_ = std::move(outcome);
-  return false;
 }
 
 int64_t Tuning::updates_left() const { return std::max<int64_t>(0, round_end_ - state_.step); }
 
-void Tuning::finish(const OpenedRun& run, const std::shared_ptr<Model>& model, double loss,
-                    const nlohmann::ordered_json& report,
+void Tuning::finish(const OpenedRun& run, const std::shared_ptr<Model>& model,
+                    std::optional<double> validation_loss, const nlohmann::ordered_json& report,
                     const std::function<void(const std::filesystem::path& run)>& add_files) {
   const auto& options = experiment_.train.checkpoint;
   if (model != run.model)
-    save_checkpoint(directory_->path(), untrained_checkpoint(*model, run.step, loss),
+    save_checkpoint(directory_->path(), untrained_checkpoint(*model, run.step, validation_loss),
                     /*best=*/true,
                     {.keep_last = options.keep_last, .keep_best = options.keep_best});
   directory_->note("parameters", parameters_json(*model, experiment_.train));

@@ -136,11 +136,12 @@ RootAttributes root_attributes(Experiment experiment, const std::string& title,
           .created_utc = utc_now()};
 }
 
-Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss) {
-  return {.step = step,
-          .model = module_tensors(model),
-          .optimizer = std::nullopt,
-          .trainer = {{"best", loss}}};
+Checkpoint untrained_checkpoint(const Model& model, int64_t step,
+                                std::optional<double> validation_loss) {
+  auto trainer = nlohmann::json::object();
+  if (validation_loss) trainer["best"] = *validation_loss;
+  return {
+      .step = step, .model = module_tensors(model), .optimizer = std::nullopt, .trainer = trainer};
 }
 
 void write_run(const std::filesystem::path& path, Experiment experiment,

@@ -58,8 +58,10 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const nlohmann::ordered_json& manifest, const Metrics& metrics,
                const std::function<void(const std::filesystem::path& run)>& add_files = {});
 
-// Weights of `model` as step `step` of a run that has not yet trained it.
-Checkpoint untrained_checkpoint(const Model& model, int64_t step, double loss);
+// Weights of `model` as step `step` of a run that has not yet trained it. `validation_loss`: the
+// one that training is to fall below, where it is known.
+Checkpoint untrained_checkpoint(const Model& model, int64_t step,
+                                std::optional<double> validation_loss);
 
 // What a file of results says of the run that it is about.
 RootAttributes root_attributes(Experiment experiment, const std::string& title,

@@ -15,6 +15,7 @@ constexpr std::array<int, 3> kSignals{SIGINT, SIGTERM, SIGUSR1};
 volatile sig_atomic_t first_signal = 0;
 volatile time_t noted_at = 0;
 std::array<struct sigaction, 3> before;
+int alive = 0;
 
 // Only what is safe in a signal handler.
 void note(int signal) {
@@ -28,6 +29,7 @@ void note(int signal) {
 }  // namespace
 
 StopSignals::StopSignals() {
+  if (alive++ > 0) return;
   signal(SIGPIPE, SIG_IGN);  // who closes stderr stops the progress, not the run
   first_signal = 0;
   struct sigaction action {};
@@ -37,6 +39,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  if (--alive > 0) return;
   for (size_t n = 0; n < kSignals.size(); ++n) sigaction(kSignals[n], &before[n], nullptr);
 }
 

@@ -5,6 +5,8 @@ namespace headlab {
 
 // While it lives, SIGINT, SIGTERM and SIGUSR1 are noted instead of obeyed. A second one ends the
 // process at once; the same signal again within a second counts once, as schedulers deliver twice.
+// One that is made while another lives changes nothing: what is noted stays so until the first
+// goes.
 class StopSignals {
  public:
   StopSignals();

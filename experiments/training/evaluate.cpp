@@ -16,6 +16,10 @@ double Evaluation::mean(const std::string& name) const {
   return found->value;
 }
 
+std::optional<double> Evaluation::validation_loss() const {
+  return split == Split::kValidation ? std::optional(loss()) : std::nullopt;
+}
+
 std::string to_text(const Evaluation::Mean& mean) {
   return fmt::format("{} {:.4f}{}", mean.name, mean.value,
                      mean.units == "1" ? "" : " " + mean.units);
@@ -45,7 +49,7 @@ Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t b
   torch::InferenceMode inference;
   const bool was_training = model.is_training();
   model.eval();
-  Evaluation result;
+  Evaluation result{.split = split};
   const Task& task = data.task();
   const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);

@@ -1,6 +1,7 @@
 // Loss and metrics of a model on fixed examples of a split.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,14 @@ struct Evaluation {
   struct Mean : TaskMetric {
     double value = 0;  // 0 where no target is scored
   };
-  std::vector<Mean> means;  // of Task::metrics() in their order: the first is the loss
-  int64_t tokens = 0;       // scored targets
+  Split split = Split::kValidation;
+  std::vector<Mean> means = {};  // of Task::metrics() in their order: the first is the loss
+  int64_t tokens = 0;            // scored targets
   int64_t examples = 0;
 
   double loss() const { return means.at(0).value; }
-  double mean(const std::string& name) const;  // std::out_of_range for another task's
+  double mean(const std::string& name) const;     // std::out_of_range for another task's
+  std::optional<double> validation_loss() const;  // none: of another split
 };
 
 // "loss 1.2345 nat"

@@ -22,6 +22,13 @@ RootAttributes root_attributes(const RunDirectory& run, const std::string& title
           .created_utc = utc_now()};
 }
 
+TrainingLog::File log_file(const RunDirectory& run, const std::string& title,
+                           const TrainingState& start, bool resumed) {
+  TrainingLog::File file{run.path() / "log.h5", root_attributes(run, title)};
+  if (resumed) file.resumed = {start.step, start.wall_s};
+  return file;
+}
+
 LogStatus log_status(RunState state) {
   if (state == RunState::kFinished) return LogStatus::kFinished;
   return state == RunState::kStopped ? LogStatus::kStopped : LogStatus::kFailed;
@@ -48,8 +55,7 @@ Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
       begins_log_(!resumed || start.step == 0),
       table_(training_metrics(experiment, *model_, data.task())),
       metrics_(run.path() / "metrics.jsonl", start.step),
-      log_(run.path() / "log.h5", root_attributes(run, experiment.name), experiment, *model_, data,
-           table_, resumed ? std::optional(start.step) : std::nullopt, start.wall_s),
+      log_(log_file(run, experiment.name, start, resumed), experiment, *model_, data, table_),
       progress_(start.step, experiment.train.total_steps(data.epoch_examples()),
                 experiment.log.every),
       retention_{.keep_last = experiment.train.checkpoint.keep_last,

@@ -152,23 +152,30 @@ bool wants_maps(const Experiment& experiment) {
   return experiment.log.attention.every > 0 && experiment.log.attention.probes > 0;
 }
 
-RunLog open_log(const std::filesystem::path& path, const RootAttributes& root,
-                const Experiment& experiment, const std::vector<LogSite>& sites,
-                const DataSource& data, const std::vector<TrainingMetric>& metrics,
-                std::optional<int64_t> resumed_step, double wall_s) {
+LogLayout layout_of(const RootAttributes& root, const std::vector<TrainingMetric>& metrics,
+                    const std::vector<LogSite>& sites, const DataSource& data) {
   LogLayout layout{root};
   layout.scalars = variables_of(metrics, MetricGroup::kScalars);
   layout.evals = variables_of(metrics, MetricGroup::kEvals);
   layout.sites = sites;
   layout.vocabulary = data.token_texts();
+  return layout;
+}
+
+// A run that was not trained so far (a converted one) has no log to go on with.
+bool goes_on_with(const TrainingLog::File& file) {
+  return file.resumed && std::filesystem::exists(file.path);
+}
+
+RunLog open_log(const TrainingLog::File& file, const LogLayout& layout,
+                const LogOptions& settings) {
   RunLogOptions options;
-  options.flush_every = experiment.log.flush_every;
-  options.max_bytes = experiment.log.attention.max_bytes;
-  options.swmr = experiment.log.swmr;
-  // A run that was not trained so far (a converted one) has no log to go on with.
-  if (resumed_step && std::filesystem::exists(path))
-    return RunLog::resume(path, layout, *resumed_step, wall_s, options);
-  return RunLog::create(path, layout, options);
+  options.flush_every = settings.flush_every;
+  options.max_bytes = settings.attention.max_bytes;
+  options.swmr = settings.swmr;
+  if (goes_on_with(file))
+    return RunLog::resume(file.path, layout, file.resumed->step, file.resumed->wall_s, options);
+  return RunLog::create(file.path, layout, options);
 }
 
 }  // namespace
@@ -193,20 +200,18 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
          (experiment.train.total_steps(data.epoch_examples()) / experiment.log.stats_every + 1);
 }
 
-TrainingLog::TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
-                         const Experiment& experiment, Model& model, const DataSource& data,
-                         const std::vector<TrainingMetric>& metrics,
-                         std::optional<int64_t> resumed_step, double wall_s)
+TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& model,
+                         const DataSource& data, const std::vector<TrainingMetric>& metrics)
     : model_(model),
       map_examples_(wants_maps(experiment)
                         ? std::optional(map_examples(experiment.log.attention, data))
                         : std::nullopt),
       heads_(site_heads(model)),
       sites_(sites_of(experiment, model, !data.token_classes().empty(), map_examples_)),
-      absent_(resumed_step && std::filesystem::exists(path) ? drop_all_unlogged(path, sites_)
-                                                            : std::vector<std::string>()),
+      absent_(goes_on_with(file) ? drop_all_unlogged(file.path, sites_)
+                                 : std::vector<std::string>()),
       probes_(model),
-      log_(open_log(path, root, experiment, sites_, data, metrics, resumed_step, wall_s)) {
+      log_(open_log(file, layout_of(file.root, metrics, sites_, data), experiment.log)) {
   const auto classes = data.token_classes();
   for (size_t n = 0; n < sites_.size(); ++n) {
     auto& probe = probes_.at(sites_[n].name);

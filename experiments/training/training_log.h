@@ -20,12 +20,21 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
 
 class TrainingLog {
  public:
-  // Opens a new log, or goes on after `resumed_step` of an old one, without the statistics that it
-  // was begun without. RunError where it cannot.
-  TrainingLog(const std::filesystem::path& path, const RootAttributes& root,
-              const Experiment& experiment, Model& model, const DataSource& data,
-              const std::vector<TrainingMetric>& metrics, std::optional<int64_t> resumed_step,
-              double wall_s);
+  // Where the log lies, and what it says of its run.
+  struct File {
+    std::filesystem::path path;
+    RootAttributes root;
+    struct Resumed {
+      int64_t step = 0;  // of the checkpoint
+      double wall_s = 0;
+    };
+    std::optional<Resumed> resumed = {};  // none: of a training that begins
+  };
+
+  // Opens a new log, or goes on with an old one after the step that is resumed, without the
+  // statistics that it was begun without. RunError where it cannot.
+  TrainingLog(const File& file, const Experiment& experiment, Model& model, const DataSource& data,
+              const std::vector<TrainingMetric>& metrics);
 
   // Statistics that are not logged because the log was begun without them.
   const std::vector<std::string>& absent() const { return absent_; }

@@ -175,10 +175,10 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 }
 
 Metrics status_metrics(const Evaluation& evaluation) {
-  std::vector<TrainingMetric> table;
-  for (const auto& mean : evaluation.means) table.push_back(evaluation_metric(mean));
-  table.push_back(evaluation_tokens(evaluation.means.front()));
-  return line_of(table, {.evaluation = evaluation});
+  const auto split = split_name(evaluation.split) + std::string("/");
+  Metrics metrics{{split + "tokens", static_cast<double>(evaluation.tokens)}};
+  for (const auto& mean : evaluation.means) metrics[split + mean.name] = mean.value;
+  return metrics;
 }
 
 }  // namespace headlab

@@ -233,19 +233,25 @@ TEST_CASE("tuning whose loss is not finite ends the pruning", "[pruning]") {
   CHECK(read_status(scratch / "out")->state == RunState::kDiverged);
 }
 
-// Data that raise a signal when the batch of an update is asked for.
+// Data that raise a signal when the batch of an update is asked for; or, after that update, the
+// first batch of `measured` examples.
 class Raising : public DataSource {
  public:
-  Raising(std::shared_ptr<DataSource> data, int64_t step, int signal)
-      : data_(std::move(data)), step_(step), signal_(signal) {}
+  Raising(std::shared_ptr<DataSource> data, int64_t step, int signal, int64_t measured = 0)
+      : data_(std::move(data)), step_(step), signal_(signal), measured_(measured) {}
   int64_t vocabulary() const override { return data_->vocabulary(); }
   int64_t context() const override { return data_->context(); }
   Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
-    if (step == step_) raise(signal_);
+    behind_ = step;
+    if (step == step_ && measured_ == 0) raise(signal_);
     return data_->train_batch(seed, step, first, count);
   }
   int64_t examples(Split split) const override { return data_->examples(split); }
   Batch eval_batch(Split split, int64_t first, int64_t count) const override {
+    if (behind_ == step_ && first == 0 && count == measured_ && !raised_) {
+      raised_ = true;
+      raise(signal_);
+    }
     return data_->eval_batch(split, first, count);
   }
 
@@ -253,6 +259,9 @@ class Raising : public DataSource {
   std::shared_ptr<DataSource> data_;
   int64_t step_;
   int signal_;
+  int64_t measured_;
+  mutable int64_t behind_ = -1;
+  mutable bool raised_ = false;
 };
 
 TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pruning]") {
@@ -281,6 +290,40 @@ TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pr
     const auto status = read_status(out);
     CHECK(status->state == RunState::kStopped);
     CHECK(status->step == step + 1);
+    CHECK(load_latest(out)->step == step + 1);
+  }
+}
+
+TEST_CASE("a signal between two rounds stops the pruning there", "[pruning]") {
+  const Scratch scratch;
+  const PruneSettings settings{.heads = {},
+                               .count = 4,
+                               .by = "activation",
+                               .recompute = true,
+                               .rounds = 2,
+                               .tune = 3,
+                               .measured_batch = 7,
+                               .most_batches = 1};
+  for (const int64_t step : {2, 5}) {
+    const std::string name = "step" + std::to_string(step);
+    INFO(name);
+    auto run = hand_built_run(scratch, name);
+    run.data = std::make_shared<Raising>(run.data, step, SIGUSR1, settings.measured_batch);
+    const auto out = scratch / (name + "-pruned");
+    Tuning tuning(out, settings.tune, settings.rounds, {at::kCPU});
+    const auto rounds = prune(run, settings, {at::kCPU}, &tuning);
+    CHECK(run.step == step + 1);
+    if (step == 5) {  // all is done by then
+      CHECK(rounds.size() == 3);
+      CHECK_FALSE(tuning.ended());
+      continue;
+    }
+    REQUIRE(tuning.ended());
+    CHECK(tuning.ended()->exit_code == kResumable);
+    CHECK(tuning.updates_left() == 0);
+    CHECK(rounds.size() == 2);
+    CHECK(std::ssize(alive_of(*run.model)) == rounds.back().kept);
+    CHECK(read_status(out)->state == RunState::kStopped);
     CHECK(load_latest(out)->step == step + 1);
   }
 }
