@@ -31,6 +31,11 @@ inline std::shared_ptr<Model> small_decoder(const std::string& yaml, int64_t voc
   return model;
 }
 
+inline Tensor some_ids(int64_t B, int64_t T, int64_t vocabulary = 29) {
+  torch::manual_seed(11);
+  return at::randint(vocabulary, {B, T}, at::kLong);
+}
+
 inline Tensor logits_of(Model& model, const Tensor& ids) { return model.forward({ids}, {}).logits; }
 
 // What reading the options complains of; "" when it does not.

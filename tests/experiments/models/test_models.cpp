@@ -1,11 +1,10 @@
-// The decoder: names, positions, caches, options, losses, and the published models it must equal.
+// The decoder: names, initial values, options, gradients, states and losses of its heads.
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "experiments/cases/judge.h"
 #include "experiments/data/task.h"
 #include "tests/catch.h"
-#include "tests/hugging_face.h"
 #include "tests/models_testing.h"
 
 namespace headlab::test_models {
@@ -16,6 +15,7 @@ using testing::decoder_options;
 using testing::difference;
 using testing::logits_of;
 using testing::small_decoder;
+using testing::some_ids;
 
 // A kind with losses of both sorts, a gate with a rate of its own, and demands on its shape.
 class Fake : public AttentionHeads {
@@ -52,11 +52,6 @@ class Fake : public AttentionHeads {
   Tensor gate_;
 };
 const RegisterHeads<Fake> registered("fake", "for tests");
-
-Tensor some_ids(int64_t B, int64_t T, int64_t vocabulary = 29) {
-  torch::manual_seed(11);
-  return at::randint(vocabulary, {B, T}, at::kLong);
-}
 
 TEST_CASE("the decoder of nanoGPT's CPU recipe has its parameters under the names of the spec") {
   auto model =
@@ -128,88 +123,6 @@ TEST_CASE("a fresh decoder is initialised as GPT-2") {
       CHECK(item.value().mean().item<double>() == Approx(0).margin(std * 0.1));
     }
   }
-}
-
-TEST_CASE("decoding with a cache equals the whole forward pass") {
-  const auto ids = some_ids(2, 12);
-  for (const char* position : {"learned", "sinusoidal", "rope", "alibi", "relative", "none",
-                               "{kind: rope, layout: interleaved, fraction: 0.5, base: 500.0}",
-                               "{kind: relative, buckets: 8, max_distance: 9}"})
-    for (const char* window : {"0", "3", "[3, 0]"}) {
-      INFO(position << ", window " << window);
-      auto model = small_decoder(
-          fmt::format("{{layers: 2, d_model: 24, heads: 6, kv_heads: 3, position: {}, window: {}}}",
-                      position, window));
-      const auto whole = logits_of(*model, ids);
-      std::vector<LayerCache> caches;
-      ModelContext ctx;
-      ctx.caches = &caches;
-      std::vector<Tensor> parts;
-      for (int64_t at = 0; const int64_t length : {5, 1, 1, 3, 2}) {
-        parts.push_back(model->forward({ids.narrow(1, at, length)}, ctx).logits);
-        at += length;
-      }
-      CHECK(difference(at::cat(parts, 1), whole) < 1e-12);
-    }
-}
-
-TEST_CASE("the position kinds differ from each other and know the order of tokens") {
-  const auto ids = some_ids(1, 9);
-  auto swapped = ids.clone();
-  swapped.index_put_({0, 1}, ids[0][3]);
-  swapped.index_put_({0, 3}, ids[0][1]);
-  std::vector<Tensor> seen;
-  for (const char* position : {"none", "learned", "sinusoidal", "rope", "alibi", "relative"}) {
-    INFO(position);
-    auto model =
-        small_decoder(fmt::format("{{layers: 1, d_model: 24, heads: 4, position: {}}}", position));
-    if (seen.empty()) {
-      // One causal layer without positions sees a set of tokens.
-      CHECK(difference(logits_of(*model, ids)[0][8], logits_of(*model, swapped)[0][8]) < 1e-12);
-    } else {
-      CHECK(difference(logits_of(*model, ids)[0][8], logits_of(*model, swapped)[0][8]) > 1e-4);
-    }
-    for (const auto& other : seen) CHECK(difference(other, logits_of(*model, ids)) > 1e-4);
-    seen.push_back(logits_of(*model, ids));
-  }
-}
-
-TEST_CASE("a token sees itself and what came before, as far as the windows of the layers reach") {
-  const auto ids = some_ids(1, 10);
-  auto changed = ids.clone();
-  changed[0][4] = (ids[0][4] + 1).fmod(29);
-  const auto moved = [&](const std::string& options) {
-    auto model = small_decoder("{d_model: 16, heads: 4, position: rope, " + options + "}");
-    const auto change = (logits_of(*model, ids) - logits_of(*model, changed)).abs().amax({0, 2});
-    std::vector<int64_t> places;
-    for (int64_t t = 0; t < 10; ++t)
-      if (change[t].item<double>() > 1e-12) places.push_back(t);
-    return places;
-  };
-  CHECK(moved("layers: 2") == std::vector<int64_t>{4, 5, 6, 7, 8, 9});
-  CHECK(moved("layers: 2, window: 1") == std::vector<int64_t>{4});
-  CHECK(moved("layers: 2, window: 3") == std::vector<int64_t>{4, 5, 6, 7, 8});
-  CHECK(moved("layers: 3, window: [3, 1]") == std::vector<int64_t>{4, 5, 6, 7, 8});
-  CHECK(moved("layers: 2, causal: false").size() == 10);
-  CHECK(moved("layers: 1, causal: false, window: 3") == std::vector<int64_t>{2, 3, 4, 5, 6});
-}
-
-TEST_CASE("padding beyond the length of an example changes nothing before it") {
-  auto model = small_decoder("{layers: 2, d_model: 16, heads: 4, causal: false}");
-  const auto ids = some_ids(2, 9);
-  const auto padded =
-      model->forward({.ids = ids, .length = at::tensor({9, 5}, at::kLong)}, {}).logits;
-  CHECK(difference(padded.narrow(0, 0, 1), logits_of(*model, ids.narrow(0, 0, 1))) < 1e-12);
-  const auto alone = logits_of(*model, ids.narrow(0, 1, 1).narrow(1, 0, 5));
-  CHECK(difference(padded.narrow(0, 1, 1).narrow(1, 0, 5), alone) < 1e-12);
-}
-
-TEST_CASE("more tokens than learned positions are refused, other positions go on") {
-  auto learned = small_decoder("{layers: 1, d_model: 16, heads: 4}");
-  CHECK_THROWS_WITH(logits_of(*learned, some_ids(1, 13)),
-                    Catch::Contains("place 12 is beyond the 12 learned positions"));
-  auto rope = small_decoder("{layers: 1, d_model: 16, heads: 4, position: rope}");
-  CHECK(logits_of(*rope, some_ids(1, 13)).size(1) == 13);
 }
 
 TEST_CASE("every option trains: all gradients are finite, and every parameter gets one") {
@@ -444,91 +357,6 @@ TEST_CASE("the options of a decoder read back as they were written") {
   const auto options = decoder_options("{position: {kind: rope, base: 10000.0}, layers: 2}");
   CHECK(to_flow(write_minimal(*options, *usual)) == "{layers: 2, position: rope}");
   CHECK_NOTHROW(nlohmann::json::parse(schema_of(*usual)));
-}
-
-TEST_CASE("cross entropy counts the targets that are scored, smoothed over the vocabulary") {
-  torch::manual_seed(3);
-  const auto logits = at::randn({2, 3, 7}, at::kDouble);
-  const auto targets = at::tensor({4, -1, 0, -100, 6, -5}, at::kLong).view({2, 3});
-  const auto logp = at::log_softmax(logits, 2);
-  double nll = 0, uniform = 0;
-  for (int64_t place : {0, 2, 4}) {
-    const auto row = logp.view({6, 7})[place];
-    nll -= row[targets.view(6)[place].item<int64_t>()].item<double>();
-    uniform -= row.mean().item<double>();
-  }
-  CHECK(cross_entropy_sum(logits, targets).item<double>() == Approx(nll).epsilon(1e-12));
-  CHECK(cross_entropy_sum(logits, targets, 0.1).item<double>() ==
-        Approx(0.9 * nll + 0.1 * uniform).epsilon(1e-12));
-  CHECK(scored_targets(targets).item<int64_t>() == 3);
-  const auto none = at::full({2, 3}, -100, at::kLong);
-  CHECK(cross_entropy_sum(logits, none).item<double>() == 0);
-  CHECK(scored_targets(none).item<int64_t>() == 0);
-  const auto half = cross_entropy_sum(logits.to(at::kBFloat16), targets);
-  CHECK(half.scalar_type() == at::kFloat);
-  CHECK(half.item<double>() == Approx(nll).epsilon(0.02));
-}
-
-// Everything a published file expects of a forward and a backward pass.
-NamedTensors computed(Model& model, const NamedTensors& golden) {
-  NamedTensors got;
-  HiddenStates states;
-  HeadProbe probe;
-  probe.maps = true;
-  ModelContext ctx;
-  ctx.hidden = &states;
-  ctx.observer = &probe;
-  const auto& targets = golden.at("in.targets");
-  const auto logits = model.forward({golden.at("in.ids")}, ctx).logits;
-  const auto loss = cross_entropy_sum(logits, targets) / scored_targets(targets);
-  loss.backward();
-  got["out.logits"] = logits;
-  got["out.loss"] = loss;
-  const auto& hidden = states.at("");
-  for (size_t l = 0; l < hidden.size(); ++l) got[fmt::format("out.hidden.{}", l)] = hidden[l];
-  for (const auto& [key, map] : probe.layer_maps())
-    got[fmt::format("out.attention.{}", key.layer)] = map;
-  std::vector<Tensor> gradients;
-  for (const auto& item : model.named_parameters()) {
-    got["grad." + item.key()] = item.value().grad();
-    gradients.push_back(item.value().grad().flatten());
-  }
-  got["out.grad_norm"] = at::cat(gradients).norm();
-  return got;
-}
-
-TEST_CASE("GPT-2 and LLaMA of the authors' code: states, maps, loss, gradients, greedy ids") {
-  for (const char* name : {"gpt2", "llama_gqa", "llama_tied"}) {
-    INFO(name);
-    const auto folder = std::filesystem::path(build::kSourceDir) / "tests/golden/models" / name;
-    const testing::PublishedDecoder published(folder);
-    std::map<std::string, std::string> metadata;
-    const auto golden = read_tensors(folder / "golden.safetensors", &metadata);
-    auto model = published.build(golden.at("out.logits").scalar_type());
-    const auto got = computed(*model, golden);
-    NamedTensors want;
-    for (const auto& [key, value] : got)
-      want[key] = key.starts_with("grad.") ? published.find(key.substr(5), golden, "grad.")
-                                           : golden.at(key);
-    CHECK(want.size() > 25);
-    const Tolerance tolerance{std::stod(metadata["rtol"]), std::stod(metadata["atol"])};
-    for (const auto& verdict : judge(got, want, tolerance)) {
-      INFO(verdict_line(verdict));
-      CHECK(verdict.pass);
-    }
-
-    at::NoGradGuard no_grad;
-    std::vector<LayerCache> caches;
-    ModelContext ctx;
-    ctx.caches = &caches;
-    const auto& greedy = golden.at("out.greedy.ids");
-    auto ids = greedy.narrow(1, 0, 5), next = ids;
-    while (ids.size(1) < greedy.size(1)) {
-      next = model->forward({next}, ctx).logits.select(1, -1).argmax(-1, true);
-      ids = at::cat({ids, next}, 1);
-    }
-    CHECK(at::equal(ids, greedy));
-  }
 }
 
 }  // namespace
