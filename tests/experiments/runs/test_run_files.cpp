@@ -1,20 +1,18 @@
-// Run directories: identity, making, taking, finding; manifest, status and metrics.
-#include <limits.h>
+// Run directories: identity, making, taking, finding, status.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
-#include <limits>
 
 #include "core/errors.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/runs/run_manifest.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/system/sha256.h"
 #include "experiments/system/writer_lock.h"
 #include "tests/catch.h"
+#include "tests/host_name.h"
 #include "tests/scratch.h"
 #include "tests/storage_faults.h"
 
@@ -24,15 +22,10 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
+using testing::host_name;
 using Json = nlohmann::ordered_json;
 
 const Json kManifest{{"status", "running"}, {"end_utc", nullptr}};
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
 
 Json json_of(const fs::path& path) { return Json::parse(read_bytes(path)); }
 
@@ -382,134 +375,6 @@ TEST_CASE("a run is found by its directory, and a checkpoint by its directory or
   CHECK_THROWS_WITH(locate_run(run / "ckpt"), Contains("it holds last/, step-00000100/"));
   CHECK_THROWS_WITH(locate_run(none), none.string() + ": not a run: No such file or directory");
   CHECK_THROWS_WITH(locate_run(run / "config.yaml"), Contains("not a run: it is a file"));
-}
-
-TEST_CASE("a manifest names the build, the machine, the data and the job") {
-  const Scratch scratch;
-  write_bytes(scratch / "data.txt", "abc");
-  ::setenv("SLURM_JOB_ID", "4711", 1);
-  command_line() = {"headlab", "run"};
-  const Json manifest = make_manifest({.torch = "2.11.0",
-                                       .cuda = "",
-                                       .gpus = {"a GPU"},
-                                       .threads = 3,
-                                       .seed = 1337,
-                                       .data_files = {scratch / "data.txt"}});
-  ::unsetenv("SLURM_JOB_ID");
-  CHECK(manifest["versions"]["torch"] == "2.11.0");
-  CHECK(manifest["versions"]["cuda"].is_null());
-  CHECK(manifest["versions"]["hdf5"].get<std::string>().starts_with("1."));
-  CHECK(manifest["gpus"] == Json{"a GPU"});
-  CHECK(manifest["threads"] == 3);
-  CHECK(manifest["seeds"] == Json{{"seed", 1337}});
-  CHECK(manifest["argv"] == Json{"headlab", "run"});
-  CHECK(manifest["hostname"] == host_name());
-  CHECK(manifest["scheduler"] == Json{{"SLURM_JOB_ID", "4711"}});
-  CHECK(manifest["start_utc"].get<std::string>().size() == 20);
-  CHECK(manifest["end_utc"].is_null());
-  CHECK(manifest["data"] == Json::array({{{"path", (scratch / "data.txt").string()},
-                                          {"bytes", 3},
-                                          {"sha256", sha256("abc")}}}));
-  if (!manifest["git"].is_null()) {
-    CHECK(manifest["git"]["commit"].get<std::string>().size() == 40);
-    CHECK(manifest["git"]["dirty"].is_boolean());
-  }
-  CHECK_THROWS_AS(make_manifest({.data_files = {scratch / "none"}}), DataError);
-}
-
-TEST_CASE("a run does not go on with other data than it began with") {
-  const auto manifest_with = [](const char* hash) {
-    return Json{{"data", {{{"path", "/data/a.txt"}, {"sha256", hash}}}}};
-  };
-  CHECK_NOTHROW(continue_manifest(manifest_with("1"), manifest_with("1")));
-  CHECK_THROWS_WITH(continue_manifest(manifest_with("1"), manifest_with("2")),
-                    StartsWith("/data/a.txt: has changed since the run began"));
-}
-
-TEST_CASE("metrics come back as they were, numbers that are not finite too") {
-  const Scratch scratch;
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const std::vector<MetricsRow> rows = {
-      {0, 0, 0, {{"val/loss", 4.25}}},
-      {10, 640, 0.1, {{"lr", 1e-300}, {"train/loss", 1.0 / 3}, {"x", -kInfinity}}},
-      {20, int64_t{1} << 60, 1e9, {{"y", kInfinity}}}};
-  {
-    MetricsFile file(scratch / "metrics.jsonl", 0);
-    for (const MetricsRow& row : rows) {
-      file.append(row);
-      CHECK(read_metrics(scratch / "metrics.jsonl").back() == row);
-    }
-    file.append({30, 1, 1, {{"train/loss", std::nan("")}}});
-    file.sync();
-  }
-  std::vector<MetricsRow> read = read_metrics(scratch / "metrics.jsonl");
-  REQUIRE(read.size() == 4);
-  CHECK(std::isnan(read.back().values.at("train/loss")));
-  read.pop_back();
-  CHECK((read == rows));  // MetricsRow cannot be printed
-  CHECK(read_bytes(scratch / "metrics.jsonl")
-            .ends_with(R"({"step":30,"tokens":1,"wall_s":1.0,"train/loss":"NaN"})"
-                       "\n"));
-}
-
-TEST_CASE("a resumed run drops the metrics after its checkpoint and a half-written line") {
-  const Scratch scratch;
-  const fs::path path = scratch / "metrics.jsonl";
-  const auto steps = [&] {
-    std::vector<int64_t> found;
-    for (const MetricsRow& row : read_metrics(path)) found.push_back(row.step);
-    return found;
-  };
-  {
-    MetricsFile file(path, 0);
-    for (const int64_t step : {0, 10, 20, 30}) file.append({step, 0, 0, {}});
-  }
-  write_bytes(path, read_bytes(path) + R"({"step":40,"tok)");
-  CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30});
-  {
-    MetricsFile file(path, 30);
-    file.append({40, 7, 0, {}});
-  }
-  CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30, 40});
-  {
-    MetricsFile file(path, 25);
-    file.append({30, 8, 0, {}});
-  }
-  CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30});
-  CHECK(read_metrics(path).back().tokens == 8);
-  MetricsFile(path, -1);
-  CHECK(read_bytes(path).empty());
-}
-
-TEST_CASE("a line that is no row of metrics is named") {
-  const Scratch scratch;
-  const fs::path path = scratch / "metrics.jsonl";
-  for (const char* line : {"", "x", "[1]", R"({"tokens":1})", R"({"step":"1"})",
-                           R"({"step":1,"lr":"high"})", R"({"step":1,"lr":[1]})"}) {
-    INFO(line);
-    const std::string text = std::string("{\"step\":0}\n") + line + "\n{\"step\":2}\n";
-    write_bytes(path, text);
-    CHECK_THROWS_WITH(read_metrics(path), StartsWith(path.string() + ":2: is no row of metrics"));
-    CHECK_THROWS_AS(MetricsFile(path, 5), RunError);
-    CHECK(read_bytes(path) == text);
-  }
-  CHECK_THROWS_AS(read_metrics(scratch / "none"), RunError);
-  CHECK_THROWS_AS(MetricsFile(scratch / "none/metrics.jsonl", 0), RunError);
-}
-
-TEST_CASE("metrics that the storage refuses are an error with path and reason") {
-  const Scratch scratch;
-  MetricsFile file(scratch / "metrics.jsonl", 0);
-  file.append({0, 0, 0, {}});
-  StorageFault::error = ENOSPC;
-  StorageFault::calls_left = 0;
-  CHECK_THROWS_WITH(
-      file.append({10, 0, 0, {}}),
-      (scratch / "metrics.jsonl").string() + ": cannot be written: No space left on device");
-  StorageFault::calls_left = 0;
-  StorageFault::error = EIO;
-  CHECK_THROWS_WITH(file.sync(), Contains("Input/output error"));
-  CHECK(read_metrics(scratch / "metrics.jsonl").size() == 1);
 }
 
 }  // namespace

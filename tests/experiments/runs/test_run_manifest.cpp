@@ -1,0 +1,61 @@
+// The manifest of a run: build, machine, data and job.
+#include "core/errors.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/system/sha256.h"
+#include "tests/catch.h"
+#include "tests/host_name.h"
+#include "tests/scratch.h"
+
+namespace headlab::test_run_manifest {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
+using testing::host_name;
+using Json = nlohmann::ordered_json;
+
+TEST_CASE("a manifest names the build, the machine, the data and the job") {
+  const Scratch scratch;
+  write_bytes(scratch / "data.txt", "abc");
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  command_line() = {"headlab", "run"};
+  const Json manifest = make_manifest({.torch = "2.11.0",
+                                       .cuda = "",
+                                       .gpus = {"a GPU"},
+                                       .threads = 3,
+                                       .seed = 1337,
+                                       .data_files = {scratch / "data.txt"}});
+  ::unsetenv("SLURM_JOB_ID");
+  CHECK(manifest["versions"]["torch"] == "2.11.0");
+  CHECK(manifest["versions"]["cuda"].is_null());
+  CHECK(manifest["versions"]["hdf5"].get<std::string>().starts_with("1."));
+  CHECK(manifest["gpus"] == Json{"a GPU"});
+  CHECK(manifest["threads"] == 3);
+  CHECK(manifest["seeds"] == Json{{"seed", 1337}});
+  CHECK(manifest["argv"] == Json{"headlab", "run"});
+  CHECK(manifest["hostname"] == host_name());
+  CHECK(manifest["scheduler"] == Json{{"SLURM_JOB_ID", "4711"}});
+  CHECK(manifest["start_utc"].get<std::string>().size() == 20);
+  CHECK(manifest["end_utc"].is_null());
+  CHECK(manifest["data"] == Json::array({{{"path", (scratch / "data.txt").string()},
+                                          {"bytes", 3},
+                                          {"sha256", sha256("abc")}}}));
+  if (!manifest["git"].is_null()) {
+    CHECK(manifest["git"]["commit"].get<std::string>().size() == 40);
+    CHECK(manifest["git"]["dirty"].is_boolean());
+  }
+  CHECK_THROWS_AS(make_manifest({.data_files = {scratch / "none"}}), DataError);
+}
+
+TEST_CASE("a run does not go on with other data than it began with") {
+  const auto manifest_with = [](const char* hash) {
+    return Json{{"data", {{{"path", "/data/a.txt"}, {"sha256", hash}}}}};
+  };
+  CHECK_NOTHROW(continue_manifest(manifest_with("1"), manifest_with("1")));
+  CHECK_THROWS_WITH(continue_manifest(manifest_with("1"), manifest_with("2")),
+                    StartsWith("/data/a.txt: has changed since the run began"));
+}
+
+}  // namespace
+}  // namespace headlab::test_run_manifest
