@@ -1,5 +1,5 @@
-// `headlab run` from outside: what it leaves on the disk, what it says, and that no way of stopping
-// it changes where it ends.
+// `headlab run` from outside: what it leaves on the disk, and that no way of stopping it changes
+// where it ends.
 #include "core/files/h5.h"
 #include "tests/command_testing.h"
 
@@ -78,16 +78,6 @@ TEST_CASE("the manifest counts the parameters and names those that train") {
   CHECK(gates.at("trained").get<int64_t>() < gates.at("total").get<int64_t>());
 }
 
-TEST_CASE("a run says that its maps have ended and that its log cannot be read along") {
-  const Bench bench;
-  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "log.attention.every=1",
-                                         "log.attention.max_bytes=600", "log.swmr=false"});
-  CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.err, Contains("attention maps end at step 2: log.attention.max_bytes, 600, "
-                                   "is reached"));
-  CHECK_THAT(outcome.err, Contains("log.swmr is false"));
-}
-
 TEST_CASE("the rows of step 0 are what the first update measures") {
   const Bench bench;
   const fs::path run =
@@ -101,40 +91,6 @@ TEST_CASE("the rows of step 0 are what the first update measures") {
   CHECK(loss[0] == rows[0].at("train/loss").get<float>());
   CHECK(log.root().dataset("scalars/smoothed_loss").read<float>()[1] ==
         rows[1].at("train/smoothed_loss").get<float>());
-}
-
-TEST_CASE("a run prints its result on stdout and everything else on stderr") {
-  const Bench bench;
-  const Outcome text = bench.headlab({"run", "tiny.yaml", "--out", "text"});
-  const fs::path run = only_entry(bench / "text/tiny");
-  const auto lines = lines_of(text.out);
-  REQUIRE(lines.size() == 2);
-  CHECK(lines[0] == (fs::canonical(bench.path()) / "text/tiny" / run.filename()).string());
-  CHECK_THAT(lines[1], Catch::Matchers::StartsWith("finished at step 5, val loss "));
-  CHECK_THAT(text.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
-
-  const Outcome object = bench.headlab({"run", "tiny.yaml", "--out", "json", "--json"});
-  CHECK(lines_of(object.out).size() == 1);
-  const Json result = Json::parse(object.out);
-  CHECK(result.at("status") == "finished");
-  CHECK(result.at("step") == 5);
-  CHECK(fs::equivalent(result.at("run").get<std::string>(), only_entry(bench / "json/tiny")));
-  CHECK(result.at("val/loss") == json_of(run / "status.json").at("metrics").at("val/loss"));
-}
-
-TEST_CASE("on a terminal progress is one live line and without colours where they are unwanted") {
-  const Bench bench;
-  const auto run = [&](const std::string& out, std::map<std::string, std::string> environment) {
-    return Process({{"run", "tiny.yaml", "--out", out}, bench.path(), environment, true}).end();
-  };
-  const Outcome colored = run("a", {{"TERM", "xterm"}, {"NO_COLOR", ""}});
-  CHECK_THAT(colored.err, Contains("\r") && Contains("\x1b[2mstep"));
-  CHECK(colored.err.ends_with("\n"));
-  CHECK(lines_of(colored.out).size() == 2);
-  const Outcome plain = run("b", {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
-  CHECK_THAT(plain.err, Contains("\r") && Contains("step 5/5") && !Contains("\x1b[2m"));
-  const Outcome dumb = run("c", {{"TERM", "dumb"}});
-  CHECK_THAT(dumb.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
 }
 
 TEST_CASE("a finished run says so and changes nothing unless it is to be trained anew") {
@@ -156,61 +112,6 @@ TEST_CASE("a finished run says so and changes nothing unless it is to be trained
   CHECK((weights(run) == trained));
   for (const auto& [name, bytes] : files) CHECK(anew.count(name));
   CHECK(anew.size() == files.size());
-}
-
-TEST_CASE("a run's directory is a function of its settings and not of threads") {
-  const Bench bench;
-  const std::string name = bench.train().filename();
-  const std::string hash = name.substr(0, 8);
-  CHECK(bench.train({"seed=8"}).filename() == hash + "-s8");
-  CHECK(bench.train({"train.threads=1"}).filename() == name);
-  CHECK(bench.train({"seed=7"}).filename() == name);
-  CHECK(bench.train({"train.lr=0.002"}).filename() != name);
-  CHECK(bench.train({"model.attention={kind: mha, bias: true}"}).filename() != name);
-  CHECK(bench.train({"train.checkpoint.every=3"}).filename() != name);
-  CHECK(names_in(bench / "runs/tiny").size() == 5);
-
-  write_bytes(bench / "same.yaml",
-              replaced(replaced(kTinyConfig, "name: tiny\nseed: 7\n", ""), "  batch: 4\n", "") +
-                  "extends: named.yaml\n");
-  write_bytes(bench / "named.yaml", "seed: 7\ntrain: {batch: 4}\nname: tiny\n");
-  CHECK_THAT(bench.headlab({"run", "same.yaml"}).err, Contains("finished"));
-}
-
-TEST_CASE("paths in a config start at the config and those on the command line at the caller") {
-  const Bench bench;
-  fs::create_directory(bench / "deep");
-  fs::rename(bench / "tiny.yaml", bench / "deep/tiny.yaml");
-  const Outcome missing = bench.headlab({"run", "deep/tiny.yaml", "--dry-run"});
-  CHECK(missing.code == 3);
-  CHECK_THAT(missing.err, Contains("deep/text.txt"));
-  const Outcome found = bench.headlab({"run", "deep/tiny.yaml", "data.path=text.txt"});
-  CHECK(found.code == 0);
-  CHECK(fs::exists(bench / "runs/tiny"));
-}
-
-TEST_CASE("the config that a run keeps reads back to the same values and run") {
-  const Bench bench;
-  const std::string text = (bench / "text.txt").string();
-  const fs::path run = bench.train({"data.path=" + text, "train.lr=3e-4", "train.eps=1e-9"});
-  const std::string kept = (run / "config.yaml").string();
-  const Outcome read_back = headlab({"config", kept});
-  CHECK(read_back.code == 0);
-  CHECK(read_back.out == read_bytes(kept));
-  const Outcome again = bench.headlab({"run", kept});
-  CHECK(again.code == 0);
-  CHECK_THAT(again.err, Contains("finished"));
-  CHECK(names_in(bench / "runs/tiny").size() == 1);
-  CHECK(bench.headlab({"run", kept, "--out", "fresh", "--dry-run"}).code == 0);
-}
-
-TEST_CASE("a dry run checks everything and writes nothing") {
-  const Bench bench;
-  const auto files = snapshot(bench.path());
-  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "--dry-run"});
-  CHECK(outcome.code == 0);
-  CHECK_THAT(outcome.err, Contains(" parameters"));
-  CHECK((snapshot(bench.path()) == files));
 }
 
 TEST_CASE("a checkpoint of the run can be named to go on from and none of another run") {
@@ -460,24 +361,6 @@ TEST_CASE("the log of a run that was killed can be read and repaired and then go
   CHECK(repaired.at("groups")[0].at("records") >= killed.at("groups")[0].at("records"));
   CHECK(bench.headlab(long_run("out")).code == 0);
   CHECK(inspect().at("status") == "finished");
-}
-
-TEST_CASE("every config in configs runs") {
-  std::vector<std::string> configs;
-  for (const auto& entry : fs::directory_iterator(kProject / "configs"))
-    if (entry.path().extension() == ".yaml") configs.push_back(entry.path().string());
-  REQUIRE_FALSE(configs.empty());
-  const std::string config = GENERATE_REF(from_range(configs));
-  INFO(config);
-  const Scratch scratch;
-  const Outcome outcome = headlab({"run", config, "--out", (scratch / "runs").string(), "--json",
-                                   "train.steps=2", "train.eval_batches=1"});
-  INFO(outcome.err);
-  REQUIRE(outcome.code == 0);
-  const Json result = Json::parse(outcome.out);
-  CHECK(result.at("status") == "finished");
-  CHECK(result.at("step") == 2);
-  CHECK(result.at("val/loss").is_number());
 }
 
 }  // namespace

@@ -1,0 +1,84 @@
+// `headlab run` from outside: what it makes of its config.
+#include "tests/command_testing.h"
+
+namespace headlab::testing::test_command_run_config {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+TEST_CASE("a run's directory is a function of its settings and not of threads") {
+  const Bench bench;
+  const std::string name = bench.train().filename();
+  const std::string hash = name.substr(0, 8);
+  CHECK(bench.train({"seed=8"}).filename() == hash + "-s8");
+  CHECK(bench.train({"train.threads=1"}).filename() == name);
+  CHECK(bench.train({"seed=7"}).filename() == name);
+  CHECK(bench.train({"train.lr=0.002"}).filename() != name);
+  CHECK(bench.train({"model.attention={kind: mha, bias: true}"}).filename() != name);
+  CHECK(bench.train({"train.checkpoint.every=3"}).filename() != name);
+  CHECK(names_in(bench / "runs/tiny").size() == 5);
+
+  write_bytes(bench / "same.yaml",
+              replaced(replaced(kTinyConfig, "name: tiny\nseed: 7\n", ""), "  batch: 4\n", "") +
+                  "extends: named.yaml\n");
+  write_bytes(bench / "named.yaml", "seed: 7\ntrain: {batch: 4}\nname: tiny\n");
+  CHECK_THAT(bench.headlab({"run", "same.yaml"}).err, Contains("finished"));
+}
+
+TEST_CASE("paths in a config start at the config and those on the command line at the caller") {
+  const Bench bench;
+  fs::create_directory(bench / "deep");
+  fs::rename(bench / "tiny.yaml", bench / "deep/tiny.yaml");
+  const Outcome missing = bench.headlab({"run", "deep/tiny.yaml", "--dry-run"});
+  CHECK(missing.code == 3);
+  CHECK_THAT(missing.err, Contains("deep/text.txt"));
+  const Outcome found = bench.headlab({"run", "deep/tiny.yaml", "data.path=text.txt"});
+  CHECK(found.code == 0);
+  CHECK(fs::exists(bench / "runs/tiny"));
+}
+
+TEST_CASE("the config that a run keeps reads back to the same values and run") {
+  const Bench bench;
+  const std::string text = (bench / "text.txt").string();
+  const fs::path run = bench.train({"data.path=" + text, "train.lr=3e-4", "train.eps=1e-9"});
+  const std::string kept = (run / "config.yaml").string();
+  const Outcome read_back = headlab({"config", kept});
+  CHECK(read_back.code == 0);
+  CHECK(read_back.out == read_bytes(kept));
+  const Outcome again = bench.headlab({"run", kept});
+  CHECK(again.code == 0);
+  CHECK_THAT(again.err, Contains("finished"));
+  CHECK(names_in(bench / "runs/tiny").size() == 1);
+  CHECK(bench.headlab({"run", kept, "--out", "fresh", "--dry-run"}).code == 0);
+}
+
+TEST_CASE("a dry run checks everything and writes nothing") {
+  const Bench bench;
+  const auto files = snapshot(bench.path());
+  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "--dry-run"});
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, Contains(" parameters"));
+  CHECK((snapshot(bench.path()) == files));
+}
+
+TEST_CASE("every config in configs runs") {
+  std::vector<std::string> configs;
+  for (const auto& entry : fs::directory_iterator(kProject / "configs"))
+    if (entry.path().extension() == ".yaml") configs.push_back(entry.path().string());
+  REQUIRE_FALSE(configs.empty());
+  const std::string config = GENERATE_REF(from_range(configs));
+  INFO(config);
+  const Scratch scratch;
+  const Outcome outcome = headlab({"run", config, "--out", (scratch / "runs").string(), "--json",
+                                   "train.steps=2", "train.eval_batches=1"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const Json result = Json::parse(outcome.out);
+  CHECK(result.at("status") == "finished");
+  CHECK(result.at("step") == 2);
+  CHECK(result.at("val/loss").is_number());
+}
+
+}  // namespace
+}  // namespace headlab::testing::test_command_run_config

@@ -1,0 +1,55 @@
+// `headlab run` from outside: what it prints.
+#include "tests/command_testing.h"
+
+namespace headlab::testing::test_command_run_output {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+
+TEST_CASE("a run says that its maps have ended and that its log cannot be read along") {
+  const Bench bench;
+  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "log.attention.every=1",
+                                         "log.attention.max_bytes=600", "log.swmr=false"});
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.err, Contains("attention maps end at step 2: log.attention.max_bytes, 600, "
+                                   "is reached"));
+  CHECK_THAT(outcome.err, Contains("log.swmr is false"));
+}
+
+TEST_CASE("a run prints its result on stdout and everything else on stderr") {
+  const Bench bench;
+  const Outcome text = bench.headlab({"run", "tiny.yaml", "--out", "text"});
+  const fs::path run = only_entry(bench / "text/tiny");
+  const auto lines = lines_of(text.out);
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[0] == (fs::canonical(bench.path()) / "text/tiny" / run.filename()).string());
+  CHECK_THAT(lines[1], Catch::Matchers::StartsWith("finished at step 5, val loss "));
+  CHECK_THAT(text.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
+
+  const Outcome object = bench.headlab({"run", "tiny.yaml", "--out", "json", "--json"});
+  CHECK(lines_of(object.out).size() == 1);
+  const Json result = Json::parse(object.out);
+  CHECK(result.at("status") == "finished");
+  CHECK(result.at("step") == 5);
+  CHECK(fs::equivalent(result.at("run").get<std::string>(), only_entry(bench / "json/tiny")));
+  CHECK(result.at("val/loss") == json_of(run / "status.json").at("metrics").at("val/loss"));
+}
+
+TEST_CASE("on a terminal progress is one live line and without colours where they are unwanted") {
+  const Bench bench;
+  const auto run = [&](const std::string& out, std::map<std::string, std::string> environment) {
+    return Process({{"run", "tiny.yaml", "--out", out}, bench.path(), environment, true}).end();
+  };
+  const Outcome colored = run("a", {{"TERM", "xterm"}, {"NO_COLOR", ""}});
+  CHECK_THAT(colored.err, Contains("\r") && Contains("\x1b[2mstep"));
+  CHECK(colored.err.ends_with("\n"));
+  CHECK(lines_of(colored.out).size() == 2);
+  const Outcome plain = run("b", {{"TERM", "xterm"}, {"NO_COLOR", "1"}});
+  CHECK_THAT(plain.err, Contains("\r") && Contains("step 5/5") && !Contains("\x1b[2m"));
+  const Outcome dumb = run("c", {{"TERM", "dumb"}});
+  CHECK_THAT(dumb.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
+}
+
+}  // namespace
+}  // namespace headlab::testing::test_command_run_output
