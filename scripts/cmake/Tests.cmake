@@ -63,7 +63,8 @@ endif()
 
 # README's example of a kind obeys the laws of all kinds, alone in a program: it is not one of ours.
 set(test_example ${example_test} ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
-    ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp)
+    ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp)
 set(test_example_spec "~every file in variants*")
 headlab_test(test_example headlab_experiments headlab_core)
 

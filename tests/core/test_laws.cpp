@@ -1,32 +1,15 @@
 // Laws that every registered kind of heads must obey, each as far as its traits promise.
 #include <array>
 #include <set>
-#include <sstream>
 
 #include "headlab_build.h"
 #include "tests/catch.h"
-#include "tests/heads_testing.h"
+#include "tests/laws_testing.h"
 
 namespace headlab::test_laws {
 using namespace testing;
 
 namespace {
-
-constexpr int64_t B = 2, T = 7;
-
-struct Subject {
-  std::string kind;
-  HeadShape shape = small_shape();
-  std::shared_ptr<AttentionHeads> heads;
-  HeadTraits traits;
-
-  explicit Subject(const std::string& name) : kind(name) {
-    heads = make_layer(kind, shape);
-    traits = heads->traits();
-  }
-  HeadContext natural() const { return traits.causal ? causal() : HeadContext{}; }
-  Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
-};
 
 Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
   HeadProbe probe;
@@ -34,14 +17,6 @@ Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
   ctx.observer = &probe;
   s.heads->forward(x, ctx);
   return probe.layer_maps().at(s.shape.layer);
-}
-
-// Runs `law` for every registered kind as a section of its own.
-template <class Law>
-void for_every_kind(Law law) {
-  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
-      law(Subject(kind));
-    }
 }
 
 }  // namespace
@@ -58,9 +33,6 @@ TEST_CASE("y has the shape of x", "[laws]") {
     REQUIRE(s.y(x, s.natural()).sizes() == x.sizes());
   });
 }
-
-// A kind whose traits do not promise the law has none to break.
-void not_promised() { SUCCEED("not promised"); }
 
 TEST_CASE("rows of the map sum to one", "[laws]") {
   for_every_kind([](const Subject& s) {
@@ -131,106 +103,6 @@ TEST_CASE("a row without any allowed key is the output bias and passes no gradie
       y[0][2].sum().backward();
       REQUIRE(x.grad().abs().sum().item<double>() == 0);
     }
-  });
-}
-
-TEST_CASE("a gate of zero is a masked head where heads are independent", "[laws]") {
-  for_every_kind([](const Subject& s) {
-    if (!s.traits.independent) return not_promised();
-    const auto x = random({B, T, 20});
-    auto ctx = s.natural();
-    ctx.gates = at::tensor({1., 0., 1., 0.}, at::kDouble).view({1, 4, 1});
-    const auto gated = s.y(x, ctx);
-    s.heads->mask_heads({1, 3});
-    REQUIRE(difference(gated, s.y(x, s.natural())) < 1e-12);
-  });
-}
-
-TEST_CASE("the mask of heads is idempotent, restorable and saved", "[laws]") {
-  for_every_kind([](const Subject& s) {
-    const auto x = random({B, T, 20});
-    const auto whole = s.y(x, s.natural());
-    s.heads->mask_heads({2});
-    const auto masked = s.y(x, s.natural());
-    REQUIRE(difference(whole, masked) > 1e-6);
-    s.heads->mask_heads({2});
-    REQUIRE(difference(masked, s.y(x, s.natural())) == 0);
-    REQUIRE(s.heads->alive() == std::vector<bool>{true, true, false, true});
-    const auto buffers = s.heads->named_buffers();
-    REQUIRE(buffers.find("alive") != nullptr);
-    REQUIRE(buffers.find("alive")->scalar_type() == at::kByte);
-    s.heads->mask_heads({});
-    REQUIRE(difference(whole, s.y(x, s.natural())) == 0);
-    REQUIRE_THROWS_WITH(s.heads->mask_heads({4}), Catch::Contains("head 4 does not exist"));
-  });
-}
-
-TEST_CASE("sliced equals masked, in original head indices", "[laws]") {
-  for_every_kind([](const Subject& s) {
-    const auto x = random({B, T, 20});
-    auto ctx = s.natural();
-    if (s.traits.independent) ctx.gates = random({B, 4, T});
-    if (s.traits.token_map) {
-      ctx.bias = random({1, 4, T, T});
-      ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.8;
-    }
-    for (const auto& gone : std::vector<std::vector<int64_t>>{{1}, {0, 3}, {0, 1, 2}}) {
-      s.heads->mask_heads(gone);
-      auto sliced = s.heads->slice();
-      INFO("removed heads " << at::IntArrayRef(gone));
-      const auto small = sliced->forward(x, ctx), whole = s.heads->forward(x, ctx);
-      REQUIRE(relative_difference(small.y, whole.y) < 1e-12);
-      REQUIRE(small.gates.defined() == whole.gates.defined());
-      if (small.gates.defined()) REQUIRE(difference(small.gates, whole.gates) < 1e-12);
-      REQUIRE(small.aux.size() == whole.aux.size());
-      for (size_t n = 0; n < small.aux.size(); ++n)
-        REQUIRE(difference(small.aux[n].value, whole.aux[n].value) < 1e-12);
-      int64_t before = 0, after = 0;
-      for (const auto& p : s.heads->parameters()) before += p.numel();
-      for (const auto& p : sliced->parameters()) after += p.numel();
-      REQUIRE(after < before);
-      REQUIRE(sliced->heads() == 4);
-      REQUIRE(sliced->alive() == s.heads->alive());
-      if (gone != std::vector<int64_t>{1}) continue;
-      // Slicing what is sliced goes on counting in original indices.
-      sliced->mask_heads({3});
-      s.heads->mask_heads({1, 3});
-      REQUIRE(relative_difference(sliced->slice()->forward(x, ctx).y, s.y(x, ctx)) < 1e-12);
-    }
-  });
-}
-
-TEST_CASE("a sliced layer comes back from what it saves", "[laws]") {
-  for_every_kind([](const Subject& s) {
-    const auto x = random({B, T, 20});
-    s.heads->mask_heads({0, 2});
-    const auto sliced = s.heads->slice();
-    sliced->mask_heads({3});
-    // As a loader does it: build the whole layer, slice it to the heads that were saved, copy.
-    const auto fresh = make_layer(s.kind, s.shape, "", /*seed=*/1);
-    fresh->mask_heads({0, 2});
-    const auto loaded = fresh->slice();
-    REQUIRE(difference(loaded->forward(x, s.natural()).y, sliced->forward(x, s.natural()).y) >
-            1e-6);
-    at::NoGradGuard no_grad;
-    auto copy = [](auto to, auto from) {
-      REQUIRE(to.keys() == from.keys());
-      for (auto& item : to) item.value().copy_(from[item.key()]);
-    };
-    copy(loaded->named_parameters(), sliced->named_parameters());
-    copy(loaded->named_buffers(), sliced->named_buffers());
-    REQUIRE(difference(loaded->forward(x, s.natural()).y, sliced->forward(x, s.natural()).y) == 0);
-    REQUIRE(loaded->alive() == sliced->alive());
-  });
-}
-
-TEST_CASE("a layer may lose all its heads", "[laws]") {
-  for_every_kind([](const Subject& s) {
-    const auto x = random({B, T, 20});
-    s.heads->mask_heads({0, 1, 2, 3});
-    const auto masked = s.y(x, s.natural());
-    REQUIRE(difference(s.heads->slice()->forward(x, s.natural()).y, masked) < 1e-12);
-    REQUIRE(difference(masked, masked[0][0].expand_as(masked)) < 1e-12);
   });
 }
 
