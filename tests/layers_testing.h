@@ -20,9 +20,9 @@ inline void set(const Layer& layer, const std::string& name, const Tensor& value
 
 // Every weight that both have under one name, in one shape.
 inline void copy_weights(const Layer& to, const Layer& from) {
+  const auto own = to->named_parameters();
   for (const auto& p : from->named_parameters())
-    if (const auto* own = to->named_parameters().find(p.key());
-        own && own->sizes() == p.value().sizes())
+    if (const auto* same = own.find(p.key()); same && same->sizes() == p.value().sizes())
       set(to, p.key(), p.value());
 }
 

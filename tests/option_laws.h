@@ -92,8 +92,8 @@ inline void require_masks(AttentionHeads& heads) {
   const auto allowed = allowed_keys(ctx.mask, kTokens, kTokens, at::kCPU);
   REQUIRE(map.masked_select(allowed.logical_not()).abs().max().item<double>() == 0);
   const auto y = heads.forward(x, ctx).y;
-  const auto* bias = heads.named_parameters().find("o.bias");
-  REQUIRE(difference(y.select(1, 4), bias->expand({kBatch, 20})) < 1e-12);
+  const auto bias = heads.named_parameters()["o.bias"];
+  REQUIRE(difference(y.select(1, 4), bias.expand({kBatch, 20})) < 1e-12);
   y.select(1, 4).sum().backward();
   REQUIRE(x.grad().abs().sum().item<double>() == 0);
   // Later tokens change nothing, nor does padding.

@@ -246,7 +246,7 @@ TEST_CASE("dcmha starts as the released code does", "[dcmha]") {
                                            {"o.weight", 0.006}};
   for (const auto& [name, std] : want) {
     INFO(name);
-    const auto& w = heads->named_parameters()[name];
+    const auto w = heads->named_parameters()[name];
     const double tolerance = 5 / std::sqrt(static_cast<double>(w.numel()));
     REQUIRE(w.std().item<double>() == Approx(std).epsilon(tolerance));
     REQUIRE(std::abs(w.mean().item<double>()) < tolerance * std);

@@ -7,9 +7,7 @@ using namespace testing;
 
 namespace {
 
-Tensor& buffer(AttentionHeads& heads, const char* name) {
-  return *heads.named_buffers().find(name);
-}
+Tensor buffer(AttentionHeads& heads, const char* name) { return heads.named_buffers()[name]; }
 
 // Running statistics like those of a trained layer.
 std::shared_ptr<AttentionHeads> batch_layer(const HeadShape& shape,
