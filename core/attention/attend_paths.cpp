@@ -142,7 +142,7 @@ AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, c
     if (call.observer) call.observer->softmax(q, k, v, rows.out, call, scale);
     return rows;
   }
-  TORCH_CHECK(false, "no path of attention serves");
+  C10_THROW_ERROR(Error, "no path of attention serves");
 }
 
 }  // namespace

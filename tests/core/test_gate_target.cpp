@@ -308,7 +308,7 @@ double share(const std::vector<GateDecisions>& seen,
 }  // namespace
 
 TEST_CASE("a toy of 32 heads ends within one of its target, and decides its gates",
-          "[gate_target]") {
+          "[gate_target][whole_training]") {
   for (double multiplier_lr : {0.01, 0.1}) {
     INFO("multiplier rate " << multiplier_lr);
     Toy toy;
@@ -326,7 +326,8 @@ TEST_CASE("a toy of 32 heads ends within one of its target, and decides its gate
   }
 }
 
-TEST_CASE("slow gates with fast multipliers meet the target without deciding", "[gate_target]") {
+TEST_CASE("slow gates with fast multipliers meet the target without deciding",
+          "[gate_target][whole_training]") {
   const auto seen = Toy().train(0.02, 1, 500, 100);
   CHECK(share(seen, [](const auto& d) { return std::abs(d.expected - 12) < 1; }) > 0.8);
   CHECK(share(seen, [](const auto& d) { return d.undecided >= 28; }) == 1);

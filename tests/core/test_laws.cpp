@@ -21,7 +21,7 @@ Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
 
 }  // namespace
 
-TEST_CASE("every file in variants/ registers the kind of its name", "[laws]") {
+TEST_CASE("every file in variants/ registers the kind of its name", "[laws][variants]") {
   std::vector<std::string> stems(build::kVariantStems.begin(), build::kVariantStems.end());
   std::sort(stems.begin(), stems.end());
   REQUIRE(head_names() == stems);

@@ -329,7 +329,11 @@ TEST_CASE("threads wait with a short spin unless the user has chosen how they wa
     return found;
   };
   using Found = std::set<std::string>;
+#ifdef __SANITIZE_ADDRESS__  // where experiments/short_spin.cpp does nothing
+  CHECK(waiting({}).empty());
+#else
   CHECK(waiting({}) == Found{"GOMP_SPINCOUNT=1000"});
+#endif
   CHECK(waiting({"OMP_WAIT_POLICY=passive"}) == Found{"OMP_WAIT_POLICY=passive"});
   CHECK(waiting({"GOMP_SPINCOUNT=7", "A=b"}) == Found{"GOMP_SPINCOUNT=7"});
 }

@@ -62,7 +62,7 @@ TEST_CASE("a dry run checks everything and writes nothing") {
   CHECK((snapshot(bench.path()) == files));
 }
 
-TEST_CASE("every config in configs runs") {
+TEST_CASE("every config in configs runs", "[whole_training]") {
   std::vector<std::string> configs;
   for (const auto& entry : fs::directory_iterator(kProject / "configs"))
     if (entry.path().extension() == ".yaml") configs.push_back(entry.path().string());

@@ -259,7 +259,7 @@ TEST_CASE("a better loss over the whole split undoes no early stop", "[training]
   }
 }
 
-TEST_CASE("two layers grow an induction head, one layer cannot", "[training]") {
+TEST_CASE("two layers grow an induction head, one layer cannot", "[training][whole_training]") {
   const Scratch folder;
   auto best_score = [&](int layers) {
     const auto experiment = experiment_of(
