@@ -1,5 +1,6 @@
-// Laws of tests/test_laws.cpp, which run there for the defaults of each kind, for other options.
-// Grouped key/value heads; the kind must decode and know the options of mha.
+// Laws of tests/core/test_laws.cpp and test_slicing_laws.cpp, which run there for the defaults of
+// each kind, for other options. Grouped key/value heads; the kind must decode and know the options
+// of mha.
 #pragma once
 
 #include <array>
