@@ -14,7 +14,7 @@ namespace headlab::testing {
 
 // For a test that cannot do its work here: scripts/test counts it as skipped, and says why.
 inline void skip(const std::string& why) {
-  std::cerr << "skipped: " << why << '\n';
+  std::cerr << "skipped: " << Catch::getResultCapture().getCurrentTestName() << ": " << why << '\n';
   SUCCEED(why);
 }
 
