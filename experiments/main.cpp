@@ -2,18 +2,23 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <malloc.h>
+#include <omp.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <limits>
+#include <optional>
 
 #include "core/config/config.h"
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/system/busy_cores.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -117,11 +122,21 @@ void keep_freed_memory() {
 #endif
 }
 
+// One thread for each core, which counts itself: g++ leaves out a team that does nothing.
+void open_team() {
+  std::atomic<int> threads = 0;
+#pragma omp parallel num_threads(omp_get_num_procs())
+  ++threads;
+}
+
 }  // namespace
 }  // namespace headlab
 
 int main(int argc, char** argv) {
   headlab::keep_freed_memory();
   headlab::command_line().assign(argv, argv + argc);
+  std::optional<headlab::BusyCores> busy_cores;
+  if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))  // the user's choice
+    busy_cores.emplace(headlab::open_team);
   return headlab::run(argc, argv);
 }

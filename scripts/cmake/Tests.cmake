@@ -27,8 +27,7 @@ target_link_libraries(headlab_write_hand_built PRIVATE
 
 # The whole program with a model of several sites in it (tests/test_sites.py).
 if(main_source)
-  add_executable(headlab_translator tests/translator.cpp ${main_source}
-    $<TARGET_OBJECTS:headlab_short_spin>)
+  add_executable(headlab_translator tests/translator.cpp ${main_source})
   headlab_torch_target(headlab_translator)
   target_link_libraries(headlab_translator PRIVATE headlab_variants headlab_experiments)
 endif()
@@ -64,7 +63,7 @@ function(headlab_test name)
   endif()
   headlab_units(units ${name} 8 ${${name}})
   headlab_less_optimised(${units})
-  add_executable(${name} ${units} $<TARGET_OBJECTS:headlab_short_spin>)
+  add_executable(${name} ${units})
   target_link_libraries(${name} PRIVATE headlab_test_main headlab_plain Catch2::Catch2 ${ARGN})
   if("headlab_core" IN_LIST ARGN)
     headlab_torch_target(${name})
