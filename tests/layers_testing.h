@@ -56,13 +56,13 @@ inline Seen run(const Layer& layer, const Tensor& x, HeadContext ctx = {}) {
 
 // What was streamed of causal self-attention is what its map says. v [B,H,S,e]
 inline void require_statistics_of_map(const Layer& layer, const Seen& seen, const Tensor& v) {
-  PatternFacts facts;
-  facts.allowed = allowed_keys(causal().mask, seen.map.size(2), seen.map.size(3), at::kCPU);
-  facts.causal = true;
-  facts.value_norm = value_norms(v, parameter(layer, "o.weight"));
-  facts.output = at::matmul(seen.map, v);
+  MapContext context;
+  context.allowed = allowed_keys(causal().mask, seen.map.size(2), seen.map.size(3), at::kCPU);
+  context.causal = true;
+  context.value_norm = value_norms(v, parameter(layer, "o.weight"));
+  context.output = at::matmul(seen.map, v);
   HeadSums sums(seen.map.size(1));
-  add_patterns(sums, seen.map, facts);
+  add_patterns(sums, seen.map, context);
   const auto expected = head_values(sums);
   for (const char* name : {"entropy", "mean_distance", "value_weighted_norm", "output_norm", "js"})
     for (size_t n = 0; n < expected.at(name).size(); ++n) {

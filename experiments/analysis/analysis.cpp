@@ -235,7 +235,7 @@ Analysis analyze_maps(const MapFile& file, const AnalysisOptions& options) {
                               .js_stride = options.js_stride}),
                  L, H);
   KeptMaps kept(options.maps);
-  kept.add(file.layers, file.facts().tokens);
+  kept.add(file.layers, file.context().tokens);
   kept.finish(group, L, H);
   add_roles(result, options, /*of_model=*/false);
   keep_arrays(group, wanted);

@@ -107,7 +107,7 @@ void check_rows(const Reader& file, const LayerMap& map, int64_t l) {
   for (int64_t b = 0; b < map.a.size(0); ++b) {
     const auto one = example_of(map, b);
     if (one.a.numel() == 0) continue;
-    const auto rows = pattern_rows(one.a, one.facts);
+    const auto rows = pattern_rows(one.a, one.context);
     const auto sum = rows.a.sum(-1), least = rows.a.amin(-1);  // [1,H,T]
     const auto fine = ((sum - 1).abs() <= tolerance) & (least >= -tolerance);
     const auto wrong = (rows.counted & fine.logical_not()).nonzero();
@@ -120,13 +120,13 @@ void check_rows(const Reader& file, const LayerMap& map, int64_t l) {
                               least[0][h][i].item<double>()));
     file.refuse(
         fmt::format("{}the weights of the {} keys that it may attend to{} sum to {:.4g}, not 1",
-                    place, rows.keys[0][h][i].item<double>(), map.facts.causal ? " (causal)" : "",
+                    place, rows.keys[0][h][i].item<double>(), map.context.causal ? " (causal)" : "",
                     sum[0][h][i].item<double>()));
   }
 }
 
-// Whether the facts hold what a statistic of the streamed table needs.
-bool streams(const Statistic& s, const PatternFacts& f) {
+// Whether the context holds what a statistic of the streamed table needs.
+bool streams(const Statistic& s, const MapContext& f) {
   if (s.per != Per::kHead || (s.needs_places && f.cross)) return false;
   switch (s.needs) {
     case Needs::kNothing:
@@ -153,9 +153,9 @@ std::vector<HeadSums> streamed(const MapFile& file) {
     std::vector<HeadSums> of_example(map.a.size(0));
     for_each_single_threaded(map.a.size(0), [&](int64_t b) {
       auto example = example_of(map, b);
-      example.facts.divergence = false;
+      example.context.divergence = false;
       of_example[b] = HeadSums(file.heads);
-      if (example.a.numel() > 0) add_patterns(of_example[b], example.a, example.facts);
+      if (example.a.numel() > 0) add_patterns(of_example[b], example.a, example.context);
     });
     for (const auto& sums : of_example) add_sums(total.back(), sums);
   }
@@ -171,22 +171,22 @@ MapFile::MapFile(const std::string& name, const NamedTensors& tensors,
   const int64_t B = maps.size(1), T = maps.size(3), S = maps.size(4);
   heads = maps.size(2), examples = B;
   top_k = file.count("top_k", 5, 1);
-  PatternFacts facts;
-  facts.query_length = file.lengths("in.length", B, T);
-  facts.key_length = file.lengths("in.key_length", B, S);
-  facts.cross = facts.key_length.defined() || S != T;
-  if (!facts.cross) facts.key_length = facts.query_length;
-  facts.causal = file.truth("causal");
-  if (facts.causal && facts.cross)
+  MapContext context;
+  context.query_length = file.lengths("in.length", B, T);
+  context.key_length = file.lengths("in.key_length", B, S);
+  context.cross = context.key_length.defined() || S != T;
+  if (!context.cross) context.key_length = context.query_length;
+  context.causal = file.truth("causal");
+  if (context.causal && context.cross)
     file.refuse("metadata causal: the keys are another sequence, which has no earlier places");
-  facts.tokens = file.integers("in.tokens", {B, S}, at::kLong);
-  facts.classes = file.integers("in.class", {B, S}, at::kByte);
-  facts.frequency_rank = file.integers("in.frequency_rank", {B, S}, at::kLong);
-  if (!facts.cross) facts.grid = file.grid(T);
+  context.tokens = file.integers("in.tokens", {B, S}, at::kLong);
+  context.classes = file.integers("in.class", {B, S}, at::kByte);
+  context.frequency_rank = file.integers("in.frequency_rank", {B, S}, at::kLong);
+  if (!context.cross) context.grid = file.grid(T);
   std::vector<int64_t> all(heads);
   for (int64_t h = 0; h < heads; ++h) all[h] = h;
   for (int64_t l = 0; l < maps.size(0); ++l) {
-    layers.push_back({.a = maps[l], .heads = all, .facts = facts});
+    layers.push_back({.a = maps[l], .heads = all, .context = context});
     check_rows(file, layers.back(), l);
   }
 }
@@ -194,9 +194,9 @@ MapFile::MapFile(const std::string& name, const NamedTensors& tensors,
 std::vector<std::string> MapFile::statistics() const {
   std::vector<std::string> names;
   for (const auto& s : statistic_table())
-    if (streams(s, facts())) names.push_back(s.name);
+    if (streams(s, context())) names.push_back(s.name);
   for (const auto& s : map_statistic_table())
-    if (map_statistic_exists(s, facts())) names.push_back(s.name);
+    if (map_statistic_exists(s, context())) names.push_back(s.name);
   return names;
 }
 
@@ -207,13 +207,13 @@ std::map<std::string, std::vector<double>> MapFile::values(const MapOptions& opt
   MapOptions of_map = options;
   of_map.names.clear();
   for (const auto& s : map_statistic_table())
-    if (wanted(s.name) && map_statistic_exists(s, facts())) of_map.names.push_back(s.name);
+    if (wanted(s.name) && map_statistic_exists(s, context())) of_map.names.push_back(s.name);
   MapStatistics statistics(std::ssize(layers), heads, of_map);
   if (!of_map.names.empty()) statistics.add(layers);
   auto values = statistics.values();
   std::vector<std::string> others;
   for (const auto& s : statistic_table())
-    if (wanted(s.name) && streams(s, facts())) others.push_back(s.name);
+    if (wanted(s.name) && streams(s, context())) others.push_back(s.name);
   if (others.empty()) return values;
   for (const auto& sums : streamed(*this)) {
     const auto of_layer = head_values(sums);

@@ -30,8 +30,8 @@ struct MapFile {
   MapFile(const std::string& name, const NamedTensors& tensors,
           const std::map<std::string, std::string>& metadata);
 
-  const PatternFacts& facts() const { return layers.front().facts; }
-  // Names of the tables' statistics that these facts allow. Between heads: js and js_clark are of
+  const MapContext& context() const { return layers.front().context; }
+  // Names of the tables' statistics that this context allows. Between heads: js and js_clark are of
   // all layers, js [L,H,H] of the streamed table is not among them.
   std::vector<std::string> statistics() const;
   // Those of `names`: row-major, [L,H], [L,H,H] or [L*H,L*H] by map_statistic_table().

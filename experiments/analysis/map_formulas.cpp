@@ -38,12 +38,12 @@ RowValues top_k_mass(const ExampleMap& e) {
 }
 
 RowValues rare_token(const ExampleMap& e) {
-  const auto ranks = e.facts().frequency_rank[0];  // [S]
+  const auto ranks = e.context().frequency_rank[0];  // [S]
   const auto rarest = std::get<1>(ranks.sort(/*stable=*/true, -1, /*descending=*/true));
   if (ranks[rarest[0]].item<int64_t>() < e.options.rarest_rank)
     return {at::zeros_like(e.rows.keys), at::zeros_like(e.rows.counted)};
   auto candidates = e.rows.allowed;
-  if (e.facts().classes.defined()) candidates = candidates & e.key_is(kSepClass).logical_not();
+  if (e.context().classes.defined()) candidates = candidates & e.key_is(kSepClass).logical_not();
   const auto heaviest = e.rows.a.masked_fill(candidates.logical_not(), -1).argmax(-1);
   const auto hit = at::isin(heaviest, rarest.narrow(0, 0, std::min<int64_t>(2, ranks.size(0))));
   return {hit.to(at::kDouble), e.rows.counted & candidates.any(-1)};
@@ -65,7 +65,7 @@ RowValues stable_rank(const ExampleMap& e) {
 }
 
 RowValues grid_distance(const ExampleMap& e) {
-  const auto& grid = *e.facts().grid;
+  const auto& grid = *e.context().grid;
   const int64_t cls = grid.cls_tokens, T = e.rows.a.size(2), patches = T - cls;
   TORCH_CHECK(e.rows.a.size(3) == T && patches >= 0 && patches <= grid.rows * grid.columns,
               "grid_distance: a map ", e.rows.a.sizes(), " of ", grid.rows, " x ", grid.columns,
@@ -81,10 +81,10 @@ RowValues grid_distance(const ExampleMap& e) {
 }
 
 // What a statistic of one head needs beside the map.
-bool always(const PatternFacts&) { return true; }
-bool has_own_classes(const PatternFacts& f) { return f.classes.defined() && !f.cross; }
-bool has_ranks(const PatternFacts& f) { return f.frequency_rank.defined(); }
-bool has_grid(const PatternFacts& f) { return f.grid.has_value() && !f.cross; }
+bool always(const MapContext&) { return true; }
+bool has_own_classes(const MapContext& f) { return f.classes.defined() && !f.cross; }
+bool has_ranks(const MapContext& f) { return f.frequency_rank.defined(); }
+bool has_grid(const MapContext& f) { return f.grid.has_value() && !f.cross; }
 
 MapStatistic of_head(Statistic statistic) {
   statistic.always = false;
@@ -168,9 +168,9 @@ const std::vector<MapStatistic>& map_statistic_table() {
   return table;
 }
 
-bool map_statistic_exists(const MapStatistic& statistic, const PatternFacts& facts) {
+bool map_statistic_exists(const MapStatistic& statistic, const MapContext& context) {
   for (const auto& formula : map_formulas())
-    if (statistic.name == std::string_view(formula.name)) return formula.exists(facts);
+    if (statistic.name == std::string_view(formula.name)) return formula.exists(context);
   return true;
 }
 

@@ -19,22 +19,22 @@ struct ExampleMap {
   PatternRows rows;
 
   ExampleMap(const LayerMap& m, const MapOptions& o)
-      : map(m), options(o), rows(pattern_rows(m.a, m.facts)) {}
+      : map(m), options(o), rows(pattern_rows(m.a, m.context)) {}
 
-  const PatternFacts& facts() const { return map.facts; }
+  const MapContext& context() const { return map.context; }
   Tensor classes_of_rows() const {  // [1,1,T]
     const int64_t T = rows.a.size(2), S = rows.a.size(3);
-    return facts().classes.narrow(1, S - T, T).unsqueeze(1);
+    return context().classes.narrow(1, S - T, T).unsqueeze(1);
   }
   Tensor key_is(uint8_t of_class) const {  // [1,1,1,S]
-    return (facts().classes == of_class).unsqueeze(1).unsqueeze(1);
+    return (context().classes == of_class).unsqueeze(1).unsqueeze(1);
   }
 };
 
-// A statistic of single heads: whether the facts hold what it needs, and its values.
+// A statistic of single heads: whether the context holds what it needs, and its values.
 struct MapFormula {
   const char* name;
-  bool (*exists)(const PatternFacts& facts);
+  bool (*exists)(const MapContext& context);
   RowValues (*values)(const ExampleMap& example);
 };
 

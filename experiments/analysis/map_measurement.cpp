@@ -41,13 +41,13 @@ class Maps : public HeadMeasurement {
 
   std::vector<std::string> names() const override {
     if (!has_token_map(setup_)) return {};
-    PatternFacts facts;  // what there will be
-    if (!classes_.empty()) facts.classes = at::empty({0}, at::kByte);
+    MapContext context;  // what there will be
+    if (!classes_.empty()) context.classes = at::empty({0}, at::kByte);
     if (setup_.vocabulary() > MapOptions().rarest_rank)
-      facts.frequency_rank = at::empty({0}, at::kLong);
+      context.frequency_rank = at::empty({0}, at::kLong);
     std::vector<std::string> names{"similarity", "head_map"};
     for (const auto& s : map_statistic_table())
-      if (map_statistic_exists(s, facts)) names.push_back(s.name);
+      if (map_statistic_exists(s, context)) names.push_back(s.name);
     if (setup_.options.maps > 0)
       for (const auto& name : KeptMaps::names()) names.push_back(name);
     return names;
@@ -97,15 +97,16 @@ class Maps : public HeadMeasurement {
     const auto index = at::tensor(rows, at::kLong).to(p.device());
     const auto own = [&](const Tensor& t) { return all ? t : t.index_select(1, index); };
     map.a = own(p);
-    auto& facts = map.facts;
-    facts.allowed = allowed_keys(mask, p.size(2), p.size(3), p.device());
-    if (facts.allowed.defined()) facts.allowed = own(facts.allowed.expand(p.sizes()));
-    facts.query_length = mask.query_length, facts.key_length = mask.key_length;
-    facts.causal = mask.causal;
-    facts.cross = site.keys != site.queries;
-    facts.tokens = batch.data.*site.keys;
-    if (!classes_.empty()) facts.classes = at::tensor(classes_, at::kByte).index({facts.tokens});
-    if (ranks_.defined()) facts.frequency_rank = ranks_.index({facts.tokens});
+    auto& context = map.context;
+    context.allowed = allowed_keys(mask, p.size(2), p.size(3), p.device());
+    if (context.allowed.defined()) context.allowed = own(context.allowed.expand(p.sizes()));
+    context.query_length = mask.query_length, context.key_length = mask.key_length;
+    context.causal = mask.causal;
+    context.cross = site.keys != site.queries;
+    context.tokens = batch.data.*site.keys;
+    if (!classes_.empty())
+      context.classes = at::tensor(classes_, at::kByte).index({context.tokens});
+    if (ranks_.defined()) context.frequency_rank = ranks_.index({context.tokens});
     return map;
   }
 
@@ -144,7 +145,7 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
   for (const auto& example : maps_)
     for (const auto& map : example)
       if (map.a.defined())
-        T = std::max(T, map.a.size(2)), S = std::max(S, map.a.size(3)), cross = map.facts.cross;
+        T = std::max(T, map.a.size(2)), S = std::max(S, map.a.size(3)), cross = map.context.cross;
   auto weights = at::full({E, layers, heads, T, S}, kNaN, at::kDouble);
   auto rolled = at::full({E, layers, T, S}, kNaN, at::kDouble);
   auto token = at::full({E, S}, kNaN, at::kDouble);

@@ -78,7 +78,7 @@ struct AllHeads {
 }  // namespace
 
 LayerMap example_of(const LayerMap& map, int64_t b) {
-  const auto& f = map.facts;
+  const auto& f = map.context;
   const int64_t T = map.a.size(2), S = map.a.size(3);
   const int64_t t = length_in(f.query_length, b, T), s = length_in(f.key_length, b, S);
   // Queries stand at the last keys: rows and columns are cut off together or not at all.
@@ -91,15 +91,15 @@ LayerMap example_of(const LayerMap& map, int64_t b) {
   const auto block = [&](const Tensor& x) {  // [B,n,T,S]
     return cut ? of(x, 2, t).narrow(3, 0, s) : of(x, 2, t);
   };
-  LayerMap example{.a = block(map.a), .heads = map.heads, .facts = f};
-  auto& facts = example.facts;
-  if (f.allowed.defined()) facts.allowed = block(f.allowed.expand(map.a.sizes()));
-  for (auto* by_key : {&facts.tokens, &facts.classes, &facts.frequency_rank})
+  LayerMap example{.a = block(map.a), .heads = map.heads, .context = f};
+  auto& context = example.context;
+  if (f.allowed.defined()) context.allowed = block(f.allowed.expand(map.a.sizes()));
+  for (auto* by_key : {&context.tokens, &context.classes, &context.frequency_rank})
     *by_key = of(*by_key, 1, s);
-  facts.value_norm = of(f.value_norm, 2, s);
-  facts.output = of(f.output, 2, t);
-  if (f.scores.defined()) facts.scores = block(f.scores);
-  for (auto* length : {&facts.query_length, &facts.key_length})
+  context.value_norm = of(f.value_norm, 2, s);
+  context.output = of(f.output, 2, t);
+  if (f.scores.defined()) context.scores = block(f.scores);
+  for (auto* length : {&context.query_length, &context.key_length})
     *length = cut || !length->defined() ? Tensor() : length->narrow(0, b, 1).to(at::kCPU);
   return example;
 }
@@ -132,7 +132,7 @@ void MapStatistics::add_example(AllSums& to, const std::vector<LayerMap>& layers
     const auto& e = *examples[l];
     for (const auto& formula : map_formulas()) {
       const auto found = to.find(formula.name);
-      if (found == to.end() || !formula.exists(e.facts())) continue;
+      if (found == to.end() || !formula.exists(e.context())) continue;
       auto& [sums, counts] = found->second;
       add_heads(e, formula.values(e), sums.data() + l * heads_, counts.data() + l * heads_);
     }
@@ -211,7 +211,7 @@ Tensor rollout(const std::vector<LayerMap>& layers) {
                                  [](const LayerMap& map) { return map.a.defined(); });
   if (some == layers.end()) return {};
   const int64_t B = some->a.size(0), T = some->a.size(2);
-  TORCH_CHECK(!some->facts.cross && some->a.size(3) == T,
+  TORCH_CHECK(!some->context.cross && some->a.size(3) == T,
               "rollout is of self-attention; the map is ", some->a.sizes());
   auto all = at::zeros({std::ssize(layers), B, T, T}, at::kDouble);
   for_each_single_threaded(B, [&](int64_t b) {
@@ -226,7 +226,7 @@ Tensor rollout(const std::vector<LayerMap>& layers) {
         return;
       }
       const auto example = example_of(layers[l], b);
-      const auto rows = pattern_rows(example.a, example.facts);
+      const auto rows = pattern_rows(example.a, example.context);
       const int64_t t = rows.a.size(2);
       const auto here_a = (rows.a[0].mean(0) + at::eye(t, at::kDouble)) / 2;  // [t,t]
       before = before.defined() ? at::mm(here_a, before) : here_a;

@@ -20,14 +20,14 @@ struct MapStatistic : Statistic {
   MapDims dims = MapDims::kHead;
 };
 const std::vector<MapStatistic>& map_statistic_table();
-// Whether the facts hold what it needs, as the classes of the tokens.
-bool map_statistic_exists(const MapStatistic& statistic, const PatternFacts& facts);
+// Whether the context holds what it needs, as the classes of the tokens.
+bool map_statistic_exists(const MapStatistic& statistic, const MapContext& context);
 
-// The weights of one layer in a batch. Of the facts, those that its statistics need.
+// The weights of one layer in a batch. Of the context, what its statistics need.
 struct LayerMap {
   Tensor a = {};                    // [B,n,T,S]; undefined: it has none
   std::vector<int64_t> heads = {};  // [n] their original indices
-  PatternFacts facts = {};
+  MapContext context = {};
 };
 
 // Example b alone, [1,n,T,S] on the CPU, without padding.

@@ -49,7 +49,7 @@ void count_rows(HeadSums& sums, const PatternRows& rows, const Tensor& r, double
   }
 }
 
-void add_places(Adder& add, const PatternFacts& facts, const Tensor& heaviest) {
+void add_places(Adder& add, const MapContext& context, const Tensor& heaviest) {
   const auto& rows = add.rows;
   const auto& a = rows.a;
   auto offset = rows.j - rows.i;     // [T,S]
@@ -58,16 +58,16 @@ void add_places(Adder& add, const PatternFacts& facts, const Tensor& heaviest) {
   add(kSignedOffset, mean);
   add(kOffsetVariance, (a * (offset - mean.unsqueeze(-1)).square()).sum(-1));
   auto at_offset = [&](double r) { return (a * (offset == r)).sum(-1); };
-  auto last = (facts.key_length.defined() ? facts.key_length.view({-1, 1, 1})
-                                          : at::full({1, 1, 1}, a.size(3), at::kLong));
+  auto last = (context.key_length.defined() ? context.key_length.view({-1, 1, 1})
+                                            : at::full({1, 1, 1}, a.size(3), at::kLong));
   auto place = rows.i.squeeze(1);
   add(kPrevToken, at_offset(-1), place >= 1);
-  if (!facts.causal) add(kNextToken, at_offset(1), place + 1 < last);
+  if (!context.causal) add(kNextToken, at_offset(1), place + 1 < last);
   add(kSelfToken, at_offset(0));
   add(kFirstToken, a.select(-1, 0));
   auto relative = heaviest - place;  // [B,H,T]
   add(kArgmaxDistance, relative.abs());
-  count_rows(add.sums, rows, relative, facts.sink_threshold);
+  count_rows(add.sums, rows, relative, context.sink_threshold);
 }
 
 void add_matches(Adder& add, const Tensor& tokens) {
@@ -97,28 +97,28 @@ void add_divergence(HeadSums& sums, const PatternRows& rows) {
 
 }  // namespace
 
-PatternRows pattern_rows(const Tensor& a, const PatternFacts& facts) {
+PatternRows pattern_rows(const Tensor& a, const MapContext& context) {
   const int64_t T = a.size(2), S = a.size(3);
   PatternRows rows;
   AttentionMask mask;
-  mask.allowed = facts.allowed;
-  mask.key_length = facts.key_length;
-  mask.causal = facts.causal;
+  mask.allowed = context.allowed;
+  mask.key_length = context.key_length;
+  mask.causal = context.causal;
   auto allowed = allowed_keys(mask, T, S, a.device());
   rows.allowed = (allowed.defined() ? allowed : at::ones({1}, at::kBool)).expand(a.sizes());
   rows.a = a.to(at::kDouble).masked_fill(rows.allowed.logical_not(), 0);
   rows.keys = rows.allowed.sum(-1).to(at::kDouble);
   rows.counted = rows.keys >= 1;
-  if (const auto real = within_length(facts.query_length, T, a.device()); real.defined())
+  if (const auto real = within_length(context.query_length, T, a.device()); real.defined())
     rows.counted = rows.counted & real.unsqueeze(1);  // [B,1,T]
-  rows.i = at::arange(facts.cross ? 0 : S - T, facts.cross ? T : S, at::kDouble).unsqueeze(1);
+  rows.i = at::arange(context.cross ? 0 : S - T, context.cross ? T : S, at::kDouble).unsqueeze(1);
   rows.j = at::arange(S, at::kDouble);
   return rows;
 }
 
-void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts) {
+void add_patterns(HeadSums& sums, const Tensor& a, const MapContext& context) {
   at::NoGradGuard no_grad;
-  const PatternRows rows = pattern_rows(a, facts);
+  const PatternRows rows = pattern_rows(a, context);
   Adder add{sums, rows};
   auto h = entropy(rows.a);                   // [B,H,T]
   auto [largest, heaviest] = rows.a.max(-1);  // ties: the lowest key
@@ -127,26 +127,26 @@ void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts) {
   add(kMaxWeight, largest);
   add(kParticipationRatio, rows.a.square().sum(-1).reciprocal());
   auto candidates = rows.allowed;
-  if (facts.classes.defined()) {
-    auto classes = facts.classes.unsqueeze(1).unsqueeze(1);  // [B,1,1,S]
+  if (context.classes.defined()) {
+    auto classes = context.classes.unsqueeze(1).unsqueeze(1);  // [B,1,1,S]
     add(kClsMass, (rows.a * (classes == 1)).sum(-1));
     add(kSepMass, (rows.a * (classes == 2)).sum(-1));
     add(kPunctuationMass, (rows.a * (classes == 3)).sum(-1));
     candidates = candidates & (classes != 2);
   }
   add(kConfidence, rows.a.masked_fill(candidates.logical_not(), -1).amax(-1), candidates.any(-1));
-  if (facts.value_norm.defined())
-    add(kValueWeightedNorm, (rows.a * facts.value_norm.to(at::kDouble).unsqueeze(2)).sum(-1));
-  if (facts.output.defined())
-    add(kOutputNorm, facts.output.to(at::kDouble).square().sum(-1).sqrt());
-  if (facts.scores.defined()) {
-    auto z = facts.scores.to(at::kDouble).masked_fill(rows.allowed.logical_not(), kLow);
+  if (context.value_norm.defined())
+    add(kValueWeightedNorm, (rows.a * context.value_norm.to(at::kDouble).unsqueeze(2)).sum(-1));
+  if (context.output.defined())
+    add(kOutputNorm, context.output.to(at::kDouble).square().sum(-1).sqrt());
+  if (context.scores.defined()) {
+    auto z = context.scores.to(at::kDouble).masked_fill(rows.allowed.logical_not(), kLow);
     add(kLse, z.logsumexp(-1));
     add(kMaxLogit, z.amax(-1));
   }
-  if (!facts.cross) add_places(add, facts, heaviest.to(at::kDouble));
-  if (!facts.cross && facts.tokens.defined()) add_matches(add, facts.tokens);
-  if (facts.divergence) add_divergence(sums, rows);
+  if (!context.cross) add_places(add, context, heaviest.to(at::kDouble));
+  if (!context.cross && context.tokens.defined()) add_matches(add, context.tokens);
+  if (context.divergence) add_divergence(sums, rows);
 }
 
 Tensor value_norms(const Tensor& v, const Tensor& output_weight) {

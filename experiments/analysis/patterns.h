@@ -19,7 +19,7 @@ struct ImageGrid {
 };
 
 // What a map does not say of itself. Undefined tensors: absent.
-struct PatternFacts {
+struct MapContext {
   Tensor allowed;  // bool, broadcasts to [B,H,T,S]: keys that a row may attend to; undefined: all
   Tensor query_length, key_length;  // [B]
   bool causal = false;              // then next_token does not exist
@@ -43,10 +43,10 @@ struct PatternRows {
   Tensor counted;  // [B,H,T] bool
   Tensor i, j;     // [T,1], [S] places, float64
 };
-PatternRows pattern_rows(const Tensor& a, const PatternFacts& facts);
+PatternRows pattern_rows(const Tensor& a, const MapContext& context);
 
 // Adds the rows of weights a [B,H,T,S] to `sums` (of H heads); js over every row.
-void add_patterns(HeadSums& sums, const Tensor& a, const PatternFacts& facts);
+void add_patterns(HeadSums& sums, const Tensor& a, const MapContext& context);
 
 // norm(W_O^h v_j): v [B,H,S,e], output weight [D,H*e] -> [B,H,S].
 Tensor value_norms(const Tensor& v, const Tensor& output_weight);

@@ -25,7 +25,7 @@ NamedTensors map_statistics_of_file(const CaseFile& file) {
   for (const auto& [name, of] : values) computed["out." + name] = shaped(name, of, L, H);
   for (const auto& [name, has] : head_roles(values))
     computed["out.role." + name] = at::tensor(has, at::kByte).view({L, H});
-  if (!maps.facts().cross) computed["out.rollout"] = rollout(maps.layers);
+  if (!maps.context().cross) computed["out.rollout"] = rollout(maps.layers);
   return computed;
 }
 

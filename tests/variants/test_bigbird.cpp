@@ -140,11 +140,11 @@ TEST_CASE("statistics of bigbird are those of its map", "[bigbird]") {
     probe.js_stride = 1;
     ctx.observer = &probe;
     REQUIRE(difference(layer->forward(x, ctx).y, silent) == 0);
-    PatternFacts facts;
-    facts.causal = is_causal;
-    facts.allowed = pattern(kSmall, 4, 29, is_causal);
+    MapContext context;
+    context.causal = is_causal;
+    context.allowed = pattern(kSmall, 4, 29, is_causal);
     HeadSums sums(4);
-    add_patterns(sums, probe.layer_maps().at(1), facts);
+    add_patterns(sums, probe.layer_maps().at(1), context);
     auto want = head_values(sums), got = probe.values(1);
     for (const char* name : {"entropy", "entropy_normalized", "max_weight", "mean_distance",
                              "signed_offset", "self_token", "first_token", "participation_ratio"})

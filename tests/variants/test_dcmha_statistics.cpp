@@ -92,10 +92,10 @@ TEST_CASE("dcmha reports the statistics that it promises, of rows and heads that
       REQUIRE(sum * (T + 5) == Approx(mass.item<double>()));
     } else {  // then the map is what the statistics of all kinds are of
       HeadSums want(H);
-      PatternFacts facts;
-      facts.query_length = ctx.mask.query_length;
-      facts.causal = true;
-      add_patterns(want, map, facts);
+      MapContext context;
+      context.query_length = ctx.mask.query_length;
+      context.causal = true;
+      add_patterns(want, map, context);
       const auto expected = head_values(want);
       for (const char* name : {"entropy", "prev_token", "participation_ratio"})
         for (int64_t h : {0, 2, 3})

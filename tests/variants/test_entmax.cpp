@@ -308,11 +308,11 @@ TEST_CASE("statistics of entmax heads count the keys with weight", "[entmax]") {
     const auto values = statistics_of(*heads, x, ctx);
     const auto map = map_of(*heads, x, ctx).detach();
     HeadSums sums(4);
-    PatternFacts facts;
-    facts.allowed = allowed_keys(ctx.mask, 7, 7, at::kCPU);
-    facts.query_length = facts.key_length = ctx.mask.query_length;
-    facts.causal = true;
-    add_patterns(sums, map, facts);
+    MapContext context;
+    context.allowed = allowed_keys(ctx.mask, 7, 7, at::kCPU);
+    context.query_length = context.key_length = ctx.mask.query_length;
+    context.causal = true;
+    add_patterns(sums, map, context);
     const auto want = head_values(sums);
     for (const char* name : {"entropy", "max_weight", "mean_distance", "participation_ratio", "js"})
       for (size_t n = 0; n < want.at(name).size(); ++n) {

@@ -220,11 +220,11 @@ TEST_CASE("statistics of linformer are over its rows, not over tokens", "[linfor
   REQUIRE(probe.classes.defined());
   const auto map = probe.layer_maps().at(1);
   REQUIRE(map.sizes() == at::IntArrayRef({B, 4, T, 5}));
-  PatternFacts facts;
-  facts.cross = true;
-  facts.query_length = ctx.mask.query_length;
+  MapContext context;
+  context.cross = true;
+  context.query_length = ctx.mask.query_length;
   HeadSums sums(4);
-  add_patterns(sums, map, facts);
+  add_patterns(sums, map, context);
   auto want = head_values(sums), got = probe.values(1);
   for (const char* name : {"entropy", "entropy_normalized", "max_weight", "participation_ratio"})
     for (int64_t h = 0; h < 4; ++h) REQUIRE(got[name][h] == Approx(want[name][h]).epsilon(1e-10));

@@ -343,12 +343,12 @@ TEST_CASE("moh: patterns are of the rows that a head serves", "[moh]") {
     auto seen = run(layer, x, ctx);
     const auto served = (layer->forward(x, ctx).gates != 0).transpose(1, 2);  // [B,H,T]
     REQUIRE(served.narrow(1, 2, 4).to(at::kDouble).mean().item<double>() == Approx(0.5));
-    PatternFacts facts;
-    facts.causal = true;
-    facts.allowed = served.unsqueeze(3);
-    facts.query_length = facts.key_length = ctx.mask.key_length;
+    MapContext context;
+    context.causal = true;
+    context.allowed = served.unsqueeze(3);
+    context.query_length = context.key_length = ctx.mask.key_length;
     HeadSums sums(H);
-    add_patterns(sums, seen.map, facts);
+    add_patterns(sums, seen.map, context);
     const auto want = head_values(sums);
     for (const char* name : {"entropy", "max_weight", "mean_distance", "first_token", "self_token",
                              "participation_ratio", "positional_share", "js"})

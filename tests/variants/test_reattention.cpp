@@ -251,10 +251,10 @@ TEST_CASE("statistics of re-attention are of both maps", "[reattention]") {
   const auto allowed = allowed_keys(causal().mask, kTokens, kTokens, at::kCPU);
   const auto p = softmax_of(*heads, x, allowed).detach();
   HeadSums sums(4);
-  PatternFacts facts;
-  facts.allowed = allowed;
-  facts.causal = true;
-  add_patterns(sums, p, facts);
+  MapContext context;
+  context.allowed = allowed;
+  context.causal = true;
+  add_patterns(sums, p, context);
   const auto want = head_values(sums);
   for (const char* name : {"entropy", "participation_ratio", "signed_offset", "js"})
     for (size_t n = 0; n < want.at(name).size(); ++n)

@@ -146,11 +146,11 @@ TEST_CASE("statistics of talking heads are of both maps", "[talking]") {
   // With the inverse of the mixing behind it the map is the softmax again.
   const auto p = at::einsum("bhij,hg->bgij", {a, at::linalg_inv(post)});
   HeadSums sums(4);
-  PatternFacts facts;
-  facts.allowed = allowed_keys(ctx.mask, 7, 7, at::kCPU);
-  facts.query_length = facts.key_length = ctx.mask.query_length;
-  facts.causal = true;
-  add_patterns(sums, p.clamp_min(0), facts);
+  MapContext context;
+  context.allowed = allowed_keys(ctx.mask, 7, 7, at::kCPU);
+  context.query_length = context.key_length = ctx.mask.query_length;
+  context.causal = true;
+  add_patterns(sums, p.clamp_min(0), context);
   const auto want = head_values(sums);
   for (const char* name : {"entropy", "max_weight", "mean_distance", "first_token", "js"})
     for (size_t n = 0; n < want.at(name).size(); ++n) {

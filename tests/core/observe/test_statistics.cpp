@@ -57,21 +57,21 @@ struct Inputs {
   }
   std::map<std::string, std::vector<double>> materialised() const {
     const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
-    PatternFacts facts;
-    facts.allowed = allowed_keys(ctx.mask, T, S, at::kCPU);
-    facts.query_length = ctx.mask.query_length;
-    facts.key_length = ctx.mask.key_length;
-    facts.causal = ctx.mask.causal;
-    facts.cross = !ctx.places;
-    facts.tokens = probe.tokens;
-    facts.classes = probe.classes;
-    auto context = ctx;
-    context.observer = nullptr;
-    facts.scores = scores(q, k, ctx, scale);
-    facts.value_norm = value_norms(repeat_kv(v, ctx, H), weight);
-    facts.output = attend(q, k, v, context, scale);
+    MapContext context;
+    context.allowed = allowed_keys(ctx.mask, T, S, at::kCPU);
+    context.query_length = ctx.mask.query_length;
+    context.key_length = ctx.mask.key_length;
+    context.causal = ctx.mask.causal;
+    context.cross = !ctx.places;
+    context.tokens = probe.tokens;
+    context.classes = probe.classes;
+    auto unobserved = ctx;
+    unobserved.observer = nullptr;
+    context.scores = scores(q, k, ctx, scale);
+    context.value_norm = value_norms(repeat_kv(v, ctx, H), weight);
+    context.output = attend(q, k, v, unobserved, scale);
     HeadSums sums(H);
-    add_patterns(sums, map(), facts);
+    add_patterns(sums, map(), context);
     return head_values(sums);
   }
 };
@@ -269,17 +269,17 @@ TEST_CASE("the materialised formulas give the authors' numbers", "[statistics][g
       return found == tensors.end() ? Tensor() : found->second;
     };
     const auto attention = tensors.at("in.attention");  // [L,B,H,T,S]
-    PatternFacts facts;
-    facts.causal = metadata["causal"] == "true";
-    facts.cross = find("in.key_length").defined();
-    facts.query_length = find("in.length");
-    facts.key_length = facts.cross ? find("in.key_length") : facts.query_length;
-    facts.tokens = find("in.tokens");
-    facts.classes = find("in.class");
+    MapContext context;
+    context.causal = metadata["causal"] == "true";
+    context.cross = find("in.key_length").defined();
+    context.query_length = find("in.length");
+    context.key_length = context.cross ? find("in.key_length") : context.query_length;
+    context.tokens = find("in.tokens");
+    context.classes = find("in.class");
     int judged = 0;
     for (int64_t layer = 0; layer < attention.size(0); ++layer) {
       HeadSums sums(attention.size(2));
-      add_patterns(sums, attention[layer], facts);
+      add_patterns(sums, attention[layer], context);
       auto values = head_values(sums);
       for (const auto& [name, value] : values) {
         const auto want = find(("out." + name).c_str());

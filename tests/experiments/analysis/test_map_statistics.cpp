@@ -29,18 +29,18 @@ struct Maps {
   int64_t H;
 
   Maps(int64_t L, int64_t B, int64_t heads, int64_t T, bool causal) : H(heads) {
-    PatternFacts facts;
-    facts.causal = causal;
-    facts.tokens = at::randint(0, 9, {B, T}, at::kLong);
-    facts.classes = at::randint(0, 4, {B, T}, at::kByte);
-    facts.frequency_rank = at::randint(0, 2000, {B, T}, at::kLong);
+    MapContext context;
+    context.causal = causal;
+    context.tokens = at::randint(0, 9, {B, T}, at::kLong);
+    context.classes = at::randint(0, 4, {B, T}, at::kByte);
+    context.frequency_rank = at::randint(0, 2000, {B, T}, at::kLong);
     std::vector<int64_t> ids(heads);
     for (int64_t h = 0; h < heads; ++h) ids[h] = h;
     const auto hidden = at::ones({T, T}, at::kBool).triu(1);
     for (int64_t l = 0; l < L; ++l) {
       auto z = random({B, heads, T, T}) * 3;
       if (causal) z = z.masked_fill(hidden, -INFINITY);
-      layers.push_back({.a = at::softmax(z, -1), .heads = ids, .facts = facts});
+      layers.push_back({.a = at::softmax(z, -1), .heads = ids, .context = context});
     }
   }
   Values values(MapOptions options = {.names = every_name()}) const {
@@ -57,7 +57,7 @@ struct Maps {
     };
     for (auto& map : some.layers) {
       pick(map.a);
-      auto& f = map.facts;
+      auto& f = map.context;
       for (auto* t : {&f.tokens, &f.classes, &f.frequency_rank, &f.query_length, &f.key_length})
         pick(*t);
     }
@@ -91,7 +91,7 @@ void require_same_bits(const Values& got, const Values& want) {
 LayerMap heads_like(const std::vector<Tensor>& maps, bool causal = true) {
   LayerMap map{.a = at::stack(maps).unsqueeze(0).to(at::kDouble)};
   for (size_t h = 0; h < maps.size(); ++h) map.heads.push_back(static_cast<int64_t>(h));
-  map.facts.causal = causal;
+  map.context.causal = causal;
   return map;
 }
 
@@ -143,16 +143,16 @@ TEST_CASE("separators, rare tokens and patches by hand", "[maps]") {
       heads_like({at::tensor({1., 0., 0., 0., .25, .75, 0., 0., .5, .25, .25, 0., .1, .2, .3, .4})
                       .view({4, 4})},
                  /*causal=*/false);
-  map.facts.classes = at::tensor({0, 2, 0, 2}, at::kByte).unsqueeze(0);
-  map.facts.frequency_rank = at::tensor({700, 900, 700, 3}, at::kLong).unsqueeze(0);
-  map.facts.grid = ImageGrid{.rows = 1, .columns = 3, .cls_tokens = 1, .patch = 16};
+  map.context.classes = at::tensor({0, 2, 0, 2}, at::kByte).unsqueeze(0);
+  map.context.frequency_rank = at::tensor({700, 900, 700, 3}, at::kLong).unsqueeze(0);
+  map.context.grid = ImageGrid{.rows = 1, .columns = 3, .cls_tokens = 1, .patch = 16};
   const auto s = values_of(map);
   CHECK(s.at("sep_from_sep")[0] == Approx((.75 + .2 + .4) / 2));
   CHECK(s.at("sep_from_rest")[0] == Approx((0 + .25) / 2));
   // The two rarest are tokens 1 and 0, the earlier of equals; separators are no candidates.
   CHECK(s.at("rare_token")[0] == Approx(3. / 4));
   CHECK(s.at("grid_distance")[0] == Approx(16 * (0 + .25 + (.2 * 2 + .3)) / 3));
-  map.facts.frequency_rank = at::tensor({7, 499, 7, 3}, at::kLong).unsqueeze(0);
+  map.context.frequency_rank = at::tensor({7, 499, 7, 3}, at::kLong).unsqueeze(0);
   CHECK(std::isnan(values_of(map, {"rare_token"}).at("rare_token")[0]));
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("order, batches and padding change nothing", "[maps]") {
   for (const bool causal : {false, true}) {
     Maps maps(2, 5, 3, 11, causal);
     const auto length = at::tensor({11, 4, 7, 1, 9}, at::kLong);
-    for (auto& map : maps.layers) map.facts.query_length = map.facts.key_length = length;
+    for (auto& map : maps.layers) map.context.query_length = map.context.key_length = length;
     if (!causal)  // rows sum to 1 over the keys within the length
       for (auto& map : maps.layers) {
         const auto real = (at::arange(11) < length.unsqueeze(1)).view({5, 1, 1, 11});
@@ -201,7 +201,7 @@ TEST_CASE("order, batches and padding change nothing", "[maps]") {
       const auto more = at::full({5, 3, 14, 14}, NAN, at::kDouble);
       more.narrow(2, 0, 11).narrow(3, 0, 11).copy_(map.a);
       map.a = more;
-      for (auto* t : {&map.facts.tokens, &map.facts.classes, &map.facts.frequency_rank})
+      for (auto* t : {&map.context.tokens, &map.context.classes, &map.context.frequency_rank})
         *t = at::constant_pad_nd(*t, {0, 3}, 2);
     }
     require_same_bits(padded.values(), whole);
@@ -257,10 +257,10 @@ TEST_CASE("rows that a head does not serve count neither alone nor in pairs", "[
   Maps maps(1, 2, 2, 6, true);
   auto allowed = at::ones({2, 2, 6, 6}, at::kBool);
   allowed.select(1, 0).narrow(1, 0, 3) = false;  // head 0 serves rows 3.. only
-  maps.layers[0].facts.allowed = allowed;
+  maps.layers[0].context.allowed = allowed;
   auto late = maps;  // the same rows alone, for both heads
-  late.layers[0].facts.allowed = allowed.clone();
-  late.layers[0].facts.allowed.narrow(2, 0, 3) = false;
+  late.layers[0].context.allowed = allowed.clone();
+  late.layers[0].context.allowed.narrow(2, 0, 3) = false;
   const auto s = maps.values(), want = late.values();
   for (const char* name : {"gini", "top_k_mass", "sparsity_h2o"})
     CHECK(s.at(name)[0] == want.at(name)[0]);
@@ -290,12 +290,12 @@ TEST_CASE("what a layer says of its map is what its statistics are of", "[maps][
     ctx.observer = &probe;
     heads->forward(random({2, 7, 20}), ctx);
     const auto& [p, mask] = probe.layer_patterns().at(1);
-    PatternFacts facts;
-    facts.allowed = allowed_keys(mask, 7, 7, at::kCPU);
-    facts.query_length = mask.query_length, facts.key_length = mask.key_length;
-    facts.causal = mask.causal;
+    MapContext context;
+    context.allowed = allowed_keys(mask, 7, 7, at::kCPU);
+    context.query_length = mask.query_length, context.key_length = mask.key_length;
+    context.causal = mask.causal;
     HeadSums sums(4);
-    add_patterns(sums, p, facts);
+    add_patterns(sums, p, context);
     auto streamed = probe.values(1), want = head_values(sums);
     for (auto* values : {&streamed, &want})
       std::erase_if(*values, [](const auto& of) {
