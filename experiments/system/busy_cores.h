@@ -8,16 +8,16 @@
 
 namespace headlab {
 
-// Threads of OpenMP that wait for each other spin, and libgomp spins for milliseconds: with one other
-// busy process on the machine a training falls to a tenth of its speed, for all wait for the one
-// whose core is taken. A short spin loses less then, but a third where the machine is quiet
+// Threads of OpenMP that wait for each other spin, and libgomp spins for milliseconds: with one
+// other busy process on the machine a training falls to a tenth of its speed, for all wait for the
+// one whose core is taken. A short spin loses less then, but a third where the machine is quiet
 // (docs/measurements.md, "A busy neighbour"). libgomp spins shortly where it has more threads than
 // there are cores: so while threads of this process wait for cores, a thread keeps a team that only
 // sleeps.
 class BusyCores {
  public:
-  // Looks ten times a second, from now on. `open_team`: opens a parallel region of as many threads as
-  // there are cores; libgomp counts them until the thread that called it ends.
+  // Looks ten times a second, from now on. `open_team`: opens a parallel region of as many threads
+  // as there are cores; libgomp counts them until the thread that called it ends.
   explicit BusyCores(std::function<void()> open_team);
   ~BusyCores();
   BusyCores(const BusyCores&) = delete;
@@ -43,8 +43,8 @@ class ShortSpin {
   int quiet_windows_ = 0;
 };
 
-// Seconds for which the threads that this process has now were ready to run and had no core; 0 where
-// the system does not tell (/proc/self/task/*/schedstat).
+// Seconds for which the threads that this process has now were ready to run and had no core; 0
+// where the system does not tell (/proc/self/task/*/schedstat).
 double waited_for_cores();
 
 }  // namespace headlab

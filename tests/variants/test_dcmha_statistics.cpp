@@ -138,7 +138,7 @@ TEST_CASE("statistics of a composition are those of what its parameters make of 
     const int64_t first = side == "pre" ? 0 : 2;
     for (const std::string token : {"query", "key"}) {
       const auto branch = branch_of_tokens(*heads, x, first + (token == "key"));
-      const auto name = side + "_" + token;
+      const auto name = fmt::format("{}_{}", side, token);
       const auto g = of_valid(branch.g).abs();
       require_heads(name + "_gate", g.mean(0));
       require_heads(name + "_gate_saturated", (g > 0.95).to(at::kDouble).mean(0));

@@ -1,6 +1,4 @@
 // Threads that find no core are noticed, and waiting is shortened and lengthened by that.
-#include "experiments/system/busy_cores.h"
-
 #include <sched.h>
 
 #include <atomic>
@@ -8,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "experiments/system/busy_cores.h"
 #include "tests/catch.h"
 
 namespace headlab::testing::test_busy_cores {
