@@ -59,7 +59,9 @@ std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadSha
                  what);
   });
   problems.raise();
-  return head_kind(block.kind()).make(shape, block.as<HeadOptions>());
+  auto heads = head_kind(block.kind()).make(shape, block.as<HeadOptions>());
+  heads->set_kind(block.kind());
+  return heads;
 }
 
 }  // namespace headlab

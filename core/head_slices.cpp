@@ -126,6 +126,7 @@ std::shared_ptr<AttentionHeads> AttentionHeads::slice_to(const std::vector<bool>
   check_axes();
   const auto plan = slice_plan(alive);
   auto layer = sliced_shell(plan);
+  layer->set_kind(kind_);
   layer->adopt_indices(*this, plan);
   // What the smaller layer no longer needs it does not have.
   const auto take_over = [&](const auto& from, auto to) {

@@ -114,6 +114,7 @@ class AttentionHeads : public torch::nn::Module {
 
   const HeadTraits& traits() const { return traits_; }
   const HeadShape& shape() const { return shape_; }
+  const std::string& kind() const { return kind_; }  // as it is registered; "" where nobody said
 
   // The original indices: heads() of them, alive() says which are there. A sliced layer computes
   // the rows head_ids() only; everything outside it goes on counting in original indices.
@@ -153,6 +154,7 @@ class AttentionHeads : public torch::nn::Module {
   // parameter must have been registered by the functions below; c10::Error names one that was not.
   using Maker = std::function<std::shared_ptr<AttentionHeads>(const HeadShape&)>;
   void set_maker(Maker make);
+  void set_kind(std::string name) { kind_ = std::move(name); }  // make_heads() does
 
  protected:
   // What the kind registers, and where its heads lie in it. A linear layer's axes are those of its
@@ -209,6 +211,7 @@ class AttentionHeads : public torch::nn::Module {
   void check_axes() const;
 
   HeadTraits traits_;
+  std::string kind_;
   Maker make_;
   std::map<std::string, HeadAxes> axes_;                              // by full name
   Tensor alive_;                                                      // [H original] uint8

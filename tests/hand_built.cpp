@@ -13,6 +13,7 @@
 
 #include "core/torch.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/runs/run_manifest.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/training_metrics.h"
 #include "experiments/training/update.h"
@@ -142,7 +143,7 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
                                  /*most_batches=*/0, {at::kCPU});
   write_run(path, experiment, describe_data(*source),
             untrained_checkpoint(*model, 0, measured.validation_loss()),
-            manifest_of(experiment, *source, at::kCPU), status_metrics(measured));
+            manifest_of(experiment, *model, data_json(source->files()), at::kCPU), status_metrics(measured));
 }
 
 }  // namespace headlab::testing

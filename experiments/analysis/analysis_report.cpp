@@ -139,7 +139,7 @@ void write_analysis(const std::filesystem::path& out, const std::string& run_id,
   }
   write_results(out,
                 root_attributes(run.experiment, "analysis", run_id,
-                                manifest_of(run.experiment, *run.data, device)),
+                                manifest_of(run, run.experiment, *run.model, device)),
                 groups);
 }
 
@@ -149,7 +149,7 @@ void write_analysis(const std::filesystem::path& out, const std::filesystem::pat
                 {.title = "analysis of " + maps.filename().string(),
                  .run_id = {},
                  .config_yaml = {},
-                 .manifest_json = make_manifest({.data_files = {maps}}).dump(),
+                 .manifest_json = make_manifest({.data = data_json({maps})}).dump(),
                  .created_utc = utc_now()},
                 {analysis.statistics, analysis.roles});
 }

@@ -67,7 +67,7 @@ int run_ablate(AblateOptions& o) {
   run_studies(studies, modes, opened, settings, compute);
   write_results(out,
                 root_attributes(opened.experiment, "ablation", located.filename().string(),
-                                manifest_of(opened.experiment, *opened.data, compute.device)),
+                                manifest_of(opened, opened.experiment, *opened.model, compute.device)),
                 studies_groups(studies, modes, *opened.model, task));
 
   Report report{

@@ -5,9 +5,12 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
+#include "experiments/commands/run_outcome.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/runs/run_code.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/runs/same_run.h"
 #include "experiments/training/train.h"
 
 namespace headlab {
@@ -21,7 +24,7 @@ struct RunOptions {
   void visit(Arguments& a) {
     a.option("config", file, "YAML file", Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ...");
-    a.option("--resume", resume, "auto, never, or a checkpoint of this run");
+    a.option("--resume", resume, "auto, never, or a run of these settings, or a checkpoint in it");
     a.option("--out", out, "directory of runs");
     a.option("--device", device, "auto, cpu, cuda or cuda:N");
     a.flag("--dry-run", dry_run, "check everything, train nothing");
@@ -29,35 +32,9 @@ struct RunOptions {
   }
 };
 
-// The task's metrics, the loss first; "" where nothing was evaluated.
-std::string validation_text(const Metrics& metrics) {
-  const std::string val = "val/";
-  const auto loss = metrics.find(val + "loss"), tokens = metrics.find(val + "tokens");
-  if (loss == metrics.end()) return "";
-  auto text = fmt::format(", val loss {:.4f} nat", loss->second);
-  for (auto metric = metrics.lower_bound(val);
-       metric != metrics.end() && metric->first.starts_with(val); ++metric)
-    if (metric != loss && metric != tokens)
-      text += fmt::format(", {} {:.4f}", metric->first.substr(val.size()), metric->second);
-  if (tokens != metrics.end()) text += fmt::format(" over {:.0f} tokens", tokens->second);
-  return text;
-}
-
-int print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json) {
-  nlohmann::ordered_json object{{"run", path.string()},
-                                {"status", run_state_name(status.state)},
-                                {"reason", status.reason},
-                                {"step", status.step}};
-  for (const auto& [name, value] : status.metrics) object[name] = metric_json(value);
-  auto text = fmt::format("{}\n{} at step {}{}", path.string(), run_state_name(status.state),
-                          status.step, status.reason.empty() ? "" : ": " + status.reason);
-  text += validation_text(status.metrics);
-  return print({.object = object, .text = text + "\n"}, json);
-}
-
 int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
   fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
-  return print_outcome(path, status, json);
+  return print_outcome(path, status, json, code_since(path));
 }
 
 int run_run(const RunOptions& o) {
@@ -66,14 +43,15 @@ int run_run(const RunOptions& o) {
   const auto device = pick_device(o.device);
   use_settings(experiment.train);
 
-  const auto hash = config_hash(write_block(experiment, Paths::kWritten));
-  const auto path =
-      std::filesystem::absolute(run_path(o.out, experiment.name, hash, experiment.seed));
   const auto from = ResumeFrom::parse(o.resume);
-  if (const auto status = already_finished(path, from))
-    return print_finished(path, *status, o.json);
-
+  const auto path = from.named.empty() ? run_path(o.out, experiment) : locate_run(from.named).run;
   const auto data = open_training_data(experiment);  // before any directory is made
+  const auto data_files = data_json(data->files(), kept_data(path));
+  const auto check = [&] { require_same_run(path, experiment, data_files, from); };
+  const auto finished = already_finished(path, from);
+  check();
+  if (finished) return print_finished(path, *finished, o.json);
+
   auto model = build_model(experiment, data->shape(), device);
   const auto announce = [&] {
     fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
@@ -84,14 +62,17 @@ int run_run(const RunOptions& o) {
     return kDone;
   }
 
-  auto manifest = manifest_of(experiment, *data, device);
-  manifest["parameters"] = parameters_json(*model, experiment.train);
-  auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest,
-                         data_text(describe_data(*data)), from);
+  const auto since = code_since(path);
+  auto begun = begin_run(path, to_yaml(write_block(experiment)),
+                         manifest_of(experiment, *model, data_files, device),
+                         data_text(describe_data(*data)), from, check);
   if (!begun.warning.empty()) fmt::print(stderr, "headlab: {}\n", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
-  if (begun.checkpoint)
+  keep_patch(path);
+  if (begun.checkpoint) {
     fmt::print(stderr, "headlab: goes on from step {}\n", begun.checkpoint->step);
+    if (!since.empty()) fmt::print(stderr, "headlab: since it began: {}\n", since);
+  }
   announce();
   try {
     const auto outcome =

@@ -40,8 +40,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
   if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
-  auto manifest = manifest_of(experiment, *run.data, compute.device);
-  manifest["parameters"] = parameters_json(*converted.model, experiment.train);
+  auto manifest = manifest_of(run, experiment, *converted.model, compute.device);
   manifest["converted"] = report;
   write_run(out, experiment, run.data_description,
             untrained_checkpoint(*converted.model, run.step, cost.after.validation_loss()),

@@ -170,8 +170,7 @@ std::string pruning_text(const Json& r, const Task& task) {
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
                   const std::shared_ptr<Model>& model, const std::vector<PruneRound>& rounds,
                   const Json& report, const at::Device& device, Tuning& tuning) {
-  auto manifest = manifest_of(run.experiment, *run.data, device);
-  manifest["parameters"] = parameters_json(*model, run.experiment.train);
+  auto manifest = manifest_of(run, run.experiment, *model, device);
   manifest["pruned"] = report;
   const auto& last = rounds.back().evaluation;
   const auto run_id = out.filename().string();

@@ -21,10 +21,9 @@ void Tuning::begin(OpenedRun& run) {
   state_.step = run.step;
   signals_.emplace();
   if (out_.empty()) return;
-  auto manifest = manifest_of(experiment_, *run.data, compute_.device);
-  manifest["parameters"] = parameters_json(*run.model, experiment_.train);
-  directory_.emplace(RunDirectory::create(out_, to_yaml(write_block(experiment_)), manifest,
-                                          data_text(run.data_description)));
+  directory_.emplace(RunDirectory::create(
+      out_, to_yaml(write_block(experiment_)),
+      manifest_of(run, experiment_, *run.model, compute_.device), data_text(run.data_description)));
   recorder_.emplace(experiment_, run.model, *run.data, compute_, *directory_, state_,
                     /*resumed=*/false);
 }

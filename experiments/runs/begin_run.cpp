@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <system_error>
 #include <utility>
 
 #include "core/errors.h"
@@ -12,50 +11,41 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What --resume names, which must be of this run.
-LocatedRun named_checkpoint(const fs::path& named, const fs::path& run) {
-  const auto located = locate_run(named);
-  std::error_code absent;
-  if (!fs::equivalent(located.run, run, absent))
-    throw ConfigError(fmt::format("--resume {}: is no checkpoint of this experiment, {}",
-                                  named.string(), run.string()));
-  return located;
-}
-
 std::optional<Checkpoint> checkpoint_of(const fs::path& run, const ResumeFrom& from,
                                         std::string& warning) {
-  if (from.checkpoint.empty()) return load_latest(run, &warning);
-  return load_located(named_checkpoint(from.checkpoint, run), &warning);
+  if (from.named.empty()) return load_latest(run, &warning);
+  return load_located(locate_run(from.named), &warning);
 }
 
-bool goes_on_by_itself(const ResumeFrom& from) { return !from.never && from.checkpoint.empty(); }
+bool goes_on_by_itself(const ResumeFrom& from) { return !from.never && from.named.empty(); }
 
 }  // namespace
 
 ResumeFrom ResumeFrom::parse(const std::string& text) {
   if (text == "auto") return {};
   if (text == "never") return {.never = true};
-  return {.checkpoint = text};
+  return {.named = text};
 }
 
 std::optional<RunStatus> already_finished(const fs::path& path, const ResumeFrom& from) {
   const auto found = find_run(path);
   if (found.kind == FoundRun::Kind::kRunning)
     throw RunError(fmt::format("{}: is being written by {}", path.string(), found.holder));
-  if (!from.checkpoint.empty()) named_checkpoint(from.checkpoint, path);
   if (found.kind == FoundRun::Kind::kFinished && goes_on_by_itself(from)) return found.status;
   return std::nullopt;
 }
 
 BegunRun begin_run(const fs::path& path, const std::string& config_yaml,
-                   const nlohmann::ordered_json& manifest, const std::string& data_json,
-                   const ResumeFrom& from) {
+                   nlohmann::ordered_json manifest, const std::string& data_json,
+                   const ResumeFrom& from, const std::function<void()>& check) {
   BegunRun begun;
+  manifest["run_id"] = path.filename().string();
   if (find_run(path).kind == FoundRun::Kind::kAbsent) {
     begun.directory.emplace(RunDirectory::create(path, config_yaml, manifest, data_json));
     return begun;
   }
   WriterLock lock(path);
+  if (check) check();
   const auto status = read_status(path);
   if (status && status->state == RunState::kFinished && goes_on_by_itself(from)) return begun;
   if (!from.never) begun.checkpoint = checkpoint_of(path, from, begun.warning);

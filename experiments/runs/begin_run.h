@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -12,15 +13,14 @@ namespace headlab {
 
 // What is asked for with --resume.
 struct ResumeFrom {
-  bool never = false;                     // train anew, whatever is there
-  std::filesystem::path checkpoint = {};  // go on from this one; empty: from the latest
+  bool never = false;                // train anew, whatever is there
+  std::filesystem::path named = {};  // a run or a checkpoint in it; empty: the latest of the path
 
-  static ResumeFrom parse(const std::string& text);  // "auto", "never", or a checkpoint
+  static ResumeFrom parse(const std::string& text);  // "auto", "never", or a path
 };
 
 // How the run at `path` ended, when nothing is to be done but to say so; none otherwise. Changes
-// nothing. RunError: a process writes it, something else lies there, or no such checkpoint.
-// ConfigError: the checkpoint that is named is not of this run.
+// nothing. RunError: a process writes it, or something else lies there.
 std::optional<RunStatus> already_finished(const std::filesystem::path& path,
                                           const ResumeFrom& from);
 
@@ -32,9 +32,10 @@ struct BegunRun {
 
 // Takes the run at `path` for this process. Its lock is held before anything is looked at, and
 // everything is checked before anything is taken away: later checkpoints than the one that is gone
-// on from go last. RunError as in already_finished(), and when the data are others now.
+// on from go last. `check`, which may throw, is among it. RunError as in already_finished(), where
+// the checkpoint that is named is not there, and when the data are others now.
 BegunRun begin_run(const std::filesystem::path& path, const std::string& config_yaml,
-                   const nlohmann::ordered_json& manifest, const std::string& data_json,
-                   const ResumeFrom& from);
+                   nlohmann::ordered_json manifest, const std::string& data_json,
+                   const ResumeFrom& from, const std::function<void()>& check = {});
 
 }  // namespace headlab

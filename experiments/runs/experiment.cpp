@@ -122,6 +122,8 @@ Experiment::Experiment() : data(data_registry(), "char"), model(model_registry()
 
 void Experiment::visit(Fields& f) {
   f("name", name, "of the run: its directory under runs/");
+  f("tag", tag,
+    "a word that keeps this run apart from others of the same settings; shown in labels");
   f("seed", seed, "of everything drawn: weights, batches, dropout", at_least(0));
   f("data", data, "where examples come from");
   f("model", model, "what is trained");
@@ -133,6 +135,8 @@ void Experiment::check(const Complain& complain) const {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) || c == '_' || c == '-' || c == '.';
   };
+  if (!std::all_of(tag.begin(), tag.end(), plain))
+    complain("tag", "must be of letters, digits, '_', '-' and '.'");
   if (name.empty())
     complain("name", "is missing; write name: <what the run is called>");
   else if (name[0] == '.' || !std::all_of(name.begin(), name.end(), plain))

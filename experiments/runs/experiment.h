@@ -69,7 +69,7 @@ struct LogOptions : Block {
 };
 
 struct Experiment : Block {
-  std::string name;
+  std::string name, tag;
   int64_t seed = 1337;
   KindBlock data, model;
   TrainOptions train;

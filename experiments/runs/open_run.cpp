@@ -13,8 +13,10 @@
 #include "core/kernels/device_name.h"
 #include "core/torch.h"
 #include "experiments/models/trained_parameters.h"
+#include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/runs/same_run.h"
 
 namespace headlab {
 
@@ -78,6 +80,8 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   load_model(*opened.model, checkpoint.model);
   opened.model->eval();
   opened.step = checkpoint.step;
+  opened.path = located.run;
+  opened.manifest = read_manifest(located.run);
   return opened;
 }
 
@@ -117,14 +121,35 @@ nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train) 
   return {{"total", total}, {"trained", trained}, {"names_of_trained", names}};
 }
 
-nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
-                                   const at::Device& device) {
-  return make_manifest({.torch = TORCH_VERSION,
-                        .cuda = cuda_version(device),
-                        .gpus = gpu_names(device),
-                        .threads = at::get_num_threads(),
-                        .seed = experiment.seed,
-                        .data_files = data.files()});
+std::set<std::string> kinds_of_heads(Model& model) {
+  std::set<std::string> kinds;
+  for (const auto& module : model.modules())
+    if (const auto heads = std::dynamic_pointer_cast<AttentionHeads>(module))
+      kinds.insert(heads->kind());
+  return kinds;
+}
+
+nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
+                                   const nlohmann::ordered_json& data, const at::Device& device) {
+  auto manifest = make_manifest({.torch = TORCH_VERSION,
+                                 .cuda = cuda_version(device),
+                                 .gpus = gpu_names(device),
+                                 .threads = at::get_num_threads(),
+                                 .seed = experiment.seed,
+                                 .data = data,
+                                 .code = code_json(kinds_of_heads(model))});
+  manifest["parameters"] = parameters_json(model, experiment.train);
+  return manifest;
+}
+
+nlohmann::ordered_json manifest_of(const OpenedRun& parent, const Experiment& experiment,
+                                   Model& model, const at::Device& device) {
+  auto manifest = manifest_of(experiment, model, data_json(parent.data->files()), device);
+  auto& origin = manifest["parent"] = {{"run", parent.path.string()}, {"step", parent.step}};
+  if (parent.manifest.is_object())
+    for (const char* name : {"code", "git", "parent", "previous"})
+      if (parent.manifest.contains(name)) origin[name] = parent.manifest[name];
+  return manifest;
 }
 
 RootAttributes root_attributes(Experiment experiment, const std::string& title,

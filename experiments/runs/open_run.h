@@ -4,6 +4,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <set>
+#include <string>
 
 #include "experiments/data/source.h"
 #include "experiments/logs/result_arrays.h"
@@ -30,6 +32,8 @@ struct OpenedRun {
   std::shared_ptr<DataSource> data;  // null until who reads data has opened some
   std::shared_ptr<Model> model;      // eval mode
   int64_t step = 0;                  // updates behind the weights
+  std::filesystem::path path;        // of the run, absolute
+  nlohmann::ordered_json manifest;   // as it lies there; null where it is missing or damaged
 };
 
 // `path`: a run directory (its last checkpoint), or a checkpoint directory inside one. Reads
@@ -45,10 +49,17 @@ std::string cuda_version(const at::Device& device);
 std::vector<std::string> gpu_names(const at::Device& device);
 // Numbers in all parameters of a model and in those that `train` trains, and the names of these.
 nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train);
+// The kinds of heads of every layer as built, and of layers within layers.
+std::set<std::string> kinds_of_heads(Model& model);
 
-// The manifest of this process working on an experiment.
-nlohmann::ordered_json manifest_of(const Experiment& experiment, const DataSource& data,
-                                   const at::Device& device);
+// The manifest of this process working on an experiment: with the parameters and the code of the
+// model. `data`: data_json() of the source's files.
+nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
+                                   const nlohmann::ordered_json& data, const at::Device& device);
+// The same for what is made of a run: that run, its code and what it was made from are its
+// `parent`.
+nlohmann::ordered_json manifest_of(const OpenedRun& parent, const Experiment& experiment,
+                                   Model& model, const at::Device& device);
 
 // A finished run of one checkpoint, its best, at `path` itself: whole or not at all. RunError where
 // the storage refuses, and where anything but an empty directory lies there. `add_files` puts more

@@ -276,7 +276,7 @@ RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const J
   const std::optional<RunStatus> stood = read_status(run);
   RunDirectory resumed(
       run, std::move(lock),
-      continue_manifest(read_json(run / "manifest.json").value_or(Json()), manifest));
+      continue_manifest(run, read_json(run / "manifest.json").value_or(Json()), manifest));
   remove_temporaries(run);
   remove_temporaries(run / "ckpt");
   replace_file(run / "manifest.json", resumed.manifest_.dump(2) + '\n');

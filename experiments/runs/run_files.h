@@ -14,7 +14,8 @@
 
 namespace headlab {
 
-// First 8 hexadecimal digits of the SHA-256 of an experiment, written with Paths::kWritten.
+// First 8 hexadecimal digits of the SHA-256 of an experiment, written with write_minimal(), so that
+// a new option moves no run.
 // Top-level `seed`, `train.threads` and the order of keys do not count.
 std::string config_hash(ConfigNode experiment);
 // `<out>/<name>/<hash>-s<seed>`

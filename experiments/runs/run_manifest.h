@@ -20,17 +20,28 @@ struct ManifestEntries {
   std::string cuda = {};               // version; empty: runs without
   std::vector<std::string> gpus = {};  // names
   int64_t threads = 0, seed = 0;
-  std::vector<std::filesystem::path> data_files = {};
+  nlohmann::ordered_json data = nlohmann::ordered_json::array();  // data_json()
+  nlohmann::ordered_json code = {};                               // code_json()
 };
 
-// git (commit, dirty; null outside a checkout), versions, cpu, gpus, threads, seeds, data (path,
+// Path, bytes, modified_ns and sha256 of each file. What `known` says of the same path, size and
+// time is believed, everything else is read. DataError where a file cannot be read.
+nlohmann::ordered_json data_json(const std::vector<std::filesystem::path>& files,
+                                 const nlohmann::ordered_json& known = {});
+// Which of the files have other contents, in their order, a line each. Empty: the same data.
+std::vector<std::string> data_that_differ(const nlohmann::ordered_json& then,
+                                          const nlohmann::ordered_json& now);
+
+// git (see git_json), code, versions, cpu, gpus, threads, seeds, data (path,
 // bytes, sha256), argv, hostname, scheduler (ids that the environment has), start_utc, end_utc
-// null, status "running". DataError where a data file cannot be read.
+// null, status "running".
 nlohmann::ordered_json make_manifest(const ManifestEntries& entries);
 
 // The manifest of a run that goes on: `now`, with what `before` said of itself under `previous`
-// (oldest first). RunError when a data file has changed in between.
-nlohmann::ordered_json continue_manifest(const nlohmann::ordered_json& before,
+// (oldest first), and the run_id that its log has, also where its directory has another name by
+// now. RunError when a data file has changed in between.
+nlohmann::ordered_json continue_manifest(const std::filesystem::path& run,
+                                         const nlohmann::ordered_json& before,
                                          nlohmann::ordered_json now);
 
 }  // namespace headlab

@@ -16,7 +16,7 @@ RootAttributes root_attributes(const RunDirectory& run, const std::string& title
   std::ifstream file(run.path() / "config.yaml");
   const std::string config{std::istreambuf_iterator<char>(file), {}};
   return {.title = title,
-          .run_id = run.path().filename().string(),
+          .run_id = run.manifest().value("run_id", run.path().filename().string()),
           .config_yaml = config,
           .manifest_json = run.manifest().dump(),
           .created_utc = utc_now()};

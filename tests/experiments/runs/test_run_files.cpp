@@ -265,7 +265,7 @@ TEST_CASE("who starts a run second takes nothing away from who was first") {
   RunDirectory::create(path, "name: a\n", kManifest).running(2);
   for (const int64_t step : {1, 2})
     save_checkpoint(path, {.step = step, .trainer = Json::object()}, false, {.keep_last = 9});
-  const ResumeFrom first{.checkpoint = path / "ckpt/step-00000001"};
+  const ResumeFrom first{.named = path / "ckpt/step-00000001"};
   {
     std::optional<WriterLock> held;
     Other other([&] { held.emplace(path); });

@@ -1,5 +1,6 @@
 // The manifest of a run: build, machine, data and job.
 #include "core/errors.h"
+#include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/sha256.h"
 #include "tests/catch.h"
@@ -25,7 +26,8 @@ TEST_CASE("a manifest names the build, the machine, the data and the job") {
                                        .gpus = {"a GPU"},
                                        .threads = 3,
                                        .seed = 1337,
-                                       .data_files = {scratch / "data.txt"}});
+                                       .data = data_json({scratch / "data.txt"}),
+                                       .code = code_json({"mha"})});
   ::unsetenv("SLURM_JOB_ID");
   CHECK(manifest["versions"]["torch"] == "2.11.0");
   CHECK(manifest["versions"]["cuda"].is_null());
@@ -38,23 +40,45 @@ TEST_CASE("a manifest names the build, the machine, the data and the job") {
   CHECK(manifest["scheduler"] == Json{{"SLURM_JOB_ID", "4711"}});
   CHECK(manifest["start_utc"].get<std::string>().size() == 20);
   CHECK(manifest["end_utc"].is_null());
-  CHECK(manifest["data"] == Json::array({{{"path", (scratch / "data.txt").string()},
-                                          {"bytes", 3},
-                                          {"sha256", sha256("abc")}}}));
+  CHECK(manifest["code"]["kinds"].contains("mha"));
   if (!manifest["git"].is_null()) {
     CHECK(manifest["git"]["commit"].get<std::string>().size() == 40);
     CHECK(manifest["git"]["dirty"].is_boolean());
   }
-  CHECK_THROWS_AS(make_manifest({.data_files = {scratch / "none"}}), DataError);
+}
+
+TEST_CASE("data are known by their contents, which are read where path, size and time are new") {
+  const Scratch scratch;
+  const fs::path path = scratch / "data.txt";
+  write_bytes(path, "abc");
+  const Json data = data_json({path});
+  REQUIRE(data.size() == 1);
+  CHECK(data[0]["path"] == path.string());
+  CHECK(data[0]["bytes"] == 3);
+  CHECK(data[0]["modified_ns"].is_number_integer());
+  CHECK(data[0]["sha256"] == sha256("abc"));
+  CHECK_THROWS_AS(data_json({scratch / "none"}), DataError);
+
+  Json known = data;
+  known[0]["sha256"] = "believed";
+  CHECK(data_json({path}, known)[0]["sha256"] == "believed");
+  for (const char* field : {"path", "bytes", "modified_ns"}) {
+    Json other = known;
+    other[0].erase(field);
+    CHECK(data_json({path}, other) == data);
+  }
+  fs::last_write_time(path, fs::last_write_time(path) + std::chrono::seconds(1));
+  CHECK(data_json({path}, known)[0]["sha256"] == sha256("abc"));
+  CHECK(data_that_differ(data, data_json({path})).empty());
 }
 
 TEST_CASE("a run does not go on with other data than it began with") {
   const auto manifest_with = [](const char* hash) {
     return Json{{"data", {{{"path", "/data/a.txt"}, {"sha256", hash}}}}};
   };
-  CHECK_NOTHROW(continue_manifest(manifest_with("1"), manifest_with("1")));
-  CHECK_THROWS_WITH(continue_manifest(manifest_with("1"), manifest_with("2")),
-                    StartsWith("/data/a.txt: has changed since the run began"));
+  CHECK_NOTHROW(continue_manifest("/run", manifest_with("1"), manifest_with("1")));
+  CHECK_THROWS_WITH(continue_manifest("/run", manifest_with("1"), manifest_with("2")),
+                    StartsWith("/run: its data have changed") && Contains("/data/a.txt"));
 }
 
 }  // namespace

@@ -1,0 +1,129 @@
+#include "experiments/runs/same_run.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <utility>
+
+#include "core/errors.h"
+#include "experiments/runs/run_code.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+std::string value_text(const ConfigNode* node) {
+  if (node == nullptr) return "not there";
+  constexpr size_t kMost = 60;
+  const auto text = to_flow(*node);
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+void compare(const ConfigNode* then, const ConfigNode* now, const std::string& path,
+             std::vector<std::string>& lines) {
+  const auto is_mapping = [](const ConfigNode* node) {
+    return node != nullptr && node->kind == ConfigNode::Kind::kMapping;
+  };
+  const auto is_file = [](const ConfigNode* node) { return node && !node->absolute.empty(); };
+  if (is_mapping(then) && is_mapping(now)) {
+    const auto below = [&](const std::string& key) {
+      return path.empty() ? key : path + "." + key;
+    };
+    for (const auto& [key, value] : now->entries)
+      compare(then->find(key), &value, below(key), lines);
+    for (const auto& [key, value] : then->entries)
+      if (now->find(key) == nullptr) compare(&value, nullptr, below(key), lines);
+  } else if (!(is_file(then) && is_file(now)) && path != "train.threads" &&
+             !(then && now && *then == *now)) {
+    lines.push_back(fmt::format("{} was {}, is {}", path, value_text(then), value_text(now)));
+  }
+}
+
+bool made_by_run(const Json& manifest) {
+  return !manifest.is_object() || (!manifest.contains("parent") && !manifest.contains("pruned") &&
+                                   !manifest.contains("converted"));
+}
+
+// --resume RUN: whether it is of these settings, and `run` made it.
+void require_named_run(const fs::path& path, Experiment& experiment, const Json& manifest) {
+  if (!made_by_run(manifest))
+    throw ConfigError(
+        fmt::format("--resume {}: is made from another run and not trained by 'run', "
+                    "so it cannot be gone on with",
+                    path.string()));
+  const auto lines = settings_that_differ(path, experiment);
+  if (!lines.empty())
+    throw ConfigError(fmt::format("--resume {}: is a run of other settings: {}", path.string(),
+                                  fmt::join(lines, "; ")));
+}
+
+}  // namespace
+
+Json read_manifest(const fs::path& run) {
+  std::ifstream in(run / "manifest.json", std::ios::binary);
+  Json manifest = Json::parse(in, nullptr, false);
+  return manifest.is_discarded() ? Json() : manifest;
+}
+
+Json kept_data(const fs::path& path) {
+  const auto manifest = read_manifest(path);
+  return manifest.is_object() ? manifest.value("data", Json::array()) : Json::array();
+}
+
+fs::path run_path(const fs::path& out, Experiment& experiment) {
+  Experiment defaults;
+  const auto hash = config_hash(write_minimal(experiment, defaults));
+  return fs::absolute(run_path(out, experiment.name, hash, experiment.seed));
+}
+
+std::vector<std::string> settings_that_differ(const fs::path& run, Experiment& experiment) {
+  Experiment before;
+  try {
+    read_config(before, load_config(run / "config.yaml"));
+  } catch (const ConfigError& error) {
+    return {std::string("its config is not one of this version: ") + error.what()};
+  }
+  const auto then = write_block(before, Paths::kWritten);
+  const auto now = write_block(experiment, Paths::kWritten);
+  std::vector<std::string> lines;
+  compare(&then, &now, "", lines);
+  return lines;
+}
+
+void require_same_run(const fs::path& path, Experiment& experiment, const Json& data,
+                      const ResumeFrom& from) {
+  if (from.never || find_run(path).kind == FoundRun::Kind::kAbsent) return;
+  const auto manifest = read_manifest(path);
+  if (!from.named.empty()) return require_named_run(path, experiment, manifest);
+  auto lines = settings_that_differ(path, experiment);
+  const auto add = [&](std::vector<std::string> more) {
+    lines.insert(lines.end(), std::make_move_iterator(more.begin()),
+                 std::make_move_iterator(more.end()));
+  };
+  if (manifest.is_object()) {
+    add(data_that_differ(manifest.value("data", Json::array()), data));
+    add(kinds_that_differ(manifest.value("code", Json())));
+  }
+  if (!lines.empty())
+    throw RunError(fmt::format(
+        "{}: a run of this name, config and seed lies there, and it is not the same: {}; tag=WORD "
+        "trains beside it, '--resume never' in its place, '--resume {}' goes on with it where only "
+        "code differs",
+        path.string(), fmt::join(lines, "; "), path.string()));
+}
+
+std::string code_since(const fs::path& path) {
+  const auto manifest = read_manifest(path);
+  if (!manifest.is_object()) return "";
+  auto text = code_notice(manifest);
+  if (rest_differs(manifest.value("code", Json())))
+    text += fmt::format("{}the program beside its kinds of heads was another",
+                        text.empty() ? "" : "; ");
+  return text;
+}
+
+}  // namespace headlab

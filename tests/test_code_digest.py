@@ -1,0 +1,72 @@
+"""Which code a build is made of: what counts as a change, and what git is asked."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+
+from conftest import ROOT
+
+spec = importlib.util.spec_from_file_location("code_digest", ROOT / "scripts/cmake/code_digest.py")
+code_digest = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(code_digest)
+
+
+def test_comments_and_blank_lines_are_not_code():
+    text = ('int a = 1\'000;  // a "count"\n\n/* of\n * what? */\nauto b = "// no comment";  \n'
+            'auto c = R"x(/* nor */ this)x", d = \'"\';  // but this\n')
+    assert code_digest.without_comments(text) == (
+        'int a = 1\'000;\nauto b = "// no comment";\nauto c = R"x(/* nor */ this)x", d = \'"\';')
+    assert code_digest.without_comments("a / b;") != code_digest.without_comments("a * b;")
+
+
+def test_a_comment_changes_no_digest_and_code_changes_one(tmp_path):
+    file = tmp_path / "mha.cpp"
+
+    def digest(text):
+        file.write_text(text)
+        return code_digest.digest_of([("variants/mha.cpp", file)])
+
+    base = digest("int a = 1;\n")
+    assert digest("// Why.\n\nint a = 1;  // here\n") == base
+    assert digest("int a = 2;\n") != base
+
+
+def test_git_names_what_differs_from_the_commit_and_what_it_does_not_track(tmp_path):
+    def git(*arguments):
+        done = subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c",
+                               *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    assert code_digest.git_state(tmp_path) == ("", [], "")
+    for folder in code_digest.FOLDERS:
+        (tmp_path / folder).mkdir()
+    (tmp_path / "variants/mha.cpp").write_text("int a;\n")
+    (tmp_path / "README.md").write_text("a\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    commit = git("rev-parse", "HEAD")
+    (tmp_path / "README.md").write_text("no source\n")
+    assert code_digest.git_state(tmp_path) == (commit, [], "")
+    (tmp_path / "variants/mha.cpp").write_text("int b;\n")
+    (tmp_path / "variants/mine.cpp").write_text("int mine;\n")
+    (tmp_path / "variants/notes.txt").write_text("no source\n")
+    found, names, patch = code_digest.git_state(tmp_path)
+    assert (found, names) == (commit, ["variants/mha.cpp", "variants/mine.cpp"])
+    assert "-int a;\n+int b;\n" in patch and "+int mine;\n" in patch and "notes" not in patch
+
+
+def test_any_text_becomes_a_literal_that_says_it():
+    text = 'a "quoted"\\ line?\nnext: \t é\n'
+    said = "".join(ast.literal_eval("b" + line.strip()).decode()
+                   for line in code_digest.literal(text).split("\n"))
+    assert said == text
+    assert code_digest.literal("").strip() == '""'
+
+
+def test_the_built_digests_are_those_of_the_files(tmp_path):
+    out = tmp_path / "code.cpp"
+    subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", ROOT, out], check=True)
+    names = re.findall(r'\{"(\w+)", "[0-9a-f]{64}"\}', out.read_text())
+    assert names == sorted(path.stem for path in (ROOT / "variants").glob("*.cpp"))
