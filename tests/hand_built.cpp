@@ -143,7 +143,8 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
                                  /*most_batches=*/0, {at::kCPU});
   write_run(path, experiment, describe_data(*source),
             untrained_checkpoint(*model, 0, measured.validation_loss()),
-            manifest_of(experiment, *model, data_json(source->files()), at::kCPU), status_metrics(measured));
+            manifest_of(experiment, *model, data_json(source->files()), at::kCPU),
+            status_metrics(measured));
 }
 
 }  // namespace headlab::testing

@@ -65,10 +65,11 @@ int run_ablate(AblateOptions& o) {
   auto studies = studies_of(o, *opened.model);
   const auto& task = opened.data->task();
   run_studies(studies, modes, opened, settings, compute);
-  write_results(out,
-                root_attributes(opened.experiment, "ablation", located.filename().string(),
-                                manifest_of(opened, opened.experiment, *opened.model, compute.device)),
-                studies_groups(studies, modes, *opened.model, task));
+  write_results(
+      out,
+      root_attributes(opened.experiment, "ablation", located.filename().string(),
+                      manifest_of(opened, opened.experiment, *opened.model, compute.device)),
+      studies_groups(studies, modes, *opened.model, task));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},

@@ -1,4 +1,6 @@
 // Statistics of dcmha against its parameters, written as section 2.3 of the paper stands.
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "experiments/analysis/patterns.h"
