@@ -8,6 +8,7 @@
 #include "experiments/commands/report.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/training/leak_check.h"
 #include "experiments/training/train.h"
 
 namespace headlab {
@@ -75,6 +76,7 @@ int run_run(const RunOptions& o) {
 
   const auto data = open_training_data(experiment);  // before any directory is made
   auto model = build_model(experiment, data->shape(), device);
+  check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
   const auto announce = [&] {
     fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
                at::get_num_threads(), path.string());
