@@ -39,16 +39,21 @@ def tree(tmp_path_factory):
 def peeking():
     """Plain attention that forgets to be causal where the environment says so."""
     text = (ROOT / "variants/mha.cpp").read_text(encoding="utf-8")
-    for old, new in (("class Mha", "class Peeking"), ("RegisterHeads<Mha>", "RegisterHeads<Peeking>"),
-                     ('"mha"', '"peeking"'), ("namespace headlab {", "#include <cstdlib>\nnamespace headlab {"),
-                     ("attend(q, k, v, call, ", "attend(q, k, v, seen(call), "),
-                     (" private:\n", """ private:
+    changes = {
+        "class Mha": "class Peeking",
+        "RegisterHeads<Mha>": "RegisterHeads<Peeking>",
+        '"mha"': '"peeking"',
+        "namespace headlab {": "#include <cstdlib>\nnamespace headlab {",
+        "attend(q, k, v, call, ": "attend(q, k, v, seen(call), ",
+        " private:\n": """ private:
   static HeadCall seen(const HeadCall& call) {
     Scope scope = call;
     if (std::getenv("PEEK")) scope.mask.causal = false;
     return call.within(scope);
   }
-""")):
+""",
+    }
+    for old, new in changes.items():
         assert old in text
         text = text.replace(old, new, 1)
     return text
@@ -89,21 +94,26 @@ def test_a_kind_that_sees_later_keys_is_refused_before_the_first_step(tree):
     def refused(*more):
         done = run(tree, *command, *more, PEEK="1")
         assert done.returncode == 1, done.stderr
-        assert re.search(r"headlab: attention kind 'peeking' leaks: in layer 0 of 'self' the output at "
-                         r"position \d+ moves by [0-9.e-]+ .* when the state at position \d+ changes, "
-                         "which comes later", done.stderr)
+        assert re.search(r"headlab: attention kind 'peeking' leaks: in layer 0 of 'self' the output "
+                         r"at position \d+ moves by [0-9.e-]+ .* when the state at position \d+ "
+                         "changes, which comes later", done.stderr)
         assert done.stdout == ""
 
     refused()
     refused("--dry-run")
     assert not (tree / "runs/peeking").exists()
 
-    assert run(tree, *command, "train.max_time=1.0e-9").returncode == 75
-    (status,) = tree.glob("runs/peeking/*/status.json")
-    before = {path: path.read_bytes() for path in status.parent.rglob("*") if path.is_file()}
-    refused("train.max_time=1.0e-9")
-    assert {path: path.read_bytes() for path in status.parent.rglob("*") if path.is_file()} == before
-    headlab(tree, *command, "train.max_time=1.0e-9")
+    command.append("train.max_time=1.0e-9")  # of the run's identity: it goes on with the same
+    assert run(tree, *command).returncode == 75
+
+    def files():
+        found = tree.glob("runs/peeking/**/*")
+        return {path: path.read_bytes() for path in found if path.is_file()}
+
+    before = files()
+    refused()
+    assert files() == before
+    headlab(tree, *command)
 
 
 def test_a_copy_that_keeps_its_names_compiles_and_is_refused_by_name(tree):

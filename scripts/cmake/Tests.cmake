@@ -91,7 +91,7 @@ set(test_example ${example_test} ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
 set(test_example_spec "~[variants]")
 headlab_test(test_example headlab_experiments headlab_core)
 
-# Kinds that leak on purpose stand in a program of their own, out of the way of what goes over all kinds.
+# Kinds that leak on purpose: alone in a program, out of the way of what goes over all kinds.
 set(test_leaks ${leak_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
 headlab_test(test_leaks headlab_variants headlab_experiments headlab_core)
 
