@@ -23,6 +23,12 @@ class BackendError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A kind of heads, or a model, lets through what its mask hides (exit 1).
+class LeakError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 // The device asked for is not there (exit 6).
 class DeviceError : public std::runtime_error {
  public:

@@ -41,6 +41,8 @@ int run_guarded(const std::function<int()>& action) {
     return report(kData, e.what());
   } catch (const RunError& e) {
     return report(kStorage, e.what());
+  } catch (const LeakError& e) {
+    return report(kCheckFailed, e.what());
   } catch (const DeviceError& e) {
     return report(kDevice, e.what());
   } catch (const c10::OutOfMemoryError& e) {

@@ -32,11 +32,35 @@ def tree(tmp_path_factory):
         text = re.search(rf"```{language}\n(.*?)```", section, re.S)[1]
         assert not (copy / path).exists()
         (copy / path).write_text(text)
+    (copy / "variants/peeking.cpp").write_text(peeking())
     return copy
 
 
-def run(tree, *arguments):
-    environment = {**os.environ, "HEADLAB_PRESET": PRESET}
+def peeking():
+    """Plain attention that forgets to be causal where the environment says so."""
+    text = (ROOT / "variants/mha.cpp").read_text(encoding="utf-8")
+    changes = {
+        "class Mha": "class Peeking",
+        "RegisterHeads<Mha>": "RegisterHeads<Peeking>",
+        '"mha"': '"peeking"',
+        "namespace headlab {": "#include <cstdlib>\nnamespace headlab {",
+        "attend(q, k, v, call, ": "attend(q, k, v, seen(call), ",
+        " private:\n": """ private:
+  static HeadCall seen(const HeadCall& call) {
+    Scope scope = call;
+    if (std::getenv("PEEK")) scope.mask.causal = false;
+    return call.within(scope);
+  }
+""",
+    }
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new, 1)
+    return text
+
+
+def run(tree, *arguments, **variables):
+    environment = {**os.environ, "HEADLAB_PRESET": PRESET, **variables}
     return subprocess.run([tree / "scripts/headlab", *arguments], cwd=tree, env=environment,
                           capture_output=True, text=True)
 
@@ -60,6 +84,36 @@ def test_the_new_kind_is_listed_described_and_trains(tree):
     with h5py.File(log) as file:
         assert file["heads/self/entropy"].shape[1:] == (2, 4)
         assert file["attention/self/weights"].shape[2:4] == (2, 4)
+
+
+def test_a_kind_that_sees_later_keys_is_refused_before_the_first_step(tree):
+    """Also where its run goes on; what was there stays as it was."""
+    command = ["run", "configs/char_mha.yaml", "name=peeking", "model.attention.kind=peeking",
+               *"train.steps=2 model.d_model=16 data.context=16 train.eval_batches=1".split()]
+
+    def refused(*more):
+        done = run(tree, *command, *more, PEEK="1")
+        assert done.returncode == 1, done.stderr
+        assert re.search(r"headlab: attention kind 'peeking' leaks: in layer 0 of 'self' the output "
+                         r"at position \d+ moves by [0-9.e-]+ .* when the state at position \d+ "
+                         "changes, which comes later", done.stderr)
+        assert done.stdout == ""
+
+    refused()
+    refused("--dry-run")
+    assert not (tree / "runs/peeking").exists()
+
+    command.append("train.max_time=1.0e-9")  # of the run's identity: it goes on with the same
+    assert run(tree, *command).returncode == 75
+
+    def files():
+        found = tree.glob("runs/peeking/**/*")
+        return {path: path.read_bytes() for path in found if path.is_file()}
+
+    before = files()
+    refused()
+    assert files() == before
+    headlab(tree, *command)
 
 
 def test_a_copy_that_keeps_its_names_compiles_and_is_refused_by_name(tree):

@@ -11,6 +11,7 @@
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/training/leak_check.h"
 #include "experiments/training/train.h"
 
 namespace headlab {
@@ -53,6 +54,7 @@ int run_run(const RunOptions& o) {
   if (finished) return print_finished(path, *finished, o.json);
 
   auto model = build_model(experiment, data->shape(), device);
+  check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
   const auto announce = [&] {
     fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
                at::get_num_threads(), path.string());

@@ -3,6 +3,7 @@
 #include "core/torch.h"
 #include "experiments/pruning/prune_report.h"
 #include "experiments/pruning/tuning_report.h"
+#include "experiments/training/leak_check.h"
 
 namespace headlab {
 namespace {
@@ -29,6 +30,8 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
 PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                     int64_t bench_batch, bool slice, const std::filesystem::path& out,
                     const Compute& compute) {
+  if (settings.tune > 0)
+    check_leaks(*run.model, run.experiment.model.as<ModelOptions>(), run.data->shape(), compute);
   Tuning tuning(out, settings.tune, settings.rounds, compute);
   try {
     return prune_tuned(source, run, settings, bench_batch, slice, out, compute, tuning);

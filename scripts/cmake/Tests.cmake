@@ -15,6 +15,8 @@ headlab_tests_of(test_experiments experiments/data experiments/models experiment
 headlab_tests_of(test_command_line experiments/commands)
 set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp)
 list(REMOVE_ITEM test_heads ${example_test})
+set(leak_test ${CMAKE_SOURCE_DIR}/tests/experiments/training/test_leak_check.cpp)
+list(REMOVE_ITEM test_experiments ${leak_test})
 
 # What test programs share beside headers: a model whose weights are written by hand.
 add_library(headlab_hand_built OBJECT tests/hand_built.cpp)
@@ -88,6 +90,10 @@ set(test_example ${example_test} ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp)
 set(test_example_spec "~[variants]")
 headlab_test(test_example headlab_experiments headlab_core)
+
+# Kinds that leak on purpose: alone in a program, out of the way of what goes over all kinds.
+set(test_leaks ${leak_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
+headlab_test(test_leaks headlab_variants headlab_experiments headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
   add_dependencies(test_command_line headlab headlab_write_hand_built)
