@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import h5py
+import headlab_log as hl
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -23,7 +24,10 @@ def test_ablate_resamples_and_seed_are_of_the_bootstrap_alone(small_run, tmp_pat
                      *options)
 
     once = ablated("--resamples", 1)
-    assert set(once["p_value"]) <= {0, 1}
+    assert set(once["p_value"]) == {1}  # of one resample nothing follows
+    assert once["resamples"] == 1
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert file["ablation/self/p_value"].attrs["resamples"] == 1
     first, again, other = (ablated("--resamples", 25, "--seed", seed) for seed in (1, 1, 2))
     assert first["p_value"] == again["p_value"] != other["p_value"]
     assert first["loss_delta"] == other["loss_delta"] == once["loss_delta"]
@@ -178,3 +182,17 @@ def test_device_is_where_it_runs(small_run, command):
                           env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 6
     assert "no CUDA device is available; use --device cpu" in done.stderr
+
+
+def test_analyze_takes_maps_of_a_log_as_they_are_and_causal_says_what_they_are(tmp_path):
+    with hl.open_run(train(tmp_path, "char_mha", "data.context=256", "train.steps=2",
+                           "log.attention.every=2")) as run:
+        maps = run.attention().weights.isel(step=-1).transpose("layer", "probe", "head", ...)
+        weights = np.ascontiguousarray(maps.values, np.float32)
+    assert abs(weights.sum(-1) - 1).max() > 1e-4  # 16 bits a weight
+    save_file({"in.attention": weights}, tmp_path / "own.safetensors")
+    taken = found("analyze", tmp_path / "own.safetensors")
+    assert taken["causal"] is True and taken["causal_from"] == "weights"
+    whole = found("analyze", tmp_path / "own.safetensors", "--causal", "no")
+    same = found("analyze", tmp_path / "own.safetensors", "--causal", "yes")
+    assert same["statistics"] == taken["statistics"] != whole["statistics"]

@@ -63,6 +63,14 @@ def test_numbers_are_those_of_the_runs(runs):
     assert rows["gated"]["parameters"] == rows["mha"]["parameters"] + 4 * (16 + 1)
 
 
+def test_one_seed_has_no_spread(runs):
+    arguments = ("--kinds", "mha", "--seeds", "1", "--speed-rounds", "1", "--out", str(runs[0]))
+    row = compare(*arguments).stdout.splitlines()[2]
+    assert row.startswith("| `mha` |") and "±" not in row
+    assert "±" in runs[1].splitlines()[2]
+    assert json.loads(compare(*arguments, "--json").stdout)[0]["val_loss_std"] is None
+
+
 def test_an_unknown_kind_is_refused_with_those_that_are_there(tmp_path):
     done = compare("--kinds", "mah", "--out", str(tmp_path / "runs"))
     assert done.returncode == 2

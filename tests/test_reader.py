@@ -344,10 +344,16 @@ def test_runs_are_compared_over_kinds_and_seeds(small_run, tmp_path):
     means = both.val_loss.isel(step=-1).groupby("name").mean()
     np.testing.assert_allclose(means.sel(name="char_moh"), both.val_loss[1:, -1].mean())
     heads = hl.compare([small_run, *others], "heads/self")
+    assert heads.identical(hl.compare([small_run, *others], "heads"))  # its only site
     assert heads.sizes["head"] == 4
     assert heads.entropy.sel(run="char_mha s1337", head=3).isnull().all()
     assert heads.load_entropy.sel(run="char_mha s1337").isnull().all()
     assert not heads.load_entropy.sel(run="char_moh s1").isnull().any()
+
+
+def test_one_run_is_compared_as_well_as_several(small_run, run):
+    for one in small_run, str(small_run), run:
+        assert hl.compare(one, "eval").sizes["run"] == 1
 
 
 def test_equal_labels_are_told_apart_by_their_directories(small_run, tmp_path):
@@ -389,6 +395,14 @@ def test_results_beside_the_log_belong_to_the_run(run):
 def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
     headlab("prune", small_run, "--count", 2, "--slice", "--batches", 1, "--out", tmp_path / "p")
     with hl.open_run(tmp_path / "p") as run:
+        with pytest.raises(hl.LogError) as told:
+            run.heads()
+        assert "pruned without --tune, so not trained" in str(told.value)
+        assert f"`headlab analyze {run.path}` measures its heads" in str(told.value)
+        assert str(told.value).endswith(f"what training logged is in {small_run}")
+        headlab("analyze", run.path, "--batches", 1)
+        assert run.analysis().entropy.isnull().sum() == 2
+        (run.path / "analysis.h5").unlink()
         assert list(run) == ["pruning"] and run.sites == () and run.name == "char_mha"
         assert int(run.pruning.kept[-1]) == 4
         for asked, ask in ("attention", run.map), ("scalars", lambda: run.scalars):

@@ -1,6 +1,7 @@
 """scripts/report of one run: the page shows what the files hold, to whoever reads it."""
 
 import re
+import shutil
 
 import h5py
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from report_testing import (  # noqa: F401, fixtures too
     choose, chromium, four_digits, is_wide_as_the_window, make, numbers_in, page, settle,
     SHOWN, shown_weight, statistic, text, token_numbers, url, view, weights)
+
+from headlab_log import report
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +142,22 @@ def test_roles_importance_and_ablation_are_those_of_the_files(page, pages, small
     choose(page, "value", "loss_delta (zero)")
     label = page.one(cell.format(0, 2)).get_attribute("aria-label")
     assert f"loss_delta (zero) {four_digits(delta[0, 2]):g}" in label
+
+
+def test_a_chance_is_never_said_to_be_nothing(page, small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
+        chances = file["ablation/self/p_value"]
+        assert chances.attrs["resamples"] == 1000
+        chances[0, 0] = [2 / 1001, 4 / 1001, 1]
+        chances[0, 1, 0] = 0  # of a file made before resamples were counted so
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+    for layer, head, said in (0, 0, "p <= 0.002"), (0, 1, "p 0.003996"), (0, 2, "p 1"), (
+            1, 0, "p <= 0.002"):
+        page.open("about:blank")
+        page.open(url(tmp_path / "page.html", layer=layer, head=head))
+        page.wait("return document.querySelector('#head-roles').textContent")
+        assert text(page, "#head-roles").endswith(said)
 
 
 def test_everything_can_be_done_by_keyboard(page, pages, small_run):

@@ -136,6 +136,26 @@ def test_a_sliced_run_shows_its_pruning(page, many, kinds):
     assert all(f"{layer}.{head}" in drawn[2][1] for layer, head in gone)
 
 
+def test_statistics_of_a_single_record_are_numbers_and_no_empty_cells(page, small_run, tmp_path):
+    headlab("prune", small_run, "--count", 2, "--tune", 1, "--batches", 1, "--out", tmp_path / "one")
+    with h5py.File(tmp_path / "one/log.h5") as file:
+        entropy = file["heads/self/entropy"][:]
+    assert entropy.shape == (1, 2, 3)
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "one"]))
+    page.open(url(tmp_path / "page.html", stat="entropy"))
+    page.wait("return document.querySelector('#stat-grid').dataset.shown")
+    shown = page.run("return [...document.querySelectorAll('#stat-grid .cell')].map(cell =>"
+                     "cell.classList.contains('absent') ? 'absent' : cell.textContent)")
+    assert shown.count("absent") == 2
+    assert [float(s) for s in shown if s != "absent"] == pytest.approx(
+        entropy[~np.isnan(entropy)], abs=0.006)
+    page.wait("return document.querySelector('#scalar-plot').data")
+    page.wait("return document.querySelector('#curve-plot').data")
+    modes = page.run("return ['#scalar-plot', '#curve-plot'].flatMap(plot =>"
+                     "document.querySelector(plot).data.map(line => [line.x.length, line.mode]))")
+    assert all("markers" in mode for length, mode in modes if length == 1)
+
+
 def test_a_run_without_a_log_shows_what_was_measured_of_it(page, many, kinds):
     with h5py.File(kinds["sliced"] / "analysis.h5") as file:
         importance = file["analysis/self/importance"][:]

@@ -61,6 +61,14 @@ def test_it_learns_and_its_log_has_every_site(run):
         assert np.isfinite(log["heads/encoder_self/prev_token"][:]).all()
 
 
+def test_statistics_of_several_sites_are_asked_for_by_their_site(run):
+    with headlab_log.open_run(run) as opened:
+        assert opened.group("heads/cross").sizes["head"] == 3
+        with pytest.raises(headlab_log.LogError, match="has heads at 3 sites; name one of them: "
+                           "heads/cross, heads/decoder_self, heads/encoder_self"):
+            headlab_log.compare([opened], "heads")
+
+
 def test_rows_of_padding_are_neither_logged_nor_counted(run):
     with h5py.File(run / "log.h5") as log:
         for site in SITES:

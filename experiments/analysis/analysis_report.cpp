@@ -144,14 +144,27 @@ void write_analysis(const std::filesystem::path& out, const std::string& run_id,
 }
 
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
-                    const Analysis& analysis) {
+                    const Analysis& analysis, const nlohmann::ordered_json& about) {
+  auto manifest = make_manifest({.data = data_json({maps})});
+  manifest["maps"] = about;
   write_results(out,
                 {.title = "analysis of " + maps.filename().string(),
                  .run_id = {},
                  .config_yaml = {},
-                 .manifest_json = make_manifest({.data = data_json({maps})}).dump(),
+                 .manifest_json = manifest.dump(),
                  .created_utc = utc_now()},
                 {analysis.statistics, analysis.roles});
+}
+
+Json maps_json(const std::filesystem::path& path, const MapFile& file) {
+  return {{"file", std::filesystem::canonical(path).string()},
+          {"causal", file.context().causal},
+          {"causal_from", file.causal_from}};
+}
+
+std::string maps_text(const MapFile& file) {
+  if (!file.context().causal || file.causal_from != "weights") return "";
+  return "taken as causal: no query attends to a later key (--causal no says otherwise)\n";
 }
 
 std::string importance_text(const std::vector<Analysis>& sites) {

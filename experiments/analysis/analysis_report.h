@@ -5,6 +5,7 @@
 #include <string>
 
 #include "experiments/analysis/analysis.h"
+#include "experiments/analysis/map_file.h"
 
 namespace headlab {
 
@@ -17,11 +18,17 @@ nlohmann::ordered_json analysis_json(const std::vector<Analysis>& sites);
 std::string analysis_text(const std::vector<Analysis>& sites);
 std::string importance_text(const std::vector<Analysis>& sites);
 
-// Statistics and roles as a file. Of a run: with its config and versions; of maps: of that file.
+// {"file": its path, "causal", "causal_from"}: how maps of a file were taken; as a line where the
+// weights decided that they are causal, else empty.
+nlohmann::ordered_json maps_json(const std::filesystem::path& path, const MapFile& file);
+std::string maps_text(const MapFile& file);
+
+// Statistics and roles as a file. Of a run: with its config and versions; of maps: of that file,
+// `about` them in the manifest.
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
                     const OpenedRun& run, const std::vector<Analysis>& sites,
                     const at::Device& device);
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
-                    const Analysis& analysis);
+                    const Analysis& analysis, const nlohmann::ordered_json& about);
 
 }  // namespace headlab

@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/single_threaded.h"
+#include "experiments/logs/log_schema.h"
 
 namespace headlab {
 namespace {
@@ -66,10 +67,10 @@ struct Reader {
       refuse(fmt::format("metadata {}: must be an integer of at least {}", key, least));
     return value.get<int64_t>();
   }
-  bool truth(const std::string& key) const {
+  std::optional<bool> truth(const std::string& key) const {
     const auto value = setting(key);
-    if (!value.is_null() && !value.is_boolean())
-      refuse(fmt::format("metadata {}: must be true or false", key));
+    if (value.is_null()) return std::nullopt;
+    if (!value.is_boolean()) refuse(fmt::format("metadata {}: must be true or false", key));
     return value == true;
   }
   std::optional<ImageGrid> grid(int64_t tokens) const {
@@ -95,15 +96,55 @@ struct Reader {
   }
 };
 
-// How far the weights of a row may be from 1 in sum, by their type.
-double slack(at::ScalarType type) {
-  if (type == at::kDouble) return 1e-6;
-  return type == at::kFloat ? 1e-4 : 2e-2;
+// What weights were rounded to before the file had them: tools keep them in 16 bits and hand them
+// out in 32 or 64. Each holds while all weights are numbers of that type.
+struct StoredType {
+  bool packed = true;  // to kPackedOne parts, as in headlab's logs
+  bool half = true, bfloat = true, single = true;
+
+  void look_at(const Tensor& a) {
+    const auto holds = [&](const Tensor& rounded) {
+      return ((rounded.to(a.scalar_type()) == a) | a.isnan()).all().item<bool>();
+    };
+    half = half && holds(a.to(at::kHalf));
+    bfloat = bfloat && holds(a.to(at::kBFloat16));
+    single = single && holds(a.to(at::kFloat));
+    const auto parts = a.to(at::kDouble) * kPackedOne;
+    constexpr double kSingle = kPackedOne / (1 << 23);  // what a part loses as a float
+    packed =
+        packed && (((parts - parts.round()).abs() <= kSingle) | parts.isnan()).all().item<bool>();
+  }
+  // How far the weights of a row of `keys` may be from 1 in sum.
+  double slack(int64_t keys) const {
+    if (half || bfloat) return 2e-2;
+    constexpr double kOfFloats = 1e-4;  // also before they were packed
+    if (packed) return kOfFloats + 0.5 / kPackedOne * static_cast<double>(keys);
+    return single ? kOfFloats : 1e-6;
+  }
+};
+
+StoredType stored_type(const std::vector<LayerMap>& layers) {
+  StoredType type;
+  for (const auto& map : layers)
+    for (int64_t b = 0; b < map.a.size(0); ++b) type.look_at(example_of(map, b).a);
+  return type;
+}
+
+// Whether no query attends to a later key, where there are any.
+bool upper_triangle_empty(const std::vector<LayerMap>& layers) {
+  bool any = false;
+  for (const auto& map : layers)
+    for (int64_t b = 0; b < map.a.size(0); ++b) {
+      const auto a = example_of(map, b).a;
+      if (a.triu(1).count_nonzero().item<int64_t>() > 0) return false;
+      any = any || a.size(-1) > 1;
+    }
+  return any;
 }
 
 // The first row of layer `l` that is none.
-void check_rows(const Reader& file, const LayerMap& map, int64_t l) {
-  const double tolerance = slack(map.a.scalar_type());
+void check_rows(const Reader& file, const LayerMap& map, int64_t l, const StoredType& type) {
+  const double tolerance = type.slack(map.a.size(-1));
   for (int64_t b = 0; b < map.a.size(0); ++b) {
     const auto one = example_of(map, b);
     if (one.a.numel() == 0) continue;
@@ -120,7 +161,8 @@ void check_rows(const Reader& file, const LayerMap& map, int64_t l) {
                               least[0][h][i].item<double>()));
     file.refuse(
         fmt::format("{}the weights of the {} keys that it may attend to{} sum to {:.4g}, not 1",
-                    place, rows.keys[0][h][i].item<double>(), map.context.causal ? " (causal)" : "",
+                    place, rows.keys[0][h][i].item<double>(),
+                    map.context.causal ? " (causal; --causal no says otherwise)" : "",
                     sum[0][h][i].item<double>()));
   }
 }
@@ -165,7 +207,7 @@ std::vector<HeadSums> streamed(const MapFile& file) {
 }  // namespace
 
 MapFile::MapFile(const std::string& name, const NamedTensors& tensors,
-                 const std::map<std::string, std::string>& metadata) {
+                 const std::map<std::string, std::string>& metadata, std::optional<bool> causal) {
   const Reader file{name, tensors, metadata};
   const auto maps = file.maps();
   const int64_t B = maps.size(1), T = maps.size(3), S = maps.size(4);
@@ -176,19 +218,23 @@ MapFile::MapFile(const std::string& name, const NamedTensors& tensors,
   context.key_length = file.lengths("in.key_length", B, S);
   context.cross = context.key_length.defined() || S != T;
   if (!context.cross) context.key_length = context.query_length;
-  context.causal = file.truth("causal");
-  if (context.causal && context.cross)
-    file.refuse("metadata causal: the keys are another sequence, which has no earlier places");
+  const auto said = file.truth("causal");
+  causal_from = causal ? "option" : said ? "metadata" : "weights";
+  if (!causal) causal = said;
+  if (causal.value_or(false) && context.cross)
+    file.refuse("causal: the keys are another sequence, which has no earlier places");
   context.tokens = file.integers("in.tokens", {B, S}, at::kLong);
   context.classes = file.integers("in.class", {B, S}, at::kByte);
   context.frequency_rank = file.integers("in.frequency_rank", {B, S}, at::kLong);
   if (!context.cross) context.grid = file.grid(T);
   std::vector<int64_t> all(heads);
   for (int64_t h = 0; h < heads; ++h) all[h] = h;
-  for (int64_t l = 0; l < maps.size(0); ++l) {
+  for (int64_t l = 0; l < maps.size(0); ++l)
     layers.push_back({.a = maps[l], .heads = all, .context = context});
-    check_rows(file, layers.back(), l);
-  }
+  const bool is_causal = causal ? *causal : !context.cross && upper_triangle_empty(layers);
+  for (auto& map : layers) map.context.causal = is_causal;
+  const auto type = stored_type(layers);
+  for (int64_t l = 0; l < std::ssize(layers); ++l) check_rows(file, layers[l], l, type);
 }
 
 std::vector<std::string> MapFile::statistics() const {

@@ -18,7 +18,9 @@ Tensor shaped(const std::string& name, const std::vector<double>& values, int64_
 }
 
 NamedTensors map_statistics_of_file(const CaseFile& file) {
-  const MapFile maps(file.name, file.tensors, file.metadata);
+  auto metadata = file.metadata;
+  metadata.try_emplace("causal", "false");  // a case says it where it is so
+  const MapFile maps(file.name, file.tensors, metadata);
   const int64_t L = std::ssize(maps.layers), H = maps.heads;
   const auto values = maps.values({.names = maps.statistics(), .top_k = maps.top_k});
   NamedTensors computed;

@@ -17,7 +17,7 @@ namespace {
 struct AblateOptions {
   std::string run, mode = "zero", out;
   bool pairs = false, all_but_one = false, json = false;
-  int64_t resamples = 1000;
+  int64_t resamples = kResamples;
   uint64_t seed = 0;
   MeasureOptions measure;
   GivenData given;
@@ -69,16 +69,17 @@ int run_ablate(AblateOptions& o) {
       out,
       root_attributes(opened.experiment, "ablation", located.filename().string(),
                       manifest_of(opened, opened.experiment, *opened.model, compute.device)),
-      studies_groups(studies, modes, *opened.model, task));
+      studies_groups(studies, modes, *opened.model, task, o.resamples));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
       .text = fmt::format("whole model: {} over {} tokens in {} examples\n{}{}\n",
                           means_text(whole), whole.tokens, whole.examples,
-                          studies_text(studies, modes, task), out.string())};
+                          studies_text(studies, modes, task, o.resamples), out.string())};
   for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
   report.object.update({{"tokens", whole.tokens},
                         {"examples", whole.examples},
+                        {"resamples", o.resamples},
                         {"kept", alive_count(*opened.model)},
                         {"out", out.string()}});
   report.object.update(examples_json(opened, settings.split));

@@ -158,7 +158,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
     if (examples.empty()) continue;
     if (!draws.defined() || draws.size(1) != std::ssize(examples))
       draws = draw_resamples(s.resamples, std::ssize(examples), s.seed);
-    results.back().changes["p_value"] = bootstrap(at::tensor(examples, at::kDouble), draws).p;
+    results.back().changes["p_value"] = bootstrap(at::tensor(examples, at::kDouble), draws).p();
   }
   return results;
 }

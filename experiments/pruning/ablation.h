@@ -29,7 +29,7 @@ struct AblationSettings {
   AblationMode mode = AblationMode::kZero;
   Split split = Split::kValidation;
   int64_t batch = 64, most_batches = 20;  // 0: the whole split
-  int64_t resamples = 1000;
+  int64_t resamples = kResamples;
   uint64_t seed = 0;  // of the bootstrap
 };
 

@@ -34,7 +34,8 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results,
 }
 
 // Changes of the metrics under their names, the loss with a star where it is more than chance.
-std::string study_text(const AblationStudy& study, const std::string& mode, const Task& task) {
+std::string study_text(const AblationStudy& study, const std::string& mode, const Task& task,
+                       int64_t resamples) {
   size_t width = 13;
   std::vector<std::string> places;
   for (const auto& heads : study.places) {
@@ -47,7 +48,7 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
   for (const auto& metric : task.metrics())
     text += fmt::format(" {:>{}}{}", metric.name, column_width(metric, kLeast),
                         &metric == &task.metrics().front() ? "     " : "");
-  text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>7}\n", "l2", "relative", "KL [nat]",
+  text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}\n", "l2", "relative", "KL [nat]",
                       "cosine", "p");
   const auto& results = study.by_mode.at(mode);
   for (size_t n = 0; n < results.size(); ++n) {
@@ -57,8 +58,9 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
     for (const auto& metric : task.metrics())
       text += fmt::format(" {:+{}.4f}{}", d.at(change_name(metric)), column_width(metric, kLeast),
                           &metric == &task.metrics().front() ? star : "");
-    text += fmt::format("  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:7.3g}\n", d.at("l2"),
-                        d.at("relative"), d.at("kl"), d.at("cosine"), d.at("p_value"));
+    text +=
+        fmt::format("  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:>8}\n", d.at("l2"), d.at("relative"),
+                    d.at("kl"), d.at("cosine"), p_text(d.at("p_value"), resamples));
   }
   return text;
 }
@@ -144,16 +146,17 @@ Json studies_json(const std::vector<AblationStudy>& studies, const std::vector<s
 }
 
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes, const Task& task) {
+                         const std::vector<std::string>& modes, const Task& task,
+                         int64_t resamples) {
   std::string text;
   for (const auto& mode : modes)
-    for (const auto& study : studies) text += study_text(study, mode, task);
+    for (const auto& study : studies) text += study_text(study, mode, task, resamples);
   return text + "* p < 0.01: the change of the loss is more than chance\n";
 }
 
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
-                                        const Task& task) {
+                                        const Task& task, int64_t resamples) {
   std::vector<ResultGroup> groups;
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();
@@ -164,8 +167,11 @@ std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studie
                    modes}};
     for (const auto& study : studies) {
       add_head_axes(group, study.dims, site.layers(), site.heads());
-      for (const auto& variable : output_change_variables(task))
+      for (const auto& variable : output_change_variables(task)) {
         group.arrays.push_back(array_of(study, modes, variable, site));
+        if (variable.name == "p_value")
+          group.arrays.back().attributes["resamples"] = static_cast<double>(resamples);
+      }
     }
   }
   return groups;

@@ -28,14 +28,15 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
                  const OpenedRun& run, AblationSettings settings, const Compute& compute);
 
 // The object of a single mode; of several: one under each mode's name.
-// `task`: that of the run.
+// `task`: that of the run; `resamples`: of the bootstrap.
 nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,
                                     const std::vector<std::string>& modes, const Task& task);
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes, const Task& task);
+                         const std::vector<std::string>& modes, const Task& task,
+                         int64_t resamples);
 // The groups /ablation/<site>: modes, layers and heads, with an array a change and study.
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
-                                        const Task& task);
+                                        const Task& task, int64_t resamples);
 
 }  // namespace headlab

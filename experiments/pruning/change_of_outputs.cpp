@@ -1,6 +1,10 @@
 #include "experiments/pruning/change_of_outputs.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/attention/masks.h"
 #include "core/attention/random.h"
@@ -92,17 +96,28 @@ std::vector<LogVariable> output_change_variables(const Task& task) {
                    "changed minus full model: " + metric.formula});
   all.push_back(
       {"p_value", "1", "chance of such a change of the " + task.metrics().front().long_name,
-       "paired bootstrap over examples: min(1, 2 min(share of resampled means <= 0, share >= 0))"});
+       "paired bootstrap over examples: min(1, 2 (min(resampled means <= 0, those >= 0) + 1) / "
+       "(resamples + 1))"});
   return all;
 }
 
 Bootstrap bootstrap(const Tensor& changes, const Tensor& resample) {
   const auto means = changes.to(at::kDouble).index({resample}).mean(1);  // [R]
-  const auto share = [&](const Tensor& where) {
-    return where.to(at::kDouble).mean().item<double>();
-  };
-  return {means.mean().item<double>(),
-          std::min(1.0, 2 * std::min(share(means <= 0), share(means >= 0)))};
+  return {.mean = means.mean().item<double>(),
+          .resamples = means.numel(),
+          .below = (means <= 0).sum().item<int64_t>(),
+          .above = (means >= 0).sum().item<int64_t>()};
+}
+
+double Bootstrap::p() const {
+  if (std::isnan(mean)) return mean;
+  return std::min(1.0, 2 * static_cast<double>(std::min(below, above) + 1) /
+                           static_cast<double>(resamples + 1));
+}
+
+double Bootstrap::p_of_shares() const {
+  return std::min(1.0,
+                  2 * static_cast<double>(std::min(below, above)) / static_cast<double>(resamples));
 }
 
 Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed) {
@@ -117,8 +132,15 @@ Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed) {
 double p_value(const std::vector<double>& changes, uint64_t seed) {
   if (changes.empty()) return std::numeric_limits<double>::quiet_NaN();
   return bootstrap(at::tensor(changes, at::kDouble),
-                   draw_resamples(1000, std::ssize(changes), seed))
-      .p;
+                   draw_resamples(kResamples, std::ssize(changes), seed))
+      .p();
+}
+
+std::string p_text(double p, int64_t resamples) {
+  const double least = 2 / static_cast<double>(resamples + 1);
+  if (!(p <= least) || least >= 1) return fmt::format("{:.3g}", p);
+  const double digit = std::pow(10, std::floor(std::log10(least)) - 1);  // the second one
+  return fmt::format("<= {:.2g}", std::ceil(least / digit) * digit);
 }
 
 }  // namespace headlab

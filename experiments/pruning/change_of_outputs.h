@@ -49,13 +49,22 @@ std::string change_name(const TaskMetric& metric);
 std::vector<LogVariable> output_change_variables(const Task& task);
 
 struct Bootstrap {
-  double mean = 0;  // of the resampled means
-  double p = 1;     // min(1, 2 min(share of resampled means <= 0, share >= 0))
+  double mean = 0;                              // of the resampled means
+  int64_t resamples = 0, below = 0, above = 0;  // how many means, how many <= 0, how many >= 0
+
+  // min(1, 2 (min(below, above) + 1) / (resamples + 1)): what was measured counts as one resample
+  // more, so that no number of them says that chance is ruled out. NaN where the mean is.
+  double p() const;
+  // min(1, 2 min(below, above) / resamples), which may be 0: that of the case files `delta-1`.
+  double p_of_shares() const;
 };
 // Paired bootstrap on per-example changes [N]: resample [R,N] int64 are the drawn examples.
 Bootstrap bootstrap(const Tensor& changes, const Tensor& resample);
 Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed);  // [R,N]
-// Of 1000 resamples; NaN without examples.
+inline constexpr int64_t kResamples = 1000;
+// Bootstrap::p() of kResamples; NaN without examples.
 double p_value(const std::vector<double>& changes, uint64_t seed);
+// "0.034"; at the least that so many resamples can say "<= 0.002", in two digits, rounded up.
+std::string p_text(double p, int64_t resamples);
 
 }  // namespace headlab

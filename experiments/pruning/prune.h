@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "experiments/pruning/ablation.h"
+#include "experiments/pruning/speed.h"
 #include "experiments/pruning/tuning.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/evaluate.h"
@@ -62,19 +63,12 @@ struct PruneEffect {
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
                            const PruneSettings& settings, const Compute& compute);
 
-// Forward passes of both models by turns: the shortest of `repeats`, in seconds.
-struct Speeds {
-  double masked = 0, sliced = 0;
-};
-Speeds compare_speed(Model& masked, Model& sliced, const Batch& batch, int64_t repeats,
-                     Backend backend = Backend::kAuto);
-
 // All of it for one run, which is pruned. Where tuning ended before its time there are rounds only.
 struct Pruning {
   std::vector<PruneRound> rounds;  // the first is before any pruning
   std::shared_ptr<Model> sliced;
   PruneEffect effect;
-  Speeds speeds;
+  TimeSaved time;              // by the sliced model, of the masked one's
   int64_t timed_examples = 0;  // in each forward pass: `bench_batch`, or as many as there are
 };
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,

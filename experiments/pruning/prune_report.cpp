@@ -98,6 +98,23 @@ std::string csv(const Json& report, const Task& task) {
   return text;
 }
 
+std::string p_with_sign(const Json& r) {
+  const auto p = p_text(r["p_value"].get<double>(), r["resamples"].get<int64_t>());
+  return p.starts_with("<=") ? p : "= " + p;
+}
+
+// What slicing saves of the time of a forward pass, with its spread.
+std::string time_text(const Json& r) {
+  const auto percent = [](const Json& share) { return 100 * share.get<double>(); };
+  const auto said = r["time_beyond_noise"].get<bool>()
+                        ? fmt::format("{:.1f} % saved", percent(r["time_saved"]))
+                        : std::string("no difference beyond noise");
+  return fmt::format(
+      "time of a forward pass at batch {}: {} (middle half of {} pairs: {:.1f} to {:.1f} %)\n",
+      r["batch"].get<int64_t>(), said, r["time_pairs"].get<int64_t>(),
+      percent(r["time_saved_quartiles"][0]), percent(r["time_saved_quartiles"][1]));
+}
+
 constexpr int kLeastWidth = 6;  // of a column of a metric
 
 }  // namespace
@@ -117,6 +134,7 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
               {"alive", to_texts(heads_where(alive_heads(*run.model)))},
               {"sliced", slice}};
   for (const auto& [name, value] : pruning.effect.changes) report[name] = value;
+  report["resamples"] = kResamples;
   for (const auto& mean : last.evaluation.means) {
     report[mean.name + "_before"] = first.evaluation.mean(mean.name);
     report[mean.name] = mean.value;
@@ -127,9 +145,11 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
   report["flops_saved"] = 1 - last.flops / first.flops;
   report["masked_sliced_difference"] = pruning.effect.sliced_difference;
   report["batch"] = pruning.timed_examples;
-  report["seconds_masked"] = pruning.speeds.masked,
-  report["seconds_sliced"] = pruning.speeds.sliced;
-  report["time_saved"] = 1 - pruning.speeds.sliced / pruning.speeds.masked;
+  report["seconds_masked"] = pruning.time.masked, report["seconds_sliced"] = pruning.time.sliced;
+  report["time_saved"] = pruning.time.share;
+  report["time_saved_quartiles"] = {pruning.time.low, pruning.time.high};
+  report["time_pairs"] = pruning.time.pairs;
+  report["time_beyond_noise"] = pruning.time.beyond_noise();
   report["rounds"] = rounds_json(rounds);
   return report;
 }
@@ -155,16 +175,13 @@ std::string pruning_text(const Json& r, const Task& task) {
   for (const auto& metric : task.metrics()) {
     text += fmt::format("{} {:+.4f}{}", metric.name, n(change_name(metric).c_str()),
                         metric.units == "1" ? "" : " " + metric.units + " a token");
-    if (&metric == &task.metrics().front()) text += fmt::format(" (p = {:.3g})", n("p_value"));
+    if (&metric == &task.metrics().front()) text += fmt::format(" (p {})", p_with_sign(r));
     text += ", ";
   }
   text += fmt::format("over {} tokens\n", r["tokens"].get<int64_t>());
   return text +
-         fmt::format(
-             "sliced against masked: logits within {:.2e}; {:.1f} % of FLOPs saved, {:.1f} % of "
-             "the time of a forward pass at batch {}\n",
-             n("masked_sliced_difference"), 100 * n("flops_saved"), 100 * n("time_saved"),
-             r["batch"].get<int64_t>());
+         fmt::format("sliced against masked: logits within {:.2e}, {:.1f} % of FLOPs saved\n{}",
+                     n("masked_sliced_difference"), 100 * n("flops_saved"), time_text(r));
 }
 
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,

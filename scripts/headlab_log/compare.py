@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def compare(runs: Iterable[Run | PathLike], group: str = "scalars") -> xr.Dataset:
+def compare(runs: Run | PathLike | Iterable[Run | PathLike], group: str = "scalars") -> xr.Dataset:
     """One group of several runs as one Dataset with a new dimension `run`.
 
-    runs: open runs or paths. group: `scalars`, `eval`, `heads/self`, `analysis/self`, ... NaN
+    runs: open runs or paths. group: `scalars`, `eval`, `heads`, `analysis`, ... (`heads/cross` in
+    models of several sites). NaN
     where a run has no such step, layer, head or variable. Coordinates on `run`: its label (with
     the directory's name where two are alike), name, kind and seed; so means over seeds are
     `.groupby("name").mean()`. Raises LogError naming a run that has no such group.
@@ -26,7 +28,8 @@ def compare(runs: Iterable[Run | PathLike], group: str = "scalars") -> xr.Datase
     >>> hl.compare([run, run], "eval").val_loss.dims
     ('run', 'step')
     """
-    opened = [run if isinstance(run, Run) else open_run(run) for run in runs]
+    given = [runs] if isinstance(runs, (Run, str, os.PathLike)) else runs
+    opened = [run if isinstance(run, Run) else open_run(run) for run in given]
     if not opened:
         raise LogError("compare: no run is given")
     joined = xr.concat([run.group(group) for run in opened], dim="run", join="outer",

@@ -139,15 +139,29 @@ class Run:
     def group(self, name: str) -> xr.Dataset:
         """A group of any file of the run as a Dataset. LogError: it has no such group.
 
+        `heads`, `analysis`, ... without a site mean the only site that there is.
+
         >>> run.group("heads/self").entropy.dims
         ('step', 'layer', 'head')
         """
+        name = self._at_its_site(name)
         if name not in self._groups:
             if name not in self._groups_of(file_of(name)):
                 raise self._lacks(name)
             lazy = name.startswith("attention/")  # the one that may not fit into memory
             self._groups[name] = open_group(self.path / file_of(name), name, lazy)
         return self._groups[name]
+
+    def _at_its_site(self, name):
+        """`heads` as `heads/self` where that is the only site; a LogError where there are more."""
+        there = self._groups_of(file_of(name))
+        sites = [group for group in there if group.startswith(f"{name}/")]
+        if name in there or not sites:
+            return name
+        if len(sites) > 1:
+            raise LogError(f"{self.path} has {name} at {len(sites)} sites; name one of them: "
+                           + ", ".join(sites))
+        return sites[0]
 
     def _lacks(self, name):
         """The LogError of a group that is not there."""
@@ -156,10 +170,19 @@ class Run:
         said = [f"{self.path} has no {name if elsewhere else kind}",
                 f"it has: {', '.join(self) or 'nothing'}"]
         if file_of(name) == "log.h5" and not (self.path / "log.h5").is_file():
-            said.append("it has no log.h5")
+            said.append(self._why_no_log())
         elif kind in REMEDIES and not elsewhere:
             said.append(REMEDIES[kind].format(run=self.path))
         return LogError("; ".join(said))
+
+    def _why_no_log(self):
+        made = next((kind for kind in ("pruned", "converted") if kind in self.manifest), None)
+        if made is None:
+            return "it has no log.h5"
+        parent = self.manifest[made].get("run")
+        return (f"it has no log.h5, since it was {made} without --tune, so not trained: `headlab "
+                f"analyze {self.path}` measures its heads, for analysis()"
+                + (f"; what training logged is in {parent}" if parent else ""))
 
     @property
     def scalars(self) -> xr.Dataset:

@@ -19,7 +19,7 @@ import tempfile
 import numpy as np
 
 import headlab_log as hl
-from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
 
 CONFIGS = ROOT / "configs"
 
@@ -92,7 +92,7 @@ def compare(arguments, kinds):
                "flops_per_token": costs["flops_per_token"],
                "steps_per_s": speeds[kind],
                "val_loss": statistics.fmean(losses), "losses": losses,
-               "val_loss_std": statistics.stdev(losses) if len(losses) > 1 else 0.0,
+               "val_loss_std": statistics.stdev(losses) if len(losses) > 1 else None,
                "entropy": statistics.fmean(fact["entropy"] for fact in facts)}
         if (CONFIGS / f"induction_{kind}.yaml").exists() and not arguments.no_induction:
             row["induction"] = statistics.fmean(
@@ -113,7 +113,7 @@ def table(rows):
         lines.append(f"| `{row['kind']}` | {row['parameters']:,} | "
                      f"{row['flops_per_token'] / 1e6:.2f} M | "
                      f"{row['steps_per_s']:.1f} | {speed} | "
-                     f"{row['val_loss']:.3f} ± {row['val_loss_std']:.3f} | {induction} | "
+                     f"{spread(row['losses'])} | {induction} | "
                      f"{row['entropy']:.2f} |")
     return "\n".join(lines)
 

@@ -22,7 +22,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab  # noqa: E402
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread  # noqa: E402
 
 TASKS = {
     # The loss may rise by so much (nat a token) before heads count as missed; heads that gate
@@ -177,12 +177,6 @@ def joint_ablations(bench, task, run, whole, heads):
         sets["all heads of neither role"] = others
     return {name: {"heads": chosen, "accuracy": bench.prune(run, "--heads", *chosen)["accuracy"]}
             for name, chosen in sets.items()}
-
-
-def spread(values, digits=3):
-    mean = statistics.mean(values)
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
 def curves_named(model, order):

@@ -98,7 +98,7 @@ async function scalarTraces() {
         const label = data.runs[run].label, x = column(state.x) ?? column("step");
         traces.push({
           x, y: column(name), type: "scatter",
-          mode: thin || part.rows > 60 ? "lines" : "lines+markers",
+          mode: (thin && part.rows > 1) || part.rows > 60 ? "lines" : "lines+markers",
           name: escape(`${label}, ${data.variables.scalars[name].long_name}`),
           opacity: thin ? 0.6 : 1,
           line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
@@ -152,8 +152,9 @@ async function drawHead() {
       for (const head of site(run).statistics?.heads ?? []) {
         if (head === state.head) continue;
         const values = curve(state.layer, head);
-        if (values) mates.push({ x: steps, y: values, mode: "lines", name: `head ${head}`,
-          line: { color: css("--line"), width: 1 },
+        if (values) mates.push({ x: steps, y: values, name: `head ${head}`,
+          mode: steps.length > 1 ? "lines" : "markers",
+          line: { color: css("--line"), width: 1 }, marker: { color: css("--line"), size: 4 },
           hovertemplate: "%{fullData.name}<extra></extra>" });
       }
     }

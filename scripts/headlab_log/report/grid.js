@@ -170,7 +170,7 @@ function sparkline(steps, values, [left, right], [low, high]) {
     const x = 2 + 96 * (steps[n] - left) / (right - left);
     const y = 95 - 90 * (values[n] - low) / (high - low);
     path += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
-    if (pen === "M") path += "h.01"; // a single point is seen too
+    if (pen === "M") path += "h.01"; // a single point is seen too, by the ends of its line
     pen = "L";
   }
   return path;
@@ -200,7 +200,8 @@ async function drawStatistics() {
     curves.set(cell, parts.map((part) => part.curve(Number(layer), Number(head))));
   }
   const scale = limits([...curves.values()].flatMap(there));
-  if (state.view === "curves") drawCurves(parts, curves, scale, meta);
+  const single = parts.every(({ steps }) => steps.length < 2); // which is no curve
+  if (state.view === "curves" && !single) drawCurves(parts, curves, scale, meta);
   else drawValues(parts, curves, scale, meta);
   statGrid.container.dataset.shown = `${state.stat} ${state.view} ${state.at} ${state.run}`;
 }

@@ -7,7 +7,10 @@ import { find, make } from "./elements.js";
 import { cellNumbers, HeadGrid, limits, show } from "./grid.js";
 import { among, indexOf, on, set, site, state } from "./state.js";
 
-/** @typedef {import("./data.js").Analysis} Analysis */
+/**
+ * @typedef {import("./data.js").Analysis} Analysis
+ * @typedef {import("./data.js").Meta} Meta
+ */
 
 const roleGrid = new HeadGrid(find("#role-grid"), "roles of every head");
 
@@ -110,7 +113,23 @@ function drawRoleGrid(analysis, name) {
  * @param {Analysis} analysis
  * @param {string} name of the changes
  */
-const chancesOf = ({ values }, name) => values[name.replace("loss_delta", "p_value")];
+const chancesOf = ({ values }, name) => values[chanceName(name)];
+
+/** @param {string} name of the changes */
+const chanceName = (name) => name.replace("loss_delta", "p_value");
+
+/**
+ * p as it may be said: at the least that its resamples can tell it is a bound, rounded up. Files
+ * that do not say how many they were have the usual 1000.
+ * @param {number | null} p
+ * @param {Meta | undefined} meta
+ */
+function chanceText(p, meta) {
+  const least = 2 / ((meta?.resamples ?? 1000) + 1);
+  if (p === null || p > least * (1 + 1e-6)) return `p ${format(p)}`; // p is a float32
+  const digit = 10 ** (Math.floor(Math.log10(least)) - 1); // the second one
+  return `p <= ${format(Math.min(1, Number((Math.ceil(least / digit) * digit).toPrecision(2))))}`;
+}
 
 /** @param {Analysis} analysis */
 function drawRoleList({ roles }) {
@@ -147,8 +166,8 @@ function showRoles() {
     if (name === "importance") said.push(`importance ${format(value)}`);
     if (name.startsWith("loss_delta")) {
       const chance = chancesOf(analysis, name)?.[n] ?? null;
-      const p = chance !== null && chance < 0.001 ? "< 0.001" : format(chance);
-      said.push(`${name} ${format(value)} nat, p ${p}`);
+      said.push(`${name} ${format(value)} nat, `
+        + chanceText(chance, data.variables.analysis[chanceName(name)]));
     }
   }
   find("#head-roles").textContent = said.join("; ");

@@ -198,4 +198,54 @@ TEST_CASE("what is no attention is refused by name and place", "[statistics]") {
     CHECK_THAT(refusal(tensors, {{key, value}}), Contains(key));
 }
 
+TEST_CASE("maps whose upper triangle is empty are causal unless somebody says otherwise") {
+  const auto causal = [](const NamedTensors& tensors, const Metadata& metadata = {},
+                         std::optional<bool> option = {}) {
+    const MapFile file("maps", tensors, metadata, option);
+    return std::pair(file.context().causal, file.causal_from);
+  };
+  using Found = std::pair<bool, std::string>;
+  CHECK(causal(maps()) == Found{true, "weights"});
+  CHECK(causal(maps(false)) == Found{false, "weights"});
+  CHECK(causal(maps(), {{"causal", "false"}}) == Found{false, "metadata"});
+  CHECK(causal(maps(), {{"causal", "false"}}, true) == Found{true, "option"});
+  CHECK(causal(maps(), {}, false) == Found{false, "option"});
+  // What lies beyond a length says nothing, and a single token has no later one.
+  auto padded = maps();
+  padded["in.attention"] = at::constant_pad_nd(padded.at("in.attention"), {0, 4, 0, 4}, 0.5);
+  padded["in.length"] = at::tensor({9, 9, 9}, at::kLong);
+  CHECK(causal(padded) == Found{true, "weights"});
+  CHECK_FALSE(causal({{"in.attention", at::ones({1, 1, 1, 1, 1})}}).first);
+  auto cross = maps();
+  cross["in.key_length"] = at::tensor({9, 9, 9}, at::kLong);
+  CHECK_FALSE(causal(cross).first);
+  CHECK_THROWS_WITH(causal(cross, {}, true), Contains("the keys are another sequence"));
+  const auto entropy = [](const NamedTensors& tensors, const Metadata& metadata) {
+    const MapFile file("maps", tensors, metadata);
+    return file.values({.names = {"entropy_normalized"}}).at("entropy_normalized");
+  };
+  CHECK(entropy(maps(), {}) != entropy(maps(), {{"causal", "false"}}));
+}
+
+TEST_CASE("sums of rows are judged by the type that the weights were stored in") {
+  const auto seen = at::ones({64, 64}, at::kDouble).tril();
+  const auto exact = (seen / seen.sum(-1, true)).expand({1, 1, 1, 64, 64});
+  const auto accepted = [](const Tensor& a) { return refusal({{"in.attention", a}}) == "none"; };
+  // As headlab logs them: up to half a part of 65534 off at each of 64 keys.
+  const auto packed = (exact * 65534).round() / 65534;
+  REQUIRE((packed.sum(-1) - 1).abs().max().item<double>() > 1e-4);
+  for (const auto type : {at::kDouble, at::kFloat}) {
+    CHECK(accepted(exact.to(type)));
+    CHECK(accepted(packed.to(type)));
+    CHECK(accepted(exact.to(at::kHalf).to(type)));
+    CHECK(accepted(exact.to(at::kBFloat16).to(type)));
+  }
+  CHECK(accepted(exact.to(at::kFloat).to(at::kDouble)));
+  // No type has rounded these.
+  CHECK_FALSE(accepted(exact * (1 + 1e-5)));
+  CHECK_FALSE(accepted((exact * (1 + 3e-4)).to(at::kFloat)));
+  CHECK_FALSE(accepted(((exact * 1.002) * 65534).round() / 65534));
+  CHECK_FALSE(accepted((exact * 1.05).to(at::kHalf)));
+}
+
 }  // namespace headlab::test_stats_case

@@ -1,6 +1,7 @@
 // `headlab analyze` from outside: runs of several kinds, exported maps, and what it refuses.
 #include <cmath>
 
+#include "core/files/h5.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing::test_command_analyze {
@@ -242,6 +243,28 @@ TEST_CASE("exported maps are analyzed without a model") {
   CHECK(lines_of(table.out).size() == 3);
   CHECK_THAT(table.out, Contains("previous") && Contains("broad"));
   CHECK(snapshot(bench.path()) == before);  // nothing is written unless asked for
+}
+
+TEST_CASE("maps without a word on it are taken as what they look like, which is said") {
+  const Bench bench;
+  Exported().write(bench / "maps.safetensors");
+  const Json found = analyzed(bench, {"maps.safetensors", "--out", "maps.h5"});
+  CHECK(found.at("causal") == true);
+  CHECK(found.at("causal_from") == "weights");
+  CHECK(found.at("statistics").at("entropy_normalized")[0][1].get<double>() == Approx(1));
+  const Json manifest = Json::parse(H5File::open(bench / "maps.h5").root().text("manifest_json"));
+  CHECK(manifest.at("maps").at("causal_from") == "weights");
+  CHECK_THAT(bench.headlab({"analyze", "maps.safetensors"}).out,
+             Catch::StartsWith("taken as causal: no query attends to a later key (--causal no"));
+  const Json otherwise = analyzed(bench, {"maps.safetensors", "--causal", "no"});
+  CHECK(otherwise.at("causal") == false);
+  CHECK(otherwise.at("causal_from") == "option");
+  CHECK(otherwise.at("statistics").at("entropy_normalized")[0][1].get<double>() < 0.99);
+  const Outcome silent = bench.headlab({"analyze", "maps.safetensors", "--causal", "yes"});
+  CHECK_THAT(silent.out, !Contains("taken as causal"));
+  const fs::path run = bench.train();
+  check_refusal(bench.headlab({"analyze", run.string(), "--causal", "yes"}), 2,
+                {"--causal", "is for files of maps"});
 }
 
 TEST_CASE("importance alone, in its reductions") {

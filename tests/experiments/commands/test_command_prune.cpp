@@ -48,6 +48,11 @@ TEST_CASE("a pruned run says what is left of it and every command goes on with i
     CHECK(report.at("parameters_before").get<int64_t>() - report.at("parameters").get<int64_t>() ==
           3 * 4 * 64);
     CHECK(report.at("flops") < report.at("flops_before"));
+    const Json& quartiles = report.at("time_saved_quartiles");
+    CHECK(quartiles[0] <= report.at("time_saved"));
+    CHECK(report.at("time_saved") <= quartiles[1]);
+    CHECK(report.at("time_pairs") == 31);
+    CHECK(report.at("time_beyond_noise") == (quartiles[0] > 0 || quartiles[1] < 0));
     for (const std::string delta :
          {"l2", "l2_per_position", "relative", "cosine", "kl", "loss_delta", "p_value"})
       CHECK(report.at(delta).is_number());

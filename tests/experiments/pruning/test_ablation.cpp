@@ -125,7 +125,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
     if (id.head == 0) {
       CHECK(d.at("accuracy_delta") < -0.85);
       CHECK(d.at("loss_delta") > 2);
-      CHECK(d.at("p_value") == 0);
+      CHECK(d.at("p_value") == 2. / 1001);  // as far as 1000 resamples tell
     } else {
       CHECK(d.at("l2") == 0);
       CHECK(d.at("loss_delta") == 0);

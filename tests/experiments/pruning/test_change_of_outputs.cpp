@@ -1,4 +1,6 @@
 // What a change of a model did to what its task asks, whatever that is.
+#include <cmath>
+
 #include "core/torch.h"
 #include "experiments/pruning/ablation_report.h"
 #include "experiments/pruning/prune.h"
@@ -79,8 +81,8 @@ TEST_CASE("reports of an ablation have the metrics of the task", "[ablation]") {
   std::vector<AblationStudy> studies{study_of_heads(*s.whole)};
   run_studies(studies, {"zero"}, run, {.batch = 5, .most_batches = 1, .resamples = 9}, {at::kCPU});
   const auto json = studies_json(studies, {"zero"}, s.task);
-  const auto text = studies_text(studies, {"zero"}, s.task);
-  const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task);
+  const auto text = studies_text(studies, {"zero"}, s.task, 9);
+  const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task, 9);
   for (const auto& metric : s.task.metrics()) {
     CHECK(json.at(metric.name + "_delta").size() == 6);
     CHECK_THAT(text, Catch::Contains(" " + metric.name + " "));
@@ -103,6 +105,34 @@ TEST_CASE("a task may ask one target of each example", "[pruning]") {
   CHECK(sums.values().at("loss_delta") == Approx((rise(0, 6) + rise(2, 2)) / 2));
   CHECK(sums.values().at("kl") == Approx((log_p.exp() * (log_p - log_q)).sum().item<double>() / 3));
   CHECK(sums.values().at("l2_per_position") == Approx((z - y).norm(2, -1).mean().item<double>()));
+}
+
+TEST_CASE("no number of resamples says that chance is ruled out", "[pruning]") {
+  const auto changes = at::tensor({1.0, 2.0, -1.0, 3.0}, at::kDouble);
+  // Means 1, 2, -1, 0, 3: two at most 0, four at least 0.
+  const auto resample = at::tensor({0, 0, 1, 1, 2, 2, 0, 2, 3, 3}, at::kLong).view({5, 2});
+  const auto found = bootstrap(changes, resample);
+  CHECK(found.mean == Approx(1));
+  CHECK(found.p() == 1);
+  CHECK(found.p_of_shares() == Approx(0.8));
+  const auto sure = bootstrap(changes.abs(), resample);
+  CHECK(sure.p() == Approx(2. / 6));
+  CHECK(sure.p_of_shares() == 0);  // the formula of the case files
+  CHECK(p_value(std::vector<double>(20, 0.5), 1) == 2. / 1001);
+  CHECK(p_value(std::vector<double>(20, -0.5), 1) == 2. / 1001);
+  CHECK(p_value(std::vector<double>(20, 0), 1) == 1);
+  CHECK(std::isnan(p_value({1, std::nan("")}, 1)));  // a loss that is no number is not significant
+}
+
+TEST_CASE("p is printed as a bound where the resamples tell no more", "[pruning]") {
+  CHECK(p_text(2. / 1001, 1000) == "<= 0.002");
+  CHECK(p_text(4. / 1001, 1000) == "0.004");
+  CHECK(p_text(0.0341, 1000) == "0.0341");
+  CHECK(p_text(1, 1000) == "1");
+  CHECK(p_text(2. / 27, 26) == "<= 0.075");  // 0.07407
+  CHECK(p_text(2. / 10001, 10000) == "<= 0.0002");
+  CHECK(p_text(1, 1) == "1");
+  CHECK(p_text(std::nan(""), 1000) == "nan");
 }
 
 }  // namespace headlab::test_change_of_outputs
