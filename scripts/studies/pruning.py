@@ -51,17 +51,19 @@ class Bench:
 
     def __init__(self, arguments):
         self.arguments = arguments
-        self.out = arguments.out
+        self.out = arguments.out = arguments.out.absolute()
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.name = pathlib.Path(sys.argv[0]).stem
         self.measured = ["--batches", str(arguments.batches), "--threads", str(arguments.threads)]
 
     def headlab(self, command, *options):
         return headlab(self.arguments.program, command, *options)
 
     def say(self, text):
-        print(f"pruning: {text}", file=sys.stderr, flush=True)
+        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
-    def train(self, task, seed):
-        config = ROOT / "configs" / f"{TASKS[task]['config']}.yaml"
+    def train(self, config, seed):
+        config = ROOT / "configs" / f"{config}.yaml"
         settings = [f"train.threads={self.arguments.threads}", f"seed={seed}", *self.arguments.set]
         return self.headlab("run", config, *settings, "--out", self.out)["run"]
 
@@ -116,7 +118,7 @@ def removable(losses, tolerance):
 
 def study_model(bench, task, seed):
     bench.say(f"{task} seed {seed}: training")
-    run = bench.train(task, seed)
+    run = bench.train(TASKS[task]["config"], seed)
     whole = bench.headlab("analyze", run, *bench.measured)
     ablation = bench.headlab("ablate", run, *bench.measured)
     heads = whole_heads(ablation)
@@ -286,8 +288,6 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_pruning")
     parser.add_argument("--program", help="the program (default: scripts/headlab)")
     arguments = parser.parse_args()
-    arguments.out = arguments.out.absolute()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments)
     tasks = arguments.tasks.split(",")
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere

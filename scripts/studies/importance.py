@@ -1,0 +1,199 @@
+"""Which importance by gradient loses least when heads go: every reduction and norm, ranked once and
+anew, beside single-head ablation and random orders.
+
+    scripts/studies/importance [--kinds mha,moh,dcmha] [--seeds 3] [--out runs/study_pruning]
+
+Trains configs/char_KIND.yaml and configs/induction_KIND.yaml with several seeds, removes their heads
+one by one in every order without any update, and prints in Markdown by how much the loss had risen
+with 25, 50 and 75 % of the heads gone. OUT/importance/ keeps every measurement with the command that
+made it; what it holds is not measured again while command and program say the same of themselves.
+The norm `none` is not measured: `global` divides all by one number, so that both rank alike.
+"""
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+import headlab_log as hl  # noqa: E402
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab  # noqa: E402
+from pruning import Bench, curve, spread  # noqa: E402
+
+REDUCTIONS = ["paper", "per_position", "batch"]
+NORMS = ["layer", "global"]
+SHARES = [0.25, 0.5, 0.75]  # of the heads gone
+DRAWS = "random"
+DRAWN = {  # in the picture, with colours of Okabe and Ito
+    "paper, layer": "#56B4E9",
+    "paper, global": "#0072B2",
+    "single-head ablation": "#E69F00",
+    DRAWS: "#777777",
+}
+
+
+def orders(draws):
+    """Options of prune by the name of the order."""
+    found = {}
+    for anew, more in (("", []), (", ranked anew", ["--recompute"])):
+        for reduction in REDUCTIONS:
+            for norm in NORMS:
+                found[f"{reduction}, {norm}{anew}"] = [
+                    "--by", "importance", "--reduction", reduction, "--norm", norm, *more]
+        found[f"single-head ablation{anew}"] = ["--by", "ablation", *more]
+    for n in range(draws):
+        found[f"{DRAWS} {n}"] = ["--by", "random", "--seed", str(n)]
+    return found
+
+
+def model_of(task, kind):
+    return f"{task}_{kind}"
+
+
+class Measurements:
+    """The curves of one trained model, kept in a file as soon as each is there."""
+
+    def __init__(self, bench, version, name):
+        self.bench, self.version = bench, version
+        self.path = bench.out / "importance" / f"{name}.json"
+        self.kept = json.loads(self.path.read_text()) if self.path.exists() else {}
+
+    def curve(self, run, heads, order, options):
+        command = [os.path.relpath(run, self.bench.out), "--count", str(heads), "--rounds",
+                   str(heads), "--bench-batch", "1", *options, *self.bench.measured]
+        before = self.kept.get(order)
+        if not before or before["command"] != command or before["version"] != self.version:
+            self.bench.say(f"{self.path.stem}: {order}")
+            report = self.bench.headlab("prune", run, *command[1:])
+            self.kept[order] = {"command": command, "version": self.version, **curve(report)}
+            self.keep()
+        kept = self.kept[order]
+        return {int(left): loss for left, loss in kept["loss"].items()}
+
+    def keep(self):
+        self.path.parent.mkdir(exist_ok=True)
+        new = self.path.with_suffix(".new")
+        new.write_text(json.dumps(self.kept, indent=1))
+        new.replace(self.path)
+
+
+def measure(bench, version, task, kind, seed):
+    """Loss by number of heads left, by order."""
+    name = model_of(task, kind)
+    bench.say(f"{name} seed {seed}")
+    run = bench.train(name, seed)
+    shape = hl.open_run(run).config["model"]
+    kept = Measurements(bench, version, f"{name}-s{seed}")
+    return {order: kept.curve(run, shape["layers"] * shape["heads"], order, options)
+            for order, options in orders(bench.arguments.random).items()}
+
+
+def rises(losses):
+    """Rise of the loss at each share of heads gone."""
+    heads = max(losses)
+    return [losses[heads - round(share * heads)] - losses[heads] for share in SHARES]
+
+
+def by_name(curves):
+    """Curves of a model by the name of the order, several of the random one."""
+    found = collections.defaultdict(list)
+    for order, losses in curves.items():
+        found[DRAWS if order.startswith(DRAWS) else order].append(losses)
+    return found
+
+
+def print_rises(name, models):
+    print(f"\n### {name}: loss {spread([max(c[DRAWS + ' 0'].items())[1] for c in models])}, "
+          f"{len(models)} seeds\n")
+    print("| order | " + " | ".join(f"{share:.0%} gone" for share in SHARES) + " |")
+    print("|---|" + "--:|" * len(SHARES))
+    for order in by_name(models[0]):
+        values = [rises(losses) for curves in models for losses in by_name(curves)[order]]
+        print(f"| {order} | " + " | ".join(spread(of_share) for of_share in zip(*values)) + " |")
+
+
+def print_pairs(models):
+    """Every order against the first, model by model: the mean over the shares of heads gone."""
+    of_model = [{order: statistics.mean(v for losses in found for v in rises(losses))
+                 for order, found in by_name(curves).items()} for curves in models]
+    first, *others = of_model[0]
+    print(f"\n### Mean over the three shares, model by model, less that of `{first}`\n")
+    print("| order | lower in | median | lowest to highest |")
+    print("|---|--:|--:|--:|")
+    for order in others:
+        less = [m[order] - m[first] for m in of_model]
+        print(f"| {order} | {sum(d < 0 for d in less)} of {len(less)} | "
+              f"{statistics.median(less):.3f} | {min(less):.3f} to {max(less):.3f} |")
+
+
+def draw(measured, path):
+    tasks = list(dict.fromkeys(task for task, _ in measured))
+    columns = max(sum(t == task for t, _ in measured) for task in tasks)
+    figure, axes = plt.subplots(len(tasks), columns, figsize=(4 * columns, 3.2 * len(tasks)),
+                                layout="constrained", squeeze=False)
+    for (task, kind), models in measured.items():
+        column = [k for t, k in measured if t == task].index(kind)
+        axis = axes[tasks.index(task)][column]
+        for order, colour in DRAWN.items():
+            curves = [losses for m in models for losses in by_name(m)[order]]
+            heads = max(curves[0])
+            rise = [[c[heads - n] - c[heads] for c in curves] for n in range(heads + 1)]
+            axis.plot(range(heads + 1), list(map(statistics.mean, rise)), color=colour, label=order)
+            axis.fill_between(range(heads + 1), list(map(min, rise)), list(map(max, rise)),
+                              color=colour, alpha=0.15, linewidth=0)
+        axis.set(title=model_of(task, kind), xlabel="heads removed",
+                 ylabel="rise of the loss [nat a token]")
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=8, loc="upper left")
+    figure.savefig(path, dpi=110)
+
+
+def machine():
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="char,induction")
+    parser.add_argument("--kinds", default="mha,moh,dcmha")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each model")
+    parser.add_argument("--random", type=int, default=3, help="random orders of each model")
+    parser.add_argument("--threads", type=int, default=1, help="of a training or measurement")
+    parser.add_argument("--batches", type=int, default=8, help="validation batches of a measurement")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="an override of the configs")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_pruning")
+    parser.add_argument("--program", help="the program (default: scripts/headlab)")
+    bench = Bench(parser.parse_args())
+    version = headlab(bench.arguments.program, "version")
+    measured = collections.defaultdict(list)
+    for seed in range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds):
+        for kind in bench.arguments.kinds.split(","):
+            for task in bench.arguments.tasks.split(","):
+                measured[task, kind].append(measure(bench, version, task, kind, seed))
+    print(f"{datetime.date.today()}, {machine()}; headlab {version['headlab']}; "
+          f"first {bench.arguments.batches} validation batches")
+    for (task, kind), models in sorted(measured.items()):
+        print_rises(model_of(task, kind), models)
+    print_pairs([curves for models in measured.values() for curves in models])
+    draw(dict(sorted(measured.items())), bench.out / "importance.png")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ProgramError as error:
+        sys.exit(str(error))
