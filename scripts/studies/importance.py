@@ -4,8 +4,8 @@ anew, beside single-head ablation and random orders.
     scripts/studies/importance [--kinds mha,moh,dcmha] [--seeds 3] [--out runs/study_pruning]
 
 Trains configs/char_KIND.yaml and configs/induction_KIND.yaml with several seeds, removes their heads
-one by one in every order without any update, and prints in Markdown by how much the loss had risen
-with 25, 50 and 75 % of the heads gone. OUT/importance/ keeps every measurement with the command that
+in eight steps in every order, without any update, and prints in Markdown by how much the loss had
+risen with 25, 50 and 75 % of the heads gone. OUT/importance/ keeps every measurement with the command that
 made it; what it holds is not measured again while command and program say the same of themselves.
 The norm `none` is not measured: `global` divides all by one number, so that both rank alike.
 """
@@ -25,12 +25,12 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-import headlab_log as hl  # noqa: E402
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab  # noqa: E402
 from pruning import Bench, curve, spread  # noqa: E402
 
 REDUCTIONS = ["paper", "per_position", "batch"]
 NORMS = ["layer", "global"]
+STEPS = 8  # in which all heads go; `ranked anew` ranks before each
 SHARES = [0.25, 0.5, 0.75]  # of the heads gone
 DRAWS = "random"
 DRAWN = {  # in the picture, with colours of Okabe and Ito
@@ -41,15 +41,16 @@ DRAWN = {  # in the picture, with colours of Okabe and Ito
 }
 
 
-def orders(draws):
+def orders(draws, anew):
     """Options of prune by the name of the order."""
     found = {}
-    for anew, more in (("", []), (", ranked anew", ["--recompute"])):
+    ways = {"": [], ", ranked anew": ["--recompute"]} if anew else {"": []}
+    for way, more in ways.items():
         for reduction in REDUCTIONS:
             for norm in NORMS:
-                found[f"{reduction}, {norm}{anew}"] = [
+                found[f"{reduction}, {norm}{way}"] = [
                     "--by", "importance", "--reduction", reduction, "--norm", norm, *more]
-        found[f"single-head ablation{anew}"] = ["--by", "ablation", *more]
+        found[f"single-head ablation{way}"] = ["--by", "ablation", *more]
     for n in range(draws):
         found[f"{DRAWS} {n}"] = ["--by", "random", "--seed", str(n)]
     return found
@@ -67,17 +68,17 @@ class Measurements:
         self.path = bench.out / "importance" / f"{name}.json"
         self.kept = json.loads(self.path.read_text()) if self.path.exists() else {}
 
-    def curve(self, run, heads, order, options):
-        command = [os.path.relpath(run, self.bench.out), "--count", str(heads), "--rounds",
-                   str(heads), "--bench-batch", "1", *options, *self.bench.measured]
+    def curve(self, run, order, options):
+        """Loss by number of heads left."""
+        command = [os.path.relpath(run, self.bench.out), "--fraction", "1", "--rounds", str(STEPS),
+                   "--bench-batch", "1", *options, *self.bench.measured]
         before = self.kept.get(order)
         if not before or before["command"] != command or before["version"] != self.version:
             self.bench.say(f"{self.path.stem}: {order}")
             report = self.bench.headlab("prune", run, *command[1:])
             self.kept[order] = {"command": command, "version": self.version, **curve(report)}
             self.keep()
-        kept = self.kept[order]
-        return {int(left): loss for left, loss in kept["loss"].items()}
+        return {int(left): loss for left, loss in self.kept[order]["loss"].items()}
 
     def keep(self):
         self.path.parent.mkdir(exist_ok=True)
@@ -86,15 +87,14 @@ class Measurements:
         new.replace(self.path)
 
 
-def measure(bench, version, task, kind, seed):
+def measure(bench, version, task, kind, seed, anew):
     """Loss by number of heads left, by order."""
     name = model_of(task, kind)
     bench.say(f"{name} seed {seed}")
     run = bench.train(name, seed)
-    shape = hl.open_run(run).config["model"]
     kept = Measurements(bench, version, f"{name}-s{seed}")
-    return {order: kept.curve(run, shape["layers"] * shape["heads"], order, options)
-            for order, options in orders(bench.arguments.random).items()}
+    return {order: kept.curve(run, order, options)
+            for order, options in orders(bench.arguments.random, anew).items()}
 
 
 def rises(losses):
@@ -146,10 +146,11 @@ def draw(measured, path):
         for order, colour in DRAWN.items():
             curves = [losses for m in models for losses in by_name(m)[order]]
             heads = max(curves[0])
-            rise = [[c[heads - n] - c[heads] for c in curves] for n in range(heads + 1)]
-            axis.plot(range(heads + 1), list(map(statistics.mean, rise)), color=colour, label=order)
-            axis.fill_between(range(heads + 1), list(map(min, rise)), list(map(max, rise)),
-                              color=colour, alpha=0.15, linewidth=0)
+            gone = sorted(heads - left for left in curves[0])
+            rise = [[c[heads - n] - c[heads] for c in curves] for n in gone]
+            axis.plot(gone, list(map(statistics.mean, rise)), color=colour, label=order)
+            axis.fill_between(gone, list(map(min, rise)), list(map(max, rise)), color=colour,
+                              alpha=0.15, linewidth=0)
         axis.set(title=model_of(task, kind), xlabel="heads removed",
                  ylabel="rise of the loss [nat a token]")
         axis.grid(alpha=0.3)
@@ -171,6 +172,7 @@ def main():
     parser.add_argument("--kinds", default="mha,moh,dcmha")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each model")
     parser.add_argument("--random", type=int, default=3, help="random orders of each model")
+    parser.add_argument("--once", action="store_true", help="leave out what is ranked anew")
     parser.add_argument("--threads", type=int, default=1, help="of a training or measurement")
     parser.add_argument("--batches", type=int, default=8, help="validation batches of a measurement")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
@@ -183,7 +185,8 @@ def main():
     for seed in range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds):
         for kind in bench.arguments.kinds.split(","):
             for task in bench.arguments.tasks.split(","):
-                measured[task, kind].append(measure(bench, version, task, kind, seed))
+                measured[task, kind].append(
+                    measure(bench, version, task, kind, seed, not bench.arguments.once))
     print(f"{datetime.date.today()}, {machine()}; headlab {version['headlab']}; "
           f"first {bench.arguments.batches} validation batches")
     for (task, kind), models in sorted(measured.items()):
