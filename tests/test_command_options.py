@@ -96,7 +96,8 @@ def test_prune_reduction_and_norm_choose_the_lowest_importance(small_run, tmp_pa
     importance = found("analyze", small_run, "--importance", "--batches", 1, "--out",
                        tmp_path / "a.h5")["statistics"]
     values = np.array(importance[f"importance_{reduction}"])
-    for norm, scale in ("global", 1), ("layer", np.linalg.norm(values, axis=1, keepdims=True)):
+    by_layer = np.linalg.norm(values, axis=1, keepdims=True)
+    for norm, scale in ("global", 1), ("none", 1), ("layer", by_layer):
         layer, head = np.unravel_index(np.argmin(values / scale), values.shape)
         pruned = found("prune", small_run, "--count", 1, "--batches", 1, "--reduction", reduction,
                        "--norm", norm)
