@@ -182,9 +182,9 @@ def joint_ablations(bench, task, run, whole, heads):
 
 
 def spread(values, digits=3):
-    mean = statistics.mean(values)
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+    """Mean ± standard deviation; one value has none."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def curves_named(model, order):
