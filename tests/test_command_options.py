@@ -104,6 +104,20 @@ def test_prune_reduction_and_norm_choose_the_lowest_importance(small_run, tmp_pa
         assert pruned["removed"] == [f"{layer}:{head}"], norm
 
 
+def test_prune_says_by_what_it_ranked(small_run, tmp_path):
+    """Numbers of two orders do not pass for one; the default has not always been the same."""
+    once = "prune", small_run, "--batches", 1, "--bench-batch", 1
+    pruned = found(*once, "--count", 1, "--reduction", "batch", "--norm", "none", "--recompute",
+                   "--out", tmp_path / "out")
+    assert pruned["ranking"] == "--by importance --reduction batch --norm none --recompute"
+    manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
+    assert manifest["pruned"]["ranking"] == pruned["ranking"]
+    assert "\nranked: --by random --seed 3\n" in headlab(*once, "--count", 1, "--by", "random",
+                                                         "--seed", 3)
+    assert "ranking" not in found(*once, "--heads", "0:1")
+    assert "ranked" not in headlab(*once, "--heads", "0:1")
+
+
 def test_prune_seed_is_of_the_random_order(small_run):
     def removed(seed):
         return found("prune", small_run, "--by", "random", "--count", 3, "--batches", 1, "--seed",

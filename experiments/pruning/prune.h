@@ -33,6 +33,9 @@ struct PruneSettings {
   uint64_t seed = 0;  // of the random order
 };
 
+// The options of `prune` that say which heads go next.
+std::string ranking_options(const PruneSettings& settings);
+
 // The model before any pruning (round 0) and after each round.
 struct PruneRound {
   std::vector<HeadId> removed;  // in this round
