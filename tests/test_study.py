@@ -72,8 +72,16 @@ def importance(tmp_path_factory):
 
 
 def kept_of(out, seed):
-    path = out / f"importance/induction_mha-s{seed}.json"
+    """By the options of `prune` what OUT holds of one model."""
+    path = next(out.glob(f"measured/induction_mha-*-s{seed}.json"))
     return path, json.loads(path.read_text())
+
+
+def measured_by(options, kept):
+    """The one command among those kept that ends in these options."""
+    found = [command for command in kept if command.endswith(options)]
+    assert len(found) == 1, found
+    return found[0]
 
 
 def test_every_reduction_and_norm_is_measured_once_and_anew(importance):
@@ -81,11 +89,15 @@ def test_every_reduction_and_norm_is_measured_once_and_anew(importance):
     for seed in 1337, 1338:
         kept = kept_of(out, seed)[1]
         assert len(kept) == 2 * (3 * 2 + 1) + 2
-        for order, curve in kept.items():
-            assert sorted(map(int, curve["loss"])) == list(range(9)), order
-            assert ("--recompute" in curve["command"]) == order.endswith("ranked anew")
-    for order in kept:
-        assert f"| {order.removesuffix(' 0').removesuffix(' 1')} |" in text
+        for command, curve in kept.items():
+            assert sorted(map(int, curve["loss"])) == list(range(9)), command
+            assert len(set(curve["order"])) == 8
+    for reduction in "paper", "per_position", "batch":
+        for norm in "layer", "global":
+            options = f"--by importance --reduction {reduction} --norm {norm}"
+            assert measured_by(options, kept) and measured_by(f"{options} --recompute", kept)
+            assert f"| {reduction}, {norm} |" in text
+            assert f"| {reduction}, {norm}, ranked anew |" in text
     assert (out / "importance.png").stat().st_size > 10_000
 
 
@@ -93,7 +105,8 @@ def test_the_rises_are_means_over_the_seeds(importance):
     text, out = importance
     rises = []
     for seed in 1337, 1338:
-        loss = kept_of(out, seed)[1]["batch, global"]["loss"]
+        kept = kept_of(out, seed)[1]
+        loss = kept[measured_by("--reduction batch --norm global", kept)]["loss"]
         rises.append(loss["2"] - loss["8"])
     line = next(l for l in text.splitlines() if l.startswith("| batch, global |"))
     mean, deviation = map(float, line.split("|")[4].split("±"))
@@ -101,17 +114,17 @@ def test_the_rises_are_means_over_the_seeds(importance):
     assert deviation == pytest.approx(abs(rises[0] - rises[1]) / 2 ** 0.5, abs=6e-4)
 
 
-def test_what_was_measured_is_not_measured_again_but_by_another_command(importance):
+def test_what_was_measured_is_not_measured_again_but_by_another_program(importance):
     text, out = importance
     path, kept = kept_of(out, 1338)
-    kept["random 1"]["command"][-1] = "2"
-    kept["random 1"]["loss"]["8"] = -1
+    random = kept[measured_by("--by random --seed 1", kept)]
+    random["program"]["headlab"] = "0.0.0"
+    random["loss"]["8"] = -1
     path.write_text(json.dumps(kept))
     again = run_script("importance", out, *INDUCTION)
-    assert [line for line in again.stderr.splitlines() if "-s133" in line] == [
-        "importance: induction_mha-s1338: random 1"]
+    said = [line for line in again.stderr.splitlines() if "random" in line or "," in line]
+    assert len(said) == 1 and said[0].endswith("-s1338: random 1")
     assert again.stdout == text
-    assert kept_of(out, 1338)[1]["random 1"]["loss"]["8"] > 0
 
 
 def test_one_seed_has_no_deviation(importance):

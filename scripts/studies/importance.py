@@ -5,18 +5,12 @@ anew, beside single-head ablation and random orders.
 
 Trains configs/char_KIND.yaml and configs/induction_KIND.yaml with several seeds, removes their heads
 in eight steps in every order, without any update, and prints in Markdown by how much the loss had
-risen with 25, 50 and 75 % of the heads gone. OUT/importance/ keeps every measurement with the command that
-made it; what it holds is not measured again while command and program say the same of themselves.
+risen with 25, 50 and 75 % of the heads gone. Runs and curves that OUT already holds are not repeated.
 The norm `none` is not measured: `global` divides all by one number, so that both rank alike.
 """
 
 import argparse
 import collections
-import datetime
-import json
-import os
-import pathlib
-import platform
 import statistics
 import sys
 
@@ -25,8 +19,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab  # noqa: E402
-from pruning import Bench, curve, spread  # noqa: E402
+from headlab_program import FIRST_SEED, ProgramError  # noqa: E402
+from study import Bench, add_options, spread  # noqa: E402
 
 REDUCTIONS = ["paper", "per_position", "batch"]
 NORMS = ["layer", "global"]
@@ -60,41 +54,13 @@ def model_of(task, kind):
     return f"{task}_{kind}"
 
 
-class Measurements:
-    """The curves of one trained model, kept in a file as soon as each is there."""
-
-    def __init__(self, bench, version, name):
-        self.bench, self.version = bench, version
-        self.path = bench.out / "importance" / f"{name}.json"
-        self.kept = json.loads(self.path.read_text()) if self.path.exists() else {}
-
-    def curve(self, run, order, options):
-        """Loss by number of heads left."""
-        command = [os.path.relpath(run, self.bench.out), "--fraction", "1", "--rounds", str(STEPS),
-                   "--bench-batch", "1", *options, *self.bench.measured]
-        before = self.kept.get(order)
-        if not before or before["command"] != command or before["version"] != self.version:
-            self.bench.say(f"{self.path.stem}: {order}")
-            report = self.bench.headlab("prune", run, *command[1:])
-            self.kept[order] = {"command": command, "version": self.version, **curve(report)}
-            self.keep()
-        return {int(left): loss for left, loss in self.kept[order]["loss"].items()}
-
-    def keep(self):
-        self.path.parent.mkdir(exist_ok=True)
-        new = self.path.with_suffix(".new")
-        new.write_text(json.dumps(self.kept, indent=1))
-        new.replace(self.path)
-
-
-def measure(bench, version, task, kind, seed, anew):
+def measure(bench, task, kind, seed):
     """Loss by number of heads left, by order."""
     name = model_of(task, kind)
     bench.say(f"{name} seed {seed}")
     run = bench.train(name, seed)
-    kept = Measurements(bench, version, f"{name}-s{seed}")
-    return {order: kept.curve(run, order, options)
-            for order, options in orders(bench.arguments.random, anew).items()}
+    return {order: bench.curve(run, STEPS, order, *options)["loss"] for order, options
+            in orders(bench.arguments.random, not bench.arguments.once).items()}
 
 
 def rises(losses):
@@ -158,37 +124,20 @@ def draw(measured, path):
     figure.savefig(path, dpi=110)
 
 
-def machine():
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", default="char,induction")
     parser.add_argument("--kinds", default="mha,moh,dcmha")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each model")
-    parser.add_argument("--random", type=int, default=3, help="random orders of each model")
     parser.add_argument("--once", action="store_true", help="leave out what is ranked anew")
-    parser.add_argument("--threads", type=int, default=1, help="of a training or measurement")
-    parser.add_argument("--batches", type=int, default=8, help="validation batches of a measurement")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="an override of the configs")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_pruning")
-    parser.add_argument("--program", help="the program (default: scripts/headlab)")
+    add_options(parser)
     bench = Bench(parser.parse_args())
-    version = headlab(bench.arguments.program, "version")
     measured = collections.defaultdict(list)
     for seed in range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds):
         for kind in bench.arguments.kinds.split(","):
             for task in bench.arguments.tasks.split(","):
-                measured[task, kind].append(
-                    measure(bench, version, task, kind, seed, not bench.arguments.once))
-    print(f"{datetime.date.today()}, {machine()}; headlab {version['headlab']}; "
-          f"first {bench.arguments.batches} validation batches")
+                measured[task, kind].append(measure(bench, task, kind, seed))
+    print(bench.heading())
     for (task, kind), models in sorted(measured.items()):
         print_rises(model_of(task, kind), models)
     print_pairs([curves for models in measured.values() for curves in models])
