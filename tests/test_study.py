@@ -1,4 +1,4 @@
-"""scripts/studies/pruning.py trains, prunes and says what came of it; here in seconds."""
+"""scripts/studies/pruning.py and importance.py train, prune and say what came of it; here in seconds."""
 
 import json
 import pathlib
@@ -13,16 +13,20 @@ SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "data.context
          "model.d_model=32", "log.stats_every=0", "log.attention.probes=1")
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    out = tmp_path_factory.mktemp("study")
-    script = [sys.executable, str(ROOT / "scripts/studies/pruning.py"), "--program", program(),
-              "--seeds", "2", "--random", "2", "--tune", "3", "--batches", "1", "--threads", "1",
-              "--out", str(out)]
+def run_script(name, out, *options):
+    script = [sys.executable, str(ROOT / f"scripts/studies/{name}.py"), "--program", program(),
+              "--random", "2", "--batches", "1", "--threads", "1", "--out", str(out), *options]
     for setting in SMALL:
         script += ["--set", setting]
     done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    out = tmp_path_factory.mktemp("study")
+    done = run_script("pruning", out, "--seeds", "2", "--tune", "3")
     return json.loads((out / "study.json").read_text()), done.stdout, out
 
 
@@ -56,6 +60,76 @@ def test_the_tables_are_made_of_the_numbers(study):
     assert text.count("### ") == 2
     assert "Accuracy of copying with heads ablated" in text
     assert (out / "pruning.png").stat().st_size > 10_000
+
+
+INDUCTION = ("--tasks", "induction", "--kinds", "mha", "--seeds", "2")
+
+
+@pytest.fixture(scope="module")
+def importance(tmp_path_factory):
+    out = tmp_path_factory.mktemp("importance")
+    return run_script("importance", out, *INDUCTION).stdout, out
+
+
+def kept_of(out, seed):
+    """By the options of `prune` what OUT holds of one model."""
+    path = next(out.glob(f"measured/induction_mha-*-s{seed}.json"))
+    return path, json.loads(path.read_text())
+
+
+def measured_by(options, kept):
+    """The one command among those kept that ends in these options."""
+    found = [command for command in kept if command.endswith(options)]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_every_reduction_and_norm_is_measured_once_and_anew(importance):
+    text, out = importance
+    for seed in 1337, 1338:
+        kept = kept_of(out, seed)[1]
+        assert len(kept) == 2 * (3 * 2 + 1) + 2
+        for command, curve in kept.items():
+            assert sorted(map(int, curve["loss"])) == list(range(9)), command
+            assert len(set(curve["order"])) == 8
+    for reduction in "paper", "per_position", "batch":
+        for norm in "layer", "global":
+            options = f"--by importance --reduction {reduction} --norm {norm}"
+            assert measured_by(options, kept) and measured_by(f"{options} --recompute", kept)
+            assert f"| {reduction}, {norm} |" in text
+            assert f"| {reduction}, {norm}, ranked anew |" in text
+    assert (out / "importance.png").stat().st_size > 10_000
+
+
+def test_the_rises_are_means_over_the_seeds(importance):
+    text, out = importance
+    rises = []
+    for seed in 1337, 1338:
+        kept = kept_of(out, seed)[1]
+        loss = kept[measured_by("--reduction batch --norm global", kept)]["loss"]
+        rises.append(loss["2"] - loss["8"])
+    line = next(l for l in text.splitlines() if l.startswith("| batch, global |"))
+    mean, deviation = map(float, line.split("|")[4].split("±"))
+    assert mean == pytest.approx(sum(rises) / 2, abs=6e-4)
+    assert deviation == pytest.approx(abs(rises[0] - rises[1]) / 2 ** 0.5, abs=6e-4)
+
+
+def test_what_was_measured_is_not_measured_again_but_by_another_program(importance):
+    text, out = importance
+    path, kept = kept_of(out, 1338)
+    random = kept[measured_by("--by random --seed 1", kept)]
+    random["program"]["headlab"] = "0.0.0"
+    random["loss"]["8"] = -1
+    path.write_text(json.dumps(kept))
+    again = run_script("importance", out, *INDUCTION)
+    said = [line for line in again.stderr.splitlines() if "random" in line or "," in line]
+    assert len(said) == 1 and said[0].endswith("-s1338: random 1")
+    assert again.stdout == text
+
+
+def test_one_seed_has_no_deviation(importance):
+    assert "±" not in run_script("importance", importance[1], "--tasks", "induction", "--kinds", "mha",
+                                 "--seeds", "1", "--random", "1").stdout
 
 
 def test_the_study_in_docs_is_of_its_script():

@@ -38,8 +38,10 @@ struct PruneOptions {
              "what ranks them: the lowest go first; gates without a count: those that are shut",
              prune_orders());
     a.choice("--reduction", settings.reduction, "of importance", importance_reductions());
-    a.choice("--norm", settings.norm, "importance relative to that of its layer, or of all",
-             {"layer", "global"});
+    a.choice("--norm", settings.norm,
+             "importance relative to that of its layer (Michel et al. 2019), of the model, or as "
+             "measured: none, which ranks as global does",
+             importance_norms());
     a.flag("--recompute", settings.recompute, "rank anew before each round");
     a.option("--rounds", settings.rounds, "equal steps, each evaluated", Arguments::kAboveZero);
     a.option("--keep-per-layer", settings.keep_per_layer, "heads that every layer keeps",

@@ -57,11 +57,8 @@ Tensor normalized_by_layer(const Tensor& importance) {
   return importance / (norms + 1e-20);
 }
 
-Tensor normalized_globally(const Tensor& importance) {
-  return importance / (importance.square().nansum().sqrt() + 1e-20);
-}
-
 SiteGrids normalized(const SiteGrids& importance, const std::string& norm) {
+  if (norm == "none") return importance;
   SiteGrids relative;
   double square = 0;
   for (const auto& [site, grid] : importance) {
@@ -69,8 +66,14 @@ SiteGrids normalized(const SiteGrids& importance, const std::string& norm) {
     square += grid.square().nansum().item<double>();
   }
   if (norm == "layer") return relative;
+  TORCH_CHECK(norm == "global", "no norm is called ", norm);
   for (const auto& [site, grid] : importance) relative[site] = grid / (std::sqrt(square) + 1e-20);
   return relative;
+}
+
+const std::vector<std::string>& importance_norms() {
+  static const std::vector<std::string> names{"layer", "global", "none"};
+  return names;
 }
 
 namespace {

@@ -28,12 +28,12 @@ class ImportanceSums {
 };
 const std::vector<std::string>& importance_reductions();  // "paper", ...
 
-// I / (norm2(I) + 1e-20), the norm over a layer's heads or (global) over all. [L,H], NaN where
-// there is no head.
+// I / (norm2(I) + 1e-20), the norm over a layer's heads. [L,H], NaN where there is no head.
 Tensor normalized_by_layer(const Tensor& importance);
-Tensor normalized_globally(const Tensor& importance);
-// `norm` "layer" or "global": likewise of every site, the global norm over the heads of all sites.
+// `norm`, one of importance_norms(): "layer" does so in every layer; "global" divides by the norm
+// over the heads of all sites, "none" by nothing, so that these two rank heads alike.
 SiteGrids normalized(const SiteGrids& importance, const std::string& norm);
+const std::vector<std::string>& importance_norms();
 
 // Names under which an analysis has what follows: importance (paper, within its layer),
 // importance_global, importance_<reduction>, activation.

@@ -88,6 +88,15 @@ const std::vector<std::string>& prune_orders() {
   return names;
 }
 
+std::string ranking_options(const PruneSettings& s) {
+  auto options = "--by " + s.by;
+  if (s.by == "importance") options += " --reduction " + s.reduction + " --norm " + s.norm;
+  if (s.by == "random") options += fmt::format(" --seed {}", s.seed);
+  if (s.recompute) options += " --recompute";
+  if (s.keep_per_layer > 0) options += fmt::format(" --keep-per-layer {}", s.keep_per_layer);
+  return options;
+}
+
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device) {
   auto copy = build_model(run.experiment, run.data_description.shape, device);
   load_model(*copy, module_tensors(*run.model));

@@ -169,6 +169,7 @@ std::string pruning_text(const Json& r, const Task& task) {
     text += fmt::format("  {:10}  {:11.3f}  {}\n", round["parameters"].get<int64_t>(),
                         round["flops_per_token"].get<double>() / 1e6, removed);
   }
+  if (r.contains("ranking")) text += fmt::format("ranked: {}\n", r["ranking"].get<std::string>());
   const auto n = [&](const char* name) { return r[name].get<double>(); };
   text += fmt::format("output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}; logits: KL {:.4g} nat\n",
                       n("l2"), n("relative"), n("cosine"), n("kl"));

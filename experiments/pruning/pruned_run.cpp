@@ -17,6 +17,7 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
     return {report, ended_text(report), ended->exit_code};
   }
   auto report = pruning_json(source, slice, run, pruning);
+  if (settings.heads.empty()) report["ranking"] = ranking_options(settings);
   if (!out.empty()) {
     write_pruned(out, run, slice ? pruning.sliced : run.model, pruning.rounds, report,
                  compute.device, tuning);

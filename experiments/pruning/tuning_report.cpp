@@ -9,16 +9,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Those of `prune` that say which heads go next.
-std::string ranking_options(const PruneSettings& s) {
-  auto options = " --by " + s.by;
-  if (s.by == "importance") options += " --reduction " + s.reduction + " --norm " + s.norm;
-  if (s.by == "random") options += fmt::format(" --seed {}", s.seed);
-  if (s.recompute) options += " --recompute";
-  if (s.keep_per_layer > 0) options += fmt::format(" --keep-per-layer {}", s.keep_per_layer);
-  return options;
-}
-
 // Commands that do what is left of pruning to `count` heads; each goes on with what the one before
 // leaves. No gates are left to rank by.
 std::vector<std::string> commands_left(const std::string& run, int64_t gone, const PruneSettings& s,
@@ -33,7 +23,7 @@ std::vector<std::string> commands_left(const std::string& run, int64_t gone, con
   };
   const int64_t rounds = s.rounds - tuning.round();
   if (tuning.updates_left() > 0) add(gone, 1, tuning.updates_left(), "");
-  if (rounds > 0 && s.by != "gates") add(s.count, rounds, s.tune, ranking_options(s));
+  if (rounds > 0 && s.by != "gates") add(s.count, rounds, s.tune, " " + ranking_options(s));
   return commands;
 }
 

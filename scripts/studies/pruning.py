@@ -5,15 +5,13 @@
 Trains the models of configs/char_mha.yaml and configs/induction_mha.yaml with several seeds, prunes
 each head by head in several orders, trains gates to a number of heads, looks at what the heads do,
 and prints what came of it in Markdown; OUT/pruning.png has the curves, OUT/study.json the numbers.
-Runs that OUT already holds are not repeated. In miniature what Michel, Levy, Neubig (2019), Voita
+Runs and curves that OUT already holds are not repeated. In miniature what Michel, Levy, Neubig (2019), Voita
 et al. (2019) and Olsson et al. (2022) did.
 """
 
 import argparse
 import concurrent.futures
 import json
-import pathlib
-import shutil
 import statistics
 import sys
 
@@ -22,7 +20,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread  # noqa: E402
+from headlab_program import FIRST_SEED, ProgramError, spread  # noqa: E402
+from study import Bench, add_options  # noqa: E402
 
 TASKS = {
     # The loss may rise by so much (nat a token) before heads count as missed; heads that gate
@@ -30,9 +29,10 @@ TASKS = {
     "char": {"config": "char_mha", "tolerance": 0.05, "left": [8, 4]},
     "induction": {"config": "induction_mha", "tolerance": 0.05, "left": [4, 2]},
 }
+IMPORTANCE = ["--by", "importance", "--reduction", "paper", "--norm", "global"]
 ORDERS = {
-    "importance": ["--by", "importance"],
-    "importance, ranked anew": ["--by", "importance", "--recompute"],
+    "importance": IMPORTANCE,
+    "importance, ranked anew": [*IMPORTANCE, "--recompute"],
     "single-head ablation": ["--by", "ablation"],
 }
 COLOURS = {  # Okabe and Ito, told apart by colour-blind readers
@@ -44,44 +44,6 @@ COLOURS = {  # Okabe and Ito, told apart by colour-blind readers
     "importance, then as much training": "#009E73",
 }
 ROLES = {"induction": ("induction_repeated", 0.4), "previous token": ("prev_token", 0.5)}
-
-
-class Bench:
-    """Runs the program for one study."""
-
-    def __init__(self, arguments):
-        self.arguments = arguments
-        self.out = arguments.out
-        self.measured = ["--batches", str(arguments.batches), "--threads", str(arguments.threads)]
-
-    def headlab(self, command, *options):
-        return headlab(self.arguments.program, command, *options)
-
-    def say(self, text):
-        print(f"pruning: {text}", file=sys.stderr, flush=True)
-
-    def train(self, task, seed):
-        config = ROOT / "configs" / f"{TASKS[task]['config']}.yaml"
-        settings = [f"train.threads={self.arguments.threads}", f"seed={seed}", *self.arguments.set]
-        return self.headlab("run", config, *settings, "--out", self.out)["run"]
-
-    def prune(self, run, *options):
-        return self.headlab("prune", run, *self.measured, *options)
-
-    def fresh(self, name):
-        path = self.out / name
-        shutil.rmtree(path, ignore_errors=True)
-        return path
-
-
-def curve(report):
-    """Loss and accuracy by heads kept, and the heads in the order in which they went."""
-    rounds = report["rounds"]
-    return {
-        "loss": {r["kept"]: r["loss"] for r in rounds},
-        "accuracy": {r["kept"]: r["accuracy"] for r in rounds},
-        "order": [head for r in rounds for head in r["removed"]],
-    }
 
 
 def study_gates(bench, task, run, seed, heads):
@@ -96,7 +58,7 @@ def study_gates(bench, task, run, seed, heads):
         report = bench.prune(gated, "--by", "gates", "--count", heads - left)
         gates[left] = report["loss"]
         pruned = bench.fresh(f"tuned/{task}-s{seed}-{left}")
-        report = bench.prune(run, "--by", "importance", "--count", heads - left,
+        report = bench.prune(run, *IMPORTANCE, "--count", heads - left,
                              "--tune", bench.arguments.tune, "--out", pruned)
         tuned[left] = report["loss"]
     return {"gates": gates, "importance, then as much training": tuned}
@@ -116,18 +78,16 @@ def removable(losses, tolerance):
 
 def study_model(bench, task, seed):
     bench.say(f"{task} seed {seed}: training")
-    run = bench.train(task, seed)
+    run = bench.train(TASKS[task]["config"], seed)
     whole = bench.headlab("analyze", run, *bench.measured)
     ablation = bench.headlab("ablate", run, *bench.measured)
     heads = whole_heads(ablation)
     curves = {}
     for name, options in ORDERS.items():
-        bench.say(f"{task} seed {seed}: pruning by {name}")
-        curves[name] = curve(
-            bench.prune(run, "--fraction", 1, "--rounds", len(heads), *options))
+        curves[name] = bench.curve(run, len(heads), name, *options)
     for n in range(bench.arguments.random):
-        curves[f"random {n}"] = curve(
-            bench.prune(run, "--fraction", 1, "--rounds", len(heads), "--by", "random", "--seed", n))
+        name = f"random {n}"
+        curves[name] = bench.curve(run, len(heads), name, "--by", "random", "--seed", str(n))
     return {
         "run": run,
         "heads": heads,
@@ -268,20 +228,11 @@ def draw(study, path):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each model")
-    parser.add_argument("--random", type=int, default=3, help="random orders of each model")
+    add_options(parser)
     parser.add_argument("--jobs", type=int, default=2, help="models at a time")
-    parser.add_argument("--threads", type=int, default=1, help="of each of them")
     parser.add_argument("--tune", type=int, default=400, help="updates of gate training")
-    parser.add_argument("--batches", type=int, default=8, help="validation batches of a measurement")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="an override of the configs")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_pruning")
-    parser.add_argument("--program", help="the program (default: scripts/headlab)")
     arguments = parser.parse_args()
-    arguments.out = arguments.out.absolute()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     bench = Bench(arguments)
     tasks = arguments.tasks.split(",")
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
@@ -290,6 +241,7 @@ def main():
         study = {task: [models[task, n].result() for n in range(arguments.seeds)]
                  for task in tasks}
     (arguments.out / "study.json").write_text(json.dumps(study, indent=1))
+    print(bench.heading())
     for task, models in study.items():
         print(f"\n### {TASKS[task]['config']}: loss {spread([m['loss'] for m in models])}, accuracy "
               f"{spread([m['accuracy'] for m in models])}, {len(models)} seeds")

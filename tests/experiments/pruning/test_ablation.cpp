@@ -188,4 +188,31 @@ TEST_CASE("a pruned head has no importance and its layer's others are not measur
   }
 }
 
+TEST_CASE("the norm by layer sets layers level, the others rank heads as they were measured",
+          "[importance]") {
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const SiteGrids measured{{"cross", at::tensor({0.5, 0.25}, at::kDouble).view({1, 2})},
+                           {"self", at::tensor({3.0, 4.0, 0.3, nan}, at::kDouble).view({2, 2})}};
+  const SiteGrids alive{{"cross", at::ones({1, 2}, at::kBool)},
+                        {"self", at::tensor({1, 1, 1, 0}, at::kInt).to(at::kBool).view({2, 2})}};
+  CHECK(importance_norms() == std::vector<std::string>{"layer", "global", "none"});
+  const auto order = [&](const std::string& norm) {
+    return lowest_heads(normalized(measured, norm), alive, 5, 0);
+  };
+  const auto layer = normalized(measured, "layer");
+  CHECK(difference(layer.at("self")[0], at::tensor({0.6, 0.8}, at::kDouble)) < 1e-12);
+  CHECK(layer.at("self")[1][0].item<double>() == Approx(1));
+  CHECK(order("layer") ==
+        std::vector<HeadId>{{0, 1, "cross"}, {0, 0}, {0, 1}, {0, 0, "cross"}, {1, 0}});
+  double square = 0;
+  for (const auto& [site, grid] : normalized(measured, "global"))
+    square += grid.square().nansum().item<double>();
+  CHECK(square == Approx(1));
+  CHECK(difference(normalized(measured, "none").at("cross"), measured.at("cross")) == 0);
+  CHECK(order("none") ==
+        std::vector<HeadId>{{0, 1, "cross"}, {1, 0}, {0, 0, "cross"}, {0, 0}, {0, 1}});
+  CHECK(order("global") == order("none"));
+  CHECK_THROWS_AS(normalized(measured, "head"), c10::Error);
+}
+
 }  // namespace headlab::test_ablation

@@ -1,0 +1,151 @@
+"""Which importance by gradient loses least when heads go: every reduction and norm, ranked once and
+anew, beside single-head ablation and random orders.
+
+    scripts/studies/importance [--kinds mha,moh,dcmha] [--seeds 3] [--out runs/study_pruning]
+
+Trains configs/char_KIND.yaml and configs/induction_KIND.yaml with several seeds, removes their heads
+in eight steps in every order, without any update, and prints in Markdown by how much the loss had
+risen with 25, 50 and 75 % of the heads gone. Runs and curves that OUT already holds are not repeated.
+The norm `none` is not measured: `global` divides all by one number, so that both rank alike.
+"""
+
+import argparse
+import collections
+import statistics
+import sys
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+from headlab_program import FIRST_SEED, ProgramError, spread  # noqa: E402
+from study import Bench, add_options  # noqa: E402
+
+REDUCTIONS = ["paper", "per_position", "batch"]
+NORMS = ["layer", "global"]
+STEPS = 8  # in which all heads go; `ranked anew` ranks before each
+SHARES = [0.25, 0.5, 0.75]  # of the heads gone
+DRAWS = "random"
+DRAWN = {  # in the picture, with colours of Okabe and Ito
+    "paper, layer": "#56B4E9",
+    "paper, global": "#0072B2",
+    "single-head ablation": "#E69F00",
+    DRAWS: "#777777",
+}
+
+
+def orders(draws, anew):
+    """Options of prune by the name of the order."""
+    found = {}
+    ways = {"": [], ", ranked anew": ["--recompute"]} if anew else {"": []}
+    for way, more in ways.items():
+        for reduction in REDUCTIONS:
+            for norm in NORMS:
+                found[f"{reduction}, {norm}{way}"] = [
+                    "--by", "importance", "--reduction", reduction, "--norm", norm, *more]
+        found[f"single-head ablation{way}"] = ["--by", "ablation", *more]
+    for n in range(draws):
+        found[f"{DRAWS} {n}"] = ["--by", "random", "--seed", str(n)]
+    return found
+
+
+def model_of(task, kind):
+    return f"{task}_{kind}"
+
+
+def measure(bench, task, kind, seed):
+    """Loss by number of heads left, by order."""
+    name = model_of(task, kind)
+    bench.say(f"{name} seed {seed}")
+    run = bench.train(name, seed)
+    return {order: bench.curve(run, STEPS, order, *options)["loss"] for order, options
+            in orders(bench.arguments.random, not bench.arguments.once).items()}
+
+
+def rises(losses):
+    """Rise of the loss at each share of heads gone."""
+    heads = max(losses)
+    return [losses[heads - round(share * heads)] - losses[heads] for share in SHARES]
+
+
+def by_name(curves):
+    """Curves of a model by the name of the order, several of the random one."""
+    found = collections.defaultdict(list)
+    for order, losses in curves.items():
+        found[DRAWS if order.startswith(DRAWS) else order].append(losses)
+    return found
+
+
+def print_rises(name, models):
+    print(f"\n### {name}: loss {spread([max(c[DRAWS + ' 0'].items())[1] for c in models])}, "
+          f"{len(models)} seeds\n")
+    print("| order | " + " | ".join(f"{share:.0%} gone" for share in SHARES) + " |")
+    print("|---|" + "--:|" * len(SHARES))
+    for order in by_name(models[0]):
+        values = [rises(losses) for curves in models for losses in by_name(curves)[order]]
+        print(f"| {order} | " + " | ".join(spread(of_share) for of_share in zip(*values)) + " |")
+
+
+def print_pairs(models):
+    """Every order against the first, model by model: the mean over the shares of heads gone."""
+    of_model = [{order: statistics.mean(v for losses in found for v in rises(losses))
+                 for order, found in by_name(curves).items()} for curves in models]
+    first, *others = of_model[0]
+    print(f"\n### Mean over the three shares, model by model, less that of `{first}`\n")
+    print("| order | lower in | median | lowest to highest |")
+    print("|---|--:|--:|--:|")
+    for order in others:
+        less = [m[order] - m[first] for m in of_model]
+        print(f"| {order} | {sum(d < 0 for d in less)} of {len(less)} | "
+              f"{statistics.median(less):.3f} | {min(less):.3f} to {max(less):.3f} |")
+
+
+def draw(measured, path):
+    tasks = list(dict.fromkeys(task for task, _ in measured))
+    columns = max(sum(t == task for t, _ in measured) for task in tasks)
+    figure, axes = plt.subplots(len(tasks), columns, figsize=(4 * columns, 3.2 * len(tasks)),
+                                layout="constrained", squeeze=False)
+    for (task, kind), models in measured.items():
+        column = [k for t, k in measured if t == task].index(kind)
+        axis = axes[tasks.index(task)][column]
+        for order, colour in DRAWN.items():
+            curves = [losses for m in models for losses in by_name(m)[order]]
+            heads = max(curves[0])
+            gone = sorted(heads - left for left in curves[0])
+            rise = [[c[heads - n] - c[heads] for c in curves] for n in gone]
+            axis.plot(gone, list(map(statistics.mean, rise)), color=colour, label=order)
+            axis.fill_between(gone, list(map(min, rise)), list(map(max, rise)), color=colour,
+                              alpha=0.15, linewidth=0)
+        axis.set(title=model_of(task, kind), xlabel="heads removed",
+                 ylabel="rise of the loss [nat a token]")
+        axis.grid(alpha=0.3)
+    axes[0][0].legend(fontsize=8, loc="upper left")
+    figure.savefig(path, dpi=110)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="char,induction")
+    parser.add_argument("--kinds", default="mha,moh,dcmha")
+    parser.add_argument("--once", action="store_true", help="leave out what is ranked anew")
+    add_options(parser)
+    bench = Bench(parser.parse_args())
+    measured = collections.defaultdict(list)
+    for seed in range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds):
+        for kind in bench.arguments.kinds.split(","):
+            for task in bench.arguments.tasks.split(","):
+                measured[task, kind].append(measure(bench, task, kind, seed))
+    print(bench.heading())
+    for (task, kind), models in sorted(measured.items()):
+        print_rises(model_of(task, kind), models)
+    print_pairs([curves for models in measured.values() for curves in models])
+    draw(dict(sorted(measured.items())), bench.out / "importance.png")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ProgramError as error:
+        sys.exit(str(error))
