@@ -179,7 +179,9 @@ Place ConfigNode::key_place() const {
 }
 
 void Problems::add(const Place& place, const std::string& path, const std::string& what) {
-  if (++count_ > kMaxProblems) return;
+  const bool counted_only = full();
+  ++count_;
+  if (counted_only) return;
   std::string line = place.file;
   if (place.line > 0) line += fmt::format(":{}:{}", place.line, place.column);
   for (const std::string& part : {path, what}) {
@@ -187,6 +189,8 @@ void Problems::add(const Place& place, const std::string& path, const std::strin
   }
   lines_.push_back(printable(line));
 }
+
+bool Problems::full() const { return count_ >= kMaxProblems; }
 
 void Problems::raise() const {
   if (empty()) return;

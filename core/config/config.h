@@ -56,17 +56,26 @@ struct ConfigNode {
 // meaning ("1" is not 1, "a" is a).
 bool operator==(const ConfigNode& a, const ConfigNode& b);
 
+struct Block;
+
 // Collects every problem of a file, so that the user sees all of them at once (the first 100).
 class Problems {
  public:
+  Problems() = default;
+  // Unknown keys are looked for in all of `root`, which is being read.
+  explicit Problems(Block& root) : root_(&root) {}
+  Block* root() const { return root_; }
+
   void add(const Place& place, const std::string& path, const std::string& what);
   bool empty() const { return count_ == 0; }
+  bool full() const;  // more are only counted
   size_t size() const { return count_; }
   void raise() const;  // throws ConfigError when there is any
 
  private:
   std::vector<std::string> lines_;
   size_t count_ = 0;
+  Block* root_ = nullptr;
 };
 
 // What values a field accepts.
@@ -89,7 +98,6 @@ struct FilePath {
   std::filesystem::path resolved;
 };
 
-struct Block;
 struct CustomField;
 
 // A visitor of settings. The scalar overloads take a name, the member, one line of help, limits.
@@ -266,5 +274,7 @@ std::string schema_of(Block& block);
 std::string shortest(double value);  // shortest text that reads back to the same value
 // "; did you mean 'x'?" for the nearest of `names`, or "" when none is near.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names);
+std::optional<std::string> nearest_name(const std::string& word,
+                                        const std::vector<std::string>& names);
 
 }  // namespace headlab

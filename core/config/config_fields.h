@@ -1,4 +1,4 @@
-// The fields of a block as a table, for those who write and describe them.
+// The fields of a block as a table, for those who write and describe them, and its keys.
 #pragma once
 
 #include <optional>
@@ -20,5 +20,18 @@ struct BlockField {
 };
 
 std::vector<BlockField> fields_of(Block& block);
+
+// Where a file may write a key, "model.attention.bias", and the kinds that have it; empty: all.
+struct KeyPath {
+  std::string path;
+  std::vector<std::string> kinds;
+};
+std::vector<KeyPath> key_paths(Block& root);
+
+// What an unknown key of the block at this path was meant to be, as "; did you mean 'x'?": a key
+// near it of this block, the same or another tool's word for one of `root` (null: nothing is known
+// of it), or what is known here.
+std::string meant_instead(const std::string& key, const std::string& block,
+                          const std::vector<std::string>& known, Block* root);
 
 }  // namespace headlab

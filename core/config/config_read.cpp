@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/config/config_fields.h"
 #include "core/config/config_visit.h"
 
 namespace headlab {
@@ -116,12 +117,9 @@ class Reader : public EachField<Reader> {
   void report_unknown() {
     for (const auto& [key, value] : node_.entries) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
-      std::string near = did_you_mean(key, known_);
-      if (near.empty()) {
-        near = known_.empty() ? "; none is known here"
-                              : fmt::format("; known are {}", fmt::join(known_, ", "));
-      }
-      problems_.add(value.key_place(), join(path_, key), "unknown key" + near);
+      const std::string meant =
+          problems_.full() ? "" : meant_instead(key, path_, known_, problems_.root());
+      problems_.add(value.key_place(), join(path_, key), "unknown key" + meant);
     }
   }
 
@@ -204,7 +202,8 @@ Limits between(double min, double max) { return {min, max, false, false, {}}; }
 Limits from_below(double min, double max) { return {min, max, false, true, {}}; }
 Limits one_of(std::vector<std::string> words) { return {{}, {}, false, false, std::move(words)}; }
 
-std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
+std::optional<std::string> nearest_name(const std::string& word,
+                                        const std::vector<std::string>& names) {
   const std::string* nearest = nullptr;
   size_t least = 0;
   for (const std::string& name : names) {
@@ -218,6 +217,11 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
       least = wrong;
     }
   }
+  return nearest ? std::optional(*nearest) : std::nullopt;
+}
+
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
+  const auto nearest = nearest_name(word, names);
   return nearest ? "; did you mean '" + *nearest + "'?" : "";
 }
 
@@ -310,7 +314,7 @@ void read_block(Block& block, const ConfigNode& node, const std::string& path, P
 }
 
 void read_config(Block& block, const ConfigNode& node) {
-  Problems problems;
+  Problems problems(block);
   read_block(block, node, "", problems);
   problems.raise();
 }

@@ -185,6 +185,27 @@ TEST_CASE("check() complains at the field, or at the block when the field is not
   CHECK(message("steps: 13\nlr: x") == "f.yaml:2:5: lr: must be a number, is 'x'");
 }
 
+TEST_CASE("an unknown key is looked for in every section and every kind") {
+  const auto meant = [](const std::string& text) {
+    const std::string all = message(text);
+    const size_t at = all.find("unknown key; ");
+    INFO(all);
+    REQUIRE(at != all.npos);
+    return all.substr(at + 13);
+  };
+  CHECK(meant("every: 5") == "did you mean 'log.every'?");
+  CHECK(meant("evrey: 5") == "did you mean 'log.every'?");
+  CHECK(meant("kind: mha") == "did you mean 'attention.kind'?");
+  CHECK(meant("active: 2") == "did you mean 'attention.active' of kind moh?");
+  CHECK(meant("log: {steps: 3}") == "did you mean 'steps'?");
+  CHECK(meant("log: {evry: 3}") == "did you mean 'every'?");
+  CHECK(meant("log: {bias: true}") == "did you mean 'attention.bias' of kind mha?");
+  CHECK(meant("attention: {kind: moh, path: x}") ==
+        "kind files has it; known are kind, shared, active");
+  CHECK_THAT(meant("nothing_like_it: 1"), Catch::StartsWith("known are flag, steps, lr, "));
+  CHECK(meant("log: {stepp: 3}") == "did you mean 'steps'?");
+}
+
 TEST_CASE("a kind is a word or a mapping") {
   CHECK(read("attention: moh").attention.as<Moh>().shared == 2);
   CHECK(read("attention: {bias: false}").attention.kind() == "mha");
@@ -194,7 +215,7 @@ TEST_CASE("a kind is a word or a mapping") {
   CHECK(message("attention: {shared: 1, kind: Moh}") ==
         "f.yaml:1:30: attention.kind: must be one of files, gated, mha, moh; did you mean 'moh'?");
   CHECK(message("attention: {kind: mha, shared: 1}") ==
-        "f.yaml:1:24: attention.shared: unknown key; known are kind, bias, scale");
+        "f.yaml:1:24: attention.shared: unknown key; kind moh has it; known are kind, bias, scale");
   CHECK(message("attention: [mha]") ==
         "f.yaml:1:12: attention: must be a kind, or a mapping with 'kind', is a list");
   CHECK(message("attention: {kind: ~}") == "f.yaml:1:19: attention.kind: must be a text, is empty");
