@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import pkgutil
 import shutil
 import signal
@@ -368,6 +369,22 @@ def test_one_config_in_two_folders_is_told_apart_by_the_paths(small_run, tmp_pat
         shutil.copytree(small_run, path)
     both = hl.compare(paths, "eval")
     assert list(both.run.values) == [f"char_mha s1337 {path}" for path in paths]
+
+
+def test_runs_of_one_kind_by_different_code_are_told_with_a_warning(small_run, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(small_run, other)
+    same = hl.compare([small_run, other])
+    assert len(set(same.code.values)) == 1 and len(same.code.values[0]) == 8
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["previous"] = [{"code": {"kinds": {"mha": "0"}}}]
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.warns(hl.LogWarning, match="differ in the code of their heads"):
+        assert len(set(hl.compare([small_run, other]).code.values)) == 2
+    del manifest["code"], manifest["previous"]
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.warns(hl.LogWarning, match="not known: other"):
+        hl.compare([small_run, other])
 
 
 def test_settings_that_differ_are_listed_by_their_override(small_run, tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from .files import LogError, PathLike
+from .files import LogError, LogWarning, PathLike
 from .opening import open_run
 from .run import Run
 
@@ -22,7 +23,8 @@ def compare(runs: Run | PathLike | Iterable[Run | PathLike], group: str = "scala
     runs: open runs or paths. group: `scalars`, `eval`, `heads`, `analysis`, ... (`heads/cross` in
     models of several sites). NaN
     where a run has no such step, layer, head or variable. Coordinates on `run`: its label (with
-    the directory's name where two are alike), name, kind and seed; so means over seeds are
+    the directory's name where two are alike), name, kind, seed and code (a LogWarning tells where one kind has
+    several); so means over seeds are
     `.groupby("name").mean()`. Raises LogError naming a run that has no such group.
 
     >>> hl.compare([run, run], "eval").val_loss.dims
@@ -35,9 +37,24 @@ def compare(runs: Run | PathLike | Iterable[Run | PathLike], group: str = "scala
     joined = xr.concat([run.group(group) for run in opened], dim="run", join="outer",
                        data_vars="all", coords="minimal", compat="override",
                        combine_attrs="override")
+    warn_of_code(opened)
     return joined.assign_coords(
         run=labels(opened), name=("run", [run.name for run in opened]),
-        kind=("run", [run.kind for run in opened]), seed=("run", [run.seed for run in opened]))
+        kind=("run", [run.kind for run in opened]), seed=("run", [run.seed for run in opened]),
+        code=("run", [run.code for run in opened]))
+
+
+def warn_of_code(runs: Sequence[Run]) -> None:
+    """A LogWarning for each name and kind whose runs were made by different code of their heads."""
+    made_by = {}
+    for run in runs:
+        made_by.setdefault((run.name, run.kind), {}).setdefault(run.code, []).append(run.path.name)
+    for (name, kind), codes in made_by.items():
+        if len(codes) > 1:
+            said = "; ".join(f"{code or 'not known'}: {', '.join(names)}"
+                             for code, names in codes.items())
+            warnings.warn(f"runs of {name} ({kind}) differ in the code of their heads: {said}",
+                          LogWarning, stacklevel=3)
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

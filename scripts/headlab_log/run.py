@@ -1,5 +1,6 @@
 """A run directory: its log, config, tokens and what analyses of it found, as labelled arrays."""
 
+import hashlib
 import json
 import pathlib
 import platform
@@ -38,6 +39,15 @@ def read_json(path):
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # absent, or from a run that stopped before it wrote it
         return {}
+
+
+def _digests(manifest):
+    """Of the kinds of heads in a manifest, in what went before it, and in what it was made from."""
+    kinds = (manifest.get("code") or {}).get("kinds") or {}
+    found = {f"{kind} {digest}" for kind, digest in kinds.items()}
+    for other in [*manifest.get("previous", []), manifest.get("parent") or {}]:
+        found |= _digests(other)
+    return found
 
 
 class Run:
@@ -107,6 +117,16 @@ class Run:
         model = self.config.get("model", {})
         blocks = [model.get("attention") or {}, *(model.get("attention_at") or {}).values()]
         return "+".join(dict.fromkeys(b["kind"] for b in blocks if "kind" in b))
+
+    @property
+    def code(self) -> str:
+        """Which code its kinds of heads had: 8 hexadecimal digits of the digests in the manifest.
+
+        Those of the run itself, of the program before it was gone on with, and of the runs it was
+        made from. "" where the manifest keeps none.
+        """
+        digests = sorted(_digests(self.manifest))
+        return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:8] if digests else ""
 
     @property
     def sites(self) -> tuple[str, ...]:
