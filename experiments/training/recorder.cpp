@@ -13,10 +13,12 @@ namespace headlab {
 namespace {
 
 RootAttributes root_attributes(const RunDirectory& run, const std::string& title) {
+  const auto name = run.path().filename().string();
+  const auto run_id = run.manifest().is_object() ? run.manifest().value("run_id", name) : name;
   std::ifstream file(run.path() / "config.yaml");
   const std::string config{std::istreambuf_iterator<char>(file), {}};
   return {.title = title,
-          .run_id = run.manifest().value("run_id", run.path().filename().string()),
+          .run_id = run_id,
           .config_yaml = config,
           .manifest_json = run.manifest().dump(),
           .created_utc = utc_now()};

@@ -325,7 +325,8 @@ TEST_CASE("what is wrong with a decoder's options is said with its place") {
       complaint("position: rotary") ==
       "test.yaml:1:11: position: must be one of learned, sinusoidal, rope, alibi, relative, none");
   CHECK(complaint("position: {kind: rope, buckets: 8}") ==
-        "test.yaml:1:24: position.buckets: unknown key; known are kind, base, layout, fraction");
+        "test.yaml:1:24: position.buckets: unknown key; kind relative has it; known are kind, "
+        "base, layout, fraction");
   CHECK(complaint("position: {kind: relative, max_distance: 16}") ==
         "test.yaml:1:42: position.max_distance: must be above 16, half the buckets");
   CHECK(complaint("d_model: 15\nheads: 5\nposition: sinusoidal") ==
