@@ -94,9 +94,9 @@ def test_a_kind_that_sees_later_keys_is_refused_before_the_first_step(tree):
     def refused(*more):
         done = run(tree, *command, *more, PEEK="1")
         assert done.returncode == 1, done.stderr
-        assert re.search(r"headlab: attention kind 'peeking' leaks: in layer 0 of 'self' the output "
-                         r"at position \d+ moves by [0-9.e-]+ .* when the state at position \d+ "
-                         "changes, which comes later", done.stderr)
+        assert re.search(r"headlab: attention kind 'peeking' leaks: in layer 0 of 'self' the "
+                         r"output at position \d+ moves by [0-9.e-]+ .* when the state at "
+                         r"position \d+ changes, which comes later", done.stderr)
         assert done.stdout == ""
 
     refused()

@@ -24,11 +24,12 @@ namespace {
 struct ForgetfulOptions : MhaOptions {
   std::string forgets = "later";
   double share = 1;
-  bool begins_shut = false;
+  bool begins_shut = false, in_padded_rows = false;
   void visit(Fields& f) override {
-    f("forgets", forgets, "which keys it sees", one_of({"later", "padded", "windowed", "allowed"}));
+    f("forgets", forgets, "which keys it sees", one_of({"later", "padded", "windowed"}));
     f("share", share, "of the output that sees them");
     f("begins_shut", begins_shut, "the share is a parameter, 0 before training");
+    f("in_padded_rows", in_padded_rows, "only rows of padding see them");
   }
 };
 
@@ -47,7 +48,11 @@ class Forgetful : public ProjectedHeads<ForgetfulOptions> {
     if (options_.forgets == "windowed") scope.mask.window = 0;
     const auto q = queries(x, call), k = keys(x, call), v = values(x, call);
     const auto obeys = attend(q, k, v, call, scale());
-    const auto forgets = attend(q, k, v, call.within(scope), scale());
+    auto forgets = attend(q, k, v, call.within(scope), scale());
+    const auto counts = within_length(call.mask.query_length, x.size(1), x.device());  // [B,T]
+    if (options_.in_padded_rows)
+      forgets =
+          counts.defined() ? at::where(counts.unsqueeze(1).unsqueeze(3), obeys, forgets) : obeys;
     return {.y = output(obeys + share_ * (forgets - obeys), call)};
   }
   Tensor share_;
@@ -188,6 +193,13 @@ TEST_CASE("a layer that sees padded keys is found in every site that has them", 
                                                                    Contains("which is padding"));
   REQUIRE_THROWS_WITH(translator("mha", kForgetful + "later}", "mha").check(),
                       Contains("of 'decoder_self'") && Contains("which comes later"));
+}
+
+TEST_CASE("rows of padding, which do not count, may see what they like", "[leaks]") {
+  for (const std::string keys : {"padded", "later"})
+    REQUIRE_NOTHROW(decoder(kForgetful + keys + ", in_padded_rows: true}",
+                            keys == "padded" ? "causal: false" : "")
+                        .check());
 }
 
 TEST_CASE("a model that leaks beside its layers is found by its last token", "[leaks]") {
