@@ -40,6 +40,15 @@ void remove_key(ConfigNode& node, std::string_view key) {
   std::erase_if(node.entries, [&](const auto& entry) { return entry.first == key; });
 }
 
+// Sections that say nothing are as good as absent.
+void remove_empty(ConfigNode& node) {
+  for (auto& [key, value] : node.entries) remove_empty(value);
+  std::erase_if(node.entries, [](const auto& entry) {
+    const ConfigNode& value = entry.second;
+    return value.kind == ConfigNode::Kind::kMapping && value.entries.empty();
+  });
+}
+
 // None where the file is missing or no JSON.
 std::optional<Json> read_json(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -183,6 +192,7 @@ WriterLock make_run(const fs::path& path, const std::string& config_yaml, const 
 std::string config_hash(ConfigNode experiment) {
   remove_key(experiment, "seed");
   if (ConfigNode* train = experiment.find("train")) remove_key(*train, "threads");
+  remove_empty(experiment);
   sort_keys(experiment);
   return sha256(to_yaml(experiment)).substr(0, 8);
 }

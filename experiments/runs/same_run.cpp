@@ -76,6 +76,7 @@ Json kept_data(const fs::path& path) {
 
 fs::path run_path(const fs::path& out, Experiment& experiment) {
   Experiment defaults;
+  for (auto* all : {&experiment, &defaults}) write_block(*all);  // derived defaults are filled in
   const auto hash = config_hash(write_minimal(experiment, defaults));
   return fs::absolute(run_path(out, experiment.name, hash, experiment.seed));
 }
