@@ -45,7 +45,8 @@ def _digests(manifest):
     """Of the kinds of heads in a manifest, in what went before it, and in what it was made from."""
     kinds = (manifest.get("code") or {}).get("kinds") or {}
     found = {f"{kind} {digest}" for kind, digest in kinds.items()}
-    for other in [*manifest.get("previous", []), manifest.get("parent") or {}]:
+    parent = manifest.get("parent")
+    for other in [*manifest.get("previous", []), *([parent] if parent else [])]:
         found |= _digests(other)
     return found
 
