@@ -17,6 +17,7 @@
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
 #include "headlab_build.h"
@@ -102,7 +103,12 @@ int run(int argc, char** argv) {
     sub->footer("Example:\n  " + command.example);
     Arguments arguments(*sub);
     auto perform = command.add(arguments);
-    sub->callback([&action, perform] { action = perform; });
+    sub->callback([&action, perform, runs = arguments.runs()] {
+      action = [perform, runs] {
+        for (auto* run : runs) *run = take_run(*run).string();
+        return perform();
+      };
+    });
   }
   try {
     app.parse(argc, argv);

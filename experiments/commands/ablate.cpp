@@ -24,7 +24,7 @@ struct AblateOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.choice("--mode", mode, "what an ablated head says", {"zero", "mean", "uniform", "all"});
     a.flag("--pairs", pairs, "every pair of heads too");
     a.flag("--all-but-one", all_but_one, "every layer with each of its heads alone too");

@@ -72,6 +72,15 @@ void Arguments::flag(const std::string& name, bool& value, const std::string& he
   app_.add_flag(name, value, help);
 }
 
+void Arguments::run(const std::string& name, std::string& value, const std::string& what) {
+  option(name, value,
+         what +
+             ": its directory, a checkpoint in it, a folder that holds one, @ (the newest below "
+             "runs/) or @2 (the one before it)",
+         kRequired);
+  runs_.push_back(&value);
+}
+
 std::vector<Command>& commands() {
   static std::vector<Command> registered;
   return registered;

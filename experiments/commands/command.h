@@ -41,9 +41,14 @@ class Arguments {
   void choice(const std::string& name, std::string& value, const std::string& help,
               const std::vector<std::string>& words, Rule rule = kAny);
   void flag(const std::string& name, bool& value, const std::string& help);
+  // A positional that names a run. What was given for it, such as `@`, is that run (see take_run)
+  // before the command begins.
+  void run(const std::string& name, std::string& value, const std::string& what = "a run");
+  const std::vector<std::string*>& runs() const { return runs_; }
 
  private:
   CLI::App& app_;
+  std::vector<std::string*> runs_;
 };
 
 struct Command {

@@ -19,7 +19,7 @@ struct ConvertOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.choice("--to", to, "kind of heads", {"collaborative", "gated", "mha"});
     a.option("--shared-dim", shared_dim,
              "query and key features that all heads share (default: heads * head_dim, an exact "

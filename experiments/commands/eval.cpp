@@ -22,7 +22,7 @@ struct EvalOptions {
   bool json = false;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     given.visit(a);
     a.option("--split", split, "train, val or test (default: val)");
     a.option("--batch", batch, "examples at a time", Arguments::kAboveZero);

@@ -17,7 +17,7 @@ struct ForwardOptions {
   bool gradients = false;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.option("inputs", in, "safetensors with in.ids [B,T], maybe in.targets", Arguments::kRequired);
     a.option("--out", out, "safetensors to write", Arguments::kRequired);
     a.flag("--gradients", gradients, "also grad.<parameter> of the loss");

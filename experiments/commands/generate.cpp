@@ -21,7 +21,7 @@ struct GenerateOptions {
   bool no_cache = false;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.option("--prompt", prompt, "text to continue (default: a new line)");
     a.option("--tokens", sampling.tokens, "tokens to add", Arguments::kZeroOrMore);
     a.option("--temperature", sampling.temperature, "0: the likeliest token",

@@ -12,7 +12,7 @@ struct InspectOptions {
   bool json = false;
 
   void visit(Arguments& a) {
-    a.option("FILE", file, "a log, or a run directory", Arguments::kRequired);
+    a.run("FILE", file, "a log, or a run");
     a.flag("--json", json, "print one JSON object");
   }
 };

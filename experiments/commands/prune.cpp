@@ -27,7 +27,7 @@ struct PruneOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.option("--heads", heads,
              "these go: layer:head,head ... (with several sites, cross/layer:head)");
     a.option("--count", count,

@@ -12,7 +12,7 @@ struct RepairOptions {
   std::string file;
 
   void visit(Arguments& a) {
-    a.option("FILE", file, "a log, or a run directory", Arguments::kRequired);
+    a.run("FILE", file, "a log, or a run");
   }
 };
 
