@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,8 +43,11 @@ class Arguments {
               const std::vector<std::string>& words, Rule rule = kAny);
   void flag(const std::string& name, bool& value, const std::string& help);
 
+  const std::vector<std::string>& choices_of(const std::string& name) { return choices_[name]; }
+
  private:
   CLI::App& app_;
+  std::map<std::string, std::vector<std::string>> choices_;
 };
 
 struct Command {
@@ -53,7 +57,13 @@ struct Command {
 };
 
 std::vector<Command>& commands();
-std::vector<std::string> long_options(const Command& command);  // "--json", ...
+
+// A word that a command takes: an option ("--json"), or by its name a positional ("run").
+struct CommandWord {
+  std::string name, value, help, usual;  // value: TEXT, INT, ..., "" of a flag; usual: its default
+  std::vector<std::string> choices;
+};
+std::vector<CommandWord> words_of(const Command& command);
 
 // An object of this type registers a command: of what it is called, and of a function of its
 // options that does it and returns the exit code.
