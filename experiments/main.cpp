@@ -20,6 +20,7 @@
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
+#include "experiments/system/program_name.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -60,15 +61,16 @@ int run_guarded(const std::function<int()>& action) {
 // What is wrong with the words of the command line, and where help is, in one line.
 std::string usage_problem(const CLI::App& app, const CLI::ParseError& error, const char* first) {
   const auto chosen = app.get_subcommands();
-  if (chosen.empty() && first == nullptr) return "name a command; headlab --help lists them";
+  if (chosen.empty() && first == nullptr)
+    return "name a command; " + program_name() + " --help lists them";
   if (chosen.empty() && first[0] != '-') {
     std::vector<std::string> names;
     for (const auto& command : commands()) names.push_back(command.name);
-    return fmt::format("no command '{}'{}; headlab --help lists them", first,
-                       did_you_mean(first, names));
+    return fmt::format("no command '{}'{}; {} --help lists them", first, did_you_mean(first, names),
+                       program_name());
   }
   const CLI::App& asked = chosen.empty() ? app : *chosen[0];
-  const std::string name = chosen.empty() ? "headlab" : "headlab " + asked.get_name();
+  const std::string name = program_name() + (chosen.empty() ? "" : " " + asked.get_name());
   std::string what = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {
     const auto words = app.remaining(true);
@@ -92,7 +94,7 @@ int run(int argc, char** argv) {
     for (const auto& conflict : conflicts) report(kInternal, conflict);
     return kInternal;
   }
-  CLI::App app{"headlab: a laboratory bench for attention heads", "headlab"};
+  CLI::App app{"headlab: a laboratory bench for attention heads", program_name()};
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string(build::kVersion));
   std::sort(commands().begin(), commands().end(),
@@ -100,7 +102,7 @@ int run(int argc, char** argv) {
   std::function<int()> action;
   for (const auto& command : commands()) {
     auto* sub = app.add_subcommand(command.name, command.summary);
-    sub->footer("Example:\n  " + command.example);
+    sub->footer("Example:\n  " + as_called(command.example));
     Arguments arguments(*sub);
     auto perform = command.add(arguments);
     sub->callback([&action, perform, runs = arguments.runs()] {

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+os.environ.pop("HEADLAB_COMMAND", None)  # of the one who runs the tests; see tests/test_install.py
 
 TINY = ("train.steps=20", "train.batch=4", "train.eval_batches=1", "train.checkpoint.every=20",
         "data.context=16", "model.layers=2", "model.heads=3", "model.d_model=24", "log.every=5",

@@ -66,6 +66,7 @@ void Arguments::option(const std::string& name, double& value, const std::string
 void Arguments::choice(const std::string& name, std::string& value, const std::string& help,
                        const std::vector<std::string>& words, Rule rule) {
   add(app_, name, value, help, rule)->check(CLI::IsMember(words));
+  choices_[name] = words;
 }
 
 void Arguments::flag(const std::string& name, bool& value, const std::string& help) {
@@ -86,14 +87,22 @@ std::vector<Command>& commands() {
   return registered;
 }
 
-std::vector<std::string> long_options(const Command& command) {
+std::vector<CommandWord> words_of(const Command& command) {
   CLI::App app;
   Arguments arguments(app);
   command.add(arguments);
-  std::vector<std::string> names;
-  for (const auto* option : app.get_options())
-    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-  return names;
+  std::vector<CommandWord> words;
+  for (const auto* option : app.get_options()) {
+    const auto name = option->get_name();
+    const bool flag = option->get_items_expected_max() == 0;
+    const auto type = option->get_type_name();  // TEXT, or TEXT:{zero,mean}
+    words.push_back({.name = name.starts_with("-h,") ? "--help" : name,
+                     .value = flag ? "" : type.substr(0, type.find(':')),
+                     .help = option->get_description(),
+                     .usual = option->get_default_str(),
+                     .choices = arguments.choices_of(name)});
+  }
+  return words;
 }
 
 int print(const Report& report, bool json) {

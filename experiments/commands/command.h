@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,9 +47,12 @@ class Arguments {
   void run(const std::string& name, std::string& value, const std::string& what = "a run");
   const std::vector<std::string*>& runs() const { return runs_; }
 
+  const std::vector<std::string>& choices_of(const std::string& name) { return choices_[name]; }
+
  private:
   CLI::App& app_;
   std::vector<std::string*> runs_;
+  std::map<std::string, std::vector<std::string>> choices_;
 };
 
 struct Command {
@@ -58,7 +62,13 @@ struct Command {
 };
 
 std::vector<Command>& commands();
-std::vector<std::string> long_options(const Command& command);  // "--json", ...
+
+// A word that a command takes: an option ("--json"), or by its name a positional ("run").
+struct CommandWord {
+  std::string name, value, help, usual;  // value: TEXT, INT, ..., "" of a flag; usual: its default
+  std::vector<std::string> choices;
+};
+std::vector<CommandWord> words_of(const Command& command);
 
 // An object of this type registers a command: of what it is called, and of a function of its
 // options that does it and returns the exit code.

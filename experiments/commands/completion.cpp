@@ -1,51 +1,86 @@
-// `headlab completion SHELL`: a completion script made from the registered commands.
+// `headlab completion SHELL`: a completion script, or the manual page, made from the registered
+// commands and the schema of configs.
 #include <fmt/format.h>
 
 #include "experiments/commands/command.h"
+#include "experiments/commands/completion_words.h"
+#include "experiments/commands/manual.h"
+#include "experiments/commands/shell_functions.h"
 
 namespace headlab {
 namespace {
 
-std::string names() {
-  std::string words;
-  for (const auto& command : commands()) words += (words.empty() ? "" : " ") + command.name;
+// What is one of few words, by what stands before it: an option or a name of a positional with its
+// command ("convert --to"), or a key of a config.
+std::map<std::string, std::vector<std::string>> choices(const ConfigWords& config) {
+  auto words = config.values;
+  for (const auto& c : commands())
+    for (const auto& word : words_of(c))
+      if (!word.choices.empty()) words[c.name + " " + word.name] = word.choices;
+  words["describe kind"] = config.values.at("model.attention.kind");
   return words;
 }
 
-std::string bash() {
-  std::string cases;
-  for (const auto& c : commands())
-    cases += fmt::format("    {}) options=\"{}\" ;;\n", c.name, fmt::join(long_options(c), " "));
-  return fmt::format(R"(_headlab() {{
-  local options word=${{COMP_WORDS[COMP_CWORD]}}
-  COMPREPLY=()
-  if ((COMP_CWORD == 1)); then
-    COMPREPLY=($(compgen -W "{}" -- "$word"))
-    return
-  fi
-  case ${{COMP_WORDS[1]}} in
-{}  esac
-  if [[ $word == -* ]]; then
-    COMPREPLY=($(compgen -W "$options" -- "$word"))
-  else
-    COMPREPLY=($(compgen -f -- "$word"))
-  fi
-}}
-complete -o filenames -F _headlab headlab
-)",
-                     names(), cases);
+std::string names_of(const Command& command, bool options) {
+  std::string names;
+  for (const auto& word : words_of(command))
+    if (word.name.starts_with("--") == options) names += (names.empty() ? "" : " ") + word.name;
+  return names;
 }
 
-std::string zsh() { return "autoload -U +X bashcompinit && bashcompinit\n" + bash(); }
+std::string bash() {
+  const auto config = config_words();
+  std::string names, cases, chosen;
+  for (const auto& c : commands()) {
+    names += (names.empty() ? "" : " ") + c.name;
+    cases += fmt::format("    {}) options='{}' positionals='{}' ;;\n", c.name, names_of(c, true),
+                         names_of(c, false));
+  }
+  for (const auto& [before, words] : choices(config))
+    chosen += fmt::format("    '{}') echo '{}' ;;\n", before, fmt::join(words, " "));
+  return fmt::format(
+      "_headlab_commands='{}'\n"
+      "_headlab_keys='{}'\n"
+      "_headlab_takes() {{\n  case $1 in\n{}  esac\n}}\n"
+      "_headlab_choices() {{\n  case $1 in\n{}  esac\n}}\n{}",
+      names, fmt::join(config.keys, " "), cases, chosen, kBashFunctions);
+}
 
+// Also as a file on fpath, which zsh reads when it first completes: then it is to answer at once.
+std::string zsh() {
+  return "#compdef headlab\nautoload -U +X bashcompinit && bashcompinit\n" + bash() +
+         "if [[ ${funcstack[1]-} == _headlab ]]; then\n"
+         "  _bash_complete -o default -o nospace -F _headlab\nfi\n";
+}
+
+// fish completes words behind `=` by itself where the whole words are known.
 std::string fish() {
-  std::string script = "complete -c headlab -n __fish_use_subcommand -f\n";
+  const auto config = config_words();
+  const auto chosen = choices(config);
+  std::string script =
+      fmt::format("function __headlab_keys\n    printf '%s=\\n' {}\n", fmt::join(config.keys, " "));
+  for (const auto& [key, words] : config.values)
+    script += fmt::format("    printf '{}=%s\\n' {}\n", key, fmt::join(words, " "));
+  script += fmt::format("end\n{}complete -c headlab -n __fish_use_subcommand -f\n", kFishFunctions);
   for (const auto& c : commands()) {
     script += fmt::format("complete -c headlab -n __fish_use_subcommand -a {} -d '{}'\n", c.name,
                           c.summary);
-    for (const auto& option : long_options(c))
-      script += fmt::format("complete -c headlab -n '__fish_seen_subcommand_from {}' -l {}\n",
-                            c.name, option.substr(2));
+    const auto of = fmt::format("complete -c headlab -n '__fish_seen_subcommand_from {}'", c.name);
+    for (const auto& word : words_of(c)) {
+      const auto few = chosen.find(c.name + " " + word.name);
+      const auto list =
+          few == chosen.end() ? "" : fmt::format(" '{}'", fmt::join(few->second, " "));
+      if (word.name.starts_with("--")) {
+        const char* value = word.value.empty() ? "" : few == chosen.end() ? " -r" : " -x -a";
+        script += fmt::format("{} -l {}{}{}\n", of, word.name.substr(2), value, list);
+      } else if (few != chosen.end()) {
+        script += fmt::format("{} -f -a{}\n", of, list);
+      } else if (word.name == "overrides") {
+        script += of + " -a '(__headlab_keys)'\n";
+      } else if (word.name == "run" || word.name == "source" || word.name == "FILE") {
+        script += of + " -a '(__headlab_runs)'\n";
+      }
+    }
   }
   return script;
 }
@@ -54,12 +89,14 @@ struct CompletionOptions {
   std::string shell;
 
   void visit(Arguments& a) {
-    a.choice("shell", shell, "bash, zsh or fish", {"bash", "zsh", "fish"}, Arguments::kRequired);
+    a.choice("shell", shell, "bash, zsh or fish; man: the manual page",
+             {"bash", "zsh", "fish", "man"}, Arguments::kRequired);
   }
 };
 
 int run_completion(const CompletionOptions& o) {
-  fmt::print("{}", o.shell == "bash" ? bash() : o.shell == "zsh" ? zsh() : fish());
+  const auto& s = o.shell;
+  fmt::print("{}", s == "bash" ? bash() : s == "zsh" ? zsh() : s == "fish" ? fish() : manual());
   return kDone;
 }
 

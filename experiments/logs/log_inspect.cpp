@@ -9,6 +9,7 @@
 #include "core/errors.h"
 #include "experiments/logs/log_walk.h"
 #include "experiments/system/child_process.h"
+#include "experiments/system/program_name.h"
 #include "experiments/system/writer_lock.h"
 
 namespace headlab {
@@ -204,7 +205,9 @@ std::string to_text(const Json& log) {
   text += fmt::format("run {}, made {}: {}\n", text_of("run_id"), text_of("created_utc"),
                       text_of("title"));
   if (!log["writer"].is_null()) text += fmt::format("being written by {}\n", text_of("writer"));
-  if (log["needs_repair"] == true) text += "its writer died: `headlab repair` makes it whole\n";
+  if (log["needs_repair"] == true)
+    text += fmt::format("its writer died: `{} repair {}` makes it whole\n", program_name(),
+                        text_of("file"));
   for (const Json& group : log["groups"]) text += "\n" + group_text(group);
   return text;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/torch.h"
+#include "experiments/system/program_name.h"
 
 namespace headlab {
 namespace {
@@ -17,8 +18,8 @@ std::vector<std::string> commands_left(const std::string& run, int64_t gone, con
   std::string from = run;
   const auto add = [&](int64_t count, int64_t rounds, int64_t updates, const std::string& ranking) {
     const auto out = fmt::format("{}-{}", run, commands.size() + 2);
-    commands.push_back(fmt::format("headlab prune {} --count {}{} --rounds {} --tune {} --out {}",
-                                   from, count, ranking, rounds, updates, out));
+    commands.push_back(fmt::format("{} prune {} --count {}{} --rounds {} --tune {} --out {}",
+                                   program_name(), from, count, ranking, rounds, updates, out));
     from = out;
   };
   const int64_t rounds = s.rounds - tuning.round();

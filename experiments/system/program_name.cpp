@@ -9,4 +9,21 @@ std::string program_name() {
   return name != nullptr && *name != '\0' ? name : "headlab";
 }
 
+std::string as_called(const std::string& commands) {
+  static const std::string written = "headlab ";
+  std::string called;
+  size_t copied = 0;
+  for (size_t at = 0; (at = commands.find(written, at)) != std::string::npos;
+       at += written.size()) {
+    // The first word of a line or of what stands in brackets.
+    const auto before = commands.find_last_not_of(' ', at - 1);
+    if (at != 0 && before != std::string::npos && commands[before] != '\n' &&
+        commands[at - 1] != '(')
+      continue;
+    called += commands.substr(copied, at - copied) + program_name() + " ";
+    copied = at + written.size();
+  }
+  return called + commands.substr(copied);
+}
+
 }  // namespace headlab

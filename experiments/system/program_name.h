@@ -8,4 +8,8 @@ namespace headlab {
 // HEADLAB_COMMAND, which scripts/headlab sets to what it was called by; else "headlab".
 std::string program_name();
 
+// A command line that is written with `headlab` in front, as the caller may paste it; where there
+// are several, each line.
+std::string as_called(const std::string& commands);
+
 }  // namespace headlab

@@ -9,6 +9,8 @@ import h5py
 import numpy as np
 import xarray as xr
 
+from .program import program_name
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -64,7 +66,7 @@ def open_h5(path: PathLike) -> h5py.File:
             return h5py.File(path, "r")
         except OSError:
             remedy = ("its writer has only just made it; try again" if is_locked(path) else
-                      f"if its writer was killed, `headlab repair {path}` makes it so")
+                      f"if its writer was killed, `{program_name()} repair {path}` makes it so")
             raise LogError(f"{path}: not readable as HDF5 ({reason(first)}); {remedy}") from None
 
 

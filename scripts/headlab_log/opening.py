@@ -6,6 +6,7 @@ import subprocess
 import warnings
 
 from .files import LogError, LogWarning, PathLike
+from .program import program_name
 from .run import FILES, Run
 
 
@@ -29,7 +30,7 @@ def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
             repair_log(log, repair)
             return Run(run.path)
         warnings.warn(f"{log}: its writer was killed; this is what it had flushed. Other readers "
-                      f"open it after `headlab repair {log}`, or open_run(..., repair=True)",
+                      f"open it after `{program_name()} repair {log}`, or open_run(..., repair=True)",
                       LogWarning, stacklevel=2)
     return run
 
@@ -42,8 +43,8 @@ def find_run(path: pathlib.Path) -> pathlib.Path:
                            "belongs into a folder of its own under that one")
         return path.parent
     if not path.is_dir():
-        raise LogError(f"{path}: there is no such run; `headlab run CONFIG` says "
-                       "where its run is")
+        raise LogError(f"{path}: there is no such run; `{program_name()} run CONFIG` says where "
+                       "its run is")
     if is_run(path):
         return path
     inside = sorted(child for child in path.iterdir() if is_run(child))
@@ -68,4 +69,4 @@ def repair_log(log, program=True):
         raise LogError(f"{log}: the program headlab is not on PATH; give it: repair=PATH")
     done = subprocess.run([str(found), "repair", str(log)], capture_output=True, text=True)
     if done.returncode != 0:
-        raise LogError(f"{log}: `headlab repair` failed: {done.stderr.strip()}")
+        raise LogError(f"{log}: `{found} repair` failed: {done.stderr.strip()}")

@@ -12,15 +12,16 @@ import xarray as xr
 import yaml
 
 from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
+from .program import program_name
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
          "pruning": "pruning.h5"}
 # What makes a group that a run lacks, by its first name.
-ANALYZE = "`headlab analyze {run}` makes it"
+ANALYZE = "`{program} analyze {run}` makes it"
 REMEDIES = {
-    "analysis": ANALYZE, "roles": ANALYZE, "ablation": "`headlab ablate {run}` makes it",
-    "pruning": "`headlab prune {run} --out DIR` makes it in DIR",
+    "analysis": ANALYZE, "roles": ANALYZE, "ablation": "`{program} ablate {run}` makes it",
+    "pruning": "`{program} prune {run} --out DIR` makes it in DIR",
     "attention": "its config asked for none (log.attention.every, log.attention.probes), or its "
                  "kind of heads has no weights over tokens",
 }
@@ -193,7 +194,7 @@ class Run:
         if file_of(name) == "log.h5" and not (self.path / "log.h5").is_file():
             said.append(self._why_no_log())
         elif kind in REMEDIES and not elsewhere:
-            said.append(REMEDIES[kind].format(run=self.path))
+            said.append(REMEDIES[kind].format(program=program_name(), run=self.path))
         return LogError("; ".join(said))
 
     def _why_no_log(self):
@@ -201,8 +202,8 @@ class Run:
         if made is None:
             return "it has no log.h5"
         parent = self.manifest[made].get("run")
-        return (f"it has no log.h5, since it was {made} without --tune, so not trained: `headlab "
-                f"analyze {self.path}` measures its heads, for analysis()"
+        return (f"it has no log.h5, since it was {made} without --tune, so not trained: "
+                f"`{program_name()} analyze {self.path}` measures its heads, for analysis()"
                 + (f"; what training logged is in {parent}" if parent else ""))
 
     @property

@@ -19,6 +19,7 @@ from .command import TERMINATED, told_plainly
 from .extras import needed
 from .files import LogError, LogWarning, PathLike
 from .opening import find_run, open_run
+from .program import program_name
 from .run import Run
 
 TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
@@ -65,7 +66,7 @@ def headline(run):
     sizes = [f"{model.get(name, '?')} {name if model.get(name) != 1 else name[:-1]}"
              for name in ("layers", "heads")]
     said = {"stopped": "stopped before its end; the same command goes on",
-            "killed": f"its writer was killed; `headlab repair {run.path / 'log.h5'}` mends it",
+            "killed": f"its writer was killed; `{program_name()} repair {run.path / 'log.h5'}` mends it",
             "failed": ": ".join(filter(None, ["failed", run.status.get("reason")]))}
     return f"{run.label}: " + ", ".join([run.kind, *sizes, said.get(run.state, run.state)])
 

@@ -9,6 +9,7 @@ import { find } from "./elements.js";
  * @typedef {object} Content
  * @property {string} title
  * @property {string} made when
+ * @property {string} program what headlab is called by in commands
  * @property {string | null} version of a page that is served
  * @property {string[]} left_out for want of space, in sentences
  * @property {Record<"scalars" | "heads" | "analysis" | "roles", Record<string, Meta>>} variables

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..compare import differing_settings
 from ..files import LogError
+from ..program import program_name
 
 ROWS = 1000  # of curves: about as many as a screen has columns
 
@@ -76,6 +77,7 @@ def content(runs, labels, chunks, most):
     described = {"scalars": {}, "heads": {}, "analysis": {}, "roles": {}}
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        "program": program_name(),
         "variables": described,
         "runs": [run_content(n, run, label, chunks, described, most)
                  for n, (run, label) in enumerate(zip(runs, labels))],

@@ -69,9 +69,9 @@ function drawRoles() {
 function advice(analysis, path) {
   const said = [];
   if (!analysis?.analyzed) said.push("Roles, importance and the plane of heads: ",
-    make("code", {}, `headlab analyze ${path}`), ". ");
+    make("code", {}, `${data.program} analyze ${path}`), ". ");
   if (!analysis?.ablated) said.push("What the loss says to the absence of each head: ",
-    make("code", {}, `headlab ablate ${path}`), ".");
+    make("code", {}, `${data.program} ablate ${path}`), ".");
   return said;
 }
 
@@ -231,8 +231,8 @@ async function drawPlane(analysis = site().analysis) {
   element.hidden = !analysis?.points;
   if (!analysis) return;
   if (!analysis.points || !analysis.plane) {
-    find("#plane-note").textContent = "This analysis has no map of heads: headlab analyze without "
-      + "--importance makes it, and finds roles.";
+    find("#plane-note").textContent = `This analysis has no map of heads: ${data.program} analyze `
+      + "without --importance makes it, and finds roles.";
     return;
   }
   const { comment, share, unit } = analysis.plane, points = planePoints(analysis);

@@ -6,6 +6,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
+using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
 std::vector<std::string> command_names() {
@@ -71,15 +72,38 @@ TEST_CASE("help of every command exits 0 and shows an example") {
   }
 }
 
+TEST_CASE("commands that are printed call the program as the caller does") {
+  const auto called = [](const Arguments& arguments) {
+    const Outcome outcome = Process({.arguments = arguments,
+                                     .environment = {{"HEADLAB_COMMAND", "../h/scripts/headlab"}}})
+                                .end();
+    return outcome.out + outcome.err;
+  };
+  const std::string help = called({"--help"});
+  CHECK_THAT(help, Contains("Usage: ../h/scripts/headlab [OPTIONS]"));
+  for (const std::string& name : command_names()) {
+    INFO(name);
+    const std::string text = called({name, "--help"});
+    CHECK_THAT(text, Contains("Usage: ../h/scripts/headlab " + name));
+    const std::string example = text.substr(text.find("\nExample:\n"));
+    CHECK_THAT(example, Contains("../h/scripts/headlab " + name));
+    for (size_t at = 0; (at = example.find("headlab ", at)) != std::string::npos; ++at)
+      CHECK_THAT(example.substr(0, at), EndsWith("../h/scripts/"));
+  }
+  CHECK_THAT(called({}), Contains("; ../h/scripts/headlab --help lists"));
+  CHECK_THAT(called({"rum"}), Contains("; ../h/scripts/headlab --help lists"));
+  CHECK_THAT(called({"run", "--restart"}), Contains("see ../h/scripts/headlab run --help"));
+}
+
 TEST_CASE("completion scripts parse and complete commands and options") {
   const Scratch scratch;
   const std::string script = (scratch / "headlab.bash").string();
   write_bytes(script, headlab({"completion", "bash"}).out);
   const auto complete = [&](const std::string& words, int at) {
     const Outcome outcome =
-        Process({.arguments = {"-c", "source " + script + "; COMP_WORDS=(" + words +
-                                         "); COMP_CWORD=" + std::to_string(at) +
-                                         "; _headlab; echo ${COMPREPLY[@]}"},
+        Process({.arguments = {"-c", "cd " + scratch.path().string() + "; source " + script +
+                                         "; COMP_WORDS=(" + words + "); COMP_CWORD=" +
+                                         std::to_string(at) + "; _headlab; echo ${COMPREPLY[@]}"},
                  .program = "bash"})
             .end();
     CHECK(outcome.err.empty());
@@ -89,8 +113,26 @@ TEST_CASE("completion scripts parse and complete commands and options") {
   CHECK(complete("headlab run --dr", 2) == "--dry-run\n");
   CHECK(complete("headlab layer --f", 2) == "--forward-only\n");
   CHECK_THAT(complete("headlab ''", 1), Contains("generate") && Contains("version"));
+  CHECK(complete("headlab describe mo", 2) == "moh mohsa\n");
+  CHECK(complete("headlab convert @ --to g", 4) == "gated\n");
+  CHECK(complete("headlab run a.yaml train.ste", 3) == "train.steps=\n");
+  CHECK(complete("headlab validate a.yaml model.attention.ki", 3) == "model.attention.kind=\n");
+  CHECK(complete("headlab config a.yaml model.att", 3) ==
+        "model.attention. model.attention= model.attention_at= model.attention_dropout=\n");
+  CHECK(complete("headlab run a.yaml train.schedule = c", 5) == "cosine constant\n");
+  CHECK(complete("headlab run a.yaml log.swmr =", 4) == "true false\n");
+  CHECK(complete("headlab run a.yaml train.schedule=l", 3) == "train.schedule=linear\n");
+  CHECK(complete("headlab run a.yaml data.path = a", 5) == "\n");  // a file, by the shell itself
+  fs::create_directories(scratch / "runs/tiny/1a2b-s1");
+  fs::create_directories(scratch / "runs/half");
+  fs::create_directories(scratch / "runs/not_one");
+  for (const char* run : {"runs/tiny/1a2b-s1", "runs/half"})
+    write_bytes(scratch / run / "config.yaml", "");
+  CHECK(complete("headlab prune ''", 2) == "@ runs/half runs/tiny/1a2b-s1\n");
+  CHECK(complete("headlab inspect runs/t", 2) == "runs/tiny/1a2b-s1\n");
 
-  CHECK_THAT(headlab({"completion", "zsh"}).out, StartsWith("autoload") && Contains("_headlab"));
+  CHECK_THAT(headlab({"completion", "zsh"}).out,
+             StartsWith("#compdef headlab\nautoload") && Contains("_headlab"));
   const std::string fish = headlab({"completion", "fish"}).out;
   for (const std::string& name : command_names())
     CHECK_THAT(fish, Contains("__fish_use_subcommand -a " + name + " "));

@@ -1,0 +1,64 @@
+#include "experiments/commands/completion_words.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "experiments/runs/experiment.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::json;
+
+// Goes through a JSON schema. A kind that holds kinds again is not entered inside of itself.
+class SchemaWords {
+ public:
+  explicit SchemaWords(const Json& schema) : definitions_(schema.value("$defs", Json::object())) {}
+
+  void walk(const Json& node, const std::string& path) {
+    for (const Json& form : node.value("anyOf", Json::array())) walk(form, path);
+    if (node.contains("$ref")) enter(node["$ref"].get<std::string>(), path);
+    const Json properties = node.value("properties", Json::object());
+    for (const auto& [name, value] : properties.items())
+      walk(value, path.empty() ? name : path + "." + name);
+    if (node.contains("properties") || node.contains("anyOf") || node.contains("$ref")) return;
+    keys.insert(path);
+    for (const Json& word : node.value("enum", Json::array())) add(path, word.get<std::string>());
+    if (node.contains("const")) add(path, node["const"].get<std::string>());
+    if (node.value("type", "") == "boolean")
+      for (const char* word : {"true", "false"}) add(path, word);
+  }
+
+  std::set<std::string> keys;
+  std::map<std::string, std::vector<std::string>> values;
+
+ private:
+  void add(const std::string& path, const std::string& word) {
+    auto& words = values[path];
+    if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+  }
+
+  void enter(const std::string& address, const std::string& path) {
+    const auto name = address.substr(address.rfind('/') + 1);
+    if (!inside_.insert(name).second) return;
+    walk(definitions_.at(name), path);
+    inside_.erase(name);
+  }
+
+  const Json definitions_;
+  std::set<std::string> inside_;
+};
+
+}  // namespace
+
+ConfigWords config_words() {
+  Experiment experiment;
+  Json schema = Json::parse(schema_of(experiment));
+  schema["properties"].erase("extends");  // of a file, not of an override
+  SchemaWords words(schema);
+  words.walk(schema, "");
+  return {{words.keys.begin(), words.keys.end()}, words.values};
+}
+
+}  // namespace headlab
