@@ -40,7 +40,7 @@ int print_finished(const std::filesystem::path& path, const RunStatus& status, b
 
 int run_run(const RunOptions& o) {
   Experiment experiment;
-  read_config(experiment, load_config(o.file, o.overrides));
+  read_config(experiment, load_experiment(o.file, o.overrides));
   const auto device = pick_device(o.device);
   use_settings(experiment.train);
 
