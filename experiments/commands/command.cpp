@@ -77,16 +77,6 @@ std::vector<Command>& commands() {
   return registered;
 }
 
-std::vector<std::string> long_options(const Command& command) {
-  CLI::App app;
-  Arguments arguments(app);
-  command.add(arguments);
-  std::vector<std::string> names;
-  for (const auto* option : app.get_options())
-    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
-  return names;
-}
-
 int print(const Report& report, bool json) {
   fmt::print("{}", json ? report.object.dump() + "\n" : report.text);
   return kDone;

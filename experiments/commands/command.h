@@ -46,14 +46,29 @@ class Arguments {
   CLI::App& app_;
 };
 
+// What the help sorts commands by.
+enum class Group { kTrain, kLook, kCut, kExtend };
+inline constexpr std::pair<Group, const char*> kGroups[] = {{Group::kTrain, "Train"},
+                                                            {Group::kLook, "Look"},
+                                                            {Group::kCut, "Cut"},
+                                                            {Group::kExtend, "Extend"}};
+
 struct Command {
   std::string name, summary, example;
+  Group group;
   // Visits the options and returns what to do once they are parsed: it returns the exit code.
   std::function<std::function<int()>(Arguments& arguments)> add = {};
 };
 
 std::vector<Command>& commands();
 std::vector<std::string> long_options(const Command& command);  // "--json", ...
+
+// A word or option of a command, as its help and the reference page list it.
+struct OptionInfo {
+  std::string name, type, default_text, help;  // type: "text", "one of a, b"; "" for a flag
+  bool required = false, many = false;
+};
+std::vector<OptionInfo> options_of(const Command& command);
 
 // An object of this type registers a command: of what it is called, and of a function of its
 // options that does it and returns the exit code.

@@ -36,7 +36,8 @@ int run_config(const ConfigOptions& o) {
 const RegisterCommand config_command(
     {.name = "config",
      .summary = "print a config as it resolves, or the schema of configs",
-     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal"},
+     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal",
+     .group = Group::kTrain},
     run_config);
 
 }  // namespace

@@ -91,7 +91,8 @@ int run_run(const RunOptions& o) {
 const RegisterCommand run_command(
     {.name = "run",
      .summary = "train what a config describes; goes on where an earlier run stopped",
-     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2"},
+     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
+     .group = Group::kTrain},
     run_run);
 
 }  // namespace

@@ -99,7 +99,8 @@ int run_validate(const ValidateOptions& o) {
 const RegisterCommand validate_command(
     {.name = "validate",
      .summary = "check a config and its data; parameters, FLOPs and sizes of a run",
-     .example = "headlab validate configs/char_mha.yaml --json"},
+     .example = "headlab validate configs/char_mha.yaml --json",
+     .group = Group::kTrain},
     run_validate);
 
 }  // namespace
