@@ -90,7 +90,8 @@ int run_ablate(AblateOptions& o) {
 const RegisterCommand ablate_command(
     {.name = "ablate",
      .summary = "take every head away in turn and measure outputs, loss and metrics",
-     .example = "headlab ablate runs/char_mha/0123abcd-s1337 --mode mean --all-but-one"},
+     .example = "headlab ablate runs/char_mha/0123abcd-s1337 --mode mean --all-but-one",
+     .group = Group::kCut},
     run_ablate);
 
 }  // namespace

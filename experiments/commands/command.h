@@ -55,8 +55,16 @@ class Arguments {
   std::map<std::string, std::vector<std::string>> choices_;
 };
 
+// What the help sorts commands by.
+enum class Group { kTrain, kLook, kCut, kExtend };
+inline constexpr std::pair<Group, const char*> kGroups[] = {{Group::kTrain, "Train"},
+                                                            {Group::kLook, "Look"},
+                                                            {Group::kCut, "Cut"},
+                                                            {Group::kExtend, "Extend"}};
+
 struct Command {
   std::string name, summary, example;
+  Group group;
   // Visits the options and returns what to do once they are parsed: it returns the exit code.
   std::function<std::function<int()>(Arguments& arguments)> add = {};
 };
@@ -67,6 +75,7 @@ std::vector<Command>& commands();
 struct CommandWord {
   std::string name, value, help, usual;  // value: TEXT, INT, ..., "" of a flag; usual: its default
   std::vector<std::string> choices;
+  bool required = false, many = false;
 };
 std::vector<CommandWord> words_of(const Command& command);
 

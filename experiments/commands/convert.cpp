@@ -109,11 +109,11 @@ int run_convert(ConvertOptions& o) {
 
 const RegisterCommand convert_command(
     {.name = "convert",
-     .summary =
-         "turn trained heads into another kind without training: collaborative, grouped, gated",
+     .summary = "turn trained heads into others without training: collaborative, grouped, gated",
      .example = "headlab convert RUN --to collaborative --shared-dim 64 --out runs/shared64\n"
                 "  headlab convert RUN --kv-heads 1 --align --tune 100 --out runs/mqa\n"
-                "  headlab convert RUN --to gated --target-heads 8 --tune 1000 --out runs/gated8"},
+                "  headlab convert RUN --to gated --target-heads 8 --tune 1000 --out runs/gated8",
+     .group = Group::kCut},
     run_convert);
 
 }  // namespace

@@ -60,7 +60,8 @@ const RegisterCommand eval_command(
     {.name = "eval",
      .summary = "loss and metrics of a checkpoint over a whole split or a given text",
      .example = "headlab eval runs/char_mha/0123abcd-s1337 --json\n"
-                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt"},
+                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt",
+     .group = Group::kLook},
     run_eval);
 
 }  // namespace

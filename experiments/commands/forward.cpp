@@ -92,8 +92,8 @@ int run_forward(const ForwardOptions& o) {
 const RegisterCommand forward_command(
     {.name = "forward",
      .summary = "run a trained model on given inputs and write every intermediate",
-     .example =
-         "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors"},
+     .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
+     .group = Group::kLook},
     run_forward);
 
 }  // namespace

@@ -80,7 +80,8 @@ int run_generate(const GenerateOptions& o) {
 const RegisterCommand generate_command(
     {.name = "generate",
      .summary = "sample from a trained language model",
-     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300"},
+     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300",
+     .group = Group::kLook},
     run_generate);
 
 }  // namespace

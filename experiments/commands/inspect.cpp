@@ -25,7 +25,8 @@ int run_inspect(const InspectOptions& o) {
 const RegisterCommand inspect_command(
     {.name = "inspect",
      .summary = "what is in a log: status, records, last values, sizes",
-     .example = "headlab inspect runs/char_mha/1a2b3c4d-s1337"},
+     .example = "headlab inspect runs/char_mha/1a2b3c4d-s1337",
+     .group = Group::kLook},
     run_inspect);
 
 }  // namespace

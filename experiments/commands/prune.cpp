@@ -110,7 +110,8 @@ const RegisterCommand prune_command(
      .summary = "remove heads and say what it did to outputs, loss and speed",
      .example =
          "headlab prune runs/char_mha/0123abcd-s1337 --fraction 0.5 --slice --out runs/half\n"
-         "  headlab prune runs/char_mha/0123abcd-s1337 --heads 0:1,3 2:0 --json"},
+         "  headlab prune runs/char_mha/0123abcd-s1337 --heads 0:1,3 2:0 --json",
+     .group = Group::kCut},
     run_prune);
 
 }  // namespace

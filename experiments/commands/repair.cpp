@@ -30,7 +30,8 @@ int run_repair(const RepairOptions& o) {
 
 const RegisterCommand repair_command({.name = "repair",
                                       .summary = "makes a log readable whose writer was killed",
-                                      .example = "headlab repair runs/char_mha/1a2b3c4d-s1337"},
+                                      .example = "headlab repair runs/char_mha/1a2b3c4d-s1337",
+                                      .group = Group::kLook},
                                      run_repair);
 
 }  // namespace
