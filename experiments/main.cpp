@@ -12,11 +12,13 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "core/config/config.h"
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
 #include "experiments/system/program_name.h"
@@ -96,15 +98,24 @@ int run(int argc, char** argv) {
   CLI::App app{"headlab: a laboratory bench for attention heads", program_name()};
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string(build::kVersion));
-  std::sort(commands().begin(), commands().end(),
-            [](const Command& a, const Command& b) { return a.name < b.name; });
+  std::sort(commands().begin(), commands().end(), [](const Command& a, const Command& b) {
+    return std::tie(a.group, a.name) < std::tie(b.group, b.name);
+  });
   std::function<int()> action;
   for (const auto& command : commands()) {
     auto* sub = app.add_subcommand(command.name, command.summary);
-    sub->footer("Example:\n  " + as_called(command.example));
+    for (const auto& [group, title] : kGroups)
+      if (group == command.group) sub->group(title);
+    sub->footer("Example:
+  " + as_called(command.example));
     Arguments arguments(*sub);
     auto perform = command.add(arguments);
-    sub->callback([&action, perform] { action = perform; });
+    sub->callback([&action, perform, runs = arguments.runs()] {
+      action = [perform, runs] {
+        for (auto* run : runs) *run = take_run(*run).string();
+        return perform();
+      };
+    });
   }
   try {
     app.parse(argc, argv);

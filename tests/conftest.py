@@ -1,7 +1,9 @@
 """What the Python tests share: tiny trainings, and scripts/ on the path."""
 
+import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -30,6 +32,13 @@ def headlab(*arguments):
     done = subprocess.run([program(), *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@functools.cache
+def commands():
+    """The names of all commands, sorted."""
+    listed = headlab("--help").split("\nTrain:\n")[1]
+    return sorted(re.findall(r"^  (\S+) ", listed, re.M))
 
 
 def train(out, config="char_mha", *settings):

@@ -32,6 +32,12 @@ def test_a_comment_changes_no_digest_and_code_changes_one(tmp_path):
     assert digest("int a = 2;\n") != base
 
 
+def test_a_source_opens_with_the_comment_that_it_begins_with():
+    assert code_digest.opening_of("// Heads.\n//\n//   y = x\n#include <a>\n// no\n") == (
+        "Heads.\n\n  y = x")
+    assert code_digest.opening_of("#include <a>\n// no\n") == ""
+
+
 def test_git_names_what_differs_from_the_commit_and_what_it_does_not_track(tmp_path):
     def git(*arguments):
         done = subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c",
@@ -68,5 +74,5 @@ def test_any_text_becomes_a_literal_that_says_it():
 def test_the_built_digests_are_those_of_the_files(tmp_path):
     out = tmp_path / "code.cpp"
     subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", ROOT, out], check=True)
-    names = re.findall(r'\{"(\w+)", "[0-9a-f]{64}"\}', out.read_text())
+    names = re.findall(r'\{"(\w+)", "[0-9a-f]{64}",', out.read_text())
     assert names == sorted(path.stem for path in (ROOT / "variants").glob("*.cpp"))

@@ -9,18 +9,13 @@ import re
 
 import h5py
 
-from conftest import ROOT, headlab, train
+from conftest import ROOT, commands, headlab, train
 
 FROZEN = ROOT / "tests/frozen/interface.txt"
 REMEDY = ("the interface has changed. If that is meant: write the list anew by\n"
           "  HEADLAB_BUILD_DIR=build/release scripts/venv tests/test_interface.py\n"
           "say in the commit what changes for users, and give every new option a test of its effect.")
 OPTION = re.compile(r"^  (?:-\w,)?(\S+)(?: (TEXT|INT|UINT|FLOAT)(\S*))?( REQUIRED)?( \.\.\.)?", re.M)
-
-
-def commands():
-    listed = headlab("--help").split("Subcommands:\n")[1]
-    return re.findall(r"^  (\S+) ", listed, re.M)
 
 
 def words_of(command):

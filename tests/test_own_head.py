@@ -1,4 +1,4 @@
-"""README's section "Your own", followed to the letter: one new file and one config, no other edit.
+"""README's section on a kind of one's own, followed to the letter: one new file and one config.
 
 The tree is copied, the two files are written as README shows them, and its command is run. What the
 compiler cache holds from this tree's build is not compiled again.
@@ -27,7 +27,7 @@ def tree(tmp_path_factory):
     for name in ("core", "variants", "experiments", "configs", "scripts", "tests"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("golden"))
     (copy / ".deps").symlink_to(ROOT / ".deps")
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("### Your own\n")[1]
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own kind of heads\n")[1]
     for language in ("cpp", "yaml"):
         path = re.search(rf"`((?:variants|configs)/\w+\.{language})`", section)[1]
         text = re.search(rf"```{language}\n(.*?)```", section, re.S)[1]
@@ -76,7 +76,7 @@ def test_the_new_kind_is_listed_described_and_trains(tree):
     if PRESET == "asan":
         pytest.skip("whole trainings are too slow under the sanitizers")
     config = re.search(r"`scripts/headlab run (configs/\w+\.yaml)`",
-                       (ROOT / "README.md").read_text(encoding="utf-8").split("### Your own\n")[1])[1]
+                       (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own kind of heads\n")[1])[1]
     small = "train.steps=4 model.layers=2 model.d_model=16 data.context=16 train.eval_batches=1"
     headlab(tree, "run", config, *small.split())
     assert "temperature" in headlab(tree, "list")

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/config/config_fields.h"
+#include "core/config/config_tables.h"
 #include "core/config/config_visit.h"
 
 namespace headlab {
@@ -106,7 +107,8 @@ void describe(Block& block, const std::string& prefix, std::vector<FieldInfo>& t
     } else if (f.value) {
       value = to_flow(*f.value);
     }
-    table.push_back({prefix + f.name, type, value, limits_text(f.limits), f.help});
+    const std::string limits = f.custom ? accepted(*f.custom) : limits_text(f.limits);
+    table.push_back({prefix + f.name, type, value, limits, f.help});
   }
 }
 

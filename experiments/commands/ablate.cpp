@@ -24,7 +24,7 @@ struct AblateOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.choice("--mode", mode, "what an ablated head says", {"zero", "mean", "uniform", "all"});
     a.flag("--pairs", pairs, "every pair of heads too");
     a.flag("--all-but-one", all_but_one, "every layer with each of its heads alone too");
@@ -90,7 +90,8 @@ int run_ablate(AblateOptions& o) {
 const RegisterCommand ablate_command(
     {.name = "ablate",
      .summary = "take every head away in turn and measure outputs, loss and metrics",
-     .example = "headlab ablate runs/char_mha/0123abcd-s1337 --mode mean --all-but-one"},
+     .example = "headlab ablate runs/char_mha/0123abcd-s1337 --mode mean --all-but-one",
+     .group = Group::kCut},
     run_ablate);
 
 }  // namespace

@@ -72,7 +72,8 @@ const RegisterCommand analyze_command(
     {.name = "analyze",
      .summary = "what each head does: statistics of its attention, importance, roles",
      .example = "headlab analyze runs/char_mha/0123abcd-s1337 --text 'To be, or not' --maps 1\n"
-                "  headlab analyze maps.safetensors --thresholds sink=0.5 --json"},
+                "  headlab analyze maps.safetensors --thresholds sink=0.5 --json",
+     .group = Group::kLook},
     run_analyze);
 
 }  // namespace

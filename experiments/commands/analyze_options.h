@@ -22,10 +22,9 @@ struct AnalyzeOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("source", source,
-             "run or checkpoint directory; or a safetensors file of attention maps: "
-             "in.attention [layer,example,head,query,key], in.length [example], ...",
-             Arguments::kRequired);
+    a.run("source", source,
+          "a safetensors file of attention maps (in.attention [layer,example,head,query,key], "
+          "in.length [example], ...) or a run");
     given.visit(a);
     measure.visit(a);
     a.option("--stats", analysis.names,

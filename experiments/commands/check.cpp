@@ -43,7 +43,8 @@ int run_check(const CheckOptions& o) {
 const RegisterCommand check_command(
     {.name = "check",
      .summary = "judge files of expected numbers: layers, statistics, conversions, trainings, ...",
-     .example = "headlab check tests/golden/nanogpt/train.safetensors"},
+     .example = "headlab check tests/golden/nanogpt/train.safetensors",
+     .group = Group::kExtend},
     run_check);
 
 }  // namespace

@@ -73,27 +73,18 @@ void Arguments::flag(const std::string& name, bool& value, const std::string& he
   app_.add_flag(name, value, help);
 }
 
+void Arguments::run(const std::string& name, std::string& value, const std::string& what) {
+  option(name, value,
+         what +
+             ": its directory, a checkpoint in it, a folder that holds one, @ (the newest below "
+             "runs/) or @2 (the one before it)",
+         kRequired);
+  runs_.push_back(&value);
+}
+
 std::vector<Command>& commands() {
   static std::vector<Command> registered;
   return registered;
-}
-
-std::vector<CommandWord> words_of(const Command& command) {
-  CLI::App app;
-  Arguments arguments(app);
-  command.add(arguments);
-  std::vector<CommandWord> words;
-  for (const auto* option : app.get_options()) {
-    const auto name = option->get_name();
-    const bool flag = option->get_items_expected_max() == 0;
-    const auto type = option->get_type_name();  // TEXT, or TEXT:{zero,mean}
-    words.push_back({.name = name.starts_with("-h,") ? "--help" : name,
-                     .value = flag ? "" : type.substr(0, type.find(':')),
-                     .help = option->get_description(),
-                     .usual = option->get_default_str(),
-                     .choices = arguments.choices_of(name)});
-  }
-  return words;
 }
 
 int print(const Report& report, bool json) {

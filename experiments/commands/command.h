@@ -42,16 +42,29 @@ class Arguments {
   void choice(const std::string& name, std::string& value, const std::string& help,
               const std::vector<std::string>& words, Rule rule = kAny);
   void flag(const std::string& name, bool& value, const std::string& help);
+  // A positional that names a run. What was given for it, such as `@`, is that run (see take_run)
+  // before the command begins.
+  void run(const std::string& name, std::string& value, const std::string& what = "a run");
+  const std::vector<std::string*>& runs() const { return runs_; }
 
   const std::vector<std::string>& choices_of(const std::string& name) { return choices_[name]; }
 
  private:
   CLI::App& app_;
+  std::vector<std::string*> runs_;
   std::map<std::string, std::vector<std::string>> choices_;
 };
 
+// What the help sorts commands by.
+enum class Group { kTrain, kLook, kCut, kExtend };
+inline constexpr std::pair<Group, const char*> kGroups[] = {{Group::kTrain, "Train"},
+                                                            {Group::kLook, "Look"},
+                                                            {Group::kCut, "Cut"},
+                                                            {Group::kExtend, "Extend"}};
+
 struct Command {
   std::string name, summary, example;
+  Group group;
   // Visits the options and returns what to do once they are parsed: it returns the exit code.
   std::function<std::function<int()>(Arguments& arguments)> add = {};
 };
@@ -62,6 +75,7 @@ std::vector<Command>& commands();
 struct CommandWord {
   std::string name, value, help, usual;  // value: TEXT, INT, ..., "" of a flag; usual: its default
   std::vector<std::string> choices;
+  bool required = false, many = false;
 };
 std::vector<CommandWord> words_of(const Command& command);
 

@@ -102,7 +102,8 @@ int run_completion(const CompletionOptions& o) {
 
 const RegisterCommand completion_command({.name = "completion",
                                           .summary = "print a completion script for a shell",
-                                          .example = "source <(headlab completion bash)"},
+                                          .example = "source <(headlab completion bash)",
+                                          .group = Group::kExtend},
                                          run_completion);
 
 }  // namespace

@@ -27,7 +27,7 @@ int run_config(const ConfigOptions& o) {
     return kDone;
   }
   if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
-  read_config(experiment, load_config(o.file, o.overrides));
+  read_config(experiment, load_experiment(o.file, o.overrides));
   fmt::print("{}",
              to_yaml(o.minimal ? write_minimal(experiment, defaults) : write_block(experiment)));
   return kDone;
@@ -36,7 +36,8 @@ int run_config(const ConfigOptions& o) {
 const RegisterCommand config_command(
     {.name = "config",
      .summary = "print a config as it resolves, or the schema of configs",
-     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal"},
+     .example = "headlab config configs/char_mha.yaml model.layers=2 --minimal",
+     .group = Group::kTrain},
     run_config);
 
 }  // namespace

@@ -19,7 +19,7 @@ struct ConvertOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.choice("--to", to, "kind of heads", {"collaborative", "gated", "mha"});
     a.option("--shared-dim", shared_dim,
              "query and key features that all heads share (default: heads * head_dim, an exact "
@@ -109,11 +109,11 @@ int run_convert(ConvertOptions& o) {
 
 const RegisterCommand convert_command(
     {.name = "convert",
-     .summary =
-         "turn trained heads into another kind without training: collaborative, grouped, gated",
+     .summary = "turn trained heads into others without training: collaborative, grouped, gated",
      .example = "headlab convert RUN --to collaborative --shared-dim 64 --out runs/shared64\n"
                 "  headlab convert RUN --kv-heads 1 --align --tune 100 --out runs/mqa\n"
-                "  headlab convert RUN --to gated --target-heads 8 --tune 1000 --out runs/gated8"},
+                "  headlab convert RUN --to gated --target-heads 8 --tune 1000 --out runs/gated8",
+     .group = Group::kCut},
     run_convert);
 
 }  // namespace

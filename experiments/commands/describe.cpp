@@ -1,9 +1,13 @@
-// `headlab describe KIND`: options, parameters and promises of a kind of heads.
+// `headlab describe WORD`: a section or key of a config, a kind of data, of models or of heads.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "core/head_kinds.h"
-#include "core/torch.h"
+#include <algorithm>
+
 #include "experiments/commands/command.h"
+#include "experiments/commands/config_words.h"
+#include "experiments/commands/head_facts.h"
+#include "experiments/commands/reference_pages.h"
 #include "experiments/commands/report.h"
 
 namespace headlab {
@@ -11,88 +15,82 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A small layer, to ask what the kind promises and registers.
-std::shared_ptr<AttentionHeads> example(const std::string& kind) {
-  HeadShape shape;
-  shape.d_model = 16, shape.heads = shape.kv_heads = 4, shape.head_dim = 4, shape.context = 16;
-  return make_heads(KindBlock(head_registry(), kind), shape);
-}
-
-std::vector<std::pair<const char*, bool>> promises(const HeadTraits& t) {
-  return {{"independent heads", t.independent}, {"rows sum to one", t.rows_sum_to_one},
-          {"map over tokens", t.token_map},     {"causal", t.causal},
-          {"decodes with a cache", t.decodes},  {"cross-attention", t.cross},
-          {"grouped kv heads", t.grouped},      {"rotary positions", t.rotary}};
-}
-
-Json object_of(const HeadKind& kind) {
-  Json object{{"kind", kind.name}, {"summary", kind.summary}, {"options", Json::array()}};
-  for (const auto& f : describe_block(*kind.options()))
-    object["options"].push_back({{"name", f.name},
-                                 {"type", f.type},
-                                 {"default", f.default_text},
-                                 {"limits", f.limits},
-                                 {"help", f.help}});
-  const auto heads = example(kind.name);
-  for (const auto& [what, holds] : promises(heads->traits())) object["traits"][what] = holds;
-  for (const auto& p : heads->named_parameters()) object["parameters"].push_back(p.key());
+Json object_of(const HeadFacts& f) {
+  Json object{{"kind", f.name},
+              {"summary", f.summary},
+              {"papers", f.papers},
+              {"opening", f.opening},
+              {"options", json_of(f.options)}};
+  for (const auto& [what, holds] : f.promises) object["traits"][what] = holds;
+  object["parameters"] = f.parameters;
+  object["statistics"] = Json::array();
+  for (const auto& s : f.own)
+    object["statistics"].push_back(
+        {{"name", s.name}, {"units", s.units}, {"long_name", s.long_name}, {"formula", s.formula}});
+  object["without"] = f.without;
   return object;
 }
 
-std::string text_of(const HeadKind& kind) {
-  auto text = fmt::format("{}: {}\n\noptions\n", kind.name, kind.summary);
-  for (const auto& f : describe_block(*kind.options())) {
-    std::string facts = f.default_text.empty() ? "" : "default " + f.default_text;
-    if (!f.limits.empty()) facts += (facts.empty() ? "" : ", ") + f.limits;
-    text += fmt::format("  {:<14} {}{}\n  {:<14} {}\n", f.name, f.type,
-                        facts.empty() ? "" : " (" + facts + ")", "", f.help);
-  }
-  const auto heads = example(kind.name);
-  text += "\npromises\n";
-  for (const auto& [what, holds] : promises(heads->traits()))
+std::string text_of(const HeadFacts& f) {
+  auto text = fmt::format("{}: {}\n", f.name, f.summary);
+  if (!f.opening.empty()) text += '\n' + f.opening + '\n';
+  text += "\noptions\n" + text_of(f.options) + "\npromises\n";
+  for (const auto& [what, holds] : f.promises)
     text += fmt::format("  {:<22} {}\n", what, holds ? "yes" : "no");
-  text += "\nparameters\n ";
-  for (const auto& p : heads->named_parameters()) text += " " + p.key();
-  return text + "\n";
+  text += fmt::format("\nparameters\n  {}\n", fmt::join(f.parameters, " "));
+  if (!f.own.empty()) text += "\nstatistics of its own\n";
+  for (const auto& s : f.own)
+    text += fmt::format("  {:<22} [{}] {}: {}\n", s.name, s.units, s.long_name, s.formula);
+  if (!f.without.empty())
+    text += fmt::format("\nstatistics that it does not have\n  {}\n", fmt::join(f.without, " "));
+  return text;
 }
 
-// The rows of the README's table of kinds.
-void print_table() {
-  fmt::print("| kind | what | options |\n|---|---|---|\n");
-  for (const auto& name : head_names()) {
-    const auto& kind = head_kind(name);
-    std::string options;
-    for (const auto& f : describe_block(*kind.options()))
-      options += fmt::format("{}`{}`", options.empty() ? "" : ", ", f.name);
-    fmt::print("| `{}` | {} | {} |\n", name, kind.summary, options);
+Report report_on(const std::string& word) {
+  const auto heads = head_names();
+  if (std::find(heads.begin(), heads.end(), word) != heads.end()) {
+    const auto facts = facts_of(head_kind(word));
+    return {.object = object_of(facts), .text = text_of(facts)};
   }
+  const auto tables = tables_called(word);
+  if (tables.empty()) {
+    const std::string meant = did_you_mean(word, words());
+    throw ConfigError(fmt::format("describe: nothing is called '{}'{} there are {}", word,
+                                  meant.empty() ? ";" : meant, fmt::join(words(), ", ")));
+  }
+  return {.object = json_of(tables), .text = text_of(tables)};
 }
 
 struct DescribeOptions {
-  std::string kind;
+  std::string word, markdown;
   bool json = false, table = false;
 
   void visit(Arguments& a) {
-    a.option("kind", kind, "kind of heads");
+    a.option("word", word, "a section or key of a config, a kind of heads, data or models");
     a.flag("--json", json, "print one JSON object");
-    a.flag("--table", table, "print the table of all kinds, in Markdown");
+    a.flag("--table", table, "print the table of all kinds of heads, in Markdown");
+    a.choice("--markdown", markdown, "print a page of docs/", {"config", "commands", "kinds"});
   }
 };
 
 int run_describe(const DescribeOptions& o) {
-  if (o.table) {
-    print_table();
+  if (o.table || !o.markdown.empty()) {
+    fmt::print("{}", o.table                    ? kinds_table()
+                     : o.markdown == "config"   ? config_page()
+                     : o.markdown == "commands" ? commands_page()
+                                                : kinds_page());
     return kDone;
   }
-  if (o.kind.empty()) throw ConfigError("describe: name a kind of heads, or use --table");
-  const auto& kind = head_kind(o.kind);
-  return print({.object = object_of(kind), .text = text_of(kind)}, o.json);
+  if (o.word.empty())
+    return print({.object = {{"words", words()}}, .text = list_of_words()}, o.json);
+  return print(report_on(o.word), o.json);
 }
 
 const RegisterCommand describe_command(
     {.name = "describe",
-     .summary = "describe a kind of heads: options, promises, parameters",
-     .example = "headlab describe mha"},
+     .summary = "explain a kind of heads, a section or key of a config; alone: what there is",
+     .example = "headlab describe mha\n  headlab describe train",
+     .group = Group::kExtend},
     run_describe);
 
 }  // namespace

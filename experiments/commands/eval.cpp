@@ -22,7 +22,7 @@ struct EvalOptions {
   bool json = false;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     given.visit(a);
     a.option("--split", split, "train, val or test (default: val)");
     a.option("--batch", batch, "examples at a time", Arguments::kAboveZero);
@@ -60,7 +60,8 @@ const RegisterCommand eval_command(
     {.name = "eval",
      .summary = "loss and metrics of a checkpoint over a whole split or a given text",
      .example = "headlab eval runs/char_mha/0123abcd-s1337 --json\n"
-                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt"},
+                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt",
+     .group = Group::kLook},
     run_eval);
 
 }  // namespace

@@ -17,7 +17,7 @@ struct ForwardOptions {
   bool gradients = false;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.option("inputs", in, "safetensors with in.ids [B,T], maybe in.targets", Arguments::kRequired);
     a.option("--out", out, "safetensors to write", Arguments::kRequired);
     a.flag("--gradients", gradients, "also grad.<parameter> of the loss");
@@ -92,8 +92,8 @@ int run_forward(const ForwardOptions& o) {
 const RegisterCommand forward_command(
     {.name = "forward",
      .summary = "run a trained model on given inputs and write every intermediate",
-     .example =
-         "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors"},
+     .example = "headlab forward runs/char_mha/0123abcd-s1337 in.safetensors --out out.safetensors",
+     .group = Group::kLook},
     run_forward);
 
 }  // namespace

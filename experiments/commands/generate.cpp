@@ -21,7 +21,7 @@ struct GenerateOptions {
   bool no_cache = false;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.option("--prompt", prompt, "text to continue (default: a new line)");
     a.option("--tokens", sampling.tokens, "tokens to add", Arguments::kZeroOrMore);
     a.option("--temperature", sampling.temperature, "0: the likeliest token",
@@ -80,7 +80,8 @@ int run_generate(const GenerateOptions& o) {
 const RegisterCommand generate_command(
     {.name = "generate",
      .summary = "sample from a trained language model",
-     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300"},
+     .example = "headlab generate runs/char_mha/0123abcd-s1337 --prompt 'ROMEO:' --tokens 300",
+     .group = Group::kLook},
     run_generate);
 
 }  // namespace

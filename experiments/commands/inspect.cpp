@@ -12,7 +12,7 @@ struct InspectOptions {
   bool json = false;
 
   void visit(Arguments& a) {
-    a.option("FILE", file, "a log, or a run directory", Arguments::kRequired);
+    a.run("FILE", file, "a log, or a run");
     a.flag("--json", json, "print one JSON object");
   }
 };
@@ -25,7 +25,8 @@ int run_inspect(const InspectOptions& o) {
 const RegisterCommand inspect_command(
     {.name = "inspect",
      .summary = "what is in a log: status, records, last values, sizes",
-     .example = "headlab inspect runs/char_mha/1a2b3c4d-s1337"},
+     .example = "headlab inspect runs/char_mha/1a2b3c4d-s1337",
+     .group = Group::kLook},
     run_inspect);
 
 }  // namespace

@@ -92,7 +92,8 @@ int run_layer(const LayerOptions& options) {
 const RegisterCommand layer_command(
     {.name = "layer",
      .summary = "run one attention layer from a case file and judge its numbers",
-     .example = "headlab layer tests/golden/mha/llama_gqa.safetensors"},
+     .example = "headlab layer tests/golden/mha/llama_gqa.safetensors",
+     .group = Group::kExtend},
     run_layer);
 
 }  // namespace

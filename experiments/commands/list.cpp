@@ -24,8 +24,11 @@ int run_list(const ListOptions& o) {
   return print(report, o.json);
 }
 
-const RegisterCommand list_command(
-    {.name = "list", .summary = "list the kinds of heads", .example = "headlab list"}, run_list);
+const RegisterCommand list_command({.name = "list",
+                                    .summary = "list the kinds of heads",
+                                    .example = "headlab list",
+                                    .group = Group::kExtend},
+                                   run_list);
 
 }  // namespace
 }  // namespace headlab

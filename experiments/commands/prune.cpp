@@ -27,7 +27,7 @@ struct PruneOptions {
   ComputeOptions compute;
 
   void visit(Arguments& a) {
-    a.option("run", run, "run or checkpoint directory", Arguments::kRequired);
+    a.run("run", run);
     a.option("--heads", heads,
              "these go: layer:head,head ... (with several sites, cross/layer:head)");
     a.option("--count", count,
@@ -110,7 +110,8 @@ const RegisterCommand prune_command(
      .summary = "remove heads and say what it did to outputs, loss and speed",
      .example =
          "headlab prune runs/char_mha/0123abcd-s1337 --fraction 0.5 --slice --out runs/half\n"
-         "  headlab prune runs/char_mha/0123abcd-s1337 --heads 0:1,3 2:0 --json"},
+         "  headlab prune runs/char_mha/0123abcd-s1337 --heads 0:1,3 2:0 --json",
+     .group = Group::kCut},
     run_prune);
 
 }  // namespace

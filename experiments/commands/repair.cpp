@@ -12,7 +12,7 @@ struct RepairOptions {
   std::string file;
 
   void visit(Arguments& a) {
-    a.option("FILE", file, "a log, or a run directory", Arguments::kRequired);
+    a.run("FILE", file, "a log, or a run");
   }
 };
 
@@ -30,7 +30,8 @@ int run_repair(const RepairOptions& o) {
 
 const RegisterCommand repair_command({.name = "repair",
                                       .summary = "makes a log readable whose writer was killed",
-                                      .example = "headlab repair runs/char_mha/1a2b3c4d-s1337"},
+                                      .example = "headlab repair runs/char_mha/1a2b3c4d-s1337",
+                                      .group = Group::kLook},
                                      run_repair);
 
 }  // namespace

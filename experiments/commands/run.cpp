@@ -40,7 +40,7 @@ int print_finished(const std::filesystem::path& path, const RunStatus& status, b
 
 int run_run(const RunOptions& o) {
   Experiment experiment;
-  read_config(experiment, load_config(o.file, o.overrides));
+  read_config(experiment, load_experiment(o.file, o.overrides));
   const auto device = pick_device(o.device);
   use_settings(experiment.train);
 
@@ -91,7 +91,8 @@ int run_run(const RunOptions& o) {
 const RegisterCommand run_command(
     {.name = "run",
      .summary = "train what a config describes; goes on where an earlier run stopped",
-     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2"},
+     .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
+     .group = Group::kTrain},
     run_run);
 
 }  // namespace

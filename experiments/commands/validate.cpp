@@ -77,7 +77,7 @@ std::string text_of(const std::string& file, const Json& s) {
 
 int run_validate(const ValidateOptions& o) {
   Experiment experiment;
-  const auto node = load_config(o.file, o.overrides);
+  const auto node = load_experiment(o.file, o.overrides);
   read_config(experiment, node);
   const auto data = open_training_data(experiment);
   const auto model = build_model(experiment, data->shape(), at::kCPU);
@@ -99,7 +99,8 @@ int run_validate(const ValidateOptions& o) {
 const RegisterCommand validate_command(
     {.name = "validate",
      .summary = "check a config and its data; parameters, FLOPs and sizes of a run",
-     .example = "headlab validate configs/char_mha.yaml --json"},
+     .example = "headlab validate configs/char_mha.yaml --json",
+     .group = Group::kTrain},
     run_validate);
 
 }  // namespace

@@ -33,7 +33,8 @@ int run_version(const VersionOptions& o) {
 const RegisterCommand version_command(
     {.name = "version",
      .summary = "print the versions of headlab and of what it is built on",
-     .example = "headlab version --json"},
+     .example = "headlab version --json",
+     .group = Group::kExtend},
     run_version);
 
 }  // namespace

@@ -82,7 +82,8 @@ void TextOptions::visit(Fields& f) {
   Limits share = above(0);
   share.max = 1;
   share.below_max = true;
-  f("path", path, "the text file");
+  f("path", path,
+    "the text file (char: UTF-8; bytes: any); each part has more tokens than context");
   f("train_share", train_share, "part of the text to train on, the rest validates", share);
 }
 

@@ -121,7 +121,7 @@ std::vector<std::string> LogOptions::statistics() const {
 Experiment::Experiment() : data(data_registry(), "char"), model(model_registry(), "decoder") {}
 
 void Experiment::visit(Fields& f) {
-  f("name", name, "of the run: its directory under runs/");
+  f("name", name, "of the run: its directory under runs/ (default: the file's name, my.yaml: my)");
   f("tag", tag,
     "a word that keeps this run apart from others of the same settings; shown in labels");
   f("seed", seed, "of everything drawn: weights, batches, dropout", at_least(0));
@@ -131,15 +131,19 @@ void Experiment::visit(Fields& f) {
   f("log", log, "what is recorded");
 }
 
-void Experiment::check(const Complain& complain) const {
-  const auto plain = [](unsigned char c) {
+namespace {
+bool is_plain(const std::string& word) {
+  return std::all_of(word.begin(), word.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '_' || c == '-' || c == '.';
-  };
-  if (!std::all_of(tag.begin(), tag.end(), plain))
-    complain("tag", "must be of letters, digits, '_', '-' and '.'");
+  });
+}
+}  // namespace
+
+void Experiment::check(const Complain& complain) const {
+  if (!is_plain(tag)) complain("tag", "must be of letters, digits, '_', '-' and '.'");
   if (name.empty())
     complain("name", "is missing; write name: <what the run is called>");
-  else if (name[0] == '.' || !std::all_of(name.begin(), name.end(), plain))
+  else if (name[0] == '.' || !is_plain(name))
     complain("name", "must be of letters, digits, '_', '-' and '.', and not start with '.'");
 
   const auto below = [&](const char* what, const std::vector<int64_t>& indices, int64_t count) {
@@ -153,6 +157,28 @@ void Experiment::check(const Complain& complain) const {
     layers = std::max(layers, stack->layers), heads = std::max(heads, stack->heads);
   below("layers", log.attention.layers, layers);
   below("heads", log.attention.heads, heads);
+}
+
+ConfigNode load_experiment(const std::filesystem::path& file,
+                           const std::vector<std::string>& overrides) {
+  auto config = load_config(file, overrides);
+  const auto* written = config.find("name");
+  const std::string from = written ? written->place.file : "";
+  if (written && (from == file.string() || from == "override")) return config;
+  const std::string stem = file.stem().string();
+  const Place place{file.string(), 0, 0, {}};
+  if (!is_plain(stem) || stem.empty() || stem[0] == '.') {
+    Problems problems;
+    problems.add(place, "name",
+                 fmt::format("the file's own, '{}', cannot be a run's; write name: <letters, "
+                             "digits, '_', '-' and '.'>",
+                             stem));
+    problems.raise();
+  }
+  auto name = ConfigNode::scalar(stem, /*quoted=*/true);
+  name.place = place;
+  config.set("name", std::move(name));
+  return config;
 }
 
 }  // namespace headlab

@@ -80,4 +80,9 @@ struct Experiment : Block {
   void check(const Complain& complain) const override;
 };
 
+// load_config() of an experiment: it is called after the file unless the file, not one that it
+// extends, or an override says `name`.
+ConfigNode load_experiment(const std::filesystem::path& file,
+                           const std::vector<std::string>& overrides = {});
+
 }  // namespace headlab

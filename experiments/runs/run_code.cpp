@@ -18,8 +18,8 @@ using Json = nlohmann::ordered_json;
 
 // None: the kind is in no file of variants/.
 std::optional<std::string> digest_of(const std::string& kind) {
-  for (const auto& [name, digest] : build::kVariantDigests)
-    if (name == kind) return std::string(digest);
+  for (const auto& source : build::kVariantDigests)
+    if (source.name == kind) return std::string(source.digest);
   return std::nullopt;
 }
 

@@ -1,9 +1,11 @@
 // How the program ends.
 #pragma once
 
+#include <utility>
+
 namespace headlab {
 
-// Exit codes, as README lists them.
+// Exit codes, each once with what it means in kExitMeanings.
 enum ExitCode {
   kDone = 0,
   kInternal = 1,
@@ -16,6 +18,19 @@ enum ExitCode {
   kResumable = 75,
   kInterrupted = 130,
   kTerminated = 143,
+};
+
+inline constexpr std::pair<ExitCode, const char*> kExitMeanings[] = {
+    {kDone, "done"},
+    {kInternal, "internal error, or a check that failed"},
+    {kUsage, "wrong usage or config"},
+    {kData, "wrong or missing data"},
+    {kStorage, "a checkpoint, log or output that cannot be read or written"},
+    {kDiverged, "diverged: loss or gradient not finite"},
+    {kDevice, "no such device, or out of memory"},
+    {kResumable, "stopped before its end; the same command goes on"},
+    {kInterrupted, "interrupted (SIGINT); the same command goes on"},
+    {kTerminated, "terminated (SIGTERM); the same command goes on"},
 };
 
 }  // namespace headlab

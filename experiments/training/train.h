@@ -37,7 +37,7 @@ void use_settings(const TrainOptions& options);
 void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSource& data);
 
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
-// README lists; on return the status is final, except that the caller writes it
+// docs/first_run.md lists; on return the status is final, except that the caller writes it
 // (RunDirectory::end).
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const Compute& compute, RunDirectory& run,

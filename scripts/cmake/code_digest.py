@@ -24,6 +24,12 @@ def without_comments(text):
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
+def opening_of(text):
+    """The comment that a source begins with: paper and equations of a variant."""
+    return "\n".join(line[2:].removeprefix(" ") for line in
+                     re.match(r"(?://[^\n]*\n)*", text)[0].splitlines())
+
+
 def digest_of(files):
     sums = hashlib.sha256()
     for name, path in files:
@@ -75,11 +81,12 @@ def main():
     root, output = map(pathlib.Path, sys.argv[1:])
     sources = sorted((path.relative_to(root).as_posix(), path) for folder in FOLDERS
                      for path in (root / folder).rglob("*") if path.suffix in SUFFIXES)
-    variants = [(path.stem, digest_of([(name, path)])) for name, path in sources
-                if re.fullmatch(r"variants/[^/]*\.cpp", name)]
+    variants = [(path.stem, digest_of([(name, path)]), opening_of(path.read_text(errors="replace")))
+                for name, path in sources if re.fullmatch(r"variants/[^/]*\.cpp", name)]
     rest = digest_of([source for source in sources if not source[0].startswith("variants/")])
     commit, changed, patch = git_state(root)
-    pairs = "\n".join(f'    {{"{stem}", "{digest}"}},' for stem, digest in variants)
+    entries = "\n".join(f'    {{"{stem}", "{digest}",\n{literal(opening)}}},'
+                        for stem, digest, opening in variants)
     names = "\n".join(f"{literal(name)}," for name in changed)
     text = f"""// Written by scripts/cmake/code_digest.py at each build.
 #include <array>
@@ -90,7 +97,7 @@ namespace headlab::build {{
 namespace {{
 
 constexpr std::array<SourceDigest, {len(variants)}> kVariants = {{{{
-{pairs}
+{entries}
 }}}};
 constexpr std::array<std::string_view, {len(changed)}> kNames = {{
 {names}

@@ -278,7 +278,7 @@ TEST_CASE("a block describes its fields") {
         "log.on (bool) [false] <> whether\n"
         "log.every (integer) [10] <>= 1> steps between\n"
         "log.path (path) [] <> a file\n"
-        "attention (kind) [{kind: mha}] <> the heads\n");
+        "attention (kind) [{kind: mha}] <files | gated | mha | moh> the heads\n");
 }
 
 TEST_CASE("the schema names every key, its type, bounds and default") {

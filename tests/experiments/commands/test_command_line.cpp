@@ -11,12 +11,82 @@ using Catch::Matchers::StartsWith;
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
-  const auto lines = lines_of(headlab({"--help"}).out);
-  auto line = std::find(lines.begin(), lines.end(), "Subcommands:");
-  REQUIRE(line != lines.end());
-  while (++line != lines.end() && line->starts_with("  "))
-    names.push_back(line->substr(2, line->find(' ', 2) - 2));
+  std::string group;
+  for (const std::string& line : lines_of(headlab({"--help"}).out)) {
+    if (line.ends_with(':')) group = line;
+    const bool listed =
+        group == "Train:" || group == "Look:" || group == "Cut:" || group == "Extend:";
+    if (listed && line.starts_with("  ") && line[2] != ' ')
+      names.push_back(line.substr(2, line.find(' ', 2) - 2));
+  }
   return names;
+}
+
+TEST_CASE("the help sorts commands by what they are for") {
+  const std::string help = headlab({"--help"}).out;
+  size_t last = 0;
+  for (const std::string place : {"\nTrain:\n", "\n  run ", "\nLook:\n", "\n  analyze ", "\nCut:\n",
+                                  "\n  prune ", "\nExtend:\n", "\n  describe "}) {
+    INFO(place);
+    const size_t found = help.find(place, last);
+    REQUIRE(found != help.npos);
+    last = found;
+  }
+}
+
+TEST_CASE("describe explains sections of a config, its keys and the kinds of data") {
+  const auto described = [](const std::string& word) {
+    const Outcome outcome = headlab({"describe", word});
+    INFO(word << ": " << outcome.err);
+    CHECK(outcome.code == 0);
+    return outcome.out;
+  };
+  CHECK_THAT(described("train"), StartsWith("train: how it is trained\n") &&
+                                     Contains("lr                 number (default 0.001, > 0)\n") &&
+                                     Contains("cosine | linear") && Contains("checkpoint.every"));
+  CHECK_THAT(described("log"), Contains("attention.probes") && !Contains("lr "));
+  CHECK_THAT(described("char"), StartsWith("data.kind: char: ") && Contains("path") &&
+                                    Contains("train_share") && Contains("in (0, 1)"));
+  CHECK_THAT(described("data"), Contains("data.kind: char") && Contains("data.kind: recall"));
+  CHECK_THAT(described("model"), StartsWith("model.kind: decoder: ") && Contains("d_model"));
+  CHECK_THAT(described("position"), Contains("max_distance"));
+  CHECK_THAT(described("seed"), Contains("integer (default 1337, >= 0)") && !Contains("tag "));
+  CHECK_THAT(described("train.checkpoint"), Contains("checkpoint.every") && !Contains("warmup"));
+  CHECK_THAT(described("lr"), Contains("peak learning rate") && !Contains("min_lr"));
+  const Json tables = Json::parse(headlab({"describe", "induction", "--json"}).out).at("tables");
+  CHECK(tables.at(0).at("path") == "data");
+  CHECK(tables.at(0).at("options").at(0).at("name") == "context");
+
+  const std::string all = headlab({"describe"}).out;
+  for (const std::string word : {"seed", "train", "log", "char", "decoder", "mha"})
+    CHECK_THAT(all, Contains("\n  " + word + " "));
+  const Json words = Json::parse(headlab({"describe", "--json"}).out).at("words");
+  for (const Json& word : words) described(word.get<std::string>());
+  const Outcome unknown = headlab({"describe", "trian"});
+  CHECK(unknown.code == 2);
+  CHECK_THAT(unknown.err, Contains("'trian'; did you mean 'train'?") &&
+                              Contains("there are name, ") && Contains(", char, ") &&
+                              Contains(", mha, "));
+  CHECK(lines_of(unknown.err).size() == 1);
+}
+
+TEST_CASE("describe shows the paper and the equations that a kind's file begins with") {
+  const std::string text = headlab({"describe", "talking"}).out;
+  CHECK_THAT(text, Contains("arXiv 2003.02436") && Contains("\n  z'_g = sum_h z_h pre[h,g]") &&
+                       Contains("pre_off_diagonal"));
+  const Json moh = Json::parse(headlab({"describe", "moh", "--json"}).out);
+  CHECK(moh.at("papers") == Json{"2410.11842"});
+  CHECK_FALSE(moh.at("statistics").empty());
+  for (const auto& kind : build::kVariantStems) {
+    INFO(kind);
+    const Json facts = Json::parse(headlab({"describe", std::string(kind), "--json"}).out);
+    CHECK_THAT(facts.at("opening").get<std::string>(), Contains("arXiv"));
+    CHECK_FALSE(facts.at("papers").empty());
+  }
+  const Json linformer = Json::parse(headlab({"describe", "linformer", "--json"}).out);
+  const auto& without = linformer.at("without");
+  CHECK(std::count(without.begin(), without.end(), "prev_token") == 1);
+  CHECK(Json::parse(headlab({"describe", "mha", "--json"}).out).at("without").empty());
 }
 
 TEST_CASE("list and describe tell of every kind of heads") {

@@ -20,10 +20,39 @@ TEST_CASE("a run's directory is a function of its settings and not of threads") 
   CHECK(names_in(bench / "runs/tiny").size() == 5);
 
   write_bytes(bench / "same.yaml",
-              replaced(replaced(kTinyConfig, "name: tiny\nseed: 7\n", ""), "  batch: 4\n", "") +
+              replaced(replaced(kTinyConfig, "seed: 7\n", ""), "  batch: 4\n", "") +
                   "extends: named.yaml\n");
-  write_bytes(bench / "named.yaml", "seed: 7\ntrain: {batch: 4}\nname: tiny\n");
+  write_bytes(bench / "named.yaml", "seed: 7\ntrain: {batch: 4}\n");
   CHECK_THAT(bench.headlab({"run", "same.yaml"}).err, Contains("finished"));
+}
+
+TEST_CASE("the file that is run names the run unless it says a name itself") {
+  const Bench bench;
+  const auto named = [&](const std::string& file, Arguments overrides = {}) {
+    overrides.insert(overrides.begin(), {"config", file});
+    const Outcome outcome = bench.headlab(overrides);
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    return lines_of(outcome.out).at(0);
+  };
+  write_bytes(bench / "mine.yaml", "extends: tiny.yaml\n");
+  CHECK(named("tiny.yaml") == "name: tiny");
+  CHECK(named("mine.yaml") == "name: mine");
+  CHECK(named((bench / "mine.yaml").string(), {"seed=3"}) == "name: mine");
+  CHECK(named("mine.yaml", {"name=other"}) == "name: other");
+  write_bytes(bench / "2024.yaml", replaced(kTinyConfig, "name: tiny\n", ""));
+  CHECK(named("2024.yaml") == "name: \"2024\"");
+  write_bytes(bench / "said.yaml", "extends: mine.yaml\nname: said-itself\n");
+  CHECK(named("said.yaml") == "name: said-itself");
+  CHECK(bench.headlab({"run", "mine.yaml"}).code == 0);
+  CHECK(fs::exists(bench / "runs/mine"));
+
+  write_bytes(bench / "my run.yaml", "extends: tiny.yaml\n");
+  const Outcome refused = bench.headlab({"run", "my run.yaml"});
+  CHECK(refused.code == 2);
+  CHECK_THAT(refused.err,
+             Contains("my run.yaml: name: ") && Contains("'my run'") && Contains("write name: <"));
+  CHECK(bench.headlab({"run", "my run.yaml", "name=mine"}).code == 0);
 }
 
 TEST_CASE("paths in a config start at the config and those on the command line at the caller") {

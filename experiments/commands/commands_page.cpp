@@ -1,0 +1,64 @@
+// docs/commands.md: every command with its options, and the exit codes.
+#include <fmt/format.h>
+
+#include "experiments/commands/command.h"
+#include "experiments/commands/reference_pages.h"
+#include "experiments/system/exit_codes.h"
+
+namespace headlab {
+namespace {
+
+// What a word takes, in words: CLI11 has TEXT, INT, FLOAT.
+std::string type_of(const CommandWord& word) {
+  if (!word.choices.empty()) return fmt::format("one of {}", fmt::join(word.choices, ", "));
+  if (word.value.empty()) return "";
+  return word.value == "TEXT" ? "text" : word.value == "FLOAT" ? "number" : "integer";
+}
+
+std::string section(const Command& command) {
+  std::string usage = "scripts/headlab " + command.name;
+  std::string rows;
+  for (const auto& word : words_of(command)) {
+    if (word.name == "--help") continue;  // every command has it
+    const bool option = word.name.starts_with("--");
+    const std::string many = word.many ? " ..." : "";
+    if (!option) usage += ' ' + (word.required ? word.name : '[' + word.name + ']') + many;
+    rows +=
+        fmt::format("| `{}{}` | {}{} | {} | {} |\n", word.name, option ? many : "", type_of(word),
+                    word.required ? ", required" : "", cell(word.usual), word.help);
+  }
+  auto text = fmt::format("### {}\n\n{}.\n\n```text\n{} [OPTION...]\n```\n\n", command.name,
+                          command.summary, usage);
+  if (!rows.empty())
+    text += "| option | takes | default | what |\n|---|---|---|---|\n" + rows + '\n';
+  return text + fmt::format("Example:\n\n```text\n{}\n```\n\n", pasted(command.example));
+}
+
+}  // namespace
+
+std::string pasted(std::string example) {
+  for (size_t at = example.find("headlab "); at != example.npos;
+       at = example.find("headlab ", at + 1)) {
+    if (at > 0 && example[at - 1] == '/') continue;
+    example.insert(at, "scripts/");
+    at += 8;
+  }
+  for (size_t at = example.find("\n  "); at != example.npos; at = example.find("\n  ", at + 1))
+    example.erase(at + 1, 2);
+  return example;
+}
+
+std::string commands_page() {
+  std::string text;
+  for (const auto& [group, title] : kGroups) {
+    text += fmt::format("## {}\n\n", title);
+    for (const auto& command : commands())
+      if (command.group == group) text += section(command);
+  }
+  text += "## Exit codes\n\n| exit code | meaning |\n|---|---|\n";
+  for (const auto& [code, meaning] : kExitMeanings)
+    text += fmt::format("| {} | {} |\n", static_cast<int>(code), meaning);
+  return text;
+}
+
+}  // namespace headlab

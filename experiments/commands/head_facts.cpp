@@ -1,0 +1,89 @@
+#include "experiments/commands/head_facts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <regex>
+
+#include "core/observe/probe.h"
+#include "core/torch.h"
+#include "headlab_build.h"
+
+namespace headlab {
+namespace {
+
+constexpr int64_t kWidth = 16, kHeads = 4, kTokens = 16;
+
+// Not the first layer: some kinds look at the one before.
+std::shared_ptr<AttentionHeads> example(const std::string& kind) {
+  HeadShape shape;
+  shape.d_model = kWidth, shape.heads = shape.kv_heads = kHeads, shape.head_dim = kWidth / kHeads;
+  shape.context = kTokens, shape.layer = 1, shape.layers = 2;
+  return make_heads(KindBlock(head_registry(), kind), shape);
+}
+
+std::vector<std::pair<const char*, bool>> promises_of(const HeadTraits& t) {
+  return {{"independent heads", t.independent}, {"rows sum to one", t.rows_sum_to_one},
+          {"map over tokens", t.token_map},     {"causal", t.causal},
+          {"decodes with a cache", t.decodes},  {"cross-attention", t.cross},
+          {"grouped kv heads", t.grouped},      {"rotary positions", t.rotary}};
+}
+
+std::string opening_of(const std::string& kind) {
+  for (const auto& source : build::kVariantDigests)
+    if (source.name == kind) return std::string(source.opening);
+  return "";
+}
+
+// arXiv numbers in the order of their first appearance.
+std::vector<std::string> papers_in(const std::string& text) {
+  static const std::regex number(R"(\b\d{4}\.\d{5}\b)");
+  std::vector<std::string> found;
+  for (auto match = std::sregex_iterator(text.begin(), text.end(), number);
+       match != std::sregex_iterator(); ++match)
+    if (std::find(found.begin(), found.end(), match->str()) == found.end())
+      found.push_back(match->str());
+  return found;
+}
+
+// The statistics of every kind that a pass of this layer leaves without a value.
+std::vector<std::string> missing_statistics(AttentionHeads& heads) {
+  const torch::NoGradGuard no_gradient;
+  HeadProbe probe;
+  probe.statistics = probe.matches = true;
+  probe.tokens = at::arange(kTokens).remainder(kTokens / 2).unsqueeze(0);       // [1,T] two copies
+  probe.classes = at::arange(kTokens).remainder(4).to(at::kByte).unsqueeze(0);  // [1,T]
+  HeadContext context;
+  context.mask.causal = !heads.traits().bidirectional;
+  context.observer = &probe;
+  heads.eval();
+  heads.forward(at::linspace(-1, 1, kTokens * kWidth).sin().view({1, kTokens, kWidth}), context);
+  const auto values = probe.values(MapKey("self", heads.shape().layer, 0));
+  std::vector<std::string> missing;
+  for (const auto& name : statistic_names()) {
+    const auto found = values.find(name);
+    const bool some =
+        found != values.end() && std::any_of(found->second.begin(), found->second.end(),
+                                             [](double value) { return !std::isnan(value); });
+    if (!some) missing.push_back(name);
+  }
+  return missing;
+}
+
+}  // namespace
+
+HeadFacts facts_of(const HeadKind& kind) {
+  HeadFacts facts;
+  facts.name = kind.name, facts.summary = kind.summary;
+  facts.opening = opening_of(kind.name);
+  facts.papers = papers_in(facts.opening);
+  facts.options = describe_block(*kind.options());
+  const auto heads = example(kind.name);
+  facts.promises = promises_of(heads->traits());
+  for (const auto& parameter : heads->named_parameters())
+    facts.parameters.push_back(parameter.key());
+  facts.own = heads->own_statistics();
+  facts.without = missing_statistics(*heads);
+  return facts;
+}
+
+}  // namespace headlab

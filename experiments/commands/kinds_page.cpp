@@ -1,0 +1,60 @@
+// docs/kinds.md: every kind of heads with what its file and a small layer of it say.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "core/observe/statistics.h"
+#include "experiments/commands/head_facts.h"
+#include "experiments/commands/reference_pages.h"
+
+namespace headlab {
+namespace {
+
+std::string links(const std::vector<std::string>& papers) {
+  std::string text;
+  for (const auto& paper : papers)
+    text += fmt::format("{}[{}](https://arxiv.org/abs/{})", text.empty() ? "" : ", ", paper, paper);
+  return text;
+}
+
+std::string statistics(const std::vector<Statistic>& table) {
+  std::string text = "| statistic | unit | what | formula |\n|---|---|---|---|\n";
+  for (const auto& s : table)
+    text += fmt::format("| `{}` | {} | {} | {} |\n", s.name,
+                        std::string_view(s.units) == "1" ? "" : s.units, s.long_name,
+                        s.formula[0] == '\0' ? "" : fmt::format("`{}`", s.formula));
+  return text;
+}
+
+std::string section(const HeadFacts& f) {
+  std::string yes, no;
+  for (const auto& [what, holds] : f.promises)
+    (holds ? yes : no) += fmt::format("{}{}", (holds ? yes : no).empty() ? "" : ", ", what);
+  std::string text = fmt::format("## {}\n\n{}.\n\n", f.name, f.summary);
+  if (!f.papers.empty()) text += fmt::format("arXiv: {}\n\n", links(f.papers));
+  if (!f.opening.empty()) text += fmt::format("```text\n{}\n```\n\n", f.opening);
+  text += field_table(f.options) + '\n';
+  text += fmt::format("Promises: {}. Not: {}.\n\n", yes, no.empty() ? "nothing of these" : no);
+  text += fmt::format("Parameters: `{}`\n\n", fmt::join(f.parameters, "`, `"));
+  if (!f.own.empty()) text += "Statistics of its own:\n\n" + statistics(f.own) + '\n';
+  if (!f.without.empty()) text += fmt::format("Without: `{}`\n\n", fmt::join(f.without, "`, `"));
+  return text;
+}
+
+}  // namespace
+
+std::string kinds_table() {
+  std::string text = "| kind | what | paper, arXiv |\n|---|---|---|\n";
+  for (const auto& name : head_names()) {
+    const auto facts = facts_of(head_kind(name));
+    text += fmt::format("| `{}` | {} | {} |\n", name, facts.summary, links(facts.papers));
+  }
+  return text;
+}
+
+std::string kinds_page() {
+  std::string text;
+  for (const auto& name : head_names()) text += section(facts_of(head_kind(name)));
+  return text + "## Statistics of every kind\n\n" + statistics(statistic_table());
+}
+
+}  // namespace headlab

@@ -1,0 +1,21 @@
+// The pages of docs/ that the program prints, in Markdown.
+#pragma once
+
+#include <string>
+
+#include "core/config/config.h"
+
+namespace headlab {
+
+std::string config_page();    // every section and key of a config
+std::string commands_page();  // every command with its options, and the exit codes
+std::string kinds_page();   // every kind of heads: paper, equations, options, promises, statistics
+std::string kinds_table();  // a row a kind
+
+std::string field_table(const std::vector<FieldInfo>& fields);
+// Text of a cell: code where it is not empty, with the bars of alternatives as commas.
+std::string cell(const std::string& text);
+// Examples as a clone of the repository runs them.
+std::string pasted(std::string example);
+
+}  // namespace headlab
