@@ -132,16 +132,19 @@ def test_prune_seed_is_of_the_random_order(small_run):
 
 
 def test_prune_names_the_split_that_it_measured_on(small_run, tmp_path):
-    """Training that goes on compares with a loss of the validation split alone."""
-    for split, other in ("train", "val"), ("val", "train"):
+    """What the run that it leaves says, and goes on from, is of the validation split alone."""
+    left = []
+    for split in "train", "val":
         out = tmp_path / split
-        loss = found("prune", small_run, "--count", 1, "--batches", 2, "--split", split, "--out",
-                     out)["loss"]
+        report = found("prune", small_run, "--heads", "0:1", "--batches", 2, "--split", split,
+                       "--out", out)
+        assert (report["split"], report["on_whole_split"]["split"]) == (split, "val")
         metrics = json.loads((out / "status.json").read_text(encoding="utf-8"))["metrics"]
-        assert metrics[f"{split}/loss"] == pytest.approx(loss, rel=1e-12)
-        assert not any(name.startswith(f"{other}/") for name in metrics)
+        assert metrics["val/loss"] == report["on_whole_split"]["loss"] != report["loss"]
+        assert not any(name.startswith("train/") for name in metrics)
         state = json.loads((out / "ckpt/last/state.json").read_text(encoding="utf-8"))
-        assert ("best" in state["trainer"]) == (split == "val")
+        left.append((metrics, state["trainer"]["best"]))
+    assert left[0] == left[1]
 
 
 def test_prune_bench_batch_is_the_examples_of_a_timed_pass(small_run):

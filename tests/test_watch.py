@@ -62,7 +62,7 @@ def test_a_finished_run_is_printed_once_as_plain_text(run):
         entropy = log["heads/self/entropy"][-1]
     assert lines[0] == "char_mha s1337: mha, 2 layers, 3 heads, finished"
     assert "step 20 of 20, 100 %" in lines[1]
-    assert f"training {training:.4f} nat, validation {validation:.4f} nat (step 20)" in lines[2]
+    assert f"training {training:.4f} nat, validation {validation:.4f} nat (step 20, whole split)" in lines[2]
     assert lines[-4] == "entropy [nat] of heads, step 20"
     for layer, line in enumerate(lines[-2:]):
         assert line.split() == [str(layer), *(f"{value:.3f}" for value in entropy[layer])]

@@ -47,12 +47,12 @@ int run_eval(const EvalOptions& o) {
     object["perplexity"] = std::exp(mean.value);
     texts.push_back(fmt::format("perplexity {:.3f}", std::exp(mean.value)));
   }
-  object["tokens"] = e.tokens, object["examples"] = e.examples;
+  object.update(measured_json(e));
   const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
   return print(
       {.object = object,
-       .text = fmt::format("{}{} {} over {} tokens in {} examples (step {})\n", split_name(split),
-                           of, fmt::join(texts, ", "), e.tokens, e.examples, opened.step)},
+       .text = fmt::format("{}{} {}; {} in {} examples (step {})\n", split_name(split), of,
+                           fmt::join(texts, ", "), measured_text(e), e.examples, opened.step)},
       o.json);
 }
 

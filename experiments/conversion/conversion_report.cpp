@@ -42,7 +42,8 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
     }
   report["logits_error"] = cost.errors.logits;
   report["loss_before"] = cost.before.loss(), report["loss_after"] = cost.after.loss();
-  report["tokens"] = cost.after.tokens;
+  report.update(measured_json(cost.after));
+  report["measured"] = measured_text(cost.after);
   return report;
 }
 
@@ -67,7 +68,12 @@ std::string conversion_text(const Json& report) {
   if (report.contains("loss_tuned"))
     text += fmt::format(" -> {:.4f} after {} updates", report["loss_tuned"].get<double>(),
                         report["tuned"].get<int64_t>());
-  return text + fmt::format(" over {} tokens\n", report["tokens"].get<int64_t>());
+  text += fmt::format(", {}\n", report["measured"].get<std::string>());
+  if (report.contains("on_whole_split"))
+    text += fmt::format("as converted, over the whole split, {} tokens: val loss {:.4f} nat\n",
+                        report["on_whole_split"]["tokens"].get<int64_t>(),
+                        report["on_whole_split"]["loss"].get<double>());
+  return text;
 }
 
 }  // namespace headlab

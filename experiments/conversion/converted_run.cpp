@@ -40,11 +40,19 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
   if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
+  const auto& settings = run.experiment.train;
+  const auto parts = evaluate_parts(*converted.model, *run.data, Split::kValidation,
+                                    settings.eval_batch, {settings.eval_batches, 0}, compute);
+  const auto &judged = parts.front(), &whole = parts.back();
+  if (!cost.after.whole_split()) {
+    auto& kept = report["on_whole_split"] = measured_json(whole);
+    for (const auto& mean : whole.means) kept[mean.name] = mean.value;
+  }
   auto manifest = manifest_of(run, experiment, *converted.model, compute.device);
   manifest["converted"] = report;
   write_run(out, experiment, run.data_description,
-            untrained_checkpoint(*converted.model, run.step, cost.after.validation_loss()),
-            manifest, status_metrics(cost.after));
+            untrained_checkpoint(*converted.model, run.step, judged.validation_loss()), manifest,
+            status_metrics(whole));
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, compute);
   report["tuned"] = further.updates;

@@ -81,20 +81,35 @@ LogRepair repair_log(const std::filesystem::path& path) {
   return repair_held_log(path);
 }
 
-std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site) {
+namespace {
+
+template <class Variable>
+std::vector<std::string> drop_unlogged_of(const std::filesystem::path& path,
+                                          const std::string& group_path,
+                                          std::vector<Variable>& variables) {
   const WriterLock lock(path);
   repair_held_log(path);
   const H5File file = H5File::open_unlocked(path);
-  const std::string name = "heads/" + site.name;
   std::vector<std::string> dropped;
-  if (!file.root().has_group(name)) return dropped;  // not a log of this run at all
-  const H5Group group = file.root().group(name);
-  std::erase_if(site.statistics, [&](const LogStatistic& s) {
-    if (group.has_dataset(s.name)) return false;
-    dropped.push_back(s.name);
+  if (!file.root().has_group(group_path)) return dropped;  // not a log of this run at all
+  const H5Group group = file.root().group(group_path);
+  std::erase_if(variables, [&](const Variable& variable) {
+    if (group.has_dataset(variable.name)) return false;
+    dropped.push_back(variable.name);
     return true;
   });
   return dropped;
+}
+
+}  // namespace
+
+std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site) {
+  return drop_unlogged_of(path, "heads/" + site.name, site.statistics);
+}
+
+std::vector<std::string> drop_unlogged(const std::filesystem::path& path,
+                                       std::vector<LogVariable>& evals) {
+  return drop_unlogged_of(path, "eval", evals);
 }
 
 }  // namespace headlab

@@ -176,7 +176,7 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
 }
 
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
-                          const Compute& compute, Tuning& tuning) {
+                          bool keep, const Compute& compute, Tuning& tuning) {
   const auto whole = copy_of(run, compute.device);
   Pruning done;
   done.rounds = prune(run, settings, compute, &tuning);
@@ -184,6 +184,15 @@ Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t
   done.sliced = sliced_copy(run, compute.device);
   done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, compute);
   done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));
+  if (keep) {
+    const auto& train = run.experiment.train;
+    const bool validates = run.data->examples(Split::kValidation) > 0;
+    const auto split = validates ? Split::kValidation : settings.split;
+    const auto parts = evaluate_parts(*run.model, *run.data, split, train.eval_batch,
+                                      {train.eval_batches, 0}, compute);
+    done.kept = {evaluate(*whole, *run.data, split, train.eval_batch, 0, compute), parts.back(),
+                 parts.front()};
+  }
   const auto batch =
       run.data->eval_batch(settings.split, 0, done.timed_examples).to(compute.device);
   constexpr int64_t kPairs = 31;  // by chance 23 of them agree in one measurement of a hundred

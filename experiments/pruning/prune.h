@@ -66,15 +66,24 @@ struct PruneEffect {
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
                            const PruneSettings& settings, const Compute& compute);
 
+// What a run that is kept says of itself, as every run does: of the validation split, or of the
+// one that is pruned by where there is none.
+struct KeptLosses {
+  Evaluation before, after;  // the whole and the pruned model over the whole split
+  Evaluation judged;         // the pruned one over train.eval_batches
+};
+
 // All of it for one run, which is pruned. Where tuning ended before its time there are rounds only.
 struct Pruning {
   std::vector<PruneRound> rounds;  // the first is before any pruning
+  std::optional<KeptLosses> kept;  // where the run is
   std::shared_ptr<Model> sliced;
   PruneEffect effect;
   TimeSaved time;              // by the sliced model, of the masked one's
   int64_t timed_examples = 0;  // in each forward pass: `bench_batch`, or as many as there are
 };
+// `keep`: the pruned run is kept.
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
-                          const Compute& compute, Tuning& tuning);
+                          bool keep, const Compute& compute, Tuning& tuning);
 
 }  // namespace headlab

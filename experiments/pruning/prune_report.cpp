@@ -24,6 +24,7 @@ Json rounds_json(const std::vector<PruneRound>& rounds) {
                     {"parameters", round.parameters},
                     {"flops_per_token", round.flops}});
     for (const auto& mean : round.evaluation.means) list.back()[mean.name] = mean.value;
+    list.back().update(measured_json(round.evaluation));
     list.back()["seconds"] = round.seconds;
   }
   return list;
@@ -63,9 +64,16 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
       [](const auto& r) { return r.parameters; });
   add("flops", "1", "floating-point operations a token, forward, full context, sliced",
       [](const auto& r) { return r.flops; });
-  for (const auto& metric : rounds.front().evaluation.means)
-    add_variable({metric.name, metric.units, metric.long_name, metric.formula},
+  const auto& measured = rounds.front().evaluation;
+  for (const auto& metric : measured.means) {
+    add_variable({metric.name, metric.units, metric.long_name,
+                  fmt::format("{}; split {}, {}", metric.formula, split_name(measured.split),
+                              measured_text(measured))},
                  [&](const auto& r) { return r.evaluation.mean(metric.name); });
+    group.arrays.back().attributes = {{"examples", static_cast<double>(measured.examples)},
+                                      {"tokens", static_cast<double>(measured.tokens)},
+                                      {"whole_split", measured.whole_split()}};
+  }
   add("seconds", "s", "time of ranking, pruning and tuning",
       [](const auto& r) { return r.seconds; });
   const auto sites = site_heads(model);
@@ -84,7 +92,7 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
 std::string csv(const Json& report, const Task& task) {
   std::vector<std::string> columns{"kept", "parameters", "flops_per_token"};
   for (const auto& metric : task.metrics()) columns.push_back(metric.name);
-  columns.emplace_back("seconds");
+  for (const char* name : {"split", "examples", "tokens", "seconds"}) columns.emplace_back(name);
   std::string text = fmt::format("round,{},removed\n", fmt::join(columns, ","));
   int64_t n = 0;
   for (const auto& round : report["rounds"]) {
@@ -92,7 +100,9 @@ std::string csv(const Json& report, const Task& task) {
     for (const auto& head : round["removed"])
       removed += (removed.empty() ? "" : " ") + head.get<std::string>();
     std::vector<std::string> cells;
-    for (const auto& column : columns) cells.push_back(round[column].dump());
+    for (const auto& column : columns)
+      cells.push_back(round[column].is_string() ? round[column].get<std::string>()
+                                                : round[column].dump());
     text += fmt::format("{},{},{}\n", n++, fmt::join(cells, ","), removed);
   }
   return text;
@@ -139,7 +149,15 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
     report[mean.name + "_before"] = first.evaluation.mean(mean.name);
     report[mean.name] = mean.value;
   }
-  report["tokens"] = last.evaluation.tokens;
+  report.update(measured_json(last.evaluation));
+  report["measured"] = measured_text(last.evaluation);
+  if (pruning.kept) {
+    auto& kept = report["on_whole_split"] = measured_json(pruning.kept->after);
+    for (const auto& mean : pruning.kept->after.means) {
+      kept[mean.name + "_before"] = pruning.kept->before.mean(mean.name);
+      kept[mean.name] = mean.value;
+    }
+  }
   report["parameters_before"] = first.parameters, report["parameters"] = last.parameters;
   report["flops_before"] = first.flops, report["flops"] = last.flops;
   report["flops_saved"] = 1 - last.flops / first.flops;
@@ -155,7 +173,8 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
 }
 
 std::string pruning_text(const Json& r, const Task& task) {
-  std::string text = "heads kept";
+  auto text = fmt::format("{}: {}\n{:>10}", r["split"].get<std::string>(),
+                          r["measured"].get<std::string>(), "heads kept");
   for (const auto& metric : task.metrics())
     text += fmt::format("  {:>{}}", metric.name, column_width(metric, kLeastWidth));
   text += "  parameters  MFLOP/token  removed\n";
@@ -179,31 +198,40 @@ std::string pruning_text(const Json& r, const Task& task) {
     if (&metric == &task.metrics().front()) text += fmt::format(" (p {})", p_with_sign(r));
     text += ", ";
   }
-  text += fmt::format("over {} tokens\n", r["tokens"].get<int64_t>());
+  text += fmt::format("over the {}\n", r["measured"].get<std::string>());
+  if (r.contains("on_whole_split")) {
+    const auto& kept = r["on_whole_split"];
+    const auto& loss = task.metrics().front();
+    text += fmt::format("over the whole split {}, {} tokens: {} {:.4f} -> {:.4f} {}\n",
+                        kept["split"].get<std::string>(), kept["tokens"].get<int64_t>(), loss.name,
+                        kept[loss.name + "_before"].get<double>(), kept[loss.name].get<double>(),
+                        loss.units);
+  }
   return text +
          fmt::format("sliced against masked: logits within {:.2e}, {:.1f} % of FLOPs saved\n{}",
                      n("masked_sliced_difference"), 100 * n("flops_saved"), time_text(r));
 }
 
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
-                  const std::shared_ptr<Model>& model, const std::vector<PruneRound>& rounds,
-                  const Json& report, const at::Device& device, Tuning& tuning) {
+                  const std::shared_ptr<Model>& model, const Pruning& pruning, const Json& report,
+                  const at::Device& device, Tuning& tuning) {
   auto manifest = manifest_of(run, run.experiment, *model, device);
   manifest["pruned"] = report;
-  const auto& last = rounds.back().evaluation;
+  const auto& kept = pruning.kept.value();
+  const auto judged = kept.judged.validation_loss();
   const auto run_id = out.filename().string();
   const auto add_files = [&](const std::filesystem::path& making) {
     write_results(making / "pruning.h5",
                   root_attributes(run.experiment, "pruning", run_id, manifest),
-                  pruning_groups(rounds, *model));
+                  pruning_groups(pruning.rounds, *model));
     replace_file(making / "pruning.csv", csv(report, run.data->task()));
   };
   if (tuning.kept())
-    tuning.finish(run, model, last.validation_loss(), report, add_files);
+    tuning.finish(run, model, judged, report, add_files);
   else
     write_run(out, run.experiment, run.data_description,
-              untrained_checkpoint(*model, run.step, last.validation_loss()), manifest,
-              status_metrics(last), add_files);
+              untrained_checkpoint(*model, run.step, judged), manifest, status_metrics(kept.after),
+              add_files);
 }
 
 }  // namespace headlab

@@ -17,7 +17,7 @@ std::string pruning_text(const nlohmann::ordered_json& report, const Task& task)
 // The run of the model, masked or sliced, with pruning.h5 and pruning.csv in it: a new one, or the
 // one that tuning has begun.
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
-                  const std::shared_ptr<Model>& model, const std::vector<PruneRound>& rounds,
+                  const std::shared_ptr<Model>& model, const Pruning& pruning,
                   const nlohmann::ordered_json& report, const at::Device& device, Tuning& tuning);
 
 }  // namespace headlab

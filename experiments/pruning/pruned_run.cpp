@@ -11,7 +11,7 @@ namespace {
 PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                       int64_t bench_batch, bool slice, const std::filesystem::path& out,
                       const Compute& compute, Tuning& tuning) {
-  const auto pruning = prune_and_measure(run, settings, bench_batch, compute, tuning);
+  const auto pruning = prune_and_measure(run, settings, bench_batch, !out.empty(), compute, tuning);
   if (const auto& ended = tuning.ended()) {
     const auto report = ended_json(out, run, settings, tuning);
     return {report, ended_text(report), ended->exit_code};
@@ -19,8 +19,8 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
   auto report = pruning_json(source, slice, run, pruning);
   if (settings.heads.empty()) report["ranking"] = ranking_options(settings);
   if (!out.empty()) {
-    write_pruned(out, run, slice ? pruning.sliced : run.model, pruning.rounds, report,
-                 compute.device, tuning);
+    write_pruned(out, run, slice ? pruning.sliced : run.model, pruning, report, compute.device,
+                 tuning);
     report["out"] = std::filesystem::canonical(out).string();
   }
   return {report, pruning_text(report, run.data->task())};

@@ -35,6 +35,21 @@ std::string means_text(const Evaluation& evaluation) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+std::string measured_text(const Evaluation& evaluation) {
+  auto tokens = std::to_string(evaluation.tokens);
+  for (auto at = std::ssize(tokens) - 3; at > 0; at -= 3) tokens.insert(at, ",");
+  if (evaluation.whole_split()) return fmt::format("whole split, {} tokens", tokens);
+  if (evaluation.batches == 1) return fmt::format("first batch, {} tokens", tokens);
+  return fmt::format("first {} batches, {} tokens", evaluation.batches, tokens);
+}
+
+nlohmann::ordered_json measured_json(const Evaluation& evaluation) {
+  return {{"split", split_name(evaluation.split)},
+          {"examples", evaluation.examples},
+          {"tokens", evaluation.tokens},
+          {"whole_split", evaluation.whole_split()}};
+}
+
 void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
                     const at::Device& device,
                     const std::function<void(const Batch& batch)>& visit) {
@@ -44,26 +59,49 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
     visit(data.eval_batch(split, first, std::min(batch, examples - first)).to(device));
 }
 
-Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
-                    int64_t most_batches, const Compute& compute) {
+std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Split split,
+                                       int64_t batch, const std::vector<int64_t>& most_batches,
+                                       const Compute& compute) {
   torch::InferenceMode inference;
   const bool was_training = model.is_training();
   model.eval();
-  Evaluation result{.split = split};
+  const int64_t all = data.examples(split);
+  const auto ends_at = [&](int64_t most) { return most > 0 ? std::min(all, most * batch) : all; };
+  int64_t longest = 1;
+  for (const int64_t most : most_batches)
+    longest = std::max(longest, (ends_at(most) + batch - 1) / batch);
   const Task& task = data.task();
   const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
-  for_each_batch(data, split, batch, most_batches, compute.device, [&](const Batch& b) {
+  std::vector<Evaluation> parts(most_batches.size());
+  int64_t examples = 0;
+  const auto end_parts = [&] {
+    for (size_t n = 0; n < parts.size(); ++n) {
+      if (ends_at(most_batches[n]) != examples) continue;
+      auto& part = parts[n];
+      part.split = split;
+      part.examples = examples;
+      part.tokens = static_cast<int64_t>(scored.item<double>());
+      part.batches = examples < all ? most_batches[n] : 0;
+      const auto means = (sums / scored.clamp_min(1)).cpu();
+      for (const auto& metric : task.metrics())
+        part.means.push_back({metric, means[std::ssize(part.means)].item<double>()});
+    }
+  };
+  if (all == 0) end_parts();
+  for_each_batch(data, split, batch, longest, compute.device, [&](const Batch& b) {
     sums += task.sums(model.forward(b, {.backend = compute.backend}).logits, b);
     scored += task.scored(b);
-    result.examples += b.examples();
+    examples += b.examples();
+    end_parts();
   });
-  result.tokens = static_cast<int64_t>(scored.item<double>());
-  const auto means = (sums / scored.clamp_min(1)).cpu();
-  for (const auto& metric : task.metrics())
-    result.means.push_back({metric, means[std::ssize(result.means)].item<double>()});
   model.train(was_training);
-  return result;
+  return parts;
+}
+
+Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
+                    int64_t most_batches, const Compute& compute) {
+  return evaluate_parts(model, data, split, batch, {most_batches}, compute).front();
 }
 
 }  // namespace headlab

@@ -1,6 +1,7 @@
 // Loss and metrics of a model on fixed examples of a split.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,9 @@ struct Evaluation {
   std::vector<Mean> means = {};  // of Task::metrics() in their order: the first is the loss
   int64_t tokens = 0;            // scored targets
   int64_t examples = 0;
+  int64_t batches = 0;  // measured on the first so many; 0: on the whole split
 
+  bool whole_split() const { return batches == 0; }
   double loss() const { return means.at(0).value; }
   double mean(const std::string& name) const;     // std::out_of_range for another task's
   std::optional<double> validation_loss() const;  // none: of another split
@@ -30,6 +33,10 @@ std::string to_text(const Evaluation::Mean& mean);
 int column_width(const TaskMetric& metric, int least);
 // All of them, the loss first, with ", " between.
 std::string means_text(const Evaluation& evaluation);
+// What they were measured on: "whole split, 111,488 tokens", "first 20 batches, 81,920 tokens"; and
+// {"split", "examples", "tokens", "whole_split"}.
+std::string measured_text(const Evaluation& evaluation);
+nlohmann::ordered_json measured_json(const Evaluation& evaluation);
 
 // Batches of the fixed examples of a split, in order, on `device`. `most_batches` 0: the whole
 // split.
@@ -37,6 +44,10 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
                     const at::Device& device, const std::function<void(const Batch& batch)>& visit);
 
 // In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
+// Of several beginnings of a split, each as if alone, in one pass: in the order of `most_batches`.
+std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Split split,
+                                       int64_t batch, const std::vector<int64_t>& most_batches,
+                                       const Compute& compute);
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
                     int64_t most_batches, const Compute& compute);
 

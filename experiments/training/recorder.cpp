@@ -90,17 +90,22 @@ SiteProbes* Recorder::before_update(int64_t step) {
 }
 
 void Recorder::after_update(const TrainingState& now, const Updater::Result& result, int64_t tokens,
-                            std::optional<double> loss, bool finite) {
+                            std::optional<double> loss, bool finite, bool last_of_status) {
   progress_.step(now.step, tokens, loss);
   const auto due = due_after(experiment_, now.step);
-  if (due.row || !finite) {
+  const bool has_row = due.row || !finite;
+  if (has_row || last_of_status) {
     const double seconds = std::max(now.wall_s - last_row_.wall_s, 1e-9);
-    row_ = {
+    const TrainingRow row{
         .losses = TrainingRow::Losses::of(result.losses),
         .update = {{.lr = result.lr,
                     .grad_norm = result.grad_norm.item<double>(),
                     .tokens_per_s = static_cast<double>(now.tokens - last_row_.tokens) / seconds}},
         .gates = gates_};
+    note(row);
+    if (has_row) row_ = row;
+  }
+  if (has_row) {
     log_.scalars(now.step, now.wall_s, now.tokens, logged(table_, MetricGroup::kScalars, row_));
     last_row_ = {now.wall_s, now.tokens};
   }
@@ -109,6 +114,7 @@ void Recorder::after_update(const TrainingState& now, const Updater::Result& res
 
 void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation) {
   row_.evaluation = evaluation;
+  newest_["val/step"] = static_cast<double>(now.step);
   log_.eval(now.step, logged(table_, MetricGroup::kEvals, row_));
   progress_.validation(evaluation.loss());
 }
@@ -140,10 +146,13 @@ void Recorder::write_maps(int64_t step) {
 
 void Recorder::write_line(const TrainingState& now) {
   const auto line = line_of(table_, row_);
+  if (!line.empty()) metrics_.append({now.step, now.tokens, now.wall_s, line});
+  note(row_);
   row_ = {};
-  if (line.empty()) return;
-  metrics_.append({now.step, now.tokens, now.wall_s, line});
-  for (const auto& [name, value] : line) newest_[name] = value;
+}
+
+void Recorder::note(const TrainingRow& row) {
+  for (const auto& [name, value] : line_of(table_, row)) newest_[name] = value;
 }
 
 void Recorder::say_notices() {

@@ -46,9 +46,10 @@ class Recorder {
   // The probes for the update that makes `step`; null: no statistics are due.
   SiteProbes* before_update(int64_t step);
   // `tokens`: of this update. `loss`: where the step has looked at it. An update that is not finite
-  // has its row, due or not.
+  // has its row, due or not. `last_of_status`: status.json may be written after it, and is to have
+  // the numbers of the step that it names.
   void after_update(const TrainingState& now, const Updater::Result& result, int64_t tokens,
-                    std::optional<double> loss, bool finite);
+                    std::optional<double> loss, bool finite, bool last_of_status);
   void evaluated(const TrainingState& now, const Evaluation& evaluation);
   // The maps, where they are due or this is the end, and the step's line of metrics.jsonl.
   void end_step(const TrainingState& now, bool end);
@@ -61,6 +62,7 @@ class Recorder {
  private:
   void write_maps(int64_t step);
   void write_line(const TrainingState& now);
+  void note(const TrainingRow& row);
   void say_notices();
 
   const Experiment& experiment_;

@@ -57,7 +57,9 @@ class Trainer {
   bool update();
   // What follows an update that was: evaluation, maps, checkpoint.
   void end_step();
-  void evaluate_batches(int64_t most);  // 0: the whole split
+  Evaluation evaluate_batches();
+  Evaluation evaluate_whole_split();
+  void judge(const Evaluation& evaluation);  // of train.eval_batches: whether it is the best
   bool done() const { return state_.step >= steps_ || stopped_early(); }
   bool stopped_early() const {
     return options_.early_stop.patience > 0 && state_.since_best >= options_.early_stop.patience;
@@ -85,9 +87,10 @@ class Trainer {
   double wall_before_;
   Stopwatch watch_;
   std::optional<Evaluation> evaluation_;  // the newest of this step
-  bool improved_ = false;                 // by it
-  bool ends_ = false, early_ = false;     // the training, with this step
-  bool stops_ = false;                    // after this step, by this signal or for want of time
+  bool judged_ = false,
+       improved_ = false;              // this step, by the batches that every step is judged by
+  bool ends_ = false, early_ = false;  // the training, with this step
+  bool stops_ = false;                 // after this step, by this signal or for want of time
   int signal_ = 0;
 };
 
@@ -102,32 +105,46 @@ bool Trainer::update() {
   signal_ = StopSignals::received();
   stops_ = signal_ != 0 || out_of_time();
   const auto due = due_after(experiment_, state_.step);
+  const bool last_of_status = due.checkpoint || due.evaluation || stops_ || done();
   std::optional<double> loss;
-  if (reads_loss(compute_.device, due.row || due.checkpoint || due.evaluation || stops_ || done()))
+  if (reads_loss(compute_.device, due.row || last_of_status))
     loss = result.losses.nll.item<double>();
   const bool finite =
       !loss || (std::isfinite(*loss) && std::isfinite(result.grad_norm.item<double>()));
-  if (recorder_) recorder_->after_update(now(), result, tokens, loss, finite);
+  if (recorder_) recorder_->after_update(now(), result, tokens, loss, finite, last_of_status);
   return finite;
 }
 
-void Trainer::evaluate_batches(int64_t most) {
-  evaluation_ = evaluate(*model_, data_, Split::kValidation, options_.eval_batch, most, compute_);
-  improved_ = evaluation_->loss() < state_.best - options_.early_stop.min_delta;
+void Trainer::judge(const Evaluation& evaluation) {
+  judged_ = true;
+  improved_ = evaluation.loss() < state_.best - options_.early_stop.min_delta;
   state_.since_best = improved_ ? 0 : state_.since_best + 1;
-  if (improved_) state_.best = evaluation_->loss();
+  if (improved_) state_.best = evaluation.loss();
+}
+
+Evaluation Trainer::evaluate_batches() {
+  return evaluate(*model_, data_, Split::kValidation, options_.eval_batch, options_.eval_batches,
+                  compute_);
+}
+
+// The last step is judged by the same examples as those before it, which the whole split begins
+// with: a loss over all of it does not compare with theirs.
+Evaluation Trainer::evaluate_whole_split() {
+  const auto parts = evaluate_parts(*model_, data_, Split::kValidation, options_.eval_batch,
+                                    {options_.eval_batches, 0}, compute_);
+  if (!judged_) judge(parts.front());
+  return parts.back();
 }
 
 void Trainer::end_step() {
   evaluation_.reset();
-  improved_ = false;
+  judged_ = improved_ = false;
   const auto due = due_after(experiment_, state_.step);
   if (due.evaluation && state_.step < steps_ && evaluates())
-    evaluate_batches(options_.eval_batches);
-  // The whole split's loss, which does not compare with those of a part, undoes no early stop.
+    judge(*(evaluation_ = evaluate_batches()));
   ends_ = done(), early_ = stopped_early();
   if (!recorder_) return;
-  if (ends_) evaluate_batches(0);
+  if (ends_) evaluation_ = evaluate_whole_split();
   if (evaluation_) recorder_->evaluated(now(), *evaluation_);
   recorder_->end_step(now(), ends_);
   const bool best = improved_ && options_.checkpoint.keep_best;

@@ -141,8 +141,10 @@ std::vector<LogSite> sites_of(const Experiment& experiment, Model& model, bool h
 }
 
 std::vector<std::string> drop_all_unlogged(const std::filesystem::path& path,
-                                           std::vector<LogSite>& sites) {
+                                           std::vector<LogSite>& sites,
+                                           std::vector<LogVariable>& evals) {
   std::set<std::string> names;
+  for (auto& name : drop_unlogged(path, evals)) names.insert(std::move(name));
   for (auto& site : sites)
     for (auto& name : drop_unlogged(path, site)) names.insert(std::move(name));
   return {names.begin(), names.end()};
@@ -153,10 +155,11 @@ bool wants_maps(const Experiment& experiment) {
 }
 
 LogLayout layout_of(const RootAttributes& root, const std::vector<TrainingMetric>& metrics,
-                    const std::vector<LogSite>& sites, const DataSource& data) {
+                    const std::vector<LogVariable>& evals, const std::vector<LogSite>& sites,
+                    const DataSource& data) {
   LogLayout layout{root};
   layout.scalars = variables_of(metrics, MetricGroup::kScalars);
-  layout.evals = variables_of(metrics, MetricGroup::kEvals);
+  layout.evals = evals;
   layout.sites = sites;
   layout.vocabulary = data.token_texts();
   return layout;
@@ -208,10 +211,11 @@ TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& 
                         : std::nullopt),
       heads_(site_heads(model)),
       sites_(sites_of(experiment, model, !data.token_classes().empty(), map_examples_)),
-      absent_(goes_on_with(file) ? drop_all_unlogged(file.path, sites_)
+      evals_(variables_of(metrics, MetricGroup::kEvals)),
+      absent_(goes_on_with(file) ? drop_all_unlogged(file.path, sites_, evals_)
                                  : std::vector<std::string>()),
       probes_(model),
-      log_(open_log(file, layout_of(file.root, metrics, sites_, data), experiment.log)) {
+      log_(open_log(file, layout_of(file.root, metrics, evals_, sites_, data), experiment.log)) {
   const auto classes = data.token_classes();
   for (size_t n = 0; n < sites_.size(); ++n) {
     auto& probe = probes_.at(sites_[n].name);
@@ -274,7 +278,12 @@ void TrainingLog::scalars(int64_t step, double wall_s, int64_t tokens,
   log_.scalars(step, wall_s, tokens, values);
 }
 
-void TrainingLog::eval(int64_t step, const RunLog::Values& values) { log_.eval(step, values); }
+void TrainingLog::eval(int64_t step, const RunLog::Values& values) {
+  RunLog::Values known;
+  for (const auto& variable : evals_)
+    if (const auto found = values.find(variable.name); found != values.end()) known.insert(*found);
+  log_.eval(step, known);
+}
 
 namespace {
 

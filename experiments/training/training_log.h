@@ -36,7 +36,8 @@ class TrainingLog {
   TrainingLog(const File& file, const Experiment& experiment, Model& model, const DataSource& data,
               const std::vector<TrainingMetric>& metrics);
 
-  // Statistics that are not logged because the log was begun without them.
+  // Statistics, and numbers of evaluations, that are not logged because the log was begun without
+  // them.
   const std::vector<std::string>& absent() const { return absent_; }
   // What whoever runs the training should be told of the log; each is given once.
   std::vector<std::string> take_notices() { return log_.take_notices(); }
@@ -57,6 +58,7 @@ class TrainingLog {
   std::optional<Batch> map_examples_;  // none: no maps
   std::vector<SiteHeads> heads_;
   std::vector<LogSite> sites_;  // of the same sites
+  std::vector<LogVariable> evals_;
   std::vector<std::string> absent_;
   SiteProbes probes_;
   RunLog log_;

@@ -65,14 +65,27 @@ TrainingMetric evaluation_metric(const TaskMetric& metric) {
           }};
 }
 
-TrainingMetric evaluation_tokens(const TaskMetric& loss) {
-  return {{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name},
-          "val/tokens",
-          MetricGroup::kEvals,
-          [](const TrainingRow& row) -> std::optional<double> {
-            return row.evaluation ? std::optional(static_cast<double>(row.evaluation->tokens))
-                                  : std::nullopt;
-          }};
+// What the metrics of an evaluation were measured on.
+std::vector<TrainingMetric> evaluation_measures(const TaskMetric& loss) {
+  const auto of = [](auto number) {
+    return [number](const TrainingRow& row) -> std::optional<double> {
+      if (!row.evaluation) return std::nullopt;
+      return static_cast<double>(number(*row.evaluation));
+    };
+  };
+  return {{{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name},
+           "val/tokens",
+           MetricGroup::kEvals,
+           of([](const Evaluation& e) { return e.tokens; })},
+          {{"val_examples", "1", "validation examples", "count behind val_" + loss.name},
+           "val/examples",
+           MetricGroup::kEvals,
+           of([](const Evaluation& e) { return e.examples; })},
+          {{"val_whole_split", "1", "whether the whole validation split was measured",
+            "1: all of its examples; 0: its first train.eval_batches batches"},
+           "val/whole_split",
+           MetricGroup::kEvals,
+           of([](const Evaluation& e) { return e.whole_split(); })}};
 }
 
 }  // namespace
@@ -142,7 +155,7 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
           kScalars,
           of_gates(&GateDecisions::expected)}});
   for (const auto& metric : task.metrics()) table.push_back(evaluation_metric(metric));
-  table.push_back(evaluation_tokens(loss));
+  for (auto& measure : evaluation_measures(loss)) table.push_back(std::move(measure));
   return table;
 }
 
@@ -176,7 +189,9 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 
 Metrics status_metrics(const Evaluation& evaluation) {
   const auto split = split_name(evaluation.split) + std::string("/");
-  Metrics metrics{{split + "tokens", static_cast<double>(evaluation.tokens)}};
+  Metrics metrics{{split + "tokens", static_cast<double>(evaluation.tokens)},
+                  {split + "examples", static_cast<double>(evaluation.examples)},
+                  {split + "whole_split", evaluation.whole_split()}};
   for (const auto& mean : evaluation.means) metrics[split + mean.name] = mean.value;
   return metrics;
 }

@@ -54,7 +54,8 @@ RunLog::Values logged(const std::vector<TrainingMetric>& table, MetricGroup grou
 // Of both groups, by the names in metrics.jsonl.
 Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row);
 
-// What status.json says of a model that was evaluated and not trained: val/loss, ..., by the split.
+// What status.json says of a model that was evaluated and not trained: val/loss, ..., by the split,
+// with what they were measured on.
 Metrics status_metrics(const Evaluation& evaluation);
 
 }  // namespace headlab

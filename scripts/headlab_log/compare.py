@@ -23,9 +23,10 @@ def compare(runs: Run | PathLike | Iterable[Run | PathLike], group: str = "scala
     runs: open runs or paths. group: `scalars`, `eval`, `heads`, `analysis`, ... (`heads/cross` in
     models of several sites). NaN
     where a run has no such step, layer, head or variable. Coordinates on `run`: its label (with
-    the directory's name where two are alike), name, kind, seed and code (a LogWarning tells where one kind has
-    several); so means over seeds are
-    `.groupby("name").mean()`. Raises LogError naming a run that has no such group.
+    the directory's name where two are alike), name, kind, seed and code (a LogWarning tells where
+    one kind has several); so means over seeds are `.groupby("name").mean()`. Of `eval` the variable
+    `measured` says what each loss was measured on; a LogWarning tells where runs differ in it at
+    the same step. Raises LogError naming a run that has no such group.
 
     >>> hl.compare([run, run], "eval").val_loss.dims
     ('run', 'step')
@@ -34,10 +35,13 @@ def compare(runs: Run | PathLike | Iterable[Run | PathLike], group: str = "scala
     opened = [run if isinstance(run, Run) else open_run(run) for run in given]
     if not opened:
         raise LogError("compare: no run is given")
-    joined = xr.concat([run.group(group) for run in opened], dim="run", join="outer",
-                       data_vars="all", coords="minimal", compat="override",
-                       combine_attrs="override")
+    parts = [run.evaluations.reset_coords("measured") if group == "eval" and "eval" in run
+             else run.group(group) for run in opened]
+    joined = xr.concat(parts, dim="run", join="outer", data_vars="all", coords="minimal",
+                       compat="override", combine_attrs="override")
     warn_of_code(opened)
+    if group == "eval":
+        warn_of_measures(joined, labels(opened))
     return joined.assign_coords(
         run=labels(opened), name=("run", [run.name for run in opened]),
         kind=("run", [run.kind for run in opened]), seed=("run", [run.seed for run in opened]),
@@ -55,6 +59,19 @@ def warn_of_code(runs: Sequence[Run]) -> None:
                              for code, names in codes.items())
             warnings.warn(f"runs of {name} ({kind}) differ in the code of their heads: {said}",
                           LogWarning, stacklevel=3)
+
+
+def warn_of_measures(joined: xr.Dataset, names: Sequence[str]) -> None:
+    """A LogWarning of the last step at which losses of several runs were measured differently."""
+    for n in reversed(range(joined.sizes["step"])):
+        there = joined.val_loss.isel(step=n).notnull().values if "val_loss" in joined else ()
+        words = {name: word for name, word, is_there
+                 in zip(names, joined.measured.isel(step=n).values, there) if is_there}
+        if len(set(words.values())) > 1:
+            said = "; ".join(f"{name}: {word}" for name, word in words.items())
+            warnings.warn(f"losses of step {int(joined.step[n])} do not compare, since they were "
+                          f"measured on different examples: {said}", LogWarning, stacklevel=3)
+            return
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -12,6 +12,7 @@ import xarray as xr
 import yaml
 
 from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
+from .measures import measured
 from .program import program_name
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
@@ -213,8 +214,17 @@ class Run:
 
     @property
     def evaluations(self) -> xr.Dataset:
-        """Loss and metrics of validation, over `step`."""
-        return self.group("eval")
+        """Loss and metrics of validation, over `step`.
+
+        The coordinate `measured` says on what: the last evaluation covers the whole split, earlier
+        ones its first batches, and the one does not compare with the others.
+
+        >>> run.evaluations.measured.values[-1]
+        'whole split, 111,536 tokens'
+        """
+        evaluations = self.group("eval")
+        words = np.array(measured(self, evaluations), dtype=object)
+        return evaluations.assign_coords(measured=("step", words))
 
     @property
     def resumes(self) -> xr.Dataset:

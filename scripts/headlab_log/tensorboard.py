@@ -15,6 +15,7 @@ from .compare import settings
 from .exports import logged_maps
 from .extras import needed
 from .files import LogError, PathLike, open_h5
+from .measures import by_measure
 from .opening import open_run
 from .run import Run
 
@@ -68,8 +69,9 @@ class Events:
 def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     """Writes what a run logged for TensorBoard and returns the event file; folder: RUN/tensorboard.
 
-    At their true steps and times: `train/loss`, ...; `val/loss`, ...; `heads.self.entropy/L0H1`,
-    a curve for each head, with a group of cards for each statistic (those of two heads, such as
+    At their true steps and times: `train/loss`, ...; `val/loss`, ..., and `val_whole_split/loss`
+    where the last evaluation had more examples than those before; `heads.self.entropy/L0H1`, a
+    curve for each head, with a group of cards for each statistic (those of two heads, such as
     `js`, only as histograms); histograms over heads, `heads.self/entropy`; maps of the first probe
     as images, a row a layer, a column a head, `attention.self/probe0`; the config as text and as
     hyperparameters. The same run makes the same file, which takes the place of an earlier one.
@@ -87,14 +89,20 @@ def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     started = datetime.datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
     events = Events(pathlib.Path(folder or run.path / "tensorboard"), started)
     write_settings(events, run)
-    for group, prefix in ("scalars", "train"), ("eval", "val"):
-        if group in run:
-            write_series(events, run, run.group(group), prefix)
+    write_series(events, run, run.scalars, "train")
+    for prefix, rows in evaluations(run).items():
+        write_series(events, run, rows, prefix)
     for site in run.sites:
         write_heads(events, run, site)
         write_maps(events, run, site)
     events.close()
     return events.path
+
+
+def evaluations(run):
+    """Rows of validation by the prefix of their curves: one curve has one measure."""
+    parts = by_measure(run) if "eval" in run else []
+    return {"val_whole_split" if n else "val": rows for n, (_, rows) in enumerate(parts)}
 
 
 def seconds_at(run, steps):
@@ -117,9 +125,10 @@ def about(variable):
 def write_series(events, run, data, group):
     """Variables over `step`; train_loss becomes train/loss."""
     columns = {name: data[name].values for name in data.data_vars if name != "wall_time"}
+    series = group.partition("_")[0]  # train_loss, val_loss
     for index, (step, seconds) in enumerate(zip(data.step.values, seconds_at(run, data.step))):
         events.write(int(step), seconds, [
-            events.describe(scalar(f"{group}/{name.removeprefix(f'{group}_')}", column[index]),
+            events.describe(scalar(f"{group}/{name.removeprefix(f'{series}_')}", column[index]),
                             about(data[name]))
             for name, column in columns.items() if not np.isnan(column[index])])
 
@@ -206,8 +215,8 @@ def write_settings(events, run):
 
     code = "".join(f"    {line}\n" for line in run.config_yaml.splitlines())
     events.write(0, 0, summary.text("config", code).value)
-    names = run.evaluations.data_vars if "eval" in run else ()
-    measured = {f"val/{name.removeprefix('val_')}": 0 for name in names}
+    measured = {f"{prefix}/{name.removeprefix('val_')}": 0
+                for prefix, rows in evaluations(run).items() for name in rows.data_vars}
     model = {name: value for name, value in run.config.items() if name != "log"}
     plain = {key: value if isinstance(value, (bool, int, float, str)) else str(value)
              for key, value in settings(model).items()}

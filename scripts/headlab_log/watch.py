@@ -18,6 +18,7 @@ import numpy as np
 from .command import TERMINATED, told_plainly
 from .extras import needed
 from .files import LogError, LogWarning, PathLike
+from .measures import by_measure
 from .opening import find_run, open_run
 from .program import program_name
 from .run import Run
@@ -28,6 +29,7 @@ PATIENCE = 5  # looks in a row at a log that cannot be read: a new one is being 
 SMALLEST = 9  # lines of a plot that is worth its place
 LOWEST = 5  # lines of a plot that is one at all
 LEGEND = "loss [nat]: line: training batch, o: validation"
+WHOLE = ", #: of the whole split"
 
 
 def lines_of(run: Run, width: int = 80, height: int | None = None, colour: bool = False,
@@ -91,7 +93,8 @@ def progress(run, width):
     if "eval" in run and run.evaluations.sizes["step"]:
         evaluations = run.evaluations
         at = int(evaluations.step[-1])
-        losses += f", validation {float(evaluations.val_loss[-1]):.4f} nat (step {at})"
+        on = evaluations.measured.values[-1].split(",")[0]
+        losses += f", validation {float(evaluations.val_loss[-1]):.4f} nat (step {at}, {on})"
     return [text, losses]
 
 
@@ -125,7 +128,9 @@ def loss_plot(run, width, height, colour):
     figure.theme("colorless")
     figure.plot_size(width, height)
     # plotext leaves out a title that its frame, without the numbers beside it, has no room for.
-    figure.title(LEGEND if width >= len(LEGEND) + 10 else LEGEND.partition(":")[0])
+    parts = by_measure(run) if "eval" in run else []
+    legend = LEGEND + (WHOLE if len(parts) > 1 else "")
+    figure.title(legend if width >= len(legend) + 10 else legend.partition(":")[0])
     figure.label("step")
     steps, losses = scalars.step.values, scalars.train_loss.values
     there = np.isfinite(losses)
@@ -135,10 +140,12 @@ def loss_plot(run, width, height, colour):
                              marker=plotext.marker("braille", pixel=TRAINING))
     figure.draw(training.lines() if there.sum() > 1 else training)
     values = [losses[there]]
-    if "eval" in run and np.isfinite(run.evaluations.val_loss).any():
-        known = run.evaluations.val_loss.dropna("step")
+    for n, (_, rows) in enumerate(parts):
+        known = rows.val_loss.dropna("step")
+        if not known.size:
+            continue
         figure.draw(figure.signal(known.step.values.tolist(), known.values.tolist(),
-                                  marker=plotext.marker("o", pixel=VALIDATION)))
+                                  marker=plotext.marker("#" if n else "o", pixel=VALIDATION)))
         values.append(known.values)
     for axis, numbers in (("x", steps), ("y", np.concatenate(values))):
         low, high = float(numbers.min()), float(numbers.max())

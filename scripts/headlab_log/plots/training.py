@@ -7,6 +7,7 @@ import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
 
+from ..measures import by_measure
 from ..run import Run
 from .maps import weight_bar, weight_scale
 from .style import axis_label, line_of
@@ -67,6 +68,8 @@ def draw_two_maps_a_layer(figure, run, site):
 def losses(run: Run) -> Figure:
     """Loss of training batches and of the validation split, [nat] a token, over steps.
 
+    What was measured on the whole split stands apart from what was on its first batches.
+
     >>> from headlab_log import plots
     >>> [line.get_label() for line in plots.losses(run).axes[0].lines]
     ['training batch', 'validation']
@@ -81,10 +84,11 @@ def draw_losses(axes, run):
     scalars = run.scalars
     axes.plot(scalars.step, scalars.train_loss, color="#999999", lw=0.8, label="training batch")
     if "eval" in run:
-        evaluations = run.evaluations
-        axes.plot(
-            evaluations.step, evaluations.val_loss, "o-", color="#0072B2", ms=4, label="validation"
-        )
+        parts = by_measure(run)
+        for n, (words, rows) in enumerate(parts):
+            label = "validation" if len(parts) == 1 else f"validation, {words.split(', ')[0]}"
+            marker = "o-" if n == 0 else "D"  # of another measure, which no line joins to the first
+            axes.plot(rows.step, rows.val_loss, marker, color="#0072B2", ms=4, label=label)
     axes.set(ylabel="loss [nat/token]", title="loss")
     axes.legend(frameon=False)
 

@@ -82,11 +82,28 @@ const plotColour = (run) => css(`--run${run % 7}`);
 
 // --- training ------------------------------------------------------------------------------------
 
+/**
+ * Whether a part's losses were measured on other examples than those that the curve is of.
+ * @param {string} kind
+ */
+const otherExamples = (kind) => kind !== "eval" && kind.startsWith("eval");
+
+/** Of what examples points and diamonds are. */
+function measuresSaid() {
+  /** @type {(wanted: (kind: string) => boolean) => string} */
+  const said = (wanted) => [...new Set(data.runs.flatMap((run) => Object.entries(run.curves)
+    .flatMap(([kind, part]) => wanted(kind) ? [part.measured] : [])))].join("; or ");
+  const points = said((kind) => kind === "eval"), diamonds = said(otherExamples);
+  return (points ? `Validation is over: ${points}. ` : "")
+    + (diamonds ? `A diamond stands apart: it is over other examples, ${diamonds}, and is not to be `
+      + "compared with the curve. " : "");
+}
+
 async function scalarTraces() {
   const wanted = state.scalar === "loss" ? ["train_loss", "val_loss"] : [state.scalar];
   const traces = [];
   for (const run of shownRuns()) {
-    for (const part of Object.values(data.runs[run].curves)) {
+    for (const [kind, part] of Object.entries(data.runs[run].curves)) {
       const values = await array(part.id);
       /** @param {string} name */
       const column = (name) => {
@@ -99,10 +116,11 @@ async function scalarTraces() {
         traces.push({
           x, y: column(name), type: "scatter",
           mode: (thin && part.rows > 1) || part.rows > 60 ? "lines" : "lines+markers",
-          name: escape(`${label}, ${data.variables.scalars[name].long_name}`),
+          name: escape([label, data.variables.scalars[name].long_name, part.measured]
+            .filter(Boolean).join(", ")),
           opacity: thin ? 0.6 : 1,
           line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
-          marker: { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,
+          marker: otherExamples(kind) ? { size: 9, symbol: "diamond" } : { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,
         });
       }
     }
@@ -124,7 +142,7 @@ async function drawScalars() {
   const every = Math.max(...data.runs.flatMap((run) =>
     Object.values(run.curves).map((part) => Math.ceil(part.of / part.rows))));
   find("#scalar-note").textContent = (several
-    ? "Thin: training, each point one batch. Thick, with points: validation. "
+    ? "Thin: training, each point one batch. Thick, with points: validation. " + measuresSaid()
     : `${meta.comment}. `)
     + (every > 1 ? `Of long curves every ${every}th row is drawn.` : "");
   find("#scalar-plot").setAttribute("aria-label", `${title} over ${xNames[state.x]}`);

@@ -26,7 +26,7 @@ import { find } from "./elements.js";
  * @property {string} config
  * @property {string} manifest
  * @property {Heading} heading
- * @property {Record<string, Curves>} curves `train` and `eval`
+ * @property {Record<string, Curves>} curves `train`, `eval` and, of other examples, `eval1`, ...
  * @property {Record<string, Site>} sites
  * @property {Pruning | null} pruning
  *
@@ -34,12 +34,13 @@ import { find } from "./elements.js";
  * @property {number | null} step
  * @property {number | null} steps
  * @property {number | null} train_loss
- * @property {number | null} val_loss
+ * @property {Record<string, number | null>} val_losses by what they were measured on
  * @property {number | null} seconds
  * @property {Parameters} parameters
  *
  * @typedef {{ trained: number | null, total: number | null }} Parameters
- * @typedef {{ names: string[], rows: number, of: number, id: string }} Curves `of`: rows logged
+ * @typedef {{ names: string[], rows: number, of: number, measured: string, id: string }} Curves
+ *   `of`: rows logged; measured: on what, of evaluations
  * @typedef {{ statistics: Statistics | null, analysis: Analysis | null, maps?: Maps }} Site
  *
  * @typedef {object} Statistics

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 
+from .. import measures
 from ..compare import differing_settings
 from ..files import LogError
 from ..program import program_name
@@ -132,11 +133,23 @@ def last(run, group, name):
     return number(run.group(group)[name].values[-1])
 
 
-def last_loss(run, group, part):
-    """The last `train` or `val` loss; of a run without a log the one that status.json says."""
-    if has_rows(run, group):
-        return last(run, group, f"{part}_loss")
-    return number(run.status.get("metrics", {}).get(f"{part}/loss", "NaN"))  # there a text, too
+def last_loss(run):
+    """The last training loss; of a run without a log the one that status.json says."""
+    if has_rows(run, "scalars"):
+        return last(run, "scalars", "train_loss")
+    return number(run.status.get("metrics", {}).get("train/loss", "NaN"))  # there a text, too
+
+
+def validation_losses(run):
+    """The last validation loss of each measure: {in words: loss}, as last_loss()."""
+    if has_rows(run, "eval"):
+        return {words: number(rows.val_loss.values[-1]) for words, rows in measures.by_measure(run)
+                if "val_loss" in rows}
+    said = run.status.get("metrics", {})
+    if "val/loss" not in said:
+        return {}
+    words = measures.text(said.get("val/whole_split"), said.get("val/tokens"))
+    return {words: number(said["val/loss"])}
 
 
 def heading(run):
@@ -145,8 +158,8 @@ def heading(run):
     return {
         "step": int(steps[-1]) if len(steps) else run.status.get("step"),
         "steps": run.config.get("train", {}).get("steps"),
-        "train_loss": last_loss(run, "scalars", "train"),
-        "val_loss": last_loss(run, "eval", "val"),
+        "train_loss": last_loss(run),
+        "val_losses": validation_losses(run),
         "seconds": last(run, "scalars", "wall_time"),
         "parameters": parameters(run),
     }
@@ -184,12 +197,17 @@ def tensor_sizes(path):
 
 
 def curves(name, run, chunks, described):
-    """Scalars of training and validation over step, with tokens and wall time for each row."""
-    found = {}
-    for part, group in (("train", "scalars"), ("eval", "eval")):
-        if not has_rows(run, group):
-            continue
-        dataset = run.group(group)
+    """Scalars of training and validation over step, with tokens and wall time for each row.
+
+    What was measured on other examples is a part of its own.
+    """
+    found, parts = {}, []
+    if has_rows(run, "scalars"):
+        parts.append(("train", "", run.scalars))
+    if has_rows(run, "eval"):
+        parts += [("eval" if n == 0 else f"eval{n}", words, rows)
+                  for n, (words, rows) in enumerate(measures.by_measure(run))]
+    for part, words, dataset in parts:
         kept = thin(dataset.sizes["step"], ROWS)
         axes = {"step": dataset.step.values.astype("f8")}
         for axis in ("tokens", "wall_time"):
@@ -197,12 +215,13 @@ def curves(name, run, chunks, described):
                 axes[axis] = np.interp(axes["step"], run.scalars.step.values,
                                        run.scalars[axis].values.astype("f8"))
         shown = {key: variable.values.astype("f8") for key, variable in dataset.data_vars.items()
-                 if variable.dims == ("step",) and key not in axes}
+                 if variable.dims == ("step",) and key not in axes
+                 and key not in ("val_examples", "val_whole_split")}
         shown = {key: values for key, values in shown.items() if np.isfinite(values).any()}
         described.update({key: meta(dataset[key]) for key in shown})
         columns = axes | shown
         found[part] = {"names": list(columns), "rows": len(kept), "of": dataset.sizes["step"],
-                       "id": chunks.add(f"{name}-{part}",
+                       "measured": words, "id": chunks.add(f"{name}-{part}",
                                         np.array([v[kept] for v in columns.values()]))}
     return found
 

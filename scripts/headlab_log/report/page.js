@@ -32,9 +32,12 @@ function table(head, rows) {
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row))));
 }
 
+// What validation losses were measured on; what differs in that has a column of its own.
+const measured = [...new Set(data.runs.flatMap((run) => Object.keys(run.heading.val_losses)))];
 const columns = [
   ["run", ""], ["kind", ""], ["seed", "number"], ["state", ""], ["step", "number"],
-  ["training loss [nat]", "number"], ["validation loss [nat]", "number"],
+  ["training loss [nat]", "number"],
+  ...measured.map((words) => [`validation loss [nat], ${words}`, "number"]),
   ["parameters", "number"], ["time [s]", "number"],
 ];
 
@@ -53,7 +56,8 @@ function drawHeading() {
     const { heading: h } = run;
     const texts = [run.label, run.kind, known(run.seed), run.state,
       known(h.step, (step) => h.steps && h.steps !== step ? `${step} of ${h.steps}` : `${step}`),
-      known(h.train_loss, (loss) => loss.toFixed(4)), known(h.val_loss, (loss) => loss.toFixed(4)),
+      known(h.train_loss, (loss) => loss.toFixed(4)),
+      ...measured.map((words) => known(h.val_losses[words] ?? null, (loss) => loss.toFixed(4))),
       counted(h.parameters),
       known(h.seconds, (seconds) => seconds.toFixed(0))];
     return texts.map((text, column) => make("td", { class: columns[column][1],

@@ -101,7 +101,9 @@ TEST_CASE("rounds are written as a curve of loss against heads kept") {
   REQUIRE(report.at("rounds").size() == 3);
   const auto lines = lines_of(read_bytes(bench / "half/pruning.csv"));
   REQUIRE(lines.size() == 4);
-  CHECK(lines[0] == "round,kept,parameters,flops_per_token,loss,accuracy,seconds,removed");
+  CHECK(
+      lines[0] ==
+      "round,kept,parameters,flops_per_token,loss,accuracy,split,examples,tokens,seconds,removed");
   CHECK_THAT(lines[1], Catch::StartsWith("0,8,"));
   CHECK_THAT(lines[3], Catch::StartsWith("2,4,"));
   const H5File file = H5File::open(bench / "half/pruning.h5");

@@ -250,6 +250,24 @@ TEST_CASE("a log goes on without the statistics that it was begun without") {
   CHECK_THROWS_AS(drop_unlogged(folder / "none.h5", site), RunError);
 }
 
+TEST_CASE("a log goes on without the numbers of evaluations that it was begun without") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  LogLayout layout = small_layout();
+  const auto begun = layout.evals;
+  {
+    RunLog log = RunLog::create(path, layout);
+    for (const int64_t step : range(5)) log_step(log, step);
+    log.close(LogStatus::kStopped);
+  }
+  layout.evals.push_back({"val_examples", "1", "validation examples", "count"});
+  CHECK_THROWS_WITH(RunLog::resume(path, layout, 4, 0), Contains("/eval"));
+  CHECK(drop_unlogged(path, layout.evals) == std::vector<std::string>{"val_examples"});
+  CHECK(layout.evals.size() == begun.size());
+  RunLog log = RunLog::resume(path, layout, 4, 0);
+  log.close(LogStatus::kFinished);
+}
+
 TEST_CASE("weights out of [0, 1] are refused by place, and nothing of them is written") {
   const Scratch folder;
   RunLog log = RunLog::create(folder / "log.h5", small_layout());

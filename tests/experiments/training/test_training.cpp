@@ -259,6 +259,52 @@ TEST_CASE("a better loss over the whole split undoes no early stop", "[training]
   }
 }
 
+TEST_CASE("the best step is found by the same examples at every step", "[training]") {
+  // At this rate nothing changes, so that the first step stays the best, however much better or
+  // worse than its one example the whole split is, which the last step is recorded with.
+  for (const int seed : {1, 2, 3, 4}) {
+    INFO("seed " << seed);
+    const Scratch folder;
+    auto experiment = experiment_of(small("mha", ", eval_batch: 1, lr: 1.0e-30, weight_decay: 0"));
+    experiment.seed = seed;
+    REQUIRE(run_in(folder / "run", experiment).exit_code == kDone);
+    CHECK(load_checkpoint(folder / "run/ckpt/best").step == 2);
+    const auto rows = read_metrics(folder / "run/metrics.jsonl");
+    const auto of_step = [&](int64_t step) -> const Metrics& {
+      return std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.step == step; })
+          ->values;
+    };
+    CHECK(TrainingState::of(load_latest(folder / "run").value()).best == of_step(2).at("val/loss"));
+    CHECK(of_step(2).at("val/whole_split") == 0);
+    CHECK(of_step(2).at("val/examples") == 1);
+    CHECK(of_step(6).at("val/whole_split") == 1);
+    CHECK(of_step(6).at("val/examples") == 8);
+  }
+}
+
+TEST_CASE("the status of a run that stops has the numbers of the step that it names",
+          "[training]") {
+  const Scratch folder;
+  auto experiment = experiment_of(small("mha"));
+  experiment.log.every = 1;
+  REQUIRE(run_in(folder / "every", experiment).exit_code == kDone);
+  const auto rows = read_metrics(folder / "every/metrics.jsonl");
+  experiment.log.every = 100;
+  for (const bool stops : {true, false}) {
+    experiment.train.max_time = stops ? std::optional(1e-9) : std::nullopt;
+    const auto path = folder / (stops ? "stopped" : "finished");
+    const auto outcome = run_in(path, experiment);
+    REQUIRE(outcome.status.step == (stops ? 1 : 6));
+    const auto& row = rows.at(outcome.status.step).values;
+    for (const char* name : {"train/loss", "lr", "grad_norm"})
+      CHECK(outcome.status.metrics.at(name) == row.at(name));
+    CHECK(outcome.status.metrics.count("val/step") == !stops);
+    if (!stops) CHECK(outcome.status.metrics.at("val/step") == 6);
+    for (const auto& logged : read_metrics(path / "metrics.jsonl"))  // which has no row more
+      CHECK((logged.step == 0 || logged.values.count("train/loss") == 0));
+  }
+}
+
 TEST_CASE("two layers grow an induction head, one layer cannot", "[training][whole_training]") {
   const Scratch folder;
   auto best_score = [&](int layers) {

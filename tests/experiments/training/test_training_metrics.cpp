@@ -63,7 +63,9 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
   CHECK(status == Metrics{{"val/surprise", measured.loss()},
                           {"val/says_zero", measured.mean("says_zero")},
                           {"val/square", measured.mean("square")},
-                          {"val/tokens", static_cast<double>(scored)}});
+                          {"val/tokens", static_cast<double>(scored)},
+                          {"val/examples", 10},
+                          {"val/whole_split", 1}});
   // The log and metrics.jsonl say the same.
   const auto table = bench.table(task);
   CHECK(line_of(table, {.evaluation = measured}) == status);
@@ -71,11 +73,36 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
         RunLog::Values{{"val_surprise", measured.loss()},
                        {"val_says_zero", measured.mean("says_zero")},
                        {"val_square", measured.mean("square")},
-                       {"val_tokens", static_cast<double>(scored)}});
+                       {"val_tokens", static_cast<double>(scored)},
+                       {"val_examples", 10},
+                       {"val_whole_split", 1}});
   CHECK(names_of(variables_of(table, MetricGroup::kEvals)) ==
-        std::vector<std::string>{"val_surprise", "val_says_zero", "val_square", "val_tokens"});
+        std::vector<std::string>{"val_surprise", "val_says_zero", "val_square", "val_tokens",
+                                 "val_examples", "val_whole_split"});
   CHECK(table.front().name == "train_loss");
   CHECK(table.front().comment == "mean of -ln p(0) of the update");
+}
+
+TEST_CASE("the beginnings of a split are measured in one pass as each alone") {
+  const Bench bench;
+  const SaysZero task;
+  const WithTask data(*bench.data, task);
+  const std::vector<int64_t> most{2, 0, 4, 1};
+  const auto parts = evaluate_parts(*bench.model, data, Split::kValidation, 3, most, {at::kCPU});
+  REQUIRE(parts.size() == most.size());
+  for (size_t n = 0; n < most.size(); ++n) {
+    const auto alone = evaluate(*bench.model, data, Split::kValidation, 3, most[n], {at::kCPU});
+    CHECK(parts[n].examples == std::vector<int64_t>{6, 10, 10, 3}[n]);
+    CHECK(parts[n].whole_split() == (n == 1 || n == 2));  // four batches of three are all ten
+    CHECK(measured_json(parts[n]) == measured_json(alone));
+    for (const auto& mean : alone.means) CHECK(parts[n].mean(mean.name) == mean.value);
+  }
+  CHECK(parts[0].loss() != parts[1].loss());
+  auto measured = parts[0];
+  measured.tokens = 1234567;
+  CHECK(measured_text(measured) == "first 2 batches, 1,234,567 tokens");
+  measured.batches = 0, measured.tokens = 81920;
+  CHECK(measured_text(measured) == "whole split, 81,920 tokens");
 }
 
 TEST_CASE("no two numbers of a run have one name, and each has a unit and a formula") {

@@ -1,0 +1,52 @@
+"""What the losses of a run were measured on: those of a part of a split and of all of it differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+def whole_split(evaluations: xr.Dataset) -> np.ndarray:
+    """Which steps were measured on the whole validation split, (step): 1, 0, or NaN: not known.
+
+    Logs older than `val_whole_split` tell by the number of tokens: in the end all are measured.
+    """
+    unknown = np.full(evaluations.sizes["step"], np.nan)
+    if "val_whole_split" in evaluations:
+        return evaluations.val_whole_split.values
+    if "val_tokens" not in evaluations:
+        return unknown
+    tokens = evaluations.val_tokens.values
+    several = len(set(tokens[np.isfinite(tokens)])) > 1
+    return (tokens == tokens.max()).astype(float) if several else unknown
+
+
+def measured(run: Run, evaluations: xr.Dataset) -> list[str]:
+    """In words, for each step: "first 20 batches, 81,920 tokens", "whole split, 111,488 tokens"."""
+    counts = (evaluations.val_tokens.values if "val_tokens" in evaluations
+              else [None] * evaluations.sizes["step"])
+    batches = run.config.get("train", {}).get("eval_batches")
+    return [text(whole, count, batches) for whole, count in zip(whole_split(evaluations), counts)]
+
+
+def text(whole, tokens=None, batches=None):
+    """One measure in words; whole: 1, 0, or NaN; tokens, batches: how many, where that is known."""
+    said = ["whole split"] if whole == 1 else []
+    if whole == 0 and batches:
+        said.append(f"first {batches} batches" if batches > 1 else "first batch")
+    if tokens is not None and np.isfinite(tokens):
+        said.append(f"{int(tokens):,} tokens")
+    return ", ".join(said) or "not known on what"
+
+
+def by_measure(run: Run) -> list[tuple[str, xr.Dataset]]:
+    """The evaluations of a run, those of one measure together: (in words, rows), in their order."""
+    evaluations = run.evaluations
+    words = evaluations.measured.values
+    return [(word, evaluations.isel(step=np.flatnonzero(words == word)))
+            for word in dict.fromkeys(words)]
