@@ -179,7 +179,7 @@ TEST_CASE("completion scripts parse and complete commands and options") {
     CHECK(outcome.err.empty());
     return outcome.out;
   };
-  CHECK(complete("headlab ru", 1) == "run\n");
+  CHECK(complete("headlab ru", 1) == "run runs\n");
   CHECK(complete("headlab run --dr", 2) == "--dry-run\n");
   CHECK(complete("headlab layer --f", 2) == "--forward-only\n");
   CHECK_THAT(complete("headlab ''", 1), Contains("generate") && Contains("version"));
