@@ -4,6 +4,7 @@
 
 #include "experiments/commands/command.h"
 #include "experiments/commands/completion_words.h"
+#include "experiments/commands/config_words.h"
 #include "experiments/commands/manual.h"
 #include "experiments/commands/shell_functions.h"
 
@@ -17,7 +18,7 @@ std::map<std::string, std::vector<std::string>> choices(const ConfigWords& confi
   for (const auto& c : commands())
     for (const auto& word : words_of(c))
       if (!word.choices.empty()) words[c.name + " " + word.name] = word.choices;
-  words["describe kind"] = config.values.at("model.attention.kind");
+  words["describe word"] = headlab::words();
   return words;
 }
 

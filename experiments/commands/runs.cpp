@@ -105,7 +105,8 @@ int run_runs(const RunsOptions& o) {
 
 const RegisterCommand runs_command({.name = "runs",
                                     .summary = "list the runs below runs/, the newest first",
-                                    .example = "headlab runs"},
+                                    .example = "headlab runs",
+                                    .group = Group::kLook},
                                    run_runs);
 
 }  // namespace
