@@ -106,8 +106,7 @@ int run(int argc, char** argv) {
     auto* sub = app.add_subcommand(command.name, command.summary);
     for (const auto& [group, title] : kGroups)
       if (group == command.group) sub->group(title);
-    sub->footer("Example:
-  " + as_called(command.example));
+    sub->footer("Example:\n  " + as_called(command.example));
     Arguments arguments(*sub);
     auto perform = command.add(arguments);
     sub->callback([&action, perform, runs = arguments.runs()] {
