@@ -81,15 +81,14 @@ nlohmann::ordered_json InitialWeights::parent_json() const {
 }
 
 void InitialWeights::put_into(Model& model, const DataDescription& data) const {
-  const auto where = "init: the weights of " + text();
   if (const auto kept = read_data_text(run_))
     if (const auto what = tokens_that_differ(*kept, data); !what.empty())
-      throw ConfigError(
-          fmt::format("{} know other tokens: {}; train on data with the same ones", where, what));
+      throw ConfigError(fmt::format(
+          "init: {} knows other tokens: {}; train on data with the same ones", text(), what));
   try {
     load_model(model, checkpoint_.model);
   } catch (const RunError& error) {
-    throw ConfigError(fmt::format("{} do not fit this model: {}", where, error.what()));
+    throw ConfigError(fmt::format("init: {}: {}", text(), error.what()));
   }
 }
 
