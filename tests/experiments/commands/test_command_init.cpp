@@ -96,9 +96,10 @@ TEST_CASE("an init that cannot be is refused in one line, and nothing is made") 
   refused({"--init", (parent / "ckpt/step-00000003").string()}, 4, {"init: ", "step-00000003"});
   const Outcome wide = bench.headlab({"run", "tiny.yaml", "--init", "@", "model.d_model=32"});
   CHECK(wide.code == 2);
-  CHECK_THAT(wide.err, Contains("init: " + parent.string() + " at step 5: ") &&
-                           Contains("embed.token.weight: is Float [30, 16], should be Float [30, 32]") &&
-                           Contains("blocks.0.mlp.up.weight"));
+  CHECK_THAT(wide.err,
+             Contains("init: " + parent.string() + " at step 5: ") &&
+                 Contains("embed.token.weight: is Float [30, 16], should be Float [30, 32]") &&
+                 Contains("blocks.0.mlp.up.weight"));
   CHECK(only_entry(bench / "runs/tiny") == parent);
   write_bytes(bench / "text.txt", replaced(read_bytes(bench / "text.txt"), "quick", "q#ick"));
   refused({"--init", parent.string(), "tag=other"}, 2, {"init: ", "token"});
