@@ -48,7 +48,7 @@ std::vector<AblationStudy> studies_of(const AblateOptions& o, Model& model) {
 
 int run_ablate(AblateOptions& o) {
   const auto compute = o.compute.apply();
-  auto opened = open_run(o.run, compute.device);
+  auto opened = open_named_run(o.run, compute.device);
   const auto located = locate_run(o.run).run;
   const auto out = o.out.empty() ? located / "ablation.h5" : std::filesystem::path(o.out);
   require_place(out);

@@ -45,7 +45,7 @@ int run_on_file(const AnalyzeOptions& o) {
 int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   refuse(o.causal != "auto", "--causal: is for files of maps; the model of a run knows");
   auto options = analysis_of(o);
-  auto opened = open_run(o.source, compute.device);
+  auto opened = open_named_run(o.source, compute.device);
   o.given.open(opened);
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;

@@ -49,6 +49,7 @@ class Progress {
   int64_t total_, every_, step_, drawn_step_;
   double started_, stepped_at_, drawn_at_;  // seconds
   std::optional<double> loss_, validation_;
+  int64_t validated_ = 0;  // step of the validation loss
   struct {
     double seconds = 0, tokens = 0, steps = 0;
   } recent_;           // sums in which the past fades
