@@ -1,6 +1,8 @@
 // `headlab analyze RUN|FILE`: what each head does, on chosen data of a run or in exported maps.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/analysis_report.h"
@@ -13,7 +15,7 @@ namespace {
 
 Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
                  const std::vector<Analysis>& analysis, std::string text = "") {
-  text += o.importance ? importance_text(analysis) : analysis_text(analysis);
+  text += o.importance ? importance_text(analysis, o.sort) : analysis_text(analysis, o.sort);
   if (about.contains("out")) text += about["out"].get<std::string>() + "\n";
   about.update(analysis_json(analysis));
   return {std::move(about), std::move(text)};
@@ -26,6 +28,7 @@ void refuse(bool given, const char* why) {
 int run_on_file(const AnalyzeOptions& o) {
   refuse(!o.treebank.empty(), "--treebank: is for runs; maps have no text to read");
   refuse(o.importance, "--importance: is for runs; maps have no loss");
+  refuse(o.sort, "--sort: is for runs; maps have no importance");
   refuse(o.given.data || o.given.text, "--data, --text: are for runs; maps are all there is");
   refuse(o.compute.backend != "auto", "--backend: is for runs; maps are made already");
   std::map<std::string, std::string> metadata;
@@ -64,6 +67,11 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
 int run_analyze(AnalyzeOptions& o) {
   refuse(o.importance && !o.analysis.names.empty(),
          "--importance: chooses what is written, as --stats does; name one");
+  const auto& names = o.analysis.names;
+  refuse(o.sort && !names.empty() &&
+             std::none_of(names.begin(), names.end(),
+                          [](const auto& name) { return name == "importance" || name == "all"; }),
+         "--sort: needs importance among --stats");
   const auto compute = o.compute.apply();
   return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, compute);
 }

@@ -69,8 +69,8 @@ std::string join(const std::vector<Part>& parts, size_t width, bool color) {
 
 }  // namespace
 
-ProgressOutput ProgressOutput::standard() {
-  ProgressOutput output{.file = stderr, .seconds = steady_seconds};
+ProgressOutput ProgressOutput::standard(std::string counted) {
+  ProgressOutput output{.file = stderr, .counted = std::move(counted), .seconds = steady_seconds};
   const char* kind = std::getenv("TERM");
   output.terminal =
       ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
@@ -130,7 +130,7 @@ void Progress::finish() {
 }
 
 std::string Progress::line() const {
-  std::vector<Part> parts{{"step ", fmt::format("{}/{}", step_, total_), ""}};
+  std::vector<Part> parts{{output_.counted + " ", fmt::format("{}/{}", step_, total_), ""}};
   if (loss_) parts.push_back({"loss ", fmt::format("{:.4f}", *loss_), ""});
   if (validation_)
     parts.push_back(

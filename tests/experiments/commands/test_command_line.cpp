@@ -224,6 +224,9 @@ TEST_CASE("config prints what a file resolves to and its shortest form and the s
   CHECK(minimal.size() < resolved.out.size() / 2);
   write_bytes(bench / "short.yaml", minimal);
   CHECK(bench.headlab({"config", "short.yaml"}).out == resolved.out);
+  std::filesystem::create_directory(bench / "elsewhere");
+  write_bytes(bench / "elsewhere/short.yaml", minimal);  // its data lie where they lay
+  CHECK(bench.headlab({"config", "elsewhere/short.yaml"}).out == resolved.out);
 
   const Json schema = Json::parse(headlab({"config", "--schema"}).out);
   CHECK(schema.at("type") == "object");
