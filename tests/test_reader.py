@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import json
+import os
 import pkgutil
 import shutil
 import signal
@@ -197,8 +198,36 @@ def test_a_folder_of_one_run_is_that_run(small_run, tmp_path):
     assert hl.open_run(small_run / "log.h5").path == small_run
     for name in ("a-s1", "b-s2"):
         shutil.copytree(small_run, tmp_path / "two" / name)
-    with pytest.raises(hl.LogError, match="holds 2 runs; name one of them: a-s1, b-s2"):
+    with pytest.raises(hl.LogError, match=r"holds 2 runs; name one of them: .*a-s1 \(char_mha "
+                                          r"s1337, finished\), .*b-s2"):
         hl.open_run(tmp_path / "two")
+
+
+def test_at_is_the_newest_run_below_runs_of_the_working_directory(
+        small_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(hl.LogError, match="there are 0 runs below .*/runs; `.* run CONFIG`"):
+        hl.open_run("@")
+    for n, name in enumerate(("a/new", "b/c/old", ".hidden")):
+        shutil.copytree(small_run, tmp_path / "runs" / name)
+        os.utime(tmp_path / "runs" / name / "status.json", (1e9 - n, 1e9 - n))
+    assert hl.open_run("@").path.name == "new" and hl.open_run("@2").path.name == "old"
+    with pytest.raises(hl.LogError, match="there are 2 runs"):
+        hl.open_run("@3")
+
+
+def test_a_label_names_kind_and_tag_and_what_was_made_of_a_run_its_own_directory(
+        small_run, tmp_path):
+    made = tmp_path / "half"
+    shutil.copytree(small_run, made)
+    config = (made / "config.yaml").read_text()
+    (made / "log.h5").unlink()  # which keeps a config of its own
+    (made / "config.yaml").write_text(config.replace("kind: mha", "kind: moh") + "tag: night\n")
+    assert hl.open_run(small_run).label == "char_mha s1337"
+    assert hl.open_run(made).label == "char_mha (moh) night s1337"
+    manifest = json.loads((made / "manifest.json").read_text())
+    (made / "manifest.json").write_text(json.dumps({**manifest, "pruned": {}}))
+    assert hl.open_run(made).label == "half (moh) night s1337"
 
 
 def test_half_written_records_are_not_shown(small_run, tmp_path):

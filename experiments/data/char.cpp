@@ -13,18 +13,26 @@ class Char : public TextStream {
 
   explicit Char(const Options& options)
       : TextStream(options.context), path_(options.path.resolved) {
-    const std::u32string text = decode_utf8(MappedFile(path_).text(), path_.string());
-    std::u32string characters;
+    const MappedFile file(path_);
+    // Twice over the text, so that one of gigabytes is never held as code points.
     std::vector<uint32_t> id_of(0x110000);  // first: does it occur; then: its id
-    for (char32_t c : text) id_of[c] = 1;
+    size_t count = 0;
+    decode(file, [&](char32_t c) { id_of[c] = 1, ++count; });
+    std::u32string characters;
     for (char32_t c = 0; c < id_of.size(); ++c) {
       if (id_of[c] == 0) continue;
       id_of[c] = static_cast<uint32_t>(characters.size());
       characters += c;
     }
-    tokens_.reserve(text.size());
-    for (char32_t c : text) tokens_.push_back(id_of[c]);
-    add_splits(std::span<const uint32_t>(tokens_), options.train_share, path_);
+    const auto fill = [&](auto& tokens) {
+      tokens.reserve(count);
+      decode(file, [&](char32_t c) {
+        tokens.push_back(
+            static_cast<typename std::decay_t<decltype(tokens)>::value_type>(id_of[c]));
+      });
+      add_splits(std::span(std::as_const(tokens)), options.train_share, path_);
+    };
+    characters.size() <= 0x10000 ? fill(tokens_) : fill(wide_tokens_);
     tokenizer_ = char_tokenizer(std::move(characters));
   }
 
@@ -33,8 +41,13 @@ class Char : public TextStream {
   std::vector<std::filesystem::path> files() const override { return {path_}; }
 
  private:
+  void decode(const MappedFile& file, const std::function<void(char32_t)>& take) const {
+    decode_utf8(file.text(), path_.string(), take);
+  }
+
   std::filesystem::path path_;
-  std::vector<uint32_t> tokens_;
+  std::vector<uint16_t> tokens_;       // of up to 65,536 characters
+  std::vector<uint32_t> wide_tokens_;  // of more
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
 

@@ -43,9 +43,8 @@ size_t utf8_unfinished(std::string_view text) {
   return 0;
 }
 
-std::u32string decode_utf8(std::string_view text, const std::string& where) {
-  std::u32string code_points;
-  code_points.reserve(text.size());
+void decode_utf8(std::string_view text, const std::string& where,
+                 const std::function<void(char32_t)>& take) {
   for (size_t at = 0; at < text.size();) {
     const auto [length, code_point] = sequence_at(text, at);
     if (length == 0) {
@@ -53,9 +52,15 @@ std::u32string decode_utf8(std::string_view text, const std::string& where) {
           "{}: byte {} (0x{:02X}) is not UTF-8; convert the text, or read it with kind bytes",
           where, at, static_cast<unsigned char>(text[at])));
     }
-    code_points.push_back(code_point);
+    take(code_point);
     at += length;
   }
+}
+
+std::u32string decode_utf8(std::string_view text, const std::string& where) {
+  std::u32string code_points;
+  code_points.reserve(text.size());
+  decode_utf8(text, where, [&](char32_t c) { code_points.push_back(c); });
   return code_points;
 }
 

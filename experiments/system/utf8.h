@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -14,7 +15,10 @@ size_t utf8_length(std::string_view text, size_t at);
 // Bytes at the end of a text that are the beginning of a code point and lack its rest.
 size_t utf8_unfinished(std::string_view text);
 
-// DataError `where: byte N (0xE9) is not UTF-8` for anything that no encoder writes.
+// Calls `take` with one code point after the other. DataError `where: byte N (0xE9) is not UTF-8`
+// for anything that no encoder writes.
+void decode_utf8(std::string_view text, const std::string& where,
+                 const std::function<void(char32_t)>& take);
 std::u32string decode_utf8(std::string_view text, const std::string& where);
 
 std::string encode_utf8(char32_t code_point);

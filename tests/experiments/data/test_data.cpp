@@ -256,6 +256,18 @@ TEST_CASE("wrong options of data are named with their place", "[data]") {
   CHECK(error_of<ConfigError>([&] { open_data(unwritten); }) == "path: is needed: the text file");
 }
 
+TEST_CASE("a text may have more characters than two bytes can number", "[data]") {
+  Folder folder;
+  std::string text;
+  for (char32_t c = 0x20000; c < 0x30100; ++c) text += encode_utf8(c);  // 65,792 of them
+  folder.write("many", text);
+  const auto data = open("kind: char, path: many, context: 16", folder.path());
+  CHECK(data->vocabulary() == 0x10100);
+  const auto last = data->eval_batch(Split::kValidation, data->examples(Split::kValidation) - 1, 1);
+  CHECK(last.targets.max().item<int64_t>() > 0xFFFF);
+  CHECK(data->token_texts().at(0x100FF) == encode_utf8(0x300FF));
+}
+
 TEST_CASE("wrong texts are named with what to do", "[data]") {
   Folder folder;
   const std::string at = folder.path().string();
