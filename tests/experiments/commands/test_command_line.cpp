@@ -179,11 +179,12 @@ TEST_CASE("completion scripts parse and complete commands and options") {
     CHECK(outcome.err.empty());
     return outcome.out;
   };
-  CHECK(complete("headlab ru", 1) == "run\n");
+  CHECK(complete("headlab ru", 1) == "run runs\n");
   CHECK(complete("headlab run --dr", 2) == "--dry-run\n");
   CHECK(complete("headlab layer --f", 2) == "--forward-only\n");
   CHECK_THAT(complete("headlab ''", 1), Contains("generate") && Contains("version"));
-  CHECK(complete("headlab describe mo", 2) == "model moh mohsa\n");
+  CHECK(complete("headlab describe moh", 2) == "moh mohsa\n");
+  CHECK_THAT(complete("headlab describe ''", 2), Contains("train ") && Contains("char "));
   CHECK(complete("headlab convert @ --to g", 4) == "gated\n");
   CHECK(complete("headlab run a.yaml train.ste", 3) == "train.steps=\n");
   CHECK(complete("headlab validate a.yaml model.attention.ki", 3) == "model.attention.kind=\n");
