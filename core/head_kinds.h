@@ -6,6 +6,7 @@
 #include <optional>
 #include <source_location>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/config/config.h"
@@ -66,17 +67,44 @@ std::shared_ptr<AttentionHeads> build_heads(const HeadShape& shape,
   return heads;
 }
 
+// What a kind must have, each in words where it lacks it.
+template <class Heads>
+consteval bool names_options() {
+  if constexpr (requires { typename Heads::Options; })
+    return std::is_base_of_v<HeadOptions, typename Heads::Options>;
+  return false;
+}
+template <class Heads>
+consteval bool is_built_from_options() {
+  if constexpr (names_options<Heads>())
+    return std::is_constructible_v<Heads, const HeadShape&, const typename Heads::Options&>;
+  return false;
+}
+
 // An object of this type in a variant's file registers it: Heads(shape, Heads::Options).
 template <class Heads>
 struct RegisterHeads {
+  static constexpr bool kComputes =
+      std::is_base_of_v<AttentionHeads, Heads> && !std::is_abstract_v<Heads>;
+  static_assert(kComputes,
+                "a kind of heads derives from AttentionHeads, or ProjectedHeads, and overrides "
+                "HeadOutput compute(const Tensor& x, const HeadCall& call)");
+  static_assert(!kComputes || names_options<Heads>(),
+                "a kind of heads says what its options are: using Options = a struct that derives "
+                "from HeadOptions, or MhaOptions");
+  static_assert(!kComputes || !names_options<Heads>() || is_built_from_options<Heads>(),
+                "a kind of heads has a public constructor (const HeadShape&, const Options&)");
+
   RegisterHeads(const char* name, const char* summary,
                 const std::source_location& where = std::source_location::current()) {
-    using Options = typename Heads::Options;
-    register_heads({name, summary, [] { return std::make_shared<Options>(); },
-                    [](const HeadShape& shape, const HeadOptions& options) {
-                      return build_heads<Heads>(shape, dynamic_cast<const Options&>(options));
-                    }},
-                   where);
+    if constexpr (kComputes && is_built_from_options<Heads>()) {  // else it is told above, once
+      using Options = typename Heads::Options;
+      register_heads({name, summary, [] { return std::make_shared<Options>(); },
+                      [](const HeadShape& shape, const HeadOptions& options) {
+                        return build_heads<Heads>(shape, dynamic_cast<const Options&>(options));
+                      }},
+                     where);
+    }
   }
 };
 

@@ -33,6 +33,84 @@ def test_ablate_resamples_and_seed_are_of_the_bootstrap_alone(small_run, tmp_pat
     assert first["loss_delta"] == other["loss_delta"] == once["loss_delta"]
 
 
+def rows(table):
+    """{head: cells} of the lines of a table that begin with a head."""
+    found = re.findall(r"^ *(\d+:\d+) +(.*)$", table, flags=re.M)
+    return {head: re.findall(r"[-+]?\d[\d.e+-]*", rest) for head, rest in found}
+
+
+def test_ablate_heads_are_the_only_ones(small_run, tmp_path):
+    once = ("ablate", small_run, "--batches", 1, "--all-but-one", "--pairs", "--out",
+            tmp_path / "a.h5")
+    every, some = found(*once), found(*once, "--heads", "0:1,2", "1:0")
+    assert some["removed"] == ["0:1", "0:2", "1:0"]
+    for n, head in enumerate(some["removed"]):
+        assert some["loss_delta"][n] == every["loss_delta"][every["removed"].index(head)]
+    assert some["pairs"]["removed"] == [["0:1", "0:2"], ["0:1", "1:0"], ["0:2", "1:0"]]
+    assert some["all_but_one"]["stays"] == some["removed"]
+    with h5py.File(tmp_path / "a.h5") as file:
+        there = np.isfinite(file["ablation/self/kl"][0])
+    assert there.tolist() == [[False, True, True], [True, False, False]]
+    headlab("prune", small_run, "--heads", "0:1", "--batches", 1, "--out", tmp_path / "pruned")
+    done = subprocess.run([program(), "ablate", str(tmp_path / "pruned"), "--heads", "0:1"],
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and "--heads 0:1: is gone already" in done.stderr
+
+
+def test_ablate_sort_begins_with_the_largest_rise_and_explains_its_columns(small_run, tmp_path):
+    once = ("ablate", small_run, "--batches", 1, "--out", tmp_path / "a.h5")
+    deltas = found(*once)
+    order = sorted(deltas["removed"], key=lambda head: -deltas["loss_delta"][
+        deltas["removed"].index(head)])
+    plain, by_effect = headlab(*once), headlab(*once, "--sort")
+    assert list(rows(plain)) == deltas["removed"] != order
+    assert list(rows(by_effect)) == order and rows(by_effect) == rows(plain)
+    for n, head in enumerate(deltas["removed"]):  # l2 is of a position, whatever their number
+        assert float(rows(plain)[head][2]) == pytest.approx(deltas["l2_per_position"][n], rel=1e-3)
+    assert "loss  change of the loss [nat]\n" in plain
+    assert "val: first batch, 1,024 tokens" in plain
+    with h5py.File(tmp_path / "a.h5") as file:
+        attributes = file["ablation/self/loss_delta"].attrs
+        assert (attributes["tokens"], attributes["whole_split"]) == (1024, 0)
+
+
+def test_analyze_sort_begins_with_the_most_important_head(small_run, tmp_path):
+    once = ("analyze", small_run, "--batches", 1, "--out", tmp_path / "a.h5")
+    importance = np.array(found(*once)["statistics"]["importance"])
+    order = [f"{n // 3}:{n % 3}" for n in np.argsort(-importance.ravel(), kind="stable")]
+    plain, by_effect = headlab(*once), headlab(*once, "--sort")
+    assert list(rows(by_effect)) == order != list(rows(plain)) == sorted(order)
+    assert list(rows(headlab(*once, "--importance", "--sort"))) == order
+    assert "entropy  entropy of the attention row [nat]\n" in plain
+    assert "prev  weight on the previous token\n" in plain
+    for options, said in ((("--stats", "entropy"), "needs importance"),):
+        done = subprocess.run([program(), *map(str, once), "--sort", *options],
+                              capture_output=True, text=True)
+        assert done.returncode == 2 and said in done.stderr
+
+
+def test_analyze_counts_examples(small_run, tmp_path):
+    done = subprocess.run([program(), "analyze", str(small_run), "--batches", "1", "--batch", "8",
+                           "--out", str(tmp_path / "a.h5")], capture_output=True, text=True)
+    assert "example 8/8" in done.stderr and "step" not in done.stderr
+
+
+def test_inspect_tells_counts_from_numbers_and_names_what_is_not_there(small_run):
+    lines = headlab("inspect", small_run).splitlines()
+    assert ": a log, schema headlab 1.0.0, finished, " in lines[0]
+    assert "/heads/self: 5 records, the last of step 20, 2 layers, 3 heads" in lines
+    assert "/attention/self: 3 records, the last of step 20, 2 probes, 2 layers, 3 heads, " \
+        "16 queries, 16 keys" in lines
+    assert "/vocab, 65 tokens" in lines
+    assert "  no number of next_token" in lines  # a decoder sees none
+    with h5py.File(small_run / "log.h5") as file:
+        tokens = int(file["eval/val_tokens"][-1])
+        statistics = [name for name in file["heads/self"] if not file["heads/self"][name].is_scale]
+    assert re.search(rf"^  val_tokens +{tokens} token$", "\n".join(lines), flags=re.M)
+    for name in set(statistics) - {"next_token"}:
+        assert sum(re.match(rf"  {name}  ", line) is not None for line in lines) == 1, name
+
+
 def test_ablate_batch_is_the_examples_of_a_batch(small_run, tmp_path):
     found_ = found("ablate", small_run, "--batches", 1, "--batch", 3, "--out", tmp_path / "a.h5")
     assert found_["examples"] == 3

@@ -202,13 +202,13 @@ def test_what_is_selected_survives_a_reload_and_goes_with_a_link(page, pages):
 
 
 def test_a_link_to_what_is_not_there_shows_what_is(page, pages):
-    page.open(url(pages, run=9, layer=77, head="x", step=13, probe=8, stat="nonsense", token=999,
+    page.open(url(pages, run=9, layer=77, head=88, at="x", step=13, probe=8, stat="nonsense", token=999,
                   site="cross"))
     page.wait(f"{SHOWN} === '0 self 10 0 0 0'")  # the snapshot before step 13
 
 
 def test_a_link_from_a_page_with_other_quantities_shows_the_usual_ones(page, pages):
-    page.open(url(pages, scalar="ppl", x="epoch", log=7, view="table", scale="log", side="both",
+    page.open(url(pages, layer=0, head=0, scalar="ppl", x="epoch", log=7, view="table", scale="log", side="both",
                   prune_x="bytes", prune_y="bleu"))
     page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
     settle(page)

@@ -191,7 +191,7 @@ def test_a_page_that_cannot_be_written_is_told(small_run, tmp_path):
 def test_the_last_step_stays_the_last_in_a_longer_run(page, small_run, tmp_path):
     longer = train(tmp_path, "char_mha", "train.steps=30")
     (tmp_path / "page.html").write_text(report.build([small_run, longer]))
-    page.open(tmp_path / "page.html")
+    page.open(url(tmp_path / "page.html", layer=0, head=0))
     page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
     choose(page, "run", 1)
     page.wait(f"{SHOWN} === '1 self 30 0 0 0'")

@@ -93,7 +93,7 @@ def test_a_head_that_was_pruned_is_shown_as_absent(page, many):
 
 
 def test_a_run_without_maps_says_what_logs_them(page, many):
-    page.open(url(many, run=2))
+    page.open(url(many, run=2, layer=0, head=0))
     page.wait("return !document.querySelector('#attention-missing').hidden")
     assert "log.attention.every" in text(page, "#attention-missing")
     assert not page.one("#attention-body").is_displayed()
@@ -199,3 +199,70 @@ def test_a_phone_shows_many_runs_without_scrolling_sideways(page, many):
     page.wait(SHOWN)
     settle(page)
     assert is_wide_as_the_window(page)
+
+
+def test_on_a_phone_every_run_of_what_differs_is_seen(page, many):
+    page.size(390, 844)
+    page.open(many)
+    settle(page)
+    cells = page.run("""return [...document.querySelectorAll('#differences td')].map(cell => {
+        const box = cell.getBoundingClientRect();
+        return [box.left, box.right, box.height]; })""")
+    assert len(cells) > 12
+    assert all(0 <= left < right <= 390 and height > 0 for left, right, height in cells)
+    said = page.run("""return [...document.querySelectorAll('#differences td[data-label]')].map(
+        cell => getComputedStyle(cell, '::before').content)""")
+    assert said and all("char_" in label for label in said)
+
+
+def test_a_report_opens_at_the_head_that_is_least_like_the_others(page, small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+    with h5py.File(tmp_path / "run/log.h5", "r+") as file:
+        for name, value in (("mean_distance", 11.5), ("prev_token", 0.9), ("self_token", 0),
+                            ("first_token", 0), ("entropy_normalized", 0.1)):
+            file[f"heads/self/{name}"][-1, 1, 2] = value
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+    page.open((tmp_path / "page.html").as_uri())
+    page.wait(f"{SHOWN} === '0 self 20 0 1 2'")
+    assert page.run("return location.hash") == ""
+    said = text(page, "#head-words")
+    assert said.startswith("On average this head looks 11.5 tokens away.")
+    assert said.endswith("No other head is less like the rest.")
+    assert page.run("return document.querySelector('#beside').hidden")
+    choose(page, "head", 0)
+    page.wait(f"{SHOWN} === '0 self 20 0 1 0'")
+    assert "11.5" not in text(page, "#head-words")
+    assert not text(page, "#head-words").endswith("the rest.")
+    page.open(url(tmp_path / "page.html", layer=0, head=1))  # a link shows what it says
+    page.wait(f"{SHOWN} === '0 self 20 0 0 1'")
+
+
+def test_the_same_head_of_another_run_stands_beside(page, many, kinds, tmp_path):
+    beside = "return document.querySelector('#beside').dataset.shown"
+
+    def centre(canvas, row, column, size):
+        """The colour in the middle of a cell, by what the canvas drew."""
+        return page.run("""const c = document.querySelector(arguments[0]);
+            const [left, top, width, height] = arguments[1], ratio = devicePixelRatio;
+            const x = (left + (arguments[3] + .5) * width / arguments[4]) * ratio;
+            const y = (top + (arguments[2] + .5) * height / arguments[4]) * ratio;
+            return [...c.getContext('2d').getImageData(x, y, 1, 1).data]""",
+                        canvas[0], canvas[1], row, column, size)
+
+    page.open(url(many, layer=0, head=1))
+    page.wait(f"{beside} === '1 self 20 0 0 1'")
+    choose(page, "beside-run", 4)  # the copy of run 0 whose head 1.2 is gone
+    page.wait(f"{beside} === '4 self 20 0 0 1'")
+    assert "beside=4" in page.run("return location.hash")
+    wide = page.run("""const box = document.querySelector('#map-box').clientWidth,
+        other = parseFloat(document.querySelector('#beside-map').style.width);
+        return [box, parseFloat(document.querySelector('#map').style.height), other,
+                parseFloat(document.querySelector('#beside-map').style.height)]""")
+    width = wide[0] - 64
+    own = ("#map", [58, 4, width, width])
+    other = ("#beside-map", [3, 4, wide[2] - 6, wide[3] - 8])
+    for row, column in ((0, 0), (5, 2), (15, 15), (15, 0)):
+        assert centre(own, row, column, 16) == centre(other, row, column, 16)
+    view(page, step=10, layer=0, head=0)
+    page.wait(f"{beside} === '4 self 10 0 0 0'")
+    assert text(page, "#beside-step") == ", step 10"

@@ -1,8 +1,13 @@
 """What the programs of scripts/ say when they are asked, and what they hand to those they start."""
 
+import os
+import pathlib
+import re
 import subprocess
 
-from conftest import ROOT
+import pytest
+
+from conftest import ROOT, program
 
 
 def run(script, *arguments, **options):
@@ -22,3 +27,26 @@ def test_the_bench_of_building_refuses_what_is_no_folder(tmp_path):
         done = run("bench/build", *wrong)
         assert done.returncode == 2
         assert "scripts/bench/build --help" in done.stderr and "mktemp" not in done.stderr
+
+
+def test_laws_of_one_kind_are_asked_for_by_its_name():
+    done = run("test", "--kind", "mhaa")
+    assert done.returncode == 2
+    assert "no variants/mhaa.cpp; there are: bigbird " in done.stderr and " mha " in done.stderr
+    assert run("test", "--kind").returncode != 0
+
+
+def test_the_laws_of_one_kind_are_those_of_every_kind():
+    """What `scripts/test --kind` runs, of a kind that keeps them."""
+    laws = pathlib.Path(program()).parent / "test_laws"
+    if not laws.is_file():
+        pytest.skip("test_laws is not built")
+    done = subprocess.run([laws, "[laws]", "-c", "mha", "-r", "xml"], capture_output=True, text=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stdout
+    ran = re.findall(r'<TestCase name="([^"]*)"', done.stdout)
+    texts = "".join((ROOT / "tests/core" / name).read_text(encoding="utf-8")
+                    for name in ("test_laws.cpp", "test_slicing_laws.cpp"))
+    assert sorted(ran) == sorted(re.findall(r'TEST_CASE\("([^"]*)"', texts))
+    sections = set(re.findall(r'<Section name="([^"]*)"', done.stdout))
+    assert "mha" in sections and "moh" not in sections

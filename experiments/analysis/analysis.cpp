@@ -143,7 +143,7 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
     return probes.at(work.setup.heads.name()).patterns;
   });
   const int64_t at_once = examples_at_once(sites.front().setup, data.context(), keeps_maps);
-  Progress progress(0, examples, at_once);
+  Progress progress(0, examples, at_once, ProgressOutput::standard("example"));
   at::NoGradGuard no_grad;
   for (int64_t first = 0; first < examples; first += at_once) {
     const auto batch = data.eval_batch(options.split, first, std::min(at_once, examples - first));

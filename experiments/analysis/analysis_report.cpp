@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <span>
 
 #include "experiments/runs/run_files.h"
@@ -48,6 +51,8 @@ Json axes_json(const ResultGroup& group) {
   return object;
 }
 
+constexpr const char* kSortedBy = "importance";
+
 struct Column {
   const char *statistic, *title;
   int width, digits;
@@ -71,7 +76,32 @@ std::string roles_of(const Analysis& analysis, size_t head) {
   return text;
 }
 
-std::string table(const Analysis& analysis, std::span<const Column> all) {
+// Heads in the order of a table: by number, or those of most importance first.
+std::vector<size_t> rows_of(const Analysis& analysis, bool sort) {
+  std::vector<size_t> rows(static_cast<size_t>(analysis.layers * analysis.heads));
+  std::iota(rows.begin(), rows.end(), size_t{0});
+  const auto* by = find_array(analysis.statistics, kSortedBy);
+  if (!sort || !by) return rows;
+  const auto key = [&](size_t n) {
+    return std::isnan(by->values[n]) ? -std::numeric_limits<double>::infinity() : by->values[n];
+  };
+  std::stable_sort(rows.begin(), rows.end(), [&](size_t a, size_t b) { return key(a) > key(b); });
+  return rows;
+}
+
+// What the columns are, each in a line: "prev: weight on the previous token [1]".
+std::string legend(const Analysis& analysis, std::span<const Column> columns) {
+  std::string text;
+  for (const auto& column : columns)
+    if (const auto* array = find_array(analysis.statistics, column.statistic)) {
+      const auto& about = array->about;
+      text += fmt::format("{:>12}  {}{}\n", column.title, about.long_name,
+                          about.units == "1" ? "" : " [" + about.units + "]");
+    }
+  return text;
+}
+
+std::string table(const Analysis& analysis, std::span<const Column> all, bool sort) {
   std::vector<std::pair<Column, const ResultArray*>> columns;
   for (const auto& column : all)
     if (const auto* array = find_array(analysis.statistics, column.statistic))
@@ -80,7 +110,7 @@ std::string table(const Analysis& analysis, std::span<const Column> all) {
   for (const auto& [column, array] : columns)
     text += fmt::format("  {:>{}}", column.title, column.width);
   text += analysis.roles.arrays.empty() ? "\n" : "  roles\n";
-  for (size_t n = 0; n < static_cast<size_t>(analysis.layers * analysis.heads); ++n) {
+  for (const size_t n : rows_of(analysis, sort)) {
     const auto heads = static_cast<size_t>(analysis.heads);
     text += fmt::format("{:>6}", fmt::format("{}:{}", n / heads, n % heads));
     for (const auto& [column, array] : columns) {
@@ -95,14 +125,14 @@ std::string table(const Analysis& analysis, std::span<const Column> all) {
   return text;
 }
 
-// One table behind the other, with its site's name where there are several.
-std::string tables(const std::vector<Analysis>& sites, std::span<const Column> columns) {
+// One table behind the other, with its site's name where there are several, and the legend.
+std::string tables(const std::vector<Analysis>& sites, std::span<const Column> columns, bool sort) {
   std::string text;
   for (const auto& site : sites) {
     if (sites.size() > 1) text += site.site + "\n";
-    text += table(site, columns);
+    text += table(site, columns, sort);
   }
-  return text;
+  return sites.empty() ? text : text + "\n" + legend(sites.front(), columns);
 }
 
 Json site_json(const Analysis& analysis) {
@@ -127,7 +157,9 @@ Json analysis_json(const std::vector<Analysis>& sites) {
   return report;
 }
 
-std::string analysis_text(const std::vector<Analysis>& sites) { return tables(sites, kColumns); }
+std::string analysis_text(const std::vector<Analysis>& sites, bool sort) {
+  return tables(sites, kColumns, sort);
+}
 
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
                     const OpenedRun& run, const std::vector<Analysis>& sites,
@@ -167,8 +199,8 @@ std::string maps_text(const MapFile& file) {
   return "taken as causal: no query attends to a later key (--causal no says otherwise)\n";
 }
 
-std::string importance_text(const std::vector<Analysis>& sites) {
-  return tables(sites, kImportanceColumns);
+std::string importance_text(const std::vector<Analysis>& sites, bool sort) {
+  return tables(sites, kImportanceColumns, sort);
 }
 
 }  // namespace headlab

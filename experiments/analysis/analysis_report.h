@@ -14,9 +14,10 @@ namespace headlab {
 nlohmann::ordered_json analysis_json(const std::vector<Analysis>& sites);
 
 // A line a head: the main statistics that there are, and its roles; or the reductions of
-// importance.
-std::string analysis_text(const std::vector<Analysis>& sites);
-std::string importance_text(const std::vector<Analysis>& sites);
+// importance. Below, what the columns are, with units. `sort`: the most important head first, where
+// importance is known.
+std::string analysis_text(const std::vector<Analysis>& sites, bool sort);
+std::string importance_text(const std::vector<Analysis>& sites, bool sort);
 
 // {"file": its path, "causal", "causal_from"}: how maps of a file were taken; as a line where the
 // weights decided that they are causal, else empty.

@@ -16,7 +16,8 @@ namespace {
 
 struct AblateOptions {
   std::string run, mode = "zero", out;
-  bool pairs = false, all_but_one = false, json = false;
+  std::vector<std::string> heads;
+  bool pairs = false, all_but_one = false, sort = false, json = false;
   int64_t resamples = kResamples;
   uint64_t seed = 0;
   MeasureOptions measure;
@@ -26,8 +27,12 @@ struct AblateOptions {
   void visit(Arguments& a) {
     a.run("run", run);
     a.choice("--mode", mode, "what an ablated head says", {"zero", "mean", "uniform", "all"});
+    a.option(
+        "--heads", heads,
+        "these only: layer:head,head ... (with several sites, cross/layer:head; default: all)");
     a.flag("--pairs", pairs, "every pair of heads too");
     a.flag("--all-but-one", all_but_one, "every layer with each of its heads alone too");
+    a.flag("--sort", sort, "tables begin with the largest rise of the loss");
     a.option("--resamples", resamples, "of the paired bootstrap over examples",
              Arguments::kAboveZero);
     a.option("--seed", seed, "of the bootstrap");
@@ -43,12 +48,22 @@ std::vector<AblationStudy> studies_of(const AblateOptions& o, Model& model) {
   std::vector<AblationStudy> studies{study_of_heads(model)};
   if (o.pairs) studies.push_back(study_of_pairs(model));
   if (o.all_but_one) studies.push_back(study_of_all_but_one(model));
+  if (o.heads.empty()) return studies;
+  const auto heads = parse_heads(o.heads, model);
+  const auto alive = alive_heads(model);
+  for (const auto& id : heads)
+    if (!alive.at(id.site)[id.layer][id.head].item<bool>())
+      throw ConfigError(
+          fmt::format("ablate --heads {}: is gone already, from {}; choose heads that "
+                      "are there",
+                      to_text(id), o.run));
+  for (auto& study : studies) keep_heads(study, heads);
   return studies;
 }
 
 int run_ablate(AblateOptions& o) {
   const auto compute = o.compute.apply();
-  auto opened = open_run(o.run, compute.device);
+  auto opened = open_named_run(o.run, compute.device);
   const auto located = locate_run(o.run).run;
   const auto out = o.out.empty() ? located / "ablation.h5" : std::filesystem::path(o.out);
   require_place(out);
@@ -69,19 +84,17 @@ int run_ablate(AblateOptions& o) {
       out,
       root_attributes(opened.experiment, "ablation", located.filename().string(),
                       manifest_of(opened, opened.experiment, *opened.model, compute.device)),
-      studies_groups(studies, modes, *opened.model, task, o.resamples));
+      studies_groups(studies, modes, *opened.model, task, o.resamples, whole));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
-      .text = fmt::format("whole model: {} over {} tokens in {} examples\n{}{}\n",
-                          means_text(whole), whole.tokens, whole.examples,
-                          studies_text(studies, modes, task, o.resamples), out.string())};
+      .text = fmt::format("whole model: {}; {}: {}, {} examples\n{}{}\n", means_text(whole),
+                          split_name(settings.split), measured_text(whole), whole.examples,
+                          studies_text(studies, modes, task, o.resamples, o.sort), out.string())};
   for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
-  report.object.update({{"tokens", whole.tokens},
-                        {"examples", whole.examples},
-                        {"resamples", o.resamples},
-                        {"kept", alive_count(*opened.model)},
-                        {"out", out.string()}});
+  report.object.update(measured_json(whole));
+  report.object.update(
+      {{"resamples", o.resamples}, {"kept", alive_count(*opened.model)}, {"out", out.string()}});
   report.object.update(examples_json(opened, settings.split));
   report.object.update(studies_json(studies, modes, task));
   return print(report, o.json);

@@ -1,6 +1,8 @@
 // `headlab analyze RUN|FILE`: what each head does, on chosen data of a run or in exported maps.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/analysis_report.h"
@@ -13,7 +15,7 @@ namespace {
 
 Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
                  const std::vector<Analysis>& analysis, std::string text = "") {
-  text += o.importance ? importance_text(analysis) : analysis_text(analysis);
+  text += o.importance ? importance_text(analysis, o.sort) : analysis_text(analysis, o.sort);
   if (about.contains("out")) text += about["out"].get<std::string>() + "\n";
   about.update(analysis_json(analysis));
   return {std::move(about), std::move(text)};
@@ -26,6 +28,7 @@ void refuse(bool given, const char* why) {
 int run_on_file(const AnalyzeOptions& o) {
   refuse(!o.treebank.empty(), "--treebank: is for runs; maps have no text to read");
   refuse(o.importance, "--importance: is for runs; maps have no loss");
+  refuse(o.sort, "--sort: is for runs; maps have no importance");
   refuse(o.given.data || o.given.text, "--data, --text: are for runs; maps are all there is");
   refuse(o.compute.backend != "auto", "--backend: is for runs; maps are made already");
   std::map<std::string, std::string> metadata;
@@ -45,7 +48,7 @@ int run_on_file(const AnalyzeOptions& o) {
 int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   refuse(o.causal != "auto", "--causal: is for files of maps; the model of a run knows");
   auto options = analysis_of(o);
-  auto opened = open_run(o.source, compute.device);
+  auto opened = open_named_run(o.source, compute.device);
   o.given.open(opened);
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
@@ -64,6 +67,11 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
 int run_analyze(AnalyzeOptions& o) {
   refuse(o.importance && !o.analysis.names.empty(),
          "--importance: chooses what is written, as --stats does; name one");
+  const auto& names = o.analysis.names;
+  refuse(o.sort && !names.empty() &&
+             std::none_of(names.begin(), names.end(),
+                          [](const auto& name) { return name == "importance" || name == "all"; }),
+         "--sort: needs importance among --stats");
   const auto compute = o.compute.apply();
   return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, compute);
 }

@@ -16,7 +16,7 @@ struct AnalyzeOptions {
   std::vector<std::string> thresholds;
   int64_t top_k = 0;
   AnalysisOptions analysis;
-  bool importance = false, json = false;
+  bool importance = false, sort = false, json = false;
   GivenData given;
   MeasureOptions measure;
   ComputeOptions compute;
@@ -42,6 +42,7 @@ struct AnalyzeOptions {
              "of maps: whether no query sees a later key (auto: as metadata or else weights say)",
              {"auto", "yes", "no"});
     a.option("--treebank", treebank, "CoNLL-U file: which relations the heads of a run follow");
+    a.flag("--sort", sort, "the table begins with the head of most importance in its layer");
     a.option("--out", out,
              "HDF5 file (default: analysis.h5 in the run; of a file: none is written)");
     compute.visit(a);

@@ -28,8 +28,8 @@ int run_config(const ConfigOptions& o) {
   }
   if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
   read_config(experiment, load_experiment(o.file, o.overrides));
-  fmt::print("{}",
-             to_yaml(o.minimal ? write_minimal(experiment, defaults) : write_block(experiment)));
+  fmt::print("{}", to_yaml(o.minimal ? write_minimal(experiment, defaults, Paths::kAbsolute)
+                                     : write_block(experiment)));
   return kDone;
 }
 

@@ -84,25 +84,24 @@ int run_convert(ConvertOptions& o) {
   check(o);
   const auto compute = o.compute.apply();
   require_free(o.out);
-  auto opened = open_run_and_data(o.run, compute.device);
+  auto opened = open_named_run_and_data(o.run, compute.device);
   o.gates.begin = opened.step, o.gates.updates = o.tune;
   torch::manual_seed(static_cast<uint64_t>(opened.experiment.seed));  // of new gates
-  const auto convert = [&](const TrainedLayer& layer) { return convert_layer(o, layer); };
-  auto converted = convert_model(opened, convert, compute.device);
+  auto converted = convert_model(
+      opened, [&](const TrainedLayer& layer) { return convert_layer(o, layer); }, compute.device);
   const auto cost = conversion_cost(o.run, opened, converted, o.batches, compute);
   Report report{conversion_json(o.run, o.kv_heads > 0 ? "mha" : o.to, opened, converted, cost), {}};
   int code = kDone;
   if (!o.out.empty()) {
-    const FurtherTraining further{o.tune, o.freeze, /*to_fewer_heads=*/o.to == "gated"};
-    code = keep_converted(o.out, opened, converted, cost, further, compute, report.object);
-    if (o.to == "gated") {
-      const auto keep = o.gates.heads > 0 ? std::optional(o.gates.heads) : std::nullopt;
-      report.object["gates"] = gate_report(*converted.model, keep);
-    }
+    code = keep_converted(o.out, opened, converted, cost, {o.tune, o.freeze, o.to == "gated"},
+                          compute, report.object);
+    const auto keep = o.gates.heads > 0 ? std::optional(o.gates.heads) : std::nullopt;
+    if (o.to == "gated") report.object["gates"] = gate_report(*converted.model, keep);
     report.object["out"] = std::filesystem::canonical(o.out).string();
   }
   report.text = conversion_text(report.object);
   if (report.object.contains("gates")) report.text += gate_text(report.object["gates"]);
+  add_code(report.object, opened);
   print(report, o.json);
   return code;
 }

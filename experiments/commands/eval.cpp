@@ -33,7 +33,7 @@ struct EvalOptions {
 
 int run_eval(const EvalOptions& o) {
   const auto compute = o.compute.apply();
-  auto opened = open_run(o.run, compute.device);
+  auto opened = open_named_run(o.run, compute.device);
   o.given.open(opened);
   const auto split = split_of(opened, o.run, o.split);
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, compute);

@@ -36,7 +36,7 @@ Tensor input(const NamedTensors& tensors, const std::string& name, const Forward
 
 int run_forward(const ForwardOptions& o) {
   const auto compute = o.compute.apply();
-  auto opened = open_run(o.run, compute.device);
+  auto opened = open_named_run(o.run, compute.device);
   const auto tensors = read_tensors(o.in);
   const auto ids = input(tensors, "in.ids", o, compute.device);
   const auto targets = input(tensors, "in.targets", o, compute.device);

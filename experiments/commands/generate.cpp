@@ -56,7 +56,7 @@ void check_heads(Model& model, const ModelOptions& options, bool cache) {
 
 int run_generate(const GenerateOptions& o) {
   const auto compute = o.compute.apply();
-  auto opened = open_run(o.run, compute.device);
+  auto opened = open_named_run(o.run, compute.device);
   const auto tokenizer = opened.data_description.tokenizer;
   if (!tokenizer)
     throw ConfigError(

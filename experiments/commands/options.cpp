@@ -6,6 +6,7 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 
 namespace headlab {
@@ -55,10 +56,33 @@ Split split_of(const OpenedRun& run, const std::string& name,
   return chosen;
 }
 
+namespace {
+OpenedRun say_code(const std::string& name, OpenedRun run) {
+  if (const auto notice = code_notice(run.manifest); !notice.empty())
+    fmt::print(stderr, "headlab: {}: {}; what follows is computed by the code of now\n", name,
+               notice);
+  return run;
+}
+}  // namespace
+
+OpenedRun open_named_run(const std::string& run, const at::Device& device) {
+  return say_code(run, open_run(run, device));
+}
+
+OpenedRun open_named_run_and_data(const std::string& run, const at::Device& device) {
+  return say_code(run, open_run_and_data(run, device));
+}
+
+void add_code(nlohmann::ordered_json& object, const OpenedRun& run) {
+  if (const auto notice = code_notice(run.manifest); !notice.empty()) object["code"] = notice;
+}
+
 nlohmann::ordered_json examples_json(const OpenedRun& run, Split split) {
   auto files = nlohmann::ordered_json::array();
   for (const auto& file : run.data->files()) files.push_back(file.string());
-  return {{"split", split_name(split)}, {"data", files}};
+  nlohmann::ordered_json object{{"split", split_name(split)}, {"data", files}};
+  add_code(object, run);
+  return object;
 }
 
 void MeasureOptions::visit(Arguments& a) {

@@ -35,7 +35,15 @@ struct GivenData {
 // the run.
 Split split_of(const OpenedRun& run, const std::string& name,
                const std::optional<std::string>& split);
-// {"split", "data": the files that were read}
+// open_run(), and open_run_and_data(), that say on stderr where the sources of the run's kinds of
+// heads were others.
+OpenedRun open_named_run(const std::string& run, const at::Device& device);
+OpenedRun open_named_run_and_data(const std::string& run, const at::Device& device);
+// Adds "code": in what the kinds of heads of this program and of the run's differ; nothing where
+// they do not.
+void add_code(nlohmann::ordered_json& object, const OpenedRun& run);
+
+// {"split", "data": the files that were read}, and "code" as add_code() has it
 nlohmann::ordered_json examples_json(const OpenedRun& run, Split split);
 
 // --split, --batches, --batch: the examples that a command measures on.

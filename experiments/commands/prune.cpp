@@ -98,9 +98,10 @@ PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
 int run_prune(PruneOptions& o) {
   check(o);
   const auto compute = o.compute.apply();
-  auto opened = open_run_and_data(o.run, compute.device);
-  const auto pruned =
+  auto opened = open_named_run_and_data(o.run, compute.device);
+  auto pruned =
       prune_run(o.run, opened, settings_of(o, opened), o.bench_batch, o.slice, o.out, compute);
+  add_code(pruned.report, opened);
   print({.object = pruned.report, .text = pruned.text}, o.json);
   return pruned.exit_code;
 }

@@ -11,9 +11,7 @@ namespace {
 struct RepairOptions {
   std::string file;
 
-  void visit(Arguments& a) {
-    a.run("FILE", file, "a log, or a run");
-  }
+  void visit(Arguments& a) { a.run("FILE", file, "a log, or a run"); }
 };
 
 int run_repair(const RepairOptions& o) {

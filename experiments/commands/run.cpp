@@ -7,6 +7,8 @@
 #include "experiments/commands/options.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/runs/begin_run.h"
+#include "experiments/runs/initial_weights.h"
+#include "experiments/runs/known_runs.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
@@ -20,12 +22,14 @@ namespace {
 struct RunOptions {
   std::string file, out = "runs", resume = "auto", device = "auto";
   std::vector<std::string> overrides;
+  std::optional<std::string> init;
   bool dry_run = false, json = false;
 
   void visit(Arguments& a) {
     a.option("config", file, "YAML file", Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ...");
     a.option("--resume", resume, "auto, never, or a run of these settings, or a checkpoint in it");
+    a.option("--init", init, "a run whose weights training begins with: init=RUN");
     a.option("--out", out, "directory of runs");
     a.option("--device", device, "auto, cpu, cuda or cuda:N");
     a.flag("--dry-run", dry_run, "check everything, train nothing");
@@ -33,47 +37,63 @@ struct RunOptions {
   }
 };
 
-int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
-  fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
-  return print_outcome(path, status, json, code_since(path));
+// The config with its overrides; what `@` means stands in its place.
+Experiment experiment_of(const RunOptions& o) {
+  auto overrides = o.overrides;
+  if (o.init) overrides.push_back("init=" + nlohmann::json(*o.init).dump());
+  Experiment experiment;
+  read_config(experiment, load_experiment(o.file, overrides));
+  resolve_init(experiment);
+  return experiment;
+}
+
+ResumeFrom resume_of(const RunOptions& o) {
+  auto from = ResumeFrom::parse(o.resume);
+  if (!from.named.empty()) from.named = take_run(from.named);
+  return from;
 }
 
 int run_run(const RunOptions& o) {
-  Experiment experiment;
-  read_config(experiment, load_experiment(o.file, o.overrides));
+  auto experiment = experiment_of(o);
   const auto device = pick_device(o.device);
   use_settings(experiment.train);
 
-  const auto from = ResumeFrom::parse(o.resume);
+  const auto from = resume_of(o);
   const auto path = from.named.empty() ? run_path(o.out, experiment) : locate_run(from.named).run;
   const auto data = open_training_data(experiment);  // before any directory is made
-  const auto data_files = data_json(data->files(), kept_data(path));
+  const auto description = describe_data(*data);
+  const auto initial = InitialWeights::of(experiment, path);
+  auto files = data->files();
+  if (initial) files.push_back(initial->file());
+  const auto data_files = data_json(files, kept_data(path));
   const auto check = [&] { require_same_run(path, experiment, data_files, from); };
   const auto finished = already_finished(path, from);
   check();
   if (finished) return print_finished(path, *finished, o.json);
 
   auto model = build_model(experiment, data->shape(), device);
+  if (initial) initial->put_into(*model, description);
   check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
-  const auto announce = [&] {
-    fmt::print(stderr, "headlab: {} parameters, {} threads, {}\n", parameter_count(*model),
-               at::get_num_threads(), path.string());
-  };
+  const auto announce = [&] { say_what_begins(o.file, experiment, *model, device, path); };
   if (o.dry_run) {
     announce();
     return kDone;
   }
 
   const auto since = code_since(path);
-  auto begun = begin_run(path, to_yaml(write_block(experiment)),
-                         manifest_of(experiment, *model, data_files, device),
-                         data_text(describe_data(*data)), from, check);
+  auto manifest = manifest_of(experiment, *model, data_files, device);
+  if (initial) manifest["parent"] = initial->parent_json();
+  auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
+                         from, check);
   if (!begun.warning.empty()) fmt::print(stderr, "headlab: {}\n", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
   keep_patch(path);
   if (begun.checkpoint) {
     fmt::print(stderr, "headlab: goes on from step {}\n", begun.checkpoint->step);
     if (!since.empty()) fmt::print(stderr, "headlab: since it began: {}\n", since);
+    if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
+  } else if (initial) {
+    fmt::print(stderr, "headlab: begins with the weights of {}\n", initial->text());
   }
   announce();
   try {
@@ -81,6 +101,7 @@ int run_run(const RunOptions& o) {
         train(experiment, model, *data, {device}, *begun.directory, begun.checkpoint);
     begun.directory->end(outcome.status);
     print_outcome(path, outcome.status, o.json);
+    say_what_comes_next(path, experiment, outcome.status, description.tokenizer != nullptr);
     return outcome.exit_code;
   } catch (const std::exception& e) {
     begun.directory->fail(e.what());

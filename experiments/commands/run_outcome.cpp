@@ -1,10 +1,19 @@
 #include "experiments/commands/run_outcome.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <csignal>
 #include <optional>
 
 #include "experiments/commands/report.h"
+#include "experiments/runs/known_runs.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/runs/same_run.h"
+#include "experiments/system/program_name.h"
+#include "experiments/training/train.h"
 
 namespace headlab {
 namespace {
@@ -33,6 +42,15 @@ std::string validation_text(const RunStatus& status) {
   return text;
 }
 
+// In words; with what `@` meant in it, which will be another run by then.
+std::string the_same_command(const Experiment& experiment) {
+  const auto& words = command_line();
+  const bool newest = std::any_of(words.begin(), words.end(), [](const std::string& word) {
+    return word.starts_with('@') || word.starts_with("init=@") || word.starts_with("--init=@");
+  });
+  return newest ? "the same command with init=" + experiment.init.written : "the same command";
+}
+
 }  // namespace
 
 int print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json,
@@ -48,6 +66,33 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
   text += validation_text(status);
   if (!code.empty()) text += "\ncode: " + code;
   return print({.object = object, .text = text + "\n"}, json);
+}
+
+int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
+  fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
+  return print_outcome(path, status, json, code_since(path));
+}
+
+void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
+                     const at::Device& device, const std::filesystem::path& path) {
+  fmt::print(stderr, "headlab: {}: {} heads, {} data, {}, {} threads, {} parameters\n", config,
+             fmt::join(kinds_of_heads(model), "+"), experiment.data.kind(), device.str(),
+             at::get_num_threads(), parameter_count(model));
+  fmt::print(stderr, "headlab: {}\n", path.string());
+}
+
+void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,
+                         const RunStatus& status, bool text) {
+  if (status.state == RunState::kStopped) {
+    const auto how = status.reason == signal_text(SIGINT) ? "interrupted" : "stopped";
+    fmt::print(stderr, "headlab: {} at step {}; {} goes on\n", how, status.step,
+               the_same_command(experiment));
+  }
+  if (status.state != RunState::kFinished) return;
+  const auto run = shown_path(path), program = program_name();
+  fmt::print(stderr, "headlab: next: {} {} -o report.html\n", script_name("report"), run);
+  fmt::print(stderr, "headlab:       {} {} {}\n", program, text ? "generate" : "analyze", run);
+  fmt::print(stderr, "headlab:       {} ablate {}\n", program, run);
 }
 
 }  // namespace headlab

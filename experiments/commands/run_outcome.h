@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <string>
 
+#include "experiments/models/model.h"
+#include "experiments/runs/experiment.h"
 #include "experiments/runs/run_files.h"
 
 namespace headlab {
@@ -12,5 +14,16 @@ namespace headlab {
 // or one JSON object. -> kDone
 int print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json,
                   const std::string& code = "");
+
+// The same of a run that was finished before.
+int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json);
+
+// On stderr: the config, what it trains, where, and the run.
+void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
+                     const at::Device& device, const std::filesystem::path& path);
+// On stderr: what one does with a finished run, as commands to paste, `text`: one of text; where a
+// stopped one stands, and what goes on with it.
+void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,
+                         const RunStatus& status, bool text);
 
 }  // namespace headlab

@@ -1,6 +1,7 @@
 #include "experiments/logs/log_inspect.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -146,14 +147,24 @@ std::string size_text(double bytes) {
 std::string number_text(const Json& value) {
   if (value.is_null()) return "missing";
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_float()) return fmt::format("{:.5g}", value.get<double>());
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    const bool count = number == std::round(number) && std::abs(number) < 1e15;
+    return count ? fmt::format("{:.0f}", number) : fmt::format("{:.5g}", number);
+  }
   return value.dump();
 }
 
-std::string variable_text(const Json& variable) {
+// Whether there is no number of it in the last record, of any head: this run has no such statistic.
+bool is_absent(const Json& variable) {
+  return variable.contains("last") && variable["last"].is_object() &&
+         variable["last"]["mean"].is_null();
+}
+
+std::string variable_text(const Json& variable, size_t width) {
   const std::string units = variable.value("units", "1");
   const std::string unit = units == "1" ? "" : " " + units;
-  std::string text = fmt::format("  {:<22}", variable["name"].get<std::string>());
+  std::string text = fmt::format("  {:<{}}  ", variable["name"].get<std::string>(), width);
   if (variable.contains("normalization")) {
     text += fmt::format("{} {}, {} stored, {} before compression",
                         variable["normalization"].get<std::string>(),
@@ -171,23 +182,42 @@ std::string variable_text(const Json& variable) {
   return text + "\n";
 }
 
+// "1 head", "4 heads", "64 queries"
+std::string count_text(const std::string& name, int64_t count) {
+  if (count == 1) return "1 " + name;
+  const bool query = name.ends_with("ry");
+  return fmt::format("{} {}{}", count, query ? name.substr(0, name.size() - 1) : name,
+                     query ? "ies" : "s");
+}
+
 std::string group_text(const Json& group) {
   std::string text = group["path"].get<std::string>();
   if (group.contains("records")) {
-    text += fmt::format(": {} records", group["records"].dump());
+    text += ": " + count_text("record", group["records"].get<int64_t>());
     if (group.contains("last_step") && !group["last_step"].is_null()) {
       text += ", the last of step " + group["last_step"].dump();
     }
   }
   for (const auto& [name, size] : group["axes"].items()) {
-    text += fmt::format(", {} {}", name, size.dump());
+    const bool again = name.ends_with("2");  // of layers or heads, which have been counted
+    if (!again) text += ", " + count_text(name, size.get<int64_t>());
   }
   text += "\n";
   if (group.contains("skipped_from") && !group["skipped_from"].is_null()) {
     text += fmt::format("  left out from step {} on: log.attention.max_bytes was reached\n",
                         group["skipped_from"].dump());
   }
-  for (const Json& variable : group["variables"]) text += variable_text(variable);
+  size_t width = 20;
+  for (const Json& variable : group["variables"])
+    width = std::max(width, variable["name"].get_ref<const std::string&>().size());
+  std::vector<std::string> absent;
+  for (const Json& variable : group["variables"]) {
+    if (is_absent(variable))
+      absent.push_back(variable["name"]);
+    else
+      text += variable_text(variable, width);
+  }
+  if (!absent.empty()) text += fmt::format("  no number of {}\n", fmt::join(absent, ", "));
   return text;
 }
 
@@ -200,7 +230,7 @@ Json inspect_log(const std::filesystem::path& path) {
 std::string to_text(const Json& log) {
   const auto text_of = [&](const char* name) { return log[name].get<std::string>(); };
   std::string text =
-      fmt::format("{}: {} {}, {}, {}\n", text_of("file"), text_of("schema_name"),
+      fmt::format("{}: a log, schema {} {}, {}, {}\n", text_of("file"), text_of("schema_name"),
                   text_of("schema_version"), text_of("status"), size_text(log["bytes"]));
   text += fmt::format("run {}, made {}: {}\n", text_of("run_id"), text_of("created_utc"),
                       text_of("title"));

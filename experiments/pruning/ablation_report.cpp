@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "core/torch.h"
 #include "experiments/system/progress.h"
@@ -33,9 +34,39 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results,
   return object;
 }
 
+// The places of a study, in their order or by the rise of the loss.
+std::vector<size_t> rows_of(const std::vector<Ablated>& results, const Task& task, bool sort) {
+  std::vector<size_t> rows(results.size());
+  std::iota(rows.begin(), rows.end(), size_t{0});
+  const auto rise = change_name(task.metrics().front());
+  if (sort)
+    std::stable_sort(rows.begin(), rows.end(), [&](size_t a, size_t b) {
+      return results[a].changes.at(rise) > results[b].changes.at(rise);
+    });
+  return rows;
+}
+
+std::string legend(const Task& task) {
+  std::string text = "\n";
+  const auto add = [&](const std::string& title, const std::string& what) {
+    text += fmt::format("{:>9}  {}\n", title, what);
+  };
+  for (const auto& metric : task.metrics())
+    add(metric.name, fmt::format("change of the {}{}", metric.long_name,
+                                 metric.units == "1" ? "" : " [" + metric.units + "]"));
+  add("l2",
+      "how far a position's last hidden state moves (norm of the change, mean over positions)");
+  add("relative", "norm of the change of all last hidden states over their norm");
+  add("KL", "of the predictions, from the whole model's [nat]");
+  add("cosine", "between the last hidden states before and after; 1: the same direction");
+  add("p", "chance of such a change of the loss where there is no effect");
+  add("*", "p < 0.01: the change of the loss is more than chance");
+  return text;
+}
+
 // Changes of the metrics under their names, the loss with a star where it is more than chance.
 std::string study_text(const AblationStudy& study, const std::string& mode, const Task& task,
-                       int64_t resamples) {
+                       int64_t resamples, bool sort) {
   size_t width = 13;
   std::vector<std::string> places;
   for (const auto& heads : study.places) {
@@ -51,16 +82,16 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
   text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}\n", "l2", "relative", "KL [nat]",
                       "cosine", "p");
   const auto& results = study.by_mode.at(mode);
-  for (size_t n = 0; n < results.size(); ++n) {
+  for (const size_t n : rows_of(results, task, sort)) {
     const auto& d = results[n].changes;
     text += fmt::format("{:>{}} ", places[n], width);
     const auto* star = d.at("p_value") < 0.01 ? "  *  " : "     ";
     for (const auto& metric : task.metrics())
       text += fmt::format(" {:+{}.4f}{}", d.at(change_name(metric)), column_width(metric, kLeast),
                           &metric == &task.metrics().front() ? star : "");
-    text +=
-        fmt::format("  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:>8}\n", d.at("l2"), d.at("relative"),
-                    d.at("kl"), d.at("cosine"), p_text(d.at("p_value"), resamples));
+    text += fmt::format("  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:>8}\n", d.at("l2_per_position"),
+                        d.at("relative"), d.at("kl"), d.at("cosine"),
+                        p_text(d.at("p_value"), resamples));
   }
   return text;
 }
@@ -93,6 +124,20 @@ ResultArray array_of(const AblationStudy& study, const std::vector<std::string>&
 
 }  // namespace
 
+void keep_heads(AblationStudy& study, const std::vector<HeadId>& heads) {
+  const auto is_kept = [&](const HeadId& id) {
+    return std::find(heads.begin(), heads.end(), id) != heads.end();
+  };
+  AblationStudy kept = study;
+  kept.sets.clear(), kept.places.clear();
+  for (size_t n = 0; n < study.places.size(); ++n) {
+    if (!std::all_of(study.places[n].begin(), study.places[n].end(), is_kept)) continue;
+    kept.sets.push_back(study.sets[n]);
+    kept.places.push_back(study.places[n]);
+  }
+  study = std::move(kept);
+}
+
 AblationStudy study_of_heads(Model& model) {
   const auto heads = single_heads(model);
   return {"", "this head is ablated", {"layer", "head"}, heads, heads};
@@ -118,7 +163,7 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
     examples = std::min(examples, settings.most_batches * settings.batch);
   for (const auto& study : studies) sets += std::ssize(study.sets);
   const int64_t batches = (examples + settings.batch - 1) / settings.batch;
-  Progress progress(0, std::ssize(modes) * sets * batches, 1);
+  Progress progress(0, std::ssize(modes) * sets * batches, 1, ProgressOutput::standard("pass"));
   for (const auto& mode : modes) {
     settings.mode = ablation_mode(mode);
     for (auto& study : studies)
@@ -146,17 +191,18 @@ Json studies_json(const std::vector<AblationStudy>& studies, const std::vector<s
 }
 
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes, const Task& task,
-                         int64_t resamples) {
+                         const std::vector<std::string>& modes, const Task& task, int64_t resamples,
+                         bool sort) {
   std::string text;
   for (const auto& mode : modes)
-    for (const auto& study : studies) text += study_text(study, mode, task, resamples);
-  return text + "* p < 0.01: the change of the loss is more than chance\n";
+    for (const auto& study : studies) text += study_text(study, mode, task, resamples, sort);
+  return text + legend(task);
 }
 
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
-                                        const Task& task, int64_t resamples) {
+                                        const Task& task, int64_t resamples,
+                                        const Evaluation& whole) {
   std::vector<ResultGroup> groups;
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();
@@ -169,8 +215,11 @@ std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studie
       add_head_axes(group, study.dims, site.layers(), site.heads());
       for (const auto& variable : output_change_variables(task)) {
         group.arrays.push_back(array_of(study, modes, variable, site));
-        if (variable.name == "p_value")
-          group.arrays.back().attributes["resamples"] = static_cast<double>(resamples);
+        auto& attributes = group.arrays.back().attributes;
+        attributes = {{"examples", static_cast<double>(whole.examples)},
+                      {"tokens", static_cast<double>(whole.tokens)},
+                      {"whole_split", whole.whole_split()}};
+        if (variable.name == "p_value") attributes["resamples"] = static_cast<double>(resamples);
       }
     }
   }

@@ -6,6 +6,7 @@
 #include "experiments/logs/result_arrays.h"
 #include "experiments/pruning/ablation.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/training/evaluate.h"
 
 namespace headlab {
 
@@ -19,6 +20,8 @@ struct AblationStudy {
   std::map<std::string, std::vector<Ablated>> by_mode = {};
 };
 
+// Leaves of a study what is about these heads alone.
+void keep_heads(AblationStudy& study, const std::vector<HeadId>& heads);
 AblationStudy study_of_heads(Model& model);        // each alone
 AblationStudy study_of_pairs(Model& model);        // every pair
 AblationStudy study_of_all_but_one(Model& model);  // each layer without all others
@@ -31,12 +34,15 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
 // `task`: that of the run; `resamples`: of the bootstrap.
 nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,
                                     const std::vector<std::string>& modes, const Task& task);
+// Tables, and what their columns are, with units. `sort`: the largest rise of the loss first.
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes, const Task& task,
-                         int64_t resamples);
-// The groups /ablation/<site>: modes, layers and heads, with an array a change and study.
+                         const std::vector<std::string>& modes, const Task& task, int64_t resamples,
+                         bool sort);
+// The groups /ablation/<site>: modes, layers and heads, with an array a change and study, which
+// says what it was measured on as `whole`, the whole model, was.
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
-                                        const Task& task, int64_t resamples);
+                                        const Task& task, int64_t resamples,
+                                        const Evaluation& whole);
 
 }  // namespace headlab

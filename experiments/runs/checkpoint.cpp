@@ -249,6 +249,10 @@ bool fits(const at::Tensor& tensor, const at::Tensor& target) {
 
 }  // namespace
 
+fs::path weights_file(const fs::path& run, int64_t step) {
+  return run / "ckpt" / step_name(step) / kModelFile;
+}
+
 void save_checkpoint(const fs::path& run, const Checkpoint& checkpoint, bool best,
                      const RetentionOptions& retention) {
   const fs::path folder = run / "ckpt", path = folder / step_name(checkpoint.step);

@@ -45,6 +45,9 @@ void save_checkpoint(const std::filesystem::path& run, const Checkpoint& checkpo
 // whose bytes are not those that were written.
 Checkpoint load_checkpoint(const std::filesystem::path& directory);
 
+// model.safetensors of the checkpoint of a step.
+std::filesystem::path weights_file(const std::filesystem::path& run, int64_t step);
+
 // The newest checkpoint that is whole; none when the run has none at all. `warning` names newer
 // ones that are damaged, and stays as it is where there are none. RunError when all are damaged.
 std::optional<Checkpoint> load_latest(const std::filesystem::path& run,

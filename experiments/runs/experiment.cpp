@@ -124,6 +124,9 @@ void Experiment::visit(Fields& f) {
   f("name", name, "of the run: its directory under runs/ (default: the file's name, my.yaml: my)");
   f("tag", tag,
     "a word that keeps this run apart from others of the same settings; shown in labels");
+  f("init", init,
+    "a run, or a checkpoint in one, whose weights training begins with; all else is new (default: "
+    "none, weights are drawn)");
   f("seed", seed, "of everything drawn: weights, batches, dropout", at_least(0));
   f("data", data, "where examples come from");
   f("model", model, "what is trained");

@@ -70,6 +70,7 @@ struct LogOptions : Block {
 
 struct Experiment : Block {
   std::string name, tag;
+  FilePath init;  // empty: drawn weights
   int64_t seed = 1337;
   KindBlock data, model;
   TrainOptions train;

@@ -142,13 +142,19 @@ nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
   return manifest;
 }
 
+nlohmann::ordered_json parent_json(const fs::path& run, int64_t step,
+                                   const nlohmann::ordered_json& manifest) {
+  nlohmann::ordered_json origin{{"run", run.string()}, {"step", step}};
+  if (manifest.is_object())
+    for (const char* name : {"code", "git", "parent", "previous"})
+      if (manifest.contains(name)) origin[name] = manifest[name];
+  return origin;
+}
+
 nlohmann::ordered_json manifest_of(const OpenedRun& parent, const Experiment& experiment,
                                    Model& model, const at::Device& device) {
   auto manifest = manifest_of(experiment, model, data_json(parent.data->files()), device);
-  auto& origin = manifest["parent"] = {{"run", parent.path.string()}, {"step", parent.step}};
-  if (parent.manifest.is_object())
-    for (const char* name : {"code", "git", "parent", "previous"})
-      if (parent.manifest.contains(name)) origin[name] = parent.manifest[name];
+  manifest["parent"] = parent_json(parent.path, parent.step, parent.manifest);
   return manifest;
 }
 

@@ -56,6 +56,9 @@ std::set<std::string> kinds_of_heads(Model& model);
 // model. `data`: data_json() of the source's files.
 nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
                                    const nlohmann::ordered_json& data, const at::Device& device);
+// `parent` in the manifest of what is made of step `step` of a run: with the code that made it.
+nlohmann::ordered_json parent_json(const std::filesystem::path& run, int64_t step,
+                                   const nlohmann::ordered_json& manifest);
 // The same for what is made of a run: that run, its code and what it was made from are its
 // `parent`.
 nlohmann::ordered_json manifest_of(const OpenedRun& parent, const Experiment& experiment,

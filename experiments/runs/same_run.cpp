@@ -44,8 +44,7 @@ void compare(const ConfigNode* then, const ConfigNode* now, const std::string& p
 }
 
 bool made_by_run(const Json& manifest) {
-  return !manifest.is_object() || (!manifest.contains("parent") && !manifest.contains("pruned") &&
-                                   !manifest.contains("converted"));
+  return !manifest.is_object() || (!manifest.contains("pruned") && !manifest.contains("converted"));
 }
 
 // --resume RUN: whether it is of these settings, and `run` made it.
@@ -53,8 +52,8 @@ void require_named_run(const fs::path& path, Experiment& experiment, const Json&
   if (!made_by_run(manifest))
     throw ConfigError(
         fmt::format("--resume {}: is made from another run and not trained by 'run', "
-                    "so it cannot be gone on with",
-                    path.string()));
+                    "so it cannot be gone on with; 'init={}' begins with its weights",
+                    path.string(), path.string()));
   const auto lines = settings_that_differ(path, experiment);
   if (!lines.empty())
     throw ConfigError(fmt::format("--resume {}: is a run of other settings: {}", path.string(),

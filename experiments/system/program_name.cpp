@@ -1,12 +1,23 @@
 #include "experiments/system/program_name.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
+#include <filesystem>
+
+#include "headlab_build.h"
 
 namespace headlab {
 
 std::string program_name() {
   const char* name = std::getenv("HEADLAB_COMMAND");
   return name != nullptr && *name != '\0' ? name : "headlab";
+}
+
+std::string script_name(const std::string& script) {
+  const auto folder = std::filesystem::path(program_name()).parent_path();
+  return folder.empty() ? fmt::format("{}/scripts/{}", build::kSourceDir, script)
+                        : (folder / script).string();
 }
 
 std::string as_called(const std::string& commands) {

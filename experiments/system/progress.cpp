@@ -69,8 +69,8 @@ std::string join(const std::vector<Part>& parts, size_t width, bool color) {
 
 }  // namespace
 
-ProgressOutput ProgressOutput::standard() {
-  ProgressOutput output{.file = stderr, .seconds = steady_seconds};
+ProgressOutput ProgressOutput::standard(std::string counted) {
+  ProgressOutput output{.file = stderr, .counted = std::move(counted), .seconds = steady_seconds};
   const char* kind = std::getenv("TERM");
   output.terminal =
       ::isatty(STDERR_FILENO) == 1 && kind != nullptr && std::string_view(kind) != "dumb";
@@ -109,6 +109,7 @@ void Progress::step(int64_t step, int64_t tokens, std::optional<double> loss) {
 
 void Progress::validation(double loss) {
   validation_ = loss;
+  validated_ = step_;
   if (output_.terminal) draw();
 }
 
@@ -129,9 +130,11 @@ void Progress::finish() {
 }
 
 std::string Progress::line() const {
-  std::vector<Part> parts{{"step ", fmt::format("{}/{}", step_, total_), ""}};
+  std::vector<Part> parts{{output_.counted + " ", fmt::format("{}/{}", step_, total_), ""}};
   if (loss_) parts.push_back({"loss ", fmt::format("{:.4f}", *loss_), ""});
-  if (validation_) parts.push_back({"val ", fmt::format("{:.4f}", *validation_), ""});
+  if (validation_)
+    parts.push_back(
+        {"val ", fmt::format("{:.4f}", *validation_), fmt::format(" at {}", validated_)});
   if (recent_.tokens > 0 && recent_.seconds > 0) {
     parts.push_back({"", short_number(recent_.tokens / recent_.seconds), " tokens/s"});
   }

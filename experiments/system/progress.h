@@ -15,10 +15,11 @@ struct ProgressOutput {
   std::FILE* file = stderr;
   bool terminal = false, color = false;
   int width = 80;                   // columns of the terminal
+  std::string counted = "step";     // what is counted
   std::function<double()> seconds;  // a clock that never goes back; empty: the machine's
 
   // stderr as it is: a terminal unless TERM is dumb; colours unless NO_COLOR is set.
-  static ProgressOutput standard();
+  static ProgressOutput standard(std::string counted = "step");
 };
 
 // A terminal's line is rewritten at most 10 times a second. Elsewhere a line is written when
@@ -49,6 +50,7 @@ class Progress {
   int64_t total_, every_, step_, drawn_step_;
   double started_, stepped_at_, drawn_at_;  // seconds
   std::optional<double> loss_, validation_;
+  int64_t validated_ = 0;  // step of the validation loss
   struct {
     double seconds = 0, tokens = 0, steps = 0;
   } recent_;           // sums in which the past fades

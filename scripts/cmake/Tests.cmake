@@ -15,6 +15,9 @@ headlab_tests_of(test_experiments experiments/data experiments/models experiment
 headlab_tests_of(test_command_line experiments/commands)
 set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp)
 list(REMOVE_ITEM test_heads ${example_test})
+set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp)
+list(REMOVE_ITEM test_heads ${laws})
 set(leak_test ${CMAKE_SOURCE_DIR}/tests/experiments/training/test_leak_check.cpp)
 list(REMOVE_ITEM test_experiments ${leak_test})
 
@@ -79,17 +82,32 @@ endfunction()
 add_library(headlab_test_main OBJECT tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC headlab_plain Catch2::Catch2)
 
+# What every kind must obey, compiled once for two programs: of our kinds (`scripts/test --kind` runs
+# it for one of them), and of the examples.
+add_library(headlab_laws OBJECT ${laws})
+headlab_torch_target(headlab_laws)
+headlab_less_optimised(${laws})
+target_link_libraries(headlab_laws PUBLIC headlab_core Catch2::Catch2)
+
 headlab_test(test_plain)
 headlab_test(test_heads headlab_variants headlab_experiments headlab_core headlab_hand_built)
 headlab_test(test_experiments headlab_variants headlab_experiments headlab_core headlab_hand_built)
 headlab_test(test_command_line)
 
-# README's example of a kind obeys the laws of all kinds, alone in a program: it is not one of ours.
+add_executable(test_laws)
+set_target_properties(test_laws PROPERTIES LINKER_LANGUAGE CXX)
+target_link_libraries(test_laws PRIVATE headlab_laws headlab_test_main headlab_variants
+                      headlab_experiments headlab_core)
+set(test_laws ${laws})
+headlab_test_files(test_laws)
+
+# The examples of README and docs/own_kind.md obey the laws of all kinds, in a program without ours.
 set(test_example ${example_test} ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
-    ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
-    ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp)
+    ${CMAKE_SOURCE_DIR}/tests/own_kind_head.cpp)
+headlab_test(test_example headlab_laws headlab_experiments headlab_core)
+set(test_example ${laws})
 set(test_example_spec "~[variants]")
-headlab_test(test_example headlab_experiments headlab_core)
+headlab_test_files(test_example)
 
 # Kinds that leak on purpose: alone in a program, out of the way of what goes over all kinds.
 set(test_leaks ${leak_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp)

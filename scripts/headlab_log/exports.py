@@ -198,7 +198,8 @@ def write_csv(folder, name, frame):
 
 
 def described(variable):
-    return {name: variable.attrs.get(name, "") for name in ("units", "long_name", "comment")}
+    usual = {"units": "1", "long_name": "", "comment": ""}
+    return {name: variable.attrs.get(name, absent) for name, absent in usual.items()}
 
 
 def tables(run):

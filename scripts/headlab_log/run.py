@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 import yaml
 
+from .attention_map import AttentionMap
 from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
 from .measures import measured
 from .program import program_name
@@ -239,7 +240,7 @@ class Run:
     def heads(self, site: str = "self") -> xr.Dataset:
         """Statistics of every head: (step, layer, head); `js` also over head2. NaN: no such head.
 
-        Units are in `attrs["units"]`, the formula in `attrs["comment"]`.
+        Units are in `attrs["units"]`, where there is one, the formula in `attrs["comment"]`.
         """
         return self.group(f"heads/{site}")
 
@@ -303,7 +304,8 @@ class Run:
             site: str = "self") -> xr.DataArray:
         """One attention map, (query, key), without padding, with its tokens as coordinates.
 
-        step: of a snapshot (`run.attention().step`); None: the last. LogError: not logged.
+        step: of a snapshot (`run.attention().step`); None: the last. LogError: not logged. Its
+        `.plot()` draws the first query on top.
 
         >>> one = run.map(layer=0, head=1)
         >>> one.dims, bool(abs(one.sum("key") - 1).max() < 1e-3)
@@ -312,7 +314,8 @@ class Run:
         maps = self._maps(site)
         at = {"step": step, "probe": probe, "layer": layer, "head": head}
         one = maps.weights.sel({dim: pick(maps, dim, value) for dim, value in at.items()})
-        return one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
+        one = one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
+        return AttentionMap(one)
 
     def alive(self, site: str = "self", step: int | None = None) -> xr.DataArray:
         """Which heads there are, bool (layer, head); step: a logged one; None: the last.

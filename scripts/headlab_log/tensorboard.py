@@ -119,7 +119,7 @@ def scalar(tag, value):
 def about(variable):
     """A variable in words, for the card that shows it."""
     words = [variable.attrs.get(name, "") for name in ("long_name", "units", "comment")]
-    return f"{words[0]} [{words[1]}]: {words[2]}"
+    return f"{words[0]}{f' [{words[1]}]' if words[1] else ''}: {words[2]}"
 
 
 def write_series(events, run, data, group):

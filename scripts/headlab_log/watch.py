@@ -189,7 +189,7 @@ def heads_table(run, width, colour, statistic=None, site=None):
     if not heads.sizes["step"]:
         return wrapped([f"{statistic} of heads: nothing logged yet"], width)
     last = heads[statistic].isel(step=-1)
-    unit = last.attrs["units"]
+    unit = last.attrs.get("units", "1")
     at = "" if len(run.sites) == 1 else f" at {site}"
     title = f"{statistic} {'' if unit == '1' else f'[{unit}] '}of heads{at}, step {int(last.step)}"
     return [*wrapped([title], width), *table_lines(last, width, colour)]

@@ -1,7 +1,8 @@
-// README's example of a kind of heads (example_head.cpp): this program has no other kind, and runs
-// the laws of test_laws.cpp on it.
+// README's example of a kind of heads (example_head.cpp) and that of docs/own_kind.md
+// (own_kind_head.cpp): this program has no other kinds, and runs the laws of test_laws.cpp on them.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
+#include "tests/option_laws.h"
 
 namespace headlab::test_example {
 using namespace testing;
@@ -15,7 +16,7 @@ Tensor parameter(const AttentionHeads& layer, const std::string& name) {
 }  // namespace
 
 TEST_CASE("README's example registers itself", "[example]") {
-  REQUIRE(head_names() == std::vector<std::string>{"temperature"});
+  REQUIRE(head_names() == std::vector<std::string>{"temperature", "tempered"});
   REQUIRE(head_kind("temperature").summary == "each head learns how sharp it is");
 }
 
@@ -55,6 +56,45 @@ TEST_CASE("README's example attends the more evenly the hotter it is", "[example
     REQUIRE(warm[h] < hot[h]);
     REQUIRE(hot[h] == Approx(uniform).epsilon(1e-6));
   }
+}
+
+TEST_CASE("the example of docs/own_kind.md weighs keys by sigmoids", "[example]") {
+  const auto layer = make_layer("tempered", small_shape());
+  at::NoGradGuard no_grad;
+  parameter(*layer, "log_tau").fill_(std::log(2.));
+  const auto x = random({2, 7, 20});
+  auto heads = [&](const char* name) {
+    return at::linear(x, parameter(*layer, name)).view({2, 7, 4, -1}).transpose(1, 2);
+  };
+  const auto strength =
+      heads("strength.weight") + parameter(*layer, "strength.bias").view({1, 4, 1, 1});
+  const auto seen = at::ones({7, 7}, at::kDouble).tril();
+  const auto z = at::matmul(heads("q.weight"), heads("k.weight").transpose(2, 3)) / std::sqrt(6.);
+  const auto odds = (z / 2 + strength.transpose(2, 3)).exp() / seen.sum(1, true);
+  const auto a = odds / (1 + odds) * seen;
+  const auto joined = at::matmul(a, heads("v.weight")).transpose(1, 2).reshape({2, 7, 24});
+  const auto expected = at::linear(joined, parameter(*layer, "o.weight"));
+
+  HeadProbe probe;
+  probe.statistics = true;
+  auto ctx = causal();
+  ctx.observer = &probe;
+  REQUIRE(difference(layer->forward(x, ctx).y, expected) < 1e-12);
+  const auto sums = a.sum(3).mean(at::IntArrayRef{0, 2});
+  const auto reported = probe.values(small_shape().layer).at("row_sum");
+  for (int h = 0; h < 4; ++h) REQUIRE(reported[h] == Approx(sums[h].item<double>()));
+}
+
+TEST_CASE("the options of the example of docs/own_kind.md are its own", "[example]") {
+  const auto without = make_layer("tempered", small_shape(), ", strength: false, start: 3");
+  REQUIRE_FALSE(without->named_parameters().contains("strength.weight"));
+  REQUIRE(make_layer("tempered", small_shape())->named_parameters().contains("strength.weight"));
+}
+
+TEST_CASE("the example of docs/own_kind.md obeys the laws with grouped keys and its options",
+          "[example]") {
+  require_laws("tempered", ", start: 2");
+  require_laws("tempered", ", strength: false");
 }
 
 }  // namespace headlab::test_example

@@ -11,7 +11,7 @@ from ..compare import labels
 from ..files import PathLike
 from ..opening import open_run
 from ..run import Run
-from . import data, maps, page
+from . import data, maps, page, words
 
 MAX_BYTES = 15_000_000
 STEPS = (500, 200, 80, 30)  # of statistics over training, as many as fit
@@ -55,6 +55,7 @@ def without_maps(runs, title, max_bytes):
         chunks = data.Chunks()
         content = data.content(runs, labels(runs), chunks, most)
         content["title"] = title
+        words.add(content, runs)
         arrays = chunks.size()
         if 2 * arrays <= max_bytes - (page.size(content, chunks) - arrays):
             break

@@ -19,12 +19,13 @@ export function fill(selector, options, current) {
 }
 
 /**
- * Lets a select set the key of the state that it is named after.
+ * Lets a select set a key of the state: that which it is named after, or another.
  * @param {string} id
  * @param {boolean} numeric
+ * @param {string} key
  */
-export function bind(id, numeric = false) {
-  const select = find(`#${id}`, HTMLSelectElement), key = id.replace("-", "_");
+export function bind(id, numeric = false, key = id.replace("-", "_")) {
+  const select = find(`#${id}`, HTMLSelectElement);
   select.addEventListener("change", () =>
     set({ [key]: numeric ? Number(select.value) : select.value }));
 }

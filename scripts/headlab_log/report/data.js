@@ -41,7 +41,12 @@ import { find } from "./elements.js";
  * @typedef {{ trained: number | null, total: number | null }} Parameters
  * @typedef {{ names: string[], rows: number, of: number, measured: string, id: string }} Curves
  *   `of`: rows logged; measured: on what, of evaluations
- * @typedef {{ statistics: Statistics | null, analysis: Analysis | null, maps?: Maps }} Site
+ * @typedef {object} Site
+ * @property {Statistics | null} statistics
+ * @property {Analysis | null} analysis
+ * @property {Maps} [maps]
+ * @property {string[]} [words] what every head does
+ * @property {number[] | null} [unlike] layer and head of the one least like the others
  *
  * @typedef {object} Statistics
  * @property {number[]} steps

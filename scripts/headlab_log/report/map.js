@@ -12,14 +12,15 @@ import { clip, largest, matrixOf, pointed, shareOf, view } from "./view.js";
  * @param {number} x
  * @param {number} y
  * @param {number} most
+ * @param {import("./view.js").Shown} from
  */
-function paint(image, matrix, x, y, most) {
-  const { queries, keys, lower, maps } = view;
+function paint(image, matrix, x, y, most, from = view) {
+  const { queries, keys, lower, maps } = from;
   const table = tables[maps.signed ? "diverging" : "sequential"];
   for (let q = 0; q < queries; q++) {
     const length = lower ? q + 1 : keys;
     for (let k = 0; k < length; k++) {
-      const colour = 3 * Math.round(255 * shareOf(matrix[q * keys + k], most));
+      const colour = 3 * Math.round(255 * shareOf(matrix[q * keys + k], most, maps.signed));
       const to = 4 * ((y + q) * image.width + x + k);
       image.data[to] = table[colour];
       image.data[to + 1] = table[colour + 1];
@@ -120,6 +121,28 @@ export function drawMap() {
   find("#cursor").setAttribute("aria-label", `attention map of layer ${state.layer}, head `
     + `${state.head}; arrow keys move over queries and keys`);
   drawMapScale();
+}
+
+/**
+ * The map of the selected head in another run, of the same size as the one beside it.
+ * @param {import("./view.js").Shown} other
+ */
+export function drawBeside(other) {
+  const matrix = matrixOf(state.layer, state.head, other), { left, top, width, height } = drawn.map;
+  const box = Math.min(width + left, find("#beside-box").clientWidth || width + left);
+  const wide = box - 6, high = Math.round(height * wide / width);
+  const context = prepare("#beside-map", box, top + high + 4);
+  context.strokeStyle = css("--line");
+  context.strokeRect(2.5, top - 0.5, wide + 1, high + 1);
+  if (!matrix) {
+    context.textAlign = "center";
+    context.fillText("this run has no such head", 3 + wide / 2, top + high / 2);
+    return;
+  }
+  const most = largest(matrix);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(imageCanvas(other.keys, other.queries,
+    (pixels) => paint(pixels, matrix, 0, 0, most, other)), 3, top, wide, high);
 }
 
 /** @type {(context: CanvasRenderingContext2D, place: typeof drawn.map) => void} */

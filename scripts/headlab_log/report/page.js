@@ -107,7 +107,8 @@ function drawBar() {
 
 function drawSettings() {
   const heads = [["setting", ""], ...data.runs.map((run) => [run.label, ""])];
-  const rows = data.differences.map((row) => row.map((text) => make("td", {}, text ?? "—")));
+  const rows = data.differences.map((row) => row.map((text, column) => make("td",
+    { "data-label": column ? data.runs[column - 1].label : null }, text ?? "—")));
   if (data.runs.length > 1) {
     find("#differences").append(make("h3", {}, "What differs"), rows.length
       ? make("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "what differs" },

@@ -16,6 +16,7 @@ import { data, pruningNames, scalarNames, xNames } from "./data.js";
  * @property {number | null} at step of the grid; null: the last
  * @property {number | null} step of the maps; null: the last
  * @property {number} probe
+ * @property {number | null} beside run whose map stands beside; null: none
  * @property {string} scale
  * @property {"query" | "key"} side
  * @property {number | null} token
@@ -27,7 +28,7 @@ import { data, pruningNames, scalarNames, xNames } from "./data.js";
 /** @type {State} */
 const defaults = {
   run: 0, site: "self", layer: 0, head: 0, hide: "", scalar: "loss", x: "step", log: 0,
-  stat: "entropy", view: "curves", at: null, step: null, probe: 0, scale: "sqrt", side: "query",
+  stat: "entropy", view: "curves", at: null, step: null, probe: 0, beside: null, scale: "sqrt", side: "query",
   token: null, value: null, prune_x: "kept", prune_y: "loss",
 };
 export const state = { ...defaults };
@@ -162,7 +163,7 @@ function readHash() {
   for (const [key, usual] of Object.entries(defaults)) {
     const text = given.get(key);
     if (text === null) continue;
-    const numeric = typeof usual === "number" || ["at", "step", "token"].includes(key);
+    const numeric = typeof usual === "number" || ["at", "step", "token", "beside"].includes(key);
     const value = numeric ? Number(text) : text;
     if (!Number.isNaN(value)) read[key] = value;
   }
@@ -181,6 +182,10 @@ function writeHash() {
 
 // Takes the state from the address, now and whenever the reader changes that.
 export function startState() {
+  // Opened at the head that is least like the others, where it is known.
+  const first = Object.values(data.runs[0].sites)[0]?.unlike;
+  if (first) [defaults.layer, defaults.head] = first;
+  defaults.beside = data.runs.length > 1 ? 1 : null;
   Object.assign(state, readHash());
   normalise();
   addEventListener("hashchange", () => set(readHash()));

@@ -1,4 +1,5 @@
 // What the attention viewer shows: the maps of one step and probe, and where the reader points.
+import { find } from "./elements.js";
 import { indexOf, state } from "./state.js";
 
 /** @typedef {"query" | "key"} Side of a map */
@@ -32,19 +33,25 @@ export const view = /** @type {View} */ ({ of: null, wanted: "" });
 export const pointed = { token: null, cell: null };
 
 /**
+ * What is needed of maps to draw one: those of the view, or of another run beside it.
+ * @typedef {Pick<View, "values" | "missing" | "maps" | "queries" | "keys" | "lower">} Shown
+ */
+
+/**
  * The weights (query, key) of one head as numbers; null: there is no such head.
  * @param {number} layer
  * @param {number} head
+ * @param {Shown} from
  */
-export function matrixOf(layer, head) {
-  const { values, missing, lower, maps, queries, keys } = view;
+export function matrixOf(layer, head, from = view) {
+  const { values, missing, lower, maps, queries, keys } = from;
   const n = indexOf(maps, layer, head), size = lower ? queries * (queries + 1) / 2 : queries * keys;
   if (n < 0 || values[n * size] === missing) return null;
   const found = new Float32Array(queries * keys);
-  for (let q = 0, from = n * size; q < queries; q++) {
+  for (let q = 0, first = n * size; q < queries; q++) {
     const length = lower ? q + 1 : keys;
-    for (let k = 0; k < length; k++) found[q * keys + k] = values[from + k] / 1000;
-    from += length;
+    for (let k = 0; k < length; k++) found[q * keys + k] = values[first + k] / 1000;
+    first += length;
   }
   return found;
 }
@@ -53,12 +60,27 @@ export function matrixOf(layer, head) {
  * 0..1 for the colours: of weights 0..1, of signed ones -most..most.
  * @param {number} value
  * @param {number} most
+ * @param {boolean} signed
  */
-export function shareOf(value, most) {
+export function shareOf(value, most, signed = view.maps.signed) {
   /** @type {(x: number) => number} */
   const curve = state.scale === "sqrt" ? Math.sqrt : (x) => x;
-  if (!view.maps.signed) return curve(Math.max(0, Math.min(1, value)));
+  if (!signed) return curve(Math.max(0, Math.min(1, value)));
   return 0.5 + Math.sign(value) * curve(Math.min(1, Math.abs(value) / most)) / 2;
+}
+
+/**
+ * @param {import("./data.js").Packed} values
+ * @param {import("./data.js").Maps} maps
+ * @param {string} id of the element that holds them
+ * @param {number} probe
+ */
+export function shownOf(values, maps, id, probe) {
+  const n = maps.probes.indexOf(probe), missing = values instanceof Int16Array ? -(2 ** 15)
+    : -(2 ** 31);
+  return { values, missing, maps, query: maps.query[n], key: maps.key[n],
+    queries: maps.query[n].length, keys: maps.key[n].length,
+    lower: "lower" in find(`#${id}`).dataset };
 }
 
 /** @param {Iterable<number>} values */

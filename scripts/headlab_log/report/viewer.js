@@ -4,11 +4,11 @@ import { bind, bindRadio, fill } from "./controls.js";
 import { array, data } from "./data.js";
 import { find } from "./elements.js";
 import { cellName } from "./grid.js";
-import { cellAt, drawAll, drawCursor, drawMap, headAt, isResized, moveCell, walkMap }
+import { cellAt, drawAll, drawBeside, drawCursor, drawMap, headAt, isResized, moveCell, walkMap }
   from "./map.js";
-import { on, set, site, state } from "./state.js";
+import { among, indexOf, on, set, site, state } from "./state.js";
 import { drawTokens, makeStrips, tokenAt, walkTokens } from "./tokens.js";
-import { clip, pointed, view } from "./view.js";
+import { clip, pointed, shownOf, view } from "./view.js";
 
 /**
  * How a text begins: characters close together, words apart.
@@ -40,10 +40,7 @@ async function drawAttention() {
   if (view.of !== wanted) {
     const id = `${maps.prefix}-${state.step}-${state.probe}`, values = await array(id);
     if (view.wanted !== wanted) return; // another choice was made meanwhile
-    const n = maps.probes.indexOf(state.probe), query = maps.query[n], key = maps.key[n];
-    const missing = values instanceof Int16Array ? -(2 ** 15) : -(2 ** 31);
-    Object.assign(view, { of: wanted, values, missing, maps, query, key, queries: query.length,
-      keys: key.length, lower: "lower" in find(`#${id}`).dataset });
+    Object.assign(view, { of: wanted }, shownOf(values, maps, id, state.probe));
     pointed.token = pointed.cell = null;
     makeStrips();
   }
@@ -56,10 +53,47 @@ function drawView() {
   drawCursor();
   drawAll();
   drawTokens();
+  drawWords();
+  drawOther();
   find("#attention-body").dataset.shown = `${view.of} ${state.layer} ${state.head}`;
 }
 
+// What the head does, in words.
+function drawWords() {
+  const { statistics, words, unlike } = site(), { layer, head } = state;
+  const said = statistics && words ? words[indexOf(statistics, layer, head)] ?? "" : "";
+  const least = unlike && unlike[0] === layer && unlike[1] === head;
+  find("#head-words").textContent = said
+    + (said && least ? " No other head is less like the rest." : "");
+}
+
+/** Runs that have maps of the same text: its number must mean the same tokens. */
+function comparable() {
+  const tokens = view.key.join("\u0000");
+  return data.runs.map((_, run) => run).filter((run) => {
+    const maps = site(run).maps, n = maps?.probes.indexOf(state.probe) ?? -1;
+    return run !== state.run && maps && n >= 0 && maps.key[n].join("\u0000") === tokens;
+  });
+}
+
+let besideDrawn = 0;
+async function drawOther() {
+  const current = ++besideDrawn, runs = comparable(), run = among(state.beside, runs, runs[0] ?? null);
+  const maps = run === null ? undefined : site(run).maps;
+  find("#beside").hidden = !maps;
+  if (run === null || !maps) return;
+  fill("#beside-run", runs.map((one) => [one, data.runs[one].label]), run);
+  const step = maps.steps.filter((one) => one <= (state.step ?? Infinity)).at(-1) ?? maps.steps[0];
+  const id = `${maps.prefix}-${step}-${state.probe}`, values = await array(id);
+  if (current !== besideDrawn) return;
+  find("#beside-step").textContent = `, step ${step}`;
+  drawBeside(shownOf(values, maps, id, state.probe));
+  find("#beside").dataset.shown = `${run} ${state.site} ${step} ${state.probe} ${state.layer} `
+    + state.head;
+}
+
 export function startViewer() {
+  bind("beside-run", true, "beside");
   bind("step", true);
   bind("probe", true);
   bind("scale");
@@ -96,6 +130,7 @@ export function startViewer() {
   const redraw = () => { if (view.of) drawView(); };
   on(["run", "site", "step", "probe"], drawAttention);
   on(["layer", "head", "scale"], redraw);
+  on(["beside"], () => { if (view.of) drawOther(); });
   on(["token", "side"], () => { if (view.of) drawTokens(); });
   onTheme.push(redraw);
   new ResizeObserver(() => {

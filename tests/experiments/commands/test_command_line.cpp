@@ -183,8 +183,8 @@ TEST_CASE("completion scripts parse and complete commands and options") {
   CHECK(complete("headlab run --dr", 2) == "--dry-run\n");
   CHECK(complete("headlab layer --f", 2) == "--forward-only\n");
   CHECK_THAT(complete("headlab ''", 1), Contains("generate") && Contains("version"));
-  CHECK(complete("headlab describe moh", 2) == "moh mohsa\n");
-  CHECK_THAT(complete("headlab describe ''", 2), Contains("train ") && Contains("char "));
+  CHECK(complete("headlab describe mo", 2) == "model moh mohsa\n");
+  CHECK_THAT(complete("headlab describe \'\'", 2), Contains("train ") && Contains("char "));
   CHECK(complete("headlab convert @ --to g", 4) == "gated\n");
   CHECK(complete("headlab run a.yaml train.ste", 3) == "train.steps=\n");
   CHECK(complete("headlab validate a.yaml model.attention.ki", 3) == "model.attention.kind=\n");
@@ -224,6 +224,9 @@ TEST_CASE("config prints what a file resolves to and its shortest form and the s
   CHECK(minimal.size() < resolved.out.size() / 2);
   write_bytes(bench / "short.yaml", minimal);
   CHECK(bench.headlab({"config", "short.yaml"}).out == resolved.out);
+  std::filesystem::create_directory(bench / "elsewhere");
+  write_bytes(bench / "elsewhere/short.yaml", minimal);  // its data lie where they lay
+  CHECK(bench.headlab({"config", "elsewhere/short.yaml"}).out == resolved.out);
 
   const Json schema = Json::parse(headlab({"config", "--schema"}).out);
   CHECK(schema.at("type") == "object");

@@ -327,7 +327,7 @@ TEST_CASE("ablation tells every head apart and writes what it found") {
 
   const Outcome words = bench.headlab({"ablate", run});
   CHECK(words.code == 0);
-  CHECK(lines_of(words.out).size() == 1 + 2 + 8 + 2);
+  CHECK(lines_of(words.out).size() == 1 + 2 + 8 + 9 + 1);
   CHECK_THAT(words.out, Contains("whole model: loss") && Contains("1:3"));
 }
 

@@ -273,9 +273,13 @@ TEST_CASE("a run that a signal stops goes on to the weights it would have had") 
     INFO(out);
     const auto process = started(bench, out);
     process->signal(stop.signal);
-    CHECK(process->end().code == stop.code);
+    const Outcome ended = process->end();
+    CHECK(ended.code == stop.code);
     const fs::path run = only_entry(bench / out / "tiny");
     const Json status = json_of(run / "status.json");
+    if (stop.signal == SIGINT)
+      CHECK_THAT(ended.err, Contains("interrupted at step " + status.at("step").dump() +
+                                     "; the same command goes on"));
     CHECK(status.at("status") == stop.status);
     CHECK(status.at("step").get<int64_t>() >= 100);
     CHECK(status.at("step").get<int64_t>() < 2500);

@@ -36,6 +36,24 @@ TEST_CASE("a run prints its result on stdout and everything else on stderr") {
   CHECK(result.at("val/loss") == json_of(run / "status.json").at("metrics").at("val/loss"));
 }
 
+TEST_CASE("a run begins with what it trains, and ends with what comes next, to be pasted") {
+  const Bench bench;
+  const Outcome outcome = Process({.arguments = {"run", "tiny.yaml"},
+                                   .directory = bench.path(),
+                                   .environment = {{"HEADLAB_COMMAND", "../scripts/headlab"}}})
+                              .end();
+  REQUIRE(outcome.code == 0);
+  const auto lines = lines_of(outcome.err);
+  CHECK_THAT(lines.at(0), Contains("tiny.yaml: mha heads, char data, cpu, "));
+  const auto run = only_entry(bench / "runs/tiny").lexically_relative(bench.path()).string();
+  const std::vector<std::string> next(lines.end() - 3, lines.end());
+  CHECK_THAT(next[0], Contains("next: ../scripts/report " + run + " -o report.html"));
+  CHECK_THAT(next[1], Contains(" ../scripts/headlab generate " + run));
+  CHECK_THAT(next[2], Contains(" ../scripts/headlab ablate " + run));
+  const Outcome stopped = bench.headlab({"run", "tiny.yaml", "tag=short", "train.max_time=1e-9"});
+  CHECK_THAT(lines_of(stopped.err).back(), Contains("stopped at step 1; the same command goes on"));
+}
+
 TEST_CASE("on a terminal progress is one live line and without colours where they are unwanted") {
   const Bench bench;
   const auto run = [&](const std::string& out, std::map<std::string, std::string> environment) {

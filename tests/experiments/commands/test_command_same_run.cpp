@@ -139,5 +139,28 @@ TEST_CASE("what is made of a run keeps its code, and is not gone on with by name
                 {"made from another run"});
 }
 
+TEST_CASE("a command that opens a run says where the source of its kinds was another") {
+  const Bench bench;
+  const std::string run = bench.train().string();
+  for (const bool differs : {false, true}) {
+    if (differs) edit_manifest(run, of_another_kind);
+    for (const Arguments& words :
+         {Arguments{"eval", run}, Arguments{"ablate", run, "--batches", "1"},
+          Arguments{"analyze", run, "--batches", "1"},
+          Arguments{"prune", run, "--heads", "0:0", "--batches", "1"},
+          Arguments{"convert", run, "--to", "collaborative"}}) {
+      Arguments as_json = words;
+      as_json.push_back("--json");
+      const Outcome outcome = bench.headlab(as_json);
+      INFO(words[0] << ": " << outcome.err);
+      REQUIRE(outcome.code == 0);
+      CHECK((outcome.err.find("variants/mha.cpp") != std::string::npos) == differs);
+      CHECK(Json::parse(outcome.out).contains("code") == differs);
+    }
+    const Outcome text = bench.headlab({"generate", run, "--prompt", "The", "--tokens", "1"});
+    CHECK((text.err.find("variants/mha.cpp") != std::string::npos) == differs);
+  }
+}
+
 }  // namespace
 }  // namespace headlab::testing::test_command_same_run

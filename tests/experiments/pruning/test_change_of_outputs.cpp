@@ -81,8 +81,8 @@ TEST_CASE("reports of an ablation have the metrics of the task", "[ablation]") {
   std::vector<AblationStudy> studies{study_of_heads(*s.whole)};
   run_studies(studies, {"zero"}, run, {.batch = 5, .most_batches = 1, .resamples = 9}, {at::kCPU});
   const auto json = studies_json(studies, {"zero"}, s.task);
-  const auto text = studies_text(studies, {"zero"}, s.task, 9);
-  const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task, 9);
+  const auto text = studies_text(studies, {"zero"}, s.task, 9, false);
+  const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task, 9, Evaluation{});
   for (const auto& metric : s.task.metrics()) {
     CHECK(json.at(metric.name + "_delta").size() == 6);
     CHECK_THAT(text, Catch::Contains(" " + metric.name + " "));
