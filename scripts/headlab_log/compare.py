@@ -50,15 +50,21 @@ def compare(runs: Run | PathLike | Iterable[Run | PathLike], group: str = "scala
 
 def warn_of_code(runs: Sequence[Run]) -> None:
     """A LogWarning for each name and kind whose runs were made by different code of their heads."""
-    made_by = {}
+    for said in differing_code(runs):
+        warnings.warn(said, LogWarning, stacklevel=3)
+
+
+def differing_code(runs: Sequence[Run]) -> list[str]:
+    """A sentence for each name and kind whose runs were made by different code of their heads."""
+    made_by, found = {}, []
     for run in runs:
         made_by.setdefault((run.name, run.kind), {}).setdefault(run.code, []).append(run.path.name)
     for (name, kind), codes in made_by.items():
         if len(codes) > 1:
             said = "; ".join(f"{code or 'not known'}: {', '.join(names)}"
                              for code, names in codes.items())
-            warnings.warn(f"runs of {name} ({kind}) differ in the code of their heads: {said}",
-                          LogWarning, stacklevel=3)
+            found.append(f"runs of {name} ({kind}) differ in the code of their heads: {said}")
+    return found
 
 
 def warn_of_measures(joined: xr.Dataset, names: Sequence[str]) -> None:

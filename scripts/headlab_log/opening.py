@@ -1,6 +1,7 @@
 """Finds the run that a path means, and opens it."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import warnings
@@ -13,7 +14,8 @@ from .run import FILES, Run
 def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
     """Opens a run that goes on, has ended or was killed.
 
-    path: a run directory, its log.h5, or a folder with one run in it. A run whose writer was killed
+    path: a run directory, its log.h5, a folder with one run below it, or `@`, the newest run below
+    runs/ of the working directory (`@2`: the one before it). A run whose writer was killed
     opens with a LogWarning: what it flushed is there; on Windows, which knows no locks, it counts
     as running. repair: let `headlab repair` mend such a log
     first (True, or the path of the program), after which any HDF5 reader opens it.
@@ -37,6 +39,8 @@ def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
 
 def find_run(path: pathlib.Path) -> pathlib.Path:
     """The run directory that a path means."""
+    if number := re.fullmatch(r"@(\d*)", str(path)):
+        return newest_run(path, int(number[1] or 1))
     if path.is_file():
         if path.name not in ("log.h5", *FILES.values()):
             raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
@@ -47,13 +51,37 @@ def find_run(path: pathlib.Path) -> pathlib.Path:
                        "its run is")
     if is_run(path):
         return path
-    inside = sorted(child for child in path.iterdir() if is_run(child))
+    inside = runs_below(path)
     if len(inside) == 1:
         return inside[0]
     if not inside:
         raise LogError(f"{path}: neither a run (no log.h5, no config.yaml) nor a folder of one")
+    listed = [Run(run) for run in inside]
     raise LogError(f"{path}: holds {len(inside)} runs; name one of them: "
-                   + ", ".join(child.name for child in inside))
+                   + ", ".join(f"{run.path} ({run.label}, {run.state})" for run in listed))
+
+
+def newest_run(words, number):
+    """The run below runs/ whose status was written last, or number - 1 before it."""
+    runs = sorted(runs_below(pathlib.Path("runs")), key=written_at, reverse=True)
+    if not 1 <= number <= len(runs):
+        raise LogError(f"{words}: there are {len(runs)} runs below {pathlib.Path('runs').resolve()}; "
+                       f"`{program_name()} run CONFIG` makes one")
+    return runs[number - 1]
+
+
+def runs_below(folder):
+    """Runs at any depth, by path; not what is hidden, nor what lies inside a run."""
+    found = []
+    for child in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
+            found += [child] if is_run(child) else runs_below(child)
+    return found
+
+
+def written_at(run):
+    status = run / "status.json"
+    return (status if status.is_file() else run).stat().st_mtime
 
 
 def is_run(path):

@@ -105,6 +105,9 @@ class Run:
 
     @property
     def name(self) -> str:
+        """What its config calls it; of a run that prune or convert made, its directory."""
+        if "pruned" in self.manifest or "converted" in self.manifest:
+            return self.path.resolve().name
         return str(self.config.get("name", self.path.name))
 
     @property
@@ -113,7 +116,10 @@ class Run:
 
     @property
     def label(self) -> str:
-        return f"{self.name} s{self.seed}"
+        """Name, kind of heads where the name does not say it, tag, seed."""
+        kind = f" ({self.kind})" if self.kind and self.kind not in self.name else ""
+        tag = f" {self.config['tag']}" if self.config.get("tag") else ""
+        return f"{self.name}{kind}{tag} s{self.seed}"
 
     @property
     def kind(self) -> str:

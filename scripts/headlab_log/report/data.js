@@ -20,6 +20,7 @@ import { find } from "./elements.js";
  * @property {string} label
  * @property {string[]} notes
  * @property {string} kind
+ * @property {string} code of its kinds of heads: 8 digits of their digest
  * @property {number | null} seed
  * @property {string} state
  * @property {string} path

@@ -10,7 +10,7 @@ import warnings
 import numpy as np
 
 from .. import measures
-from ..compare import differing_settings
+from ..compare import differing_code, differing_settings
 from ..files import LogError
 from ..program import program_name
 
@@ -76,12 +76,14 @@ def default_title(runs):
 def content(runs, labels, chunks, most):
     """Everything but maps; the arrays go to `chunks`. `most`: logged steps of statistics."""
     described = {"scalars": {}, "heads": {}, "analysis": {}, "roles": {}}
+    shown = [run_content(n, run, label, chunks, described, most)
+             for n, (run, label) in enumerate(zip(runs, labels))]
+    shown[0]["notes"] += [f"Beware: {said}." for said in differing_code(runs)]
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "program": program_name(),
         "variables": described,
-        "runs": [run_content(n, run, label, chunks, described, most)
-                 for n, (run, label) in enumerate(zip(runs, labels))],
+        "runs": shown,
         "differences": differing(runs),
     }
 
@@ -91,6 +93,7 @@ def run_content(n, run, label, chunks, described, most):
              for site in sites_of(run)}
     return {
         "name": run.name, "label": label, "notes": notes(run, label), "kind": run.kind or "unknown",
+        "code": run.code,
         "seed": run.seed, "state": run.state, "path": str(run.path), "config": run.config_yaml,
         "manifest": json.dumps(run.manifest, indent=2, ensure_ascii=False),
         "heading": heading(run), "curves": curves(f"c{n}", run, chunks, described["scalars"]),
