@@ -102,9 +102,14 @@ set(test_laws ${laws})
 headlab_test_files(test_laws)
 
 # The examples of README and docs/own_kind.md obey the laws of all kinds, in a program without ours.
-set(test_example ${example_test} ${CMAKE_SOURCE_DIR}/tests/example_head.cpp
-    ${CMAKE_SOURCE_DIR}/tests/own_kind_head.cpp)
-headlab_test(test_example headlab_laws headlab_experiments headlab_core)
+# Kinds are never joined in units: their names may be alike.
+add_library(headlab_examples OBJECT tests/example_head.cpp tests/own_kind_head.cpp)
+headlab_torch_target(headlab_examples)
+headlab_less_optimised(${CMAKE_SOURCE_DIR}/tests/example_head.cpp
+                       ${CMAKE_SOURCE_DIR}/tests/own_kind_head.cpp)
+target_link_libraries(headlab_examples PUBLIC headlab_core)
+set(test_example ${example_test})
+headlab_test(test_example headlab_examples headlab_laws headlab_experiments headlab_core)
 set(test_example ${laws})
 set(test_example_spec "~[variants]")
 headlab_test_files(test_example)
