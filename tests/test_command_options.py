@@ -103,6 +103,8 @@ def test_inspect_tells_counts_from_numbers_and_names_what_is_not_there(small_run
         "16 queries, 16 keys" in lines
     assert "/vocab, 65 tokens" in lines
     assert "  no number of next_token" in lines  # a decoder sees none
+    assert any(line.startswith("  0 of every head: ") and "cls_mass, sep_mass" in line
+               for line in lines)  # characters have no such tokens
     with h5py.File(small_run / "log.h5") as file:
         tokens = int(file["eval/val_tokens"][-1])
         statistics = [name for name in file["heads/self"] if not file["heads/self"][name].is_scale]

@@ -161,6 +161,12 @@ bool is_absent(const Json& variable) {
          variable["last"]["mean"].is_null();
 }
 
+// Whether it is 0 of every head in the last record, as a share of tokens that do not occur is.
+bool is_zero(const Json& variable) {
+  return variable.contains("last") && variable["last"].is_object() &&
+         variable["last"]["min"] == 0 && variable["last"]["max"] == 0;
+}
+
 std::string variable_text(const Json& variable, size_t width) {
   const std::string units = variable.value("units", "1");
   const std::string unit = units == "1" ? "" : " " + units;
@@ -210,13 +216,16 @@ std::string group_text(const Json& group) {
   size_t width = 20;
   for (const Json& variable : group["variables"])
     width = std::max(width, variable["name"].get_ref<const std::string&>().size());
-  std::vector<std::string> absent;
+  std::vector<std::string> absent, zero;
   for (const Json& variable : group["variables"]) {
     if (is_absent(variable))
       absent.push_back(variable["name"]);
+    else if (is_zero(variable))
+      zero.push_back(variable["name"]);
     else
       text += variable_text(variable, width);
   }
+  if (!zero.empty()) text += fmt::format("  0 of every head: {}\n", fmt::join(zero, ", "));
   if (!absent.empty()) text += fmt::format("  no number of {}\n", fmt::join(absent, ", "));
   return text;
 }

@@ -42,7 +42,7 @@ TEST_CASE("without runs @ says how to make one") {
 }
 
 TEST_CASE(
-    "a folder with one run is that run; one with several lists them, and what sets them apart") {
+    "a folder with one run is that run, one with several lists them and what sets them apart") {
   const Bench bench;
   const fs::path first = bench.train();
   const Outcome one = bench.headlab({"eval", "runs/tiny", "--json"});

@@ -49,9 +49,9 @@ TEST_CASE("elsewhere than on a terminal progress is plain lines, 10 s apart and 
   }
   progress.finish();
   CHECK(screen.text() ==
-        "step 40/100  loss 2.5000  val 3.5000  256 tokens/s  15s left\n"
-        "step 80/100  loss 2.5000  val 3.5000  256 tokens/s  5s left\n"
-        "step 100/100  loss 2.5000  val 3.5000  256 tokens/s  in 25s\n");
+        "step 40/100  loss 2.5000  val 3.5000 at 0  256 tokens/s  15s left\n"
+        "step 80/100  loss 2.5000  val 3.5000 at 0  256 tokens/s  5s left\n"
+        "step 100/100  loss 2.5000  val 3.5000 at 0  256 tokens/s  in 25s\n");
 }
 
 TEST_CASE("plain lines of slow steps are as many steps apart as metrics are") {
@@ -99,7 +99,7 @@ TEST_CASE("a validation loss is shown at once on a terminal") {
   Screen screen;
   Progress progress(0, 10, 1, screen.output(true));
   progress.validation(2.25);
-  CHECK(screen.text() == "\r\x1b[Kstep 0/10  val 2.2500");
+  CHECK(screen.text() == "\r\x1b[Kstep 0/10  val 2.2500 at 0");
 }
 
 TEST_CASE("a narrow terminal gets the parts that fit on one line") {
