@@ -467,7 +467,7 @@ def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
         headlab("analyze", run.path, "--batches", 1)
         assert run.analysis().entropy.isnull().sum() == 2
         (run.path / "analysis.h5").unlink()
-        assert list(run) == ["pruning"] and run.sites == () and run.name == "char_mha"
+        assert list(run) == ["pruning"] and run.sites == () and run.name == "p"
         assert int(run.pruning.kept[-1]) == 4
         for asked, ask in ("attention", run.map), ("scalars", lambda: run.scalars):
             with pytest.raises(hl.LogError) as told:

@@ -212,7 +212,7 @@ def test_on_a_phone_every_run_of_what_differs_is_seen(page, many):
     assert all(0 <= left < right <= 390 and height > 0 for left, right, height in cells)
     said = page.run("""return [...document.querySelectorAll('#differences td[data-label]')].map(
         cell => getComputedStyle(cell, '::before').content)""")
-    assert said and all("char_" in label for label in said)
+    assert said and all("s1337" in label for label in said)
 
 
 def test_a_report_opens_at_the_head_that_is_least_like_the_others(page, small_run, tmp_path):

@@ -57,7 +57,7 @@ std::vector<std::string> missing_statistics(AttentionHeads& heads) {
   context.observer = &probe;
   heads.eval();
   heads.forward(at::linspace(-1, 1, kTokens * kWidth).sin().view({1, kTokens, kWidth}), context);
-  const auto values = probe.values(MapKey("self", heads.shape().layer, 0));
+  const auto values = probe.values(heads.shape().layer);
   std::vector<std::string> missing;
   for (const auto& name : statistic_names()) {
     const auto found = values.find(name);
