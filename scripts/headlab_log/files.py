@@ -115,18 +115,11 @@ def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
         if not lazy:
             read = read_group(file[group], complete)
             read.encoding["source"] = str(path)  # as xarray's engines do
-            return without_units_of_one(read)
+            return read
         swmr = file.swmr_mode
     dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
                               driver_kwds={"swmr": True} if swmr else None)
-    return without_units_of_one(dataset.isel(step=slice(complete)))
-
-
-def without_units_of_one(dataset):
-    for variable in dataset.variables.values():
-        if variable.attrs.get("units") == "1":
-            del variable.attrs["units"]
-    return dataset
+    return dataset.isel(step=slice(complete))
 
 
 def read_group(group, complete):

@@ -41,6 +41,7 @@ namespace {
 
 nlohmann::ordered_json report_of(const TimeSaved& time) {
   nlohmann::ordered_json report{{"rounds", nlohmann::ordered_json::array()},
+                                {"split", "val"},
                                 {"measured", "first batches, 100 tokens"},
                                 {"tokens", 100},
                                 {"resamples", 1000},
