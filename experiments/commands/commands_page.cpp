@@ -4,6 +4,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/reference_pages.h"
 #include "experiments/system/exit_codes.h"
+#include "experiments/system/program_name.h"
 
 namespace headlab {
 namespace {
@@ -13,6 +14,14 @@ std::string type_of(const CommandWord& word) {
   if (!word.choices.empty()) return fmt::format("one of {}", fmt::join(word.choices, ", "));
   if (word.value.empty()) return "";
   return word.value == "TEXT" ? "text" : word.value == "FLOAT" ? "number" : "integer";
+}
+
+// The example as a clone of the repository runs it, without the indentation of the help.
+std::string pasted(const Command& command) {
+  auto example = as_called(command.example, "scripts/headlab");
+  for (size_t at = 0; (at = example.find("\n  ", at)) != example.npos; ++at)
+    example.erase(at + 1, 2);
+  return example;
 }
 
 std::string section(const Command& command) {
@@ -31,22 +40,10 @@ std::string section(const Command& command) {
                           command.summary, usage);
   if (!rows.empty())
     text += "| option | takes | default | what |\n|---|---|---|---|\n" + rows + '\n';
-  return text + fmt::format("Example:\n\n```text\n{}\n```\n\n", pasted(command.example));
+  return text + fmt::format("Example:\n\n```text\n{}\n```\n\n", pasted(command));
 }
 
 }  // namespace
-
-std::string pasted(std::string example) {
-  for (size_t at = example.find("headlab "); at != example.npos;
-       at = example.find("headlab ", at + 1)) {
-    if (at > 0 && example[at - 1] == '/') continue;
-    example.insert(at, "scripts/");
-    at += 8;
-  }
-  for (size_t at = example.find("\n  "); at != example.npos; at = example.find("\n  ", at + 1))
-    example.erase(at + 1, 2);
-  return example;
-}
 
 std::string commands_page() {
   std::string text;

@@ -15,7 +15,5 @@ std::string kinds_table();  // a row a kind
 std::string field_table(const std::vector<FieldInfo>& fields);
 // Text of a cell: code where it is not empty, with the bars of alternatives as commas.
 std::string cell(const std::string& text);
-// Examples as a clone of the repository runs them.
-std::string pasted(std::string example);
 
 }  // namespace headlab

@@ -20,7 +20,7 @@ std::string script_name(const std::string& script) {
                         : (folder / script).string();
 }
 
-std::string as_called(const std::string& commands) {
+std::string as_called(const std::string& commands, const std::string& name) {
   static const std::string written = "headlab ";
   std::string called;
   size_t copied = 0;
@@ -31,7 +31,7 @@ std::string as_called(const std::string& commands) {
     if (at != 0 && before != std::string::npos && commands[before] != '\n' &&
         commands[at - 1] != '(')
       continue;
-    called += commands.substr(copied, at - copied) + program_name() + " ";
+    called += commands.substr(copied, at - copied) + name + " ";
     copied = at + written.size();
   }
   return called + commands.substr(copied);

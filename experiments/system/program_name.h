@@ -12,7 +12,7 @@ std::string program_name();
 std::string script_name(const std::string& script);
 
 // A command line that is written with `headlab` in front, as the caller may paste it; where there
-// are several, each line.
-std::string as_called(const std::string& commands);
+// are several, each line. `name`: what stands there in place of it.
+std::string as_called(const std::string& commands, const std::string& name = program_name());
 
 }  // namespace headlab
