@@ -38,7 +38,7 @@ uintmax_t size_of(const fs::path& run) {
   return bytes;
 }
 
-Json json_of(const KnownRun& run) {
+Json json_of(const KnownRun& run, uintmax_t bytes) {
   const auto age = fs::file_time_type::clock::now() - run.written;
   return {{"run", fs::absolute(run.path).string()},
           {"label", run.label},
@@ -49,7 +49,7 @@ Json json_of(const KnownRun& run) {
           {"step", run.step},
           {"steps", run.steps ? Json(*run.steps) : Json()},
           {"val/loss", run.loss ? metric_json(*run.loss) : Json()},
-          {"bytes", size_of(run.path)},
+          {"bytes", bytes},
           {"age_s", std::chrono::duration_cast<std::chrono::seconds>(age).count()}};
 }
 
@@ -61,7 +61,8 @@ std::string steps_text(const KnownRun& run) {
 constexpr size_t kNumbers = 5;  // columns from here on are numbers
 
 // `numbered`: with the words by which commands find them.
-std::string table(const std::vector<KnownRun>& runs, bool numbered) {
+std::string table(const std::vector<KnownRun>& runs, const std::vector<uintmax_t>& bytes,
+                  bool numbered) {
   std::vector<std::array<std::string, 9>> rows{
       {"", "run", "kind", "state", "written", "seed", "steps", "val loss [nat]", "size"}};
   for (size_t i = 0; i < runs.size(); ++i) {
@@ -70,7 +71,7 @@ std::string table(const std::vector<KnownRun>& runs, bool numbered) {
     rows.push_back({numbered ? number : "", run.label, run.kind, run.state, age_text(run.written),
                     std::to_string(run.seed), steps_text(run),
                     run.loss ? fmt::format("{:.4f}", *run.loss) : "",
-                    fmt::format("{:.1f} MB", static_cast<double>(size_of(run.path)) / 1e6)});
+                    fmt::format("{:.1f} MB", static_cast<double>(bytes[i]) / 1e6)});
   }
   std::array<size_t, 9> widths{};
   for (const auto& row : rows)
@@ -94,9 +95,13 @@ int run_runs(const RunsOptions& o) {
   if (!usual && !fs::is_directory(o.folder, none))
     throw RunError(o.folder + ": there is no such folder");
   std::vector<KnownRun> runs;
-  for (const auto& path : newest_runs(o.folder)) runs.push_back(know_run(path));
-  Report report{.object = {{"runs", Json::array()}}, .text = table(runs, usual)};
-  for (const auto& run : runs) report.object["runs"].push_back(json_of(run));
+  std::vector<uintmax_t> bytes;
+  Report report{.object = {{"runs", Json::array()}}, .text = {}};
+  for (const auto& path : newest_runs(o.folder)) {
+    bytes.push_back(size_of(path));
+    report.object["runs"].push_back(json_of(runs.emplace_back(know_run(path)), bytes.back()));
+  }
+  report.text = table(runs, bytes, usual);
   if (runs.empty())
     report.text = fmt::format("no run below {}; `{} run CONFIG` makes one\n",
                               fs::absolute(o.folder).string(), program_name());
