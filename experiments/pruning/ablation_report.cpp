@@ -216,9 +216,7 @@ std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studie
       for (const auto& variable : output_change_variables(task)) {
         group.arrays.push_back(array_of(study, modes, variable, site));
         auto& attributes = group.arrays.back().attributes;
-        attributes = {{"examples", static_cast<double>(whole.examples)},
-                      {"tokens", static_cast<double>(whole.tokens)},
-                      {"whole_split", whole.whole_split()}};
+        attributes = measured_attributes(whole);
         if (variable.name == "p_value") attributes["resamples"] = static_cast<double>(resamples);
       }
     }

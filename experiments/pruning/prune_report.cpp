@@ -70,9 +70,7 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
                   fmt::format("{}; split {}, {}", metric.formula, split_name(measured.split),
                               measured_text(measured))},
                  [&](const auto& r) { return r.evaluation.mean(metric.name); });
-    group.arrays.back().attributes = {{"examples", static_cast<double>(measured.examples)},
-                                      {"tokens", static_cast<double>(measured.tokens)},
-                                      {"whole_split", measured.whole_split()}};
+    group.arrays.back().attributes = measured_attributes(measured);
   }
   add("seconds", "s", "time of ranking, pruning and tuning",
       [](const auto& r) { return r.seconds; });

@@ -20,11 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_run(const fs::path& directory) {
-  std::error_code none;
-  return fs::is_regular_file(directory / "config.yaml", none);
-}
-
 fs::file_time_type written_at(const fs::path& run) {
   std::error_code error;
   const auto time = fs::last_write_time(run / "status.json", error);
@@ -151,9 +146,8 @@ KnownRun know_run(const fs::path& path) {
   }
   run.kind = kinds_of(run);
   const auto manifest = read_manifest(path);
-  const bool made =
-      manifest.is_object() && (manifest.contains("pruned") || manifest.contains("converted"));
-  if (const auto name = setting(run, "name"); !name.empty() && !made) run.name = name;
+  const auto name = setting(run, "name");
+  if (!name.empty() && made_by_run(manifest)) run.name = name;
   run.label = label_of(run);
   const auto number = [&](const char* name) -> std::optional<int64_t> {
     const auto text = setting(run, name);

@@ -90,11 +90,6 @@ std::string contents(const fs::path& directory) {
                      names.size() > shown ? ", ..." : "");
 }
 
-bool is_run(const fs::path& directory) {
-  std::error_code none;
-  return fs::is_regular_file(directory / "config.yaml", none);
-}
-
 fs::path without_slash(const fs::path& path) {
   const fs::path normal = path.lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
@@ -224,6 +219,11 @@ std::optional<RunStatus> read_status(const fs::path& run) {
   } catch (const std::invalid_argument&) {
   }
   return std::nullopt;
+}
+
+bool is_run(const fs::path& directory) {
+  std::error_code none;
+  return fs::is_regular_file(directory / "config.yaml", none);
 }
 
 FoundRun find_run(const fs::path& path) {

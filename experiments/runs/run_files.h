@@ -33,6 +33,8 @@ struct RunStatus {
   Metrics metrics = {};     // final ones
 };
 
+bool is_run(const std::filesystem::path& directory);  // it holds a config.yaml
+
 // What lies at a path where a run should go.
 struct FoundRun {
   enum class Kind {

@@ -43,10 +43,6 @@ void compare(const ConfigNode* then, const ConfigNode* now, const std::string& p
   }
 }
 
-bool made_by_run(const Json& manifest) {
-  return !manifest.is_object() || (!manifest.contains("pruned") && !manifest.contains("converted"));
-}
-
 // --resume RUN: whether it is of these settings, and `run` made it.
 void require_named_run(const fs::path& path, Experiment& experiment, const Json& manifest) {
   if (!made_by_run(manifest))
@@ -61,6 +57,10 @@ void require_named_run(const fs::path& path, Experiment& experiment, const Json&
 }
 
 }  // namespace
+
+bool made_by_run(const Json& manifest) {
+  return !manifest.is_object() || (!manifest.contains("pruned") && !manifest.contains("converted"));
+}
 
 Json read_manifest(const fs::path& run) {
   std::ifstream in(run / "manifest.json", std::ios::binary);

@@ -36,6 +36,9 @@ std::filesystem::path run_path(const std::filesystem::path& out, Experiment& exp
 // `data` of the manifest of the run at `path`; an empty array where there is none.
 nlohmann::ordered_json kept_data(const std::filesystem::path& path);
 
+// Whether `run` made the run of this manifest, and not a command that changes another one.
+bool made_by_run(const nlohmann::ordered_json& manifest);
+
 // manifest.json; null where it is missing or damaged.
 nlohmann::ordered_json read_manifest(const std::filesystem::path& run);
 

@@ -50,6 +50,12 @@ nlohmann::ordered_json measured_json(const Evaluation& evaluation) {
           {"whole_split", evaluation.whole_split()}};
 }
 
+std::map<std::string, double> measured_attributes(const Evaluation& evaluation) {
+  return {{"examples", static_cast<double>(evaluation.examples)},
+          {"tokens", static_cast<double>(evaluation.tokens)},
+          {"whole_split", evaluation.whole_split()}};
+}
+
 void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
                     const at::Device& device,
                     const std::function<void(const Batch& batch)>& visit) {

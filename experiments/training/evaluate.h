@@ -37,6 +37,8 @@ std::string means_text(const Evaluation& evaluation);
 // {"split", "examples", "tokens", "whole_split"}.
 std::string measured_text(const Evaluation& evaluation);
 nlohmann::ordered_json measured_json(const Evaluation& evaluation);
+// The same but the split, for an array of results.
+std::map<std::string, double> measured_attributes(const Evaluation& evaluation);
 
 // Batches of the fixed examples of a split, in order, on `device`. `most_batches` 0: the whole
 // split.
