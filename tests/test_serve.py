@@ -7,7 +7,7 @@ import h5py
 import pytest
 
 from report_testing import SHOWN, chromium, text  # noqa: F401, a fixture too
-from test_reader import Growing
+from test_opening import Growing
 
 from headlab_log import serve
 from headlab_log.files import LogError

@@ -15,7 +15,7 @@ import xarray as xr
 
 from conftest import ROOT
 from test_exports import command, pruned  # noqa: F401: a fixture
-from test_reader import growing  # noqa: F401: a fixture
+from test_opening import growing  # noqa: F401: a fixture
 
 import headlab_log as hl
 from headlab_log import watch
