@@ -4,7 +4,7 @@
 
 #include "experiments/commands/command.h"
 #include "experiments/commands/completion_words.h"
-#include "experiments/commands/config_words.h"
+#include "experiments/commands/config_description.h"
 #include "experiments/commands/manual.h"
 #include "experiments/commands/shell_functions.h"
 

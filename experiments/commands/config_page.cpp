@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/head_kinds.h"
-#include "experiments/commands/config_words.h"
+#include "experiments/commands/config_description.h"
 #include "experiments/commands/reference_pages.h"
 
 namespace headlab {

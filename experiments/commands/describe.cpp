@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "experiments/commands/command.h"
-#include "experiments/commands/config_words.h"
+#include "experiments/commands/config_description.h"
 #include "experiments/commands/head_facts.h"
 #include "experiments/commands/reference_pages.h"
 #include "experiments/commands/report.h"

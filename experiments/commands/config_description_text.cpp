@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "experiments/commands/config_words.h"
+#include "experiments/commands/config_description.h"
 #include "experiments/system/program_name.h"
 
 namespace headlab {

@@ -1,4 +1,4 @@
-#include "experiments/commands/config_words.h"
+#include "experiments/commands/config_description.h"
 
 #include <fmt/format.h>
 
