@@ -254,6 +254,16 @@ def test_results_beside_the_log_belong_to_the_run(run):
     assert "pruning" not in run and "heads/cross" not in run
 
 
+def test_an_analysis_says_on_what_it_was_measured(run):
+    measured = run.analysis()
+    with h5py.File(run.path / "analysis.h5") as file:
+        assert file.attrs["title"] == "analysis on val of char_mha"
+    assert measured.importance.attrs["examples"] == measured.entropy.attrs["examples"] == 64
+    assert measured.importance.attrs["whole_split"] == 0
+    of_weights = measured.qk_rank_95, measured.induction_score
+    assert not any("whole_split" in statistic.attrs for statistic in of_weights)
+
+
 def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
     headlab("prune", small_run, "--count", 2, "--slice", "--batches", 1, "--out", tmp_path / "p")
     with hl.open_run(tmp_path / "p") as run:

@@ -161,6 +161,16 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
   return examples;
 }
 
+// Its arrays, those of the split's examples with how many these were.
+void finish(HeadMeasurement& measurement, ResultGroup& group, int64_t examples, bool whole_split) {
+  const size_t others = group.arrays.size();
+  measurement.finish(group);
+  if (!measurement.of_examples()) return;
+  for (size_t i = others; i < group.arrays.size(); ++i)
+    group.arrays[i].attributes.insert(
+        {{"examples", static_cast<double>(examples)}, {"whole_split", whole_split}});
+}
+
 Analysis finish(SiteWork& work, int64_t examples) {
   const auto& heads = work.setup.heads;
   Analysis result{
@@ -169,7 +179,8 @@ Analysis finish(SiteWork& work, int64_t examples) {
   group.path = "analysis/" + heads.name();
   add_head_axes(group, {"layer", "head"}, heads.layers(), heads.heads());
   add_head_mask(group, heads.alive());
-  for (auto& measurement : work.measurements) measurement->finish(group);
+  const bool whole = examples == work.setup.run.data->examples(work.setup.options.split);
+  for (auto& measurement : work.measurements) finish(*measurement, group, examples, whole);
   add_roles(result, work.setup.options, /*of_model=*/true);
   keep_arrays(group, work.kept);
   return result;

@@ -64,6 +64,8 @@ class HeadMeasurement {
   // Arrays that finish() makes. Those of `on_request` only where they are asked for by name.
   virtual std::vector<std::string> names() const = 0;
   virtual std::vector<std::string> on_request() const { return {}; }
+  // Whether it looks at the split's examples, and not at weights or inputs of its own.
+  virtual bool of_examples() const { return true; }
   // Called for those of which something is wanted, in this order. `wanted`: some of the names.
   virtual void start(const std::vector<std::string>& /*wanted*/, HeadProbe& /*probe*/) {}
   virtual void add(const AnalysisBatch& /*batch*/) {}

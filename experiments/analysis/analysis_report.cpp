@@ -162,7 +162,7 @@ std::string analysis_text(const std::vector<Analysis>& sites, bool sort) {
 }
 
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
-                    const OpenedRun& run, const std::vector<Analysis>& sites,
+                    const OpenedRun& run, const std::vector<Analysis>& sites, Split split,
                     const at::Device& device) {
   std::vector<ResultGroup> groups;
   for (const auto& site : sites) {
@@ -170,8 +170,8 @@ void write_analysis(const std::filesystem::path& out, const std::string& run_id,
     groups.push_back(site.roles);
   }
   write_results(out,
-                root_attributes(run.experiment, "analysis", run_id,
-                                manifest_of(run, run.experiment, *run.model, device)),
+                root_attributes(run.experiment, fmt::format("analysis on {}", split_name(split)),
+                                run_id, manifest_of(run, run.experiment, *run.model, device)),
                 groups);
 }
 

@@ -27,7 +27,7 @@ std::string maps_text(const MapFile& file);
 // Statistics and roles as a file. Of a run: with its config and versions; of maps: of that file,
 // `about` them in the manifest.
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,
-                    const OpenedRun& run, const std::vector<Analysis>& sites,
+                    const OpenedRun& run, const std::vector<Analysis>& sites, Split split,
                     const at::Device& device);
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
                     const Analysis& analysis, const nlohmann::ordered_json& about);

@@ -18,6 +18,8 @@ class Repeated : public HeadMeasurement {
  public:
   explicit Repeated(const AnalysisSetup& setup) : setup_(setup) {}
 
+  bool of_examples() const override { return false; }
+
   std::vector<std::string> names() const override {
     constexpr int64_t kShortest = 4;  // two tokens, twice
     if (!reads_ids_alone(*setup_.run.model) || !has_token_map(setup_) ||
@@ -44,6 +46,8 @@ class Repeated : public HeadMeasurement {
 class Syntax : public HeadMeasurement {
  public:
   explicit Syntax(const AnalysisSetup& setup) : setup_(setup) {}
+
+  bool of_examples() const override { return false; }
 
   std::vector<std::string> names() const override {
     if (!reads_ids_alone(*setup_.run.model)) return {};

@@ -52,6 +52,8 @@ class Circuits : public HeadMeasurement {
  public:
   explicit Circuits(const AnalysisSetup& setup) : setup_(setup) {}
 
+  bool of_examples() const override { return false; }
+
   std::vector<std::string> names() const override {
     return {"qk_singular_values", "qk_rank_95",    "qk_layer_singular_values",
             "qk_layer_rank_95",   "ov_copying",    "ov_copying_full",

@@ -56,7 +56,7 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   const auto out = o.out.empty() ? located / "analysis.h5" : std::filesystem::path(o.out);
   require_place(out);
   const auto analysis = analyze_run(opened, options, compute);
-  write_analysis(out, located.filename().string(), opened, analysis, compute.device);
+  write_analysis(out, located.filename().string(), opened, analysis, options.split, compute.device);
   nlohmann::ordered_json about{{"run", std::filesystem::canonical(o.source).string()},
                                {"step", opened.step},
                                {"out", out.string()}};
