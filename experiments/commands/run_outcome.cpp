@@ -90,6 +90,9 @@ void say_what_comes_next(const std::filesystem::path& path, const Experiment& ex
   }
   if (status.state != RunState::kFinished) return;
   const auto run = shown_path(path), program = program_name();
+  if (status.reason == kMeasurementCutShort)
+    fmt::print(stderr, "headlab: {}; `{} eval {}` measures all of it\n", status.reason, program,
+               run);
   fmt::print(stderr, "headlab: next: {} {} -o report.html\n", script_name("report"), run);
   fmt::print(stderr, "headlab:       {} {} {}\n", program, text ? "generate" : "analyze", run);
   fmt::print(stderr, "headlab:       {} ablate {}\n", program, run);

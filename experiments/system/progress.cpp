@@ -109,8 +109,20 @@ void Progress::step(int64_t step, int64_t tokens, std::optional<double> loss) {
 
 void Progress::validation(double loss) {
   validation_ = loss;
+  measured_ = {};
   validated_ = step_;
   if (output_.terminal) draw();
+}
+
+void Progress::measured(int64_t examples, int64_t of) {
+  const double now = output_.seconds();
+  if (measured_.examples == 0) measured_.first = examples, measured_.since = now;
+  measured_.examples = examples < of ? examples : 0;
+  measured_.of = of;
+  if (measured_.examples == 0 || now - drawn_at_ < (output_.terminal ? kRedraw : kPlainLine))
+    return;
+  draw();
+  drawn_step_ = -1;  // the step's own line is still to come
 }
 
 void Progress::say(const std::string& text) {
@@ -138,7 +150,14 @@ std::string Progress::line() const {
   if (recent_.tokens > 0 && recent_.seconds > 0) {
     parts.push_back({"", short_number(recent_.tokens / recent_.seconds), " tokens/s"});
   }
-  if (step_ >= total_) {
+  if (measured_.examples > 0) {
+    const auto& m = measured_;
+    parts.push_back({"measured ", fmt::format("{} %", 100 * m.examples / m.of), ""});
+    const double rate =
+        static_cast<double>(m.examples - m.first) / (output_.seconds() - m.since);  // 0/0 at first
+    if (rate > 0)
+      parts.push_back({"", duration(static_cast<double>(m.of - m.examples) / rate), " left"});
+  } else if (step_ >= total_) {
     parts.push_back({"in ", duration(stepped_at_ - started_), ""});
   } else if (recent_.steps > 0) {
     const double left = static_cast<double>(total_ - step_) * recent_.seconds / recent_.steps;

@@ -37,6 +37,8 @@ class Progress {
   // After a step. `tokens`: of this step. `loss`: of the last step that has one at hand.
   void step(int64_t step, int64_t tokens, std::optional<double> loss = std::nullopt);
   void validation(double loss);
+  // While something is measured between two steps or behind the last one.
+  void measured(int64_t examples, int64_t of);
   // A line of its own, such as a warning; the live line stays below it.
   void say(const std::string& text);
   void finish();  // the last line stays; nothing is written after it
@@ -51,6 +53,10 @@ class Progress {
   double started_, stepped_at_, drawn_at_;  // seconds
   std::optional<double> loss_, validation_;
   int64_t validated_ = 0;  // step of the validation loss
+  struct {
+    int64_t examples = 0, of = 0, first = 0;  // the speed is that since the first so many
+    double since = 0;
+  } measured_;  // under way where there are examples
   struct {
     double seconds = 0, tokens = 0, steps = 0;
   } recent_;           // sums in which the past fades

@@ -67,15 +67,15 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
 
 std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Split split,
                                        int64_t batch, const std::vector<int64_t>& most_batches,
-                                       const Compute& compute) {
+                                       const Compute& compute,
+                                       const std::function<bool(int64_t examples)>& goes_on) {
   torch::InferenceMode inference;
   const bool was_training = model.is_training();
   model.eval();
   const int64_t all = data.examples(split);
   const auto ends_at = [&](int64_t most) { return most > 0 ? std::min(all, most * batch) : all; };
-  int64_t longest = 1;
-  for (const int64_t most : most_batches)
-    longest = std::max(longest, (ends_at(most) + batch - 1) / batch);
+  int64_t end = 0;
+  for (const int64_t most : most_batches) end = std::max(end, ends_at(most));
   const Task& task = data.task();
   const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
@@ -95,12 +95,15 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
     }
   };
   if (all == 0) end_parts();
-  for_each_batch(data, split, batch, longest, compute.device, [&](const Batch& b) {
+  while (examples < end) {
+    const auto b =
+        data.eval_batch(split, examples, std::min(batch, end - examples)).to(compute.device);
     sums += task.sums(model.forward(b, {.backend = compute.backend}).logits, b);
     scored += task.scored(b);
     examples += b.examples();
     end_parts();
-  });
+    if (goes_on && !goes_on(examples)) break;
+  }
   model.train(was_training);
   return parts;
 }

@@ -47,9 +47,12 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
 
 // In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
 // Of several beginnings of a split, each as if alone, in one pass: in the order of `most_batches`.
-std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Split split,
-                                       int64_t batch, const std::vector<int64_t>& most_batches,
-                                       const Compute& compute);
+// `goes_on`: asked after every batch, with the examples so far; false: what has not ended is given
+// up, and stays without means.
+std::vector<Evaluation> evaluate_parts(
+    Model& model, const DataSource& data, Split split, int64_t batch,
+    const std::vector<int64_t>& most_batches, const Compute& compute,
+    const std::function<bool(int64_t examples)>& goes_on = nullptr);
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
                     int64_t most_batches, const Compute& compute);
 

@@ -112,6 +112,8 @@ void Recorder::after_update(const TrainingState& now, const Updater::Result& res
   if (due.statistics) log_.heads(now.step);
 }
 
+void Recorder::measured(int64_t examples, int64_t of) { progress_.measured(examples, of); }
+
 void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation) {
   row_.evaluation = evaluation;
   newest_["val/step"] = static_cast<double>(now.step);

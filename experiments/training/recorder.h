@@ -50,6 +50,7 @@ class Recorder {
   // the numbers of the step that it names.
   void after_update(const TrainingState& now, const Updater::Result& result, int64_t tokens,
                     std::optional<double> loss, bool finite, bool last_of_status);
+  void measured(int64_t examples, int64_t of);  // so far, for the progress alone
   void evaluated(const TrainingState& now, const Evaluation& evaluation);
   // The maps, where they are due or this is the end, and the step's line of metrics.jsonl.
   void end_step(const TrainingState& now, bool end);

@@ -91,6 +91,7 @@ class Trainer {
        improved_ = false;              // this step, by the batches that every step is judged by
   bool ends_ = false, early_ = false;  // the training, with this step
   bool stops_ = false;                 // after this step, by this signal or for want of time
+  bool cut_short_ = false;             // the last measurement, by a signal
   int signal_ = 0;
 };
 
@@ -128,12 +129,21 @@ Evaluation Trainer::evaluate_batches() {
 }
 
 // The last step is judged by the same examples as those before it, which the whole split begins
-// with: a loss over all of it does not compare with theirs.
+// with: a loss over all of it does not compare with theirs. A signal ends the measurement, which
+// may take hours, with those examples.
 Evaluation Trainer::evaluate_whole_split() {
+  const int64_t all = data_.examples(Split::kValidation);
+  const int64_t least =
+      options_.eval_batches > 0 ? options_.eval_batches * options_.eval_batch : all;
   const auto parts = evaluate_parts(*model_, data_, Split::kValidation, options_.eval_batch,
-                                    {options_.eval_batches, 0}, compute_);
+                                    {options_.eval_batches, 0}, compute_, [&](int64_t examples) {
+                                      recorder_->measured(examples, all);
+                                      if (signal_ == 0) signal_ = StopSignals::received();
+                                      return signal_ == 0 || examples < least;
+                                    });
   if (!judged_) judge(parts.front());
-  return parts.back();
+  cut_short_ = parts.back().means.empty();
+  return cut_short_ ? parts.front() : parts.back();
 }
 
 void Trainer::end_step() {
@@ -166,6 +176,8 @@ TrainOutcome Trainer::run() {
     if (signal_ == 0) return ended(RunState::kStopped, kResumable, "train.max_time is over");
     return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
   }
+  if (cut_short_)
+    return ended(RunState::kFinished, StopSignals::exit_code(signal_), kMeasurementCutShort);
   return ended(RunState::kFinished, kDone,
                early_ ? "the validation loss no longer gets better" : "");
 }

@@ -102,6 +102,34 @@ TEST_CASE("a validation loss is shown at once on a terminal") {
   CHECK(screen.text() == "\r\x1b[Kstep 0/10  val 2.2500 at 0");
 }
 
+TEST_CASE("what is measured behind the last step is told until it ends") {
+  Screen screen;
+  Progress progress(0, 1, 1, screen.output(false));
+  screen.now += 1;
+  progress.step(1, 64, 2.5);
+  for (int64_t examples = 100; examples <= 1000; examples += 100) {
+    screen.now += 3;
+    progress.measured(examples, 1000);
+  }
+  progress.validation(3.5);
+  progress.finish();
+  CHECK(screen.text() ==
+        "step 1/1  loss 2.5000  64 tokens/s  measured 30 %  21s left\n"
+        "step 1/1  loss 2.5000  64 tokens/s  measured 70 %  9s left\n"
+        "step 1/1  loss 2.5000  val 3.5000 at 1  64 tokens/s  in 1s\n");
+}
+
+TEST_CASE("a measurement that is given up leaves no trace in the last line") {
+  Screen screen;
+  Progress progress(0, 1, 1, screen.output(false));
+  screen.now += 1;
+  progress.step(1, 64, 2.5);
+  progress.measured(100, 1000);
+  progress.validation(3.5);
+  progress.finish();
+  CHECK(screen.text() == "step 1/1  loss 2.5000  val 3.5000 at 1  64 tokens/s  in 1s\n");
+}
+
 TEST_CASE("a narrow terminal gets the parts that fit on one line") {
   Screen screen;
   ProgressOutput output = screen.output(true);

@@ -1,4 +1,5 @@
 // Whole trainings, small: resuming is exact, diverging stops, induction heads form.
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -303,6 +304,49 @@ TEST_CASE("the status of a run that stops has the numbers of the step that it na
     for (const auto& logged : read_metrics(path / "metrics.jsonl"))  // which has no row more
       CHECK((logged.step == 0 || logged.values.count("train/loss") == 0));
   }
+}
+
+// Data that raise a signal when the examples from `first` on are measured, behind the update
+// `last`.
+class Interrupting : public DataSource {
+ public:
+  Interrupting(std::shared_ptr<DataSource> data, int64_t last, int64_t first)
+      : data_(std::move(data)), last_(last), first_(first) {}
+  int64_t vocabulary() const override { return data_->vocabulary(); }
+  int64_t context() const override { return data_->context(); }
+  Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
+    step_ = step;
+    return data_->train_batch(seed, step, first, count);
+  }
+  int64_t examples(Split split) const override { return data_->examples(split); }
+  Batch eval_batch(Split split, int64_t first, int64_t count) const override {
+    if (step_ == last_ && first == first_) raise(SIGINT);
+    return data_->eval_batch(split, first, count);
+  }
+
+ private:
+  std::shared_ptr<DataSource> data_;
+  int64_t last_, first_;
+  mutable int64_t step_ = 0;
+};
+
+TEST_CASE("a signal while the whole split is measured ends the run with the measure it has",
+          "[training]") {
+  const Scratch folder;
+  const auto experiment = experiment_of(small("mha", ", eval_batch: 2"));
+  const auto data = std::make_shared<Interrupting>(open_data(experiment.data), 5, 4);
+  auto model = build_model(experiment, data->shape(), at::kCPU);
+  const fs::path path = folder / "run";
+  auto directory = RunDirectory::create(path, "name: small\n", {});
+  const auto outcome = train(experiment, model, *data, {at::kCPU}, directory, {});
+  CHECK(outcome.exit_code == 130);
+  CHECK(outcome.status.state == RunState::kFinished);
+  CHECK(outcome.status.reason == kMeasurementCutShort);
+  const auto& values = outcome.status.metrics;
+  CHECK(values.at("val/step") == 6);
+  CHECK(values.at("val/examples") == 2);
+  CHECK(values.at("val/whole_split") == 0);
+  CHECK(load_latest(path)->step == 6);
 }
 
 TEST_CASE("two layers grow an induction head, one layer cannot", "[training][whole_training]") {
