@@ -76,7 +76,7 @@ def test_ablate_sort_begins_with_the_largest_rise_and_explains_its_columns(small
 
 def test_analyze_sort_begins_with_the_most_important_head(small_run, tmp_path):
     once = ("analyze", small_run, "--batches", 1, "--out", tmp_path / "a.h5")
-    importance = np.array(found(*once)["statistics"]["importance"])
+    importance = np.array(found(*once)["statistics"]["importance_global"])
     order = [f"{n // 3}:{n % 3}" for n in np.argsort(-importance.ravel(), kind="stable")]
     plain, by_effect = headlab(*once), headlab(*once, "--sort")
     assert list(rows(by_effect)) == order != list(rows(plain)) == sorted(order)

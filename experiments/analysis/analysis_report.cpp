@@ -51,19 +51,25 @@ Json axes_json(const ResultGroup& group) {
   return object;
 }
 
-constexpr const char* kSortedBy = "importance";
+// What the heads are sorted by: the first of these that was asked for.
+constexpr const char* kSortedBy[] = {"importance_global", "importance"};
 
 struct Column {
   const char *statistic, *title;
   int width, digits;
 };
-constexpr Column kColumns[] = {
-    {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
-    {"max_weight", "max", 5, 2},      {"mean_distance", "distance", 8, 2},
-    {"prev_token", "prev", 5, 2},     {"self_token", "own", 5, 2},
-    {"first_token", "first", 5, 2},   {"positional_share", "posit.", 6, 2},
-    {"effective_rank", "rank", 6, 1}, {"grid_distance", "grid", 6, 1},
-    {"importance", "import.", 7, 3}};
+constexpr Column kColumns[] = {{"entropy", "entropy", 7, 3},
+                               {"entropy_normalized", "norm.", 5, 2},
+                               {"max_weight", "max", 5, 2},
+                               {"mean_distance", "distance", 8, 2},
+                               {"prev_token", "prev", 5, 2},
+                               {"self_token", "own", 5, 2},
+                               {"first_token", "first", 5, 2},
+                               {"positional_share", "posit.", 6, 2},
+                               {"effective_rank", "rank", 6, 1},
+                               {"grid_distance", "grid", 6, 1},
+                               {"importance_global", "import.", 7, 3},
+                               {"importance", "in layer", 8, 3}};
 constexpr Column kImportanceColumns[] = {
     {"importance", "in its layer", 12, 3},     {"importance_global", "in the model", 12, 3},
     {"importance_paper", "E |dL/dxi|", 10, 4}, {"importance_per_position", "per position", 12, 6},
@@ -80,7 +86,9 @@ std::string roles_of(const Analysis& analysis, size_t head) {
 std::vector<size_t> rows_of(const Analysis& analysis, bool sort) {
   std::vector<size_t> rows(static_cast<size_t>(analysis.layers * analysis.heads));
   std::iota(rows.begin(), rows.end(), size_t{0});
-  const auto* by = find_array(analysis.statistics, kSortedBy);
+  const ResultArray* by = nullptr;
+  for (const char* name : kSortedBy)
+    if (!by) by = find_array(analysis.statistics, name);
   if (!sort || !by) return rows;
   const auto key = [&](size_t n) {
     return std::isnan(by->values[n]) ? -std::numeric_limits<double>::infinity() : by->values[n];

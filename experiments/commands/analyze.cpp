@@ -70,8 +70,11 @@ int run_analyze(AnalyzeOptions& o) {
   const auto& names = o.analysis.names;
   refuse(o.sort && !names.empty() &&
              std::none_of(names.begin(), names.end(),
-                          [](const auto& name) { return name == "importance" || name == "all"; }),
-         "--sort: needs importance among --stats");
+                          [](const auto& name) {
+                            return name == "importance" || name == "importance_global" ||
+                                   name == "all";
+                          }),
+         "--sort: needs importance_global or importance among --stats");
   const auto compute = o.compute.apply();
   return std::filesystem::is_regular_file(o.source) ? run_on_file(o) : run_on_run(o, compute);
 }

@@ -39,7 +39,7 @@ struct PruneOptions {
              prune_orders());
     a.choice("--reduction", settings.reduction, "of importance", importance_reductions());
     a.choice("--norm", settings.norm,
-             "importance relative to that of its layer (Michel et al. 2019), of the model, or as "
+             "importance relative to the model's, to that of its layer (Michel et al. 2019), or as "
              "measured: none, which ranks as global does",
              importance_norms());
     a.flag("--recompute", settings.recompute, "rank anew before each round");

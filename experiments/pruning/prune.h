@@ -25,7 +25,7 @@ struct PruneSettings {
   int64_t count = 0;                // so many are gone afterwards
   std::string by = "importance";    // one of prune_orders()
   std::string reduction = "paper";  // of importance
-  std::string norm = "layer";       // one of importance_norms()
+  std::string norm = "global";      // one of importance_norms()
   bool recompute = false;           // the order anew before each round
   int64_t rounds = 1, keep_per_layer = 0;
   int64_t tune = 0;  // updates after each round, with the run's own data and settings

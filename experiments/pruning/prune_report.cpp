@@ -125,6 +125,16 @@ std::string time_text(const Json& r) {
 
 constexpr int kLeastWidth = 6;  // of a column of a metric
 
+// Those that have no head any more: "1", "cross/1".
+std::vector<std::string> empty_layers(const SiteGrids& alive) {
+  std::vector<std::string> names;
+  for (const auto& [site, grid] : alive)
+    for (int64_t layer = 0; layer < grid.size(0); ++layer)
+      if (!grid[layer].any().item<bool>())
+        names.push_back((alive.size() > 1 ? site + "/" : "") + std::to_string(layer));
+  return names;
+}
+
 }  // namespace
 
 Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
@@ -140,6 +150,7 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
               {"kept", last.kept},
               {"removed", to_texts(removed)},
               {"alive", to_texts(heads_where(alive_heads(*run.model)))},
+              {"empty_layers", empty_layers(alive_heads(*run.model))},
               {"sliced", slice}};
   for (const auto& [name, value] : pruning.effect.changes) report[name] = value;
   report["resamples"] = kResamples;
@@ -187,6 +198,9 @@ std::string pruning_text(const Json& r, const Task& task) {
                         round["flops_per_token"].get<double>() / 1e6, removed);
   }
   if (r.contains("ranking")) text += fmt::format("ranked: {}\n", r["ranking"].get<std::string>());
+  if (const auto& empty = r["empty_layers"]; !empty.empty())
+    text += fmt::format("no head is left in layer {} (--keep-per-layer 1 keeps one in each)\n",
+                        fmt::join(empty.get<std::vector<std::string>>(), ", "));
   const auto n = [&](const char* name) { return r[name].get<double>(); };
   text += fmt::format("output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}; logits: KL {:.4g} nat\n",
                       n("l2"), n("relative"), n("cosine"), n("kl"));

@@ -1,5 +1,5 @@
 """Which importance by gradient loses least when heads go: every reduction and norm, ranked once and
-anew, beside single-head ablation and random orders.
+anew, with and without a head that every layer keeps, beside single-head ablation and random orders.
 
     scripts/studies/importance [--kinds mha,moh,dcmha] [--seeds 3] [--out runs/study_pruning]
 
@@ -26,6 +26,8 @@ REDUCTIONS = ["paper", "per_position", "batch"]
 NORMS = ["layer", "global"]
 STEPS = 8  # in which all heads go; `ranked anew` ranks before each
 SHARES = [0.25, 0.5, 0.75]  # of the heads gone
+KEEPING = ["paper, layer", "paper, global", "single-head ablation"]  # orders measured also so that
+KEPT = "one a layer kept"
 DRAWS = "random"
 DRAWN = {  # in the picture, with colours of Okabe and Ito
     "paper, layer": "#56B4E9",
@@ -45,6 +47,9 @@ def orders(draws, anew):
                 found[f"{reduction}, {norm}{way}"] = [
                     "--by", "importance", "--reduction", reduction, "--norm", norm, *more]
         found[f"single-head ablation{way}"] = ["--by", "ablation", *more]
+        for order in KEEPING:
+            found[f"{order}, {KEPT}{way}"] = [
+                *found[order + way], "--keep-per-layer", "1"]
     for n in range(draws):
         found[f"{DRAWS} {n}"] = ["--by", "random", "--seed", str(n)]
     return found

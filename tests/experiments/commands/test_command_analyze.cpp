@@ -84,7 +84,7 @@ TEST_CASE("a run is analyzed on its validation data, into its own file") {
 
   const Outcome table = bench.headlab({"analyze", run.string()});
   const auto lines = lines_of(table.out);
-  REQUIRE(lines.size() == 1 + 8 + (1 + 10) + 1);  // heads, what the columns are, the file
+  REQUIRE(lines.size() == 1 + 8 + (1 + 11) + 1);  // heads, what the columns are, the file
   CHECK_THAT(lines[0], Contains("head") && Contains("entropy") && Contains("roles"));
   CHECK_THAT(lines[8], Contains("1:3"));
   for (size_t n = 0; n < 9; ++n) CHECK(lines[n].size() <= 120);

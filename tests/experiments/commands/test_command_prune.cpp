@@ -288,9 +288,16 @@ TEST_CASE("every order prunes to the count that was asked for") {
     choices.insert(report.at("removed"));
   }
   CHECK(choices.size() > 1);
-  CHECK(pruned(bench, run, {"--fraction", "1"}).at("kept") == 0);
+  const Json all = pruned(bench, run, {"--fraction", "1"});
+  CHECK(all.at("kept") == 0);
+  CHECK(all.at("empty_layers") == Json{"0", "1"});
+  CHECK(pruned(bench, run, {"--heads", "1:0,1,2,3"}).at("empty_layers") == Json{"1"});
+  CHECK_THAT(bench.headlab({"prune", run, "--heads", "1:0,1,2,3"}).out,
+             Contains("no head is left in layer 1 (--keep-per-layer 1 keeps one in each)"));
   CHECK(pruned(bench, run, {"--fraction", "0"}).at("kept") == 8);
-  CHECK(pruned(bench, run, {"--count", "8", "--keep-per-layer", "1"}).at("kept") == 2);
+  const Json two = pruned(bench, run, {"--count", "8", "--keep-per-layer", "1"});
+  CHECK(two.at("kept") == 2);
+  CHECK(two.at("empty_layers").empty());
 }
 
 TEST_CASE("ablation tells every head apart and writes what it found") {
