@@ -34,7 +34,7 @@ def test_every_head_goes_once_in_every_order(study):
     for task, heads in (("char", 16), ("induction", 8)):
         for model in study[0][task]:
             assert len(model["heads"]) == heads
-            assert len(model["curves"]) == 5
+            assert len(model["curves"]) == 6
             for curve in model["curves"].values():
                 assert sorted(curve["order"]) == sorted(model["heads"])
                 assert sorted(map(int, curve["loss"])) == list(range(heads + 1))
@@ -88,16 +88,18 @@ def test_every_reduction_and_norm_is_measured_once_and_anew(importance):
     text, out = importance
     for seed in 1337, 1338:
         kept = kept_of(out, seed)[1]
-        assert len(kept) == 2 * (3 * 2 + 1) + 2
+        assert len(kept) == 2 * (3 * 2 + 1 + 3) + 2
         for command, curve in kept.items():
-            assert sorted(map(int, curve["loss"])) == list(range(9)), command
-            assert len(set(curve["order"])) == 8
+            least = 2 if command.endswith("--keep-per-layer 1") else 0
+            assert sorted(map(int, curve["loss"])) == list(range(least, 9)), command
+            assert len(set(curve["order"])) == 8 - least
     for reduction in "paper", "per_position", "batch":
         for norm in "layer", "global":
             options = f"--by importance --reduction {reduction} --norm {norm}"
             assert measured_by(options, kept) and measured_by(f"{options} --recompute", kept)
             assert f"| {reduction}, {norm} |" in text
             assert f"| {reduction}, {norm}, ranked anew |" in text
+    assert "| paper, global, one a layer kept, ranked anew |" in text
     assert (out / "importance.png").stat().st_size > 10_000
 
 

@@ -33,11 +33,13 @@ IMPORTANCE = ["--by", "importance", "--reduction", "paper", "--norm", "global"]
 ORDERS = {
     "importance": IMPORTANCE,
     "importance, ranked anew": [*IMPORTANCE, "--recompute"],
+    "importance by layer": [*IMPORTANCE[:-1], "layer"],  # Michel et al.'s
     "single-head ablation": ["--by", "ablation"],
 }
 COLOURS = {  # Okabe and Ito, told apart by colour-blind readers
     "importance": "#0072B2",
     "importance, ranked anew": "#56B4E9",
+    "importance by layer": "#CC79A7",
     "single-head ablation": "#E69F00",
     "random": "#777777",
     "gates": "#D55E00",
