@@ -62,7 +62,7 @@ std::string join(const std::vector<Part>& parts, size_t width, bool color) {
     const std::string gap(used == 0 ? 0 : 2, ' ');
     used += gap.size() + before.size() + value.size() + after.size();
     if (used > width) break;
-    line += gap + dim(before) + value + dim(after);
+    line.append(gap).append(dim(before)).append(value).append(dim(after));
   }
   return line;
 }
