@@ -29,6 +29,7 @@ VARIANTS = ("mha", "moh", "dcmha", "collaborative", "mohsa")  # trained with eve
 PRUNED = ("char_mha", "induction_mha")
 ORDERS = {
     "importance": ("--by", "importance"),
+    "importance_by_layer": ("--by", "importance", "--norm", "layer"),
     "importance_ranked_anew": ("--by", "importance", "--recompute"),
     "ablation": ("--by", "ablation"),
     **{f"random_{n}": ("--by", "random", "--seed", n) for n in range(3)},
