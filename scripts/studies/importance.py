@@ -6,7 +6,8 @@ anew, with and without a head that every layer keeps, beside single-head ablatio
 Trains configs/char_KIND.yaml and configs/induction_KIND.yaml with several seeds, removes their heads
 in eight steps in every order, without any update, and prints in Markdown by how much the loss had
 risen with 25, 50 and 75 % of the heads gone. Runs and curves that OUT already holds are not repeated.
-The norm `none` is not measured: `global` divides all by one number, so that both rank alike.
+The norm `none` is not measured: `global` divides all by one number, so that both rank alike. Two hours
+on two cores.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.ticker  # noqa: E402
 
 from headlab_program import FIRST_SEED, ProgramError, spread  # noqa: E402
 from study import Bench, add_options  # noqa: E402
@@ -124,6 +126,7 @@ def draw(measured, path):
                               alpha=0.15, linewidth=0)
         axis.set(title=model_of(task, kind), xlabel="heads removed",
                  ylabel="rise of the loss [nat a token]")
+        axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
     axes[0][0].legend(fontsize=8, loc="upper left")
     figure.savefig(path, dpi=110)
