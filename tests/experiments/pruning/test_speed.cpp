@@ -43,6 +43,7 @@ nlohmann::ordered_json report_of(const TimeSaved& time) {
   nlohmann::ordered_json report{{"rounds", nlohmann::ordered_json::array()},
                                 {"split", "val"},
                                 {"measured", "first batches, 100 tokens"},
+                                {"empty_layers", nlohmann::ordered_json::array()},
                                 {"tokens", 100},
                                 {"resamples", 1000},
                                 {"batch", 16},
