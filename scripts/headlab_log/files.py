@@ -98,7 +98,8 @@ def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
     """One group of an HDF5 file as a Dataset.
 
     path: a log.h5, analysis.h5, ablation.h5 or pruning.h5. Of a growing file, the records that are
-    complete. A unit of 1 is left out of `attrs`, since pictures would show it as "[1]". lazy: values are read when they are used, which needs the file to stay where it is.
+    complete. A unit of 1 is left out of `attrs`, since pictures would show it as "[1]". lazy:
+    values are read when they are used, which needs the file to stay where it is.
     LogError: the file has no such group.
 
     >>> hl.open_group(run.path / "log.h5", "scalars").train_loss.dims
@@ -115,11 +116,18 @@ def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
         if not lazy:
             read = read_group(file[group], complete)
             read.encoding["source"] = str(path)  # as xarray's engines do
-            return read
+            return without_units_of_one(read)
         swmr = file.swmr_mode
     dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
                               driver_kwds={"swmr": True} if swmr else None)
-    return dataset.isel(step=slice(complete))
+    return without_units_of_one(dataset.isel(step=slice(complete)))
+
+
+def without_units_of_one(dataset):
+    for variable in dataset.variables.values():
+        if variable.attrs.get("units") == "1":
+            del variable.attrs["units"]
+    return dataset
 
 
 def read_group(group, complete):

@@ -246,7 +246,7 @@ class Run:
     def heads(self, site: str = "self") -> xr.Dataset:
         """Statistics of every head: (step, layer, head); `js` also over head2. NaN: no such head.
 
-        Units are in `attrs["units"]`, the formula in `attrs["comment"]`.
+        Units are in `attrs["units"]`, where there is one, the formula in `attrs["comment"]`.
         """
         return self.group(f"heads/{site}")
 
