@@ -45,7 +45,8 @@ def test_the_page_of_a_run_that_trains_follows_it(chromium, served, tmp_path):
         assert chromium.wait(state) == "running"
         before = chromium.run(step)
         chromium.wait(f"{step} > {before}")
-        assert chromium.wait(SHOWN).endswith(" 1 0")
+        shown = chromium.wait(SHOWN).split()
+        assert shown[-2] == "1"  # the layer asked for; the head is the one least like the others
         assert chromium.run("return location.hash") == "#layer=1&stat=self_token"
     finally:
         growing.process.kill()
