@@ -41,4 +41,11 @@ MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
+void MappedFile::forget(const std::byte* begin, size_t bytes) const {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const size_t first = static_cast<size_t>(begin - data_) / page * page;
+  const size_t last = static_cast<size_t>(begin - data_) + bytes;
+  if (bytes > 0) ::madvise(const_cast<std::byte*>(data_) + first, last - first, MADV_DONTNEED);
+}
+
 }  // namespace headlab

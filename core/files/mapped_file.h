@@ -17,6 +17,8 @@ class MappedFile {
 
   const std::byte* data() const { return data_; }  // null when the file is empty
   size_t size() const { return size_; }            // bytes
+  // Lets go of these bytes until they are read again: they no longer count as memory in use.
+  void forget(const std::byte* begin, size_t bytes) const;
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:

@@ -40,6 +40,7 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::vector<TensorEntry>& entries() const { return entries_; }  // sorted by name
   const TensorEntry* find(std::string_view name) const;                 // null when absent
+  void forget(const TensorEntry& entry) const { map_.forget(entry.data, entry.bytes); }
 
  private:
   void read(const std::byte* data, size_t size);

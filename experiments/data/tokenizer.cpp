@@ -25,6 +25,39 @@ std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts) 
   return classes;
 }
 
+void Encoding::add(int64_t id, TextRange range, int64_t word) {
+  ids.push_back(id), ranges.push_back(range), words.push_back(word);
+}
+
+void Encoding::append(const Encoding& more) {
+  ids.insert(ids.end(), more.ids.begin(), more.ids.end());
+  ranges.insert(ranges.end(), more.ranges.begin(), more.ranges.end());
+  words.insert(words.end(), more.words.begin(), more.words.end());
+}
+
+void TextFrame::write(nlohmann::ordered_json& json) const {
+  if (begin) json["begin"] = *begin;
+  if (end) json["end"] = *end;
+}
+
+TextFrame TextFrame::read(const nlohmann::ordered_json& json) {
+  TextFrame frame;
+  if (json.contains("begin")) frame.begin = json["begin"].get<int64_t>();
+  if (json.contains("end")) frame.end = json["end"].get<int64_t>();
+  return frame;
+}
+
+std::vector<uint8_t> Tokenizer::token_classes() const { return classes_of(token_texts()); }
+
+std::vector<uint8_t> Tokenizer::classes_of(const std::vector<std::string>& texts) const {
+  auto classes = punctuation_classes(texts);
+  for (int64_t id : specials()) {
+    if (texts[id] == "[CLS]") classes[id] = kCls;
+    if (texts[id] == "[SEP]") classes[id] = kSep;
+  }
+  return classes;
+}
+
 std::string Tokenizer::decode(const std::vector<int64_t>& ids) const {
   std::string text;
   std::optional<int64_t> before;

@@ -24,6 +24,17 @@ struct Encoding {
   std::vector<int64_t> ids;
   std::vector<TextRange> ranges;  // what of the text each is; empty: none of it (a special token)
   std::vector<int64_t> words;     // number of the word that each is part of; -1: none
+
+  void add(int64_t id, TextRange range, int64_t word);
+  void append(const Encoding& more);
+};
+
+// Tokens that a model wants around a text; after the second of two texts `end` stands again.
+struct TextFrame {
+  std::optional<int64_t> begin = {}, end = {};
+
+  void write(nlohmann::ordered_json& json) const;  // "begin", "end"; what is not there is not said
+  static TextFrame read(const nlohmann::ordered_json& json);
 };
 
 class Tokenizer {
@@ -36,17 +47,23 @@ class Tokenizer {
   // What a token adds behind the token `before`; none: at the start of a text. The bytes of one
   // token need not be whole characters. DataError for an id that is not in the vocabulary.
   virtual std::string bytes(int64_t id, std::optional<int64_t> before) const = 0;
-  std::string decode(const std::vector<int64_t>& ids) const;
+  virtual std::string decode(const std::vector<int64_t>& ids) const;
 
   // Of every token: its text, to be shown (UTF-8); its class.
   virtual std::vector<std::string> token_texts() const = 0;
-  virtual std::vector<uint8_t> token_classes() const { return punctuation_classes(token_texts()); }
+  virtual std::vector<uint8_t> token_classes() const;
+
+  // Ids that stand for no text of their own: cut out where a text spells them out.
+  virtual std::vector<int64_t> specials() const { return {}; }
+  virtual TextFrame frame() const { return {}; }
 
   // {"kind": ..., and what the kind needs}: read_tokenizer() makes the same one of it.
   virtual nlohmann::ordered_json json() const = 0;
 
  protected:
   int64_t checked_id(int64_t id) const;  // DataError unless it is in the vocabulary
+  // Of tokens with these texts: punctuation, and which of the specials are [CLS] and [SEP].
+  std::vector<uint8_t> classes_of(const std::vector<std::string>& texts) const;
 };
 
 // Tokens as text while they come: characters, each as soon as it is whole. Bytes that are part of

@@ -25,6 +25,12 @@ Sequence sequence_at(std::string_view text, size_t at) {
   return {static_cast<size_t>(length), static_cast<char32_t>(code_point)};
 }
 
+// Whether its category is one of those from `first` to `last`, in utf8proc's order.
+bool is_within(char32_t code_point, utf8proc_category_t first, utf8proc_category_t last) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return category >= first && category <= last;
+}
+
 }  // namespace
 
 size_t utf8_length(std::string_view text, size_t at) { return sequence_at(text, at).length; }
@@ -70,11 +76,33 @@ std::string encode_utf8(char32_t code_point) {
   return {bytes, bytes + length};
 }
 
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string valid;
+  for (size_t at = 0; at < text.size();) {
+    size_t length = utf8_length(text, at);
+    if (length > 0) {
+      valid += text.substr(at, length);
+    } else {
+      length = 3;  // of a beginning, which a whole code point is longer than
+      while (length > 1 && utf8_unfinished(text.substr(at, length)) != length) --length;
+      valid += "\uFFFD";
+    }
+    at += length;
+  }
+  return valid;
+}
+
 bool is_white_space(char32_t code_point) {
   if ((code_point >= 0x09 && code_point <= 0x0D) || code_point == 0x85) return true;
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
-         category == UTF8PROC_CATEGORY_ZP;
+  return is_within(code_point, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP);
+}
+
+bool is_letter(char32_t code_point) {
+  return is_within(code_point, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO);
+}
+
+bool is_number(char32_t code_point) {
+  return is_within(code_point, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
 }
 
 }  // namespace headlab

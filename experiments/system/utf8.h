@@ -23,7 +23,13 @@ std::u32string decode_utf8(std::string_view text, const std::string& where);
 
 std::string encode_utf8(char32_t code_point);
 
+// The text with U+FFFD in place of what is not UTF-8, one for each sequence that breaks off and
+// each byte that begins none (Unicode 15, "maximal subparts").
+std::string replace_invalid_utf8(std::string_view text);
+
 bool is_white_space(char32_t code_point);  // Unicode's White_Space
+bool is_letter(char32_t code_point);       // categories L*
+bool is_number(char32_t code_point);       // categories N*
 
 // Bytes begin .. end - 1 of a text.
 struct TextRange {

@@ -10,6 +10,7 @@
 
 #include "core/errors.h"
 #include "core/files/safetensors.h"
+#include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/safetensors_testing.h"
 #include "tests/scratch.h"
@@ -21,6 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
+
+const fs::path kGolden = fs::path(build::kSourceDir) / "tests/golden";
 
 std::string with_header(const std::string& header, size_t data_bytes) {
   return length_prefix(header.size()) + header + std::string(data_bytes, '\1');

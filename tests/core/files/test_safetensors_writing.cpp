@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/files/safetensors.h"
+#include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/safetensors_testing.h"
 #include "tests/scratch.h"
@@ -17,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
+
+const fs::path kGolden = fs::path(build::kSourceDir) / "tests/golden";
 
 TensorEntry entry_of(const std::string& name, Dtype dtype, std::vector<int64_t> shape,
                      const std::string& bytes) {
