@@ -53,7 +53,9 @@ int run_guarded(const std::function<int()>& action) {
   } catch (const std::bad_alloc&) {
     return report(kDevice, "out of memory; a smaller batch or context needs less");
   } catch (const c10::Error& e) {
-    return report(kInternal, e.what_without_backtrace());
+    const std::string what = e.what_without_backtrace();
+    if (what.find("DefaultCPUAllocator") == what.npos) return report(kInternal, what);
+    return report(kDevice, "out of memory; a smaller model, batch or context needs less");
   } catch (const std::exception& e) {
     return report(kInternal, e.what());
   }

@@ -43,6 +43,21 @@ void LayerCache::advance(int64_t places) {
                 length_, " after a pass over ", places, ": it was not appended to in every pass");
 }
 
+void LayerCache::select(const Tensor& rows) {
+  for (auto& [name, entry] : entries_) {
+    if (!entry.storage.defined()) continue;
+    auto sizes = entry.storage.sizes().vec();
+    sizes[0] = rows.size(0);
+    auto chosen = at::empty(sizes, entry.storage.options());
+    const auto kept = entry.storage.narrow(2, entry.first, entry.size);
+    chosen.narrow(2, 0, entry.size).copy_(kept.index_select(0, rows));
+    entry.storage = chosen, entry.first = 0;
+  }
+  for (auto* tensors : {&once_, &states_})
+    for (auto& [name, tensor] : *tensors)
+      if (tensor.defined()) tensor = tensor.index_select(0, rows);
+}
+
 void LayerCache::clear() {
   entries_.clear();
   once_.clear();

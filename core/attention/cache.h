@@ -27,6 +27,8 @@ class LayerCache {
   int64_t length() const { return length_; }  // places seen so far, dropped ones included
   // After a pass over `places`. c10::Error for an entry that this pass did not append them to.
   void advance(int64_t places);
+  // Goes on with these examples, rows [n] int64 of those it has, of which some may come twice.
+  void select(const Tensor& rows);
   void clear();
 
  private:

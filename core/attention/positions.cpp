@@ -28,12 +28,12 @@ Tensor Rotary::rotate(const Tensor& x, const Tensor& positions) const {
   return r == d ? out : at::cat({out, x.narrow(-1, r, d - r)}, -1);  // [B,H,T,d]
 }
 
-Tensor sinusoidal_interleaved(const Tensor& positions, int64_t width) {
+Tensor sinusoidal(const Tensor& positions, int64_t width) {
   auto options = at::TensorOptions(at::kDouble).device(positions.device());
   auto exponents = at::arange(0, width, 2, options) / static_cast<double>(width);
   const auto angles =
       positions.to(at::kDouble).unsqueeze(1) * at::pow(10000.0, exponents.neg());  // [T,D/2]
-  return at::stack({angles.sin(), angles.cos()}, 2).flatten(1);                    // [T,D]
+  return at::cat({angles.sin(), angles.cos()}, 1).to(at::kFloat);                  // [T,D]
 }
 
 Tensor alibi_slopes(int64_t heads) {

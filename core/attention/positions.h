@@ -25,8 +25,10 @@ class Rotary {
   RopeLayout layout_;
 };
 
-// positions [T] -> [T,D]: sines and cosines alternate, as in Vaswani et al. 2017. In float64.
-Tensor sinusoidal_interleaved(const Tensor& positions, int64_t width);
+// The waves of Vaswani et al. 2017, positions [T] -> [T,D] with a_i = p * 10000^(-2i/D):
+// [sin a_0 .. sin a_(D/2-1), cos a_0 ..] as fairseq and Marian lay them out (the paper alternates).
+// Computed in float64, rounded to float32.
+Tensor sinusoidal(const Tensor& positions, int64_t width);
 
 // A bias on the scores that depends on the distance between key and query alone. It is asked for by
 // distance, so that no path has to hold [H,T,S].

@@ -30,7 +30,8 @@ struct CounterRng {
     kMlpDropout,
     kGateNoise,
     kRows,
-    kSampling
+    kSampling,
+    kActivationDropout
   };
 
   uint64_t bits(uint64_t stream, uint64_t index = 0) const;

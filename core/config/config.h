@@ -163,7 +163,7 @@ struct CustomField {
   virtual void read(const ConfigNode& node, const std::string& path, Problems& problems) = 0;
   // Called instead of read() when the key is not written: its path, and the place of its mapping.
   virtual void absent(const std::string& /*path*/, const Place& /*mapping*/) {}
-  virtual ConfigNode write() const = 0;
+  virtual ConfigNode write() const = 0;  // a null node: the key is not written
   virtual ConfigNode write_minimal() const { return write(); }
   virtual std::string type() const = 0;    // for `describe`, e.g. "kind", "word or mapping"
   virtual void forms(Forms& f) const = 0;  // those that read() takes

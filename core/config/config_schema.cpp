@@ -134,11 +134,8 @@ Json SchemaWriter::properties_of(Block& block) {
       if (field.list) schema = any_of({schema, {{"type", "array"}, {"items", schema}}});
     }
     schema["description"] = field.help;
-    if (field.custom) {
-      schema["default"] = to_json(field.custom->write_minimal());
-    } else if (field.value && !field.block) {
-      schema["default"] = to_json(*field.value);
-    }
+    if (field.value && !field.block)
+      schema["default"] = to_json(field.custom ? field.custom->write_minimal() : *field.value);
     properties[field.name] = std::move(schema);
   }
   return properties;

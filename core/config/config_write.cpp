@@ -36,6 +36,7 @@ class Collector : public EachField<Collector> {
   static void collect(BlockField& f, Block& v) { f.block = &v, f.value = full(v); }
   static void collect(BlockField& f, CustomField& v) {
     f.type = v.type(), f.custom = &v, f.value = v.write();
+    if (f.value->kind == ConfigNode::Kind::kNull) f.value.reset();
   }
   template <class T>
   static void collect(BlockField& f, const std::optional<T>& v) {
@@ -102,11 +103,7 @@ void describe(Block& block, const std::string& prefix, std::vector<FieldInfo>& t
     }
     const std::string type = f.list ? "list of " + f.type + 's' : f.type;
     std::string value;
-    if (f.custom) {
-      value = to_flow(f.custom->write_minimal());
-    } else if (f.value) {
-      value = to_flow(*f.value);
-    }
+    if (f.value) value = to_flow(f.custom ? f.custom->write_minimal() : *f.value);
     const std::string limits = f.custom ? accepted(*f.custom) : limits_text(f.limits);
     table.push_back({prefix + f.name, type, value, limits, f.help});
   }

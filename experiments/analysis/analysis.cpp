@@ -142,7 +142,7 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
   const bool keeps_maps = std::any_of(sites.begin(), sites.end(), [&](const SiteWork& work) {
     return probes.at(work.setup.heads.name()).patterns;
   });
-  const int64_t at_once = examples_at_once(sites.front().setup, data.context(), keeps_maps);
+  const int64_t at_once = examples_at_once(sites.front().setup, run.model->context(), keeps_maps);
   Progress progress(0, examples, at_once, ProgressOutput::standard("example"));
   at::NoGradGuard no_grad;
   for (int64_t first = 0; first < examples; first += at_once) {
@@ -246,7 +246,7 @@ Analysis analyze_maps(const MapFile& file, const AnalysisOptions& options) {
                               .js_stride = options.js_stride}),
                  L, H);
   KeptMaps kept(options.maps);
-  kept.add(file.layers, file.context().tokens);
+  kept.add(file.layers, file.context().tokens, {});
   kept.finish(group, L, H);
   add_roles(result, options, /*of_model=*/false);
   keep_arrays(group, wanted);

@@ -58,18 +58,20 @@ struct Column {
   const char *statistic, *title;
   int width, digits;
 };
-constexpr Column kColumns[] = {{"entropy", "entropy", 7, 3},
-                               {"entropy_normalized", "norm.", 5, 2},
-                               {"max_weight", "max", 5, 2},
-                               {"mean_distance", "distance", 8, 2},
-                               {"prev_token", "prev", 5, 2},
-                               {"self_token", "own", 5, 2},
-                               {"first_token", "first", 5, 2},
-                               {"positional_share", "posit.", 6, 2},
-                               {"effective_rank", "rank", 6, 1},
-                               {"grid_distance", "grid", 6, 1},
-                               {"importance_global", "import.", 7, 3},
-                               {"importance", "in layer", 8, 3}};
+constexpr Column kColumns[] = {
+    {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
+    {"max_weight", "max", 5, 2},      {"mean_distance", "distance", 8, 2},
+    {"prev_token", "prev", 5, 2},     {"self_token", "own", 5, 2},
+    {"first_token", "first", 5, 2},   {"positional_share", "posit.", 6, 2},
+    {"effective_rank", "rank", 6, 1}, {"importance_global", "import.", 7, 3},
+    {"importance", "in layer", 8, 3}};
+// Of images: positions are patches of a plane behind the class token.
+constexpr Column kImageColumns[] = {
+    {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
+    {"max_weight", "max", 5, 2},      {"grid_distance", "distance", 8, 2},
+    {"first_token", "class", 5, 2},   {"self_token", "own", 5, 2},
+    {"effective_rank", "rank", 6, 1}, {"importance_global", "import.", 7, 3},
+    {"importance", "in layer", 8, 3}};
 constexpr Column kImportanceColumns[] = {
     {"importance", "in its layer", 12, 3},     {"importance_global", "in the model", 12, 3},
     {"importance_paper", "E |dL/dxi|", 10, 4}, {"importance_per_position", "per position", 12, 6},
@@ -166,7 +168,9 @@ Json analysis_json(const std::vector<Analysis>& sites) {
 }
 
 std::string analysis_text(const std::vector<Analysis>& sites, bool sort) {
-  return tables(sites, kColumns, sort);
+  const bool of_images =
+      !sites.empty() && find_array(sites.front().statistics, "grid_distance") != nullptr;
+  return tables(sites, of_images ? std::span<const Column>(kImageColumns) : kColumns, sort);
 }
 
 void write_analysis(const std::filesystem::path& out, const std::string& run_id,

@@ -33,15 +33,18 @@ void add_statistics(ResultGroup& to, const std::map<std::string, std::vector<dou
 class KeptMaps {
  public:
   explicit KeptMaps(int64_t most) : most_(most) {}
-  // Keeps what is still missing. `tokens` [B,S] may be undefined.
-  void add(const std::vector<LayerMap>& layers, const Tensor& tokens);
-  static std::vector<std::string> names() { return {"attention", "rollout", "token"}; }
+  // Keeps what is still missing. The tokens of the keys [B,S] may be undefined, and those of the
+  // queries [B,T] are where they stand in the same text.
+  void add(const std::vector<LayerMap>& layers, const Tensor& keys, const Tensor& queries);
+  static std::vector<std::string> names() {
+    return {"attention", "rollout", "token", "query_token"};
+  }
   void finish(ResultGroup& to, int64_t layers, int64_t heads) const;
 
  private:
   int64_t most_;
   std::vector<std::vector<LayerMap>> maps_;  // [E][L], of one example each
-  std::vector<Tensor> tokens_;               // [E] of [1,S]
+  std::vector<Tensor> keys_, queries_;       // [E] of [S], [T]: tokens without padding
 };
 
 }  // namespace headlab

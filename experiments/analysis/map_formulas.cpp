@@ -147,6 +147,7 @@ const std::vector<MapStatistic>& map_statistic_table() {
                .long_name = "stable rank of the map",
                .formula = "norm_F^2/sigma_1^2 of an example's map; mean over examples"}),
       of_head({.name = "grid_distance",
+               .units = "pixel",
                .long_name = "mean distance within the image",
                .formula = "mean over patches of sum_j a P norm2((r_i,c_i)-(r_j,c_j)), P the patch "
                           "side; cls left out, weights not renormalised",

@@ -18,7 +18,7 @@ Tensor frequency_ranks(const AnalysisSetup& setup) {
   if (o.batches > 0) examples = std::min(examples, o.batches * o.batch);
   for (int64_t first = 0; first < examples; first += o.batch) {
     const auto batch = data.eval_batch(o.split, first, std::min(o.batch, examples - first));
-    const Tensor& ids = batch.*setup.heads.site().keys;
+    const auto ids = batch.tokens_of(setup.heads.site().keys);
     const auto* id = ids.const_data_ptr<int64_t>();
     for (int64_t n = 0; n < ids.numel(); ++n) ++counts[id[n]];
   }
@@ -43,6 +43,7 @@ class Maps : public HeadMeasurement {
     if (!has_token_map(setup_)) return {};
     MapContext context;  // what there will be
     if (!classes_.empty()) context.classes = at::empty({0}, at::kByte);
+    context.grid = grid();
     if (setup_.vocabulary() > MapOptions().rarest_rank)
       context.frequency_rank = at::empty({0}, at::kLong);
     std::vector<std::string> names{"similarity", "head_map"};
@@ -72,7 +73,9 @@ class Maps : public HeadMeasurement {
     std::vector<LayerMap> layers;
     for (int64_t l = 0; l < setup_.heads.layers(); ++l) layers.push_back(map_of(batch, l));
     statistics_.add(layers);
-    kept_.add(layers, batch.data.*setup_.heads.site().keys);
+    const auto& site = setup_.heads.site();
+    kept_.add(layers, batch.data.tokens_of(site.keys),
+              site.queries == site.keys ? Tensor() : batch.data.tokens_of(site.queries));
   }
 
   void finish(ResultGroup& to) override {
@@ -81,6 +84,10 @@ class Maps : public HeadMeasurement {
   }
 
  private:
+  std::optional<ImageGrid> grid() const {
+    const bool of_image = setup_.heads.site().keys == &Batch::image;
+    return of_image ? setup_.run.model->image_grid() : std::nullopt;
+  }
   LayerMap map_of(const AnalysisBatch& batch, int64_t l) const {
     const auto& heads = setup_.heads.layer(l);
     const auto& site = setup_.heads.site();
@@ -103,7 +110,8 @@ class Maps : public HeadMeasurement {
     context.query_length = mask.query_length, context.key_length = mask.key_length;
     context.causal = mask.causal;
     context.cross = site.keys != site.queries;
-    context.tokens = batch.data.*site.keys;
+    context.tokens = batch.data.tokens_of(site.keys);
+    context.grid = grid();
     if (!classes_.empty())
       context.classes = at::tensor(classes_, at::kByte).index({context.tokens});
     if (ranks_.defined()) context.frequency_rank = ranks_.index({context.tokens});
@@ -123,17 +131,24 @@ std::unique_ptr<HeadMeasurement> map_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Maps>(setup);
 }
 
-void KeptMaps::add(const std::vector<LayerMap>& layers, const Tensor& tokens) {
+void KeptMaps::add(const std::vector<LayerMap>& layers, const Tensor& keys, const Tensor& queries) {
   const auto some = std::find_if(layers.begin(), layers.end(),
                                  [](const LayerMap& map) { return map.a.defined(); });
   if (some == layers.end()) return;
   for (int64_t b = 0; b < some->a.size(0) && std::ssize(maps_) < most_; ++b) {
     auto& example = maps_.emplace_back();
+    const Tensor* a = nullptr;
     for (const auto& map : layers) {
       example.push_back(map.a.defined() ? example_of(map, b) : LayerMap{});
       if (map.a.defined()) example.back().a = example.back().a.clone();  // not the whole batch
     }
-    tokens_.push_back(tokens.defined() ? tokens.narrow(0, b, 1).to(at::kCPU) : Tensor());
+    for (const auto& map : example)
+      if (map.a.defined()) a = &map.a;  // [1,H,t,s]
+    const auto tokens = [&](const Tensor& ids, int64_t length) {
+      return ids.defined() ? ids[b].narrow(0, 0, length).to(at::kCPU) : Tensor();
+    };
+    keys_.push_back(tokens(keys, a->size(3)));
+    queries_.push_back(tokens(queries, a->size(2)));
   }
 }
 
@@ -148,7 +163,6 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
         T = std::max(T, map.a.size(2)), S = std::max(S, map.a.size(3)), cross = map.context.cross;
   auto weights = at::full({E, layers, heads, T, S}, kNaN, at::kDouble);
   auto rolled = at::full({E, layers, T, S}, kNaN, at::kDouble);
-  auto token = at::full({E, S}, kNaN, at::kDouble);
   for (int64_t e = 0; e < E; ++e) {
     const auto& example = maps_[e];
     for (int64_t l = 0; l < layers; ++l) {
@@ -162,7 +176,6 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
     if (!cross)
       if (const auto all = rollout(example); all.defined())  // [L,1,t,t]
         rolled[e].narrow(1, 0, all.size(2)).narrow(2, 0, all.size(3)).copy_(all.select(1, 0));
-    if (tokens_[e].defined()) token[e].narrow(0, 0, tokens_[e].size(1)).copy_(tokens_[e][0]);
   }
   const auto axis = [&](const char* name, const char* what, int64_t size) {
     add_axis(to, {{name, "1", what, "counted from 0"}, size});
@@ -180,9 +193,15 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
     add("rollout", "attention rollout; Abnar and Zuidema 2020",
         "A_l = (mean_h a + I)/2; R_l = A_l R_{l-1}, R_0 = A_0",
         {"example", "layer", "query", "key"}, rolled);
-  if (tokens_.front().defined())
-    add("token", "tokens of the keys", "index in the vocabulary; NaN: padding", {"example", "key"},
-        token);
+  const auto add_tokens = [&](const char* name, const char* what, const char* axis,
+                              const std::vector<Tensor>& ids, int64_t size) {
+    if (!ids.front().defined()) return;
+    auto token = at::full({E, size}, kNaN, at::kDouble);
+    for (int64_t e = 0; e < E; ++e) token[e].narrow(0, 0, ids[e].size(0)).copy_(ids[e]);
+    add(name, what, "index in the vocabulary; NaN: padding", {"example", axis}, token);
+  };
+  add_tokens("token", "tokens of the keys", "key", keys_, S);
+  add_tokens("query_token", "tokens of the queries", "query", queries_, T);
 }
 
 }  // namespace headlab

@@ -7,16 +7,11 @@
 #include <optional>
 
 #include "core/observe/head_sums.h"
+#include "experiments/models/image_grid.h"
 
 namespace headlab {
 
 using at::Tensor;
-
-// An image as rows x columns patches of side `patch` behind `cls_tokens` tokens that are no patch.
-struct ImageGrid {
-  int64_t rows = 0, columns = 0, cls_tokens = 0;
-  double patch = 1;
-};
 
 // What a map does not say of itself. Undefined tensors: absent.
 struct MapContext {

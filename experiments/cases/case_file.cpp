@@ -137,8 +137,12 @@ Judged judged(const CaseFile& file, NamedTensors computed) {
   return {std::move(computed), std::move(verdicts)};
 }
 
-Judged judge_case(const std::filesystem::path& path, const at::Device& device, Backend backend) {
-  const CaseFile file(path);
+Judged judge_case(const std::filesystem::path& path, const at::Device& device, Backend backend,
+                  const std::filesystem::path& model) {
+  CaseFile file(path);
+  if (!model.empty() && !file.metadata.contains(kModelKey))
+    throw ConfigError(path.string() + ": is of no whole model, so that --model says nothing");
+  file.model = model;
   return of_case(file.name, [&] { return format_of(file).judge(file, device, backend); });
 }
 

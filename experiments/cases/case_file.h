@@ -16,7 +16,8 @@ namespace headlab {
 
 // A case as it lies in the file. Whatever is wrong with it is a DataError that names the file.
 struct CaseFile {
-  std::string name;  // for messages: the path
+  std::string name;                  // for messages: the path
+  std::filesystem::path model = {};  // that a whole model's case is of; empty: beside the file
   std::map<std::string, std::string> metadata;
   NamedTensors tensors;   // what the case gives: in.*, w.*, cot.*, without what is expected
   NamedTensors expected;  // out.*, grad.*
@@ -62,6 +63,8 @@ struct Judged {
 };
 Judged judged(const CaseFile& file, NamedTensors computed);  // by what the file expects
 
+inline constexpr const char* kModelKey = "headlab_model";  // of files of whole models
+
 // One format: the metadata says `name` under `key`.
 struct CaseFormat {
   std::string name;
@@ -69,8 +72,10 @@ struct CaseFormat {
   std::string key = "headlab_case";
 };
 
-// Judges a file of any registered format. DataError where the format is not known.
-Judged judge_case(const std::filesystem::path& path, const at::Device& device, Backend backend);
+// Judges a file of any registered format. `model`: what a file of a whole model is judged by.
+// DataError where the format is not known, ConfigError where a model is given to one of no model.
+Judged judge_case(const std::filesystem::path& path, const at::Device& device, Backend backend,
+                  const std::filesystem::path& model = {});
 
 // An object of this type registers a format.
 struct RegisterCase {

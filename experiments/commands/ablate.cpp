@@ -4,6 +4,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/logs/result_arrays.h"
@@ -88,8 +89,8 @@ int run_ablate(AblateOptions& o) {
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
-      .text = fmt::format("whole model: {}; {}: {}, {} examples\n{}{}\n", means_text(whole),
-                          split_name(settings.split), measured_text(whole), whole.examples,
+      .text = fmt::format("whole model: {}; {}: {}{}\n{}{}\n", means_text(whole),
+                          split_name(settings.split), measured_text(whole), examples_text(whole),
                           studies_text(studies, modes, task, o.resamples, o.sort), out.string())};
   for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
   report.object.update(measured_json(whole));

@@ -6,6 +6,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/analysis/analysis_report.h"
+#include "experiments/analysis/relations_report.h"
 #include "experiments/commands/analyze_options.h"
 #include "experiments/commands/report.h"
 #include "experiments/runs/run_files.h"
@@ -16,6 +17,7 @@ namespace {
 Report report_of(const AnalyzeOptions& o, nlohmann::ordered_json about,
                  const std::vector<Analysis>& analysis, std::string text = "") {
   text += o.importance ? importance_text(analysis, o.sort) : analysis_text(analysis, o.sort);
+  text += relations_text(analysis);
   if (about.contains("out")) text += about["out"].get<std::string>() + "\n";
   about.update(analysis_json(analysis));
   return {std::move(about), std::move(text)};
@@ -50,6 +52,9 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   auto options = analysis_of(o);
   auto opened = open_named_run(o.source, compute.device);
   o.given.open(opened);
+  const auto& shape = opened.data_description.shape;
+  refuse(!o.treebank.empty() && (shape.vocabulary == 0 || shape.source_vocabulary > 0),
+         "--treebank: is for models that read one text");
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
   const auto located = locate_run(o.source).run;

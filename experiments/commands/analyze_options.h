@@ -6,6 +6,7 @@
 
 #include "experiments/analysis/analysis.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/pruning/importance.h"
 

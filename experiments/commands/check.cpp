@@ -11,13 +11,15 @@ namespace {
 
 struct CheckOptions {
   std::vector<std::string> files;
-  std::string out;
+  std::string out, model;
   ComputeOptions compute;
   bool json = false;
 
   void visit(Arguments& a) {
     a.option("files", files, "safetensors files", Arguments::kRequired);
     a.option("--out", out, "write everything computed (one file)");
+    a.option("--model", model,
+             "of a whole model's file: a folder in Hugging Face's layout, a .gguf file or a run");
     compute.visit(a);
     a.flag("--json", json, "print one JSON object (several files: an array)");
   }
@@ -29,7 +31,7 @@ int run_check(const CheckOptions& o) {
   bool pass = true;
   auto objects = nlohmann::ordered_json::array();
   for (const auto& file : o.files) {
-    const auto judged = judge_case(file, compute.device, compute.backend);
+    const auto judged = judge_case(file, compute.device, compute.backend, o.model);
     pass = pass && all_pass(judged.verdicts);
     objects.push_back(verdicts_json(file, judged.verdicts));
     const auto title = o.files.size() > 1 ? file + "\n" : "";

@@ -56,10 +56,11 @@ class Arguments {
 };
 
 // What the help sorts commands by.
-enum class Group { kTrain, kLook, kCut, kExtend };
+enum class Group { kTrain, kLook, kCut, kExchange, kExtend };
 inline constexpr std::pair<Group, const char*> kGroups[] = {{Group::kTrain, "Train"},
                                                             {Group::kLook, "Look"},
                                                             {Group::kCut, "Cut"},
+                                                            {Group::kExchange, "Exchange"},
                                                             {Group::kExtend, "Extend"}};
 
 struct Command {

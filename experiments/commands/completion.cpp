@@ -54,6 +54,13 @@ std::string zsh() {
          "  _bash_complete -o default -o nospace -F _headlab\nfi\n";
 }
 
+// Of a text between single quotes.
+std::string quotable(const std::string& text) {
+  std::string quoted;
+  for (const char c : text) quoted += c == '\'' ? std::string("\\'") : std::string(1, c);
+  return quoted;
+}
+
 // fish completes words behind `=` by itself where the whole words are known.
 std::string fish() {
   const auto config = config_words();
@@ -65,7 +72,7 @@ std::string fish() {
   script += fmt::format("end\n{}complete -c headlab -n __fish_use_subcommand -f\n", kFishFunctions);
   for (const auto& c : commands()) {
     script += fmt::format("complete -c headlab -n __fish_use_subcommand -a {} -d '{}'\n", c.name,
-                          c.summary);
+                          quotable(c.summary));
     const auto of = fmt::format("complete -c headlab -n '__fish_seen_subcommand_from {}'", c.name);
     for (const auto& word : words_of(c)) {
       const auto few = chosen.find(c.name + " " + word.name);

@@ -1,8 +1,8 @@
 // `headlab convert RUN`: trained heads become another kind without training; what that costs.
 #include <fmt/format.h>
 
-#include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/conversion/converted_run.h"
@@ -16,14 +16,14 @@ struct ConvertOptions {
   int64_t shared_dim = 0, seeds = 5, kv_heads = 0, tune = 0, batches = 0;
   GateStart gates;
   bool align = false, freeze = false, json = false;
+  GivenData given;
   ComputeOptions compute;
 
   void visit(Arguments& a) {
     a.run("run", run);
     a.choice("--to", to, "kind of heads", {"collaborative", "gated", "mha"});
     a.option("--shared-dim", shared_dim,
-             "query and key features that all heads share (default: heads * head_dim, an exact "
-             "copy; fewer: the best low-rank decomposition)",
+             "query and key features that heads share; fewer than all: the best of low rank",
              Arguments::kAboveZero);
     a.option("--seeds", seeds, "random starts of the decomposition, beside the block start",
              Arguments::kZeroOrMore);
@@ -46,6 +46,7 @@ struct ConvertOptions {
              Arguments::kAboveZero);
     a.option("--batches", batches, "validation batches to measure on; 0: the whole split",
              Arguments::kZeroOrMore);
+    given.visit(a);
     compute.visit(a);
     a.flag("--json", json, "print one JSON object");
   }
@@ -84,7 +85,8 @@ int run_convert(ConvertOptions& o) {
   check(o);
   const auto compute = o.compute.apply();
   require_free(o.out);
-  auto opened = open_named_run_and_data(o.run, compute.device);
+  auto opened = open_named_run(o.run, compute.device);
+  o.given.open(opened, o.tune > 0);
   o.gates.begin = opened.step, o.gates.updates = o.tune;
   torch::manual_seed(static_cast<uint64_t>(opened.experiment.seed));  // of new gates
   auto converted = convert_model(
@@ -110,7 +112,6 @@ const RegisterCommand convert_command(
     {.name = "convert",
      .summary = "turn trained heads into others without training: collaborative, grouped, gated",
      .example = "headlab convert RUN --to collaborative --shared-dim 64 --out runs/shared64\n"
-                "  headlab convert RUN --kv-heads 1 --align --tune 100 --out runs/mqa\n"
                 "  headlab convert RUN --to gated --target-heads 8 --tune 1000 --out runs/gated8",
      .group = Group::kCut},
     run_convert);

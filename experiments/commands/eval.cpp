@@ -4,11 +4,14 @@
 
 #include <cmath>
 
+#include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/evaluate.h"
+#include "experiments/training/translated_text.h"
 
 namespace headlab {
 namespace {
@@ -17,6 +20,8 @@ struct EvalOptions {
   std::string run;
   std::optional<std::string> split;
   int64_t batch = 64;
+  int64_t beam = 0;
+  double length_power = 1;
   GivenData given;
   ComputeOptions compute;
   bool json = false;
@@ -26,41 +31,74 @@ struct EvalOptions {
     given.visit(a);
     a.option("--split", split, "train, val or test (default: val)");
     a.option("--batch", batch, "examples at a time", Arguments::kAboveZero);
+    a.option("--beam", beam, "translate the split too and say its BLEU; 1: greedily, 0: do not",
+             Arguments::kZeroOrMore);
+    a.option("--length-power", length_power, "translations are ranked by ln p / tokens^power",
+             Arguments::kZeroOrMore);
     compute.visit(a);
     a.flag("--json", json, "print one JSON object");
   }
 };
 
+// Adds the BLEU of the split to the object; its text.
+std::string add_bleu(nlohmann::ordered_json& object, OpenedRun& run, Split split,
+                     const EvalOptions& o, const Compute& compute) {
+  if (!translates(run.data_description.shape))
+    throw ConfigError("--beam: this model translates nothing");
+  BeamOptions beam{.width = o.beam, .power = o.length_power};
+  const auto& options = run.experiment.model.as<ModelOptions>();
+  beam.cache = why_no_cache(*run.model, options, "eval").empty();
+  const auto bleu = bleu_of(*run.model, *run.data, split, o.batch, beam, compute);
+  object["bleu"] = bleu.score();
+  object["beam"] = beam.width;
+  object["length_power"] = beam.power;
+  object["brevity_penalty"] = bleu.brevity_penalty();
+  object["hypothesis_tokens"] = bleu.hypothesis_tokens;
+  object["reference_tokens"] = bleu.reference_tokens;
+  return fmt::format(
+      "BLEU {:.2f} ({})", bleu.score(),
+      beam.width == 1 ? "greedy" : fmt::format("beam {}, power {}", beam.width, beam.power));
+}
+
 int run_eval(const EvalOptions& o) {
+  if (o.beam == 0 && o.length_power != 1)
+    throw ConfigError("--length-power: ranks translations; --beam N asks for some");
   const auto compute = o.compute.apply();
   auto opened = open_named_run(o.run, compute.device);
+  if (!opened.model->predicts())
+    throw ConfigError(
+        "eval: this model embeds texts, which can be neither right nor wrong; prune, ablate and "
+        "convert measure how far embeddings move");
   o.given.open(opened);
   const auto split = split_of(opened, o.run, o.split);
   const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, compute);
+  if (e.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
   auto object = examples_json(opened, split);
   object["step"] = opened.step;
   std::vector<std::string> texts;
   for (const auto& mean : e.means) {
     object[mean.name] = mean.value;
     texts.push_back(to_text(mean));
-    if (mean.units != "nat") continue;
+    if (mean.units != "nat" || opened.data_description.shape.classes > 0) continue;
     object["perplexity"] = std::exp(mean.value);
     texts.push_back(fmt::format("perplexity {:.3f}", std::exp(mean.value)));
   }
+  if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));
   const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
-  return print(
-      {.object = object,
-       .text = fmt::format("{}{} {}; {} in {} examples (step {})\n", split_name(split), of,
-                           fmt::join(texts, ", "), measured_text(e), e.examples, opened.step)},
-      o.json);
+  return print({.object = object,
+                .text = fmt::format("{}{} {}; {}{} (step {})\n", split_name(split), of,
+                                    fmt::join(texts, ", "), measured_text(e), examples_text(e),
+                                    opened.step)},
+               o.json);
 }
 
 const RegisterCommand eval_command(
     {.name = "eval",
      .summary = "loss and metrics of a checkpoint over a whole split or a given text",
      .example = "headlab eval runs/char_mha/0123abcd-s1337 --json\n"
-                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt",
+                "  headlab eval runs/char_mha/0123abcd-s1337 --data other.txt\n"
+                "  headlab eval runs/multi30k_mha/0123abcd-s1337 --split test --beam 5",
      .group = Group::kLook},
     run_eval);
 

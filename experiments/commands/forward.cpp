@@ -1,11 +1,15 @@
 // `headlab forward RUN IN --out OUT`: a whole model on given inputs, every intermediate named.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/models/site_probes.h"
+#include "experiments/data/task.h"
+#include "experiments/models/intermediates.h"
+#include "experiments/models/named_batch.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {
@@ -18,62 +22,43 @@ struct ForwardOptions {
 
   void visit(Arguments& a) {
     a.run("run", run);
-    a.option("inputs", in, "safetensors with in.ids [B,T], maybe in.targets", Arguments::kRequired);
+    a.option("inputs", in,
+             "safetensors with in.ids [B,T], maybe in.mask, in.token_types, in.targets; of images "
+             "in.pixels; "
+             "of translation in.source_ids, in.decoder_ids, maybe in.source_mask",
+             Arguments::kRequired);
     a.option("--out", out, "safetensors to write", Arguments::kRequired);
     a.flag("--gradients", gradients, "also grad.<parameter> of the loss");
     compute.visit(a);
   }
 };
 
-Tensor input(const NamedTensors& tensors, const std::string& name, const ForwardOptions& o,
-             const at::Device& device) {
-  const auto found = tensors.find(name);
-  if (found == tensors.end()) return {};
-  if (found->second.dim() != 2 || !at::isIntegralType(found->second.scalar_type(), false))
-    throw DataError(fmt::format("{}: {} must be integers [B,T]", o.in, name));
-  return found->second.to(device, at::kLong);
+Batch read_batch(const ForwardOptions& o, const DataShape& shape) {
+  const auto tensors = read_tensors(o.in);
+  const auto known = batch_names(shape);
+  for (const auto& [name, tensor] : tensors)
+    if (name.starts_with("in.") && std::find(known.begin(), known.end(), name) == known.end())
+      throw DataError(fmt::format("{}: {} is no input of this model; it takes {}", o.in, name,
+                                  fmt::join(known, ", ")));
+  auto batch = named_batch(o.in, tensors, shape);
+  if (shape.source_vocabulary > 0 && !batch.ids.defined())
+    throw DataError(o.in + ": in.decoder_ids is missing");
+  if (o.gradients && !batch.targets.defined())
+    throw DataError(o.in + ": --gradients needs in.targets (negative: not scored)");
+  return batch;
 }
 
 int run_forward(const ForwardOptions& o) {
   const auto compute = o.compute.apply();
   auto opened = open_named_run(o.run, compute.device);
-  const auto tensors = read_tensors(o.in);
-  const auto ids = input(tensors, "in.ids", o, compute.device);
-  const auto targets = input(tensors, "in.targets", o, compute.device);
-  if (!ids.defined()) throw DataError(o.in + ": in.ids is missing");
-  if (targets.defined() && targets.sizes() != ids.sizes())
-    throw DataError(o.in + ": in.targets must have the shape of in.ids");
-  if (o.gradients && !targets.defined())
-    throw DataError(o.in + ": --gradients needs in.targets (negative: not scored)");
-  const int64_t V = opened.data_description.shape.vocabulary;
-  if (ids.numel() > 0 && (ids.min().item<int64_t>() < 0 || ids.max().item<int64_t>() >= V))
-    throw DataError(fmt::format("{}: in.ids must lie in 0 .. {}", o.in, V - 1));
-
-  if (ids.size(1) > opened.model->context())
-    throw DataError(fmt::format("{}: in.ids has {} places, the model's context is {}; cut it", o.in,
-                                ids.size(1), opened.model->context()));
-
+  const auto batch = read_batch(o, opened.data_description.shape).to(compute.device);
   at::AutoGradMode grad(o.gradients);
-  HiddenStates hidden;
-  SiteProbes probes(*opened.model, [](HeadProbe& probe) { probe.maps = true; });
-  ModelContext ctx;
-  ctx.backend = compute.backend;
-  ctx.observer = &probes;
-  ctx.hidden = &hidden;
-  const auto out = opened.model->forward({ids}, ctx);
-  NamedTensors computed{{"out.logits", out.logits}};
-  const auto out_of = [](const std::string& part) { return part.empty() ? "out" : "out." + part; };
-  for (const auto& [stack, states] : hidden)
-    for (size_t l = 0; l < states.size(); ++l)
-      computed[fmt::format("{}.hidden.{}", out_of(stack), l)] = states[l];
-  for (const auto& site : opened.model->sites())
-    for (const auto& [key, map] : probes.at(site.name).layer_maps())
-      computed[fmt::format("{}.attention.{}",
-                           out_of(site.keys == site.queries ? site.stack : site.name), key.layer)] =
-          map;
-  if (targets.defined()) {
-    const auto scored = scored_targets(targets).clamp_min(1);
-    auto loss = cross_entropy_sum(out.logits, targets) / scored;
+  const auto pass = intermediates(*opened.model, batch, compute.backend);
+  const auto& out = pass.output;
+  auto computed = pass.tensors;
+  if (batch.targets.defined() && opened.model->predicts()) {
+    const auto& task = prediction_task();
+    auto loss = task.loss(out.logits, batch) / task.scored(batch).clamp_min(1);
     computed["out.loss"] = loss;
     if (o.gradients) {
       for (const auto& aux : out.aux) loss = loss + aux.value;

@@ -25,28 +25,6 @@ Compute ComputeOptions::apply() const {
   return {pick_device(device), backend_named(backend)};
 }
 
-void GivenData::visit(Arguments& a) {
-  a.option("--data", data,
-           "other data to measure on: a text file, not split; for the kind tokens a directory");
-  a.option("--text", text, "a text to measure on");
-}
-
-void GivenData::open(OpenedRun& run) const {
-  if (data && text) throw ConfigError("--data and --text: name one of the two");
-  if (data) {
-    run.data = open_other_data(run.experiment, run.data_description, *data);
-  } else if (text) {
-    run.data = open_text(run.experiment, run.data_description, *text, "--text");
-  } else if (!run.data) {
-    try {
-      run.data = open_own_data(run.experiment, run.data_description);
-    } catch (const DataError& error) {
-      throw DataError(
-          fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));
-    }
-  }
-}
-
 Split split_of(const OpenedRun& run, const std::string& name,
                const std::optional<std::string>& split) {
   const auto chosen = split ? split_named(*split) : run.data->evaluated();
@@ -67,10 +45,6 @@ OpenedRun say_code(const std::string& name, OpenedRun run) {
 
 OpenedRun open_named_run(const std::string& run, const at::Device& device) {
   return say_code(run, open_run(run, device));
-}
-
-OpenedRun open_named_run_and_data(const std::string& run, const at::Device& device) {
-  return say_code(run, open_run_and_data(run, device));
 }
 
 void add_code(nlohmann::ordered_json& object, const OpenedRun& run) {

@@ -22,23 +22,12 @@ struct ComputeOptions {
   Compute apply() const;  // sets the number of threads; DeviceError where there is no device
 };
 
-// --data, --text: what a command measures on in place of the run's own data.
-struct GivenData {
-  std::optional<std::string> data, text;
-
-  void visit(Arguments& a);
-  // Opens it, or the run's own, which DataError says how to do without where they are gone.
-  void open(OpenedRun& run) const;
-};
-
 // The split of `run.data` that is called so, or the usual one; it has examples, or DataError names
 // the run.
 Split split_of(const OpenedRun& run, const std::string& name,
                const std::optional<std::string>& split);
-// open_run(), and open_run_and_data(), that say on stderr where the sources of the run's kinds of
-// heads were others.
+// open_run() that says on stderr where the sources of the run's kinds of heads were others.
 OpenedRun open_named_run(const std::string& run, const at::Device& device);
-OpenedRun open_named_run_and_data(const std::string& run, const at::Device& device);
 // Adds "code": in what the kinds of heads of this program and of the run's differ; nothing where
 // they do not.
 void add_code(nlohmann::ordered_json& object, const OpenedRun& run);

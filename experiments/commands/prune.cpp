@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/errors.h"
-#include "core/torch.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/pruning/gates.h"
@@ -24,6 +23,7 @@ struct PruneOptions {
   bool slice = false, json = false;
   PruneSettings settings;
   MeasureOptions measure;
+  GivenData given;
   ComputeOptions compute;
 
   void visit(Arguments& a) {
@@ -53,6 +53,7 @@ struct PruneOptions {
     a.option("--out", out, "new run directory for the pruned model");
     a.option("--bench-batch", bench_batch, "examples of a timed forward pass",
              Arguments::kAboveZero);
+    given.visit(a);
     measure.visit(a);
     compute.visit(a);
     a.flag("--json", json, "print one JSON object");
@@ -98,9 +99,10 @@ PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
 int run_prune(PruneOptions& o) {
   check(o);
   const auto compute = o.compute.apply();
-  auto opened = open_named_run_and_data(o.run, compute.device);
-  auto pruned =
-      prune_run(o.run, opened, settings_of(o, opened), o.bench_batch, o.slice, o.out, compute);
+  auto opened = open_named_run(o.run, compute.device);
+  o.given.open(opened, o.settings.tune > 0);
+  const auto settings = settings_of(o, opened);
+  auto pruned = prune_run(o.run, opened, settings, o.bench_batch, o.slice, o.out, compute);
   add_code(pruned.report, opened);
   print({.object = pruned.report, .text = pruned.text}, o.json);
   return pruned.exit_code;
@@ -109,9 +111,8 @@ int run_prune(PruneOptions& o) {
 const RegisterCommand prune_command(
     {.name = "prune",
      .summary = "remove heads and say what it did to outputs, loss and speed",
-     .example =
-         "headlab prune runs/char_mha/0123abcd-s1337 --fraction 0.5 --slice --out runs/half\n"
-         "  headlab prune runs/char_mha/0123abcd-s1337 --heads 0:1,3 2:0 --json",
+     .example = "headlab prune RUN --fraction 0.5 --slice --out runs/half\n"
+                "  headlab prune RUN --heads 0:1,3 2:0 --json",
      .group = Group::kCut},
     run_prune);
 

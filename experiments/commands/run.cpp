@@ -71,7 +71,7 @@ int run_run(const RunOptions& o) {
   check();
   if (finished) return print_finished(path, *finished, o.json);
 
-  auto model = build_model(experiment, data->shape(), device);
+  auto model = build_trained_model(experiment, data->shape(), device);
   if (initial) initial->put_into(*model, description);
   check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
   const auto announce = [&] { say_what_begins(o.file, experiment, *model, device, path); };
@@ -101,7 +101,7 @@ int run_run(const RunOptions& o) {
         train(experiment, model, *data, {device}, *begun.directory, begun.checkpoint);
     begun.directory->end(outcome.status);
     print_outcome(path, outcome.status, o.json);
-    say_what_comes_next(path, experiment, outcome.status, description.tokenizer != nullptr);
+    say_what_comes_next(path, experiment, outcome.status, *model, description);
     return outcome.exit_code;
   } catch (const std::exception& e) {
     begun.directory->fail(e.what());

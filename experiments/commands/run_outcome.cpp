@@ -13,7 +13,9 @@
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/program_name.h"
+#include "experiments/training/evaluate.h"
 #include "experiments/training/train.h"
+#include "experiments/training/translated_text.h"
 
 namespace headlab {
 namespace {
@@ -28,14 +30,15 @@ std::string validation_text(const RunStatus& status) {
     return taken.empty() ? std::optional<double>() : std::optional(taken.mapped());
   };
   const auto loss = take("loss"), tokens = take("tokens"), whole = take("whole_split"),
-             step = take("step");
-  take("examples");
+             step = take("step"), examples = take("examples");
   if (!loss) return "";
   auto text = fmt::format(", val loss {:.4f} nat", *loss);
   for (auto metric = metrics.lower_bound(val);
        metric != metrics.end() && metric->first.starts_with(val); ++metric)
     text += fmt::format(", {} {:.4f}", metric->first.substr(val.size()), metric->second);
-  if (tokens) text += fmt::format(" over {:.0f} tokens", *tokens);
+  if (tokens)
+    text += " over " +
+            scored_text(static_cast<int64_t>(*tokens), static_cast<int64_t>(examples.value_or(0)));
   if (whole) text += *whole != 0 ? ", the whole split" : ", the first of the split";
   if (step && static_cast<int64_t>(*step) != status.step)
     text += fmt::format(", at step {:.0f}", *step);
@@ -82,7 +85,8 @@ void say_what_begins(const std::string& config, const Experiment& experiment, Mo
 }
 
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,
-                         const RunStatus& status, bool text) {
+                         const RunStatus& status, const Model& model,
+                         const DataDescription& description) {
   if (status.state == RunState::kStopped) {
     const auto how = status.reason == signal_text(SIGINT) ? "interrupted" : "stopped";
     fmt::print(stderr, "headlab: {} at step {}; {} goes on\n", how, status.step,
@@ -94,7 +98,12 @@ void say_what_comes_next(const std::filesystem::path& path, const Experiment& ex
     fmt::print(stderr, "headlab: {}; `{} eval {}` measures all of it\n", status.reason, program,
                run);
   fmt::print(stderr, "headlab: next: {} {} -o report.html\n", script_name("report"), run);
-  fmt::print(stderr, "headlab:       {} {} {}\n", program, text ? "generate" : "analyze", run);
+  const bool text = description.tokenizer && model.writes(), pairs = translates(description.shape);
+  fmt::print(stderr, "headlab:       {} {} {}{}\n", program,
+             !text   ? "analyze"
+             : pairs ? "eval"
+                     : "generate",
+             run, text && pairs ? " --beam 1" : "");
   fmt::print(stderr, "headlab:       {} ablate {}\n", program, run);
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "experiments/data/data_description.h"
 #include "experiments/models/model.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/runs/run_files.h"
@@ -21,9 +22,10 @@ int print_finished(const std::filesystem::path& path, const RunStatus& status, b
 // On stderr: the config, what it trains, where, and the run.
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
                      const at::Device& device, const std::filesystem::path& path);
-// On stderr: what one does with a finished run, as commands to paste, `text`: one of text; where a
-// stopped one stands, and what goes on with it.
+// On stderr: what one does with a finished run of such a model and data, as commands to paste;
+// where a stopped one stands, and what goes on with it.
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,
-                         const RunStatus& status, bool text);
+                         const RunStatus& status, const Model& model,
+                         const DataDescription& description);
 
 }  // namespace headlab

@@ -5,6 +5,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/runs/initial_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/training_log.h"
 
@@ -30,10 +31,10 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   const auto& train = experiment.train;
   int64_t bytes = 0;
   for (const auto& p : model.parameters()) bytes += p.numel() * p.element_size();
-  const int64_t tokens = train.batch / train.accumulate * data.context();
+  const int64_t tokens = train.batch / train.accumulate * model.context();
   // A block keeps about 16 widths a token for the backward pass, the head two rows of logits.
   int64_t widths = 2 * data.vocabulary();
-  for (const auto* stack : experiment.model.as<ModelOptions>().stacks())
+  for (const auto& stack : experiment.model.as<ModelOptions>().stacks())
     widths += 16 * stack->layers * stack->d_model;
   const int64_t activations = tokens * 4 * widths;
   const int64_t kept = train.checkpoint.keep_last + (train.checkpoint.keep_best ? 1 : 0);
@@ -45,6 +46,7 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   sizes["statistics_bytes"] = total_statistics_bytes(experiment, model, data);
   sizes["checkpoint_bytes"] = 3 * bytes * kept;
   sizes["vocabulary"] = data.vocabulary();
+  if (const auto classes = data.shape().classes; classes > 0) sizes["classes"] = classes;
   sizes["train_examples"] = data.examples(Split::kTrain);
   sizes["validation_examples"] = data.examples(Split::kValidation);
   return sizes;
@@ -69,18 +71,21 @@ std::string text_of(const std::string& file, const Json& s) {
       "attention maps    {} in log.h5 before compression\n"
       "head statistics   {} in log.h5\n"
       "checkpoints       {}\n"
-      "data              {} tokens known, {} training and {} validation examples\n",
+      "data              {}, {} training and {} validation examples\n",
       file, count("parameters"), s["flops_per_token"].get<double>(), bytes("training_memory_bytes"),
       bytes("attention_bytes"), bytes("statistics_bytes"), bytes("checkpoint_bytes"),
-      count("vocabulary"), count("train_examples"), count("validation_examples"));
+      s.contains("classes") ? fmt::format("{} classes", count("classes"))
+                            : fmt::format("{} tokens known", count("vocabulary")),
+      count("train_examples"), count("validation_examples"));
 }
 
 int run_validate(const ValidateOptions& o) {
   Experiment experiment;
   const auto node = load_experiment(o.file, o.overrides);
   read_config(experiment, node);
+  resolve_init(experiment);
   const auto data = open_training_data(experiment);
-  const auto model = build_model(experiment, data->shape(), at::kCPU);
+  const auto model = build_trained_model(experiment, data->shape(), at::kCPU);
   const auto sizes = sizes_of(experiment, *model, *data);
   const int64_t maps = sizes["attention_bytes"].get<int64_t>();
   if (maps > experiment.log.attention.max_bytes) {

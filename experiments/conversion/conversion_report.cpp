@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/training/evaluate.h"
 
 namespace headlab {
 
@@ -12,7 +13,7 @@ using Json = nlohmann::ordered_json;
 ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
                                const ConvertedModel& converted, int64_t most_batches,
                                const Compute& compute) {
-  const auto split = Split::kValidation;
+  const auto split = run.data->evaluated();
   const int64_t batch = run.experiment.train.eval_batch;
   if (run.data->examples(split) == 0)
     throw DataError(source + ": its data has no validation split to measure the conversion on");
@@ -41,6 +42,9 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
       if (!layers[l].order.empty()) row["order"] = layers[l].order;
     }
   report["logits_error"] = cost.errors.logits;
+  const auto& metric = cost.before.means.at(0);
+  report["metric"] = metric.name, report["units"] = metric.units;
+  report["split"] = split_name(cost.before.split);
   report["loss_before"] = cost.before.loss(), report["loss_after"] = cost.after.loss();
   report.update(measured_json(cost.after));
   report["measured"] = measured_text(cost.after);
@@ -63,16 +67,21 @@ std::string conversion_text(const Json& report) {
   text += fmt::format(
       "logits error {:.3e}, parameters {} -> {}\n", report["logits_error"].get<double>(),
       report["parameters_before"].get<int64_t>(), report["parameters_after"].get<int64_t>());
-  text += fmt::format("val loss {:.4f} -> {:.4f} nat", report["loss_before"].get<double>(),
-                      report["loss_after"].get<double>());
+  const auto metric = report["metric"].get<std::string>(),
+             units = report["units"].get<std::string>();
+  const auto what = fmt::format("{} {}", report["split"].get<std::string>(), metric);
+  const auto unit = units == "1" ? "" : " " + units;
+  text += fmt::format("{} {:.4f} -> {:.4f}{}", what, report["loss_before"].get<double>(),
+                      report["loss_after"].get<double>(), unit);
   if (report.contains("loss_tuned"))
     text += fmt::format(" -> {:.4f} after {} updates", report["loss_tuned"].get<double>(),
                         report["tuned"].get<int64_t>());
   text += fmt::format(", {}\n", report["measured"].get<std::string>());
   if (report.contains("on_whole_split"))
-    text += fmt::format("as converted, over the whole split, {} tokens: val loss {:.4f} nat\n",
-                        report["on_whole_split"]["tokens"].get<int64_t>(),
-                        report["on_whole_split"]["loss"].get<double>());
+    text += fmt::format("as converted, over the whole split, {}: {} {:.4f}{}\n",
+                        scored_text(report["on_whole_split"]["tokens"].get<int64_t>(),
+                                    report["on_whole_split"]["examples"].get<int64_t>()),
+                        what, report["on_whole_split"][metric].get<double>(), unit);
   return text;
 }
 

@@ -77,11 +77,12 @@ void set_heads(ConfigNode& block, const StackOptions& stack, const SiteConversio
     std::erase_if(block.entries, [](const auto& entry) { return entry.first == "kv_heads"; });
 }
 
-Experiment with_heads(Experiment experiment, const std::vector<const StackOptions*>& stacks,
+Experiment with_heads(Experiment experiment,
+                      const std::vector<std::shared_ptr<const StackOptions>>& stacks,
                       const SiteConversions& conversions) {
   ConfigNode node = write_block(experiment);
   ConfigNode& model = *node.find("model");
-  for (const auto* stack : stacks)
+  for (const auto& stack : stacks)
     set_heads(stack->name().empty() ? model : *model.find(stack->name()), *stack, conversions);
   Experiment converted;
   read_config(converted, node);
@@ -128,7 +129,7 @@ ConvertedModel convert_model(const OpenedRun& run,
   const auto stacks = run.experiment.model.as<ModelOptions>().stacks();
   ConvertedModel made;
   NamedTensors tensors = module_tensors(*run.model);
-  for (const auto* stack : stacks)
+  for (const auto& stack : stacks)
     for (const auto& site : sites_of(*stack))
       for (int64_t l = 0; l < stack->layers; ++l) {
         const auto prefix = run.model->layer_path(site, l) + ".";

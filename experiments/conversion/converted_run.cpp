@@ -41,7 +41,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   auto& experiment = converted.experiment;
   if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
   const auto& settings = run.experiment.train;
-  const auto parts = evaluate_parts(*converted.model, *run.data, Split::kValidation,
+  const auto parts = evaluate_parts(*converted.model, *run.data, run.data->evaluated(),
                                     settings.eval_batch, {settings.eval_batches, 0}, compute);
   const auto &judged = parts.front(), &whole = parts.back();
   if (!cost.after.whole_split()) {
@@ -56,7 +56,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, compute);
   report["tuned"] = further.updates;
-  report["loss_tuned"] = evaluate(*converted.model, *run.data, Split::kValidation,
+  report["loss_tuned"] = evaluate(*converted.model, *run.data, run.data->evaluated(),
                                   run.experiment.train.eval_batch, cost.most_batches, compute)
                              .loss();
   return code;

@@ -1,6 +1,7 @@
 #include "experiments/data/batch.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "core/torch.h"
 
@@ -12,22 +13,26 @@ const Tensor& Batch::input() const {
   return there;
 }
 
-int64_t Batch::tokens() const { return ids.defined() ? ids.numel() : examples(); }
-
-Batch Batch::to(const at::Device& device) const {
-  const auto moved = [&](const Tensor& t) {
-    return t.defined() ? t.to(device, /*non_blocking=*/true) : t;
-  };
-  return {.ids = moved(ids),
-          .targets = moved(targets),
-          .length = moved(length),
-          .segment = moved(segment),
-          .image = moved(image),
-          .source = moved(source),
-          .source_length = moved(source_length)};
+Tensor Batch::tokens_of(Tensor Batch::*input) const {
+  const Tensor& there = this->*input;
+  return there.defined() && there.dim() == 2 && there.scalar_type() == at::kLong ? there : Tensor();
 }
 
+int64_t Batch::tokens() const { return ids.defined() ? ids.numel() : examples(); }
+
 namespace {
+
+Batch of_each(const Batch& batch, const std::function<Tensor(const Tensor&)>& change) {
+  const auto changed = [&](const Tensor& t) { return t.defined() ? change(t) : t; };
+  return {.ids = changed(batch.ids),
+          .targets = changed(batch.targets),
+          .length = changed(batch.length),
+          .segment = changed(batch.segment),
+          .image = changed(batch.image),
+          .source = changed(batch.source),
+          .source_length = changed(batch.source_length),
+          .reference = changed(batch.reference)};
+}
 
 // Rows of all, as wide as the widest.
 Tensor joined_rows(const std::vector<Batch>& batches, Tensor Batch::*input, int64_t fill) {
@@ -59,6 +64,14 @@ Tensor joined_lengths(const std::vector<Batch>& batches, Tensor Batch::*of, Tens
 
 }  // namespace
 
+Batch Batch::to(const at::Device& device) const {
+  return of_each(*this, [&](const Tensor& t) { return t.to(device, /*non_blocking=*/true); });
+}
+
+Batch Batch::part(int64_t first, int64_t end) const {
+  return of_each(*this, [&](const Tensor& t) { return t.slice(0, first, end); });
+}
+
 Batch joined(const std::vector<Batch>& batches, int64_t pad) {
   const auto rows = [&](Tensor Batch::*input, int64_t fill) {
     return joined_rows(batches, input, fill);
@@ -69,7 +82,8 @@ Batch joined(const std::vector<Batch>& batches, int64_t pad) {
           .segment = rows(&Batch::segment, 0),
           .image = rows(&Batch::image, 0),
           .source = rows(&Batch::source, pad),
-          .source_length = joined_lengths(batches, &Batch::source, &Batch::source_length)};
+          .source_length = joined_lengths(batches, &Batch::source, &Batch::source_length),
+          .reference = rows(&Batch::reference, 0)};
 }
 
 Batch empty_batch(int64_t count, int64_t context) {

@@ -22,11 +22,15 @@ struct Batch {
   Tensor image = {};          // [B,C,height,width]
   Tensor source = {};         // [B,S] int64, what is translated
   Tensor source_length = {};  // [B] int64
+  Tensor reference = {};      // [B,D] float32, embeddings that those of a model are compared with
 
   const Tensor& input() const;  // the one that every example has: ids or image
+  // An input where it is tokens, [B,T]; undefined: it is an image, or not there.
+  Tensor tokens_of(Tensor Batch::*input) const;
   int64_t examples() const { return input().size(0); }
   int64_t tokens() const;  // what throughput counts: positions, or patches that are not cut yet: B
   Batch to(const at::Device& device) const;
+  Batch part(int64_t first, int64_t end) const;  // examples first .. end - 1
 };
 
 // What the data ask of a model's shape. 0: the data have no such thing.
@@ -35,7 +39,12 @@ struct DataShape {
   int64_t source_vocabulary = 0, source_context = 0;  // of source
   int64_t classes = 0;                                // of targets for whole examples
   int64_t channels = 0, height = 0, width = 0;        // of image
-  std::optional<int64_t> pad = {};                    // the token that fills up ids and source
+  // Tokens of ids (and source): what fills them up; what a target begins behind (a block with), and
+  // ends with; what hides a word.
+  std::optional<int64_t> pad = {}, start = {}, end = {}, mask = {};
+  // Targets are among the ids that follow: whoever sees these knows the answer. Of data that are
+  // open; a run does not keep it.
+  bool targets_follow = false;
 };
 
 // Examples one behind the other; shorter ones end in `pad` (targets in kIgnored), and have lengths

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "experiments/data/padded_tokenizer.h"
 
 namespace headlab {
 namespace {
@@ -22,6 +23,15 @@ constexpr ShapeField kShapeFields[] = {{"vocabulary", &DataShape::vocabulary},
                                        {"height", &DataShape::height},
                                        {"width", &DataShape::width}};
 
+struct TokenField {
+  const char* name;
+  std::optional<int64_t> DataShape::*value;
+};
+constexpr TokenField kTokenFields[] = {{"pad", &DataShape::pad},
+                                       {"start", &DataShape::start},
+                                       {"end", &DataShape::end},
+                                       {"mask", &DataShape::mask}};
+
 int64_t size_in(const Json& shape, const char* name) {
   const Json& size = shape.at(name);
   if (!size.is_number_integer() || size < 0 || size > int64_t{1} << 32)
@@ -32,25 +42,65 @@ int64_t size_in(const Json& shape, const char* name) {
 DataShape read_shape(const Json& json) {
   DataShape shape;
   for (const auto& field : kShapeFields) shape.*field.value = size_in(json, field.name);
-  if (json.contains("pad")) shape.pad = size_in(json, "pad");
+  for (const auto& field : kTokenFields)
+    if (json.contains(field.name)) shape.*field.value = size_in(json, field.name);
   return shape;
 }
 
-void check_count(const char* what, size_t count, int64_t vocabulary) {
+void check_count(const std::string& what, size_t count, int64_t vocabulary) {
   if (count != 0 && static_cast<int64_t>(count) != vocabulary)
     throw DataError(fmt::format("{} are {}, the vocabulary is {}", what, count, vocabulary));
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_in(const Json& json, const std::string& key,
+                                              int64_t vocabulary) {
+  auto tokenizer = read_tokenizer(json[key]);
+  check_count("the tokens of " + key, tokenizer->vocabulary(), vocabulary);
+  return tokenizer;
+}
+
+void read_texts(DataDescription& description) {
+  description.token_texts = description.tokenizer->token_texts();
+  description.token_classes = description.tokenizer->token_classes();
 }
 
 }  // namespace
 
 DataDescription describe_data(const DataSource& data) {
-  return {data.shape(), data.tokenizer(), data.token_texts(), data.token_classes()};
+  return {data.shape(), data.tokenizer(), data.source_tokenizer(), data.token_texts(),
+          data.token_classes()};
+}
+
+void add_tokenizer(DataDescription& description, std::shared_ptr<const Tokenizer> tokenizer) {
+  auto& shape = description.shape;
+  const auto frame = tokenizer->frame();
+  const auto texts = tokenizer->token_texts();
+  const auto special = [&](const char* text) -> std::optional<int64_t> {
+    for (const auto id : tokenizer->specials())
+      if (texts[id] == text) return id;
+    return std::nullopt;
+  };
+  const auto fill = [](std::optional<int64_t>& to, const std::optional<int64_t>& id) {
+    if (!to) to = id;
+  };
+  fill(shape.start, frame.begin), fill(shape.end, frame.end);
+  fill(shape.pad, special("[PAD]")), fill(shape.mask, special("[MASK]"));
+  // Published models have rows behind their tokens' own, which no text uses.
+  description.tokenizer = padded_tokenizer(std::move(tokenizer), shape.vocabulary);
+  read_texts(description);
+}
+
+DataDescription described_tokens(std::shared_ptr<const Tokenizer> tokenizer) {
+  DataDescription description{.shape = {.vocabulary = tokenizer->vocabulary()}};
+  add_tokenizer(description, std::move(tokenizer));
+  return description;
 }
 
 Json description_json(const DataDescription& description) {
   Json shape;
   for (const auto& field : kShapeFields) shape[field.name] = description.shape.*field.value;
-  if (description.shape.pad) shape["pad"] = *description.shape.pad;
+  for (const auto& field : kTokenFields)
+    if (const auto& token = description.shape.*field.value) shape[field.name] = *token;
   Json json{{"shape", shape}};
   if (description.tokenizer) {
     json["tokenizer"] = description.tokenizer->json();
@@ -58,6 +108,8 @@ Json description_json(const DataDescription& description) {
     json["token_texts"] = description.token_texts;
     json["token_classes"] = description.token_classes;
   }
+  if (!description.ends.empty()) json["ends"] = description.ends;
+  if (description.source_tokenizer) json["source_tokenizer"] = description.source_tokenizer->json();
   return json;
 }
 
@@ -65,15 +117,19 @@ DataDescription read_description(const Json& json) {
   try {
     DataDescription description{.shape = read_shape(json.at("shape"))};
     if (json.contains("tokenizer")) {
-      description.tokenizer = read_tokenizer(json["tokenizer"]);
-      check_count("the tokenizer's tokens", description.tokenizer->vocabulary(),
-                  description.shape.vocabulary);
-      description.token_texts = description.tokenizer->token_texts();
-      description.token_classes = description.tokenizer->token_classes();
+      description.tokenizer = tokenizer_in(json, "tokenizer", description.shape.vocabulary);
+      read_texts(description);
     } else {
       description.token_texts = json.at("token_texts").get<std::vector<std::string>>();
       description.token_classes = json.at("token_classes").get<std::vector<uint8_t>>();
     }
+    if (json.contains("source_tokenizer"))
+      description.source_tokenizer =
+          tokenizer_in(json, "source_tokenizer", description.shape.source_vocabulary);
+    if (json.contains("ends")) description.ends = json["ends"].get<std::vector<int64_t>>();
+    for (const auto id : description.ends)
+      if (id < 0 || id >= description.shape.vocabulary)
+        throw DataError(fmt::format("ends: {} is no token", id));
     check_count("token_texts", description.token_texts.size(), description.shape.vocabulary);
     check_count("token_classes", description.token_classes.size(), description.shape.vocabulary);
     return description;

@@ -7,13 +7,21 @@ namespace headlab {
 
 struct DataDescription {
   DataShape shape;
-  std::shared_ptr<const Tokenizer> tokenizer = {};  // null: no text is behind the tokens
+  std::shared_ptr<const Tokenizer> tokenizer = {};         // null: no text is behind the tokens
+  std::shared_ptr<const Tokenizer> source_tokenizer = {};  // of what is translated
   // DataSource::token_texts(), token_classes()
   std::vector<std::string> token_texts = {};
   std::vector<uint8_t> token_classes = {};
+  std::vector<int64_t> ends = {};  // tokens behind which no text goes on
 };
 
 DataDescription describe_data(const DataSource& data);
+// Of a tokenizer alone: its tokens, its frame as start and end of a text, [PAD] and [MASK] where it
+// has them.
+DataDescription described_tokens(std::shared_ptr<const Tokenizer> tokenizer);
+// The same for a model that has `shape`: where this names no such tokens. DataError where the
+// tokenizer has more tokens than the model.
+void add_tokenizer(DataDescription& description, std::shared_ptr<const Tokenizer> tokenizer);
 
 nlohmann::ordered_json description_json(const DataDescription& description);
 // DataError for anything else.

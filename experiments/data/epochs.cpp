@@ -35,9 +35,14 @@ Batch FiniteSource::epoch_batch(uint64_t seed, int64_t index, int64_t count) con
   TORCH_CHECK(index >= 0 && count >= 0 && N > 0, "no ", count, " examples from place ", index,
               " of epochs of ", N);
   std::vector<int64_t> numbers;
-  for (int64_t place = index; place < index + count; ++place)
+  std::vector<uint64_t> bits;
+  for (int64_t place = index; place < index + count; ++place) {
     numbers.push_back(shuffled(seed, place / N, place % N, N));
-  return batch_of(Split::kTrain, numbers);
+    bits.push_back(example_bits(seed, place / N, numbers.back()));
+  }
+  Batch batch = batch_of(Split::kTrain, numbers);
+  draw(batch, bits);
+  return batch;
 }
 
 Batch FiniteSource::eval_batch(Split split, int64_t first, int64_t count) const {
@@ -45,7 +50,12 @@ Batch FiniteSource::eval_batch(Split split, int64_t first, int64_t count) const 
               " examples from ", first, " in split ", split_name(split), " of ", examples(split));
   std::vector<int64_t> numbers(count);
   std::iota(numbers.begin(), numbers.end(), first);
-  return batch_of(split, numbers);
+  std::vector<uint64_t> bits;
+  for (int64_t number : numbers)
+    bits.push_back(example_bits(static_cast<uint64_t>(split), 0, number));
+  Batch batch = batch_of(split, numbers);
+  draw(batch, bits);
+  return batch;
 }
 
 }  // namespace headlab

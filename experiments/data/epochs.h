@@ -19,6 +19,9 @@ class FiniteSource : public DataSource {
  private:
   // Those of the split with these numbers, in this order.
   virtual Batch batch_of(Split split, const std::vector<int64_t>& numbers) const = 0;
+  // What is drawn anew of every example whenever it is seen, each from a random word of its own: by
+  // (seed, epoch, number) in training, by (split, number) alone in an evaluation.
+  virtual void draw(Batch&, const std::vector<uint64_t>&) const {}
 };
 
 }  // namespace headlab

@@ -16,6 +16,7 @@ class FirstToken : public SyntheticSource {
   explicit FirstToken(const Options& options) : SyntheticSource(options) {}
 
  private:
+  bool targets_follow() const override { return false; }
   void draw(Draws& draws, Sequence& sequence) const override {
     for (int64_t& token : sequence.tokens) token = draws.below(symbols());
     sequence.tokens.back() = sequence.tokens.front();

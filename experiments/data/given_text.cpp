@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/data/masked_text.h"
 #include "experiments/data/sequences.h"
 
 namespace headlab {
@@ -45,13 +46,25 @@ class GivenText : public SequenceSource {
 
 }  // namespace
 
-std::shared_ptr<DataSource> given_text(std::shared_ptr<const Tokenizer> tokenizer,
-                                       std::string_view text, const std::string& name,
-                                       int64_t context, std::vector<std::filesystem::path> files) {
-  auto tokens = tokenizer->encode(text, name).ids;
-  if (tokens.size() < 2)
+std::shared_ptr<DataSource> given_text(const DataDescription& description, std::string_view text,
+                                       const std::string& name,
+                                       std::vector<std::filesystem::path> files) {
+  auto shape = description.shape;
+  if (shape.source_vocabulary > 0)
+    throw ConfigError(name +
+                      ": the run's data are texts with their translations, and this is one text; "
+                      "headlab generate RUN --input FILE translates it");
+  auto tokens = description.tokenizer->encode(text, name).ids;
+  const int64_t N = std::ssize(tokens);
+  if (shape.mask) {
+    if (N == 0) throw DataError(name + ": is empty: there is no word to be masked");
+    shape.context = std::min(shape.context, N + 2);
+    return masked_text(shape, description.tokenizer,
+                       {{Split::kWhole, {tokens.begin(), tokens.end()}}}, std::move(files));
+  }
+  if (N < 2)
     throw DataError(name + ": is too short: of two tokens or more, the first predicts the next");
-  return std::make_shared<GivenText>(std::move(tokenizer), std::move(tokens), context,
+  return std::make_shared<GivenText>(description.tokenizer, std::move(tokens), shape.context,
                                      std::move(files));
 }
 

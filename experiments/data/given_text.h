@@ -3,17 +3,17 @@
 
 #include <string_view>
 
-#include "experiments/data/source.h"
+#include "experiments/data/data_description.h"
 
 namespace headlab {
 
-// One split, kWhole: windows of `context` tokens that do not overlap, each token predicting the
-// next, as the splits of a text file; a text of `context` tokens or fewer is one example, as long
-// as it is. `name` is what messages call it, `files` what was read. DataError for a text that the
-// tokenizer does not know, and for one of fewer than two tokens.
-std::shared_ptr<DataSource> given_text(std::shared_ptr<const Tokenizer> tokenizer,
-                                       std::string_view text, const std::string& name,
-                                       int64_t context,
+// One split, kWhole, made as the splits of the data that `description` is of: windows of `context`
+// tokens that do not overlap, each token predicting the next; where those mask words, blocks with
+// words masked. A text that fills no window is one example, as long as it is. `name` is what
+// messages call it, `files` what was read. DataError for a text that the tokenizer does not know,
+// and for one of too few tokens; ConfigError where an example takes more than one text.
+std::shared_ptr<DataSource> given_text(const DataDescription& description, std::string_view text,
+                                       const std::string& name,
                                        std::vector<std::filesystem::path> files = {});
 
 }  // namespace headlab

@@ -8,11 +8,17 @@ namespace headlab {
 class SequenceSource : public DataSource {
  public:
   int64_t context() const final { return context_; }
+  DataShape shape() const override {
+    auto shape = DataSource::shape();
+    shape.targets_follow = targets_follow();
+    return shape;
+  }
   Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const final;
   Batch eval_batch(Split split, int64_t first, int64_t count) const final;
 
  protected:
   explicit SequenceSource(int64_t context) : context_(context) {}
+  virtual bool targets_follow() const { return true; }
 
  private:
   // One example: ids [T] and targets [T] are to be written.

@@ -6,6 +6,7 @@
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/data/fetched_data.h"
 
 namespace headlab {
 
@@ -54,6 +55,16 @@ Batch DataSource::epoch_batch(uint64_t, int64_t, int64_t) const {
   TORCH_CHECK(false, "a source without epochs has no places in them");
 }
 
+std::string DataSource::written(Split, int64_t) const {
+  TORCH_CHECK(false, "a source without pairs of texts has nothing that was to be written");
+}
+
+int64_t DataSource::sized_batches(int64_t) const { return 0; }
+
+Batch DataSource::sized_batch(uint64_t, int64_t, int64_t) const {
+  TORCH_CHECK(false, "a source whose examples are all of one length has no batches by size");
+}
+
 uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
   constexpr uint64_t kExamples = 0x6578616D706C6573;  // "examples": far from CounterRng's own
   return CounterRng{.seed = seed, .step = static_cast<uint64_t>(step)}.bits(
@@ -72,6 +83,7 @@ std::shared_ptr<DataSource> open_data(const KindBlock& block) {
     problems.add(block.place(field), within + field, what);
   });
   problems.raise();
+  require_fetched(block.write());
   return data_kind(block.kind()).open(block.as<DataOptions>());
 }
 

@@ -44,6 +44,13 @@ class DataSource {
   virtual int64_t epoch_examples() const { return 0; }
   virtual Batch epoch_batch(uint64_t seed, int64_t index, int64_t count) const;
 
+  // Of sources whose examples differ in length: batches of what is alike, of at most `positions`
+  // places each (train.max_positions), put together alike in every epoch. How many an epoch has;
+  // 0: of all other sources. sized_batch: number `index` of the whole training, in an order of its
+  // own each epoch.
+  virtual int64_t sized_batches(int64_t positions) const;
+  virtual Batch sized_batch(uint64_t seed, int64_t index, int64_t positions) const;
+
   // The fixed examples of a split, for evaluation: the same in every run. 0 examples: the source
   // has no such split. eval_batch takes first + count <= examples(split).
   virtual int64_t examples(Split split) const = 0;
@@ -52,6 +59,11 @@ class DataSource {
 
   // What turns text into this source's tokens; null where no text is behind them.
   virtual std::shared_ptr<const Tokenizer> tokenizer() const { return nullptr; }
+  // Of Batch::source, where that is text.
+  virtual std::shared_ptr<const Tokenizer> source_tokenizer() const { return nullptr; }
+  // What was to be written for an example, as it stands in its file: words that the vocabulary
+  // lacks are in it. Of sources with a source_tokenizer() alone.
+  virtual std::string written(Split split, int64_t n) const;
   // Text of every token (UTF-8), for /vocab; classes of tokens, for the statistics. Those of the
   // tokenizer; without one only a source that knows better has some.
   virtual std::vector<std::string> token_texts() const;

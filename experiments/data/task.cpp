@@ -1,9 +1,16 @@
 #include "experiments/data/task.h"
 
+#include "core/attention/random.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
+
+// What logits [...,V] are about: all targets, or, where they are rows [n,V] of those that are
+// scored, these.
+Tensor targets_of(const Tensor& logits, const Tensor& targets) {
+  return logits.dim() == targets.dim() + 1 ? targets : targets.masked_select(targets.ge(0));
+}
 
 class Prediction : public Task {
  public:
@@ -14,30 +21,74 @@ class Prediction : public Task {
     return all;
   }
   Tensor is_scored(const Batch& batch) const override { return batch.targets.ge(0); }
+  bool takes_scored_only() const override { return true; }
   Tensor loss(const Tensor& logits, const Batch& batch, double smoothing) const override {
-    return cross_entropy_sum(logits, batch.targets, smoothing);
+    return cross_entropy_sum(logits, targets_of(logits, batch.targets), smoothing);
   }
   Tensor per_target(const Tensor& logits, const Batch& batch) const override {
     at::NoGradGuard no_grad;
     const auto type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-    const auto& targets = batch.targets;
+    const auto targets = targets_of(logits, batch.targets);
     const auto ln_p = at::log_softmax(logits, -1, type)
                           .gather(-1, targets.clamp_min(0).unsqueeze(-1))
-                          .squeeze(-1);  // [B,T]
+                          .squeeze(-1);  // [B,T], or [n]
     const auto right = logits.argmax(-1) == targets;
-    return at::stack({-ln_p, right.to(type)}).masked_fill(is_scored(batch).logical_not(), 0);
+    const auto values = at::stack({-ln_p, right.to(type)});
+    const auto scored = is_scored(batch);
+    if (targets.sizes() == batch.targets.sizes())
+      return values.masked_fill(scored.logical_not(), 0);
+    auto all = at::zeros({2, scored.numel()}, values.options());
+    all.index_copy_(1, scored.flatten().nonzero().squeeze(1), values);
+    return all.view({2, scored.size(0), scored.size(1)});
   }
   // Summed as the loss of a training is, in the type of the logits.
   Tensor sums(const Tensor& logits, const Batch& batch) const override {
     at::NoGradGuard no_grad;
-    const auto& targets = batch.targets;
-    const auto right = (logits.argmax(-1) == targets) & (targets >= 0);  // [B,T]
+    const auto targets = targets_of(logits, batch.targets);
+    const auto right = (logits.argmax(-1) == targets) & (targets >= 0);  // [B,T], or [n]
     return at::stack(
         {cross_entropy_sum(logits, targets).to(at::kDouble), right.sum().to(at::kDouble)});
   }
 };
 
+class Embedding : public Task {
+ public:
+  const std::vector<TaskMetric>& metrics() const override {
+    static const std::vector<TaskMetric> all{{"distance", "1", "distance of embeddings",
+                                              "mean of 1 - cos(e, e of the model as it was)"}};
+    return all;
+  }
+  Tensor is_scored(const Batch& batch) const override {
+    return at::ones({batch.examples()}, batch.ids.options().dtype(at::kBool));
+  }
+  bool predicts() const override { return false; }
+  Tensor loss(const Tensor& e, const Batch& batch, double) const override {
+    return distances(e, batch).sum();
+  }
+  Tensor importance(const Tensor& e, const Batch&) const override {
+    constexpr uint64_t kSeed = 1990;
+    const auto r =
+        at::randn(e.sizes(), CounterRng{.seed = kSeed}.generator(CounterRng::kRows, at::kCPU),
+                  e.options().device(at::kCPU).requires_grad(false));
+    return (r.to(e.device()) * e).sum();
+  }
+  Tensor per_target(const Tensor& e, const Batch& batch) const override {
+    at::NoGradGuard no_grad;
+    return distances(e, batch).unsqueeze(0);
+  }
+
+ private:
+  static Tensor distances(const Tensor& e, const Batch& batch) {
+    return (1 - at::cosine_similarity(e.to(at::kFloat), batch.reference, -1)).clamp_min(0);
+  }
+};
+
 }  // namespace
+
+const Task& embedding_task() {
+  static const Embedding task;
+  return task;
+}
 
 Tensor Task::scored(const Batch& batch) const { return is_scored(batch).sum(); }
 

@@ -14,16 +14,24 @@ struct TaskMetric {
   std::string name, units, long_name, formula;
 };
 
-// logits [B,T,V], targets [B,T]; or [B,V] and [B] where an example has one target.
+// logits [B,T,V], targets [B,T]; or [B,V] and [B] where an example has one target. A task that
+// takes it is also given logits [n,V] to targets [B,T]: of the n that are scored, in order.
 class Task {
  public:
   virtual ~Task() = default;
   virtual const std::vector<TaskMetric>& metrics() const = 0;  // the first is the loss
   virtual Tensor is_scored(const Batch& batch) const = 0;      // of each target: bool [B,T] or [B]
-  Tensor scored(const Batch& batch) const;                     // how many they are: int64 scalar
+  virtual bool takes_scored_only() const { return false; }
+  // Logits are those of a distribution over words or classes.
+  virtual bool predicts() const { return true; }
+  Tensor scored(const Batch& batch) const;  // how many they are: int64 scalar
   // The loss summed over them: a differentiable scalar. `smoothing` e: (1-e) loss + e mean over all
   // V of -ln p.
   virtual Tensor loss(const Tensor& logits, const Batch& batch, double smoothing = 0) const = 0;
+  // What the gradient of is the importance of a head, summed likewise. Here the loss.
+  virtual Tensor importance(const Tensor& logits, const Batch& batch) const {
+    return loss(logits, batch);
+  }
   // Of each metric what every target has in it: [metrics,B,T] or [metrics,B], float32 or wider, 0
   // where it is not scored, without gradient.
   virtual Tensor per_target(const Tensor& logits, const Batch& batch) const = 0;
@@ -34,6 +42,13 @@ class Task {
 // Every target is a word of a vocabulary (or a class): cross entropy, and the share that is the
 // likeliest prediction.
 const Task& prediction_task();
+
+// A model embeds texts: how far an embedding [B,D] lies from that of the model as it was,
+// Batch::reference, 1 - cos(e, e_0). At the model as it was this has its least value, and no
+// gradient: with e of length 1 it is |e - e_0|^2 / 2, whose growth along a gate xi is
+// |de/dxi|^2 / 2. So importance is the gradient of <r, e>, r drawn once from N(0, I): its square is
+// |de/dxi|^2 in the mean (Hutchinson 1990).
+const Task& embedding_task();
 
 // Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
 // count, of a whole update or split). logits [B,T,V], targets [B,T] -> scalar.

@@ -50,6 +50,19 @@ void TextStream::eval_example(Split split, int64_t n, int64_t* ids, int64_t* tar
   read_window(streams_.at(split), n * context(), ids, targets);
 }
 
+template <class Tokens>
+void TextStream::require_known(const Tokens& tokens, int64_t start,
+                               const std::filesystem::path& file) const {
+  if (*std::max_element(tokens.begin(), tokens.end()) < vocabulary()) return;
+  const auto wrong =
+      std::find_if(tokens.begin(), tokens.end(), [&](auto id) { return id >= vocabulary(); });
+  const auto at = (start + (wrong - tokens.begin())) * static_cast<int64_t>(sizeof(tokens[0]));
+  throw DataError(
+      fmt::format("{}: byte {}: token {} does not fit vocab_size {}; correct vocab_size "
+                  "or dtype in meta.json",
+                  file.string(), at, *wrong, vocabulary()));
+}
+
 void TextStream::read_window(const Stream& stream, int64_t start, int64_t* ids,
                              int64_t* targets) const {
   std::visit(
@@ -57,24 +70,14 @@ void TextStream::read_window(const Stream& stream, int64_t start, int64_t* ids,
         const auto window = tokens.subspan(start, context() + 1);
         std::copy(window.begin(), window.end() - 1, ids);
         std::copy(window.begin() + 1, window.end(), targets);
-        if (*std::max_element(window.begin(), window.end()) >= vocabulary())
-          report_wrong_id(stream, start, ids, targets);
+        require_known(window, start, stream.file);
       },
       stream.tokens);
 }
 
-void TextStream::report_wrong_id(const Stream& stream, int64_t start, const int64_t* ids,
-                                 const int64_t* targets) const {
-  std::vector<int64_t> window{ids[0]};
-  window.insert(window.end(), targets, targets + context());
-  const auto wrong =
-      std::find_if(window.begin(), window.end(), [&](int64_t id) { return id >= vocabulary(); });
-  const int64_t width = std::visit(
-      [](const auto& tokens) { return static_cast<int64_t>(sizeof(tokens[0])); }, stream.tokens);
-  throw DataError(fmt::format(
-      "{}: byte {}: token {} does not fit vocab_size {}; correct vocab_size "
-      "or dtype in meta.json",
-      stream.file.string(), (start + (wrong - window.begin())) * width, *wrong, vocabulary()));
+void TextStream::require_known_ids(Split split) const {
+  const Stream& stream = streams_.at(split);
+  std::visit([&](const auto& tokens) { require_known(tokens, 0, stream.file); }, stream.tokens);
 }
 
 void TextOptions::visit(Fields& f) {

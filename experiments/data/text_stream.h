@@ -25,6 +25,9 @@ class TextStream : public SequenceSource {
   // there are none.
   void add_splits(const TokenSpan& tokens, double share, const std::filesystem::path& file);
 
+  // Reads the whole split. DataError naming the byte of a token that is not in the vocabulary.
+  void require_known_ids(Split split) const;
+
  private:
   struct Stream {
     TokenSpan tokens;
@@ -35,8 +38,8 @@ class TextStream : public SequenceSource {
   void train_example(uint64_t bits, int64_t* ids, int64_t* targets) const final;
   void eval_example(Split split, int64_t n, int64_t* ids, int64_t* targets) const final;
   void read_window(const Stream& stream, int64_t start, int64_t* ids, int64_t* targets) const;
-  [[noreturn]] void report_wrong_id(const Stream& stream, int64_t start, const int64_t* ids,
-                                    const int64_t* targets) const;
+  template <class Tokens>  // a part of a file, from its token `start`
+  void require_known(const Tokens& tokens, int64_t start, const std::filesystem::path& file) const;
 
   std::map<Split, Stream> streams_;
 };

@@ -42,7 +42,11 @@ class Tokens : public TextStream {
     const auto& file = *files_.emplace_back(std::make_unique<MappedFile>(path));
     paths_.push_back(path);
     add_split(split, tokens_in(file.text(), meta_, path.string()), path);
+    if (file.text().size() <= kReadWhole) require_known_ids(split);
   }
+
+  // Of longer files every window is looked at when it is read, since to read them takes long.
+  static constexpr size_t kReadWhole = 256 << 20;
 
   TokenMeta meta_;
   std::vector<fs::path> paths_;

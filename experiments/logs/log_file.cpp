@@ -20,9 +20,10 @@ void sync_directory_of(const std::filesystem::path& file) {
   ::close(descriptor);
 }
 
-void make_vocabulary(H5Group& root, const std::vector<std::string>& vocabulary) {
+void make_vocabulary(H5Group& root, const std::string& name,
+                     const std::vector<std::string>& vocabulary) {
   if (vocabulary.empty()) return;
-  H5Group group = root.make_group("vocab");
+  H5Group group = root.make_group(name);
   std::vector<int32_t> numbers;
   std::vector<std::string> texts;
   for (const std::string& token : vocabulary) {
@@ -45,7 +46,7 @@ void make_log(const std::filesystem::path& path, const LogLayout& layout,
   H5Group root = file.root();
   describe_file(root, layout, "running");
   for (const LogGroup& group : groups) make_log_group(root, group);
-  make_vocabulary(root, layout.vocabulary);
+  for (const auto& [name, texts] : layout.vocabularies) make_vocabulary(root, name, texts);
   file.sync();
   file.close();
 }

@@ -104,7 +104,15 @@ std::vector<std::string> drop_unlogged_of(const std::filesystem::path& path,
 }  // namespace
 
 std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site) {
-  return drop_unlogged_of(path, "heads/" + site.name, site.statistics);
+  auto dropped = drop_unlogged_of(path, "heads/" + site.name, site.statistics);
+  if (site.maps && site.maps->images) {
+    std::vector<LogVariable> image = {{"image", "", "", ""}};
+    for (auto& name : drop_unlogged_of(path, "attention/" + site.name, image)) {
+      site.maps->images.reset();
+      dropped.push_back(std::move(name));
+    }
+  }
+  return dropped;
 }
 
 std::vector<std::string> drop_unlogged(const std::filesystem::path& path,

@@ -27,8 +27,9 @@ LogRepair repair_log(const std::filesystem::path& path);
 // The same for who holds the WriterLock already.
 LogRepair repair_held_log(const std::filesystem::path& path);
 
-// Takes out of `site` the statistics that the log has no variable for, and returns their names: it
-// was begun without them, and a run goes on without them. Repairs the log first. RunError as there.
+// Takes out of `site` the statistics, and the images of its maps, that the log has no variable
+// for, and returns their names: it was begun without them, and a run goes on without them. Repairs
+// the log first. RunError as there.
 std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site);
 // The same of the variables of /eval.
 std::vector<std::string> drop_unlogged(const std::filesystem::path& path,

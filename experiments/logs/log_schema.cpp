@@ -73,6 +73,30 @@ LogGroup heads_group(const LogSite& site) {
   return group;
 }
 
+std::string number_in(const std::string& vocabulary) {
+  return "number in /" + vocabulary + "; -1: no token";
+}
+
+// Images in the group of their maps, over axes of their own.
+void add_images(LogGroup& group, const LogImages& images) {
+  const auto axis = [&](const char* name, const char* long_name, const char* comment, int64_t n) {
+    group.axes.push_back({{name, "1", long_name, comment}, count_to(n)});
+  };
+  axis("channel", "channel of an image", "0: grey; of three: red, green, blue", images.channels);
+  axis("row", "row of pixels", "counted from 0 at the top", images.rows);
+  axis("column", "column of pixels", "counted from 0 on the left", images.columns);
+  group.constants.push_back(
+      {{"image", "1", "image of a probe",
+        "round(255 (x - min x) / (max x - min x)) of the pixels x that the model gets, min and max "
+        "over the whole image; 0 where all are the same. Behind cls_tokens places that are no "
+        "patch, the positions are its patches of patch x patch pixels, row by row"},
+       {"probe", "channel", "row", "column"},
+       {images.pixels.begin(), images.pixels.end()},
+       H5Type::kU8,
+       {{"patch", static_cast<int32_t>(images.patch)},
+        {"cls_tokens", static_cast<int32_t>(images.cls_tokens)}}});
+}
+
 LogGroup attention_group(const LogSite& site) {
   const LogMaps& maps = *site.maps;
   if (maps.packed && maps.normalization == "composed") {
@@ -91,10 +115,10 @@ LogGroup attention_group(const LogSite& site) {
       {{"query", "1", "query position", "counted from 0 in the probe"}, narrow(maps.query)},
       {{"key", "1", "key position", "counted from 0 in the probe"}, narrow(maps.key)}};
   group.constants = {
-      {{"query_token", "1", "token at a query position", "number in /vocab; -1: no token"},
+      {{"query_token", "1", "token at a query position", number_in(maps.query_vocabulary)},
        {"probe", "query"},
        maps.query_token},
-      {{"key_token", "1", "token at a key position", "number in /vocab; -1: no token"},
+      {{"key_token", "1", "token at a key position", number_in(maps.key_vocabulary)},
        {"probe", "key"},
        maps.key_token},
       {{"query_length", "token", "queries of a probe", "positions from here on are padding"},
@@ -107,6 +131,7 @@ LogGroup attention_group(const LogSite& site) {
                      formula + "; no such layer, head or position: missing"},
                     maps.packed ? H5Type::kU16 : H5Type::kF32,
                     {"probe", "layer", "head", "query", "key"}}};
+  if (maps.images) add_images(group, *maps.images);
   return group;
 }
 

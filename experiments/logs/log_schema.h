@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct LogConstant {
   LogVariable about;
   std::vector<std::string> axes;
   std::vector<int32_t> values;
+  H5Type type = H5Type::kI32;                 // or kU8
+  std::map<std::string, int32_t> facts = {};  // numbers beside it, as attributes
 };
 
 // A variable that grows by one row a record, over some of its group's axes.

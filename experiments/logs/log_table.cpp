@@ -42,6 +42,14 @@ H5Layout column_layout(const LogGroup& group, const LogColumn& column) {
   return layout;
 }
 
+void write_values(H5Dataset& data, const LogConstant& constant) {
+  if (constant.type == H5Type::kU8) {
+    data.write<uint8_t>(std::vector<uint8_t>(constant.values.begin(), constant.values.end()));
+  } else {
+    data.write<int32_t>(constant.values);
+  }
+}
+
 void set_encoding(H5Dataset& data, const LogGroup& group, const LogColumn& column) {
   if (group.maps()) data.set_text("normalization", group.normalization);
   switch (column.type) {
@@ -105,9 +113,10 @@ void make_log_group(H5Group& root, const LogGroup& spec) {
   }
   for (const LogConstant& constant : spec.constants) {
     H5Dataset data =
-        group.make_dataset(constant.about.name, {H5Type::kI32, spec.extent(constant.axes)});
-    data.write<int32_t>(constant.values);
+        group.make_dataset(constant.about.name, {constant.type, spec.extent(constant.axes)});
+    write_values(data, constant);
     describe(data, constant.about);
+    for (const auto& [name, number] : constant.facts) data.set_number(name, number);
     for (unsigned a = 0; a < constant.axes.size(); ++a) attach(data, a, constant.axes[a]);
   }
   for (const LogColumn& column : spec.columns) {

@@ -27,6 +27,14 @@ struct LogStatistic : LogVariable {
   LogDims dims = LogDims::kLayerHead;
 };
 
+// The images that the places of a site's maps are cut from, one a probe.
+struct LogImages {
+  int64_t channels = 0, rows = 0, columns = 0;  // of pixels
+  int64_t patch = 0;                            // pixels a side
+  int64_t cls_tokens = 0;                       // places ahead of the first patch
+  std::vector<uint8_t> pixels;                  // [probe, channel, row, column]
+};
+
 // Attention maps of fixed probes. Layers and heads are indices in the site's grid.
 struct LogMaps {
   int64_t probes = 0;
@@ -38,6 +46,8 @@ struct LogMaps {
   bool packed = true;
   std::vector<int32_t> query_token, key_token;    // [probe, query], [probe, key]; -1: no token
   std::vector<int32_t> query_length, key_length;  // [probe]
+  std::string query_vocabulary = "vocab", key_vocabulary = "vocab";  // of LogLayout, of the tokens
+  std::optional<LogImages> images;
 };
 
 // One place where a model attends: self; or encoder_self, decoder_self, cross.
@@ -58,8 +68,8 @@ struct LogLayout : RootAttributes {
   std::vector<LogVariable> scalars = {};  // beside step, wall_time and tokens
   std::vector<LogVariable> evals = {};    // beside step
   std::vector<LogSite> sites = {};
-  // Text of token i; bytes that are no UTF-8 become <0xHH>.
-  std::vector<std::string> vocabulary = {};
+  // By name the texts of tokens 0, 1, ...; bytes that are no UTF-8 become <0xHH>.
+  std::map<std::string, std::vector<std::string>> vocabularies = {};
 };
 
 struct RunLogOptions {

@@ -20,6 +20,11 @@ class Decoder : public Model {
       f("tie", tie, "the output head is the token embedding");
       f("causal", causal, "a token sees no later one");
     }
+    void check_data(const DataShape& data, const Complain& complain) const override {
+      check_alone(data, complain);
+      if (data.targets_follow && !causal)
+        complain("causal", "false shows each token what follows, and that is what it is asked");
+    }
     HeadDemands demands(int64_t layer) const override {
       auto demands = StackOptions::demands(layer);
       demands.causal = causal;
@@ -28,9 +33,10 @@ class Decoder : public Model {
   };
 
   Decoder(const Options& options, const DataShape& data)
-      : options_(options), vocabulary_(data.vocabulary), context_(data.context) {
+      : options_(options), vocabulary_(data.vocabulary), context_(data.context), pad_(data.pad) {
+    require_data(vocabulary_ > 0, "a decoder reads tokens");
     auto embed = register_module("embed", std::make_shared<torch::nn::Module>("embed"));
-    token_ = embedding_table(*embed, "token", vocabulary_, options.d_model, 0.02);
+    token_ = embedding_table(*embed, "token", vocabulary_, options.d_model, 0.02, pad_);
     stack_ = &add_stack(*embed, options, {}, context_);
     if (!options.tie) {
       head_ = register_module("head", Linear(options.d_model, vocabulary_, false));
@@ -42,6 +48,7 @@ class Decoder : public Model {
   Tensor embedding() const override { return token_; }
   Tensor unembedding() const override { return head_ ? head_->weight : token_; }
   int64_t context() const override { return context_; }
+  bool writes() const override { return true; }
   double flops_per_token() const override {
     return 2.0 * options_.d_model * vocabulary_ +
            stack_->flops(context_, 0, options_.causal) / static_cast<double>(context_);
@@ -51,7 +58,7 @@ class Decoder : public Model {
   Tensor compute(const Batch& batch, const ModelContext& ctx, std::vector<AuxLoss>& aux) override {
     TORCH_CHECK(batch.ids.defined() && batch.ids.dim() == 2, "a decoder reads ids [B,T]");
     const auto embed = [&](int64_t past) {
-      const auto x = stack_->at_places(at::embedding(token_, batch.ids), past);  // [B,T,D]
+      const auto x = stack_->at_places(token_embedding(token_, batch.ids, pad_), past);  // [B,T,D]
       auto rng = ctx.rng;
       rng.layer = -1;  // before the first layer
       return dropout(x, is_training() ? options_.dropout : 0, rng, CounterRng::kResidualDropout);
@@ -62,6 +69,7 @@ class Decoder : public Model {
 
   Options options_;
   int64_t vocabulary_, context_;
+  std::optional<int64_t> pad_;
   Tensor token_;
   Stack* stack_ = nullptr;
   Linear head_{nullptr};

@@ -16,21 +16,21 @@ auto values_of(const GateTarget& t) {
 
 }  // namespace
 
-void check_gate_targets(const std::vector<const GateTarget*>& layers, int64_t heads,
-                        const Complain& complain) {
-  const GateTarget* first = nullptr;
+void check_gate_targets(const std::vector<LayerTarget>& layers, const Complain& complain) {
+  const LayerTarget* last = nullptr;
   int64_t available = 0;
-  for (const auto* target : layers) {
-    if (!target) continue;
-    if (first && values_of(*target) != values_of(*first))
-      return complain("target", "differs from layer to layer; a model has one target");
-    first = target;
-    available += heads;
+  for (const auto& layer : layers) {
+    if (!layer.target) continue;
+    if (last && values_of(*layer.target) != values_of(*last->target))
+      return complain(layer.place + ".target",
+                      "differs from layer to layer; a model has one target");
+    last = &layer;
+    available += layer.heads;
   }
-  if (first && !first->by_layer() && first->heads.value_or(0) > available)
-    complain("target.heads",
+  if (last && !last->target->by_layer() && last->target->heads.value_or(0) > available)
+    complain(last->place + ".target.heads",
              fmt::format("must be at most {}, the heads of all layers with gates; is {}", available,
-                         *first->heads));
+                         *last->target->heads));
 }
 
 GateTargetLossImpl::GateTargetLossImpl() {

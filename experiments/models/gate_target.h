@@ -7,10 +7,16 @@
 
 namespace headlab {
 
-// What the layers of a model ask, in order of depth: null where one has no target. Complains of
-// layers that ask for different things, and of more heads than those layers have.
-void check_gate_targets(const std::vector<const GateTarget*>& layers, int64_t heads,
-                        const Complain& complain);
+// What a layer asks, and of how many heads.
+struct LayerTarget {
+  const GateTarget* target = nullptr;  // null: none
+  int64_t heads = 0;
+  std::string place = {};  // its block of options
+};
+
+// Of all layers of all sites of a model: complains of layers that ask for different things, and of
+// more heads than those layers have.
+void check_gate_targets(const std::vector<LayerTarget>& layers, const Complain& complain);
 
 // lambda1 (s - t) + lambda2 (s - t)^2: the gates descend, the multipliers, which start at 0,
 // ascend. Both are saved with the model's weights.

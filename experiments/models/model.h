@@ -9,6 +9,7 @@
 #include "core/config/config.h"
 #include "core/heads.h"
 #include "experiments/data/batch.h"
+#include "experiments/models/image_grid.h"
 
 namespace headlab {
 
@@ -34,19 +35,24 @@ struct ModelContext {
   HeadObserver* observer = nullptr;
   CounterRng rng = {};  // (seed, step): dropout and gate noise
   int64_t update = 0;   // of training, from 0; rng.step counts its micro-batches
-  std::vector<LayerCache>* caches = nullptr;  // decoding, one a layer; resized at the first call
+  // Decoding: one a layer, and behind them one a cross-attention; resized at the first call.
+  std::vector<LayerCache>* caches = nullptr;
   Backend backend = Backend::kAuto;
   HiddenStates* hidden = nullptr;  // filled; of a stack that goes on, from the state it goes on at
+  std::map<std::string, Tensor>* normed = nullptr;  // filled: of stacks with a norm behind the last
+                                                    // block, by name, what it gives [B,T,D]
   // Called before each attention layer: may set gates, offset, uniform of its heads.
   std::function<void(const std::string& site, int64_t layer, HeadContext& heads)> edit_heads = {};
   // Goes on from the states that an earlier pass over these examples left: stacks that are named
   // here begin with this block (or only end, where there is no such block), all others anew.
   const HiddenStates* known = nullptr;
   std::map<std::string, int64_t> first_block = {};
+  // Logits of the targets >= 0 alone, in their order, [n,V]: of models that save by it.
+  bool scored_only = false;
 };
 
 struct ModelOutput {
-  Tensor logits;                  // [B,T,V]
+  Tensor logits;  // [B,T,V]; [n,V] of scored targets only; [B,V] where an example has one
   std::vector<AuxLoss> aux = {};  // one a name: combined over the layers
 };
 
@@ -91,6 +97,9 @@ class Model : public torch::nn::Module {
   virtual Tensor embedding() const { return {}; }
   virtual Tensor unembedding() const { return {}; }
   virtual int64_t context() const = 0;
+  virtual std::optional<ImageGrid> image_grid() const { return {}; }  // of what it cuts an image in
+  virtual bool predicts() const { return true; }  // it has logits, of which there is a loss
+  virtual bool writes() const { return false; }   // its logits say which token comes next
   // Forward FLOPs a token at full context, causal halved.
   virtual double flops_per_token() const = 0;
 
@@ -114,8 +123,10 @@ class Model : public torch::nn::Module {
 struct ModelOptions : Block {
   int64_t layers = 4, d_model = 128, heads = 4;
   std::optional<int64_t> kv_heads, head_dim;
-  // Of each stack that the model has, in the order of running.
-  virtual std::vector<const StackOptions*> stacks() const { return {}; }
+  // What does not fit together with the data, as check() says it of the options alone.
+  virtual void check_data(const DataShape&, const Complain&) const {}
+  // Of each stack that the model has, in the order of running; not to outlive these options.
+  virtual std::vector<std::shared_ptr<const StackOptions>> stacks() const { return {}; }
 };
 
 struct ModelKind {

@@ -14,7 +14,7 @@ SiteProbes::SiteProbes(Model& model, const std::function<void(HeadProbe&)>& set)
 }
 
 void SiteProbes::tell(const Batch& batch) {
-  for (auto& [site, probe] : probes_) probe.tokens = batch.*keys_.at(site);
+  for (auto& [site, probe] : probes_) probe.tokens = batch.tokens_of(keys_.at(site));
 }
 
 void SiteProbes::reset() {

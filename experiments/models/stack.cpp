@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/errors.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -17,11 +18,33 @@ Tensor places(int64_t past, int64_t count, const Tensor& like) {
 }  // namespace
 
 Tensor embedding_table(torch::nn::Module& embed, const char* name, int64_t rows, int64_t width,
-                       double std) {
+                       double std, std::optional<int64_t> pad) {
   auto made = embed.register_module(name, torch::nn::Embedding(rows, width));
   torch::NoGradGuard no_grad;
   made->weight.normal_(0, std);
+  if (pad) made->weight[*pad].zero_();
   return made->weight;
+}
+
+Tensor token_embedding(const Tensor& table, const Tensor& ids, std::optional<int64_t> pad) {
+  return at::embedding(table, ids, pad.value_or(-1));
+}
+
+Tensor scored_rows(const Tensor& x, const Tensor& targets) {
+  TORCH_CHECK(targets.defined() && targets.dim() == 2, "scored rows need targets [B,T]");
+  return x.flatten(0, 1).index_select(0, targets.flatten().ge(0).nonzero().squeeze(1));
+}
+
+Tensor mean_embedding(const Tensor& x, const Tensor& length) {
+  const auto rows = within_length(length, x.size(1), x.device());
+  const auto there = (rows.defined() ? rows.to(x.scalar_type()) : at::ones_like(x.select(2, 0)))
+                         .unsqueeze(2);                              // [B,T,1]
+  const auto mean = (x * there).sum(1) / there.sum(1).clamp_min(1);  // [B,D]
+  return mean / mean.norm(2, 1, /*keepdim=*/true).clamp_min(1e-12);
+}
+
+void require_data(bool there, const std::string& reads) {
+  if (!there) throw ConfigError("model.kind: " + reads + ", which these data have not");
 }
 
 Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOptions& options,
@@ -30,6 +53,7 @@ Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOpti
       site_(options.site()),
       position_(options.position),
       inputs_(inputs),
+      scales_(options.scales_embedding()),
       heads_(options.heads),
       context_(context) {
   if (position_->kind == "learned")
@@ -49,25 +73,24 @@ Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOpti
   if (options.pre_norm) norm_ = model.register_module("norm", Norm(options));
 }
 
-Tensor Stack::at_places(const Tensor& embedded, int64_t past) const {
-  const int64_t T = embedded.size(1), D = embedded.size(2);
+Tensor Stack::at_places(const Tensor& tokens, int64_t past) const {
+  const int64_t T = tokens.size(1), D = tokens.size(2);
+  const auto embedded = scales_ ? tokens * std::sqrt(D) : tokens;
   if (places_weight_.defined()) {
     TORCH_CHECK(past + T <= context_, "place ", past + T - 1, " is beyond the ", context_,
                 " learned positions");
     return embedded + places_weight_.narrow(0, past, T);
   }
   if (position_->kind != "sinusoidal") return embedded;
-  // As Vaswani et al.: sine and cosine alternate, and embeddings are scaled to match them.
-  const auto waves = sinusoidal_interleaved(places(past, T, embedded), D);
-  return embedded * std::sqrt(D) + waves.to(embedded.scalar_type());
+  return embedded + sinusoidal(places(past, T, embedded), D).to(embedded.scalar_type());
 }
 
-HeadContext Stack::self_call(const StackCall& call, const ModelContext& ctx, int64_t past) const {
-  const Tensor& tokens = call.batch.*inputs_.tokens;
+HeadContext Stack::self_call(const StackCall& call, const ModelContext& ctx,
+                             const Tensor& positions) const {
   HeadContext heads;
   heads.mask.causal = call.causal;
   heads.mask.key_length = heads.mask.query_length = call.batch.*inputs_.length;
-  if (tokens.defined()) heads.positions = places(past, tokens.size(1), tokens);
+  heads.positions = positions;
   heads.rotary = rotary_ ? &*rotary_ : nullptr;
   heads.rng = ctx.rng;
   heads.observer = ctx.observer;
@@ -99,7 +122,9 @@ Tensor Stack::forward(const Embed& embed, const StackCall& call, const ModelCont
   // Only what sees no later token can be decoded.
   auto* caches = call.causal ? ctx.caches : nullptr;
   const int64_t past = caches && !caches->empty() ? caches->front().length() : 0;
-  if (caches) caches->resize(blocks_.size());
+  const auto layers = std::ssize(blocks_);
+  const bool crosses = blocks_.front()->cross() != nullptr;
+  if (caches) caches->resize(crosses ? 2 * layers : layers);
   const auto going_on = ctx.first_block.find(name_);
   const bool from_start = going_on == ctx.first_block.end();
   const int64_t first = from_start ? 0 : going_on->second;
@@ -107,22 +132,28 @@ Tensor Stack::forward(const Embed& embed, const StackCall& call, const ModelCont
   auto* hidden = ctx.hidden ? &(*ctx.hidden)[name_] : nullptr;
   if (hidden) *hidden = {x};
 
-  auto self = self_call(call, ctx, past);
+  auto self = self_call(call, ctx, places(past, x.size(1), x));
   const auto bias = position_bias(call.causal, x);
   self.position_bias = bias.get();
   const auto cross = cross_call(call, ctx);
-  for (auto layer = first; layer < std::ssize(blocks_); ++layer) {
+  for (auto layer = first; layer < layers; ++layer) {
     self.mask.window = windows_[layer];
     self.cache = caches ? &(*caches)[layer] : nullptr;
     auto edited = self, edited_cross = cross;
+    // Heads that keep nothing read the memory anew at each step: it stays as it is.
+    if (crosses && caches && blocks_[layer]->cross()->traits().decodes)
+      edited_cross.cache = &(*caches)[layers + layer];
     if (ctx.edit_heads) {
       ctx.edit_heads(site_, layer, edited);
-      if (blocks_[layer]->cross()) ctx.edit_heads(kCrossSite, layer, edited_cross);
+      if (crosses) ctx.edit_heads(kCrossSite, layer, edited_cross);
     }
     x = blocks_[layer]->forward(x, edited, edited_cross, aux);
     if (hidden) hidden->push_back(x);
   }
-  return norm_ ? norm_(x) : x;  // [B,T,D]
+  if (!norm_) return x;
+  x = norm_(x);
+  if (ctx.normed) (*ctx.normed)[name_] = x;
+  return x;  // [B,T,D]
 }
 
 std::vector<Site> Stack::sites() {

@@ -31,7 +31,7 @@ class Stack {
         const StackInputs& inputs, int64_t context);
 
   // Embedded tokens at their places, past .. past + T - 1: [B,T,D] -> [B,T,D].
-  Tensor at_places(const Tensor& embedded, int64_t past) const;
+  Tensor at_places(const Tensor& tokens, int64_t past) const;
   // -> [B,T,D] behind the last block and norm. `embed` gives what goes into the first block, of
   // tokens `past` and on; it is not called where the pass goes on in a later one.
   using Embed = std::function<Tensor(int64_t past)>;
@@ -48,7 +48,8 @@ class Stack {
   double flops(int64_t T, int64_t S, bool causal);
 
  private:
-  HeadContext self_call(const StackCall& call, const ModelContext& ctx, int64_t past) const;
+  HeadContext self_call(const StackCall& call, const ModelContext& ctx,
+                        const Tensor& positions) const;
   HeadContext cross_call(const StackCall& call, const ModelContext& ctx) const;
   std::unique_ptr<PositionBias> position_bias(bool causal, const Tensor& like) const;
   double attended_pairs(int64_t layer, int64_t T, bool causal) const;
@@ -56,6 +57,7 @@ class Stack {
   std::string name_, site_;
   PositionOption position_;
   StackInputs inputs_;
+  bool scales_;
   int64_t heads_, context_;
   std::vector<int64_t> windows_;  // of each block
   Tensor places_weight_, relative_weight_;
@@ -64,8 +66,19 @@ class Stack {
   Norm norm_{nullptr};
 };
 
-// A table [rows,width] drawn N(0, std), as `name` in `embed`; gives its weight.
+// A table [rows,width] drawn N(0, std), as `name` in `embed`; gives its weight. The row of `pad` is
+// 0.
 Tensor embedding_table(torch::nn::Module& embed, const char* name, int64_t rows, int64_t width,
-                       double std);
+                       double std, std::optional<int64_t> pad = {});
+// Rows of a table: ids [B,T] -> [B,T,D]. Through the row of `pad` goes no gradient, as in Hugging
+// Face's embeddings.
+Tensor token_embedding(const Tensor& table, const Tensor& ids, std::optional<int64_t> pad);
+// Those of x [B,T,D] whose targets [B,T] are >= 0, in order: [n,D].
+Tensor scored_rows(const Tensor& x, const Tensor& targets);
+// The mean of x [B,T,D] over the first length [B] positions (undefined: all), of length 1: [B,D].
+Tensor mean_embedding(const Tensor& x, const Tensor& length);
+// For a model's constructor: ConfigError, as in "an encoder reads tokens, which these data have
+// not", where the data have no such thing.
+void require_data(bool there, const std::string& reads);
 
 }  // namespace headlab

@@ -23,6 +23,32 @@ ConfigNode kind_alone(const std::string& kind, const Place& place) {
   return node;
 }
 
+// What another writing of heads merges over. A wrong `attention` has been reported where it stands;
+// here its kind is all that counts.
+ConfigNode merge_base(const KindBlock& attention) {
+  Problems reported;
+  KindBlock copy = attention;
+  if (attention.node().kind == ConfigNode::Kind::kMapping)
+    copy.read(attention.node(), attention.path(), reported);
+  const bool usable = reported.empty() && attention.node().kind == ConfigNode::Kind::kMapping;
+  ConfigNode base = usable ? attention.node() : ConfigNode{};
+  base.set("kind", write_text(attention.kind()));
+  return base;
+}
+
+ConfigNode merged_over(const ConfigNode& base, const ConfigNode& written) {
+  const bool word = written.kind == ConfigNode::Kind::kScalar;
+  auto merged = merge_config(base, word ? kind_alone(written.text, written.place) : written);
+  merged.place = written.place;
+  return merged;
+}
+
+ConfigNode null_node() {
+  ConfigNode node;
+  node.kind = ConfigNode::Kind::kNull;
+  return node;
+}
+
 bool read_number(const std::string& text, int64_t& number) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
@@ -35,14 +61,6 @@ bool read_range(const std::string& key, int64_t& first, int64_t& last) {
   if (!read_number(key.substr(0, dash), first)) return false;
   if (dash == std::string::npos) return last = first, true;
   return read_number(key.substr(dash + 1), last) && last >= first;
-}
-
-// Of each layer; null where it has none.
-std::vector<const GateTarget*> gate_targets(const StackOptions& stack) {
-  std::vector<const GateTarget*> targets;
-  for (int64_t layer = 0; layer < stack.layers; ++layer)
-    targets.push_back(stack.attention_of(layer).as<HeadOptions>().gate_target());
-  return targets;
 }
 
 }  // namespace
@@ -101,17 +119,20 @@ const AttentionAt::Range* AttentionAt::find(int64_t layer) const {
   return nullptr;
 }
 
+void PartAttention::read(const ConfigNode& node, const std::string& path, Problems& problems) {
+  own_.emplace(head_registry(), attention_->kind());
+  own_->read(merged_over(merge_base(*attention_), node), path, problems);
+}
+
+ConfigNode PartAttention::write() const { return own_ ? own_->write() : null_node(); }
+ConfigNode PartAttention::write_minimal() const {
+  return own_ ? own_->write_minimal() : null_node();
+}
+
 void AttentionAt::read(const ConfigNode& node, const std::string& path, Problems& problems) {
   if (node.kind != ConfigNode::Kind::kMapping)
     return problems.add(node.place, path, "must be a mapping of layers to kinds of heads");
-  // A wrong `attention` has been reported where it stands; here its kind is all that counts.
-  Problems reported;
-  KindBlock copy = *attention_;
-  copy.read(attention_->node(), attention_->path(), reported);
-  const bool usable = reported.empty() && attention_->node().kind == ConfigNode::Kind::kMapping;
-  ConfigNode base = usable ? attention_->node() : ConfigNode{};
-  base.set("kind", write_text(attention_->kind()));
-
+  const auto base = merge_base(*attention_);
   for (const auto& [key, written] : node.entries) {
     const auto here = fmt::format("{}.{}", path, key);
     Range range{key, 0, 0, KindBlock(head_registry(), attention_->kind()), written};
@@ -120,10 +141,7 @@ void AttentionAt::read(const ConfigNode& node, const std::string& path, Problems
                    "must be a layer (\"3\") or a range of layers (\"2-5\")");
       continue;
     }
-    const bool word = written.kind == ConfigNode::Kind::kScalar;
-    auto merged = merge_config(base, word ? kind_alone(written.text, written.place) : written);
-    merged.place = written.place;
-    range.heads.read(merged, here, problems);
+    range.heads.read(merged_over(base, written), here, problems);
     ranges_.push_back(std::move(range));
   }
 }
@@ -145,7 +163,7 @@ void AttentionAt::forms(Forms& f) const {
 }
 
 void StackOptions::visit(Fields& f) {
-  f("layers", layers, "transformer blocks", at_least(1));
+  f("layers", layers, "transformer blocks", between(1, 4096));
   f("d_model", d_model, "width of the residual stream", at_least(1));
   f("heads", heads, "attention heads a layer", at_least(1));
   f("kv_heads", kv_heads, "key/value heads (default: heads)", at_least(1));
@@ -154,12 +172,14 @@ void StackOptions::visit(Fields& f) {
   f("norm", norm, "layer norm or RMS norm", one_of({"layer", "rms"}));
   f("norm_eps", norm_eps, "epsilon of the norms", above(0));
   f("mlp", mlp, "activation of the MLP; gelu is the exact one (erf)",
-    one_of({"gelu", "gelu_tanh", "swiglu", "relu"}));
+    one_of({"gelu", "gelu_tanh", "swiglu", "relu", "silu"}));
   f("pre_norm", pre_norm, "norms before attention and MLP; false: after the residual sum");
   f("position", position, "learned, sinusoidal, rope, alibi, relative or none, with its options");
   f("bias", bias, "biases of norms and MLP; heads have their own");
   f("dropout", dropout, "on embeddings and what each layer adds", from_below(0, 1));
   f("attention_dropout", attention_dropout, "on the attention weights (default: dropout)",
+    from_below(0, 1));
+  f("activation_dropout", activation_dropout, "within the MLP, behind its activation",
     from_below(0, 1));
   f("window", window, "keys that a query sees, a list is cycled over layers; 0: all", at_least(0));
   f("attention", attention, "kind of heads and its options");
@@ -203,12 +223,25 @@ void StackOptions::check(const Complain& complain) const {
                 of_block(range ? "attention_at." + range->key : "attention"));
     if (cross()) check_layer(*cross(), cross_shape(layer), {.cross = true}, of_block(kCrossSite));
   }
-  const auto targets = gate_targets(*this);
-  check_gate_targets(targets, heads, [&](const std::string& field, const std::string& what) {
-    const auto last = std::find_if(targets.rbegin(), targets.rend(), std::identity{});
-    const auto* range = attention_at.find(targets.rend() - last - 1);
-    complain((range ? "attention_at." + range->key : "attention") + "." + field, what);
-  });
+  if (name().empty()) check_gate_targets(gate_targets(), complain);
+}
+
+void StackOptions::check_alone(const DataShape& data, const Complain& complain) const {
+  if (data.source_vocabulary > 0)
+    complain("kind",
+             "reads one text, and would not see what is to be translated; seq2seq reads "
+             "both");
+}
+
+std::vector<LayerTarget> StackOptions::gate_targets() const {
+  std::vector<LayerTarget> targets;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto* range = attention_at.find(layer);
+    targets.push_back({attention_of(layer).as<HeadOptions>().gate_target(), heads,
+                       range ? "attention_at." + range->key : "attention"});
+    if (cross()) targets.push_back({cross()->as<HeadOptions>().gate_target(), heads, kCrossSite});
+  }
+  return targets;
 }
 
 HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
@@ -241,6 +274,14 @@ HeadDemands StackOptions::demands(int64_t layer) const {
 const KindBlock& StackOptions::attention_of(int64_t layer) const {
   const auto* range = attention_at.find(layer);
   return range ? range->heads : attention;
+}
+
+std::string kind_of_heads(const ModelOptions& options, const std::string& site, int64_t layer) {
+  for (const auto& stack : options.stacks()) {
+    if (stack->site() == site) return stack->attention_of(layer).kind();
+    if (site == kCrossSite && stack->cross()) return stack->cross()->kind();
+  }
+  return "?";
 }
 
 }  // namespace headlab

@@ -32,7 +32,15 @@ Tensor NormImpl::forward(const Tensor& x) {
               : at::layer_norm(x, weight_.sizes(), weight_, bias_, eps_);
 }
 
-MlpImpl::MlpImpl(const StackOptions& options) : activation_(options.mlp) {
+Tensor activate(const std::string& name, const Tensor& x) {
+  if (name == "relu") return at::relu(x);
+  if (name == "silu") return at::silu(x);
+  TORCH_CHECK(name == "gelu" || name == "gelu_tanh", "no plain activation is called ", name);
+  return at::gelu(x, name == "gelu_tanh" ? "tanh" : "none");
+}
+
+MlpImpl::MlpImpl(const StackOptions& options)
+    : activation_(options.mlp), dropout_(options.activation_dropout) {
   const int64_t D = options.d_model, F = options.hidden_width();
   const double down_std = options.init() == Init::kGpt2 ? residual_std(options.layers) : 0.02;
   up_ = register_module("up", linear(D, F, options, 0.02));
@@ -40,13 +48,10 @@ MlpImpl::MlpImpl(const StackOptions& options) : activation_(options.mlp) {
   down_ = register_module("down", linear(F, D, options, down_std));
 }
 
-Tensor MlpImpl::activate(const Tensor& x) const {
-  if (activation_ == "relu") return at::relu(x);
-  return at::gelu(x, activation_ == "gelu_tanh" ? "tanh" : "none");
-}
-
-Tensor MlpImpl::forward(const Tensor& x) {
-  return down_(gate_ ? at::silu(gate_(x)) * up_(x) : activate(up_(x)));  // [B,T,D]
+Tensor MlpImpl::forward(const Tensor& x, const CounterRng& rng) {
+  const auto hidden = gate_ ? at::silu(gate_(x)) * up_(x) : activate(activation_, up_(x));
+  const double p = is_training() ? dropout_ : 0;
+  return down_(dropout(hidden, p, rng, CounterRng::kActivationDropout));  // [B,T,D]
 }
 
 double MlpImpl::flops_per_token() const {
@@ -91,7 +96,7 @@ Tensor TransformerBlockImpl::forward(const Tensor& x, const HeadContext& self,
   if (cross_)
     y = add(y, norm2_, [&](const Tensor& from) { return attend(*cross_, from, cross, cross_rng); });
   return add(y, cross_ ? norm3_ : norm2_, [&](const Tensor& from) {
-    return dropout(mlp_(from), p, rng, CounterRng::kMlpDropout);
+    return dropout(mlp_(from, rng), p, rng, CounterRng::kMlpDropout);
   });
 }
 

@@ -18,16 +18,19 @@ class NormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Norm);
 
-// down(act(up x)), or down(silu(gate x) * up x) for swiglu.
+// Of the activations that `mlp` names, the plain ones.
+Tensor activate(const std::string& name, const Tensor& x);
+
+// down(drop(act(up x))), or down(drop(silu(gate x) * up x)) for swiglu.
 class MlpImpl : public torch::nn::Module {
  public:
   explicit MlpImpl(const StackOptions& options);
-  Tensor forward(const Tensor& x);
+  Tensor forward(const Tensor& x, const CounterRng& rng);  // of the dropout
   double flops_per_token() const;
 
  private:
-  Tensor activate(const Tensor& x) const;
   std::string activation_;
+  double dropout_;
   Linear up_{nullptr}, gate_{nullptr}, down_{nullptr};
 };
 TORCH_MODULE(Mlp);

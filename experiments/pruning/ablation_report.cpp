@@ -168,7 +168,7 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
     settings.mode = ablation_mode(mode);
     for (auto& study : studies)
       study.by_mode[mode] = ablate(*run.model, *run.data, study.sets, settings, compute, [&] {
-        progress.step(++done, settings.batch * run.data->context());
+        progress.step(++done, settings.batch * run.model->context());
       });
   }
   progress.finish();

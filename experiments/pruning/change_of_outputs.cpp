@@ -35,6 +35,8 @@ void OutputChangeSums::add(const Pass& full, const Pass& changed, const Batch& b
   cosine_ += total((y * other).sum(-1) / (size * other.square().sum(-1)).sqrt(), valid);
   positions_ += valid.sum().item<double>();
 
+  add_metrics(full, changed, batch, valid);
+  if (!task_.predicts()) return;
   const auto type = full.logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto p = at::log_softmax(full.logits, -1, type),
              q = at::log_softmax(changed.logits, -1, type);
@@ -42,15 +44,14 @@ void OutputChangeSums::add(const Pass& full, const Pass& changed, const Batch& b
   const bool by_position = kl.dim() == 2;
   kl_ += total(kl, by_position ? valid : at::ones_like(kl, at::kBool));
   predictions_ += by_position ? valid.sum().item<double>() : static_cast<double>(kl.numel());
-
-  auto scored = task_.is_scored(batch);
-  if (scored.dim() == 2) scored = scored & valid;
-  add_metrics(task_.per_target(changed.logits, batch) - task_.per_target(full.logits, batch),
-              scored);
 }
 
-// change [metrics,N,T] or [metrics,N], scored likewise.
-void OutputChangeSums::add_metrics(const Tensor& change, const Tensor& scored) {
+void OutputChangeSums::add_metrics(const Pass& full, const Pass& changed, const Batch& batch,
+                                   const Tensor& valid) {
+  auto scored = task_.is_scored(batch);  // [N,T], or [N]
+  if (scored.dim() == 2) scored = scored & valid;
+  const auto change = task_.per_target(changed.logits, batch) -
+                      task_.per_target(full.logits, batch);  // [metrics,N,T], or [metrics,N]
   for (size_t m = 0; m < metrics_.size(); ++m)
     metrics_[m] += total(change[static_cast<int64_t>(m)].to(at::kDouble), scored);
   scored_ += scored.sum().item<double>();

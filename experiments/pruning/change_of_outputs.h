@@ -28,14 +28,15 @@ class OutputChangeSums {
   void add(const Pass& full, const Pass& changed, const Batch& batch);
 
   // By name: l2 (Frobenius norm of the difference of y), l2_per_position, relative (l2 over the
-  // norm of the full y), cosine, kl (full || changed, nat), and change_name() of each metric.
+  // norm of the full y), cosine, kl (full || changed, nat; NaN of a task that predicts nothing),
+  // and change_name() of each metric.
   std::map<std::string, double> values() const;
   // [N]: mean over an example's scored positions of the change of its loss; examples without any
   // are left out.
   const std::vector<double>& example_loss_changes() const { return examples_; }
 
  private:
-  void add_metrics(const Tensor& change, const Tensor& scored);
+  void add_metrics(const Pass& full, const Pass& changed, const Batch& batch, const Tensor& valid);
 
   const Task& task_;
   double square_ = 0, full_square_ = 0, norms_ = 0, cosine_ = 0, kl_ = 0;

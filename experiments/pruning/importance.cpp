@@ -107,7 +107,7 @@ SiteGates gate_gradients(Model& model, const Task& task, const Batch& batch, Bac
   ctx.edit_heads = [&](const std::string& site, int64_t layer, HeadContext& heads) {
     heads.gates = gates.at(site).at(layer);
   };
-  const auto loss = task.loss(model.forward(batch, ctx).logits, batch);
+  const auto loss = task.importance(model.forward(batch, ctx).logits, batch);
   auto gradients =
       torch::autograd::grad({loss}, all, {}, std::nullopt, false, /*allow_unused=*/true);
   size_t n = 0;

@@ -9,6 +9,7 @@
 #include "core/torch.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/training/evaluate.h"
 #include "experiments/training/training_metrics.h"
 
 namespace headlab {
@@ -202,11 +203,12 @@ std::string pruning_text(const Json& r, const Task& task) {
     text += fmt::format("no head is left in layer {} (--keep-per-layer 1 keeps one in each)\n",
                         fmt::join(empty.get<std::vector<std::string>>(), ", "));
   const auto n = [&](const char* name) { return r[name].get<double>(); };
-  text += fmt::format("output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}; logits: KL {:.4g} nat\n",
-                      n("l2"), n("relative"), n("cosine"), n("kl"));
+  text += fmt::format("output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}", n("l2"), n("relative"),
+                      n("cosine"));
+  text += task.predicts() ? fmt::format("; logits: KL {:.4g} nat\n", n("kl")) : "\n";
   for (const auto& metric : task.metrics()) {
     text += fmt::format("{} {:+.4f}{}", metric.name, n(change_name(metric).c_str()),
-                        metric.units == "1" ? "" : " " + metric.units + " a token");
+                        metric.units == "1" ? "" : " " + metric.units);
     if (&metric == &task.metrics().front()) text += fmt::format(" (p {})", p_with_sign(r));
     text += ", ";
   }
@@ -214,10 +216,11 @@ std::string pruning_text(const Json& r, const Task& task) {
   if (r.contains("on_whole_split")) {
     const auto& kept = r["on_whole_split"];
     const auto& loss = task.metrics().front();
-    text += fmt::format("over the whole split {}, {} tokens: {} {:.4f} -> {:.4f} {}\n",
-                        kept["split"].get<std::string>(), kept["tokens"].get<int64_t>(), loss.name,
-                        kept[loss.name + "_before"].get<double>(), kept[loss.name].get<double>(),
-                        loss.units);
+    text += fmt::format("over the whole split {}, {}: {} {:.4f} -> {:.4f}{}\n",
+                        kept["split"].get<std::string>(),
+                        scored_text(kept["tokens"].get<int64_t>(), kept["examples"].get<int64_t>()),
+                        loss.name, kept[loss.name + "_before"].get<double>(),
+                        kept[loss.name].get<double>(), loss.units == "1" ? "" : " " + loss.units);
   }
   return text +
          fmt::format("sliced against masked: logits within {:.2e}, {:.1f} % of FLOPs saved\n{}",

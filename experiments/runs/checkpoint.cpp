@@ -242,9 +242,10 @@ std::string type_text(const at::Tensor& tensor) {
 }
 
 bool fits(const at::Tensor& tensor, const at::Tensor& target) {
-  const bool widens = tensor.scalar_type() == at::kFloat && target.scalar_type() == at::kDouble;
-  return tensor.sizes() == target.sizes() &&
-         (tensor.scalar_type() == target.scalar_type() || widens);
+  const auto from = tensor.scalar_type(), to = target.scalar_type();
+  const bool widens = (from == at::kFloat && to == at::kDouble) ||
+                      (from == at::kBFloat16 && (to == at::kFloat || to == at::kDouble));
+  return tensor.sizes() == target.sizes() && (from == to || widens);
 }
 
 }  // namespace

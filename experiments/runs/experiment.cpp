@@ -33,10 +33,14 @@ void TrainOptions::visit(Fields& f) {
     at_least(1));
   if (!steps && !epochs) steps = kUsualSteps;  // written down, as every default is
   f("batch", batch, "examples of an update", at_least(1));
+  f("max_positions", max_positions,
+    "most positions of an update, on either side of its pairs of texts; in place of batch, where "
+    "the examples differ in length",
+    at_least(1));
   f("accumulate", accumulate, "micro-batches that an update is split into", at_least(1));
   f("lr", lr, "peak learning rate", above(0));
   f("min_lr", min_lr, "rate at the end of a cosine (default: lr / 10)", at_least(0));
-  f("warmup", warmup, "updates over which the rate rises", at_least(0));
+  f("warmup", warmup, "updates over which the rate rises; below 1: as a share of all");
   f("schedule", schedule, "how the rate falls; noam takes its peak from d_model and warmup",
     one_of(schedule_names()));
   f("decay_steps", decay_steps, "updates until cosine and linear end (default: all)", at_least(1));
@@ -63,12 +67,22 @@ void TrainOptions::visit(Fields& f) {
   f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
 }
 
-int64_t TrainOptions::total_steps(int64_t epoch_examples) const {
+int64_t TrainOptions::epoch_size(const DataSource& data) const {
+  if (!max_positions) return data.epoch_examples();
+  const int64_t batches = data.sized_batches(*max_positions);
+  if (batches == 0)
+    throw ConfigError(
+        "train.max_positions: the examples of these data are all of one length; give train.batch");
+  return batches;
+}
+
+int64_t TrainOptions::total_steps(int64_t epoch_size) const {
   if (!epochs) return steps.value_or(kUsualSteps);
-  if (epoch_examples == 0)
+  if (epoch_size == 0)
     throw ConfigError(
         "train.epochs: these data are drawn without end and have no epochs; give train.steps");
-  const int64_t updates = (*epochs * epoch_examples + batch - 1) / batch;
+  const int64_t taken = max_positions ? 1 : batch;  // of an epoch, by an update
+  const int64_t updates = (*epochs * epoch_size + taken - 1) / taken;
   return steps ? std::min(*steps, updates) : updates;
 }
 
@@ -76,8 +90,9 @@ void TrainOptions::check(const Complain& complain) const {
   if (betas.size() != 2) complain("betas", "must be two numbers");
   if (min_lr && *min_lr > lr)
     complain("min_lr", fmt::format("must be at most lr, {}", shortest(lr)));
-  if (batch % accumulate != 0) complain("accumulate", fmt::format("must divide batch, {}", batch));
-  if (warmup == 0 && (schedule == "inverse_sqrt" || schedule == "noam"))
+  if (!max_positions && batch % accumulate != 0)
+    complain("accumulate", fmt::format("must divide batch, {}", batch));
+  if (!warmup.is_share() && warmup.of(0) == 0 && (schedule == "inverse_sqrt" || schedule == "noam"))
     complain("warmup", fmt::format("must be at least 1 with {}", schedule));
 }
 
@@ -128,6 +143,9 @@ void Experiment::visit(Fields& f) {
     "a run, or a checkpoint in one, whose weights training begins with; all else is new (default: "
     "none, weights are drawn)");
   f("seed", seed, "of everything drawn: weights, batches, dropout", at_least(0));
+  f("dtype", dtype,
+    "of the weights: bf16 takes half the memory, and what is kept so is looked at, not trained",
+    one_of({"fp32", "bf16"}));
   f("data", data, "where examples come from");
   f("model", model, "what is trained");
   f("train", train, "how it is trained");
@@ -156,7 +174,7 @@ void Experiment::check(const Complain& complain) const {
                  fmt::format("{} is out of range: the model has {} {}", index, count, what));
   };
   int64_t layers = 0, heads = 0;  // of the largest stack
-  for (const auto* stack : model.as<ModelOptions>().stacks())
+  for (const auto& stack : model.as<ModelOptions>().stacks())
     layers = std::max(layers, stack->layers), heads = std::max(heads, stack->heads);
   below("layers", log.attention.layers, layers);
   below("heads", log.attention.heads, heads);

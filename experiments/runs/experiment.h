@@ -1,9 +1,12 @@
 // The whole experiment as a config describes it: data, model, training, log.
 #pragma once
 
+#include "core/config/alternatives.h"
 #include "core/config/config.h"
 
 namespace headlab {
+
+class DataSource;
 
 struct CheckpointOptions : Block {
   int64_t every = 500, keep_last = 2;
@@ -20,9 +23,10 @@ struct EarlyStopOptions : Block {
 struct TrainOptions : Block {
   std::optional<int64_t> steps, epochs;  // the first that is reached ends the run; see visit()
   int64_t batch = 12, accumulate = 1;    // an update's examples, and its micro-batches
+  std::optional<int64_t> max_positions;  // of an update; in place of batch
   double lr = 1e-3;
   std::optional<double> min_lr;
-  int64_t warmup = 100;
+  CountOrShare warmup = 100;  // of all updates
   std::string schedule = "cosine";
   std::optional<int64_t> decay_steps;
   std::string optimizer = "adamw";
@@ -39,11 +43,14 @@ struct TrainOptions : Block {
   std::optional<double> max_time;
 
   double floor() const { return min_lr.value_or(lr / 10); }
-  // Updates of the whole run. `epoch_examples`: DataSource::epoch_examples() of its data.
-  // ConfigError where epochs are asked of data that have none.
-  int64_t total_steps(int64_t epoch_examples) const;
-  int64_t decays_over(int64_t epoch_examples) const {
-    return decay_steps.value_or(total_steps(epoch_examples));
+  // What an epoch of the data has: examples, or batches by size where max_positions is set; 0: no
+  // epochs. ConfigError where the data cannot be batched by size.
+  int64_t epoch_size(const DataSource& data) const;
+  // Updates of the whole run. ConfigError where epochs are asked of data that have none.
+  int64_t total_steps(int64_t epoch_size) const;
+  int64_t total_steps(const DataSource& data) const { return total_steps(epoch_size(data)); }
+  int64_t decays_over(int64_t epoch_size) const {
+    return decay_steps.value_or(total_steps(epoch_size));
   }
   void visit(Fields& f) override;
   void check(const Complain& complain) const override;
@@ -72,11 +79,13 @@ struct Experiment : Block {
   std::string name, tag;
   FilePath init;  // empty: drawn weights
   int64_t seed = 1337;
+  std::string dtype = "fp32";
   KindBlock data, model;
   TrainOptions train;
   LogOptions log;
 
   Experiment();
+  bool half_weights() const { return dtype == "bf16"; }
   void visit(Fields& f) override;
   void check(const Complain& complain) const override;
 };

@@ -34,14 +34,43 @@ bool descends_from(const fs::path& path, const fs::path& run,
          descends_from(path, parent->value("run", ""), *parent);
 }
 
+using Texts = std::vector<std::string>;
+
+std::string first_difference(const char* what, const Texts& then, const Texts& now) {
+  for (size_t id = 0; id < then.size() && id < now.size(); ++id)
+    if (then[id] != now[id])
+      return fmt::format("{} {} is {} there and {} in these data", what, id,
+                         nlohmann::json(then[id]).dump(), nlohmann::json(now[id]).dump());
+  return "";
+}
+
 // "" where every token that both know means the same.
 std::string tokens_that_differ(const DataDescription& then, const DataDescription& now) {
-  for (size_t id = 0; id < then.token_texts.size() && id < now.token_texts.size(); ++id)
-    if (then.token_texts[id] != now.token_texts[id])
-      return fmt::format("token {} is {} there and {} in these data", id,
-                         nlohmann::json(then.token_texts[id]).dump(),
-                         nlohmann::json(now.token_texts[id]).dump());
-  return "";
+  const auto source = [](const DataDescription& data) {
+    return data.source_tokenizer ? data.source_tokenizer->token_texts() : Texts{};
+  };
+  const auto target = first_difference("token", then.token_texts, now.token_texts);
+  return target.empty() ? first_difference("token of the source", source(then), source(now))
+                        : target;
+}
+
+// Learned positions of a longer context: the first of them.
+NamedTensors with_fewer_places(NamedTensors weights, int64_t context) {
+  const auto found = weights.find("embed.position.weight");
+  if (found != weights.end() && found->second.size(0) > context)
+    found->second = found->second.narrow(0, 0, context);
+  return weights;
+}
+
+// A text is in the tokens of the run that the weights are of, where the config names no others.
+void take_tokenizer(Experiment& experiment) {
+  auto options = experiment.data.write();
+  const auto* tokenizer = options.find("tokenizer");
+  if (experiment.data.kind() != "text" || (tokenizer && !tokenizer->text.empty())) return;
+  options.set("tokenizer", write_text(locate_run(experiment.init.resolved).run.string()));
+  Problems problems;
+  experiment.data.read(options, "data", problems);
+  problems.raise();
 }
 
 }  // namespace
@@ -51,9 +80,11 @@ void resolve_init(Experiment& experiment) {
   if (init.written.empty()) return;
   const fs::path words = init.written.starts_with('@') ? fs::path(init.written) : init.resolved;
   const auto taken = of_init([&] { return take_run(words); });
-  if (taken == words) return;
-  init.resolved = fs::weakly_canonical(taken);
-  init.written = init.resolved.string();
+  if (taken != words) {
+    init.resolved = fs::weakly_canonical(taken);
+    init.written = init.resolved.string();
+  }
+  take_tokenizer(experiment);
 }
 
 std::optional<InitialWeights> InitialWeights::of(const Experiment& experiment,
@@ -86,7 +117,7 @@ void InitialWeights::put_into(Model& model, const DataDescription& data) const {
       throw ConfigError(fmt::format(
           "init: {} knows other tokens: {}; train on data with the same ones", text(), what));
   try {
-    load_model(model, checkpoint_.model);
+    load_model(model, with_fewer_places(checkpoint_.model, model.context()));
   } catch (const RunError& error) {
     throw ConfigError(fmt::format("init: {}: {}", text(), error.what()));
   }

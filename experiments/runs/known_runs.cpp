@@ -31,7 +31,7 @@ void flatten(const ConfigNode& node, const std::string& path,
   if (node.kind != ConfigNode::Kind::kMapping)
     return static_cast<void>(settings.emplace_back(path, to_flow(node)));
   for (const auto& [key, value] : node.entries)
-    flatten(value, path.empty() ? key : path + "." + key, settings);
+    flatten(value, path.empty() ? key : fmt::format("{}.{}", path, key), settings);
 }
 
 std::string setting(const KnownRun& run, const std::string& path) {
@@ -204,7 +204,7 @@ std::vector<std::string> what_differs(const std::vector<KnownRun>& runs) {
     std::vector<std::string> parts;
     for (const auto& path : paths)
       if (const auto value = setting(run, path); !value.empty() && parts.size() < kMost)
-        parts.push_back(path + "=" + value);
+        parts.push_back(fmt::format("{}={}", path, value));
     texts.push_back(fmt::format("{}", fmt::join(parts, " ")));
   }
   return texts;

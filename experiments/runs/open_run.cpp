@@ -12,6 +12,7 @@
 #include "core/files/replacement_file.h"
 #include "core/kernels/device_name.h"
 #include "core/torch.h"
+#include "experiments/models/default_type.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
@@ -24,14 +25,43 @@ namespace fs = std::filesystem;
 
 std::shared_ptr<Model> build_model(const Experiment& experiment, const DataShape& data,
                                    const at::Device& device) {
+  const auto& options = experiment.model.as<ModelOptions>();
+  Problems problems;
+  options.check_data(data, [&](const std::string& field, const std::string& what) {
+    problems.add(experiment.model.place(field), "model." + field, what);
+  });
+  problems.raise();
   torch::manual_seed(static_cast<uint64_t>(experiment.seed));
-  auto model = model_kind(experiment.model.kind()).make(experiment.model.as<ModelOptions>(), data);
-  model->to(device);
+  const auto type = experiment.half_weights() ? at::kBFloat16 : at::kFloat;
+  auto model = [&] {
+    const DefaultType made_in(type);
+    return model_kind(experiment.model.kind()).make(options, data);
+  }();
+  model->to(device, type);
   ParameterGroups groups;
   model->parameter_groups(groups);
   if (experiment.train.gates_only && groups.gates.empty())
     throw ConfigError("train.gates_only: the model has no gates that could train");
   return model;
+}
+
+void require_trainable(const Experiment& experiment) {
+  if (experiment.half_weights())
+    throw ConfigError(
+        "dtype: bf16 loses what an update adds; train with dtype: fp32, of an imported model after "
+        "headlab import --dtype fp32");
+}
+
+std::shared_ptr<Model> build_trained_model(const Experiment& experiment, const DataShape& data,
+                                           const at::Device& device) {
+  require_trainable(experiment);
+  auto model = build_model(experiment, data, device);
+  if (model->predicts()) return model;
+  Problems problems;
+  problems.add(experiment.model.place("head"), "model.head",
+               "gives no predictions, of which training takes its loss");
+  problems.raise();
+  return nullptr;
 }
 
 void load_model(Model& model, const NamedTensors& tensors) {

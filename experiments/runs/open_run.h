@@ -22,6 +22,13 @@ namespace headlab {
 std::shared_ptr<Model> build_model(const Experiment& experiment, const DataShape& data,
                                    const at::Device& device);
 
+// ConfigError where weights are of a type that updates would be lost in.
+void require_trainable(const Experiment& experiment);
+
+// The same of one that is to be trained: ConfigError where it has no loss, or half weights.
+std::shared_ptr<Model> build_trained_model(const Experiment& experiment, const DataShape& data,
+                                           const at::Device& device);
+
 // Puts a checkpoint's tensors into a model built from the same config; layers that the checkpoint
 // holds sliced are sliced first. RunError lists everything that does not fit.
 void load_model(Model& model, const NamedTensors& tensors);

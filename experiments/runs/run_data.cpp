@@ -13,10 +13,14 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 // What ids mean is the same in both.
-bool same_tokens(const DataDescription& a, const DataDescription& b) {
+bool same_tokens(DataDescription a, const DataDescription& b) {
+  // A model takes shorter examples than it has places for.
+  if (a.shape.context < b.shape.context) a.shape.context = b.shape.context;
   const auto a_json = description_json(a), b_json = description_json(b);
-  return a_json["shape"] == b_json["shape"] &&
-         a_json.value("tokenizer", Json()) == b_json.value("tokenizer", Json()) &&
+  const auto same = [&](const char* key) {
+    return a_json.value(key, Json()) == b_json.value(key, Json());
+  };
+  return same("shape") && same("tokenizer") && same("source_tokenizer") &&
          a.token_texts == b.token_texts;
 }
 
@@ -41,7 +45,7 @@ std::optional<DataDescription> read_data_text(const fs::path& run) {
 
 std::shared_ptr<DataSource> open_training_data(const Experiment& experiment) {
   auto data = open_data(experiment.data);
-  experiment.train.total_steps(data->epoch_examples());
+  experiment.train.total_steps(*data);
   return data;
 }
 
@@ -63,13 +67,13 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
                                             const fs::path& path) {
   if (description.tokenizer) {
     const MappedFile file(path);
-    return given_text(description.tokenizer, file.text(), path.string(), description.shape.context,
-                      {fs::canonical(path)});
+    return given_text(description, file.text(), path.string(), {fs::canonical(path)});
   }
   ConfigNode options = experiment.data.write();
   if (!options.find("path"))
-    throw ConfigError(fmt::format("--data: the run's data, of kind '{}', are made and not read",
-                                  experiment.data.kind()));
+    throw ConfigError(
+        fmt::format("--data: the run's data, of kind '{}', are not read from one path",
+                    experiment.data.kind()));
   options.set("path", write_text(fs::absolute(path).string()));
   KindBlock block = experiment.data;
   Problems problems;
@@ -88,7 +92,7 @@ std::shared_ptr<DataSource> open_text(const Experiment& experiment,
   if (!description.tokenizer)
     throw ConfigError(fmt::format("{}: the run's data, of kind '{}', have no text", name,
                                   experiment.data.kind()));
-  return given_text(description.tokenizer, text, name, description.shape.context);
+  return given_text(description, text, name);
 }
 
 }  // namespace headlab

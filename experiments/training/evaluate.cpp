@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "core/errors.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -35,12 +36,26 @@ std::string means_text(const Evaluation& evaluation) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+std::string with_commas(int64_t number) {
+  auto text = std::to_string(number);
+  for (auto at = std::ssize(text) - 3; at > 0; at -= 3) text.insert(at, ",");
+  return text;
+}
+
+std::string scored_text(int64_t tokens, int64_t examples) {
+  return with_commas(tokens) + (tokens == examples ? " examples" : " tokens");
+}
+
+std::string examples_text(const Evaluation& evaluation) {
+  if (evaluation.tokens == evaluation.examples) return "";
+  return fmt::format(" in {} examples", with_commas(evaluation.examples));
+}
+
 std::string measured_text(const Evaluation& evaluation) {
-  auto tokens = std::to_string(evaluation.tokens);
-  for (auto at = std::ssize(tokens) - 3; at > 0; at -= 3) tokens.insert(at, ",");
-  if (evaluation.whole_split()) return fmt::format("whole split, {} tokens", tokens);
-  if (evaluation.batches == 1) return fmt::format("first batch, {} tokens", tokens);
-  return fmt::format("first {} batches, {} tokens", evaluation.batches, tokens);
+  const auto scored = scored_text(evaluation.tokens, evaluation.examples);
+  if (evaluation.whole_split()) return "whole split, " + scored;
+  if (evaluation.batches == 1) return "first batch, " + scored;
+  return fmt::format("first {} batches, {}", evaluation.batches, scored);
 }
 
 nlohmann::ordered_json measured_json(const Evaluation& evaluation) {
@@ -89,6 +104,11 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
       part.examples = examples;
       part.tokens = static_cast<int64_t>(scored.item<double>());
       part.batches = examples < all ? most_batches[n] : 0;
+      if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
+        throw DataError(
+            fmt::format("split {}: none of the targets of its {} examples is scored, "
+                        "so there is nothing to measure; measure on more of it",
+                        split_name(split), examples));
       const auto means = (sums / scored.clamp_min(1)).cpu();
       for (const auto& metric : task.metrics())
         part.means.push_back({metric, means[std::ssize(part.means)].item<double>()});
@@ -98,7 +118,8 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
   while (examples < end) {
     const auto b =
         data.eval_batch(split, examples, std::min(batch, end - examples)).to(compute.device);
-    sums += task.sums(model.forward(b, {.backend = compute.backend}).logits, b);
+    const ModelContext context{.backend = compute.backend, .scored_only = task.takes_scored_only()};
+    sums += task.sums(model.forward(b, context).logits, b);
     scored += task.scored(b);
     examples += b.examples();
     end_parts();

@@ -13,7 +13,7 @@ namespace headlab {
 
 struct Evaluation {
   struct Mean : TaskMetric {
-    double value = 0;  // 0 where no target is scored
+    double value = 0;  // 0 where there is no example
   };
   Split split = Split::kValidation;
   std::vector<Mean> means = {};  // of Task::metrics() in their order: the first is the loss
@@ -33,6 +33,10 @@ std::string to_text(const Evaluation::Mean& mean);
 int column_width(const TaskMetric& metric, int least);
 // All of them, the loss first, with ", " between.
 std::string means_text(const Evaluation& evaluation);
+// How much was scored: "81,920 tokens"; "2,000 examples" where each has one target.
+std::string scored_text(int64_t tokens, int64_t examples);
+// " in 2,000 examples"; nothing where that is what was scored.
+std::string examples_text(const Evaluation& evaluation);
 // What they were measured on: "whole split, 111,488 tokens", "first 20 batches, 81,920 tokens"; and
 // {"split", "examples", "tokens", "whole_split"}.
 std::string measured_text(const Evaluation& evaluation);
@@ -46,6 +50,7 @@ void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t 
                     const at::Device& device, const std::function<void(const Batch& batch)>& visit);
 
 // In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
+// DataError where examples were measured and no target of them is scored.
 // Of several beginnings of a split, each as if alone, in one pass: in the order of `most_batches`.
 // `goes_on`: asked after every batch, with the examples so far; false: what has not ended is given
 // up, and stays without means.

@@ -1,5 +1,6 @@
 #include "experiments/training/generate.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "core/torch.h"
@@ -9,20 +10,23 @@ namespace {
 
 int64_t draw(const Tensor& logits, const SamplingOptions& options, uint64_t step) {
   if (options.temperature == 0) return logits.argmax().item<int64_t>();
-  // The largest logit at 0, so that no temperature overflows.
-  auto z = logits.to(at::kDouble).cpu();  // [V]
-  z = (z - z.max()) / options.temperature;
-  if (options.top_k > 0 && options.top_k < z.numel()) {
-    const auto least = std::get<0>(z.topk(options.top_k))[options.top_k - 1];
-    z = z.masked_fill(z < least, -std::numeric_limits<double>::infinity());
-  }
+  const auto p = likely(logits.cpu(), options.temperature, options.top_k);  // [V]
   const CounterRng rng{.seed = options.seed, .step = step, .layer = 0};
-  const auto one =
-      z.softmax(0).multinomial(1, false, rng.generator(CounterRng::kSampling, at::kCPU));
-  return one.item<int64_t>();
+  return p.multinomial(1, false, rng.generator(CounterRng::kSampling, at::kCPU)).item<int64_t>();
 }
 
 }  // namespace
+
+Tensor likely(const Tensor& logits, double temperature, int64_t top_k) {
+  // The largest logit at 0, so that no temperature overflows.
+  auto z = logits.to(at::kDouble);
+  z = (z - z.amax(-1, /*keepdim=*/true)) / temperature;
+  if (top_k > 0 && top_k < z.size(-1)) {
+    const auto least = std::get<0>(z.topk(top_k)).select(-1, top_k - 1).unsqueeze(-1);
+    z = z.masked_fill(z < least, -std::numeric_limits<double>::infinity());
+  }
+  return z.softmax(-1);
+}
 
 void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOptions& options,
               const Compute& compute, const std::function<void(int64_t)>& emit) {
@@ -47,6 +51,8 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
     const auto logits = model.forward({input}, ctx).logits[0][-1];                    // [V]
     cached += std::ssize(fresh);
     ids.push_back(draw(logits, options, static_cast<uint64_t>(step)));
+    if (std::find(options.ends.begin(), options.ends.end(), ids.back()) != options.ends.end())
+      return;
     emit(ids.back());
   }
 }

@@ -13,7 +13,12 @@ struct SamplingOptions {
   int64_t top_k = 0;       // 0: all; else logits >= the k-th largest (ties stay)
   uint64_t seed = 1337;
   bool cache = true;
+  std::vector<int64_t> ends = {};  // ids that end the text: they are not handed on
 };
+
+// Probabilities of the next token as they are drawn from: logits [...,V] / temperature (above 0),
+// those below the top_k-th largest left out.
+Tensor likely(const Tensor& logits, double temperature, int64_t top_k);
 
 // Continues `prompt` (at least one id) and hands each new id to `emit`. With the cache a step costs
 // one token; at a full context the prompt is cropped to its last ids and the cache rebuilt, as

@@ -83,14 +83,6 @@ double rounding_of(const Tensor& y, int64_t layers) {
                                          : std::numeric_limits<float>::epsilon());
 }
 
-std::string kind_of(const ModelOptions& options, const std::string& site, int64_t layer) {
-  for (const auto* stack : options.stacks()) {
-    if (stack->site() == site) return stack->attention_of(layer).kind();
-    if (site == kCrossSite && stack->cross()) return stack->cross()->kind();
-  }
-  return "?";
-}
-
 class LeakCheck {
  public:
   LeakCheck(Model& model, const ModelOptions& options, const DataShape& data,
@@ -238,8 +230,8 @@ void LeakCheck::check_layer(const Site& site, int64_t layer, const Tensor& x, He
       "attention kind '{}' leaks: in layer {} of '{}' the output at position {} moves by {:.3g} "
       "(outputs are up to {:.3g}) when the state at position {} changes, {}; what a call's mask "
       "hides must have no weight, as attend() and masked_softmax() see to",
-      kind_of(options_, site.name, layer), layer, site.name, leak.row, leak.moved, leak.largest,
-      key, why_hidden(context.mask, leak.example, leak.row, key)));
+      kind_of_heads(options_, site.name, layer), layer, site.name, leak.row, leak.moved,
+      leak.largest, key, why_hidden(context.mask, leak.example, leak.row, key)));
 }
 
 Leak LeakCheck::last_token_leak(const Batch& batch, const Tensor& logits) {

@@ -29,13 +29,13 @@ class Trainer {
         seed_(static_cast<uint64_t>(experiment.seed)),
         model_(std::move(model)),
         data_(data),
-        steps_(options_.total_steps(data.epoch_examples())),
+        steps_(options_.total_steps(data)),
         compute_(compute),
         state_(state),
         recorder_(recorder),
         updater_(model_,
                  schedule_of(options_, experiment.model.as<ModelOptions>().d_model,
-                             data.epoch_examples()),
+                             options_.epoch_size(data)),
                  adamw_of(options_),
                  {.seed = seed_,
                   .clip = options_.clip,
@@ -194,7 +194,7 @@ void use_settings(const TrainOptions& options) {
 }
 
 void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSource& data) {
-  options.decay_steps = options.decays_over(data.epoch_examples());
+  options.decay_steps = options.decays_over(options.epoch_size(data));
   options.epochs.reset();
   options.steps = step + updates;
 }
@@ -202,6 +202,7 @@ void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSourc
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
                            const DataSource& data, const Compute& compute, TrainingState& state,
                            const std::optional<NamedTensors>& moments, Recorder* recorder) {
+  require_trainable(experiment);
   return Trainer(experiment, std::move(model), data, compute, state, moments, recorder).run();
 }
 

@@ -8,6 +8,7 @@
 #include "core/torch.h"
 #include "experiments/logs/log_repair.h"
 #include "experiments/models/site_heads.h"
+#include "experiments/training/log_images.h"
 
 namespace headlab {
 namespace {
@@ -84,12 +85,16 @@ Batch map_examples(const AttentionLogOptions& options, const DataSource& data) {
   return joined(batches, data.shape().pad.value_or(0));
 }
 
-// One side of a site's maps: positions kept, their tokens, how many are there in each example.
+// One side of a site's maps: positions kept, their tokens, how many are there in each example. What
+// is cut from an image, into `context` places, is no tokens.
 struct MapSide {
   std::vector<int64_t> positions;
   std::vector<int32_t> tokens, lengths;
 
-  MapSide(const Tensor& ids, const Tensor& length, int64_t most) {
+  MapSide(const Batch& batch, Tensor Batch::*input, const Tensor& length, int64_t context,
+          int64_t most) {
+    auto ids = batch.tokens_of(input);
+    if (!ids.defined()) ids = at::full({batch.examples(), context}, -1, at::kLong);
     const int64_t count = std::min(most, ids.size(1));
     positions = all_or({}, count);
     tokens = as_int32(ids.narrow(1, 0, count));
@@ -98,15 +103,31 @@ struct MapSide {
   }
 };
 
-LogMaps maps_of(const AttentionLogOptions& options, const SiteHeads& site, const Batch& batch) {
+constexpr const char *kVocabulary = "vocab", *kSourceVocabulary = "vocab_source",
+                     *kTargetVocabulary = "vocab_target";
+
+// Whether what is read and what is written are of other tokens.
+bool has_two_vocabularies(const DataSource& data) {
+  return data.source_tokenizer() && data.source_tokenizer() != data.tokenizer();
+}
+
+std::string vocabulary_of(const DataSource& data, Tensor Batch::*input) {
+  if (!has_two_vocabularies(data)) return kVocabulary;
+  return input == &Batch::source ? kSourceVocabulary : kTargetVocabulary;
+}
+
+LogMaps maps_of(const AttentionLogOptions& options, const SiteHeads& site, int64_t context,
+                const Batch& batch) {
   LogMaps maps;
   for (int64_t l = 0; l < site.layers(); ++l) {
     const auto& traits = site.layer(l).traits();
     if (!traits.rows_sum_to_one) maps.normalization = "composed", maps.packed = false;
   }
   const auto& at = site.site();
-  const MapSide query(batch.*at.queries, batch.*at.query_length, options.max_positions);
-  const MapSide key(batch.*at.keys, batch.*at.key_length, options.max_positions);
+  const auto side = [&](Tensor Batch::*input, Tensor Batch::*length) {
+    return MapSide(batch, input, batch.*length, context, options.max_positions);
+  };
+  const auto query = side(at.queries, at.query_length), key = side(at.keys, at.key_length);
   maps.probes = batch.examples();
   maps.layers = all_or(options.layers, site.layers());
   maps.heads = all_or(options.heads, site.heads());
@@ -117,26 +138,31 @@ LogMaps maps_of(const AttentionLogOptions& options, const SiteHeads& site, const
 }
 
 // What is logged of a site; without `batch`, no maps.
-LogSite site_of(const Experiment& experiment, const SiteHeads& heads, bool has_classes,
-                const std::optional<Batch>& batch) {
+LogSite site_of(const Experiment& experiment, const SiteHeads& heads, const Model& model,
+                const DataSource& data, const std::optional<Batch>& batch) {
   LogSite site;
   site.name = heads.name();
   site.layers = heads.layers();
   site.heads = heads.heads();
-  const bool classes = has_classes && heads.site().keys == &Batch::ids;
+  const auto &queries = heads.site().queries, &keys = heads.site().keys;
+  const bool classes = keys == &Batch::ids && !data.token_classes().empty();
   site.statistics = statistics_of(experiment.log, heads, classes);
-  if (!batch || !(*batch.*heads.site().keys).defined()) return site;
-  auto maps = maps_of(experiment.log.attention, heads, *batch);
+  if (!batch || !(*batch.*keys).defined()) return site;
+  auto maps = maps_of(experiment.log.attention, heads, model.context(), *batch);
+  maps.query_vocabulary = vocabulary_of(data, queries);
+  maps.key_vocabulary = vocabulary_of(data, keys);
+  if (const auto grid = model.image_grid(); grid && keys == &Batch::image)
+    maps.images = log_images(batch->image, *grid);
   std::erase_if(maps.layers, [&](int64_t l) { return !heads.layer(l).traits().token_map; });
   if (!maps.layers.empty() && !maps.heads.empty()) site.maps = maps;
   return site;
 }
 
-std::vector<LogSite> sites_of(const Experiment& experiment, Model& model, bool has_classes,
+std::vector<LogSite> sites_of(const Experiment& experiment, Model& model, const DataSource& data,
                               const std::optional<Batch>& batch) {
   std::vector<LogSite> sites;
   for (const auto& heads : site_heads(model))
-    sites.push_back(site_of(experiment, heads, has_classes, batch));
+    sites.push_back(site_of(experiment, heads, model, data, batch));
   return sites;
 }
 
@@ -161,7 +187,12 @@ LogLayout layout_of(const RootAttributes& root, const std::vector<TrainingMetric
   layout.scalars = variables_of(metrics, MetricGroup::kScalars);
   layout.evals = evals;
   layout.sites = sites;
-  layout.vocabulary = data.token_texts();
+  if (has_two_vocabularies(data)) {
+    layout.vocabularies[kSourceVocabulary] = data.source_tokenizer()->token_texts();
+    layout.vocabularies[kTargetVocabulary] = data.token_texts();
+  } else {
+    layout.vocabularies[kVocabulary] = data.token_texts();
+  }
   return layout;
 }
 
@@ -185,11 +216,10 @@ RunLog open_log(const TrainingLog::File& file, const LogLayout& layout,
 
 int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
   if (!wants_maps(experiment)) return 0;
-  const int64_t snapshots =
-      experiment.train.total_steps(data.epoch_examples()) / experiment.log.attention.every + 1;
+  const int64_t snapshots = experiment.train.total_steps(data) / experiment.log.attention.every + 1;
   int64_t bytes = 0;
   for (const auto& site :
-       sites_of(experiment, model, false, map_examples(experiment.log.attention, data)))
+       sites_of(experiment, model, data, map_examples(experiment.log.attention, data)))
     bytes += snapshots * map_bytes(site);
   return bytes;
 }
@@ -197,10 +227,9 @@ int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSo
 int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const DataSource& data) {
   if (experiment.log.stats_every == 0) return 0;
   int64_t row = 0;
-  for (const auto& site : sites_of(experiment, model, !data.token_classes().empty(), {}))
+  for (const auto& site : sites_of(experiment, model, data, {}))
     for (const auto& s : site.statistics) row += 4 * count_of(s, site);
-  return row *
-         (experiment.train.total_steps(data.epoch_examples()) / experiment.log.stats_every + 1);
+  return row * (experiment.train.total_steps(data) / experiment.log.stats_every + 1);
 }
 
 TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& model,
@@ -210,7 +239,7 @@ TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& 
                         ? std::optional(map_examples(experiment.log.attention, data))
                         : std::nullopt),
       heads_(site_heads(model)),
-      sites_(sites_of(experiment, model, !data.token_classes().empty(), map_examples_)),
+      sites_(sites_of(experiment, model, data, map_examples_)),
       evals_(variables_of(metrics, MetricGroup::kEvals)),
       absent_(goes_on_with(file) ? drop_all_unlogged(file.path, sites_, evals_)
                                  : std::vector<std::string>()),

@@ -7,13 +7,13 @@
 
 namespace headlab {
 
-Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch_examples) {
+Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch_size) {
   Schedule schedule;
   schedule.kind = options.schedule;
   schedule.lr = options.lr;
   schedule.min_lr = options.floor();
-  schedule.warmup = options.warmup;
-  schedule.decay = options.decays_over(epoch_examples);
+  schedule.warmup = options.warmup.of(options.total_steps(epoch_size));
+  schedule.decay = options.decays_over(epoch_size);
   schedule.d_model = d_model;
   return schedule;
 }
@@ -25,8 +25,15 @@ AdamW::Settings adamw_of(const TrainOptions& options) {
 
 std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,
                                  int64_t step) {
-  const int64_t part = options.batch / options.accumulate;
   std::vector<Batch> batches;
+  if (options.max_positions) {
+    const auto whole = data.sized_batch(seed, step, *options.max_positions);
+    const int64_t pairs = whole.examples(), parts = std::min(options.accumulate, pairs);
+    for (int64_t n = 0; n < parts; ++n)
+      batches.push_back(whole.part(n * pairs / parts, (n + 1) * pairs / parts));
+    return batches;
+  }
+  const int64_t part = options.batch / options.accumulate;
   for (int64_t first = 0; first < options.batch; first += part)
     batches.push_back(data.epoch_examples() > 0
                           ? data.epoch_batch(seed, step * options.batch + first, part)
@@ -69,7 +76,8 @@ Updater::Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::S
 Updater::Part Updater::forward(int64_t draw, int64_t step, const Batch& on_host,
                                SiteProbes* probes) {
   const auto batch = on_host.to(device_);
-  ModelContext ctx{.observer = probes, .backend = settings_.backend};
+  ModelContext ctx{
+      .observer = probes, .backend = settings_.backend, .scored_only = task_.takes_scored_only()};
   if (probes) probes->tell(batch);
   ctx.rng.seed = settings_.seed;
   ctx.rng.step = static_cast<uint64_t>(draw);

@@ -12,8 +12,8 @@ namespace headlab {
 
 struct TrainOptions;
 
-// Settings of `train:` for a model of width d_model, on data of DataSource::epoch_examples().
-Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch_examples);
+// Settings of `train:` for a model of width d_model, on data of TrainOptions::epoch_size().
+Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch_size);
 AdamW::Settings adamw_of(const TrainOptions& options);
 
 // Half precision of forward passes on one device while it lives, where asked for.

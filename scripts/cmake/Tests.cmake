@@ -9,10 +9,16 @@ endfunction()
 headlab_tests_of(test_plain core/config core/files experiments/system experiments/logs)
 headlab_tests_of(test_heads core core/attention core/observe variants experiments/conversion
                  experiments/pruning experiments/analysis)
-headlab_tests_of(test_experiments experiments/data experiments/models experiments/runs
+headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs
                  experiments/training experiments/cases)
 # These drive the built program and link none of it.
 headlab_tests_of(test_command_line experiments/commands)
+# A folder that no list above names would be left out in silence.
+file(GLOB_RECURSE unlisted CONFIGURE_DEPENDS tests/test_*.cpp)
+list(REMOVE_ITEM unlisted ${test_plain} ${test_heads} ${test_experiments} ${test_command_line})
+if(unlisted)
+  message(FATAL_ERROR "scripts/cmake/Tests.cmake names no program for ${unlisted}")
+endif()
 set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp)
 list(REMOVE_ITEM test_heads ${example_test})
 set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
@@ -29,6 +35,11 @@ add_executable(headlab_write_hand_built tests/write_hand_built.cpp)
 headlab_torch_target(headlab_write_hand_built)
 target_link_libraries(headlab_write_hand_built PRIVATE
   headlab_hand_built headlab_variants headlab_experiments)
+
+# Tokenizers on their own, to be compared with the tokenizers library (tests/test_tokenizers.py).
+add_executable(headlab_tokenizers tests/tokenizers.cpp)
+headlab_torch_target(headlab_tokenizers)
+target_link_libraries(headlab_tokenizers PRIVATE headlab_variants headlab_experiments)
 
 # The whole program with a model of several sites in it (tests/test_sites.py).
 if(main_source)

@@ -1,5 +1,7 @@
 // `headlab analyze` from outside: runs of several kinds, exported maps, and what it refuses.
 #include <cmath>
+#include <map>
+#include <sstream>
 
 #include "core/files/h5.h"
 #include "tests/command_testing.h"
@@ -223,6 +225,52 @@ TEST_CASE("a treebank says which relations a head follows") {
   CHECK(s.at("accuracy").size() == 2);
   CHECK(s.at("accuracy")[1][0][1][1].is_number());
   CHECK(report.at("roles").at("syntactic") == Json::parse("[[0,0]]"));  // too few words to say
+}
+
+TEST_CASE("the best head for each relation is shown beside the best fixed offset") {
+  const Bench bench;
+  const fs::path run = bench.train({"data.context=16"});
+  std::string sentences;
+  for (int n = 0; n < 100; ++n)
+    sentences +=
+        "1\tThe\tthe\tDET\t_\t_\t3\tdet\t_\t_\n2\tlazy\tlazy\tADJ\t_\t_\t3\tamod\t_\t_\n"
+        "3\tdog\tdog\tNOUN\t_\t_\t0\troot\t_\t_\n\n";
+  write_bytes(bench / "many.conllu", sentences);
+  const Arguments command{"analyze", run.string(), "--treebank", "many.conllu", "--batches", "1"};
+  const Outcome said = bench.headlab(command);
+  INFO(said.out << said.err);
+  REQUIRE(said.code == 0);
+  const Json report =
+      analyzed(bench, {run.string(), "--treebank", "many.conllu", "--batches", "1"});
+  const auto& names = report.at("axes").at("relation");
+  const Json& s = report.at("statistics");
+  const std::map<std::string, std::string> offsets{{"det", "+2"}, {"amod", "+1"}};
+  for (const auto& one : offsets) {
+    // clang captures no structured binding.
+    const std::string& relation = one.first;
+    const size_t r = std::find(names.begin(), names.end(), relation) - names.begin();
+    double most = -1;
+    std::string head;
+    for (const auto& direction : s.at("accuracy"))
+      for (size_t h = 0; h < direction[0].size(); ++h)
+        if (const double value = direction[0][h][r]; value > most)
+          most = value, head = "0:" + std::to_string(h);
+    const auto lines = lines_of(said.out);
+    const auto line = std::find_if(lines.begin(), lines.end(), [&](const std::string& row) {
+      return row.find(" " + relation + " ") != row.npos;
+    });
+    REQUIRE(line != lines.end());
+    INFO(*line);
+    std::istringstream words(*line);
+    std::string name, count, by, place, accuracy, baseline, at;
+    words >> name >> count >> by >> accuracy >> place >> baseline >> at;
+    CHECK(count == "100");
+    CHECK(by == head);
+    CHECK(std::stod(accuracy) == Approx(100 * most).margin(0.06));
+    CHECK(baseline == "100.0%");
+    CHECK(at == one.second);
+  }
+  CHECK(said.out.find(" root ") == std::string::npos);  // its head is no word
 }
 
 TEST_CASE("exported maps are analyzed without a model") {

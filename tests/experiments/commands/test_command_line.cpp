@@ -14,8 +14,8 @@ std::vector<std::string> command_names() {
   std::string group;
   for (const std::string& line : lines_of(headlab({"--help"}).out)) {
     if (line.ends_with(':')) group = line;
-    const bool listed =
-        group == "Train:" || group == "Look:" || group == "Cut:" || group == "Extend:";
+    const bool listed = group == "Train:" || group == "Look:" || group == "Cut:" ||
+                        group == "Exchange:" || group == "Extend:";
     if (listed && line.starts_with("  ") && line[2] != ' ')
       names.push_back(line.substr(2, line.find(' ', 2) - 2));
   }
@@ -25,8 +25,9 @@ std::vector<std::string> command_names() {
 TEST_CASE("the help sorts commands by what they are for") {
   const std::string help = headlab({"--help"}).out;
   size_t last = 0;
-  for (const std::string place : {"\nTrain:\n", "\n  run ", "\nLook:\n", "\n  analyze ", "\nCut:\n",
-                                  "\n  prune ", "\nExtend:\n", "\n  describe "}) {
+  for (const std::string place :
+       {"\nTrain:\n", "\n  run ", "\nLook:\n", "\n  analyze ", "\nCut:\n", "\n  prune ",
+        "\nExchange:\n", "\n  import ", "\nExtend:\n", "\n  describe "}) {
     INFO(place);
     const size_t found = help.find(place, last);
     REQUIRE(found != help.npos);

@@ -82,6 +82,24 @@ TEST_CASE("the config that a run keeps reads back to the same values and run") {
   CHECK(bench.headlab({"run", kept, "--out", "fresh", "--dry-run"}).code == 0);
 }
 
+TEST_CASE("a model that would see its targets is refused before it trains") {
+  const Bench bench;
+  const auto refused = [&](const Arguments& settings) {
+    Arguments arguments{"run", "tiny.yaml"};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    const Outcome outcome = bench.headlab(arguments);
+    CHECK(outcome.code == 2);
+    CHECK_FALSE(fs::exists(bench / "runs"));
+    return outcome.err;
+  };
+  CHECK_THAT(refused({"model.kind=encoder"}), Contains("model.kind: an encoder sees what follows"));
+  CHECK_THAT(refused({"model.causal=false"}), Contains("model.causal: false shows each token"));
+  CHECK_THAT(refused({"data=induction", "model.kind=encoder"}), Contains("model.kind: "));
+  const Outcome outcome = bench.headlab({"run", "tiny.yaml", "data={kind: first_token, context: 8}",
+                                         "model.causal=false", "--dry-run"});
+  CHECK(outcome.code == 0);  // what it is asked stands not in what it reads
+}
+
 TEST_CASE("a dry run checks everything and writes nothing") {
   const Bench bench;
   const auto files = snapshot(bench.path());
@@ -91,22 +109,44 @@ TEST_CASE("a dry run checks everything and writes nothing") {
   CHECK((snapshot(bench.path()) == files));
 }
 
+// What there is in configs, with the first lines of its texts alone: the text as it is takes
+// minutes to be measured by every kind.
+void shortened_configs(const fs::path& folder) {
+  constexpr int kLines = 150;
+  fs::copy(kProject / "configs", folder, fs::copy_options::recursive);
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "data")) {
+    if (!entry.is_regular_file() || entry.path().extension() == ".gz") continue;
+    const std::string text = read_bytes(entry.path());
+    size_t end = 0;
+    for (int line = 0; line < kLines && end != std::string::npos; ++line)
+      end = text.find('\n', end + 1);
+    write_bytes(entry.path(), text.substr(0, end));
+  }
+}
+
 TEST_CASE("every config in configs runs", "[whole_training]") {
-  std::vector<std::string> configs;
-  for (const auto& entry : fs::directory_iterator(kProject / "configs"))
-    if (entry.path().extension() == ".yaml") configs.push_back(entry.path().string());
-  REQUIRE_FALSE(configs.empty());
-  const std::string config = GENERATE_REF(from_range(configs));
-  INFO(config);
   const Scratch scratch;
-  const Outcome outcome = headlab({"run", config, "--out", (scratch / "runs").string(), "--json",
-                                   "train.steps=2", "train.eval_batches=1"});
-  INFO(outcome.err);
-  REQUIRE(outcome.code == 0);
-  const Json result = Json::parse(outcome.out);
-  CHECK(result.at("status") == "finished");
-  CHECK(result.at("step") == 2);
-  CHECK(result.at("val/loss").is_number());
+  shortened_configs(scratch / "configs");
+  size_t configs = 0;
+  for (const auto& entry : fs::directory_iterator(kProject / "configs")) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++configs;
+    const bool whole = entry.path().stem().string().ends_with("_mha");
+    const fs::path config = whole ? entry.path() : scratch / "configs" / entry.path().filename();
+    const Outcome outcome = headlab({"run", config.string(), "--out", (scratch / "runs").string(),
+                                     "--json", "train.steps=2", "train.eval_batches=1"});
+    INFO(config << ": " << outcome.err);
+    if (outcome.code == 3 && outcome.err.find("scripts/data ") != std::string::npos) {
+      skip(outcome.err);
+      continue;
+    }
+    REQUIRE(outcome.code == 0);
+    const Json result = Json::parse(outcome.out);
+    CHECK(result.at("status") == "finished");
+    CHECK(result.at("step") == 2);
+    CHECK(result.at("val/loss").is_number());
+  }
+  CHECK(configs > 0);
 }
 
 }  // namespace

@@ -30,6 +30,16 @@ class Numbers : public FiniteSource {
   }
 };
 
+// Batches of one, two, .. five examples, which have their number in common.
+class Sizes : public Numbers {
+ public:
+  int64_t sized_batches(int64_t positions) const override { return positions; }
+  Batch sized_batch(uint64_t seed, int64_t index, int64_t positions) const override {
+    const int64_t number = shuffled(seed, index / positions, index % positions, positions) + 1;
+    return {.ids = at::full({number, 1}, number, at::kLong)};
+  }
+};
+
 // The examples of updates 0 .. updates - 1, one after the other.
 std::vector<int64_t> trained_on(const TrainOptions& options, int64_t updates) {
   std::vector<int64_t> numbers;
@@ -79,6 +89,30 @@ TEST_CASE("updates go over the epochs, across their ends and however they are sp
   options.accumulate = 2;
   CHECK(trained_on(options, 5) == whole);
   CHECK_THROWS_AS(Numbers().train_batch(1, 0, 0, 4), c10::Error);
+}
+
+TEST_CASE("an update of so many positions takes a batch by size, cut by its examples", "[data]") {
+  TrainOptions options;
+  options.max_positions = 5, options.accumulate = 3, options.epochs = 2;
+  CHECK(options.total_steps(Sizes()) == 10);
+  options.steps = 7;
+  CHECK(options.total_steps(Sizes()) == 7);
+  std::multiset<int64_t> numbers;
+  for (int64_t step = 0; step < 5; ++step) {
+    const auto parts = micro_batches(options, Sizes(), 3, step);
+    int64_t examples = 0;
+    for (const auto& part : parts) {
+      CHECK(part.examples() > 0);
+      examples += part.examples();
+    }
+    const auto number = parts[0].ids[0][0].item<int64_t>();
+    CHECK(examples == number);
+    CHECK(std::ssize(parts) == std::min<int64_t>(3, number));
+    numbers.insert(number);
+  }
+  CHECK(numbers == std::multiset<int64_t>{1, 2, 3, 4, 5});
+  CHECK_THROWS_WITH(options.total_steps(Numbers()),
+                    Catch::Contains("train.max_positions") && Catch::Contains("give train.batch"));
 }
 
 TEST_CASE("examples for evaluation come in their order", "[data]") {

@@ -3,6 +3,7 @@
 #include "core/errors.h"
 #include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/given_text.h"
+#include "experiments/data/word_tokenizer.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 
@@ -13,7 +14,9 @@ using namespace testing;
 using Ids = std::vector<int64_t>;
 
 std::shared_ptr<DataSource> given(const std::string& text, int64_t context) {
-  return given_text(byte_tokenizer(), text, "--text", context);
+  return given_text(
+      {.shape = {.vocabulary = 256, .context = context}, .tokenizer = byte_tokenizer()}, text,
+      "--text");
 }
 
 Batch whole(const DataSource& data) {
@@ -56,6 +59,47 @@ TEST_CASE("a text of fewer than two tokens is refused", "[data]") {
   for (const char* text : {"", "a"})
     CHECK(error_of<DataError>([&] { given(text, 8); }) ==
           "--text: is too short: of two tokens or more, the first predicts the next");
+}
+
+TEST_CASE("words of a given text are masked where those of the data were", "[data]") {
+  const WordRules rules{{"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}, 1, ""};
+  const auto tokenizer = word_tokenizer(rules, {"a", "b", "c"});
+  const auto given = [&](const std::string& text, int64_t context) {
+    return given_text(
+        {.shape = {.vocabulary = 8, .context = context, .pad = 0, .start = 2, .end = 3, .mask = 4},
+         .tokenizer = tokenizer},
+        text, "--text");
+  };
+  CHECK(error_of<DataError>([&] { given(" ", 8); }) ==
+        "--text: is empty: there is no word to be masked");
+  const auto one = given("a b x", 64);
+  CHECK(one->evaluated() == Split::kWhole);
+  CHECK(one->examples(Split::kWhole) == 1);
+  CHECK(one->context() == 5);
+  CHECK(whole(*one).targets.ge(0).any().item<bool>());  // something is measured
+  std::string text;
+  for (int n = 0; n < 1000; ++n) text += "a b c x ";
+  const auto batch = whole(*given(text, 10));
+  CHECK(batch.ids.sizes() == at::IntArrayRef{500, 10});
+  CHECK(at::equal(batch.ids.select(1, 0), at::full({500}, 2)));
+  CHECK(at::equal(batch.ids.select(1, 9), at::full({500}, 3)));
+  const auto chosen = batch.targets.ge(0);
+  const auto words = at::tensor({5, 6, 7, 1}).repeat({1000}).view({500, 8});
+  const auto hidden = batch.ids.narrow(1, 1, 8), targets = batch.targets.narrow(1, 1, 8);
+  CHECK(at::equal(at::where(targets.ge(0), targets, words), words));
+  CHECK(at::equal(at::where(targets.ge(0), words, hidden), words));
+  // 4,000 words: 600 of them, give or take three standard deviations.
+  CHECK(std::abs(chosen.sum().item<int64_t>() - 600) < 68);
+  CHECK(std::abs((batch.ids == 4).sum().item<int64_t>() - 480) < 62);
+}
+
+TEST_CASE("one text is no example of a model that translates", "[data]") {
+  CHECK_THROWS_WITH(
+      given_text({.shape = {.vocabulary = 256, .context = 8, .source_vocabulary = 256},
+                  .tokenizer = byte_tokenizer()},
+                 "abc", "--text"),
+      "--text: the run's data are texts with their translations, and this is one text; headlab "
+      "generate RUN --input FILE translates it");
 }
 
 }  // namespace headlab::test_given_text

@@ -29,5 +29,26 @@ TEST_CASE("cross entropy counts the targets that are scored, smoothed over the v
   CHECK(half.item<double>() == Approx(nll).epsilon(0.02));
 }
 
+TEST_CASE("logits of the scored targets alone say what all of them say") {
+  torch::manual_seed(4);
+  const auto logits = at::randn({2, 3, 7}, at::kDouble);
+  const Batch batch{.targets = at::tensor({4, -1, 0, -100, 6, -5}, at::kLong).view({2, 3})};
+  const auto rows = logits.flatten(0, 1).index_select(0, at::tensor({0, 2, 4}, at::kLong));
+  const Task& task = prediction_task();
+  CHECK(task.takes_scored_only());
+  for (double smoothing : {0.0, 0.1})
+    CHECK(task.loss(rows, batch, smoothing).item<double>() ==
+          Approx(task.loss(logits, batch, smoothing).item<double>()).epsilon(1e-12));
+  CHECK(at::equal(task.per_target(rows, batch), task.per_target(logits, batch)));
+  CHECK(at::allclose(task.sums(rows, batch), task.sums(logits, batch), 1e-12, 0));
+  const Batch none{.targets = at::full({2, 3}, kIgnored, at::kLong)};
+  const auto nothing = at::empty({0, 7}, at::kDouble).requires_grad_();
+  const auto loss = task.loss(nothing, none);
+  loss.backward();
+  CHECK(loss.item<double>() == 0);
+  CHECK(task.sums(nothing, none).abs().sum().item<double>() == 0);
+  CHECK(at::equal(task.per_target(nothing, none), at::zeros({2, 2, 3}, at::kDouble)));
+}
+
 }  // namespace
 }  // namespace headlab::test_task

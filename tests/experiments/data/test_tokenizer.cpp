@@ -2,6 +2,8 @@
 #include "core/errors.h"
 #include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/char_tokenizer.h"
+#include "experiments/data/data_description.h"
+#include "experiments/data/padded_tokenizer.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 
@@ -115,12 +117,47 @@ TEST_CASE("a tokenizer is the same after it was written and read", "[tokenizer]"
   }
 }
 
+TEST_CASE("a padded tokenizer is the same, and has tokens that no text is", "[tokenizer]") {
+  const auto chars = chars_of("ab.");
+  CHECK(padded_tokenizer(chars, 3) == chars);
+  const auto padded = padded_tokenizer(chars, 5);
+  CHECK(padded->vocabulary() == 5);
+  CHECK(padded->encode("ab", "t").ids == chars->encode("ab", "t").ids);
+  CHECK(padded->decode({1, 4, 2}) == "ab");
+  CHECK(padded->bytes(3, std::nullopt).empty());
+  CHECK(padded->token_texts() == Texts{".", "a", "b", "<3>", "<4>"});
+  CHECK(padded->token_classes() == std::vector<uint8_t>{kPunctuation, kWord, kWord, kWord, kWord});
+  const auto again = read_tokenizer(nlohmann::ordered_json::parse(padded->json().dump()));
+  CHECK(again->json() == padded->json());
+  CHECK(again->vocabulary() == 5);
+  CHECK(error_of<DataError>([&] { padded_tokenizer(chars, 2); }) ==
+        "the tokenizer has 3 tokens, more than the vocabulary of 2");
+  CHECK(error_of<DataError>([&] { padded_tokenizer(chars, int64_t{1} << 40); }) ==
+        "the tokenizer has 3 tokens, the vocabulary 1099511627776: it is of another model");
+  CHECK(error_of<DataError>([&] { padded->bytes(5, std::nullopt); }) ==
+        "token 5 is not in the vocabulary of 5");
+}
+
+TEST_CASE("a model with more rows than its tokenizer has tokens", "[tokenizer]") {
+  DataDescription description{.shape = {.vocabulary = 5}};
+  add_tokenizer(description, chars_of("ab."));
+  CHECK(description.token_texts.size() == 5);
+  CHECK(description.token_classes.size() == 5);
+  const auto again = read_description(description_json(description));
+  CHECK(again.token_texts == description.token_texts);
+  CHECK(again.tokenizer->decode({1, 4}) == "a");
+  description.shape.vocabulary = 2;
+  CHECK(error_of<DataError>([&] { add_tokenizer(description, chars_of("ab.")); }) ==
+        "the tokenizer has 3 tokens, more than the vocabulary of 2");
+}
+
 TEST_CASE("what is no tokenizer is refused", "[tokenizer]") {
   const auto refusal = [](const char* json) {
     return error_of<DataError>([&] { read_tokenizer(nlohmann::ordered_json::parse(json)); });
   };
   CHECK(refusal(R"({"kind": "runes"})") ==
-        "no kind of tokenizer is called 'runes' here; there are bytes, char");
+        "no kind of tokenizer is called 'runes' here; there are bpe, bytes, char, padded, "
+        "wordpiece, words");
   for (const char* json : {"1", "null", "[]", "{}", R"({"kind": 1})", R"({"kind": "char"})",
                            R"({"kind": "char", "characters": 1})"}) {
     INFO(json);

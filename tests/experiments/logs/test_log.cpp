@@ -250,6 +250,33 @@ TEST_CASE("a log goes on without the statistics that it was begun without") {
   CHECK_THROWS_AS(drop_unlogged(folder / "none.h5", site), RunError);
 }
 
+TEST_CASE("images of probes stay through a resume, and a log without them goes on without") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  LogLayout without = small_layout(), layout = without;
+  const std::vector<uint8_t> pixels = {0, 1, 2, 253, 254, 255, 7, 0, 9, 255, 11, 12};
+  layout.sites[0].maps->images =
+      LogImages{.channels = 1, .rows = 2, .columns = 3, .patch = 1, .pixels = pixels};
+  const auto end_with = [](RunLog log, int64_t step) {
+    log_step(log, step);
+    log.close(LogStatus::kStopped);
+  };
+  const auto logged = [&] {
+    return H5File::open(path).root().dataset("attention/self/image").read<uint8_t>();
+  };
+  end_with(RunLog::create(path, layout), 0);
+  CHECK(logged() == pixels);
+  CHECK(drop_unlogged(path, layout.sites[0]).empty());
+  end_with(RunLog::resume(path, layout, 0, 0), 1);
+  CHECK(logged() == pixels);
+
+  end_with(RunLog::create(path, without), 0);
+  CHECK_THROWS_WITH(RunLog::resume(path, layout, 0, 0), Contains("/attention/self"));
+  CHECK(drop_unlogged(path, layout.sites[0]) == std::vector<std::string>{"image"});
+  end_with(RunLog::resume(path, layout, 0, 0), 1);
+  check_rows(H5File::open(path), range(2));
+}
+
 TEST_CASE("a log goes on without the numbers of evaluations that it was begun without") {
   const Scratch folder;
   const auto path = folder / "log.h5";

@@ -167,7 +167,8 @@ TEST_CASE("the gradient of a tied embedding is the sum of its two uses") {
 
 TEST_CASE("dropout is a function of seed and step alone, and rests in evaluation") {
   const auto ids = some_ids(2, 7);
-  for (const char* rates : {"dropout: 0.4, attention_dropout: 0.0", "attention_dropout: 0.4"}) {
+  for (const char* rates : {"dropout: 0.4, attention_dropout: 0.0", "attention_dropout: 0.4",
+                            "activation_dropout: 0.4"}) {
     auto model = small_decoder(fmt::format("{{layers: 2, d_model: 16, heads: 4, {}}}", rates));
     const auto run = [&](uint64_t seed, uint64_t step) {
       ModelContext ctx;

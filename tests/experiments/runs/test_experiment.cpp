@@ -4,6 +4,7 @@
 #include "core/observe/probe.h"
 #include "experiments/models/model.h"
 #include "experiments/runs/experiment.h"
+#include "experiments/training/update.h"
 #include "tests/catch.h"
 
 namespace headlab::test_experiment {
@@ -54,6 +55,17 @@ TEST_CASE("epochs and steps: the first that is reached ends the run") {
   CHECK_THROWS_WITH(
       endless.train.total_steps(0),
       Catch::Contains("train.epochs") && Catch::Contains("no epochs; give train.steps"));
+}
+
+TEST_CASE("a share of warm-up is one of all updates, by steps or epochs") {
+  const auto warmup = [](const std::string& train, int64_t examples) {
+    const auto options = read(kLeast + "train: {batch: 4, " + train + "}").train;
+    return schedule_of(options, 16, examples).warmup;
+  };
+  CHECK(warmup("steps: 30, warmup: 0.1", 0) == 3);
+  CHECK(warmup("epochs: 10, warmup: 0.1", 40) == 10);
+  CHECK(warmup("epochs: 10, steps: 50, warmup: 0.1", 40) == 5);
+  CHECK(warmup("steps: 30, warmup: 100", 0) == 100);
 }
 
 TEST_CASE("mistakes in an experiment are said with their place") {

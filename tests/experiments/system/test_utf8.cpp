@@ -66,6 +66,27 @@ TEST_CASE("what can become no code point is not unfinished") {
   CHECK(utf8_unfinished("\xE2\x82\xE2\x82") == 2);
 }
 
+TEST_CASE("what is not UTF-8 is replaced, sequences that break off as one") {
+  CHECK(replace_invalid_utf8("").empty());
+  CHECK(replace_invalid_utf8("a\u00e9\u20ac\U0001f600") == "a\u00e9\u20ac\U0001f600");
+  // The example of Unicode 15, table 3-8, and what follows it there.
+  CHECK(replace_invalid_utf8("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41") ==
+        "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD\x41");
+  CHECK(replace_invalid_utf8("\xED\xA0\x80") == "\uFFFD\uFFFD\uFFFD");
+  CHECK(replace_invalid_utf8("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41") ==
+        "\uFFFD\uFFFD\uFFFD\uFFFD\x41");
+  CHECK(replace_invalid_utf8("a\xF0\x9F\x98") == "a\uFFFD");
+}
+
+TEST_CASE("letters and numbers are Unicode's") {
+  for (char32_t c : U"aZ\u00aa\u01c5\u02b0\u00df\u6771\u05d0")
+    if (c != 0) CHECK((is_letter(c) && !is_number(c)));
+  for (char32_t c : U"09\u00bd\u00b2\u2163\u0663")
+    if (c != 0) CHECK((is_number(c) && !is_letter(c)));
+  for (char32_t c : U"_. '\n\u0301\u200d\u20ac\U0001f600\u00a0")
+    CHECK_FALSE((is_number(c) || is_letter(c)));
+}
+
 TEST_CASE("white space is Unicode's") {
   std::u32string found;
   for (char32_t c = 0; c < 0x110000; ++c)

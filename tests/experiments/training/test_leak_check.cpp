@@ -262,7 +262,14 @@ TEST_CASE("every config in configs/ passes", "[leaks]") {
     INFO(file.path());
     Experiment experiment;
     read_config(experiment, load_config(file.path()));
-    const auto data = open_data(experiment.data);
+    std::shared_ptr<DataSource> data;
+    try {
+      data = open_data(experiment.data);
+    } catch (const DataError& error) {
+      REQUIRE_THAT(error.what(), Catch::Matchers::Contains("scripts/data"));
+      testing::skip(error.what());
+      continue;
+    }
     auto model = build_model(experiment, data->shape(), at::kCPU);
     REQUIRE_NOTHROW(
         check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {at::kCPU}));
@@ -295,14 +302,15 @@ Experiment small_run(const std::string& kind) {
   Experiment experiment;
   const bool causal = head_kind(kind).options()->traits().causal;
   read_config(experiment,
-              parse_config("name: small\n"
-                           "data: {kind: induction, symbols: 16, context: 16}\n"
-                           "model: {layers: 2, d_model: 16, heads: 4, dropout: 0.1,\n"
-                           "        causal: " +
-                               std::string(causal ? "true" : "false") + ", attention: " + kind +
-                               "}\n"
-                               "train: {steps: 4, batch: 4, warmup: 2}\n",
-                           "test"));
+              parse_config(
+                  "name: small\ndata: {kind: " + std::string(causal ? "induction" : "first_token") +
+                      ", symbols: 16, context: 16}\n"
+                      "model: {layers: 2, d_model: 16, heads: 4, dropout: 0.1,\n"
+                      "        causal: " +
+                      std::string(causal ? "true" : "false") + ", attention: " + kind +
+                      "}\n"
+                      "train: {steps: 4, batch: 4, warmup: 2}\n",
+                  "test"));
   return experiment;
 }
 

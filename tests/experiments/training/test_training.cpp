@@ -29,11 +29,11 @@ Experiment experiment_of(const std::string& yaml) {
 }
 
 std::string small(const std::string& kind, const std::string& train = "") {
-  const auto options = head_kind(kind).options();
-  return std::string("name: small\n") +
-         "data: {kind: induction, symbols: 16, context: 16, eval_examples: 8}\n"
+  const bool causal = head_kind(kind).options()->traits().causal;
+  return std::string("name: small\n") + "data: {kind: " + (causal ? "induction" : "first_token") +
+         ", symbols: 16, context: 16, eval_examples: 8}\n"
          "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, dropout: 0.1, causal: " +
-         (options->traits().causal ? "true" : "false") + ", attention: {kind: " + kind + "}}\n" +
+         (causal ? "true" : "false") + ", attention: {kind: " + kind + "}}\n" +
          "train: {steps: 6, batch: 4, accumulate: 2, warmup: 2, eval_every: 2, eval_batches: 1" +
          train +
          "}\n"

@@ -1,0 +1,111 @@
+#include "experiments/commands/given_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/errors.h"
+#include "core/files/mapped_file.h"
+#include "core/torch.h"
+#include "experiments/data/sentences.h"
+
+namespace headlab {
+
+void GivenData::visit(Arguments& a) {
+  a.option("--data", data,
+           "other data to measure on: a text file, not split; for the kind tokens a directory");
+  a.option("--text", text, "a text to measure on, or the file that holds it");
+  a.option("--context", context,
+           "tokens of a window of that text (default: the model's; of imported models 1024)",
+           Arguments::kAboveZero);
+}
+
+namespace {
+
+struct GivenText {
+  std::string text, name;
+  std::vector<std::filesystem::path> files;
+};
+
+GivenText read_given(const std::string& path) {
+  return {std::string(MappedFile(path).text()), path, {std::filesystem::canonical(path)}};
+}
+
+// --text is the text itself where no file is called so.
+GivenText given_words(const std::string& text) {
+  std::error_code none;
+  if (text.size() < 4096 && std::filesystem::is_regular_file(text, none)) return read_given(text);
+  return {text, "--text", {}};
+}
+
+std::shared_ptr<DataSource> sentences_for(OpenedRun& run, const GivenText& given) {
+  if (!run.data_description.tokenizer)
+    throw ConfigError(given.name + ": the model has no tokenizer, so no text can be measured on");
+  return sentences(run.data_description, given.text, given.name, given.files,
+                   [&](const Batch& batch) {
+                     torch::InferenceMode inference;
+                     const auto device = run.model->parameters().front().device();
+                     return run.model->forward(batch.to(device), {}).logits;
+                   });
+}
+
+}  // namespace
+
+int64_t GivenData::window(const OpenedRun& run) const {
+  const int64_t most = run.data_description.shape.context;
+  if (context > most)
+    throw ConfigError(fmt::format("--context {}: the model's is {}", context, most));
+  if (context > 0) return context;
+  return run.experiment.data.kind() == "none" ? std::min(most, kWindow) : most;
+}
+
+void GivenData::open_to_train(OpenedRun& run) const {
+  if (!data) throw ConfigError("--text: training needs a file that is split; --data FILE");
+  ConfigNode options;
+  options.set("kind", write_text("text"));
+  options.set("path", write_text(std::filesystem::absolute(*data).string()));
+  options.set("tokenizer", write_text(run.path.string()));
+  options.set("context", ConfigNode::scalar(std::to_string(window(run))));
+  if (run.data_description.shape.mask) options.set("objective", write_text("masked"));
+  Problems problems;
+  run.experiment.data.read(options, "data", problems);
+  problems.raise();
+  run.data = open_data(run.experiment.data);
+}
+
+void GivenData::open_given(OpenedRun& run) const {
+  if (!run.model->predicts()) {
+    run.data = sentences_for(run, data ? read_given(*data) : given_words(*text));
+    return;
+  }
+  auto description = run.data_description;
+  description.shape.context = window(run);
+  if (data) {
+    run.data = open_other_data(run.experiment, description, *data);
+  } else {
+    const auto given = given_words(*text);
+    run.data = open_text(run.experiment, description, given.text, given.name);
+  }
+}
+
+void GivenData::open(OpenedRun& run, bool to_train) const {
+  if (data && text) throw ConfigError("--data and --text: name one of the two");
+  if (context > 0 && !data && !text) throw ConfigError("--context: is of --data or --text");
+  if (data || text) {
+    to_train ? open_to_train(run) : open_given(run);
+    return;
+  }
+  if (run.experiment.data.kind() == "none")
+    throw ConfigError(
+        "the run was imported and has no data of its own; --data FILE or --text TEXT measures on a "
+        "text");
+  if (run.data) return;
+  try {
+    run.data = open_own_data(run.experiment, run.data_description);
+  } catch (const DataError& error) {
+    if (run.data_description.shape.source_vocabulary > 0) throw;  // one text is no pair of them
+    throw DataError(fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));
+  }
+}
+
+}  // namespace headlab

@@ -1,0 +1,47 @@
+// A text and its translation, line by line. No torch in here.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+#include "core/files/mapped_file.h"
+#include "experiments/data/tokenizer.h"
+
+namespace headlab {
+
+// Two files of as many lines; line n of one is line n of the other in the other language.
+struct ParallelText {
+  struct Side {
+    std::filesystem::path path;
+    MappedFile file;
+    std::vector<std::string_view> lines;  // without their '\n'
+
+    // DataError `path:line: ...` for a line that is empty or not UTF-8.
+    explicit Side(const std::filesystem::path& path);
+  };
+  Side source, target;
+
+  // DataError also where one has more lines, or there are none.
+  ParallelText(const std::filesystem::path& source, const std::filesystem::path& target);
+};
+
+// Lines as tokens, one behind the other.
+class TokenLines {
+ public:
+  // A line has `most` tokens or fewer, not counting one more that begins or ends it. DataError
+  // `path:line: ...` for a longer one.
+  TokenLines(const ParallelText::Side& text, const Tokenizer& tokenizer, int64_t most);
+
+  int64_t size() const { return std::ssize(ends_); }
+  int64_t length(int64_t n) const { return ends_[n] - begin(n); }
+  const int32_t* tokens(int64_t n) const { return ids_.data() + begin(n); }
+
+ private:
+  int64_t begin(int64_t n) const { return n == 0 ? 0 : ends_[n - 1]; }
+
+  std::vector<int32_t> ids_;
+  std::vector<int64_t> ends_;
+};
+
+}  // namespace headlab

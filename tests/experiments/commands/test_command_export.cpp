@@ -1,0 +1,115 @@
+// headlab export: models of runs in the layout that transformers opens. What transformers makes of
+// them is tested in tests/test_export.py.
+#include "tests/command_testing.h"
+
+namespace headlab::test_command_export {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace testing;
+
+const fs::path kModels = kGolden / "models";
+
+Json exported(const Bench& bench, const std::string& run, const std::string& folder = "out") {
+  const Outcome outcome = bench.headlab({"export", run, folder, "--json"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  return Json::parse(outcome.out);
+}
+
+void import_to(const Bench& bench, const fs::path& model, const std::string& run) {
+  const Outcome outcome = bench.headlab({"import", model.string(), "--out", run});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+}
+
+TEST_CASE("what was imported and is exported has the same bytes of tensors") {
+  const std::string name = GENERATE("gpt2", "llama_gqa", "llama_tied", "bert_mlm", "vit", "marian");
+  INFO(name);
+  const Bench bench;
+  import_to(bench, kModels / name, "taken");
+  const Json said = exported(bench, "taken");
+  const Json theirs = json_of(kModels / name / "config.json"),
+             ours = json_of(bench / "out/config.json");
+  CHECK(said.at("architecture") == theirs.at("architectures")[0]);
+  CHECK(said.at("difference") == 0);
+  const SafetensorsFile before(kModels / name / "model.safetensors"),
+      after(bench / "out/model.safetensors");
+  REQUIRE(before.entries().size() == after.entries().size());
+  for (const auto& entry : before.entries()) {
+    INFO(entry.name);
+    const auto* found = after.find(entry.name);
+    REQUIRE(found != nullptr);
+    CHECK(found->shape == entry.shape);
+    CHECK(std::string(reinterpret_cast<const char*>(found->data), found->bytes) ==
+          std::string(reinterpret_cast<const char*>(entry.data), entry.bytes));
+  }
+  for (const char* key : {"vocab_size", "hidden_act", "num_key_value_heads", "n_embd",
+                          "layer_norm_eps", "rms_norm_eps", "decoder_start_token_id"})
+    if (theirs.contains(key)) CHECK(ours.at(key) == theirs.at(key));
+  import_to(bench, bench / "out", "again");
+  CHECK(read_bytes(bench / "again/ckpt/last/model.safetensors") ==
+        read_bytes(bench / "taken/ckpt/last/model.safetensors"));
+}
+
+TEST_CASE("weights that are kept in bf16 go out as the numbers that they are") {
+  const Bench bench;
+  REQUIRE(
+      bench
+          .headlab({"import", (kModels / "llama_gqa").string(), "--dtype", "bf16", "--out", "half"})
+          .code == 0);
+  CHECK(exported(bench, "half").at("difference") == 0);
+  const SafetensorsFile file(bench / "out/model.safetensors");
+  for (const auto& entry : file.entries()) CHECK(entry.dtype == Dtype::kF32);
+}
+
+TEST_CASE("a trained model is exported, with heads pruned, sliced, grouped or gated") {
+  const Bench bench;
+  const std::string llama =
+      "model={kind: decoder, layers: 2, d_model: 16, heads: 4, kv_heads: 2, norm: rms, mlp: "
+      "swiglu, position: {kind: rope, layout: interleaved}, attention: {kind: mha, scale: 0.3}}";
+  const std::string gpt =
+      "model={kind: decoder, layers: 2, d_model: 16, heads: 4, attention: {kind: mha, bias: true}}";
+  for (const auto& model : {llama, gpt}) {
+    INFO(model);
+    const std::string run = bench.train({model}).string();
+    const std::string cut = (bench / ("cut" + run.substr(run.size() - 14))).string();
+    CHECK(exported(bench, run, cut + "-whole").at("difference") < 1e-5);
+    for (const bool slice : {false, true}) {
+      const auto out = cut + (slice ? "-sliced" : "-masked");
+      Arguments prune{"prune", run, "--heads", "0:1,3", "1:0", "--out", out};
+      if (slice) prune.emplace_back("--slice");
+      REQUIRE(bench.headlab(prune).code == 0);
+      CHECK(exported(bench, out, out + "-out").at("difference") < 1e-5);
+    }
+    const auto gated = cut + "-gated";
+    REQUIRE(
+        bench.headlab({"convert", run, "--to", "gated", "--init", "0.3", "--out", gated}).code ==
+        0);
+    CHECK(exported(bench, gated, gated + "-out").at("difference") < 1e-5);
+  }
+}
+
+TEST_CASE("what no class of transformers can be is refused with the reason") {
+  const Bench bench;
+  const auto refused = [&](const std::string& model, const std::vector<std::string>& parts) {
+    const std::string run = bench.train({"train.steps=1", model}).string();
+    check_refusal(bench.headlab({"export", run, "out"}), 2, parts);
+    CHECK_FALSE(fs::exists(bench / "out"));
+  };
+  refused("model.attention.kind=moh", {"layer 0 has 'moh' heads", "headlab convert"});
+  refused("model.position=rope", {"norm", "rope"});
+  refused("model.mlp=swiglu", {"swiglu"});
+  refused("model={kind: decoder, layers: 2, d_model: 16, heads: 2, window: [4, 0]}", {"windows"});
+  refused("model.kv_heads=1", {"kv_heads"});
+  const std::string run = bench.train({"train.steps=1"}).string();
+  fs::create_directory(bench / "full");
+  write_bytes(bench / "full/mine", "kept");
+  check_refusal(bench.headlab({"export", run, "full"}), 2, {"full", "not empty"});
+  CHECK(snapshot(bench / "full").size() == 1);
+  fs::create_directory(bench / "empty");
+  CHECK(bench.headlab({"export", run, "empty"}).code == 0);
+}
+
+}  // namespace
+}  // namespace headlab::test_command_export

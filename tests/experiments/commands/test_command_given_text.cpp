@@ -1,0 +1,162 @@
+// Imported models, which have no data of their own, on a text that a command is given.
+#include "tests/command_testing.h"
+
+namespace headlab::test_command_given_text {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace testing;
+
+constexpr const char* kText = "The quick brown fox jumps over a lazy dog, and naps.\n";
+
+// A language model that was trained here, exported and imported again: the run `taken`.
+class Imported : public Bench {
+ public:
+  Imported() {
+    const std::string run = train({"data.context=16", "model.position=rope", "model.norm=rms",
+                                   "model.mlp=swiglu", "train.steps=60", "train.lr=0.01"})
+                                .string();
+    succeed({"export", run, "layout"});
+    succeed({"import", "layout", "--out", "taken"});
+  }
+  Json succeed(Arguments arguments) const {
+    const bool json = arguments[0] != "generate";
+    if (json) arguments.emplace_back("--json");
+    const Outcome outcome = headlab(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return json ? Json::parse(outcome.out) : Json(outcome.out);
+  }
+};
+
+TEST_CASE("commands measure an imported model on a text, in windows of it") {
+  const Imported bench;
+  const std::vector<Arguments> commands{{"eval", "taken"},
+                                        {"ablate", "taken"},
+                                        {"analyze", "taken"},
+                                        {"prune", "taken", "--heads", "0:1"},
+                                        {"convert", "taken", "--to", "gated"}};
+  for (const auto& command : commands) {
+    INFO(command[0]);
+    check_refusal(bench.headlab(command), 2, {"imported", "--data FILE", "--text TEXT"});
+    const auto with = [&](const Arguments& more) {
+      Arguments all = command;
+      all.insert(all.end(), more.begin(), more.end());
+      return all;
+    };
+    const auto windows = (fs::file_size(bench / "text.txt") - 1) / 4;
+    CHECK(bench.succeed(with({"--data", "text.txt", "--context", "4"})).at("examples") == windows);
+    bench.succeed(with({"--text", kText}));
+    bench.succeed(with({"--text", "text.txt", "--context", "8"}));
+    check_refusal(bench.headlab(with({"--text", kText, "--context", "17"})), 2,
+                  {"--context 17", "16"});
+    check_refusal(bench.headlab(with({"--text", kText, "--data", "text.txt"})), 2, {"--text"});
+  }
+}
+
+TEST_CASE("an imported model is tuned on the file that --data names") {
+  const Imported bench;
+  const Json pruned = bench.succeed({"prune", "taken", "--heads", "0:1", "--tune", "3", "--data",
+                                     "text.txt", "--context", "8", "--out", "left"});
+  CHECK(pruned.at("rounds").size() == 2);
+  CHECK(bench.succeed({"eval", "left"}).at("split") == "val");  // its data are that text now
+  bench.succeed({"convert", "taken", "--to", "gated", "--tune", "2", "--data", "text.txt",
+                 "--context", "8", "--out", "gated"});
+  check_refusal(bench.headlab({"prune", "taken", "--heads", "0:1", "--tune", "3", "--text", kText,
+                               "--out", "other"}),
+                2, {"--data FILE"});
+}
+
+TEST_CASE("a text in the tokens of a run trains on from its weights") {
+  const Imported bench;
+  write_bytes(bench / "on.yaml",
+              "init: taken\ndata: {kind: text, path: text.txt, context: 8}\n"
+              "model: {layers: 1, d_model: 16, heads: 2, position: rope, norm: rms, mlp: swiglu}\n"
+              "train: {steps: 2, batch: 2, eval_batches: 1}\n");
+  const Outcome outcome = bench.headlab({"run", "on.yaml"});
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  const std::string run = lines_of(outcome.out).at(0);
+  CHECK(bench.succeed({"eval", run}).at("loss") < 2.5);  // untrained: 3.3
+  CHECK(bench.succeed({"generate", run, "--prompt", "The quick", "--tokens", "3"})
+            .get<std::string>()
+            .starts_with("The quick"));
+  write_bytes(bench / "alone.yaml", replaced(read_bytes(bench / "on.yaml"), "init: taken\n", ""));
+  check_refusal(bench.headlab({"run", "alone.yaml"}), 2, {"data.tokenizer: is needed"});
+  check_refusal(bench.headlab({"run", "on.yaml", "data.tokenizer=nowhere"}), 2, {"nowhere"});
+  check_refusal(bench.headlab({"run", "on.yaml", "data.objective=masked"}), 2, {"masked"});
+}
+
+TEST_CASE("generate stops at a token that ends a text, or goes on") {
+  const Imported bench;
+  auto config = json_of(bench / "layout/config.json");
+  const Json taken = json_of(bench / "taken/data.json");
+  config["eos_token_id"] = taken.at("tokenizer").at("characters").get<std::string>().find(' ');
+  write_bytes(bench / "layout/config.json", config.dump());
+  bench.succeed({"import", "layout", "--out", "again"});
+  const Arguments words{"generate",      "again", "--prompt", "The qui",
+                        "--temperature", "0",     "--tokens", "12"};
+  const auto stopped = bench.succeed(words).get<std::string>();
+  CHECK(stopped.find(' ', 4) == std::string::npos);
+  Arguments on = words;
+  on.emplace_back("--no-stop");
+  const auto all = bench.succeed(on).get<std::string>();
+  CHECK(all.size() == 7 + 12 + 1);
+  CHECK(all.starts_with(stopped.substr(0, stopped.size() - 1)));
+}
+
+// BERT of the golden files without its head, and words of its own.
+void write_encoder(const Bench& bench) {
+  const fs::path golden = kGolden / "models/bert_mlm";
+  fs::create_directory(bench / "encoder");
+  fs::copy_file(golden / "config.json", bench / "encoder/config.json");
+  const SafetensorsFile whole(golden / "model.safetensors");
+  std::vector<TensorEntry> kept;
+  for (const auto& entry : whole.entries())
+    if (!entry.name.starts_with("cls.")) kept.push_back(entry);
+  write_safetensors(bench / "encoder/model.safetensors", std::move(kept));
+  std::string words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nfox\ndog\nnaps\n.\n";
+  for (int64_t n = 10; n < 97; ++n) words += "w" + std::to_string(n) + "\n";
+  write_bytes(bench / "encoder/vocab.txt", words);
+}
+
+TEST_CASE("a model that only embeds is measured by how far sentences move") {
+  const Bench bench;
+  write_encoder(bench);
+  REQUIRE(bench.headlab({"import", "encoder", "--out", "taken"}).code == 0);
+  write_bytes(bench / "lines.txt", "The fox naps.\n\nThe dog.\nA dog, the fox; the dog naps.\n");
+  check_refusal(bench.headlab({"prune", "taken", "--heads", "0:1"}), 2, {"--text TEXT"});
+  check_refusal(bench.headlab({"eval", "taken", "--text", "lines.txt"}), 2, {"embeds"});
+  check_refusal(
+      bench.headlab({"run", "tiny.yaml", "model={kind: encoder, head: embedding}",
+                     "data={kind: words, path: text.txt, objective: masked, context: 8}"}),
+      2, {"model.head", "no predictions"});
+  const auto pruned = bench.headlab({"prune", "taken", "--fraction", "0.5", "--slice", "--text",
+                                     "lines.txt", "--out", "cut", "--json"});
+  INFO(pruned.err);
+  REQUIRE(pruned.code == 0);
+  const Json report = Json::parse(pruned.out);
+  CHECK(report.at("examples") == 3);
+  CHECK(report.at("rounds").at(0).at("distance") == 0);
+  CHECK(report.at("rounds").at(1).at("distance") > 1e-6);
+  CHECK(report.at("distance_delta") == report.at("rounds").at(1).at("distance"));
+  CHECK(report.at("kl").is_null());
+  const auto ablated = bench.headlab({"ablate", "taken", "--text", "lines.txt", "--json"});
+  INFO(ablated.err);
+  REQUIRE(ablated.code == 0);
+  const auto weighed =
+      bench.headlab({"analyze", "taken", "--importance", "--text", "lines.txt", "--json"});
+  REQUIRE(weighed.code == 0);
+  for (const auto& layer : Json::parse(weighed.out).at("statistics").at("importance_paper"))
+    for (const auto& value : layer) CHECK(value.get<double>() > 0);
+  const auto words = std::string("the fox naps. ") + "the fox naps. " + "the fox naps. " +
+                     "the fox naps. the fox naps. the fox naps. the fox naps. the fox naps. "
+                     "the fox naps. the fox naps. the fox naps. the fox naps.";
+  check_refusal(bench.headlab({"prune", "taken", "--heads", "0:1", "--text", words}), 3,
+                {"--text:1", "context"});
+  REQUIRE(bench.headlab({"export", "cut", "out"}).code == 0);
+  CHECK(json_of(bench / "out/config.json").at("architectures").at(0) == "BertModel");
+}
+
+}  // namespace
+}  // namespace headlab::test_command_given_text

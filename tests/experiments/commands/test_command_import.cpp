@@ -1,0 +1,133 @@
+// headlab import: models of others as runs; check --model: numbers of a model that lies elsewhere.
+#include "tests/command_testing.h"
+
+namespace headlab::test_command_import {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace testing;
+
+const fs::path kModels = kGolden / "models";
+
+Json imported(const Bench& bench, const fs::path& model, const Arguments& more = {}) {
+  Arguments arguments{"import", model.string(), "--out", "taken", "--json"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = bench.headlab(arguments);
+  INFO(outcome.err);
+  REQUIRE(outcome.code == 0);
+  return Json::parse(outcome.out);
+}
+
+TEST_CASE("an imported model is a run that has the authors' numbers") {
+  const std::string name = GENERATE("gpt2", "llama_gqa", "llama_tied", "bert_mlm", "vit", "marian");
+  INFO(name);
+  const Bench bench;
+  const Json said = imported(bench, kModels / name);
+  CHECK(said.at("run") == fs::canonical(bench / "taken").string());
+  CHECK(said.at("dtype") == "fp32");
+  const Json manifest = json_of(bench / "taken/manifest.json");
+  CHECK(manifest.at("imported").at("from") == (kModels / name).string());
+  CHECK(manifest.at("imported").at("files").size() == 2);
+  const std::string numbers = (kModels / name / "golden.safetensors").string();
+  const Outcome judged = bench.headlab({"check", numbers, "--model", "taken"});
+  INFO(judged.out << judged.err);
+  CHECK(judged.code == 0);
+}
+
+TEST_CASE("numbers of a model that lies elsewhere are judged with --model") {
+  const Bench bench;
+  fs::copy_file(kModels / "gpt2/golden.safetensors", bench / "numbers.safetensors");
+  check_refusal(bench.headlab({"check", "numbers.safetensors"}), 3, {"config.json", "--model"});
+  const Outcome own =
+      bench.headlab({"check", "numbers.safetensors", "--model", (kModels / "gpt2").string()});
+  INFO(own.out << own.err);
+  CHECK(own.code == 0);
+  const std::string other = (kModels / "llama_gqa").string();
+  CHECK(bench.headlab({"check", "numbers.safetensors", "--model", other}).code != 0);
+  check_refusal(bench.headlab({"check", "numbers.safetensors", "--model", "nowhere"}), 4,
+                {"nowhere"});
+}
+
+TEST_CASE("imported weights may be kept in bf16, which is half the memory and is not trained") {
+  const Bench bench;
+  imported(bench, kModels / "gpt2");
+  const auto whole = fs::file_size(bench / "taken/ckpt/last/model.safetensors");
+  fs::remove_all(bench / "taken");
+  CHECK(imported(bench, kModels / "gpt2", {"--dtype", "bf16"}).at("dtype") == "bf16");
+  const auto half = fs::file_size(bench / "taken/ckpt/last/model.safetensors");
+  CHECK(half < whole * 6 / 10);
+  check_refusal(bench.headlab({"run", "tiny.yaml", "dtype=bf16"}), 2, {"dtype", "fp32"});
+}
+
+TEST_CASE("shards are read as one file, and what they lack is named") {
+  const Bench bench;
+  fs::create_directory(bench / "model");
+  fs::copy_file(kModels / "gpt2/config.json", bench / "model/config.json");
+  const SafetensorsFile whole(kModels / "gpt2/model.safetensors");
+  Json map = Json::object();
+  std::vector<TensorEntry> parts[2];
+  for (const auto& entry : whole.entries()) {
+    const size_t part = map.size() % 2;
+    map[entry.name] = part == 0 ? "a.safetensors" : "b.safetensors";
+    parts[part].push_back(entry);
+  }
+  const auto index = [&](const Json& weights) {
+    write_bytes(bench / "model/model.safetensors.index.json", Json{{"weight_map", weights}}.dump());
+  };
+  const auto refused = [&](const std::vector<std::string>& said) {
+    check_refusal(bench.headlab({"import", "model", "--out", "taken"}), 3, said);
+    CHECK_FALSE(fs::exists(bench / "taken"));
+  };
+  index(map);
+  write_safetensors(bench / "model/a.safetensors", parts[0]);
+  refused({"b.safetensors"});
+  write_safetensors(bench / "model/b.safetensors", parts[1]);
+  CHECK(bench.headlab({"import", "model", "--out", "taken"}).code == 0);
+  const std::string numbers = (kModels / "gpt2/golden.safetensors").string();
+  CHECK(bench.headlab({"check", numbers, "--model", "taken"}).code == 0);
+  fs::remove_all(bench / "taken");
+  auto fewer = map;
+  fewer.erase("transformer.h.0.ln_1.bias");
+  index(fewer);
+  refused({"transformer.h.0.ln_1.bias"});
+  auto moved = map;
+  const std::string name = parts[0].front().name;
+  moved[name] = "b.safetensors";
+  index(moved);
+  refused({name});
+  moved[name] = "../a.safetensors";
+  index(moved);
+  refused({"../a.safetensors"});
+  write_bytes(bench / "model/model.safetensors.index.json", "{\"weight_map\": [1]}");
+  refused({"model.safetensors.index.json"});
+}
+
+TEST_CASE("what cannot be imported leaves nothing behind") {
+  const Bench bench;
+  const auto refused = [&](int code, const std::vector<std::string>& parts) {
+    check_refusal(bench.headlab({"import", "model", "--out", "taken"}), code, parts);
+    CHECK_FALSE(fs::exists(bench / "taken"));
+  };
+  refused(3, {"model"});
+  fs::create_directory(bench / "model");
+  refused(3, {"model", "config.json"});
+  fs::copy_file(kModels / "gpt2/config.json", bench / "model/config.json");
+  refused(3, {"model.safetensors"});
+  write_bytes(bench / "model/pytorch_model.bin", "");
+  refused(2, {"pytorch_model.bin", "python"});
+  fs::copy_file(kModels / "llama_gqa/model.safetensors", bench / "model/model.safetensors");
+  refused(3, {"transformer.", "is missing"});
+  const std::string weights = read_bytes(kModels / "gpt2/model.safetensors");
+  write_bytes(bench / "model/model.safetensors", weights.substr(0, weights.size() / 2));
+  refused(3, {"model.safetensors"});
+  write_bytes(bench / "model/model.safetensors", weights);
+  write_bytes(bench / "model/config.json", "{\"model_type\": \"gpt2\",");
+  refused(3, {"config.json"});
+  write_bytes(bench / "taken", "there already");
+  check_refusal(bench.headlab({"import", (kModels / "gpt2").string(), "--out", "taken"}), 4,
+                {"taken"});
+  CHECK(read_bytes(bench / "taken") == "there already");
+}
+
+}  // namespace
+}  // namespace headlab::test_command_import
