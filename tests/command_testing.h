@@ -233,6 +233,12 @@ std::vector<T> numbers(const SafetensorsFile& file, const std::string& name,
   return values;
 }
 
+inline TensorEntry integers(const std::string& name, const std::vector<int64_t>& shape,
+                            const std::vector<int64_t>& values) {
+  return {name, Dtype::kI64, shape, reinterpret_cast<const std::byte*>(values.data()),
+          values.size() * sizeof(int64_t)};
+}
+
 inline std::vector<float> floats(const SafetensorsFile& file, const std::string& name,
                                  const std::vector<int64_t>& shape) {
   return numbers<float>(file, name, shape);

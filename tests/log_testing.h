@@ -49,7 +49,7 @@ inline LogLayout small_layout() {
       {{"residual_ratio", "1", "residual ratio", "of the layer's input"}, LogDims::kLayer}};
   site.maps = maps;
   layout.sites = {site};
-  layout.vocabulary = {"a", "b"};
+  layout.vocabularies["vocab"] = {"a", "b"};
   return layout;
 }
 constexpr size_t kMapSize = 2 * 2 * 2 * 3 * 4;  // weights of a snapshot of small_layout

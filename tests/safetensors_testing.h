@@ -9,13 +9,9 @@
 #include <string>
 
 #include "core/files/safetensors.h"
-#include "headlab_build.h"
 #include "tests/catch.h"
 
 namespace headlab::testing {
-
-inline const std::filesystem::path kGolden =
-    std::filesystem::path(build::kSourceDir) / "tests/golden";
 
 // Sets a soft resource limit while it lives.
 struct Limit {

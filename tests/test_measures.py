@@ -118,7 +118,7 @@ def test_a_pruned_run_keeps_its_loss_over_the_whole_split(trained, whole, tmp_pa
         assert "first 2 batches, 2,048 tokens" in loss.attrs["comment"]
     said = headlab("prune", trained, "--count", 3, "--batches", 2, "--out", tmp_path / "other")
     assert "val: first 2 batches, 2,048 tokens\n" in said
-    assert f"over the whole split val, {whole['tokens']} tokens: loss {whole['loss']:.4f} -> " in said
+    assert f"over the whole split val, {whole['tokens']:,} tokens: loss {whole['loss']:.4f} -> " in said
 
 
 def test_a_converted_run_keeps_its_loss_over_the_whole_split(trained, whole, tmp_path):

@@ -158,8 +158,8 @@ def test_make_refuses_a_folder_in_which_the_notebooks_could_not_choose(tmp_path)
     assert not (tmp_path / "char_mohsa").exists()  # nor goes on
 
 
-def test_there_are_five_notebooks():
-    assert [name[0] for name in NAMES] == list("12345")
+def test_there_are_six_notebooks():
+    assert [name[0] for name in NAMES] == list("123456")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -340,6 +340,38 @@ def test_maps_from_elsewhere_shows_the_sentences_and_counts_the_roles(executed):
     assert {name: int(count) for name, count in shown} == held
     assert "\n[CLS] the quick brown fox jumps over the lazy dog . [SEP]\n" in text
     assert text.count("[CLS]") == 8 + 1  # sentences, and a share
+
+
+def test_hosts_shows_what_each_site_does_and_which_heads_align(runs, executed):
+    import make
+    text = printed(executed(NAMES[5]))
+    path = run_of(runs, "multi30k_mha") / "analysis.h5"
+    for site in ("encoder_self", "decoder_self", "cross"):
+        importance = value(path, f"analysis/{site}/importance_global", ...)
+        found = one(rf"^{site} +sum of squares ([\d.]+), most ([\d.]+)$", text)
+        assert found == (f"{(importance**2).sum():.2f}", f"{importance.max():.2f}")
+    assert one(r"^(\d+) pairs of lines, (\d+) pairs of words$", text) == ("125", "36")
+    words = {**make.SMALL_WORDS, ".": "."}
+    known = re.findall(rf"^({'|'.join(make.SMALL_WORDS)}|\.) +(\S+) 0\.\d\d, ", text, re.M)
+    assert known and all(words[word] == other for word, other in known)
+
+    # The target is the source backwards but for the full stop, so that what aligns is known.
+    source = value(path, "analysis/cross/token", ...)[:, None, None, :4]
+    weights = value(path, "analysis/cross/attention", ...)[..., :4]
+    looked = np.take_along_axis(source, np.nan_to_num(weights, nan=-1).argmax(-1), -1)
+    share = {"read": looked[..., 1:5] == source[..., [2, 1, 0, 3]],
+             "written": looked[..., :4] == source[..., [2, 1, 0, 3]]}
+    for name, right in share.items():
+        assert one(rf"word that is {name}: at best ([\d.]+) by", text)[0] == (
+            f"{right.mean((0, 3)).max():.2f}")
+    in_place = (source == source[..., [2, 1, 0, 3]]).mean()
+    assert one(r"^in place: ([\d.]+), of (\d+) words in (\d+) pairs", text) == (
+        f"{in_place:.2f}", "64", "16")
+
+    path = run_of(runs, "mnist_vit_mha") / "analysis.h5"
+    distances = value(path, "analysis/self/grid_distance", ...).mean(1)
+    said = one(r"^distance layer by layer: ([\d. ]+) pixels; with even weights", text)[0]
+    assert said == " ".join(f"{distance:.1f}" for distance in distances)
 
 
 def test_the_kept_maps_are_those_that_their_script_makes(tmp_path, monkeypatch):

@@ -139,3 +139,49 @@ def test_the_study_in_docs_is_of_its_script():
     assert "scripts/studies/pruning" in text
     assert (ROOT / "docs/pruning.png").exists()
     assert pathlib.Path(ROOT / "scripts/studies/pruning").stat().st_mode & 0o111
+
+
+@pytest.fixture(scope="module")
+def by_site(tmp_path_factory):
+    sys.path.insert(0, str(ROOT / "scripts/notebooks"))
+    from make import small_settings
+    out = tmp_path_factory.mktemp("by_site")
+    small = small_settings("multi30k_mha", out)
+    config = ROOT / "configs/multi30k_mha.yaml"
+    settings = [*small, "model.layers=1", "model.heads=2", "train.steps=300", "train.epochs=80",
+                "train.lr=5.0e-3"]
+    done = subprocess.run([program(), "run", config, *settings, "--out", out, "--json"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    script = [sys.executable, ROOT / "scripts/studies/sites.py", json.loads(done.stdout)["run"],
+              "--program", program(), "--parts", "2", "--random", "2", "--tune", "2", "--out", out]
+    done = subprocess.run(script, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads((out / "study.json").read_text())[0], done.stdout, script
+
+
+def test_heads_of_each_site_go_and_what_is_left_translates(by_site):
+    study, text, _ = by_site
+    sites = ["encoder_self", "decoder_self", "cross"]
+    assert study["sites"] == sites
+    assert study["heads"] == {**dict.fromkeys(sites, 2), "all three": 6}
+    assert list(study["cells"]) == ["1/2", "2/2", "half, at random", "half, then tuned"]
+    cells = study["cells"]
+    # What is never looked at cannot be translated; each random draw is measured.
+    assert cells["2/2"]["cross"]["loss"] > study["whole"]["loss"] + 0.5
+    assert list(cells["2/2"]) == sites
+    assert all(len(draws) == 2 for draws in cells["half, at random"].values())
+    line = next(line for line in text.split("validation loss")[1].splitlines()
+                if line.startswith("| 1/2 |"))
+    shown = [float(cell) for cell in line.split("|")[2:-1]]
+    assert shown == pytest.approx([cells["1/2"][site]["loss"] for site in (*sites, "all three")],
+                                  abs=6e-4)
+    for layer in study["layers"].values():  # of two heads one is left, as when half of them go
+        assert layer["loss"] == pytest.approx(cells["1/2"][layer["best"].split("/")[0]]["loss"])
+
+
+def test_what_is_measured_by_site_is_not_measured_again(by_site):
+    _, text, script = by_site
+    again = subprocess.run(script, capture_output=True, text=True)
+    assert again.returncode == 0 and not again.stderr
+    assert again.stdout == text

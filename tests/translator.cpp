@@ -39,7 +39,9 @@ class Translator : public Model {
       f("encoder", encoder, "what reads");
       f("decoder", decoder, "what writes");
     }
-    std::vector<const StackOptions*> stacks() const override { return {&encoder, &decoder}; }
+    std::vector<std::shared_ptr<const StackOptions>> stacks() const override {
+      return {{std::shared_ptr<void>(), &encoder}, {std::shared_ptr<void>(), &decoder}};
+    }
   };
 
   Translator(const Options& options, const DataShape& data) : context_(data.context) {
@@ -51,6 +53,7 @@ class Translator : public Model {
   }
   Tensor unembedding() const override { return target_; }
   int64_t context() const override { return context_; }
+  bool writes() const override { return true; }
   double flops_per_token() const override {
     return (encoder_->flops(context_, 0, false) + decoder_->flops(context_, context_, true)) /
            static_cast<double>(context_);

@@ -69,7 +69,7 @@ LogLayout layout() {
        LogDims::kLayer}};
   out.sites = {{"encoder_self", 3, 4, statistics, maps_of("softmax", true)},
                {"cross", 3, 4, {statistics[0]}, maps_of("composed", false)}};
-  out.vocabulary = {"<pad>", "a", "\xc3\xa9t\xc3\xa9", std::string("\xff\0", 2)};
+  out.vocabularies["vocab"] = {"<pad>", "a", "\xc3\xa9t\xc3\xa9", std::string("\xff\0", 2)};
   return out;
 }
 

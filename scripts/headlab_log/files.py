@@ -109,7 +109,7 @@ def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
         if group not in file:
             raise LogError(f"{path} has no {group}; it has: {', '.join(groups(file))}")
         if file.swmr_mode:  # HDF5 shows a file that is still open for lazy values as it was
-            for variable in file[group].values():
+            for variable in datasets_in(file[group]).values():
                 variable.refresh()
         # A record's step is written last. xarray takes the longest variable for the length instead.
         complete = len(file[group]["step"]) if "step" in file[group] else None
@@ -130,6 +130,10 @@ def without_units_of_one(dataset):
     return dataset
 
 
+def datasets_in(group):
+    return {name: item for name, item in group.items() if isinstance(item, h5py.Dataset)}
+
+
 def read_group(group, complete):
     """An open h5py.Group in memory, as xarray's engines read it.
 
@@ -137,7 +141,7 @@ def read_group(group, complete):
     takes ten times as long.
     """
     variables = {}
-    for name, data in group.items():
+    for name, data in datasets_in(group).items():
         dims = [name] if data.is_scale else [axis[0].name.split("/")[-1] for axis in data.dims]
         part = slice(complete) if dims[:1] == ["step"] else ()
         text = h5py.check_string_dtype(data.dtype)

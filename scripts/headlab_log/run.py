@@ -4,6 +4,7 @@ import hashlib
 import json
 import pathlib
 import platform
+import re
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from .attention_map import AttentionMap
 from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
 from .measures import measured
 from .program import program_name
+from .text import token_texts
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
@@ -264,14 +266,19 @@ class Run:
 
     @property
     def vocabulary(self) -> list[str]:
-        """The text of each token, by its number; empty where the data has no texts."""
-        return self.group("vocab")["text"].values.tolist() if "vocab" in self else []
+        """The text of each token, by its number; empty where the data has no texts, or two
+        vocabularies (/vocab_source, /vocab_target)."""
+        return self._texts("vocab")
+
+    def _texts(self, name: str) -> list[str]:
+        return self.group(name)["text"].values.tolist() if name in self else []
 
     def attention(self, site: str = "self") -> xr.Dataset:
         """Logged maps, read when used: `weights` (step, probe, layer, head, query, key).
 
         NaN where a probe is padded or a head is not there. Coordinates: query_text (probe, query),
-        key_text (probe, key), query_length and key_length (probe) [token].
+        key_text (probe, key), query_length and key_length (probe) [token]. Of models that look at
+        images, texts are `class` and `row,column` of a patch, and there is `image`.
 
         >>> str(run.attention().key_text[0, 0].item()) == run.tokens(0)[0]
         True
@@ -282,18 +289,14 @@ class Run:
             return maps
         for axis in ("query", "key"):
             token = maps[f"{axis}_token"].load()
-            maps = maps.assign_coords({f"{axis}_text": (token.dims, self._decode(token.values))})
+            vocabulary = re.search(r"/(\w+)", token.attrs["comment"]).group(1)
+            texts = token_texts(maps, token, self._texts(vocabulary))
+            maps = maps.assign_coords({f"{axis}_text": (token.dims, texts)})
         maps = maps.set_coords(["query_length", "key_length"])
         for length in ("query_length", "key_length"):
             maps[length].load()
         self._groups[name] = maps
         return maps
-
-    def _decode(self, tokens):
-        """Their texts; of a token without one (images, numbers) the number, of padding nothing."""
-        known = self.vocabulary
-        texts = [known[t] if 0 <= t < len(known) else str(t) if t >= 0 else "" for t in tokens.flat]
-        return np.array(texts, dtype=object).reshape(tokens.shape)
 
     def tokens(self, probe: int = 0, site: str = "self", which: str = "key") -> list[str]:
         """The texts of one probe's tokens without padding; which: its `query` or `key` side.
@@ -306,12 +309,26 @@ class Run:
         length = int(maps[f"{which}_length"].sel(probe=probe))
         return list(maps[f"{which}_text"].sel(probe=probe).values[:length])
 
+    def image(self, probe: int = 0, site: str = "self") -> xr.DataArray | None:
+        """What a model looked at, (channel, row, column) of bytes; None: its probes are texts.
+
+        Each is scaled from 0, its least pixel, to 255, its greatest. `attrs["patch"]`: pixels a
+        side of a patch.
+
+        >>> run.image() is None  # it reads text
+        True
+        """
+        maps = self.attention(site)
+        if "image" not in maps:
+            return None
+        return maps.image.sel(probe=pick(maps, "probe", probe)).reset_coords(drop=True).load()
+
     def map(self, step: int | None = None, probe: int = 0, layer: int = 0, head: int = 0,
-            site: str = "self") -> xr.DataArray:
+            site: str = "self") -> AttentionMap:
         """One attention map, (query, key), without padding, with its tokens as coordinates.
 
         step: of a snapshot (`run.attention().step`); None: the last. LogError: not logged. Its
-        `.plot()` draws the first query on top.
+        `.plot()` draws the first query on top; its `.image` is as `Run.image`.
 
         >>> one = run.map(layer=0, head=1)
         >>> one.dims, bool(abs(one.sum("key") - 1).max() < 1e-3)
@@ -321,7 +338,7 @@ class Run:
         at = {"step": step, "probe": probe, "layer": layer, "head": head}
         one = maps.weights.sel({dim: pick(maps, dim, value) for dim, value in at.items()})
         one = one.isel(query=slice(int(one.query_length)), key=slice(int(one.key_length))).load()
-        return AttentionMap(one)
+        return AttentionMap.with_image(one, self.image(int(one.probe), site))
 
     def alive(self, site: str = "self", step: int | None = None) -> xr.DataArray:
         """Which heads there are, bool (layer, head); step: a logged one; None: the last.

@@ -9,6 +9,7 @@ are not repeated; what is made of them is.
 import argparse
 import concurrent.futures
 import hashlib
+import itertools
 import os
 import pathlib
 import shutil
@@ -26,7 +27,9 @@ sys.path.insert(0, str(HERE.parent))
 from headlab_program import FIRST_SEED, ROOT, headlab
 
 VARIANTS = ("mha", "moh", "dcmha", "collaborative", "mohsa")  # trained with every seed
+HOSTS = ("multi30k_mha", "mnist_vit_mha")  # trained once
 PRUNED = ("char_mha", "induction_mha")
+MAPS_OF = {"multi30k_mha": 64}  # examples whose maps are analyzed; of all others one
 ORDERS = {
     "importance": ("--by", "importance"),
     "importance_by_layer": ("--by", "importance", "--norm", "layer"),
@@ -37,10 +40,28 @@ ORDERS = {
 MAPS = ROOT / "tests/golden/maps/minilm.safetensors"
 # What --small sets: seconds instead of minutes, and nothing is learned.
 SMALL = (
-    "train.steps=40 train.batch=4 train.warmup=4 train.eval_every=20 train.eval_batches=1 "
-    "train.eval_batch=8 train.checkpoint.every=40 model.layers=2 model.d_model=16 data.context=24 "
+    "train.steps=40 train.warmup=4 train.eval_every=20 train.eval_batches=1 train.eval_batch=8 "
+    "train.checkpoint.every=40 model.layers=2 model.d_model=16 "
     "log.every=5 log.stats_every=10 log.attention.every=20 log.attention.probes=2"
 ).split()
+SMALL_WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "acht": "eight"}
+
+
+def small_settings(config, out):
+    """Of one config. Instead of Multi30k, which the repository does not hold, numbers backwards."""
+    if config == "mnist_vit_mha":
+        return [*SMALL, "train.batch=4", "data={kind: digits}", "model.patch=4"]
+    if config != "multi30k_mha":
+        return [*SMALL, "train.batch=4", "data.context=24"]
+    source, target = out / "pairs.de", out / "pairs.en"
+    lines = list(itertools.product(SMALL_WORDS, repeat=3))
+    source.write_text("".join(f"{' '.join(line)} .\n" for line in lines))
+    target.write_text("".join(f"{' '.join(SMALL_WORDS[word] for word in line[::-1])} .\n"
+                              for line in lines))
+    texts = [f"data.{split}source={source}" for split in ("", "validation_", "test_")]
+    texts += [f"data.{split}target={target}" for split in ("", "validation_", "test_")]
+    return [*SMALL, *texts, "data.context=8", "train.max_positions=320"]
+
 
 
 class Bench:
@@ -49,8 +70,8 @@ class Bench:
     def __init__(self, arguments):
         self.program = arguments.program
         self.out = arguments.out
-        self.settings = [*(SMALL if arguments.small else ()), *arguments.set]
-        self.settings.append(f"train.threads={arguments.threads}")
+        self.small = arguments.small
+        self.settings = [*arguments.set, f"train.threads={arguments.threads}"]
         self.measured = ["--threads", arguments.threads, *(["--batches", 2] * arguments.small)]
 
     def headlab(self, command, *options):
@@ -60,16 +81,21 @@ class Bench:
     def say(self, text):
         print(f"make: {text}", file=sys.stderr, flush=True)
 
+    def settings_of(self, config):
+        small = small_settings(config, self.out) if self.small else []
+        return [*small, *self.settings]
+
     def train(self, config, seed):
         """The run directory. That of the first seed holds an analysis and an ablation, too."""
         self.say(f"{config}, seed {seed}")
         file = ROOT / "configs" / f"{config}.yaml"
-        done = self.headlab("run", file, f"seed={seed}", *self.settings, "--out", self.out)
+        done = self.headlab("run", file, f"seed={seed}", *self.settings_of(config), "--out", self.out)
         if len(list(self.out.glob(f"{config}/*-s{seed}"))) > 1:
             raise RuntimeError(f"make: {self.out / config} holds several runs of seed {seed}, and "
                                "the notebooks cannot choose; --out names another folder")
         if seed == FIRST_SEED:
-            self.headlab("analyze", done["run"], "--maps", 1, *self.measured)
+            maps = MAPS_OF.get(config, 1)
+            self.headlab("analyze", done["run"], "--maps", maps, *self.measured)
             ablation = self.headlab("ablate", done["run"], *self.measured)
             if config in PRUNED:
                 self.prune(done["run"], config, rounds=len(ablation["removed"]))
@@ -95,7 +121,7 @@ def make_runs(arguments):
     bench = Bench(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    trainings = [("induction_mha", FIRST_SEED)]
+    trainings = [(config, FIRST_SEED) for config in ("induction_mha", *HOSTS)]
     trainings += [(f"char_{kind}", seed) for seed in seeds for kind in VARIANTS]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
         futures = [pool.submit(bench.train, *training) for training in trainings]

@@ -55,10 +55,12 @@ class Bench:
         shutil.rmtree(path, ignore_errors=True)
         return path
 
+    def when(self):
+        return f"{datetime.date.today()}, {machine()}; headlab {self.program['headlab']}"
+
     def heading(self):
         """When, on what and of what was measured."""
-        return (f"{datetime.date.today()}, {machine()}; headlab {self.program['headlab']}; first "
-                f"{self.arguments.batches} validation batches")
+        return f"{self.when()}; first {self.arguments.batches} validation batches"
 
 
 def curve_of(report):

@@ -21,6 +21,12 @@ export const runColour = (run) => `var(--run${run % 7})`;
 /** @type {(from: number[], to: Rgb, share: number) => number[]} */
 export const mix = (from, to, share) => from.map((c, n) => Math.round(c + (to[n] - c) * share));
 
+/** @param {string} colour as css() gives it */
+export const parse = (colour) => (colour.match(/\d+/g) ?? []).slice(0, 3).map(Number);
+
+/** Of negative and positive weights where there is no table, as in maps. */
+export const signs = [[128, 115, 172], [224, 130, 20]];
+
 // cividis (Nuñez, Anderton and Renslow 2018) and PuOr (ColorBrewer), 11 stops each.
 const stops = {
   sequential: ["#00224e", "#083370", "#35456c", "#4f576c", "#666970", "#7d7c78", "#948e77",

@@ -75,6 +75,14 @@ import { find } from "./elements.js";
  * @property {boolean} signed
  * @property {string[][]} query tokens of every probe
  * @property {string[][]} key
+ * @property {Image | null} image what its positions are cut from; null: tokens of a text
+ *
+ * @typedef {object} Image
+ * @property {number} channels
+ * @property {number} rows of pixels
+ * @property {number} columns
+ * @property {number} patch pixels a side
+ * @property {number} ahead positions of the class token, before the first patch
  *
  * @typedef {object} Pruning
  * @property {Record<string, Meta>} names
@@ -129,10 +137,11 @@ export function pruningNames() {
 
 // --- packed arrays -------------------------------------------------------------------------------
 
-/** @typedef {Float32Array | Float64Array | Int16Array | Int32Array} Packed */
+/** @typedef {Float32Array | Float64Array | Int16Array | Int32Array | Uint8Array} Packed */
 
 /** @type {Record<string, new (buffer: ArrayBuffer) => Packed>} */
-const types = { f4: Float32Array, f8: Float64Array, i2: Int16Array, i4: Int32Array };
+const types = { f4: Float32Array, f8: Float64Array, i2: Int16Array, i4: Int32Array,
+  u1: Uint8Array };
 
 /** @param {string} text gzip, base64 */
 export async function inflate(text) {

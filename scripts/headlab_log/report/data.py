@@ -24,7 +24,7 @@ class Chunks:
         self.elements = {}
 
     def add(self, name, array):
-        """Stores a float32, float64, int16 or int32 array; returns its name."""
+        """Stores a float32, float64, int16, int32 or uint8 array; returns its name."""
         self.elements[name] = element(name, array)
         return name
 

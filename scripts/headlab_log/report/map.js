@@ -1,6 +1,7 @@
 // Attention maps on canvases: one of them large, and all of a step and probe in small.
+import { contextOf, imageCanvas, prepare } from "./canvas.js";
 import { css, shade, tables } from "./colours.js";
-import { find, make } from "./elements.js";
+import { find } from "./elements.js";
 import { state } from "./state.js";
 import { drawTokens } from "./tokens.js";
 import { clip, largest, matrixOf, pointed, shareOf, view } from "./view.js";
@@ -28,48 +29,6 @@ function paint(image, matrix, x, y, most, from = view) {
       image.data[to + 3] = 255;
     }
   }
-}
-
-/**
- * @param {HTMLCanvasElement} canvas
- * @returns {CanvasRenderingContext2D}
- */
-function contextOf(canvas) {
-  const context = canvas.getContext("2d");
-  if (!context) throw new Error("this browser draws on no canvas");
-  return context;
-}
-
-/**
- * @param {number} width
- * @param {number} height
- * @param {(image: ImageData) => void} fillIn
- */
-function imageCanvas(width, height, fillIn) {
-  const canvas = make("canvas", { width, height }), context = contextOf(canvas);
-  const image = context.createImageData(width, height);
-  fillIn(image);
-  context.putImageData(image, 0, 0);
-  return canvas;
-}
-
-/**
- * A canvas of that many CSS pixels, sharp on any screen.
- * @param {string} selector
- * @param {number} width
- * @param {number} height
- */
-function prepare(selector, width, height) {
-  const canvas = find(selector, HTMLCanvasElement), context = contextOf(canvas);
-  const ratio = window.devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
-  canvas.style.width = `${width}px`;
-  canvas.style.height = `${height}px`;
-  context.scale(ratio, ratio);
-  context.font = "11px system-ui, sans-serif";
-  context.fillStyle = css("--ink");
-  return context;
 }
 
 // --- the map -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ def add(content, runs, chunks, room):
     probes, steps = choose([source for *_, source in sources], room)
     for n, site, source in sources:
         kept = source.choice(probes, steps)
-        chunks.elements.update({source.name(*at): source.chunk(*at) for at in kept})
+        chunks.elements.update(source.elements(kept))
         if kept:
             content["runs"][n]["sites"][site]["maps"] = source.content(kept)
     return left_out([source for *_, source in sources], probes, steps)
@@ -43,8 +43,8 @@ def fits(sources, probes, steps, room):
     """Whether the choice takes at most `room` bytes; gives up as soon as it does not."""
     size = 0
     for source in sources:
-        for at in source.choice(probes, steps):
-            size += len(source.chunk(*at))
+        for _, text in source.elements(source.choice(probes, steps)):
+            size += len(text)
             if size > room:
                 return False
     return True
@@ -76,6 +76,7 @@ class Source:
         there = self.maps is not None and self.maps.sizes["step"] > 0
         self.steps = self.maps.step.values.tolist() if there else []
         self.probes = self.maps.sizes["probe"] if there else 0
+        self.image = self.maps.image if there and "image" in self.maps else None
         self._chunks = {}
 
     def choice(self, probes, steps):
@@ -99,6 +100,14 @@ class Source:
                                              weights.values.astype("f8"))
         return self._chunks[step, probe]
 
+    def elements(self, kept):
+        """(name, element) of the maps at these (step, probe), and of the images under them."""
+        for probe in sorted({probe for _, probe in kept} if self.image is not None else ()):
+            name = f"{self.prefix}-image-{probe}"
+            yield name, element(name, self.image[probe].values)
+        for at in kept:
+            yield self.name(*at), self.chunk(*at)
+
     def lengths(self, probe):
         return (int(self.maps.query_length[probe]), int(self.maps.key_length[probe]))
 
@@ -108,7 +117,7 @@ class Source:
         return len(as_json({"maps": everything}).encode())
 
     def tokens(self, probe, which):
-        """Texts as they are shown; of what has no texts, such as patches of images, positions."""
+        """Texts as they are shown; of what has none, images in a log without them, positions."""
         texts = self.run.tokens(probe, self.site, which)
         if not any(texts):
             return [str(position) for position in range(len(texts))]
@@ -126,7 +135,17 @@ class Source:
             "comment": str(self.maps.weights.attrs.get("comment", "")),
             "query": [self.tokens(probe, "query") for probe in probes],
             "key": [self.tokens(probe, "key") for probe in probes],
+            "image": self.about_image(),
         }
+
+    def about_image(self):
+        """Its sizes in pixels; None: the probes are texts."""
+        if self.image is None:
+            return None
+        channels, rows, columns = self.image.shape[1:]
+        return {"channels": channels, "rows": rows, "columns": columns,
+                "patch": int(self.image.attrs["patch"]),
+                "ahead": int(self.image.attrs["cls_tokens"])}
 
 
 def pack(name, weights):

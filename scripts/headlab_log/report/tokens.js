@@ -1,16 +1,22 @@
 // The tokens of a probe as strips, with the weights of the one that is pointed at.
-import { css, legible, mix } from "./colours.js";
+import { css, legible, mix, parse, signs } from "./colours.js";
 import { around, childrenOf, find, findAll, make } from "./elements.js";
+import { drawImage } from "./image.js";
 import { set, state } from "./state.js";
-import { pointed, shareOf, view } from "./view.js";
+import { activeToken, asWeight, pointed, shareOf, view, weightOf } from "./view.js";
 
 /** @typedef {import("./view.js").Token} Token */
 /** @typedef {import("./view.js").Side} Side */
 
+/** @type {Record<"cross" | "within", Record<Side, string>>} */
+const titles = { cross: { query: "target", key: "source" }, // also where both say the same
+  within: { query: "queries", key: "keys" } };
+
 // One strip where queries and keys are the same tokens, else one of each.
 export function makeStrips() {
-  const same = view.query.join("\n") === view.key.join("\n");
-  const wanted = JSON.stringify([view.query, view.key]);
+  const kind = state.site === "cross" ? "cross" : "within";
+  const same = kind === "within" && view.query.join("\n") === view.key.join("\n");
+  const wanted = JSON.stringify([kind, view.query, view.key]);
   find("#sides").hidden = !same;
   find("#strips").classList.toggle("signed", view.maps.signed);
   view.strips = same ? ["key"] : ["query", "key"];
@@ -20,33 +26,15 @@ export function makeStrips() {
     const tokens = view[side].map((token, n) => make("span", { class: "token", role: "option",
       id: `${side}-${n}`, "data-token": n, title: `${n}: ${token}` },
       make("span", { class: "text" }, token), make("span", { class: "weight" })));
-    const title = same ? [] : [make("div", { class: "strip-title" }, side === "query" ? "queries"
-      : "keys")];
+    const title = same ? [] : [make("div", { class: "strip-title" }, titles[kind][side])];
     return make("div", { class: "strip" }, ...title, make("div", { class: "tokens", tabindex: 0,
       role: "listbox", "data-side": side, "aria-label": same ? "tokens" : title[0].textContent },
       ...tokens));
   }));
 }
 
-// The token whose weights are shown, and which side of the map it is on.
-function activeToken() {
-  return pointed.token ?? (state.token === null ? null : { side: state.side, token: state.token });
-}
-
-/** @param {string} colour */
-const parse = (colour) => (colour.match(/\d+/g) ?? []).slice(0, 3).map(Number);
-
 /** @param {HTMLElement} strip */
 const sideOf = (strip) => strip.dataset.side === "query" ? "query" : "key";
-
-/**
- * The weight between the active token and another of the other side.
- * @param {Token} active
- * @param {Float32Array} matrix
- * @param {number} other
- */
-const weightOf = ({ side, token }, matrix, other) =>
-  matrix[side === "query" ? token * view.keys + other : other * view.keys + token];
 
 export function drawTokens() {
   const active = activeToken(), { matrix, lower, maps } = view;
@@ -54,7 +42,6 @@ export function drawTokens() {
   /** @type {(active: Token, n: number) => boolean} */
   const ahead = ({ side, token }, n) => lower && (side === "query" ? n > token : n < token);
   const paper = parse(css("--paper")), accent = parse(css("--accent"));
-  const signs = [[128, 115, 172], [224, 130, 20]]; // of negative and positive weights, as in maps
   for (const strip of findAll(".tokens")) {
     const side = sideOf(strip), coloured = active && matrix && (single || side !== active.side);
     for (const element of childrenOf(strip)) {
@@ -78,10 +65,8 @@ export function drawTokens() {
     }
   }
   sayToken(active);
+  drawImage();
 }
-
-/** @param {number} number */
-const asWeight = (number) => Math.abs(number) < 0.0005 ? "0" : number.toFixed(3);
 
 /** @param {Token | null} active */
 function sayToken(active) {

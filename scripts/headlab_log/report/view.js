@@ -18,6 +18,7 @@ import { indexOf, state } from "./state.js";
  * @property {number} queries how many
  * @property {number} keys
  * @property {boolean} lower nothing attends ahead, and only the triangle is kept
+ * @property {import("./data.js").Packed | null} image bytes (channel, row, column); null: a text
  * @property {Side[]} strips of tokens: one where queries and keys are the same
  * @property {Float32Array | null} matrix weights of the selected head; null: there is none
  * @property {number} most the largest of them
@@ -31,6 +32,26 @@ export const view = /** @type {View} */ ({ of: null, wanted: "" });
  * @type {{ token: Token | null, cell: Cell | null }}
  */
 export const pointed = { token: null, cell: null };
+
+/**
+ * The token whose weights are shown, and which side of the map it is on.
+ * @returns {Token | null}
+ */
+export function activeToken() {
+  return pointed.token ?? (state.token === null ? null : { side: state.side, token: state.token });
+}
+
+/**
+ * The weight between the active token and another of the other side.
+ * @param {Token} active
+ * @param {Float32Array} matrix
+ * @param {number} other
+ */
+export const weightOf = ({ side, token }, matrix, other) =>
+  matrix[side === "query" ? token * view.keys + other : other * view.keys + token];
+
+/** @param {number} number */
+export const asWeight = (number) => Math.abs(number) < 0.0005 ? "0" : number.toFixed(3);
 
 /**
  * What is needed of maps to draw one: those of the view, or of another run beside it.

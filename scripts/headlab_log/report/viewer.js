@@ -4,6 +4,7 @@ import { bind, bindRadio, fill } from "./controls.js";
 import { array, data } from "./data.js";
 import { find } from "./elements.js";
 import { cellName } from "./grid.js";
+import { patchAt, walkPatches } from "./image.js";
 import { cellAt, drawAll, drawBeside, drawCursor, drawMap, headAt, isResized, moveCell, walkMap }
   from "./map.js";
 import { among, indexOf, on, set, site, state } from "./state.js";
@@ -32,15 +33,16 @@ async function drawAttention() {
     return;
   }
   fill("#step", maps.steps.map((step) => [step, step]), state.step);
-  fill("#probe", maps.probes.map((probe, n) => [probe, `${probe}: ${start(maps.query[n])}`]),
-    state.probe);
+  fill("#probe", maps.probes.map((probe, n) => [probe, maps.image ? `image ${probe}`
+    : `${probe}: ${start(maps.query[n])}`]), state.probe);
   find("#scale", HTMLSelectElement).value = state.scale;
   const wanted = `${state.run} ${state.site} ${state.step} ${state.probe}`;
   view.wanted = wanted;
   if (view.of !== wanted) {
     const id = `${maps.prefix}-${state.step}-${state.probe}`, values = await array(id);
+    const image = maps.image && await array(imageId(maps));
     if (view.wanted !== wanted) return; // another choice was made meanwhile
-    Object.assign(view, { of: wanted }, shownOf(values, maps, id, state.probe));
+    Object.assign(view, { of: wanted, image }, shownOf(values, maps, id, state.probe));
     pointed.token = pointed.cell = null;
     makeStrips();
   }
@@ -67,12 +69,22 @@ function drawWords() {
     + (said && least ? " No other head is less like the rest." : "");
 }
 
-/** Runs that have maps of the same text: its number must mean the same tokens. */
+/** @param {import("./data.js").Maps} maps */
+const imageId = (maps) => `${maps.prefix}-image-${state.probe}`;
+
+/**
+ * What the probe looks like in a page, "" for a text.
+ * @param {import("./data.js").Maps} maps
+ */
+const pixelsOf = (maps) => maps.image ? find(`#${imageId(maps)}`).textContent : "";
+
+/** Runs that have maps of the same text or image: its number must mean the same tokens. */
 function comparable() {
-  const tokens = view.key.join("\u0000");
+  const tokens = view.key.join("\u0000"), pixels = pixelsOf(view.maps);
   return data.runs.map((_, run) => run).filter((run) => {
     const maps = site(run).maps, n = maps?.probes.indexOf(state.probe) ?? -1;
-    return run !== state.run && maps && n >= 0 && maps.key[n].join("\u0000") === tokens;
+    return run !== state.run && maps && n >= 0 && maps.key[n].join("\u0000") === tokens
+      && pixelsOf(maps) === pixels;
   });
 }
 
@@ -92,27 +104,38 @@ async function drawOther() {
     + state.head;
 }
 
+/**
+ * Lets tokens be pointed at and chosen in an element, by pointer and by keyboard.
+ * @param {HTMLElement} element
+ * @param {(event: MouseEvent) => import("./view.js").Token | null} at
+ * @param {(event: KeyboardEvent) => void} walk
+ */
+function offerTokens(element, at, walk) {
+  element.addEventListener("pointermove", (event) => {
+    const to = event.pointerType === "touch" ? null : at(event);
+    if (!to || (pointed.token?.token === to.token && pointed.token.side === to.side)) return;
+    pointed.token = to;
+    drawTokens();
+  });
+  element.addEventListener("pointerleave", () => { pointed.token = null; drawTokens(); });
+  element.addEventListener("click", (event) => {
+    const to = at(event);
+    if (!to) return;
+    pointed.token = null;
+    set(to.token === state.token && to.side === state.side ? { token: null } : to);
+  });
+  element.addEventListener("keydown", walk);
+}
+
 export function startViewer() {
   bind("beside-run", true, "beside");
   bind("step", true);
   bind("probe", true);
   bind("scale");
   const radios = bindRadio("side");
-  const strips = find("#strips"), cursor = find("#cursor");
-  strips.addEventListener("pointermove", (event) => {
-    const to = event.pointerType === "touch" ? null : tokenAt(event);
-    if (!to || (pointed.token?.token === to.token && pointed.token.side === to.side)) return;
-    pointed.token = to;
-    drawTokens();
-  });
-  strips.addEventListener("pointerleave", () => { pointed.token = null; drawTokens(); });
-  strips.addEventListener("click", (event) => {
-    const to = tokenAt(event);
-    if (!to) return;
-    pointed.token = null;
-    set(to.token === state.token && to.side === state.side ? { token: null } : to);
-  });
-  strips.addEventListener("keydown", walkTokens);
+  const cursor = find("#cursor");
+  offerTokens(find("#strips"), tokenAt, walkTokens);
+  offerTokens(find("#image-canvas"), patchAt, walkPatches);
   cursor.addEventListener("pointermove", (event) => moveCell(cellAt(event)));
   cursor.addEventListener("pointerdown", (event) => moveCell(cellAt(event)));
   cursor.addEventListener("pointerleave", (event) => {

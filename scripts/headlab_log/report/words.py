@@ -24,6 +24,7 @@ def least_like_others(last):
     """
     there = [last[name].transpose("layer", "head").values.astype("f8")
              for name in TOLD_BY if name in last]
+    there = [values for values in there if np.isfinite(values).any()]  # cross: no places
     if not there:
         return None
     values = np.stack(there).reshape(len(there), -1)

@@ -1,0 +1,158 @@
+"""Trains configs over several seeds, one thread each, and prints one table (Markdown).
+
+    scripts/studies/hosts CONFIG[:SEEDS] ... [--seeds 3] [--jobs 2] [--set train.epochs=1] ...
+
+CONFIG is the name of a file in configs/, or a pattern ('mnist_vit_*'); of two that name one config the
+latter counts: `'mlm_*' mlm_mha:3 --seeds 1`. Seeds are 1337, 1338, ... Runs that --out already holds are
+not repeated, and an interrupted one goes on. Losses and metrics are those at the end of a training, over the
+whole validation split, BLEU is of the test split; the time is that of the training with all that it logs,
+as long as it took beside the others. --against adds a column: the loss less that of another config with the
+same seed, mean and standard deviation of what both were trained with.
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import fnmatch
+import json
+import pathlib
+import sys
+
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
+from study import machine
+
+CONFIGS = ROOT / "configs"
+# Metrics of a task: heading, factor, digits.
+METRICS = {"loss": ("loss [nat]", 1, 3), "accuracy": ("accuracy [%]", 100, 2),
+           "greedy": ("BLEU, greedy", 1, 2), "beam": ("BLEU, beam 5", 1, 2)}
+BEAMS = {"greedy": 1, "beam": 5}
+
+
+def chosen(words, seeds):
+    """How many seeds each config is trained with, in the order of their first naming."""
+    there = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    counts = {}
+    for word in words:
+        pattern, _, count = word.partition(":")
+        found = fnmatch.filter(there, pattern)
+        if not found:
+            raise ValueError(f"no configs/{pattern}.yaml; there are {', '.join(there)}")
+        if count and not (count.isdecimal() and int(count) > 0):
+            raise ValueError(f"{word}: the number of seeds must be at least 1")
+        counts |= {name: int(count or seeds) for name in found}
+    return counts
+
+
+def train(arguments, name, seed):
+    """Trains one config with one seed -> the run's directory."""
+    print(f"hosts: {name} seed {seed}", file=sys.stderr, flush=True)
+    settings = ["train.threads=1", f"seed={seed}", *arguments.set]
+    done = headlab(arguments.program, "run", CONFIGS / f"{name}.yaml", *settings, "--out",
+                   arguments.out)
+    return pathlib.Path(done["run"])
+
+
+def translations(arguments, run):
+    """BLEU of what a run writes of the test split; nothing of one that translates nothing."""
+    if json.loads((run / "data.json").read_text())["shape"]["source_vocabulary"] == 0:
+        return {}
+    return {name: headlab(arguments.program, "eval", run, "--split", "test", "--beam", width)["bleu"]
+            for name, width in BEAMS.items()}
+
+
+def end_of(run):
+    """What a training ended with: its metrics over the whole split, and how long it took [s]."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = next(line for line in reversed(lines) if "val/loss" in line)
+    if not last.get("val/whole_split"):
+        raise ProgramError(f"hosts: {run} was not measured over the whole split")
+    return {"time": lines[-1]["wall_s"],
+            **{name: last[f"val/{name}"] for name in METRICS if f"val/{name}" in last}}
+
+
+def measure(arguments, counts):
+    """The rows of the table, one a config."""
+    most = max(counts.values())
+    asked = [(name, FIRST_SEED + n) for n in range(most) for name in counts if n < counts[name]]
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        runs = [pool.submit(train, arguments, *one) for one in asked]
+        try:
+            ends = {one: end_of(run.result()) | translations(arguments, run.result())
+                    for one, run in zip(asked, runs)}
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    rows = []
+    for name, count in counts.items():
+        costs = headlab(arguments.program, "validate", CONFIGS / f"{name}.yaml", *arguments.set)
+        of_seeds = [ends[name, FIRST_SEED + n] for n in range(count)]
+        rows.append({"config": name, "seeds": count, "parameters": costs["parameters"],
+                     "flops_per_token": costs["flops_per_token"],
+                     **{key: [end[key] for end in of_seeds] for key in of_seeds[0]}})
+    return rows
+
+
+def difference(row, other):
+    """Of the losses, seed by seed."""
+    if row is other:
+        return ""
+    mean = spread([a - b for a, b in zip(row["loss"], other["loss"])])
+    return mean if mean.startswith("-") else f"+{mean}"
+
+
+def table(rows, against=None):
+    """Markdown. against: one of the rows."""
+    metrics = [name for name in METRICS if any(name in row for row in rows)]
+    heads = [METRICS[name][0] for name in metrics]
+    beside = [f"loss against `{against['config']}`"] if against else []
+    columns = ["seeds", *heads, *beside, "parameters", "FLOPs a token", "time [s]"]
+    lines = ["| config | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
+    for row in rows:
+        values = [spread([factor * value for value in row[name]], digits) if name in row else ""
+                  for name in metrics for _, factor, digits in [METRICS[name]]]
+        if against:
+            values.append(difference(row, against))
+        cells = [str(row["seeds"]), *values, f"{row['parameters']:,}",
+                 f"{row['flops_per_token'] / 1e6:.3f} M", spread(row["time"], 0)]
+        lines.append(f"| `{row['config']}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("configs", nargs="+", metavar="CONFIG[:SEEDS]")
+    parser.add_argument("--seeds", type=int, default=3,
+                        help="trainings of a config that does not say how many (default: 3)")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
+                        help="overrides the configs, e.g. train.epochs=1")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/hosts",
+                        help="folder of the runs (default: runs/hosts)")
+    parser.add_argument("--against", metavar="CONFIG", help="one of the configs")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
+    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
+    arguments = parser.parse_args()
+    if arguments.seeds < 1 or arguments.jobs < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    try:
+        counts = chosen(arguments.configs, arguments.seeds)
+    except ValueError as error:
+        parser.error(str(error))
+    if arguments.against and arguments.against not in counts:
+        parser.error(f"--against {arguments.against}: is not one of those that are trained")
+    rows = measure(arguments, counts)
+    if arguments.json:
+        print(json.dumps(rows))
+        return
+    against = next((row for row in rows if row["config"] == arguments.against), None)
+    version = headlab(arguments.program, "version")["headlab"]
+    print(f"{datetime.date.today()}, {machine()}; headlab {version}; {arguments.jobs} trainings at a "
+          f"time\n\n{table(rows, against)}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ProgramError as error:
+        sys.exit(str(error))
