@@ -2,10 +2,11 @@
 
 import ast
 import importlib.util
+import pathlib
 import re
 import subprocess
 
-from conftest import ROOT
+from conftest import ROOT, program
 
 spec = importlib.util.spec_from_file_location("code_digest", ROOT / "scripts/cmake/code_digest.py")
 code_digest = importlib.util.module_from_spec(spec)
@@ -38,12 +39,17 @@ def test_a_source_opens_with_the_comment_that_it_begins_with():
     assert code_digest.opening_of("#include <a>\n// no\n") == ""
 
 
-def test_git_names_what_differs_from_the_commit_and_what_it_does_not_track(tmp_path):
+def git_in(folder):
     def git(*arguments):
-        done = subprocess.run(["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b.c",
+        done = subprocess.run(["git", "-C", folder, "-c", "user.name=a", "-c", "user.email=a@b.c",
                                *arguments], capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
+    return git
+
+
+def test_git_names_what_differs_from_the_commit_and_what_it_does_not_track(tmp_path):
+    git = git_in(tmp_path)
     assert code_digest.git_state(tmp_path) == ("", [], "")
     for folder in code_digest.FOLDERS:
         (tmp_path / folder).mkdir()
@@ -76,3 +82,17 @@ def test_the_built_digests_are_those_of_the_files(tmp_path):
     subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", ROOT, out], check=True)
     names = re.findall(r'\{"(\w+)", "[0-9a-f]{64}",', out.read_text())
     assert names == sorted(path.stem for path in (ROOT / "variants").glob("*.cpp"))
+
+
+def test_a_tree_with_many_changes_compiles(tmp_path):
+    """Compilers count a text's characters up to some 260,000 only, unless it says its length."""
+    tree = tmp_path / "tree"
+    (tree / "variants").mkdir(parents=True)
+    git_in(tmp_path)("init", "-q", "tree")
+    git_in(tree)("commit", "-q", "--allow-empty", "-m", "one")
+    (tree / "variants/mine.cpp").write_text("// Heads of mine.\n" * 20_000)
+    out = tmp_path / "code.cpp"
+    subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", tree, out], check=True)
+    subprocess.run(["c++", "-std=c++20", "-fsyntax-only", "-I",
+                    pathlib.Path(program()).parent / "generated", out],
+                   check=True)

@@ -96,6 +96,7 @@ def main():
 namespace headlab::build {{
 namespace {{
 
+using namespace std::string_view_literals;
 constexpr std::array<SourceDigest, {len(variants)}> kVariants = {{{{
 {entries}
 }}}};
@@ -110,7 +111,7 @@ constinit const std::string_view kRestDigest = "{rest}";
 constinit const std::string_view kCommit = "{commit}";
 constinit const std::span<const std::string_view> kChangedSources = kNames;
 constinit const std::string_view kPatch =
-{literal(patch)};
+{literal(patch)}sv;
 
 }}  // namespace headlab::build
 """
