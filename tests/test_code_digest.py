@@ -90,7 +90,7 @@ def test_a_tree_with_many_changes_compiles(tmp_path):
     (tree / "variants").mkdir(parents=True)
     git_in(tmp_path)("init", "-q", "tree")
     git_in(tree)("commit", "-q", "--allow-empty", "-m", "one")
-    (tree / "variants/mine.cpp").write_text("// Heads of mine.\n" * 20_000)
+    (tree / "variants/mine.cpp").write_text("int a_line_of_mine;\n" * 20_000)
     out = tmp_path / "code.cpp"
     subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", tree, out], check=True)
     subprocess.run(["c++", "-std=c++20", "-fsyntax-only", "-I",
