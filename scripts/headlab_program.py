@@ -20,12 +20,17 @@ class ProgramError(RuntimeError):
     """The program failed; the message holds what it said."""
 
 
-def headlab(program, command, *options):
-    """What one command prints, as JSON. program: its path, or None for scripts/headlab."""
-    line = [str(program or ROOT / "scripts/headlab"), command, *map(str, options), "--json"]
+def said(program, command, *options):
+    """What one command prints. program: its path, or None for scripts/headlab."""
+    line = [str(program or ROOT / "scripts/headlab"), command, *map(str, options)]
     done = subprocess.run(line, capture_output=True, text=True)
     if done.returncode != 0:
         script = pathlib.Path(sys.argv[0]).stem
         raise ProgramError(f"{done.stderr}{script}: `{' '.join(line)}` failed with code "
                            f"{done.returncode}")
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def headlab(program, command, *options):
+    """What one command prints, as JSON."""
+    return json.loads(said(program, command, *options, "--json"))

@@ -92,3 +92,25 @@ def test_a_training_that_fails_ends_the_study_with_what_it_said(tmp_path):
 def test_the_study_in_docs_is_of_its_script():
     assert "scripts/studies/hosts" in (ROOT / "docs/hosts.md").read_text()
     assert pathlib.Path(ROOT / "scripts/studies/hosts").stat().st_mode & 0o111
+
+
+def test_what_is_kept_is_not_trained_again_until_what_made_it_changes(tmp_path):
+    file = tmp_path / "kept.json"
+
+    def trained(out, *options):
+        done = hosts("mnist_vit_mha", "--seeds", 1, "--out", tmp_path / out, "--kept", file, "--json",
+                     *options)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), (tmp_path / out).exists()
+
+    rows, _ = trained("one")
+    assert trained("two") == (rows, False)
+    _, anew = trained("three", "--set", "train.steps=3")
+    assert anew
+    results = json.loads(file.read_text())
+    assert [(one["config"], one["seed"]) for one in results] == [("mnist_vit_mha", 1337)] * 2
+    assert {one["end"]["loss"] for one in results} >= set(rows[0]["loss"])
+    for change in ({"kinds": {"mha": "of another source"}},
+                   {"data": {"configs/char_mha.yaml": "of other bytes"}}):
+        file.write_text(json.dumps([one | change for one in results]))
+        assert trained(f"changed-{next(iter(change))}")[1]

@@ -6,20 +6,21 @@ CONFIG is the name of a file in configs/, or a pattern ('mnist_vit_*'); of two t
 latter counts: `'mlm_*' mlm_mha:3 --seeds 1`. Seeds are 1337, 1338, ... Runs that --out already holds are
 not repeated, and an interrupted one goes on. Losses and metrics are those at the end of a training, over the
 whole validation split, BLEU is of the test split; the time is that of the training with all that it logs,
-as long as it took beside the others. --against adds a column: the loss less that of another config with the
+as long as it took beside the others. With --kept what a training ended with goes to a file, too, and a
+training that the file holds is not repeated while its settings, its data and the sources of its kinds of heads
+are the same, wherever it was trained. --against adds a column: the loss less that of another config with the
 same seed, mean and standard deviation of what both were trained with.
 """
 
 import argparse
 import concurrent.futures
-import datetime
 import fnmatch
 import json
 import pathlib
 import sys
 
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
-from study import machine
+from kept import Kept
 
 CONFIGS = ROOT / "configs"
 # Metrics of a task: heading, factor, digits.
@@ -43,13 +44,17 @@ def chosen(words, seeds):
     return counts
 
 
-def train(arguments, name, seed):
-    """Trains one config with one seed -> the run's directory."""
+def train(arguments, kept, name, seed):
+    """Trains one config with one seed, where that is not known yet -> what is kept of it."""
+    config = CONFIGS / f"{name}.yaml"
+    overrides = ["train.threads=1", f"seed={seed}", *arguments.set]
+    settings = kept.settings(arguments.program, config, overrides)
+    if found := kept.find(settings):
+        return found
     print(f"hosts: {name} seed {seed}", file=sys.stderr, flush=True)
-    settings = ["train.threads=1", f"seed={seed}", *arguments.set]
-    done = headlab(arguments.program, "run", CONFIGS / f"{name}.yaml", *settings, "--out",
-                   arguments.out)
-    return pathlib.Path(done["run"])
+    run = pathlib.Path(headlab(arguments.program, "run", config, *overrides, "--out",
+                               arguments.out)["run"])
+    return kept.add(name, seed, settings, run, end_of(run) | translations(arguments, run))
 
 
 def translations(arguments, run):
@@ -71,25 +76,26 @@ def end_of(run):
 
 
 def measure(arguments, counts):
-    """The rows of the table, one a config."""
+    """The rows of the table, one a config, and when, where and with which commits they were trained."""
+    kept = Kept(arguments.kept)
     most = max(counts.values())
     asked = [(name, FIRST_SEED + n) for n in range(most) for name in counts if n < counts[name]]
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = [pool.submit(train, arguments, *one) for one in asked]
+        runs = [pool.submit(train, arguments, kept, *one) for one in asked]
         try:
-            ends = {one: end_of(run.result()) | translations(arguments, run.result())
-                    for one, run in zip(asked, runs)}
+            results = {one: run.result() for one, run in zip(asked, runs)}
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     rows = []
     for name, count in counts.items():
         costs = headlab(arguments.program, "validate", CONFIGS / f"{name}.yaml", *arguments.set)
-        of_seeds = [ends[name, FIRST_SEED + n] for n in range(count)]
+        of_seeds = [results[name, FIRST_SEED + n]["end"] for n in range(count)]
         rows.append({"config": name, "seeds": count, "parameters": costs["parameters"],
                      "flops_per_token": costs["flops_per_token"],
                      **{key: [end[key] for end in of_seeds] for key in of_seeds[0]}})
-    return rows
+    return rows, "; ".join(", ".join(sorted({result[key][:digits] for result in results.values()}))
+                           for key, digits in (("date", None), ("machine", None), ("commit", 8)))
 
 
 def difference(row, other):
@@ -129,6 +135,8 @@ def main():
                         help="overrides the configs, e.g. train.epochs=1")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/hosts",
                         help="folder of the runs (default: runs/hosts)")
+    parser.add_argument("--kept", type=pathlib.Path, metavar="FILE",
+                        help="JSON of what trainings ended with: read, and added to")
     parser.add_argument("--against", metavar="CONFIG", help="one of the configs")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
@@ -141,14 +149,12 @@ def main():
         parser.error(str(error))
     if arguments.against and arguments.against not in counts:
         parser.error(f"--against {arguments.against}: is not one of those that are trained")
-    rows = measure(arguments, counts)
+    rows, trained = measure(arguments, counts)
     if arguments.json:
         print(json.dumps(rows))
         return
     against = next((row for row in rows if row["config"] == arguments.against), None)
-    version = headlab(arguments.program, "version")["headlab"]
-    print(f"{datetime.date.today()}, {machine()}; headlab {version}; {arguments.jobs} trainings at a "
-          f"time\n\n{table(rows, against)}")
+    print(f"{trained}; {arguments.jobs} trainings at a time\n\n{table(rows, against)}")
 
 
 if __name__ == "__main__":
