@@ -147,7 +147,8 @@ TEST_CASE("a model that only embeds is measured by how far sentences move") {
   const auto weighed =
       bench.headlab({"analyze", "taken", "--importance", "--text", "lines.txt", "--json"});
   REQUIRE(weighed.code == 0);
-  for (const auto& layer : Json::parse(weighed.out).at("statistics").at("importance_paper"))
+  const auto weights = Json::parse(weighed.out).at("statistics").at("importance_paper");
+  for (const auto& layer : weights)
     for (const auto& value : layer) CHECK(value.get<double>() > 0);
   const auto words = std::string("the fox naps. ") + "the fox naps. " + "the fox naps. " +
                      "the fox naps. the fox naps. the fox naps. the fox naps. the fox naps. "
