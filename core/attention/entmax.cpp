@@ -37,7 +37,11 @@ Tensor entmax15(const Tensor& y) {
   const auto squares = sorted.values.square().cumsum(-1);                        // [...,S]
   const auto deviations = squares - sorted.k * mean.square();                    // [...,S]
   const auto taus = mean - ((1 - deviations) / sorted.k).clamp_min_(0).sqrt_();  // [...,S]
-  const auto support = (taus <= sorted.values).sum(-1, /*keepdim=*/true);        // [...,1]
+  // Keys at -1 meet their threshold with equality where one key has all the weight: rounding must
+  // not count them.
+  const auto support = (taus <= sorted.values)
+                           .logical_and_(sorted.values > -1)
+                           .sum(-1, /*keepdim=*/true);  // [...,1]
   return (half - taus.gather(-1, support - 1)).clamp_min_(0).square_();
 }
 

@@ -74,6 +74,19 @@ TEST_CASE("the kernel of entmax agrees with sorting and halving on rows of any l
         }
 }
 
+TEST_CASE("a key far above the others has all the weight, however many there are", "[entmax]") {
+  for (auto type : {at::kDouble, at::kFloat})
+    for (double alpha : {1.5, 2.})
+      for (auto backend : {Backend::kAuto, Backend::kEager})
+        for (int64_t S = 1; S <= 500; ++S) {
+          INFO(S << " keys, alpha " << alpha << ", " << type
+                 << (backend == Backend::kEager ? ", eager" : ""));
+          const auto z = at::full({1, S}, -60., type);
+          z.select(1, 0).fill_(30);
+          REQUIRE(difference(entmax(z, {}, alpha, backend), at::eye(1, S, type)) < 1e-6);
+        }
+}
+
 TEST_CASE("entmax becomes the softmax as alpha goes to one", "[entmax]") {
   const auto z = random({40, 13}) * 3;
   const auto softmax = at::softmax(z, -1);
