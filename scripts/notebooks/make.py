@@ -3,7 +3,9 @@
     scripts/notebooks/make [--out runs/notebooks] [--seeds 3] [--jobs 2] [--set train.steps=100]
 
 The folder --out is what the notebooks read (their HEADLAB_RUNS). Trainings that it already holds
-are not repeated; what is made of them is.
+are not repeated; what is made of them is. The seventh needs what the repository does not hold: two published
+models (scripts/data smollm2, scripts/data minilm) and a treebank in CoNLL-U, e.g. the development part of UD
+English EWT (--treebank FILE); without them it is left out, and said so.
 """
 
 import argparse
@@ -12,10 +14,13 @@ import hashlib
 import itertools
 import os
 import pathlib
+import random
+import re
 import shutil
 import sys
 import tempfile
 
+import h5py
 import nbclient
 import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
@@ -38,6 +43,15 @@ ORDERS = {
     **{f"random_{n}": ("--by", "random", "--seed", n) for n in range(3)},
 }
 MAPS = ROOT / "tests/golden/maps/minilm.safetensors"
+PRETRAINED = "7_pretrained"
+SMOLLM2 = ROOT / "configs/data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+MINILM = ROOT / "configs/data/minilm"
+SHAKESPEARE = ROOT / "configs/data/tinyshakespeare.txt"
+DRAWS = 5  # of heads at random
+SENTENCES = ("The cat sits on the mat.", "A dog plays in the park.", "The stock market fell sharply today.",
+             "Investors were worried about inflation.", "She plays the violin beautifully.",
+             "He listens to classical music.", "The new phone has a great camera.",
+             "Water boils at one hundred degrees.")
 # What --small sets: seconds instead of minutes, and nothing is learned.
 SMALL = (
     "train.steps=40 train.warmup=4 train.eval_every=20 train.eval_batches=1 train.eval_batch=8 "
@@ -117,6 +131,53 @@ class Bench:
         self.headlab("analyze", MAPS, *options)
 
 
+    def imported(self, name, model):
+        run = self.out / "pretrained" / name
+        shutil.rmtree(run, ignore_errors=True)
+        self.say(f"{name}, imported")
+        self.headlab("import", model, "--out", run)
+        return run
+
+    def smollm2(self):
+        """A text of words that do not belong together, said twice; without the heads that look at what
+        came after the first time, and without as many of the others."""
+        run = self.imported("smollm2", SMOLLM2)
+        words = sorted(set(re.findall(r"\b[a-z]{3,8}\b", SHAKESPEARE.read_text())))
+        draw = random.Random(1)
+        text = self.out / "pretrained/twice.txt"
+        text.write_text(" ".join(draw.choices(words, k=6 if self.small else 24) * 2) + "\n")
+        given = ["--text", text, "--context", 128, *self.measured[:2]]
+        self.headlab("analyze", run, *given, "--batch", 1, "--maps", 1)
+        with h5py.File(run / "analysis.h5") as file:
+            scores = file["analysis/self/induction_repeated"][()]
+        order = [f"{n // scores.shape[1]}:{n % scores.shape[1]}" for n in (-scores).argsort(axis=None)]
+        cuts = {"induction": order[:4]}
+        cuts |= {f"random_{n}": draw.sample(order[4:], 4) for n in range(1 if self.small else DRAWS)}
+        for name, heads in cuts.items():
+            self.prune_to(run, f"smollm2_{name}", "--heads", *heads, "--bench-batch", 1, *given)
+
+    def minilm(self, treebank):
+        run = self.imported("minilm", MINILM)
+        sentences = self.out / "pretrained/sentences.txt"
+        sentences.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+        given = ["--text", sentences, *self.measured[:2]]
+        self.headlab("analyze", run, "--treebank", treebank, *given)
+        self.prune_to(run, "minilm_cut", "--fraction", 0.3, "--slice", "--bench-batch", 1, *given)
+
+    def prune_to(self, run, name, *options):
+        self.say(name)
+        cut = self.out / "pretrained" / name
+        shutil.rmtree(cut, ignore_errors=True)
+        self.headlab("prune", run, *options, "--out", cut)
+
+
+def lacks_for_pretrained(arguments):
+    """What the seventh notebook is left out for, or nothing."""
+    lacks = [f"{name} (scripts/data {name})" for name, model in (("smollm2", SMOLLM2), ("minilm", MINILM))
+             if not model.exists()]
+    return lacks + ["a treebank (--treebank FILE)"] * (arguments.treebank is None)
+
+
 def make_runs(arguments):
     bench = Bench(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -132,6 +193,11 @@ def make_runs(arguments):
             pool.shutdown(cancel_futures=True)
             raise
     bench.analyze_maps()
+    if lacks := lacks_for_pretrained(arguments):
+        bench.say(f"{PRETRAINED} is left out, for want of {', '.join(lacks)}")
+        return
+    bench.smollm2()
+    bench.minilm(arguments.treebank.absolute())
 
 
 def execute(path, runs):
@@ -179,6 +245,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of each of them")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="an override of the configs")
+    parser.add_argument("--treebank", type=pathlib.Path, metavar="FILE",
+                        help="CoNLL-U that the heads of a published model are held against")
     parser.add_argument("--small", action="store_true",
                         help="tiny runs, to see that all works; the notebooks stay as they are")
     parser.add_argument("--runs-only", action="store_true", help="execute no notebook")
@@ -188,6 +256,8 @@ def main():
     arguments.out = (arguments.out or usual).absolute()
     make_runs(arguments)
     for path in [] if arguments.runs_only else sorted(HERE.glob("*.ipynb")):
+        if path.stem == PRETRAINED and lacks_for_pretrained(arguments):
+            continue
         print(f"make: {path.name}", file=sys.stderr, flush=True)
         executed = execute(path, arguments.out)
         if not arguments.small:
