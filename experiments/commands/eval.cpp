@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cmath>
-
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/given_data.h"
@@ -79,9 +77,9 @@ int run_eval(const EvalOptions& o) {
   for (const auto& mean : e.means) {
     object[mean.name] = mean.value;
     texts.push_back(to_text(mean));
-    if (mean.units != "nat" || opened.data_description.shape.classes > 0) continue;
-    object["perplexity"] = std::exp(mean.value);
-    texts.push_back(fmt::format("perplexity {:.3f}", std::exp(mean.value)));
+    if (&mean != &e.means.front() || !e.of_words) continue;
+    object["perplexity"] = *e.perplexity();
+    texts.push_back(fmt::format("perplexity {:.3f}", *e.perplexity()));
   }
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));

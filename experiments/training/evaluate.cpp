@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 #include "core/errors.h"
@@ -19,6 +20,10 @@ double Evaluation::mean(const std::string& name) const {
 
 std::optional<double> Evaluation::validation_loss() const {
   return split == Split::kValidation ? std::optional(loss()) : std::nullopt;
+}
+
+std::optional<double> Evaluation::perplexity() const {
+  return of_words ? std::optional(std::exp(loss())) : std::nullopt;
 }
 
 std::string to_text(const Evaluation::Mean& mean) {
@@ -104,6 +109,7 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
       part.examples = examples;
       part.tokens = static_cast<int64_t>(scored.item<double>());
       part.batches = examples < all ? most_batches[n] : 0;
+      part.of_words = task.predicts() && data.shape().classes == 0;
       if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
         throw DataError(
             fmt::format("split {}: none of the targets of its {} examples is scored, "

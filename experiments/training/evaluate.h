@@ -19,12 +19,14 @@ struct Evaluation {
   std::vector<Mean> means = {};  // of Task::metrics() in their order: the first is the loss
   int64_t tokens = 0;            // scored targets
   int64_t examples = 0;
-  int64_t batches = 0;  // measured on the first so many; 0: on the whole split
+  int64_t batches = 0;    // measured on the first so many; 0: on the whole split
+  bool of_words = false;  // what is predicted are words or symbols, neither classes nor directions
 
   bool whole_split() const { return batches == 0; }
   double loss() const { return means.at(0).value; }
   double mean(const std::string& name) const;     // std::out_of_range for another task's
   std::optional<double> validation_loss() const;  // none: of another split
+  std::optional<double> perplexity() const;       // exp(loss), of words
 };
 
 // "loss 1.2345 nat"

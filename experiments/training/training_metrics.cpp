@@ -65,6 +65,15 @@ TrainingMetric evaluation_metric(const TaskMetric& metric) {
           }};
 }
 
+TrainingMetric perplexity_metric(const TaskMetric& loss) {
+  return {{"val_perplexity", "1", "validation perplexity", "exp(val_" + loss.name + ")"},
+          "val/perplexity",
+          MetricGroup::kDerived,
+          [](const TrainingRow& row) {
+            return row.evaluation ? row.evaluation->perplexity() : std::nullopt;
+          }};
+}
+
 // What the metrics of an evaluation were measured on.
 std::vector<TrainingMetric> evaluation_measures(const TaskMetric& loss) {
   const auto of = [](auto number) {
@@ -155,6 +164,7 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
           kScalars,
           of_gates(&GateDecisions::expected)}});
   for (const auto& metric : task.metrics()) table.push_back(evaluation_metric(metric));
+  table.push_back(perplexity_metric(loss));
   for (auto& measure : evaluation_measures(loss)) table.push_back(std::move(measure));
   return table;
 }
@@ -193,6 +203,7 @@ Metrics status_metrics(const Evaluation& evaluation) {
                   {split + "examples", static_cast<double>(evaluation.examples)},
                   {split + "whole_split", evaluation.whole_split()}};
   for (const auto& mean : evaluation.means) metrics[split + mean.name] = mean.value;
+  if (const auto perplexity = evaluation.perplexity()) metrics[split + "perplexity"] = *perplexity;
   return metrics;
 }
 

@@ -35,7 +35,8 @@ struct TrainingRow {
   std::optional<Evaluation> evaluation = {};
 };
 
-enum class MetricGroup { kScalars, kEvals };  // of the log
+// Of the log; kDerived: follows from numbers that the log has, and is in the lines only.
+enum class MetricGroup { kScalars, kEvals, kDerived };
 
 struct TrainingMetric : LogVariable {
   std::string line;  // its name in metrics.jsonl and status.json; empty: it is in the log only

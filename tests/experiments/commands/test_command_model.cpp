@@ -103,6 +103,8 @@ TEST_CASE("eval reports the loss that training ended with") {
   CHECK(object.at("tokens") == metrics.at("val/tokens"));
   CHECK(object.at("examples").get<int64_t>() * 8 == object.at("tokens").get<int64_t>());
   CHECK(object.at("perplexity").get<double>() ==
+        Approx(metrics.at("val/perplexity").get<double>()).epsilon(1e-6));
+  CHECK(object.at("perplexity").get<double>() ==
         Approx(std::exp(object.at("loss").get<double>())).epsilon(1e-9));
 
   const auto evaluate = [&](const std::string& checkpoint, const std::string& split) {

@@ -61,6 +61,7 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
 
   const auto status = status_metrics(measured);
   CHECK(status == Metrics{{"val/surprise", measured.loss()},
+                          {"val/perplexity", std::exp(measured.loss())},
                           {"val/says_zero", measured.mean("says_zero")},
                           {"val/square", measured.mean("square")},
                           {"val/tokens", static_cast<double>(scored)},
