@@ -67,6 +67,7 @@ def test_analyze_reads_a_given_text_as_one_example(trained, kind, tmp_path):
     assert (found["split"], found["data"], found["examples"]) == ("whole", [], 1)
     ids = list(text.encode()) if kind == "bytes" else [sorted(set(TEXT)).index(c) for c in text]
     assert found["statistics"]["token"] == [ids]
+    assert found["statistics"]["key_text"] == found["statistics"]["query_text"] == [list(text)]
     long = json.loads(headlab("analyze", run, "--text", text * 10, "--out", tmp_path / "b.h5",
                               "--json"))
     assert long["examples"] == (len(text) * 10 - 1) // 16

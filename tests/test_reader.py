@@ -264,6 +264,16 @@ def test_an_analysis_says_on_what_it_was_measured(run):
     assert not any("whole_split" in statistic.attrs for statistic in of_weights)
 
 
+def test_maps_of_an_analysis_say_their_tokens(small_run, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(small_run, run)
+    headlab("analyze", run, "--text", "To be", "--maps", 1)
+    with hl.open_run(run) as opened:
+        weights = opened.analysis().attention.sel(example=0, layer=1, head=2)
+        assert weights.key_text.values.tolist() == weights.query_text.values.tolist() == list("To be")
+        assert float(weights.sel(query=0, key=0)) == 1
+
+
 def test_a_pruned_run_without_a_log_opens(small_run, tmp_path):
     headlab("prune", small_run, "--count", 2, "--slice", "--batches", 1, "--out", tmp_path / "p")
     with hl.open_run(tmp_path / "p") as run:

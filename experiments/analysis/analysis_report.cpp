@@ -16,18 +16,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Values from `at` on, nested by the sizes of dims `dim` and after it.
-Json nested(const std::vector<double>& values, const std::vector<int64_t>& sizes, size_t dim,
-            size_t& at, bool flags) {
-  if (dim == sizes.size()) {
-    const double value = values[at++];
-    if (flags) return value != 0 ? 1 : 0;
-    return std::isfinite(value) ? Json(value) : Json();
-  }
-  auto array = Json::array();
-  for (int64_t n = 0; n < sizes[dim]; ++n)
-    array.push_back(nested(values, sizes, dim + 1, at, flags));
-  return array;
+// Element `at` of an array.
+Json element(const ResultArray& array, size_t at) {
+  if (!array.texts.empty()) return array.texts[at];
+  const double value = array.values[at];
+  if (array.flags) return value != 0 ? 1 : 0;
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+// Elements from `at` on, nested by the sizes of dims `dim` and after it.
+Json nested(const ResultArray& array, const std::vector<int64_t>& sizes, size_t dim, size_t& at) {
+  if (dim == sizes.size()) return element(array, at++);
+  auto all = Json::array();
+  for (int64_t n = 0; n < sizes[dim]; ++n) all.push_back(nested(array, sizes, dim + 1, at));
+  return all;
 }
 
 Json arrays_json(const ResultGroup& group) {
@@ -38,7 +40,7 @@ Json arrays_json(const ResultGroup& group) {
       for (const auto& axis : group.axes)
         if (axis.about.name == dim) sizes.push_back(axis.size);
     size_t at = 0;
-    object[array.about.name] = nested(array.values, sizes, 0, at, array.flags);
+    object[array.about.name] = nested(array, sizes, 0, at);
   }
   return object;
 }

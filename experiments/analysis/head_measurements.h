@@ -34,12 +34,16 @@ class KeptMaps {
  public:
   explicit KeptMaps(int64_t most) : most_(most) {}
   // Keeps what is still missing. The tokens of the keys [B,S] may be undefined, and those of the
-  // queries [B,T] are where they stand in the same text.
+  // queries [B,T] where they stand in the same text.
   void add(const std::vector<LayerMap>& layers, const Tensor& keys, const Tensor& queries);
   static std::vector<std::string> names() {
-    return {"attention", "rollout", "token", "query_token"};
+    return {"attention", "rollout", "token", "query_token", "key_text", "query_text"};
   }
-  void finish(ResultGroup& to, int64_t layers, int64_t heads) const;
+  // The texts of tokens, by number, may be empty; those of queries, where they stand in the same
+  // text.
+  void finish(ResultGroup& to, int64_t layers, int64_t heads,
+              const std::vector<std::string>& key_texts = {},
+              const std::vector<std::string>& query_texts = {}) const;
 
  private:
   int64_t most_;

@@ -5,6 +5,7 @@
 #include "core/torch.h"
 #include "experiments/analysis/head_measurements.h"
 #include "experiments/analysis/tensor_arrays.h"
+#include "experiments/logs/log_schema.h"
 
 namespace headlab {
 namespace {
@@ -80,7 +81,13 @@ class Maps : public HeadMeasurement {
 
   void finish(ResultGroup& to) override {
     add_statistics(to, statistics_.values(), setup_.heads.layers(), setup_.heads.heads());
-    kept_.finish(to, setup_.heads.layers(), setup_.heads.heads());
+    const auto texts = [&](Tensor Batch::*input) {
+      return setup_.options.maps > 0 ? setup_.run.data->token_texts_of(input)
+                                     : std::vector<std::string>{};
+    };
+    const auto& site = setup_.heads.site();
+    kept_.finish(to, setup_.heads.layers(), setup_.heads.heads(), texts(site.keys),
+                 texts(site.queries));
   }
 
  private:
@@ -152,7 +159,9 @@ void KeptMaps::add(const std::vector<LayerMap>& layers, const Tensor& keys, cons
   }
 }
 
-void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
+void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads,
+                      const std::vector<std::string>& key_texts,
+                      const std::vector<std::string>& query_texts) const {
   if (maps_.empty()) return;
   const auto E = std::ssize(maps_);
   int64_t T = 0, S = 0;
@@ -202,6 +211,20 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads) const {
   };
   add_tokens("token", "tokens of the keys", "key", keys_, S);
   add_tokens("query_token", "tokens of the queries", "query", queries_, T);
+  const auto add_texts = [&](const char* name, const char* what, const char* axis,
+                             const std::vector<Tensor>& ids, int64_t size,
+                             const std::vector<std::string>& known) {
+    if (!ids.front().defined() || known.empty()) return;
+    ResultArray array{{name, "1", what, "empty: padding"}, {"example", axis}, {}};
+    for (const auto& example : ids)
+      for (int64_t n = 0; n < size; ++n)
+        array.texts.push_back(
+            n < example.size(0) ? readable_text(known.at(example[n].item<int64_t>())) : "");
+    to.arrays.push_back(std::move(array));
+  };
+  add_texts("key_text", "texts of the keys", "key", keys_, S, key_texts);
+  add_texts("query_text", "texts of the queries", "query",
+            queries_.front().defined() ? queries_ : keys_, T, query_texts);
 }
 
 }  // namespace headlab

@@ -67,6 +67,11 @@ class DataSource {
   // Text of every token (UTF-8), for /vocab; classes of tokens, for the statistics. Those of the
   // tokenizer; without one only a source that knows better has some.
   virtual std::vector<std::string> token_texts() const;
+  // The same of what a model reads there: source and target may have two vocabularies.
+  std::vector<std::string> token_texts_of(Tensor Batch::*input) const {
+    return input == &Batch::source && source_tokenizer() ? source_tokenizer()->token_texts()
+                                                         : token_texts();
+  }
   virtual std::vector<uint8_t> token_classes() const;
 
   // Absolute paths of what was read, for the manifest.

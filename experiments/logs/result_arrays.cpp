@@ -48,15 +48,18 @@ void make_array(H5Group& group, const ResultGroup& spec, const ResultArray& arra
   H5Extent extent;
   for (const auto& dim : array.dims)
     extent.push_back(static_cast<hsize_t>(axis_named(spec, dim).size));
-  if (element_count(extent) != array.values.size())
+  const bool of_text = !array.texts.empty();
+  const auto count = of_text ? array.texts.size() : array.values.size();
+  if (element_count(extent) != count)
     throw std::invalid_argument(fmt::format("{}/{}: {} values for {}", spec.path, array.about.name,
-                                            array.values.size(), fmt::join(extent, " x ")));
-  H5Layout layout{array.flags ? H5Type::kU8 : H5Type::kF64, extent};
-  if (!array.flags) layout.fill = std::numeric_limits<double>::quiet_NaN();
+                                            count, fmt::join(extent, " x ")));
+  H5Layout layout{of_text ? H5Type::kText : array.flags ? H5Type::kU8 : H5Type::kF64, extent};
+  if (layout.type == H5Type::kF64) layout.fill = std::numeric_limits<double>::quiet_NaN();
   auto data = group.make_dataset(array.about.name, layout);
   describe(data, array.about);
   for (const auto& [name, value] : array.attributes) data.set_number(name, value);
   for (unsigned a = 0; a < array.dims.size(); ++a) data.attach_scale(a, scales.at(array.dims[a]));
+  if (of_text) return data.write_text(array.texts);
   if (!array.flags) {
     data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
     data.write<double>(array.values);

@@ -29,6 +29,7 @@ struct ResultArray {
   std::vector<double> values;     // row-major; NaN: does not exist
   bool flags = false;             // 0 and 1 only: u1 in the file; others are f8
   std::map<std::string, double> attributes = {};  // thresholds and the like
+  std::vector<std::string> texts = {};            // instead of values
 };
 
 struct ResultGroup {

@@ -253,8 +253,13 @@ class Run:
         return self.group(f"heads/{site}")
 
     def analysis(self, site: str = "self") -> xr.Dataset:
-        """What `headlab analyze` measured, (layer, head) and pairs."""
-        return self.group(f"analysis/{site}")
+        """What `headlab analyze` measured, (layer, head) and pairs.
+
+        With --maps `attention` (example, layer, head, query, key) and, of texts, the coordinates
+        query_text (example, query) and key_text (example, key).
+        """
+        measured = self.group(f"analysis/{site}")
+        return measured.set_coords([n for n in ("query_text", "key_text") if n in measured])
 
     def roles(self, site: str = "self") -> xr.Dataset:
         """Which heads have which role by `headlab analyze`, (layer, head)."""

@@ -145,7 +145,7 @@ class Bench:
         words = sorted(set(re.findall(r"\b[a-z]{3,8}\b", SHAKESPEARE.read_text())))
         draw = random.Random(1)
         text = self.out / "pretrained/twice.txt"
-        text.write_text(" ".join(draw.choices(words, k=6 if self.small else 24) * 2) + "\n")
+        text.write_text(" ".join(draw.choices(words, k=6 if self.small else 24) * 2))
         given = ["--text", text, "--context", 128, *self.measured[:2]]
         self.headlab("analyze", run, *given, "--batch", 1, "--maps", 1)
         with h5py.File(run / "analysis.h5") as file:

@@ -84,8 +84,8 @@ TEST_CASE("maps of texts of different lengths are kept, with the tokens of both 
                                "model={kind: seq2seq, layers: 1, d_model: 32, heads: 2, d_ff: 64}",
                                "train.max_positions=320", "train.steps=2"})
                        .string();
-  const Outcome done = bench.headlab(
-      {"analyze", run, "--maps", "2", "--stats", "attention", "token", "query_token", "--json"});
+  const Outcome done = bench.headlab({"analyze", run, "--maps", "2", "--stats", "attention",
+                                      "token", "query_token", "key_text", "query_text", "--json"});
   INFO(done.err);
   REQUIRE(done.code == 0);
   const Json sites = Json::parse(done.out).at("sites");
@@ -103,7 +103,12 @@ TEST_CASE("maps of texts of different lengths are kept, with the tokens of both 
   CHECK(tokens("cross", "query_token") == Counts{{5, 0}, {3, 2}});  // behind <s>
   CHECK(tokens("decoder_self", "token") == Counts{{5, 0}, {3, 2}});
   CHECK_FALSE(sites.at("decoder_self").at("statistics").contains("query_token"));
-  const Json& a = sites.at("cross").at("statistics").at("attention");
+  const Json& cross = sites.at("cross").at("statistics");
+  CHECK(cross.at("key_text")[0] == Json{"eins", ".", "</s>", "", ""});
+  CHECK(cross.at("query_text")[0] == Json{"<s>", "one", "two", "three", "."});
+  CHECK(cross.at("query_text")[1][3] == "");
+  CHECK(sites.at("decoder_self").at("statistics").at("query_text") == cross.at("query_text"));
+  const Json& a = cross.at("attention");
   CHECK(a[0][0][0][4][2].get<double>() > 0);
   CHECK(a[0][0][0][4][3].is_null());
   CHECK(a[1][0][0][2][4].get<double>() > 0);
