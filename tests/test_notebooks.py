@@ -9,7 +9,6 @@ import gzip
 import html
 import io
 import json
-import os
 import pathlib
 import re
 import statistics
@@ -21,8 +20,6 @@ import matplotlib.image
 import nbformat
 import numpy as np
 import pytest
-from safetensors import safe_open
-from safetensors.numpy import load_file
 
 from conftest import ROOT, program
 
@@ -391,34 +388,28 @@ def test_hosts_shows_what_each_site_does_and_which_heads_align(runs, executed):
     assert said == " ".join(f"{distance:.1f}" for distance in distances)
 
 
-def test_the_kept_maps_are_those_that_their_script_makes(tmp_path, monkeypatch):
-    shared = pathlib.Path(os.environ.get("HEADLAB_SHARED", ROOT / "../shared"))
-    if not (shared / "golden/models/minilm_forward.safetensors").is_file():
-        pytest.skip("no shared golden files; HEADLAB_SHARED names their folder")
-    script = tmp_path / "make_minilm.py"
-    script.write_text((MAPS.parent / "make_minilm.py").read_text())
-    monkeypatch.setenv("HEADLAB_SHARED", str(shared))
-    subprocess.run([sys.executable, str(script)], check=True)
-    made, kept = load_file(tmp_path / MAPS.name), load_file(MAPS)
-    assert {name: tensor.dtype for name, tensor in made.items()} == {
-        name: tensor.dtype for name, tensor in kept.items()}
-    for name in kept:
-        np.testing.assert_array_equal(made[name], kept[name])
-    assert metadata(tmp_path / MAPS.name) == metadata(MAPS)
+def test_pretrained_shows_the_heads_that_copy_and_those_that_parse(runs, executed):
+    text = printed(executed(NAMES[6]))
+    folder = runs / "pretrained"
+    score = value(folder / "smollm2/analysis.h5", "analysis/self/induction_repeated", ...)
+    best = np.dstack(np.unravel_index((-score).argsort(axis=None)[:8], score.shape))[0].tolist()
+    assert re.findall(r"^(\d+):(\d+)  (\d\.\d\d)$", text, re.M) == [
+        (str(layer), str(head), f"{score[layer, head]:.2f}") for layer, head in best]
+    assert best[0] == [18, 6]
+    said = (folder / "twice.txt").read_text()
+    assert said in text and said[:len(said) // 2] == said[len(said) // 2 + 1:]
+    whole, without = value(folder / "smollm2_induction/pruning.h5", "pruning/loss", ...)[[0, -1]]
+    other = value(folder / "smollm2_random_0/pruning.h5", "pruning/loss", -1)
+    assert re.findall(r" ([\d.]+)(?: nat a token| \(|$)", text[text.index("whole "):], re.M)[:3] == [
+        f"{whole:.2f}", f"{without:.2f}", f"{other:.2f}"]
 
-
-def metadata(path):
-    with safe_open(path, "numpy") as file:
-        return file.metadata()
-
-
-def test_the_kept_maps_are_attention_of_the_tokens_that_they_name():
-    tokens = json.loads(metadata(MAPS)["tokens"])
-    maps = load_file(MAPS)["in.attention"]  # layer, example, head, query, key
-    assert maps.shape[:3] == (6, 8, 12) and len(tokens) == 8
-    assert MAPS.stat().st_size < 2_000_000
-    for example, texts in enumerate(tokens):
-        assert texts[0] == "[CLS]" and texts[-1] == "[SEP]"
-        used = maps[:, example, :, :len(texts)].astype(np.float64)
-        assert used[..., :len(texts)].sum(-1) == pytest.approx(1, abs=5e-3)
-        assert used[..., len(texts):].sum() == 0
+    path = folder / "minilm/analysis.h5"
+    names = [name.decode() for name in value(path, "analysis/self/relation", ...)]
+    accuracy = value(path, "analysis/self/accuracy", names.index("nsubj"))
+    words, *of_head, found = one(r"^nsubj +(\d+) words  head (\d+):(\d+) +([\d.]+) %", text)
+    assert int(words) == 2
+    assert float(found) == 100 * accuracy.max() == 100 * accuracy[..., int(of_head[0]), int(of_head[1])].max()
+    kept, parameters = (value(folder / "minilm_cut/pruning.h5", f"pruning/{name}", ...)
+                        for name in ("kept", "parameters"))
+    assert (f"{kept[0]} heads -> {kept[-1]}, {parameters[0]:,} parameters -> {parameters[-1]:,}\n"
+            in text)
