@@ -77,9 +77,10 @@ int run_eval(const EvalOptions& o) {
   for (const auto& mean : e.means) {
     object[mean.name] = mean.value;
     texts.push_back(to_text(mean));
-    if (&mean != &e.means.front() || !e.of_words) continue;
+  }
+  if (e.of_words) {
     object["perplexity"] = *e.perplexity();
-    texts.push_back(fmt::format("perplexity {:.3f}", *e.perplexity()));
+    texts.insert(texts.begin() + 1, fmt::format("perplexity {:.3f}", *e.perplexity()));
   }
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));

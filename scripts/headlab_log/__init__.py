@@ -7,10 +7,10 @@
 
 from .compare import compare, differences, labels
 from .exports import to_bertviz, to_circuitsvis, to_csv, to_pandas, to_transformer_lens
-from .files import LogError, LogWarning, open_group
+from .files import LogError, LogWarning, open_group, pick
 from .offline import bertviz_html, circuitsvis_html
 from .opening import open_run
-from .run import Run, pick
+from .run import Run
 from .tensorboard import to_tensorboard
 from .text import visible
 

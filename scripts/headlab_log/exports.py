@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .command import told_plainly
-from .files import LogError, PathLike, write_whole
+from .files import LogError, PathLike, pick, write_whole
 from .opening import open_run
-from .run import Run, pick
+from .run import Run
 from .text import visible
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import os
 import pathlib
 import tempfile
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
@@ -165,3 +165,20 @@ def write_whole(path: PathLike, text: str) -> pathlib.Path:
         part.write_text(text, encoding="utf-8", newline="\n")
         os.replace(part, path)
     return path
+
+
+def pick(dataset: xr.Dataset | xr.DataArray, dim: str, value: int | None) -> Any:
+    """The label that a user's value means on an axis; LogError says which there are.
+
+    None is the last one, and so is -1, as in a list.
+
+    >>> int(hl.pick(run.heads(), "head", -1)) + 1 == run.heads().sizes["head"]
+    True
+    """
+    labels = dataset[dim].values
+    if value in (None, -1) and len(labels):
+        return labels[-1]
+    if value not in labels:
+        raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; "
+                       f"there are {', '.join(map(str, labels)) or 'none'}")
+    return value

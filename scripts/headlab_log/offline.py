@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from .exports import to_bertviz, to_circuitsvis
-from .files import LogError, PathLike, write_whole
-from .run import Run, pick
+from .files import LogError, PathLike, pick, write_whole
+from .run import Run
 
 # Scripts come compressed, as text that has no character special to HTML: no token of a model and
 # no library can end the script early, and a notebook with several views stays small.

@@ -13,7 +13,7 @@ import xarray as xr
 import yaml
 
 from .attention_map import AttentionMap
-from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5
+from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5, pick
 from .measures import measured
 from .program import program_name
 from .text import token_texts
@@ -384,20 +384,3 @@ class Run:
 def file_of(group):
     """Which file of a run holds a group."""
     return FILES.get(group.split("/")[0], "log.h5")
-
-
-def pick(dataset: xr.Dataset | xr.DataArray, dim: str, value: int | None) -> Any:
-    """The label that a user's value means on an axis; LogError says which there are.
-
-    None is the last one, and so is -1, as in a list.
-
-    >>> int(hl.pick(run.heads(), "head", -1)) + 1 == run.heads().sizes["head"]
-    True
-    """
-    labels = dataset[dim].values
-    if value in (None, -1) and len(labels):
-        return labels[-1]
-    if value not in labels:
-        raise LogError(f"{dataset.encoding.get('source', 'log')}: {dim} {value} is not logged; "
-                       f"there are {', '.join(map(str, labels)) or 'none'}")
-    return value
