@@ -128,6 +128,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   call.rng.layer = shape_.layer;
   call.rng.site = CounterRng::site_key(shape_.site);
   call.dropout = is_training() ? shape_.dropout : 0;
+  call.map = weight_map();
   const auto is_alive = alive();
   const auto ids = head_ids();
   if (std::any_of(ids.begin(), ids.end(), [&](int64_t h) { return !is_alive[h]; })) {
@@ -146,7 +147,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
                           .head_ids = ids,
                           .alive = is_alive,
                           .output_weight = output_weight(),
-                          .own = own_statistics(),
+                          .own = statistics(),
                           .token_map = traits_.token_map});
   auto out = compute(x, call);
   if (call.cache) call.cache->advance(T);

@@ -23,6 +23,7 @@
 namespace headlab {
 
 struct LearnedGates;
+struct MapOptions;
 
 // How a host initialises its projections: as GPT-2 (N(0, 0.02), what writes into the residual
 // stream by residual_std), N(0, 0.02) alike (BERT, ViT), or Xavier uniform (torch's and fairseq's
@@ -136,8 +137,10 @@ class AttentionHeads : public torch::nn::Module {
   // scores are not of two tokens. Where heads are mixed, routed or gated, these are what is mixed.
   virtual std::optional<HeadMatrices> matrices() const { return std::nullopt; }
 
-  // Statistics beside those that every kind has: what compute() reports to the observer.
+  // Statistics beside those that every kind has: what compute() reports to the observer; and these
+  // with what is reported of the layer's map of scores to weights.
   virtual std::vector<Statistic> own_statistics() const { return {}; }
+  virtual std::vector<Statistic> statistics() const;
   // Names of the losses that compute() may return while training.
   virtual std::vector<std::string> aux_names() const { return {}; }
   virtual void parameter_groups(ParameterGroups&) {}
@@ -163,6 +166,9 @@ class AttentionHeads : public torch::nn::Module {
   Tensor parameter(const char* name, const Tensor& value, const HeadAxes& axes);
   // The output projection `o` [D, width], head-major columns.
   Linear& output_projection(int64_t width, bool bias);
+  // What turns scores into weights, for attend() and its like (core/weight_maps.h); the softmax
+  // where nobody says. Registers what the map learns.
+  void set_map(const MapOptions& options);
   // Of a parameter or buffer that a submodule registers: "norm.weight".
   void lay_out(const std::string& name, const HeadAxes& axes);
   // A saved buffer of indices: conversions of type leave it as it is. Not cut by slice().
@@ -172,7 +178,9 @@ class AttentionHeads : public torch::nn::Module {
   Tensor output(const Tensor& o, const HeadCall& call);
   // For kinds that hold a layer of another kind: its compute() in this layer's call.
   static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadCall& call) {
-    return inner.compute(x, call);
+    auto own = call;
+    own.map = inner.weight_map();
+    return inner.compute(x, own);
   }
 
   // Of each own head the row of its keys and values among the layer's own.
@@ -203,6 +211,7 @@ class AttentionHeads : public torch::nn::Module {
   };
 
   virtual HeadOutput compute(const Tensor& x, const HeadCall& call) = 0;
+  WeightMap weight_map() const;
   std::shared_ptr<AttentionHeads> slice_to(const std::vector<bool>& alive) const;
   void check(const Tensor& x, const HeadContext& ctx) const;
   void select_own_heads(HeadCall& call) const;
@@ -211,6 +220,8 @@ class AttentionHeads : public torch::nn::Module {
   void check_axes() const;
 
   HeadTraits traits_;
+  WeightMap map_;          // without what it learns,
+  Tensor learned_of_map_;  // [H]; undefined: nothing
   std::string kind_;
   Maker make_;
   std::map<std::string, HeadAxes> axes_;                              // by full name

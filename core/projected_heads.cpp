@@ -35,12 +35,13 @@ QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projectio
     : AttentionHeads(s, traits),
       centred_norm_(p.centred_norm),
       maps_(p.maps),
+      key_maps_(p.key_maps.value_or(p.maps)),
       qk_width_(p.qk_width.value_or(s.head_dim)),
       v_width_(p.v_width.value_or(s.head_dim)),
       scale_(p.scale.value_or(1 / std::sqrt(qk_width_))) {
-  const int64_t D = s.d_model, d = maps_ * qk_width_;
-  q_ = projection("q", D, s.heads * d, p.qkv_bias, rows_of_heads());
-  k_ = projection("k", D, s.kv_heads * d, p.qkv_bias, rows_of_kv_heads());
+  const int64_t D = s.d_model;
+  q_ = projection("q", D, s.heads * maps_ * qk_width_, p.qkv_bias, rows_of_heads());
+  k_ = projection("k", D, s.kv_heads * key_maps_ * qk_width_, p.qkv_bias, rows_of_kv_heads());
   v_ = projection("v", D, s.kv_heads * v_width_, p.qkv_bias, rows_of_kv_heads());
   output_projection(s.heads * v_width_, p.o_bias);
   for (auto* linear : {&q_, &k_, &v_}) init_input(*linear, s);
@@ -48,12 +49,14 @@ QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projectio
   if (!p.qk_norm) return;
   const auto norm = [&](const char* name, int64_t heads, const HeadAxes& axes) {
     const std::vector<int64_t> of_heads{heads, qk_width_}, of_all{qk_width_};
-    auto norm = register_module(name, RmsNorm(p.norm_per_head ? of_heads : of_all, p.qk_norm_eps));
-    lay_out(std::string(name) + ".weight", p.norm_per_head ? axes : shared_by_heads());
+    auto norm = register_module(
+        name, RmsNorm(p.norm_per_head ? of_heads : of_all, p.qk_norm_eps, p.norm_bias));
+    for (const char* of_norm : {".weight", ".bias"})
+      lay_out(name + std::string(of_norm), p.norm_per_head ? axes : shared_by_heads());
     return norm;
   };
   q_norm_ = norm("q_norm", s.heads * maps_, rows_of_heads());
-  k_norm_ = norm("k_norm", s.kv_heads * maps_, rows_of_kv_heads());
+  k_norm_ = norm("k_norm", s.kv_heads * key_maps_, rows_of_kv_heads());
 }
 
 std::optional<HeadMatrices> QkvHeads::matrices() const {
@@ -91,7 +94,7 @@ Tensor QkvHeads::queries(const Tensor& x, const HeadCall& call) {
 
 Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
   return cached(call, "k", [&] {
-    const auto k = norm(k_norm_, split_heads(k_(source(x, call)), shape_.kv_heads * maps_));
+    const auto k = norm(k_norm_, split_heads(k_(source(x, call)), shape_.kv_heads * key_maps_));
     return rotate(k, call, key_positions(call));
   });
 }

@@ -16,8 +16,10 @@ struct Projections {
   bool qk_norm = false;        // RMS norm of each query and key, before rope
   bool centred_norm = false;   // of x - mean(x) instead: a layer norm without bias
   bool norm_per_head = false;  // a weight [H,d] instead of one [d] for all
+  bool norm_bias = false;      // and a bias of that size
   double qk_norm_eps = 1e-6;
-  int64_t maps = 1;  // queries and keys of a head: each makes a map
+  int64_t maps = 1;                                    // queries of a head: each makes a map
+  std::optional<int64_t> key_maps = {};                // keys of a head; default: as many
   std::optional<int64_t> qk_width = {}, v_width = {};  // d and e; default: head_dim
   std::optional<double> scale = {};                    // on q k^T; default d^-0.5
 };
@@ -40,6 +42,8 @@ struct MhaOptions : BiasOptions {
 
   void visit(Fields& f) override;
   Projections projections() const override;
+  // What turns scores into weights; null: the softmax.
+  virtual const MapOptions* map_options() const { return nullptr; }
 };
 
 class QkvHeads : public AttentionHeads {
@@ -66,7 +70,7 @@ class QkvHeads : public AttentionHeads {
 
   RmsNorm q_norm_{nullptr}, k_norm_{nullptr};
   bool centred_norm_;
-  int64_t maps_, qk_width_, v_width_;
+  int64_t maps_, key_maps_, qk_width_, v_width_;
   double scale_;
 };
 
@@ -77,7 +81,10 @@ class ProjectedHeads : public QkvHeads {
   using Options = KindOptions;
 
   ProjectedHeads(const HeadShape& shape, const Options& options)
-      : QkvHeads(shape, options.traits(), options.projections()), options_(options) {}
+      : QkvHeads(shape, options.traits(), options.projections()), options_(options) {
+    if constexpr (requires { options.map_options(); })
+      if (const auto* map = options.map_options()) set_map(*map);
+  }
 
  protected:
   const Options options_;

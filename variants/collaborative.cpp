@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "core/config/alternatives.h"
-#include "core/head_kinds.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
@@ -40,6 +40,7 @@ class Collaborative : public AttentionHeads {
     WordOrNumber scale{{"head", "shared"}};
     bool v_bias = true, o_bias = true;
     std::string mixing_init = "normal";
+    MapBlock map;
 
     void visit(Fields& f) override {
       f("shared_dim", shared_dim,
@@ -52,7 +53,9 @@ class Collaborative : public AttentionHeads {
         "start of the mixing: normal std 0.2, concatenate = a block of features for each head, "
         "ones, linear = uniform +-R^-0.5, xavier = uniform",
         one_of({"normal", "concatenate", "ones", "linear", "xavier"}));
+      f("map", map, kMapHelp);
     }
+    HeadTraits traits() const override { return map.options().limit({}); }
     void check_shape(const HeadShape& shape, const HeadDemands& demands,
                      const Complain& complain) const override {
       if (demands.rotary && features(shape) % 2 != 0)
@@ -82,6 +85,7 @@ class Collaborative : public AttentionHeads {
                         heads_along({0}));
     if (options.content_bias)
       content_bias_ = projection("content_bias", s.d_model, s.heads, false, rows_of_heads());
+    set_map(options.map.options());
   }
 
   std::optional<HeadMatrices> matrices() const override {

@@ -6,14 +6,15 @@
 // query, 3 post key. From a token z, with r < R rows, heads m (from) and n (to):
 //   u = gelu(z dw1[c]) qkw[c]                                       [2R,H]
 //   w1[r] = u[r] / sqrt(mean_m u[r,m]^2 + 1e-6),  w2[r] = u[R+r],   g = tanh(z dd)[c]
+// (`gate: false` has no g, `generator_bias` adds to u: the light composition of modded-nanogpt)
 //   M_ij = I + static + sum_r w1_i[r]^T w2_i[r] + diag(g_i) + sum_r w1_j[r]^T w2_j[r] + diag(g_j)
 //   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
 #include <cmath>
 
 #include "core/attention/compose.h"
 #include "core/attention/compose_statistics.h"
-#include "core/projected_heads.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
@@ -21,14 +22,15 @@ namespace {
 using Side = ComposedSide;
 enum class Branch { kQuery, kKey };
 
-struct DcmhaOptions : MhaOptions {
+struct DcmhaOptions : MappedOptions {
   int64_t rank = 2;
   std::optional<int64_t> hidden;
   bool pre = true, post = true, query_wise = true, key_wise = true, fixed = false;
+  bool gate = true, generator_bias = false;
   std::string gelu = "tanh", qk_norm_kind = "rms";
 
   void visit(Fields& f) override {
-    MhaOptions::visit(f);
+    MappedOptions::visit(f);
     f("qk_norm_kind", qk_norm_kind, "root mean square, or layer norm without bias",
       one_of({"rms", "layer"}));
     f("rank", rank, "rows of the mixing of heads that a token makes", at_least(1));
@@ -38,6 +40,8 @@ struct DcmhaOptions : MhaOptions {
     f("query_wise", query_wise, "mix and gate by the query's token");
     f("key_wise", key_wise, "mix and gate by the key's token");
     f("static", fixed, "mix by a learned matrix for all tokens, too");
+    f("gate", gate, "each token scales the heads, too: the diagonal g");
+    f("generator_bias", generator_bias, "a bias behind qkw, on the rows that a token makes");
     f("gelu", gelu, "activation of the hidden layer, approximated or exact",
       one_of({"tanh", "erf"}));
   }
@@ -51,7 +55,7 @@ struct DcmhaOptions : MhaOptions {
     return projections;
   }
   HeadTraits traits() const override {
-    return {.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)};
+    return map.options().limit({.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)});
   }
 };
 
@@ -68,15 +72,16 @@ class ComposeImpl : public torch::nn::Module {
     if (options.dynamic()) {
       dw1 = normal("dw1", {shape.d_model, 4, K}, std::sqrt(2 / (D + k)));
       qkw = normal("qkw", {4, K, 2 * R, H}, 0.02 / (std::sqrt(k) * (h + static_cast<double>(R))));
-      dd = normal("dd", {shape.d_model, 4 * H}, 0.005 * std::sqrt(2 / (D + h)));
+      if (options.gate) dd = normal("dd", {shape.d_model, 4 * H}, 0.005 * std::sqrt(2 / (D + h)));
+      if (options.generator_bias) bias = register_parameter("bias", at::zeros({4, 2 * R, H}));
     }
     if (options.fixed && options.pre) pre = normal("pre", {H, H}, 0.1 / std::sqrt(h));
     if (options.fixed && options.post) post = normal("post", {H, H}, 0.1 / std::sqrt(h));
   }
 
-  // Of tokens z [B,N,D] for each side that is on: rows w1, rows w2, gates, one side behind the
-  // other -> [B,sides(2R+1),N,H], float32 for half types. Absent heads (not in `alive` [H]) do not
-  // count in the mean of w1, and are 0.
+  // Of tokens z [B,N,D] for each side that is on: rows w1, rows w2, gates if any, one side behind
+  // the other -> [B,sides(2R+1),N,H], float32 for half types. Absent heads (not in `alive` [H]) do
+  // not count in the mean of w1, and are 0.
   Tensor factors(const Tensor& z, Branch branch, const Tensor& alive) const {
     const int64_t B = z.size(0), N = z.size(1), D = z.size(2);
     const int64_t R = options_.rank, K = dw1.size(2), H = qkw.size(3);
@@ -85,13 +90,15 @@ class ComposeImpl : public torch::nn::Module {
     const auto type = at::promote_types(z.scalar_type(), at::kFloat);
     const auto in = dw1.view({D, 2, 2, K}).select(2, which).narrow(1, first, sides);  // [D,s,K]
     const auto out = qkw.view({2, 2, K, 2 * R * H}).select(1, which).narrow(0, first, sides);
-    const auto gate = dd.view({D, 2, 2, H}).select(2, which).narrow(1, first, sides);  // [D,s,H]
-    const auto tokens = z.flatten(0, 1);                                               // [BN,D]
+    const auto tokens = z.flatten(0, 1);  // [BN,D]
     const auto hidden = at::gelu(tokens.mm(in.flatten(1)), options_.gelu == "erf" ? "none" : "tanh")
                             .view({B * N, sides, K})
                             .transpose(0, 1);  // [s,BN,K]
-    const auto u = hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
-    const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, sides, H});
+    auto u = hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
+    if (bias.defined()) {
+      const auto of_rows = bias.view({2, 2, 2 * R, H}).select(1, which).narrow(0, first, sides);
+      u = u + of_rows.to(type).unsqueeze(1);  // [s,1,2R,H]
+    }
     auto w1 = u.narrow(2, 0, R);
     Tensor square = w1.square(), kept;
     if (alive.defined()) {
@@ -101,20 +108,26 @@ class ComposeImpl : public torch::nn::Module {
       square = square.mean(-1, true);  // [s,BN,R,1]
     }
     w1 = w1 * (square + 1e-6).rsqrt();
-    auto all = at::cat({w1, u.narrow(2, R, R), g.transpose(0, 1).unsqueeze(2)}, 2);
+    std::vector<Tensor> parts{w1, u.narrow(2, R, R)};
+    if (dd.defined()) {
+      const auto gate = dd.view({D, 2, 2, H}).select(2, which).narrow(1, first, sides);  // [D,s,H]
+      const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, sides, H});
+      parts.push_back(g.transpose(0, 1).unsqueeze(2));
+    }
+    auto all = at::cat(parts, 2);
     if (alive.defined()) all = all * kept;
-    return all.view({sides, B, N, 2 * R + 1, H})
+    return all.view({sides, B, N, rows(), H})
         .permute({1, 0, 3, 2, 4})
-        .reshape({B, sides * (2 * R + 1), N, H});
+        .reshape({B, sides * rows(), N, H});
   }
 
   int64_t hidden() const { return dw1.defined() ? dw1.size(2) : 0; }
+  int64_t rows() const { return 2 * options_.rank + options_.gate; }  // 2R+1, or 2R
 
   // Those of one side, [B,2R+1,N,H]; undefined where `both` is.
   Tensor factors_of(Side side, const Tensor& both) const {
     if (!both.defined()) return {};
-    const int64_t rows = 2 * options_.rank + 1;
-    return both.narrow(1, side == Side::kPost && options_.pre ? rows : 0, rows);
+    return both.narrow(1, side == Side::kPost && options_.pre ? rows() : 0, rows());
   }
 
   Tensor fixed(Side side, const Tensor& alive) const {  // [H,H], float32 for half types
@@ -127,6 +140,7 @@ class ComposeImpl : public torch::nn::Module {
  private:
   DcmhaOptions options_;
   Tensor dw1, qkw, dd;  // [D,4,K], [4,K,2R,H], [D,4H]; undefined where no branch is on
+  Tensor bias;          // [4,2R,H]
   Tensor pre, post;     // [H,H]; undefined without `static` or that side
 };
 TORCH_MODULE(Compose);
@@ -139,19 +153,21 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     lay_out("compose.dw1", shared_by_heads());
     lay_out("compose.qkw", heads_along({3}));
     lay_out("compose.dd", {{.dim = 1, .repeat = 4}});
+    lay_out("compose.bias", heads_along({2}));
     lay_out("compose.pre", heads_along({0, 1}));
     lay_out("compose.post", heads_along({0, 1}));
   }
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const auto D = static_cast<double>(shape_.d_model), H = static_cast<double>(shape_.heads),
-               R = static_cast<double>(options_.rank), K = static_cast<double>(compose_->hidden());
-    const double branch = D * K + 2 * K * R * H + D * H;  // multiply-adds a token
+               R = static_cast<double>(options_.rank), K = static_cast<double>(compose_->hidden()),
+               g = options_.gate ? 1.0 : 0.0;
+    const double branch = D * K + 2 * K * R * H + g * D * H;  // multiply-adds a token
     double sum = 0;
     for (auto side : {Side::kPre, Side::kPost}) {
       if (!options_.on(side)) continue;
-      if (options_.query_wise) sum += static_cast<double>(T) * branch + pairs * (2 * R + 1) * H;
-      if (options_.key_wise) sum += static_cast<double>(S) * branch + pairs * (2 * R + 1) * H;
+      if (options_.query_wise) sum += static_cast<double>(T) * branch + pairs * (2 * R + g) * H;
+      if (options_.key_wise) sum += static_cast<double>(S) * branch + pairs * (2 * R + g) * H;
       if (options_.fixed) sum += pairs * H * H;
     }
     return ProjectedHeads::flops(T, S, pairs) + 2 * sum;
@@ -165,7 +181,10 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     if (options_.mixes(Side::kPost)) add(composed_statistics()), add(composed_map_statistics());
     for (auto side : {Side::kPre, Side::kPost})
       if (options_.on(side))
-        add(composition_statistics(side, options_.fixed, options_.query_wise, options_.key_wise));
+        add(composition_statistics(side, {.fixed = options_.fixed,
+                                          .query = options_.query_wise,
+                                          .key = options_.key_wise,
+                                          .gates = options_.gate}));
     return all;
   }
 
@@ -196,10 +215,10 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     at::NoGradGuard no_grad;
     auto& observer = *call.observer;
     if (!observer.wants_statistics()) return;
-    const CountedPairs counted(maps.softmax, call);
+    const CountedPairs counted(maps.weights, call);
     report_composition(observer, Side::kPre, pre, maps.products, counted, call);
     if (post.is_identity()) return;
-    report_composition(observer, Side::kPost, post, maps.softmax, counted, call);
+    report_composition(observer, Side::kPost, post, maps.weights, counted, call);
     report_composed_map(observer, maps, counted);
   }
 

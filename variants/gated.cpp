@@ -95,7 +95,7 @@ class Gated : public AttentionHeads {
   std::optional<HeadMatrices> matrices() const override { return inner_->matrices(); }
 
   std::vector<Statistic> own_statistics() const override {
-    auto own = inner_->own_statistics();
+    auto own = inner_->statistics();
     own.push_back(head_statistic("gate", "1", "gate of the head", "mean over tokens of g_h"));
     if (projection_)
       own.push_back(head_statistic("gate_low", "1", "share of gates that are nearly shut",

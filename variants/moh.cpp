@@ -16,8 +16,8 @@
 #include "core/attention/attend_rows.h"
 #include "core/attention/routed_attention.h"
 #include "core/attention/routes.h"
-#include "core/projected_heads.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
@@ -30,6 +30,7 @@ struct MohOptions : HeadOptions {
   double balance_weight = 0.01;
   std::string compute = "auto";
   bool qkv_bias = false, o_bias = false;
+  MapBlock map;
 
   void visit(Fields& f) override {
     f("shared", shared, "heads that all tokens use (default: heads / 4, at least 1)", at_least(0));
@@ -52,6 +53,7 @@ struct MohOptions : HeadOptions {
       one_of({"auto", "dense", "sparse"}));
     f("qkv_bias", qkv_bias, "biases on q, k and v");
     f("o_bias", o_bias, "bias on the output projection");
+    f("map", map, kMapHelp);
   }
 
   bool learned() const { return router == "learned"; }
@@ -63,8 +65,11 @@ struct MohOptions : HeadOptions {
     return active.value_or(std::min(H - hs, std::max<int64_t>(1, H / 2 - hs)));
   }
 
-  HeadTraits traits() const override { return {.independent = false, .grouped = true}; }
+  HeadTraits traits() const override {
+    return map.options().limit({.independent = false, .grouped = true});
+  }
   Projections projections() const { return {.qkv_bias = qkv_bias, .o_bias = o_bias}; }
+  const MapOptions* map_options() const { return &map.options(); }
 
   void check(const Complain& complain) const override {
     if (!learned() && gates != "normalized")
@@ -195,7 +200,7 @@ class Moh : public ProjectedHeads<MohOptions> {
                     const HeadCall& call) {
     const auto q = rotate(raw, call, call.positions);
     const auto heads = attend(q, k, v, call.unobserved(), scale());  // [B,H,T,d]
-    if (call.observer) call.observer->softmax(q, k, v, heads, call, scale(), gates != 0);
+    if (call.observer) observe_attention({q, k, v, heads, gates != 0}, call, scale());
     return output(heads, call.gated(gates));  // [B,T,D]
   }
 

@@ -9,9 +9,10 @@
 #include <cmath>
 
 #include "core/attention/compose_statistics.h"
+#include "core/attention/weight_map_statistics.h"
 #include "core/config/alternatives.h"
-#include "core/head_kinds.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
@@ -44,6 +45,7 @@ class Mohsa : public AttentionHeads {
   struct Options : HeadOptions {
     IntegerOrBlock<Schedule> overlap{1};
     bool qkv_bias = false, o_bias = true, pre = false, post = false;
+    MapBlock map;
 
     void visit(Fields& f) override {
       f("overlap", overlap,
@@ -52,9 +54,10 @@ class Mohsa : public AttentionHeads {
       f("o_bias", o_bias, "bias on the output projection");
       f("pre", pre, "heads mix their scores before the softmax");
       f("post", post, "heads mix their weights after the softmax");
+      f("map", map, kMapHelp);
     }
     HeadTraits traits() const override {
-      return {.independent = !pre && !post, .rows_sum_to_one = !post};
+      return map.options().limit({.independent = !pre && !post, .rows_sum_to_one = !post});
     }
     int64_t features(const HeadShape& shape) const {
       return overlap.number.value_or(overlap.block.at(shape));
@@ -80,6 +83,7 @@ class Mohsa : public AttentionHeads {
     if (options.pre) pre_ = mixing("pre");
     if (options.post) post_ = mixing("post");
     if (window.defined()) window_ = index_buffer("window", window);
+    set_map(options.map.options());
   }
 
   std::optional<HeadMatrices> matrices() const override {
@@ -181,17 +185,17 @@ class Mohsa : public AttentionHeads {
                                const Composition& pre, const Composition& post,
                                const HeadCall& call, double scale) {
     const auto maps = composed_maps(q, k, pre, {}, call, scale);
-    const auto& p = maps.softmax;  // [B,H,T,S]
+    const auto& p = maps.weights;  // [B,H,T,S]
     const auto kept = dropout(p, call.dropout, call.rng, CounterRng::kAttentionDropout);
     const auto a = composed_weights(kept, post, call.mask);
     const auto out = at::matmul(a.to(v.scalar_type()), v);  // [B,H,T,d+2o]
     if (call.observer)
-      call.observer->weights({.p = p,
-                              .a = composed_weights(p, post, call.mask),
-                              .scores = maps.scores,
-                              .v = v,
-                              .out = out},
-                             call);
+      observe_weights({.scores = maps.scores,
+                       .p = p,
+                       .a = composed_weights(p, post, call.mask),
+                       .v = v,
+                       .out = out},
+                      call);
     return out;
   }
 

@@ -5,8 +5,9 @@
 //   R_g = sum_h P_h theta[h,g] (+ theta_bias_g)
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include "core/attention/compose_statistics.h"
-#include "core/projected_heads.h"
+#include "core/attention/weight_map_statistics.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
@@ -30,12 +31,12 @@ Tensor by_head(const Tensor& of_head, const Tensor& map) {  // [H] -> [H,1,1], i
   return of_head.to(map.scalar_type()).view({-1, 1, 1});
 }
 
-struct ReattentionOptions : MhaOptions {
+struct ReattentionOptions : MappedOptions {
   std::string norm = "layer";
   bool theta_bias = false, transform_scale = false;
 
   void visit(Fields& f) override {
-    MhaOptions::visit(f);
+    MappedOptions::visit(f);
     f("norm", norm,
       "of the mixed weights: layer, over the heads of a query and key; batch, of each head over "
       "all allowed pairs of a batch, with running statistics in evaluation",
@@ -44,7 +45,7 @@ struct ReattentionOptions : MhaOptions {
     f("transform_scale", transform_scale, "multiplies the normed weights by the score's scale");
   }
   HeadTraits traits() const override {
-    return {.independent = false, .rows_sum_to_one = false, .grouped = true};
+    return map.options().limit({.independent = false, .rows_sum_to_one = false, .grouped = true});
   }
   bool batch() const { return norm == "batch"; }
 };
@@ -86,8 +87,8 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
-    const auto z = scores(q, k, call, scale());  // [B,H,T,S]
-    const auto p = masked_softmax(z, allowed);   // [B,H,T,S]
+    const auto z = scores(q, k, call, scale());   // [B,H,T,S]
+    const auto p = weights_of(z, allowed, call);  // [B,H,T,S]
     auto a =
         options_.batch() ? batch_normed(p, allowed, call) : layer_normed(p, call);  // [B,H,T,S]
     if (options_.transform_scale) a = a * scale();
@@ -95,7 +96,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
     if (allowed.defined()) a = a.masked_fill(allowed.logical_not(), 0);
     const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
     if (call.observer) {
-      call.observer->weights({.p = p, .a = a, .scores = z, .v = v, .out = heads}, call);
+      observe_weights({.scores = z, .p = p, .a = a, .v = v, .out = heads}, call);
       observe(a, allowed, call);
     }
     return {.y = output(heads, call)};  // [B,T,D]

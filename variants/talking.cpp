@@ -5,17 +5,17 @@
 //   z'_g = sum_h z_h pre[h,g] (+ pre_bias_g), then biases, mask and softmax give P
 //   A_g = mask * (sum_h P_h post[h,g] (+ post_bias_g))
 #include "core/attention/compose_statistics.h"
-#include "core/projected_heads.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
 
-struct TalkingOptions : MhaOptions {
+struct TalkingOptions : MappedOptions {
   bool pre = true, post = true, mix_bias = false;
 
   void visit(Fields& f) override {
-    MhaOptions::visit(f);
+    MappedOptions::visit(f);
     f("pre", pre, "mixes the scores across heads before the softmax");
     f("post", post, "mixes the weights across heads after the softmax");
     f("mix_bias", mix_bias, "a bias for each head behind each mixing");
@@ -25,7 +25,8 @@ struct TalkingOptions : MhaOptions {
       complain("mix_bias", "there is no mixing to add it to; turn on pre or post");
   }
   HeadTraits traits() const override {
-    return {.independent = !pre && !post, .rows_sum_to_one = !post, .grouped = true};
+    return map.options().limit(
+        {.independent = !pre && !post, .rows_sum_to_one = !post, .grouped = true});
   }
 };
 

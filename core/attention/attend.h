@@ -79,14 +79,23 @@ Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call);
 // gradient passes. z [B,H,T,S] -> [B,H,T].
 Tensor log_sum_exp(const Tensor& z, const Tensor& allowed);
 
-// The plain kinds: softmax(scores) v by the fastest exact path, feeding call.observer.
+// The plain kinds: call.map(scores) v by the fastest exact path, feeding call.observer.
 // q [B,H,T,d], k [B,Hkv,S,d], v [B,Hkv,S,e] -> [B,H,T,e]. scale multiplies q k^T. Paths agree up to
 // rounding; BackendError where call.backend asks for one that does not serve.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
               double scale);
-// The same with the log-sum-exp of each row's scores, before dropout; gradients pass through both.
+// The same by the softmax, whatever the map, with the log-sum-exp of each row's scores, before
+// dropout; gradients pass through both.
 AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                         double scale);
+
+// Tells call.observer of what attend() found: weights that are no softmax are made once more, for
+// it alone. For kinds that call attend() unobserved.
+struct Attended {
+  const Tensor &q, &k, &v, &out;
+  Tensor counted = {};  // as in HeadObserver::softmax()
+};
+void observe_attention(const Attended& found, const HeadCall& call, double scale);
 
 std::vector<std::string> attend_path_names();    // in the order in which they are tried
 Backend backend_named(const std::string& name);  // one of these, or "auto"

@@ -3,7 +3,9 @@
 #include <array>
 
 #include "core/attention/attend.h"
+#include "core/attention/compose.h"
 #include "core/attention/observer.h"
+#include "core/attention/weight_map_statistics.h"
 #include "core/errors.h"
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"
@@ -145,7 +147,46 @@ AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, c
   C10_THROW_ERROR(Error, "no path of attention serves");
 }
 
+HeadCall by_softmax(const HeadCall& call) {
+  auto plain = call;
+  plain.map = {};
+  return plain;
+}
+
+// A sink takes its share of what the softmax gives: A = g softmax(z), g = sigmoid(LSE - sink), so
+// that every path with the log-sum-exp serves. Uniform heads have none.
+Tensor attend_with_sink(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
+                        double scale) {
+  constexpr double kNoKey = -1e30;  // in place of -infinity: no gradient turns NaN
+  const auto rows = attended(q, k, v, by_softmax(call.unobserved()), scale, /*wants_lse=*/true);
+  auto sink = call.map.sink.to(rows.lse.options());
+  if (call.uniform.defined())
+    sink = sink.masked_fill(call.uniform, -std::numeric_limits<double>::infinity());
+  const auto share = at::sigmoid(rows.lse.clamp_min(kNoKey) - sink.unsqueeze(-1));  // [B,H,T]
+  return rows.out * share.unsqueeze(-1).to(rows.out.scalar_type());                 // [B,H,T,e]
+}
+
+Tensor attend_mapped(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
+                     double scale) {
+  const auto& map = call.map;
+  if (map.sink.defined()) return attend_with_sink(q, k, v, call, scale);
+  if (map.kind == WeightMap::Kind::kEntmax && !map.alphas.defined() && map.alpha == 1)
+    return attended(q, k, v, by_softmax(call.unobserved()), scale, /*wants_lse=*/false).out;
+  return composed_attend(q, k, v, {}, {}, call.unobserved(), scale).out;
+}
+
 }  // namespace
+
+void observe_attention(const Attended& found, const HeadCall& call, double scale) {
+  const auto& [queries, k, v, out, counted] = found;
+  const auto q = uniform_queries(queries, call);
+  if (call.map.is_softmax()) return call.observer->softmax(q, k, v, out, call, scale, counted);
+  if (!call.observer->wants_maps()) return;
+  at::NoGradGuard no_grad;
+  const auto z = scores(q, k, call, scale);
+  const auto p = weights_of(z, allowed_keys(call.mask, q.size(2), k.size(2), q.device()), call);
+  observe_weights({.scores = z, .p = p, .a = p, .v = v, .out = out, .counted = counted}, call);
+}
 
 std::vector<std::string> attend_path_names() {
   std::vector<std::string> names;
@@ -162,12 +203,15 @@ Backend backend_named(const std::string& name) {
 
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
               double scale) {
-  return attended(q, k, v, call, scale, /*wants_lse=*/false).out;  // [B,H,T,e]
+  if (call.map.is_softmax()) return attended(q, k, v, call, scale, /*wants_lse=*/false).out;
+  const auto out = attend_mapped(q, k, v, call, scale);  // [B,H,T,e]
+  if (call.observer) observe_attention({q, k, v, out}, call, scale);
+  return out;
 }
 
 AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                         double scale) {
-  return attended(q, k, v, call, scale, /*wants_lse=*/true);
+  return attended(q, k, v, by_softmax(call), scale, /*wants_lse=*/true);
 }
 
 }  // namespace headlab

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/attention/cache.h"
 #include "core/attention/masks.h"
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"
@@ -180,6 +181,7 @@ Tensor attend_lists(const Tensor& q, const Tensor& k, const Tensor& v, const Cho
   };
   const auto query = lists(rows.query.unsqueeze(1)).squeeze(3);  // [B,H,n]
   Scope scope;
+  scope.row_places = query + (call.cache ? call.cache->length() : call.places ? S - T : 0);
   scope.mask.allowed = rows_of(allowed_keys(call.mask, T, S, q.device()), query, T, S);
   scope.bias = rows_of(call.bias, query, T, S);
   if (call.position_bias) {
@@ -194,8 +196,9 @@ Tensor attend_lists(const Tensor& q, const Tensor& k, const Tensor& v, const Cho
 
 // torch's fused attention with a mask that a chunk makes for itself.
 bool fused_serves(const Tensor& x, const HeadCall& call) {
-  return x.is_cpu() && call.dropout == 0 && call.backend != Backend::kEager &&
-         !call.bias.defined() && !call.position_bias && !call.mask.allowed.defined();
+  return call.map.is_softmax() && x.is_cpu() && call.dropout == 0 &&
+         call.backend != Backend::kEager && !call.bias.defined() && !call.position_bias &&
+         !call.mask.allowed.defined();
 }
 
 }  // namespace

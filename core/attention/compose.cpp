@@ -23,6 +23,9 @@ Tensor low_rank(const Tensor& a, const Tensor& factors, int64_t token_dim) {
   return sum;
 }
 
+// Behind the rows w1 and w2 stand gates, or none.
+bool has_gates(const Tensor& factors) { return factors.size(1) % 2 == 1; }
+
 Tensor gated(const Tensor& a, const Tensor& factors, int64_t token_dim) {
   return a * factor(factors, factors.size(1) - 1, token_dim);
 }
@@ -50,7 +53,8 @@ Composition::Composition(const Tensor& fixed, const Tensor& query, const Tensor&
     const int64_t R = query.size(1) / 2;
     const auto w1 = query.narrow(1, 0, R).permute({0, 2, 3, 1});  // [B,T,H,R]
     const auto w2 = query.narrow(1, R, R).permute({0, 2, 1, 3});  // [B,T,R,H]
-    matrix = matrix + at::matmul(w1, w2) + at::diag_embed(query.select(1, 2 * R));
+    matrix = matrix + at::matmul(w1, w2);
+    if (has_gates(query)) matrix = matrix + at::diag_embed(query.select(1, 2 * R));
   }
   matrix_ = matrix;
 }
@@ -70,15 +74,21 @@ Composition Composition::by_matrix(const Tensor& matrix, const Tensor& bias, con
 Tensor Composition::operator()(const Tensor& a) const {
   if (is_identity()) return a;
   auto composed = apply(a, matrix_);
-  if (key_.defined()) composed = composed + low_rank(a, key_, 3) + gated(a, key_, 3);
+  if (key_.defined()) composed = composed + low_rank(a, key_, 3);
+  if (key_.defined() && has_gates(key_)) composed = composed + gated(a, key_, 3);
   return bias_.defined() ? composed + bias_.view({-1, 1, 1}) : composed;
 }
 
 std::vector<Tensor> Composition::terms(const Tensor& a) const {
   std::vector<Tensor> terms(5);
   if (fixed_.defined()) terms[0] = apply(a, fixed_.unsqueeze(0).unsqueeze(0));
-  if (query_.defined()) terms[1] = low_rank(a, query_, 2), terms[2] = gated(a, query_, 2);
-  if (key_.defined()) terms[3] = low_rank(a, key_, 3), terms[4] = gated(a, key_, 3);
+  const auto add = [&](const Tensor& factors, int64_t token_dim, int n) {
+    if (!factors.defined()) return;
+    terms[n] = low_rank(a, factors, token_dim);
+    if (has_gates(factors)) terms[n + 1] = gated(a, factors, token_dim);
+  };
+  add(query_, 2, 1);
+  add(key_, 3, 3);
   return terms;
 }
 
@@ -87,7 +97,7 @@ ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& 
   const auto products = scaled_products(q, k, call, scale);
   const auto z = add_biases(pre(products), call);
   const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
-  const auto p = masked_softmax(z, allowed);
+  const auto p = weights_of(z, allowed, call);
   return {products, z, p, composed_weights(p, post, call.mask)};
 }
 

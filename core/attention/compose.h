@@ -21,8 +21,8 @@ struct HeadCall;
 class Composition {
  public:
   Composition() = default;  // the identity
-  // fixed [H,H]; query [B,2R+1,T,H] and key [B,2R+1,S,H] are rows w1, then rows w2, then g. What is
-  // undefined is 0.
+  // fixed [H,H]; query [B,2R+1,T,H] and key [B,2R+1,S,H] are rows w1, then rows w2, then g, or 2R
+  // rows without g. What is undefined is 0.
   Composition(const Tensor& fixed, const Tensor& query, const Tensor& key);
   // M_ij = matrix [H,H] at every pair (undefined: the identity), behind which bias [H] is added
   // (undefined: none). Heads that are not in `alive` bool [H] (undefined: all) put nothing in.
@@ -47,9 +47,9 @@ class Composition {
 struct ComposedMaps {        // [B,H,T,S]
   Tensor products;           // scale q k^T
   Tensor scores;             // composed by `pre` and biased
-  Tensor softmax, composed;  // before, after `post`
+  Tensor weights, composed;  // by call.map, and these after `post`
 };
-// The map: `pre` on scale q k^T, then biases, mask and softmax, then `post`. q [B,H,T,d], k
+// The map: `pre` on scale q k^T, then biases, mask and call.map, then `post`. q [B,H,T,d], k
 // [B,Hkv,S,d].
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
                            const Composition& post, const HeadCall& call, double scale);
@@ -63,7 +63,8 @@ struct ComposedHeads {
 // What heads say through that map, feeding call.observer: dropout on it, then its sum of values v
 // [B,Hkv,S,e]. Takes the rows of a few queries at a time where it can, and then holds no map, nor
 // for the backward pass: float32 and float64 on the CPU, no dropout, no bias behind a composition,
-// none that learns on the scores. Backend kEager holds them all. Without a composition: attend().
+// none that learns on the scores, no map that learns. Backend kEager holds them all. Without a
+// composition and with the softmax: attend().
 ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale);

@@ -111,16 +111,19 @@ Tensor counted_heads(const Tensor& length, const Tensor& alive, at::IntArrayRef 
   return alive.defined() ? counted * alive : counted;
 }
 
-// factors [B,2R+1,N,H] of the tokens within `length`.
+// factors [B,2R(+1),N,H] of the tokens within `length`.
 void report_branch(HeadObserver& observer, const SideStatistics::Branch& branch,
                    const Tensor& factors, const Tensor& length, const Tensor& alive) {
   if (!factors.defined()) return;
   const int64_t R = factors.size(1) / 2;
   const auto f = factors.to(at::kDouble);
   const auto counted = counted_heads(length, alive, {f.size(0), f.size(2), f.size(3)}, f.device());
-  const auto g = f.select(1, 2 * R).abs(), count = total(counted);  // [B,N,H], [H]
-  observer.report(branch.gate.name, total(g * counted), count);
-  observer.report(branch.saturated.name, total((g > kSaturated) * counted), count);
+  const auto count = total(counted);  // [H]
+  if (f.size(1) > 2 * R) {
+    const auto g = f.select(1, 2 * R).abs();  // [B,N,H]
+    observer.report(branch.gate.name, total(g * counted), count);
+    observer.report(branch.saturated.name, total((g > kSaturated) * counted), count);
+  }
   const auto squares = f.square() * counted.unsqueeze(1);  // [B,2R+1,N,H]
   observer.report(branch.w1.name, squares.narrow(1, 0, R).sum(), count.sum() * R);
   observer.report(branch.w2.name, squares.narrow(1, R, R).sum(), count.sum() * R);
@@ -154,15 +157,17 @@ void report_likeness(HeadObserver& observer, const char* cosine_name, const char
 
 }  // namespace
 
-std::vector<Statistic> composition_statistics(ComposedSide side, bool fixed, bool query, bool key) {
+std::vector<Statistic> composition_statistics(ComposedSide side, const CompositionParts& parts) {
   const auto& s = side_of(side);
-  const bool exists[kTerms]{fixed, query, query, key, key};
+  const auto& [fixed, query, key, gates] = parts;
+  const bool exists[kTerms]{fixed, query, query && gates, key, key && gates};
   std::vector<Statistic> statistics;
   for (int n = 0; n < kTerms; ++n)
     if (exists[n]) statistics.push_back(s.terms[n]);
   if (fixed || query) statistics.insert(statistics.end(), {s.matrix, s.off_diagonal});
   const auto add = [&](const SideStatistics::Branch& b) {
-    statistics.insert(statistics.end(), {b.gate, b.saturated, b.w1, b.w2});
+    if (parts.gates) statistics.insert(statistics.end(), {b.gate, b.saturated});
+    statistics.insert(statistics.end(), {b.w1, b.w2});
   };
   if (query) add(s.query);
   if (key) add(s.key);
@@ -201,7 +206,11 @@ const std::vector<Statistic>& composed_statistics() {
        .formula = "mean over rows of sum_j a', a' the weights that meet the values"},
       {.name = "composed_negative_mass",
        .long_name = "negative part of the composed weights of a row",
-       .formula = "mean over rows of sum_j max(-a', 0)"}};
+       .formula = "mean over rows of sum_j max(-a', 0)"},
+      {.name = "composed_first_token",
+       .long_name = "composed weight on the first token",
+       .formula = "mean over rows of a'[i,0]",
+       .needs_places = true}};
   return table;
 }
 
@@ -239,7 +248,7 @@ const std::vector<Statistic>& composed_map_statistics() {
 void report_composed_map(HeadObserver& observer, const ComposedMaps& maps,
                          const CountedPairs& counted) {
   if (!observer.wants_statistics() || maps.composed.numel() == 0) return;
-  const auto p = maps.softmax * counted.pairs, a = maps.composed * counted.pairs;  // [B,H,T,S]
+  const auto p = maps.weights * counted.pairs, a = maps.composed * counted.pairs;  // [B,H,T,S]
   const auto size = a.abs();
   const auto total = [](const Tensor& x) { return x.sum(-1, /*keepdim=*/false, at::kDouble); };
   const auto mass = total(size), negative = (mass - total(a)) / 2;  // [B,H,T]

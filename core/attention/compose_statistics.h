@@ -14,7 +14,10 @@ namespace headlab {
 enum class ComposedSide { kPre, kPost };  // scores, weights
 
 // What report_composition() reports of a composition that has these parts.
-std::vector<Statistic> composition_statistics(ComposedSide side, bool fixed, bool query, bool key);
+struct CompositionParts {
+  bool fixed, query, key, gates;
+};
+std::vector<Statistic> composition_statistics(ComposedSide side, const CompositionParts& parts);
 // The pairs of a call that count, of heads that are there.
 struct CountedPairs {
   CountedPairs(const Tensor& map, const HeadCall& call);  // map [B,H,T,S]

@@ -3,11 +3,13 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "core/attention/attend.h"
 #include "core/attention/compose.h"
 #include "core/attention/observer.h"
+#include "core/attention/weight_map_statistics.h"
 #include "core/errors.h"
 #include "core/kernels/compose_rows.h"
 #include "core/torch.h"
@@ -27,6 +29,12 @@ Tensor matrices(const Tensor& m) {  // [B,T,H,H], every [H,H] dense
   return dense ? m : m.contiguous();
 }
 
+// The kernels want gates behind the rows, if of 0: [B,2R(+1),S,H] -> [B,2R+1,S,H].
+Tensor with_gates(const Tensor& key) {
+  if (!key.defined() || key.size(1) % 2 == 1) return key;
+  return at::constant_pad_nd(key, {0, 0, 0, 0, 0, 1});
+}
+
 // Factors [B,2R+1,S,H] -> [B,2R+1,H,padded].
 Tensor key_factors(const Tensor& key) {
   return key.defined() ? in_lanes(key.transpose(2, 3)) : key;
@@ -36,10 +44,27 @@ Tensor key_factors(const Tensor& key) {
 struct Call {
   Tensor q, k, v;  // in lanes; q times the scale
   Tensor pre, pre_key, post, post_key;
+  Tensor sink;                       // [H]
   Tensor allowed, bias, key_length;  // [B,H,T,S], [B,H,T,S] or by distance [H,S+T-1], [B]
   bool causal = false;
   int64_t window = 0;
+  RowMap<double> map;
 };
+constexpr int kWithGradient = 8;  // q to sink
+
+RowMap<double> row_map(const WeightMap& map, int64_t S) {
+  switch (map.kind) {
+    case WeightMap::Kind::kSoftmax:
+      break;
+    case WeightMap::Kind::kEntmax:
+      return {RowMapKind::kEntmax, map.alpha, 0, 0};
+    case WeightMap::Kind::kSigmoid:
+      return {RowMapKind::kSigmoid, 0, map.offset.value_or(-std::log(static_cast<double>(S))), 0};
+    case WeightMap::Kind::kSoftpick:
+      return {RowMapKind::kSoftpick, 0, 0, map.eps};
+  }
+  return {RowMapKind::kSoftmax, 0, 0, 0};
+}
 
 template <class T>
 T* data(const Tensor& t) {
@@ -66,6 +91,9 @@ struct Problem : ComposeProblem<T> {
     set_side(call.post, call.post_key, this->post);
     const auto& some_key = call.pre_key.defined() ? call.pre_key : call.post_key;
     this->rank = some_key.defined() ? some_key.size(1) / 2 : 0;
+    this->map = {call.map.kind, static_cast<T>(call.map.alpha), static_cast<T>(call.map.offset),
+                 static_cast<T>(call.map.eps)};
+    this->sink = data<T>(call.sink);
     this->reach = key_reach(call.causal, call.window);
     this->key_length = data<int64_t>(call.key_length);
     this->allowed = data<bool>(call.allowed);
@@ -116,7 +144,7 @@ Tensor forward(const Call& call, const Tensor& lse) {
   return out;  // [B,H,T,e]
 }
 
-// Gradients of q, k, v, pre, pre_key, post, post_key.
+// Gradients of q, k, v, pre, pre_key, post, post_key, sink.
 template <class T>
 torch::autograd::variable_list backward(const Call& call, const Tensor& lse, const Tensor& grad) {
   Problem<T> p(call, lse);
@@ -140,6 +168,8 @@ torch::autograd::variable_list backward(const Call& call, const Tensor& lse, con
   const auto pre_key = of_factors(call.pre_key), post_key = of_factors(call.post_key);
   p.pre.grad_matrix = data<T>(pre), p.pre.grad_key = data<T>(pre_key);
   p.post.grad_matrix = data<T>(post), p.post.grad_key = data<T>(post_key);
+  const auto sink = call.sink.defined() ? at::zeros({p.slots, p.B, p.H}, options) : Tensor();
+  p.grad_sink = data<T>(sink);
   p.run(compose_backward<T>());
   const auto total = [](const Tensor& of_slots) {
     return of_slots.size(0) == 1 ? of_slots[0] : of_slots.sum(0);
@@ -148,12 +178,19 @@ torch::autograd::variable_list backward(const Call& call, const Tensor& lse, con
     if (!of_slots.defined()) return Tensor();
     return total(of_slots).narrow(3, 0, p.keys).transpose(2, 3);  // [B,2R+1,S,H]
   };
-  return {grad_q, total(grad_k), total(grad_v), pre, factors(pre_key), post, factors(post_key)};
+  return {grad_q,
+          total(grad_k),
+          total(grad_v),
+          pre,
+          factors(pre_key),
+          post,
+          factors(post_key),
+          sink.defined() ? total(sink).sum(0) : sink};
 }
 
 class ByRows : public torch::autograd::Function<ByRows> {
  public:
-  // with_gradient: q, k, v, pre, pre_key, post, post_key; an empty one stands for one that is
+  // with_gradient: q, k, v, pre, pre_key, post, post_key, sink; an empty one stands for one that is
   // undefined, which torch does not take in a list. `call` holds the rest.
   static Tensor forward(torch::autograd::AutogradContext* ctx, const at::TensorList& with_gradient,
                         Call call) {
@@ -164,6 +201,8 @@ class ByRows : public torch::autograd::Function<ByRows> {
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["causal"] = call.causal;
     ctx->saved_data["window"] = call.window;
+    ctx->saved_data["map"] = static_cast<int64_t>(call.map.kind);
+    ctx->saved_data["numbers"] = std::vector<double>{call.map.alpha, call.map.offset, call.map.eps};
     return call.q.scalar_type() == at::kFloat ? headlab::forward<float>(call, lse)
                                               : headlab::forward<double>(call, lse);
   }
@@ -175,12 +214,16 @@ class ByRows : public torch::autograd::Function<ByRows> {
     const auto saved = ctx->get_saved_variables();
     Call call;
     take(saved, call);
-    call.allowed = saved[7], call.bias = saved[8], call.key_length = saved[9];
+    const auto* rest = &saved[kWithGradient];
+    call.allowed = rest[0], call.bias = rest[1], call.key_length = rest[2];
+    const auto& lse = rest[3];
     call.causal = ctx->saved_data["causal"].toBool();
     call.window = ctx->saved_data["window"].toInt();
-    auto out = call.q.scalar_type() == at::kFloat
-                   ? headlab::backward<float>(call, saved[10], grads[0])
-                   : headlab::backward<double>(call, saved[10], grads[0]);
+    const auto numbers = ctx->saved_data["numbers"].toDoubleVector();
+    call.map = {static_cast<RowMapKind>(ctx->saved_data["map"].toInt()), numbers[0], numbers[1],
+                numbers[2]};
+    auto out = call.q.scalar_type() == at::kFloat ? headlab::backward<float>(call, lse, grads[0])
+                                                  : headlab::backward<double>(call, lse, grads[0]);
     out.emplace_back();  // of the rest
     return out;
   }
@@ -188,7 +231,7 @@ class ByRows : public torch::autograd::Function<ByRows> {
  private:
   static void take(at::TensorList given, Call& call) {
     call.q = given[0], call.k = given[1], call.v = given[2];
-    Tensor* rest[] = {&call.pre, &call.pre_key, &call.post, &call.post_key};
+    Tensor* rest[] = {&call.pre, &call.pre_key, &call.post, &call.post_key, &call.sink};
     for (size_t i = 0; i < std::size(rest); ++i)
       *rest[i] = given[3 + i].numel() > 0 ? given[3 + i] : Tensor();
   }
@@ -205,11 +248,17 @@ Tensor all_biases(const Tensor& q, int64_t S, const HeadCall& call) {
   return bias.defined() ? bias.to(q.scalar_type()).expand({q.size(0), q.size(1), T, S}) : bias;
 }
 
+// The kernels' entmax knows alphas above 1 and up to 2 that do not learn.
+bool row_map_serves(const WeightMap& map) {
+  return map.kind != WeightMap::Kind::kEntmax ||
+         (!map.alphas.defined() && map.alpha > 1 && map.alpha <= 2);
+}
+
 bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const HeadCall& call) {
   const bool type = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble;
   return call.backend == Backend::kAuto && call.dropout == 0 && !call.uniform.defined() &&
          q.is_cpu() && type && q.numel() > 0 && k.numel() > 0 &&
-         !(bias.defined() && bias.requires_grad());
+         !(bias.defined() && bias.requires_grad()) && row_map_serves(call.map);
 }
 
 // composed_attend() by rows; q comes times the scale, `bias` is what all_biases() gives.
@@ -227,14 +276,22 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
     rest.key_length = mask.key_length.to(at::kCPU, at::kLong).contiguous();
   rest.bias = bias;
   rest.causal = mask.causal, rest.window = mask.window;
+  rest.map = row_map(call.map, S);
+  const auto sink = call.map.sink.defined() ? call.map.sink.to(q.options()).expand({H}).contiguous()
+                                            : call.map.sink;
   const Tensor with_gradient[] = {in_lanes(q),
                                   in_lanes(repeat_kv(k, call, H)),
                                   in_lanes(repeat_kv(v, call, H)),
                                   matrix(pre),
-                                  or_empty(pre.key()),
+                                  or_empty(with_gates(pre.key())),
                                   matrix(post),
-                                  or_empty(post.key())};
-  return ByRows::apply(at::TensorList(with_gradient), rest).narrow(3, 0, v.size(3));  // [B,H,T,e]
+                                  or_empty(with_gates(post.key())),
+                                  or_empty(sink)};
+  static_assert(std::size(with_gradient) == kWithGradient);
+  const auto out = ByRows::apply(at::TensorList(with_gradient), rest).narrow(3, 0, v.size(3));
+  // A row is divided as a whole, so that this can be done last.
+  const auto divisors = row_divisors(call, T, S, out);
+  return divisors.defined() ? out / divisors.unsqueeze(-1) : out;  // [B,H,T,e]
 }
 
 }  // namespace
@@ -242,10 +299,12 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
 ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale) {
-  if (pre.is_identity() && post.is_identity()) return {attend(q, k, v, call, scale), {}};
+  const bool composed = !pre.is_identity() || !post.is_identity();
+  if (!composed && call.map.is_softmax()) return {attend(q, k, v, call, scale), {}};
   if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
-    throw BackendError(
-        "backends sdpa and flash: not for heads that are composed; auto or eager serves");
+    throw BackendError(std::string("backends sdpa and flash: not for ") +
+                       (composed ? "heads that are composed" : "maps other than the softmax") +
+                       "; auto or eager serves");
   const auto bias = all_biases(q, k.size(2), call);
   const bool by_rows =
       rows_serve(q, k, bias, call) && !pre.bias().defined() && !post.bias().defined();
@@ -257,8 +316,8 @@ ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
   // The maps are made for the observer alone, so that what it sees changes nothing.
   at::NoGradGuard no_grad;
   const auto maps = heads.shown = composed_maps(q, k, pre, post, call, scale);
-  call.observer->weights(
-      {.p = maps.softmax, .a = maps.composed, .scores = maps.scores, .v = v, .out = heads.out},
+  observe_weights(
+      {.scores = maps.scores, .p = maps.weights, .a = maps.composed, .v = v, .out = heads.out},
       call);
   return heads;
 }

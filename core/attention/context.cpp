@@ -37,6 +37,7 @@ HeadCall HeadCall::of_heads(int64_t first, int64_t count, int64_t H) const {
   call.bias = some_heads(bias, first, count, 3);
   call.uniform = some_heads(uniform, first, count, 1);
   call.alive = some_heads(alive, first, count, 1);
+  call.map = map.of_heads(first, count);
   call.observer = nullptr;
   return call;
 }

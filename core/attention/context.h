@@ -10,6 +10,7 @@
 
 #include "core/attention/masks.h"
 #include "core/attention/random.h"
+#include "core/attention/weight_map.h"
 
 namespace headlab {
 
@@ -34,7 +35,8 @@ struct Scope {
   AttentionMask mask = {};
   Tensor bias = {};                             // additive, broadcasts to [B,H,T,S]
   const PositionBias* position_bias = nullptr;  // by the distance of key and query
-  bool places = true;  // queries and keys stand in one sequence; never where there is a memory
+  bool places = true;      // queries and keys stand in one sequence; never where there is a memory
+  Tensor row_places = {};  // [B,H,T] int64 where queries stand; undefined: the last at the last key
 };
 
 // What an experimenter changes of what heads do, in original heads.
@@ -59,6 +61,7 @@ struct HeadCall : HeadContext {
   Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
                  // talk to each other compute as if these had never been there
   double dropout = 0;  // rate now: 0 in eval mode
+  WeightMap map;       // what turns scores into weights; its tensors are of this layer's heads
 
   // The same call where other keys may be seen; that nobody watches; with dropout of its own; with
   // these gates beside the context's.

@@ -8,13 +8,18 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   return at::rms_norm(x, weight.sizes(), weight, eps);
 }
 
-RmsNormImpl::RmsNormImpl(at::IntArrayRef sizes, double eps) : eps_(eps) {
+RmsNormImpl::RmsNormImpl(at::IntArrayRef sizes, double eps, bool with_bias) : eps_(eps) {
   weight = register_parameter("weight", at::ones(sizes));
+  if (with_bias) bias = register_parameter("bias", at::zeros(sizes));
 }
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  if (weight.dim() == 1) return rms_norm(x, weight, eps_);
-  return at::rms_norm(x, {x.size(-1)}, {}, eps_) * weight.unsqueeze(1);  // [H,1,d]
+  const auto by_head = [](const at::Tensor& t) {  // [d], or [H,d] -> [H,1,d]
+    return t.dim() == 1 ? t : t.unsqueeze(1);
+  };
+  const auto normed = weight.dim() == 1 ? rms_norm(x, weight, eps_)
+                                        : at::rms_norm(x, {x.size(-1)}, {}, eps_) * by_head(weight);
+  return bias.defined() ? normed + by_head(bias) : normed;
 }
 
 }  // namespace headlab

@@ -11,11 +11,11 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 class RmsNormImpl : public torch::nn::Module {
  public:
-  // One weight [d] for all heads, or one a head [H,d].
-  RmsNormImpl(at::IntArrayRef sizes, double eps);
+  // One weight [d] for all heads, or one a head [H,d]; a bias likewise.
+  RmsNormImpl(at::IntArrayRef sizes, double eps, bool with_bias = false);
   at::Tensor forward(const at::Tensor& x);  // [...,d], or [B,H,T,d] -> the same
 
-  at::Tensor weight;
+  at::Tensor weight, bias;  // bias: undefined without one
 
  private:
   double eps_;

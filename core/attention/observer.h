@@ -40,6 +40,8 @@ struct ObservedMap {
   // Else rows of p are divided by their sum, and rows that sum to less than 1e-12 are left out.
   // Rows without an allowed key sum to 0.
   bool rows_sum_to_one = true;
+  Tensor row_sums = {};     // [B,H,T] of the weights before heads are mixed; undefined: those of p
+  bool mixed = true;        // where a is not p: heads were mixed
   Tensor v = {}, out = {};  // [B,Hkv,S,e], [B,H,T,e]
   Tensor counted = {};      // bool [B,H,T] statistics are of these rows only; undefined: of all
   int64_t map = 0;          // which of the layer's maps

@@ -68,8 +68,7 @@ Tensor attend_routed(const RoutedHeads& h, const Tensor& x, const Tensor& all_qu
     at::NoGradGuard no_grad;
     const auto made =
         all_queries.defined() ? all_queries : split_heads(project(x, h.q->weight, h.q->bias), H);
-    call.observer->softmax(rotate(made, call, call.positions), k, v, all(), call, h.scale,
-                           gates != 0);
+    observe_attention({rotate(made, call, call.positions), k, v, all(), gates != 0}, call, h.scale);
     merge_heads(all(), gated);
   }
   // An offset is said where nobody is heard, too.

@@ -47,6 +47,11 @@ inline Statistic layer_statistic(const char* name, const char* units, const char
       .name = name, .units = units, .long_name = long_name, .formula = formula, .per = Per::kLayer};
 }
 
+// Those of the table that are of rows, of another of a layer's maps: `entropy_2` is of map 1. What
+// an observer is told of map 1 is logged under these names where the kind declares them.
+std::vector<Statistic> row_statistics_of_map(int64_t map);
+std::string name_of_map(const std::string& statistic, int64_t map);
+
 // How many values a layer of `heads` heads has, each of `experts`.
 inline int64_t value_count(Per per, int64_t heads, int64_t experts = 0) {
   switch (per) {

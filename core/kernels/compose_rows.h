@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/kernels/attention_rows.h"
+#include "core/kernels/row_map.h"
 
 namespace headlab {
 
@@ -23,7 +24,7 @@ struct ComposeSide {
   T* grad_key;             // [slots,B,2R+1,H,padded]
 };
 
-// o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = softmax(pre(q k^T) + bias) over allowed keys.
+// o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = map(pre(q k^T) + bias) over allowed keys.
 // All dense; n_ is `keys` rounded up to kComposeLanes, and what lies beyond the keys is 0.
 // q comes times the scale; q and k have every head dense.
 template <class T>
@@ -32,8 +33,10 @@ struct ComposeProblem : AttentionRows<T> {
   const T* k_t;  // [B,H,d,padded]
   const T* v;    // [B,H,S,e]
   ComposeSide<T> pre, post;
-  T* output;  // [B,H,T,e]
-  T* lse;     // [B,H,T] log sum exp of a row's scores; infinite without an allowed key
+  RowMap<T> map;
+  const T* sink;  // [H] of the softmax, or null
+  T* output;      // [B,H,T,e]
+  T* lse;  // [B,H,T] of the softmax: log sum exp of a row's scores; infinite without an allowed key
 
   // The backward pass reads lse, k, and
   const T* v_t;          // [B,H,e,padded]
@@ -42,12 +45,15 @@ struct ComposeProblem : AttentionRows<T> {
   // adds, for each of `slots` that take turns with the blocks of an example (to grad_key as well)
   int64_t slots;
   T *grad_k, *grad_v;  // [slots,B,H,S,d or e]
+  T* grad_sink;        // [slots,B,H]
 };
 
 // Scratch elements of a call.
 template <class T>
 int64_t compose_scratch(const ComposeProblem<T>& p) {
-  return 4 * kComposeRows * p.H * p.padded;
+  const int64_t block = kComposeRows * p.H * p.padded;
+  if (p.map.kind == RowMapKind::kSoftmax) return 4 * block;
+  return 5 * block + 3 * kComposeRows * p.H + p.padded + kComposeLanes;
 }
 
 // Blocks slot, slot + slots, ... of example b.

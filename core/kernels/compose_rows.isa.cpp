@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "core/kernels/products.h"
+#include "core/kernels/row_map_lanes.h"
 
 namespace headlab::CPU_CAPABILITY {
 
@@ -224,68 +225,94 @@ struct Block {
       }
   }
 
-  void softmax(T* z) const {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t h = 0; h < p.H; ++h) softmax_row(h, r, z + r * row_stride + h * p.padded);
+  // Where a map keeps what its backward pass wants beside the weights.
+  struct Kept {
+    T* weights;                      // of softpick: a block, since its signs are wanted as well
+    typename MapRow<T>::Pick* pick;  // of softpick: of every row
+    T* row;                          // of entmax: scratch
+    Kept(T* scratch, int64_t block, int64_t rows)
+        : weights(scratch + 4 * block),
+          pick(reinterpret_cast<typename MapRow<T>::Pick*>(scratch + 5 * block)),
+          row(scratch + 5 * block + 3 * rows) {}
+  };
+  Kept kept(T* scratch) const { return {scratch, kComposeRows * row_stride, kComposeRows * p.H}; }
+  MapRow<T> row_of(T* block, int64_t h, int64_t r) const {
+    return {block + r * row_stride + h * p.padded + begin, end - begin};
   }
-  void softmax_row(int64_t h, int64_t r, T* z) const {
-    const T low = -std::numeric_limits<T>::infinity();
-    mask(h, r, z);
-    V most(low);
-    for (int64_t j = begin; j < end; j += V::size()) most = at::vec::maximum(most, V::loadu(z + j));
-    const T max =
-        at::vec::vec_reduce_all<T>([](V& a, V& c) { return at::vec::maximum(a, c); }, most);
-    T& lse = p.lse[head(h) * p.queries + first + r];
-    if (!(max > low)) {  // no key is allowed
-      for (int64_t j = begin; j < end; ++j) z[j] = 0;
-      lse = -low;
-      return;
-    }
-    V sum(T(0));
-    for (int64_t j = begin; j < end; j += V::size()) {
-      const V e = (V::loadu(z + j) - V(max)).exp_u20();
-      sum = sum + e;
-      e.store(z + j);
-    }
-    const T total = sum_lanes(sum);
-    const V inverse(1 / total);
-    for (int64_t j = begin; j < end; j += V::size()) (V::loadu(z + j) * inverse).store(z + j);
-    lse = max + std::log(total);
-  }
-  // The same weights from the saved lse.
-  void softmax_again(T* z) const {
+  template <class Work>
+  void each_row(const Work& work) const {
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t h = 0; h < p.H; ++h) {
-        T* row = z + r * row_stride + h * p.padded;
-        mask(h, r, row);
-        const V lse(p.lse[head(h) * p.queries + first + r]);
-        for (int64_t j = begin; j < end; j += V::size())
-          (V::loadu(row + j) - lse).exp_u20().store(row + j);
+      for (int64_t h = 0; h < p.H; ++h) work(h, r);
+  }
+  T& lse(int64_t h, int64_t r) const { return p.lse[head(h) * p.queries + first + r]; }
+
+  // Scores as weights, in place.
+  void weigh(T* z, const Kept& to) const {
+    each_row([&](int64_t h, int64_t r) {
+      const auto row = row_of(z, h, r);
+      mask(h, r, row.z - begin);
+      if (p.map.kind == RowMapKind::kSoftmax)
+        lse(h, r) = row.softmax(p.sink ? p.sink[h] : MapRow<T>::kLow);
+      else
+        weigh_row(row, h, r, to);
+    });
+    if (p.map.kind == RowMapKind::kSoftpick) rectify(z, z);
+  }
+  void weigh_row(const MapRow<T>& row, int64_t h, int64_t r, const Kept& to) const {
+    if (p.map.kind == RowMapKind::kSigmoid) row.sigmoid(p.map.offset);
+    if (p.map.kind == RowMapKind::kEntmax) row.entmax(p.map.alpha, to.row);
+    if (p.map.kind == RowMapKind::kSoftpick) to.pick[r * p.H + h] = row.softpick(p.map.eps);
+  }
+  void rectify(const T* from, T* to) const {
+    each_row([&](int64_t h, int64_t r) {
+      row_of(to, h, r).rectify(from + r * row_stride + h * p.padded + begin);
+    });
+  }
+  // The same weights for the backward pass, which are returned; of softpick z keeps the signs.
+  T* weigh_again(T* z, const Kept& to) const {
+    each_row([&](int64_t h, int64_t r) {
+      const auto row = row_of(z, h, r);
+      mask(h, r, row.z - begin);
+      if (p.map.kind == RowMapKind::kSoftmax)
+        row.softmax_of(lse(h, r));
+      else
+        weigh_row(row, h, r, to);
+    });
+    if (p.map.kind != RowMapKind::kSoftpick) return z;
+    rectify(z, to.weights);
+    return to.weights;
+  }
+  // Of the scores, in place of those of the weights; `a` as weigh_again() left it.
+  void weigh_backward(const T* a, T* grad, const Kept& to, int64_t slot) const {
+    each_row([&](int64_t h, int64_t r) {
+      const T* of = a + r * row_stride + h * p.padded + begin;
+      const auto row = row_of(grad, h, r);
+      switch (p.map.kind) {
+        case RowMapKind::kSoftmax: {
+          const T mean = row.softmax_backward(of);
+          if (p.sink)
+            p.grad_sink[slot * p.B * p.H + head(h)] -= std::exp(p.sink[h] - lse(h, r)) * mean;
+          break;
+        }
+        case RowMapKind::kEntmax:
+          return row.entmax_backward(of, p.map.alpha);
+        case RowMapKind::kSigmoid:
+          return row.sigmoid_backward(of);
+        case RowMapKind::kSoftpick:
+          return row.softpick_backward(of, to.pick[r * p.H + h]);
       }
-  }
-  // Of the scores, in place of those of the weights a.
-  void softmax_backward(const T* a, T* grad) const {
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t h = 0; h < p.H; ++h) {
-        const T* row = a + r * row_stride + h * p.padded;
-        T* g = grad + r * row_stride + h * p.padded;
-        V sum(T(0));
-        for (int64_t j = begin; j < end; j += V::size())
-          sum = at::vec::fmadd(V::loadu(row + j), V::loadu(g + j), sum);
-        const V mean(sum_lanes(sum));
-        for (int64_t j = begin; j < end; j += V::size())
-          (V::loadu(row + j) * (V::loadu(g + j) - mean)).store(g + j);
-      }
+    });
   }
 };
 
 template <class T>
-void forward_block(const Block<T>& block, T* s, T* other) {
+void forward_block(const Block<T>& block, T* scratch) {
   const auto& p = block.p;
+  T *s = scratch, *other = scratch + kComposeRows * block.row_stride;
   block.products(p.q, p.k_t, p.d, s);
   T* u = s;
   if (p.pre.matrix) u = other, block.compose(s, p.pre, u);
-  block.softmax(u);
+  block.weigh(u, block.kept(scratch));
   T* a = u;
   if (p.post.matrix) {
     a = u == s ? other : s;
@@ -306,10 +333,11 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     block.compose(s, p.pre, u);
   else
     u = s;
-  block.softmax_again(u);
-  const T* a = u;
+  const auto kept = block.kept(scratch);
+  const T* weights = block.weigh_again(u, kept);
+  const T* a = weights;
   if (p.post.matrix) {
-    block.compose(u, p.post, other);
+    block.compose(weights, p.post, other);
     block.hide(other);
     a = other;
   }
@@ -319,9 +347,9 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
   if (p.post.matrix) {
     block.hide(da);
     du = other;
-    block.compose_backward(u, da, p.post, slot, du);
+    block.compose_backward(weights, da, p.post, slot, du);
   }
-  block.softmax_backward(u, du);
+  block.weigh_backward(u, du, kept, slot);
   T* ds = du;
   if (p.pre.matrix) {
     ds = du == other ? da : other;
@@ -339,9 +367,7 @@ void each_block(const ComposeProblem<T>& p, int64_t b, int64_t slot, const Work&
 
 template <class T>
 void forward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
-  each_block(p, b, slot, [&](const Block<T>& block) {
-    forward_block(block, scratch, scratch + kComposeRows * block.row_stride);
-  });
+  each_block(p, b, slot, [&](const Block<T>& block) { forward_block(block, scratch); });
 }
 template <class T>
 void backward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {

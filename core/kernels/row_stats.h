@@ -23,8 +23,9 @@ struct RowProblem : AttentionRows<T> {
   int64_t v_stride[3];
   const T* output_weight;  // [D, H*e] rows dense, or null: no norms of values
   int64_t D, output_weight_stride;
-  T* value_norm;    // [B,H,S] norm(W_O^h v_j), written by norm_slot; or null
-  const T* output;  // [B,H,T,e], or null
+  T* value_norm;     // [B,H,S] norm(W_O^h v_j), written by norm_slot; or null
+  const T* row_sum;  // [B,H,T] what the weights of a row sum to as they are applied; null: 1
+  const T* output;   // [B,H,T,e], or null
   int64_t output_stride[3];
   const int64_t* tokens;   // [B,S] or null
   const uint8_t* classes;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
@@ -33,6 +34,11 @@ struct RowProblem : AttentionRows<T> {
   // is said of them (max_logit, lse).
   bool has_scores;
 };
+
+template <class T>
+static HEADLAB_DEVICE double row_sum(const RowProblem<T>& p, int64_t b, int64_t h, int64_t i) {
+  return p.row_sum ? static_cast<double>(p.row_sum[(b * p.H + h) * p.queries + i]) : 1;
+}
 
 // Number of slots that row_stats_slot takes, and scratch elements a call needs.
 template <class T>

@@ -186,7 +186,7 @@ int32_t count_row(const Rows<T>& rows, int64_t i, T* row, const Counter& out) {
   if (n >= 2) out.add(kEntropyNormalized, entropy / std::log(static_cast<double>(n)));
   out.add(kMaxWeight, 1 / Z);
   out.add(kParticipationRatio, Z * Z / sum.squares);
-  if (norms) out.add(kValueWeightedNorm, sum.norm / Z);
+  if (norms) out.add(kValueWeightedNorm, row_sum(p, rows.b, rows.h, i) * sum.norm / Z);
   if (p.classes)
     count_classes(rows, i, row, s, Z, out);
   else

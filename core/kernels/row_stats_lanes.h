@@ -222,7 +222,7 @@ HEADLAB_DEVICE int32_t count_row(const Lanes& lanes, const LaneRow<T>& row,
     out.add(kEntropyNormalized, entropy / std::log(static_cast<double>(peak.allowed)));
   out.add(kMaxWeight, 1 / Z);
   out.add(kParticipationRatio, Z * Z / sum.squares);
-  if (p.value_norm) out.add(kValueWeightedNorm, sum.norm / Z);
+  if (p.value_norm) out.add(kValueWeightedNorm, row_sum(p, row.b, row.h, row.i) * sum.norm / Z);
   if (p.output) count_output(lanes, row, out);
   if (p.classes)
     count_key_classes(lanes, row, Z, out);

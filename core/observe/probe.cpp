@@ -64,6 +64,15 @@ void HeadProbe::enter(ObservedLayer layer) {
   if (statistics) sums_of(0);
 }
 
+std::map<std::string, std::vector<double>> HeadProbe::values(const MapKey& key) const {
+  auto all = head_values(sums_.at(key));
+  for (int64_t map = key.map + 1; sums_.contains({key.site, key.layer, map}); ++map)
+    for (auto& [name, values] : head_values(sums_.at({key.site, key.layer, map})))
+      if (const auto found = all.find(name_of_map(name, map)); found != all.end())
+        found->second = std::move(values);
+  return all;
+}
+
 HeadSums& HeadProbe::sums_of(int64_t map) {
   auto& sums = sums_.try_emplace(key(map), layer_.heads, layer_.own).first->second;
   sums.alive = layer_.alive;
@@ -114,18 +123,33 @@ void HeadProbe::softmax(const Tensor& queries, const Tensor& k, const Tensor& v,
   if (patterns) patterns_[key()] = {map.detach(), rows.mask};
 }
 
+namespace {
+
+constexpr double kNothing = 1e-12;  // a row that sums to less has no pattern
+
+// What rows share out, of those that share anything out.
+HeadProbe::Pattern pattern_of(const ObservedMap& map, const AttentionMask& mask) {
+  const auto p = map.p.detach();
+  if (map.rows_sum_to_one) return {p, mask};
+  const auto sums = p.sum(-1, /*keepdim=*/true);
+  auto seen = mask;
+  seen.allowed = both_allowed(mask.allowed, sums >= kNothing);
+  return {p / sums.clamp_min(kNothing), seen};
+}
+
+}  // namespace
+
 void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   at::NoGradGuard no_grad;
   const auto &p = map.p, &a = map.a;
   const auto counted = counting(call, map.counted);
   if (maps) maps_[key(map.map)] = a.detach();  // [B,H,T,S]
-  if (patterns) patterns_[key(map.map)] = {p.detach(), counted.mask};
+  if (patterns) patterns_[key(map.map)] = pattern_of(map, counted.mask);
   if (!statistics || p.numel() == 0) return;
   const int64_t B = p.size(0), H = p.size(1), T = p.size(2), S = p.size(3);
   // p is the softmax of its scores, or of ln p: with those as the bias of scores that are 0 it
   // streams like any other, whatever its rows sum to; but a row that sums to nothing has no
   // pattern.
-  constexpr double kNothing = 1e-12;
   TORCH_CHECK(!map.scores.defined() || map.scores.sizes() == p.sizes(), "scores ",
               map.scores.sizes(), " of weights ", p.sizes());
   const bool by_scores = map.softmax && map.scores.defined();
@@ -134,25 +158,26 @@ void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   seen.bias = by_scores ? map.scores : p.clamp_min(std::numeric_limits<float>::min()).log();
   if (!map.rows_sum_to_one)
     seen.mask.allowed = both_allowed(seen.mask.allowed, (p.sum(-1) >= kNothing).unsqueeze(-1));
+  const auto sums = map.row_sums.defined() || map.rows_sum_to_one ? map.row_sums : p.sum(-1);
   const auto none = p.new_zeros({1, 1, 1, 1});
   stream({.q = none.expand({B, H, T, 1}),
           .k = none.expand({B, map.v.size(1), S, 1}),
           .v = map.v,
           .out = map.out,
+          .row_sums = sums,
           .scale = 0,
           .has_scores = by_scores},
          call.within(seen), map.map);
   if (map.scores.defined() && !by_scores) raise_scores(map, counted.mask);
-  if (p.is_same(a)) return;
-  auto rows = p.sum(-1) > 0.5;  // [B,H,T] rows with an allowed key
-  if (const auto real = within_length(call.mask.query_length, T, p.device()); real.defined())
-    rows &= real.unsqueeze(1);  // [B,1,T]
+  if (!map.mixed || p.is_same(a)) return;
+  const auto rows = counted_pairs(p, allowed_keys(call.mask, T, S, p.device()), call.mask).any(-1);
   const auto weigh = [&](const Tensor& of_row) {
     return at::where(rows, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));  // [H]
   };
   const auto rows_of_head = rows.sum(at::IntArrayRef({0, 2}));
   report("composed_row_sum", weigh(a.sum(-1)), rows_of_head);
   report("composed_negative_mass", weigh(a.clamp_max(0).sum(-1).neg()), rows_of_head);
+  if (call.places) report("composed_first_token", weigh(a.select(3, 0)), rows_of_head);
 }
 
 void HeadProbe::raise_scores(const ObservedMap& map, const AttentionMask& mask) {

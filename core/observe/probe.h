@@ -67,9 +67,8 @@ class HeadProbe : public HeadObserver {
   void report(const std::string& name, const Tensor& sums, const Tensor& counts) override;
 
   const std::map<MapKey, HeadSums>& sums() const { return sums_; }
-  std::map<std::string, std::vector<double>> values(const MapKey& key) const {
-    return head_values(sums_.at(key));
-  }
+  // Of a layer's first map, with those of the others under their names there (name_of_map()).
+  std::map<std::string, std::vector<double>> values(const MapKey& key) const;
   // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that
   // the layer has (AttentionHeads::head_ids).
   const std::map<MapKey, Tensor>& layer_maps() const { return maps_; }

@@ -88,6 +88,7 @@ void hold_values(const Holder<T>& to, const RowCall& call) {
   p.e = call.out.size(3);
   p.output = to.template hold<T>(outputs);
   copy_strides(outputs, p.output_stride, 3);
+  p.row_sum = to.template hold_all<T>(call.row_sums);
   if (!call.output_weight.defined()) return;
   const auto values = to.dense_rows(call.v), weight = to.dense_rows(call.output_weight);
   p.v = to.template hold<T>(values);

@@ -22,6 +22,7 @@ struct RowCall {
   Tensor classes = {};                      // [B,S] uint8
   Tensor class_of_token = {};  // [V] uint8: gives the classes where only tokens are known
   bool matches = false;        // induction and duplicate_token are wanted
+  Tensor row_sums = {};        // [B,H,T] of the weights as they are applied; undefined: 1
   double scale = 1;
   bool has_scores = true;  // false: the scores are ln of weights that were handed over
 };

@@ -19,7 +19,7 @@ class Streamed : public HeadMeasurement {
       if (s.per == Per::kHead && exists) table_.push_back(s);
     }
     for (int64_t l = 0; l < setup.heads.layers(); ++l)
-      for (const auto& s : setup.heads.layer(l).own_statistics())
+      for (const auto& s : setup.heads.layer(l).statistics())
         if ((s.per == Per::kHead || s.per == Per::kLayer) &&  // only these have an array
             std::none_of(own_.begin(), own_.end(),
                          [&](const Statistic& o) { return o.name == std::string(s.name); }))

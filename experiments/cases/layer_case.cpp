@@ -193,7 +193,8 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
     for (const auto& aux : out.aux) sum = sum + aux.value;
     computed["out.aux_loss"] = sum;
   }
-  for (const auto& [layer, map] : probe.layer_maps()) computed["out.attention"] = map;
+  for (const auto& [of, map] : probe.layer_maps())
+    if (of.map == 0) computed["out.attention"] = map;
   if (wanted.statistics)
     for (const auto& [name, values] : probe.values(0)) {
       auto value = at::tensor(values, at::kDouble);

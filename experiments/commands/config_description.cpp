@@ -63,8 +63,8 @@ std::vector<std::string> words() {
   };
   const auto tables = experiment_tables();
   for (const auto& field : tables.front().fields) add(field.name);
-  for (const auto& table : tables) add(table.path.substr(table.path.rfind('.') + 1));
   for (const auto& table : tables) add(table.kind);
+  for (const auto& table : tables) add(table.path.substr(table.path.rfind('.') + 1));
   return known;
 }
 

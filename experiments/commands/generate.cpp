@@ -85,9 +85,8 @@ int run_generate(GenerateOptions& o) {
   const auto why =
       why_no_cache(*opened.model, opened.experiment.model.as<ModelOptions>(), "generate");
   if (!why.empty() && !o.no_cache)
-    throw ConfigError(
-        fmt::format("generate: {}; --no-cache recomputes everything for each token", why));
-  o.sampling.cache = o.beam.cache = !o.no_cache;
+    fmt::print(stderr, "headlab: generate: {}: everything is computed again for each token\n", why);
+  o.sampling.cache = o.beam.cache = why.empty() && !o.no_cache;
   if (!o.no_stop) o.sampling.ends = description.ends;
   const bool pairs = translates(description.shape);
   if (pairs && (!o.input || o.prompt))

@@ -81,7 +81,7 @@ HeadFacts facts_of(const HeadKind& kind) {
   facts.promises = promises_of(heads->traits());
   for (const auto& parameter : heads->named_parameters())
     facts.parameters.push_back(parameter.key());
-  facts.own = heads->own_statistics();
+  facts.own = heads->statistics();
   facts.without = missing_statistics(*heads);
   return facts;
 }

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "core/projected_heads.h"
 #include "core/torch.h"
+#include "core/weight_maps.h"
 #include "experiments/conversion/head_alignment.h"
 #include "experiments/conversion/parafac.h"
 
@@ -16,12 +16,12 @@ void refuse(const TrainedLayer& layer, const std::string& what) {
   throw ConfigError(fmt::format("{}: {}", layer.name, what));
 }
 
-const MhaOptions& mha_of(const TrainedLayer& layer) {
+const MappedOptions& mha_of(const TrainedLayer& layer) {
   if (layer.attention.kind() != "mha")
     refuse(layer, fmt::format("has '{}' heads; only mha can be converted", layer.attention.kind()));
   if (layer.weights.contains("head_ids"))
     refuse(layer, "was sliced; convert the unpruned checkpoint, then prune again");
-  return layer.attention.as<MhaOptions>();
+  return layer.attention.as<MappedOptions>();
 }
 
 // All floating-point tensors in float64 on the CPU.
@@ -47,7 +47,7 @@ Tensor for_each_head(const Tensor& kv, const HeadShape& shape) {
       .flatten(0, 1);
 }
 
-ConfigNode collaborative_block(const MhaOptions& old, int64_t shared_dim) {
+ConfigNode collaborative_block(const MappedOptions& old, int64_t shared_dim) {
   const auto biases = old.projections();
   ConfigNode node;
   node.set("kind", write_text("collaborative"));
@@ -56,6 +56,7 @@ ConfigNode collaborative_block(const MhaOptions& old, int64_t shared_dim) {
   node.set("scale", old.scale ? write_number(*old.scale) : write_text("head"));
   node.set("v_bias", write_bool(biases.qkv_bias));
   node.set("o_bias", write_bool(biases.o_bias));
+  if (const auto map = old.map.write(); map.kind != ConfigNode::Kind::kNull) node.set("map", map);
   return node;
 }
 
@@ -139,7 +140,7 @@ Conversion to_collaborative(const TrainedLayer& layer, std::optional<int64_t> sh
     w["v.bias"] = for_each_head(old.at("v.bias"), shape);
   }
   w["v.weight"] = for_each_head(old.at("v.weight"), shape);
-  for (const char* name : {"o.weight", "o.bias", "alive"})
+  for (const char* name : {"o.weight", "o.bias", "alive", "sink", "alpha"})
     if (auto kept = take(old, name); kept.defined()) w[name] = kept;
   w = narrowed(std::move(w), layer);
   return made;

@@ -44,6 +44,10 @@ class PlainLayer {
           "{}{} has '{}' heads, published layouts know plain ones; headlab convert RUN --to mha "
           "--out PLAIN makes these of kinds that can be written so",
           site == kSelfSite ? "layer " : site + " of layer ", layer, heads.kind()));
+    if (options.find("map"))
+      throw ConfigError(
+          fmt::format("{}{} has another map than the softmax, published layouts know no other",
+                      site == kSelfSite ? "layer " : site + " of layer ", layer));
     if (const auto* scale = options.find("scale"); scale && !scale->text.empty())
       scale_ = std::stod(scale->text) * std::sqrt(static_cast<double>(shape_.head_dim));
   }

@@ -45,7 +45,8 @@ std::string kinds_of(const KnownRun& run) {
   std::vector<std::string> kinds;
   for (const auto& [path, value] : run.settings) {
     const bool heads = path.starts_with("model.") && path.ends_with(".kind") &&
-                       path.find("attention") != path.npos && path.find(".inner") == path.npos;
+                       path.find("attention") != path.npos && path.find(".inner") == path.npos &&
+                       path.find(".map") == path.npos;
     if (heads && std::find(kinds.begin(), kinds.end(), value) == kinds.end())
       kinds.push_back(value);
   }

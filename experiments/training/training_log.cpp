@@ -58,7 +58,7 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, const SiteHea
   }
   std::set<std::string> own;
   for (int64_t l = 0; l < site.layers(); ++l)
-    for (const auto& s : site.layer(l).own_statistics())
+    for (const auto& s : site.layer(l).statistics())
       if ((has_classes || s.needs != Needs::kClasses) && own.insert(s.name).second)
         chosen.push_back(log_statistic(s));
   return chosen;

@@ -78,7 +78,7 @@ TEST_CASE("a sliced layer comes back from what it saves", "[laws]") {
     const auto sliced = s.heads->slice();
     sliced->mask_heads({3});
     // As a loader does it: build the whole layer, slice it to the heads that were saved, copy.
-    const auto fresh = make_layer(s.kind, s.shape, "", /*seed=*/1);
+    const auto fresh = make_layer(s.kind, s.shape, s.options, /*seed=*/1);
     fresh->mask_heads({0, 2});
     const auto loaded = fresh->slice();
     REQUIRE(difference(loaded->forward(x, s.natural()).y, sliced->forward(x, s.natural()).y) >

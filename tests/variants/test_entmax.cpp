@@ -343,7 +343,7 @@ TEST_CASE("statistics of entmax heads count the keys with weight", "[entmax]") {
       REQUIRE(values.at("support_share")[h] == Approx(share / 12));
       REQUIRE(values.at("support_one")[h] == Approx(one / 12));
     }
-    for (const auto& own : heads->own_statistics()) REQUIRE(values.count(own.name) == 1);
+    for (const auto& own : heads->statistics()) REQUIRE(values.count(own.name) == 1);
   }
 }
 

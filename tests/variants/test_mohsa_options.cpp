@@ -256,13 +256,15 @@ TEST_CASE("mohsa: statistics of talking heads are of the weights before they are
   copy_weights(quiet, talking);
   const auto x = random({B, T, D});
   const auto before = run(quiet, x, causal()), mixed = run(talking, x, causal());
-  REQUIRE(talking->own_statistics().size() == 2);
+  REQUIRE(talking->own_statistics().size() == 3);
   const auto sum = mixed.map.sum(-1).mean(at::IntArrayRef({0, 2}));
+  const auto first = mixed.map.select(3, 0).mean(at::IntArrayRef({0, 2}));
   const auto negative = (-mixed.map.clamp_max(0)).sum(-1).mean(at::IntArrayRef({0, 2}));
   for (int64_t h = 0; h < H; ++h) {
     const auto& got = mixed.statistics;
     REQUIRE(got.at("entropy")[h] == Approx(before.statistics.at("entropy")[h]));
     REQUIRE(got.at("composed_row_sum")[h] == Approx(sum[h].item<double>()));
+    REQUIRE(got.at("composed_first_token")[h] == Approx(first[h].item<double>()));
     REQUIRE(got.at("composed_negative_mass")[h] == Approx(negative[h].item<double>()));
   }
 }

@@ -1,0 +1,18 @@
+// Attention with a sink: each head has a logit that takes part in the softmax and has no value, so
+// that a head can say nothing without attending to some first token.
+//
+// gpt-oss (OpenAI 2025, arXiv 2508.10925), whose logits are learned; "off by one" is the logit 0
+// (Miller 2023; torch's add_zero_attn). The sink is not scaled and every row sees it:
+//   A_ij = exp(z_ij) / (exp(sink_h) + sum_j exp(z_ij))
+//        = g softmax(z)_ij,   g = sigmoid(LSE_i - sink_h)
+#include "core/weight_maps.h"
+
+namespace headlab {
+namespace {
+
+using Sink = MapHeads<FixedMapOptions<SinkMap>>;
+
+const RegisterHeads<Sink> registered("sink", "softmax with a learned logit that has no value");
+
+}  // namespace
+}  // namespace headlab
