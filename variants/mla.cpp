@@ -110,7 +110,7 @@ class Mla : public AttentionHeads {
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto q = split_heads(q_(q_down_ ? q_norm_(q_down_(x)) : x), shape_.heads);  // [B,H,T,n+r]
+    const auto q = by_head(q_(q_down_ ? q_norm_(q_down_(x)) : x), w_.content + w_.rope);
     const auto content = q.narrow(3, 0, w_.content);
     const auto turned = rotate(q.narrow(3, w_.content, w_.rope), call, call.positions);
     const auto latents = cached(call, "latent", [&] {
@@ -136,21 +136,25 @@ class Mla : public AttentionHeads {
     return T * ups + T * S * (2 * w_.latent + r) < S * ups + T * S * (w_.content + r + w_.value);
   }
 
-  Tensor up(const Linear& linear, const Tensor& latents) const {  // [B,1,S,c] -> [B,H,S,.]
-    return split_heads(project(latents.squeeze(1), linear->weight), shape_.heads);
+  // Also of no heads, whose width split_heads() cannot know.
+  Tensor by_head(const Tensor& x, int64_t width) const {
+    return x.view({x.size(0), x.size(1), shape_.heads, width}).transpose(1, 2);  // [B,H,T,width]
   }
-  Tensor by_head(const Linear& linear, int64_t width) const {  // [H,width,c]
-    return linear->weight.view({shape_.heads, width, w_.latent});
+  Tensor up(const Linear& linear, const Tensor& latents, int64_t width) const {
+    return by_head(project(latents.squeeze(1), linear->weight), width);  // [B,H,S,width]
+  }
+  Tensor matrices_of(const Linear& linear, int64_t width) const {
+    return linear->weight.view({shape_.heads, width, w_.latent});  // [H,width,c]
   }
 
   Tensor expanded(const Tensor& content, const Tensor& turned, const Tensor& latents,
                   const Tensor& keys, const HeadCall& call) const {
-    auto q = content, k = up(k_up_, latents);
+    auto q = content, k = up(k_up_, latents, w_.content);
     if (keys.defined()) {
       q = at::cat({content, turned}, 3);
       k = at::cat({k, keys.expand({-1, shape_.heads, -1, -1})}, 3);
     }
-    return attend(q, k, up(v_up_, latents), call, scale_);
+    return attend(q, k, up(v_up_, latents, w_.value), call, scale_);
   }
 
   // All heads have the same keys and values, the latents: their queries are rows of one product.
@@ -158,9 +162,9 @@ class Mla : public AttentionHeads {
                   const Tensor& keys, const HeadCall& call) const {
     const int64_t T = content.size(2);
     const auto wide = at::promote_types(content.scalar_type(), at::kFloat);
-    const auto rows = [](const Tensor& t) { return t.flatten(1, 2); };  // [B,H,T,.] -> [B,HT,.]
-    const auto L = latents.squeeze(1);                                  // [B,S,c]
-    const auto p = at::matmul(content, by_head(k_up_, w_.content));     // [B,H,T,c]
+    const auto rows = [](const Tensor& t) { return t.flatten(1, 2); };   // [B,H,T,.] -> [B,HT,.]
+    const auto L = latents.squeeze(1);                                   // [B,S,c]
+    const auto p = at::matmul(content, matrices_of(k_up_, w_.content));  // [B,H,T,c]
     auto z = at::matmul(rows(p).to(wide) * scale_, L.to(wide).transpose(1, 2));  // [B,HT,S]
     if (keys.defined())
       z = z + at::matmul(rows(turned).to(wide) * scale_, keys.squeeze(1).to(wide).transpose(1, 2));
@@ -169,7 +173,7 @@ class Mla : public AttentionHeads {
     const auto kept = dropout(a, call.dropout, call.rng, CounterRng::kAttentionDropout);
     const auto sums = at::matmul(rows(kept).to(L.scalar_type()), L);  // [B,HT,c]
     return at::matmul(sums.unflatten(1, {shape_.heads, T}),
-                      by_head(v_up_, w_.value).transpose(1, 2));  // [B,H,T,dv]
+                      matrices_of(v_up_, w_.value).transpose(1, 2));  // [B,H,T,dv]
   }
 
   MlaWidths w_;
