@@ -58,6 +58,17 @@ void LayerCache::select(const Tensor& rows) {
       if (tensor.defined()) tensor = tensor.index_select(0, rows);
 }
 
+int64_t LayerCache::bytes() const {
+  int64_t all = 0;
+  for (const auto& [name, entry] : entries_)
+    if (entry.storage.defined())
+      all += static_cast<int64_t>(entry.storage.narrow(2, 0, entry.size).nbytes());
+  for (const auto* tensors : {&once_, &states_})
+    for (const auto& [name, tensor] : *tensors)
+      if (tensor.defined()) all += static_cast<int64_t>(tensor.nbytes());
+  return all;
+}
+
 void LayerCache::clear() {
   entries_.clear();
   once_.clear();

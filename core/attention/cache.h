@@ -25,6 +25,7 @@ class LayerCache {
   Tensor& state(const std::string& name) { return states_[name]; }
 
   int64_t length() const { return length_; }  // places seen so far, dropped ones included
+  int64_t bytes() const;                      // of what is kept, without room that is left over
   // After a pass over `places`. c10::Error for an entry that this pass did not append them to.
   void advance(int64_t places);
   // Goes on with these examples, rows [n] int64 of those it has, of which some may come twice.

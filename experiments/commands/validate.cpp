@@ -1,6 +1,8 @@
 // `headlab validate CONFIG`: checks a config and its data, and says what a run would cost.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
@@ -26,6 +28,28 @@ struct ValidateOptions {
 
 using Json = nlohmann::ordered_json;
 
+// What the caches of all layers hold of a token, after a full context of one text; nothing where
+// text is not written with a cache.
+std::optional<double> cache_bytes_per_token(Model& model) {
+  for (const auto& site : model.sites()) {
+    if (!model.writes() || !site.within_ids()) return {};
+    for (const auto* heads : site.layers)
+      if (!(*heads)->traits().decodes || !(*heads)->traits().causal) return {};
+  }
+  torch::InferenceMode inference;
+  model.eval();
+  const int64_t context = model.context(), most = 64;  // at a time: a row of logits is long
+  std::vector<LayerCache> caches;
+  for (int64_t past = 0; past < context; past += most) {
+    ModelContext ctx;
+    ctx.caches = &caches;
+    model.forward({at::zeros({1, std::min(most, context - past)}, at::kLong)}, ctx);
+  }
+  int64_t bytes = 0;
+  for (const auto& cache : caches) bytes += cache.bytes();
+  return static_cast<double>(bytes) / static_cast<double>(context);
+}
+
 // Estimates; what they count is in the text beside them.
 Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data) {
   const auto& train = experiment.train;
@@ -41,6 +65,7 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   Json sizes;
   sizes["parameters"] = parameter_count(model);
   sizes["flops_per_token"] = model.flops_per_token();
+  if (const auto cache = cache_bytes_per_token(model)) sizes["cache_bytes_per_token"] = *cache;
   sizes["training_memory_bytes"] = 4 * bytes + activations;
   sizes["attention_bytes"] = total_map_bytes(experiment, model, data);
   sizes["statistics_bytes"] = total_statistics_bytes(experiment, model, data);
@@ -67,13 +92,18 @@ std::string text_of(const std::string& file, const Json& s) {
       "{}: valid\n"
       "parameters        {}\n"
       "FLOPs a token     {:.4g} (forward, full context)\n"
-      "training memory   about {} (weights, gradients, moments, activations)\n"
+      "{}training memory   about {} (weights, gradients, moments, activations)\n"
       "attention maps    {} in log.h5 before compression\n"
       "head statistics   {} in log.h5\n"
       "checkpoints       {}\n"
       "data              {}, {} training and {} validation examples\n",
-      file, count("parameters"), s["flops_per_token"].get<double>(), bytes("training_memory_bytes"),
-      bytes("attention_bytes"), bytes("statistics_bytes"), bytes("checkpoint_bytes"),
+      file, count("parameters"), s["flops_per_token"].get<double>(),
+      s.contains("cache_bytes_per_token")
+          ? fmt::format("cache a token     {} (decoding, full context)\n",
+                        bytes("cache_bytes_per_token"))
+          : "",
+      bytes("training_memory_bytes"), bytes("attention_bytes"), bytes("statistics_bytes"),
+      bytes("checkpoint_bytes"),
       s.contains("classes") ? fmt::format("{} classes", count("classes"))
                             : fmt::format("{} tokens known", count("vocabulary")),
       count("train_examples"), count("validation_examples"));

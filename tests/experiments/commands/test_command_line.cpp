@@ -272,7 +272,14 @@ TEST_CASE("validate says what a run would cost", "[validate]") {
   CHECK(object.at("flops_per_token").get<double>() ==
         Approx(2.0 * multiplied + 4 * 2 * 64 * 128).epsilon(0.02));
   CHECK(object.at("attention_bytes").get<int64_t>() > 0);
-  CHECK(headlab({"validate", config}).code == 0);
+  // Of a token keys and values in float32 of each layer; or a latent and the keys that turn.
+  CHECK(object.at("cache_bytes_per_token") == 4 * (2 * 128) * 4);
+  CHECK_THAT(headlab({"validate", config}).out, Contains("cache a token     4 KiB"));
+  const auto with = [&](const std::string& setting) {
+    return Json::parse(headlab({"validate", config, setting, "--json"}).out);
+  };
+  CHECK(with("model.attention.kind=mla").at("cache_bytes_per_token") == 4 * (4 * 32 + 16) * 4);
+  CHECK_FALSE(with("model.attention.kind=sigmoid").contains("cache_bytes_per_token"));
 }
 
 TEST_CASE("validate refuses what run would refuse", "[validate]") {
