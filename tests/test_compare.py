@@ -32,7 +32,8 @@ def runs(tmp_path_factory):
 
 
 def test_the_table_has_a_row_a_kind_and_mha_first(runs):
-    head, rule, mha, gated = runs[1].splitlines()
+    trained, _, head, rule, mha, gated = runs[1].splitlines()
+    assert trained.count(";") == 2  # when, on what and by which commit
     assert head.count("|") == rule.count("|") == mha.count("|") == gated.count("|")
     assert mha.startswith("| `mha` |") and gated.startswith("| `gated` |")
 
@@ -60,15 +61,31 @@ def test_numbers_are_those_of_the_runs(runs):
         assert row["entropy"] == pytest.approx(sum(entropies) / 2, rel=1e-5)
         assert row["induction"] == pytest.approx(sum(best) / 2, rel=1e-5)
         assert row["steps_per_s"] > 0
+    # Keys and values of one layer of 16 features.
+    assert rows["mha"]["cache_bytes_per_token"] == rows["gated"]["cache_bytes_per_token"] == 2 * 16 * 4
+    assert rows["gated"]["group"] == "routes or gates"
     assert rows["gated"]["parameters"] == rows["mha"]["parameters"] + 4 * (16 + 1)
 
 
 def test_one_seed_has_no_spread(runs):
     arguments = ("--kinds", "mha", "--seeds", "1", "--speed-rounds", "1", "--out", str(runs[0]))
-    row = compare(*arguments).stdout.splitlines()[2]
+    row = compare(*arguments).stdout.splitlines()[-1]
     assert row.startswith("| `mha` |") and "±" not in row
-    assert "±" in runs[1].splitlines()[2]
+    assert "±" in runs[1].splitlines()[-1]
     assert json.loads(compare(*arguments, "--json").stdout)[0]["val_loss_std"] is None
+
+
+def test_what_is_kept_is_not_trained_again_and_is_drawn(runs, tmp_path):
+    arguments = ("--kinds", "mha", "--seeds", "2", "--speed-rounds", "0",
+                 "--kept", str(tmp_path / "kept.json"), "--json")
+    first = compare(*arguments, "--out", str(runs[0]))
+    assert first.returncode == 0, first.stderr
+    again = compare(*arguments, "--out", str(tmp_path / "none"), "--picture",
+                    str(tmp_path / "losses.png"))
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == first.stdout
+    assert not (tmp_path / "none").exists()
+    assert (tmp_path / "losses.png").stat().st_size > 10_000
 
 
 def test_an_unknown_kind_is_refused_with_those_that_are_there(tmp_path):

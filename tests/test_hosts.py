@@ -24,7 +24,7 @@ def hosts(*arguments):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    done = hosts("mnist_vit_m?a", "mnist_vit_talking:1", "--seeds", 2, "--out", out)
+    done = hosts("mnist_vit_mh?", "mnist_vit_talking:1", "--seeds", 2, "--out", out)
     assert done.returncode == 0, done.stderr
     return out, done
 
@@ -71,7 +71,7 @@ def test_losses_are_held_against_those_of_the_same_seed(runs):
 
 
 def test_what_is_named_last_says_how_many_seeds(runs):
-    done = hosts("mnist_vit_mha:2", "mnist_vit_m?a:1", "--out", runs[0], "--json")
+    done = hosts("mnist_vit_mha:2", "mnist_vit_mh?:1", "--out", runs[0], "--json")
     assert [row["seeds"] for row in json.loads(done.stdout)] == [1]
 
 

@@ -1,14 +1,17 @@
 """Trains every kind of heads on the same text with several seeds and prints one table (Markdown).
 
-    scripts/studies/compare_heads [--kinds mha,moh] [--seeds 3] [--threads 2] [--set train.steps=100] ...
+    scripts/studies/compare_heads [--kinds mha,moh] [--seeds 3] [--jobs 2] [--set train.steps=100] ...
 
 Kinds are those with configs/char_<kind>.yaml. With an induction_<kind>.yaml beside it, that is
 trained too, for the column `induction`. Seeds are 1337, 1338, ... Runs that --out already holds
-are not repeated, and an interrupted one goes on. Speed is measured apart: short trainings without
-statistics, in which the kinds take turns, and of each the fastest.
+are not repeated, and an interrupted one goes on; with --kept what a training ended with goes to a file,
+too, and a training that the file holds is not repeated while its settings, its data and the source of its
+kind are the same. Speed is measured apart: short trainings without statistics, in which the kinds take
+turns, and of each the fastest. --picture draws loss against FLOPs.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import shutil
@@ -20,39 +23,41 @@ import numpy as np
 
 import headlab_log as hl
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
+from kept import Kept, provenance
 
 CONFIGS = ROOT / "configs"
+# What a kind changes of multi-head attention.
+GROUPS = {
+    "plain": ["mha"],
+    "shares projections": ["collaborative", "mohsa", "mla"],
+    "other weights": ["entmax", "sigmoid", "sink", "softpick", "forgetting"],
+    "mixes maps": ["talking", "reattention", "dcmha", "differential", "mta"],
+    "routes or gates": ["moh", "switchhead", "gated"],
+    "sees less": ["bigbird"],
+}
 
 
-def train(arguments, task, kind, seed, out, *overrides):
-    """Trains one config with one seed and returns its run directory."""
-    config = CONFIGS / f"{task}_{kind}.yaml"
-    settings = {"train.threads": arguments.threads, "seed": seed}
-    for setting in (*arguments.set, *overrides):  # of two that name one key the latter counts
-        key, value = setting.split("=", 1)
-        settings[key] = value
-    options = [f"{key}={value}" for key, value in settings.items()]
-    return pathlib.Path(headlab(arguments.program, "run", config, *options, "--out", out)["run"])
+def group_of(kind):
+    return next((group for group, kinds in GROUPS.items() if kind in kinds), "of your own")
 
 
 def metrics(run):
     return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def train_and_keep(arguments, task, kind, seed):
-    print(f"compare_heads: {task}_{kind} seed {seed}", file=sys.stderr)
-    return train(arguments, task, kind, seed, arguments.out, "log.stats=all")
+def end_of(run):
+    """What a training ended with: its loss over the whole split, and its heads at the last logged step."""
+    heads = hl.open_run(run).heads().isel(step=-1)  # NaN where there is no such head
+    end = {"loss": [row["val/loss"] for row in metrics(run) if "val/loss" in row][-1],
+           "entropy": float(np.nanmean(heads.entropy))}
+    if "induction" in heads:
+        end["induction"] = float(np.nanmax(heads.induction))
+    return end
 
 
-def last_heads(run):
-    """Statistics of all heads at the last logged step, NaN where there is no such head."""
-    return hl.open_run(run).heads().isel(step=-1)
-
-
-def facts_of_run(run):
-    """What the table says of one training."""
-    losses = [row["val/loss"] for row in metrics(run) if "val/loss" in row]
-    return {"loss": losses[-1], "entropy": float(np.nanmean(last_heads(run).entropy))}
+def train(arguments, kept, config, seed):
+    overrides = ["train.threads=1", "log.stats=all", *arguments.set]
+    return kept.trained(arguments, config, seed, overrides, end_of)
 
 
 def steps_per_second(arguments, kinds):
@@ -62,8 +67,11 @@ def steps_per_second(arguments, kinds):
         for _ in range(arguments.speed_rounds):
             for kind in kinds:
                 print(f"compare_heads: speed of {kind}", file=sys.stderr)
-                run = train(arguments, "char", kind, FIRST_SEED, out, "train.steps=60", "log.every=10",
-                            "log.stats_every=0", "log.attention.every=0")
+                settings = [f"seed={FIRST_SEED}", f"train.threads={arguments.threads}",
+                            *arguments.set, "train.steps=60", "log.every=10", "log.stats_every=0",
+                            "log.attention.every=0"]
+                run = pathlib.Path(headlab(arguments.program, "run", CONFIGS / f"char_{kind}.yaml",
+                                           *settings, "--out", out)["run"])
                 speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
                           for row in metrics(run) if "tokens_per_s" in row]
                 fastest[kind] = max(fastest[kind], *speeds)
@@ -71,65 +79,97 @@ def steps_per_second(arguments, kinds):
     return fastest
 
 
-def induction_score(run):
-    """Of the best head: the weight on the token after an earlier copy of this one."""
-    return float(np.nanmax(last_heads(run).induction))
-
-
 def compare(arguments, kinds):
-    """The rows of the table, one a kind."""
+    """The rows of the table, one a kind, and when and where they were trained."""
+    kept = Kept(arguments.kept)
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    runs = {(kind, seed): facts_of_run(train_and_keep(arguments, "char", kind, seed))
-            for seed in seeds for kind in kinds}
-    speeds = steps_per_second(arguments, kinds)
+    tasks = {kind: [f"{task}_{kind}" for task in ("char", "induction")
+                    if (CONFIGS / f"{task}_{kind}.yaml").exists()
+                    and not (task == "induction" and arguments.no_induction)] for kind in kinds}
+    asked = [(config, seed) for kind in kinds for config in tasks[kind] for seed in seeds]
+    results = kept.all_trained(arguments.jobs, functools.partial(train, arguments, kept), asked)
+    speeds = steps_per_second(arguments, kinds) if arguments.speed_rounds else {}
     rows = []
     for kind in kinds:
-        config = CONFIGS / f"char_{kind}.yaml"
-        costs = headlab(arguments.program, "validate", config, *arguments.set)
-        facts = [runs[kind, seed] for seed in seeds]
-        losses = [fact["loss"] for fact in facts]
-        row = {"kind": kind, "parameters": costs["parameters"],
+        costs = headlab(arguments.program, "validate", CONFIGS / f"char_{kind}.yaml", *arguments.set)
+        of_text = [results[f"char_{kind}", seed]["end"] for seed in seeds]
+        losses = [end["loss"] for end in of_text]
+        row = {"kind": kind, "group": group_of(kind), "parameters": costs["parameters"],
                "flops_per_token": costs["flops_per_token"],
-               "steps_per_s": speeds[kind],
+               "cache_bytes_per_token": costs.get("cache_bytes_per_token"),
+               "steps_per_s": speeds.get(kind),
                "val_loss": statistics.fmean(losses), "losses": losses,
                "val_loss_std": statistics.stdev(losses) if len(losses) > 1 else None,
-               "entropy": statistics.fmean(fact["entropy"] for fact in facts)}
-        if (CONFIGS / f"induction_{kind}.yaml").exists() and not arguments.no_induction:
-            row["induction"] = statistics.fmean(
-                induction_score(train_and_keep(arguments, "induction", kind, seed))
-                for seed in seeds)
+               "entropy": statistics.fmean(end["entropy"] for end in of_text)}
+        if f"induction_{kind}" in tasks[kind]:
+            row["induction_scores"] = [results[f"induction_{kind}", seed]["end"]["induction"]
+                                       for seed in seeds]
+            row["induction"] = statistics.fmean(row["induction_scores"])
         rows.append(row)
-    return rows
+    return rows, provenance(results.values())
 
 
 def table(rows):
-    """Markdown. Speed is beside mha's where that is one of the kinds."""
+    """Markdown, by groups. Speed is beside mha's where that is one of the kinds."""
     plain = next((row["steps_per_s"] for row in rows if row["kind"] == "mha"), None)
-    lines = ["| kind | parameters | FLOPs a token | steps/s | speed against mha | validation loss "
-             "[nat] | induction | entropy [nat] |", "|---|" + "--:|" * 7]
+    lines = ["| kind | what it changes | parameters | FLOPs a token | cache a token [bytes] | "
+             "speed against mha | validation loss [nat] | induction | entropy [nat] |",
+             "|---|---|" + "--:|" * 7]
     for row in rows:
         speed = f"{row['steps_per_s'] / plain:.2f}" if plain else ""
-        induction = f"{row['induction']:.2f}" if "induction" in row else ""
-        lines.append(f"| `{row['kind']}` | {row['parameters']:,} | "
-                     f"{row['flops_per_token'] / 1e6:.2f} M | "
-                     f"{row['steps_per_s']:.1f} | {speed} | "
-                     f"{spread(row['losses'])} | {induction} | "
-                     f"{row['entropy']:.2f} |")
+        cache = f"{row['cache_bytes_per_token']:,.0f}" if row["cache_bytes_per_token"] else ""
+        induction = spread(row["induction_scores"], 2) if "induction" in row else ""
+        lines.append(f"| `{row['kind']}` | {row['group']} | {row['parameters']:,} | "
+                     f"{row['flops_per_token'] / 1e6:.2f} M | {cache} | {speed} | "
+                     f"{spread(row['losses'])} | {induction} | {row['entropy']:.2f} |")
     return "\n".join(lines)
 
 
+def draw(rows, path):
+    """Mean loss and its standard deviation over the seeds against FLOPs, one mark a kind."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+    from headlab_log import plots
+
+    plt.rcParams.update(plots.STYLE)
+    figure, axis = plt.subplots(figsize=(9, 5.5), layout="constrained")
+    colours = dict(zip([*GROUPS, "of your own"], plt.get_cmap("tab10").colors))
+    for group in dict.fromkeys(row["group"] for row in rows):
+        for row in (row for row in rows if row["group"] == group):
+            at = row["flops_per_token"] / 1e6, row["val_loss"]
+            axis.errorbar(*at, yerr=row["val_loss_std"], fmt="o", capsize=3, color=colours[group],
+                          label=group)
+            axis.annotate(row["kind"], at, xytext=(5, 4), textcoords="offset points", fontsize=8)
+    handles, labels = axis.get_legend_handles_labels()
+    axis.legend(*zip(*dict(zip(labels, zip(handles, labels))).values()), fontsize=8)
+    seeds = len(rows[0]["losses"])
+    axis.set_xlabel("forward FLOPs a token [million]")
+    axis.set_ylabel(f"validation loss [nat], mean and standard deviation of {seeds} seeds")
+    figure.savefig(path, dpi=120)
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", help="some of them, with commas between (default: all)")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind (default: 3)")
-    parser.add_argument("--threads", type=int, default=2, help="of each training (default: 2)")
+    parser.add_argument("--jobs", type=int, default=2,
+                        help="trainings at a time, of one thread each (default: 2)")
+    parser.add_argument("--threads", type=int, default=2,
+                        help="where speed is measured (default: 2)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="overrides the configs, e.g. train.steps=100")
     parser.add_argument("--speed-rounds", type=int, default=3,
-                        help="short trainings of each kind that measure its speed (default: 3)")
+                        help="short trainings of each kind that measure its speed; 0: leave the "
+                             "column empty (default: 3)")
     parser.add_argument("--no-induction", action="store_true", help="leave that column out")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compare",
                         help="folder of the runs (default: runs/compare)")
+    parser.add_argument("--kept", type=pathlib.Path, metavar="FILE",
+                        help="JSON of what trainings ended with: read, and added to")
+    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE",
+                        help="draw loss against FLOPs")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
@@ -137,13 +177,16 @@ def main():
     kinds = arguments.kinds.split(",") if arguments.kinds else there
     if wrong := [kind for kind in kinds if kind not in there]:
         parser.error(f"no configs/char_{wrong[0]}.yaml; kinds are {', '.join(there)}")
-    if arguments.seeds < 1:
-        parser.error("--seeds must be at least 1")
-    if arguments.speed_rounds < 1:
-        parser.error("--speed-rounds must be at least 1")
-    kinds.sort(key=lambda kind: (kind != "mha", kind))
-    rows = compare(arguments, kinds)
-    print(json.dumps(rows) if arguments.json else table(rows))
+    if arguments.seeds < 1 or arguments.jobs < 1:
+        parser.error("--seeds and --jobs must be at least 1")
+    if arguments.speed_rounds < 0:
+        parser.error("--speed-rounds must be at least 0")
+    order = [*GROUPS, group_of("")]
+    kinds.sort(key=lambda kind: (order.index(group_of(kind)), kind))
+    rows, trained = compare(arguments, kinds)
+    if arguments.picture:
+        draw(rows, arguments.picture)
+    print(json.dumps(rows) if arguments.json else f"{trained}\n\n{table(rows)}")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,14 @@ same seed, mean and standard deviation of what both were trained with.
 """
 
 import argparse
-import concurrent.futures
 import fnmatch
+import functools
 import json
 import pathlib
 import sys
 
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
-from kept import Kept
+from kept import Kept, provenance
 
 CONFIGS = ROOT / "configs"
 # Metrics of a task: heading, factor, digits.
@@ -45,16 +45,9 @@ def chosen(words, seeds):
 
 
 def train(arguments, kept, name, seed):
-    """Trains one config with one seed, where that is not known yet -> what is kept of it."""
-    config = CONFIGS / f"{name}.yaml"
-    overrides = ["train.threads=1", f"seed={seed}", *arguments.set]
-    settings = kept.settings(arguments.program, config, overrides)
-    if found := kept.find(settings):
-        return found
-    print(f"hosts: {name} seed {seed}", file=sys.stderr, flush=True)
-    run = pathlib.Path(headlab(arguments.program, "run", config, *overrides, "--out",
-                               arguments.out)["run"])
-    return kept.add(name, seed, settings, run, end_of(run) | translations(arguments, run))
+    """What is kept of one config trained with one seed."""
+    return kept.trained(arguments, name, seed, ["train.threads=1", *arguments.set],
+                        lambda run: end_of(run) | translations(arguments, run))
 
 
 def translations(arguments, run):
@@ -80,13 +73,7 @@ def measure(arguments, counts):
     kept = Kept(arguments.kept)
     most = max(counts.values())
     asked = [(name, FIRST_SEED + n) for n in range(most) for name in counts if n < counts[name]]
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = [pool.submit(train, arguments, kept, *one) for one in asked]
-        try:
-            results = {one: run.result() for one, run in zip(asked, runs)}
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    results = kept.all_trained(arguments.jobs, functools.partial(train, arguments, kept), asked)
     rows = []
     for name, count in counts.items():
         costs = headlab(arguments.program, "validate", CONFIGS / f"{name}.yaml", *arguments.set)
@@ -94,8 +81,7 @@ def measure(arguments, counts):
         rows.append({"config": name, "seeds": count, "parameters": costs["parameters"],
                      "flops_per_token": costs["flops_per_token"],
                      **{key: [end[key] for end in of_seeds] for key in of_seeds[0]}})
-    return rows, "; ".join(", ".join(sorted({result[key][:digits] for result in results.values()}))
-                           for key, digits in (("date", None), ("machine", None), ("commit", 8)))
+    return rows, provenance(results.values())
 
 
 def difference(row, other):

@@ -1,14 +1,16 @@
 """What trainings ended with, kept in a file, so that a study that takes many hours can go on elsewhere."""
 
+import concurrent.futures
 import datetime
 import hashlib
 import importlib.util
 import json
 import os
 import pathlib
+import sys
 import threading
 
-from headlab_program import ROOT, said
+from headlab_program import ROOT, headlab, said
 from study import machine
 
 spec = importlib.util.spec_from_file_location("code_digest", ROOT / "scripts/cmake/code_digest.py")
@@ -43,6 +45,29 @@ class Kept:
                          file_digest(ROOT / name) == digest for name, digest in one["data"].items())),
                     None)
 
+    def trained(self, arguments, config, seed, overrides, end_of):
+        """What is kept of a training, which is run where it is not known yet: `end` is what end_of(run)
+        says of the finished one. arguments: program, and the folder `out` of the runs."""
+        file = ROOT / "configs" / f"{config}.yaml"
+        overrides = [f"seed={seed}", *overrides]
+        settings = self.settings(arguments.program, file, overrides)
+        if found := self.find(settings):
+            return found
+        print(f"{pathlib.Path(sys.argv[0]).stem}: {config} seed {seed}", file=sys.stderr, flush=True)
+        run = pathlib.Path(headlab(arguments.program, "run", file, *overrides, "--out",
+                                   arguments.out)["run"])
+        return self.add(config, seed, settings, run, end_of(run))
+
+    def all_trained(self, jobs, train, asked):
+        """train(*one) of each of those asked for, so many at a time -> by what was asked for."""
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            runs = [pool.submit(train, *one) for one in asked]
+            try:
+                return {one: run.result() for one, run in zip(asked, runs)}
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
     def add(self, config, seed, settings, run, end):
         manifest = json.loads((pathlib.Path(run) / "manifest.json").read_text())
         result = {"config": config, "seed": seed, "settings": settings,
@@ -64,3 +89,9 @@ class Kept:
 
 def file_digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def provenance(results):
+    """When, where and with which commits they were trained."""
+    return "; ".join(", ".join(sorted({result[key][:digits] for result in results}))
+                     for key, digits in (("date", None), ("machine", None), ("commit", 8)))
