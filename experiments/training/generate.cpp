@@ -57,4 +57,24 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
   }
 }
 
+std::optional<double> cache_bytes_per_token(Model& model) {
+  for (const auto& site : model.sites()) {
+    if (!model.writes() || !site.within_ids()) return {};
+    for (const auto* heads : site.layers)
+      if (!(*heads)->traits().decodes || !(*heads)->traits().causal) return {};
+  }
+  torch::InferenceMode inference;
+  model.eval();
+  const int64_t context = model.context(), most = 64;  // at a time: a row of logits is long
+  std::vector<LayerCache> caches;
+  for (int64_t past = 0; past < context; past += most) {
+    ModelContext ctx;
+    ctx.caches = &caches;
+    model.forward({at::zeros({1, std::min(most, context - past)}, at::kLong)}, ctx);
+  }
+  int64_t bytes = 0;
+  for (const auto& cache : caches) bytes += cache.bytes();
+  return static_cast<double>(bytes) / static_cast<double>(context);
+}
+
 }  // namespace headlab
