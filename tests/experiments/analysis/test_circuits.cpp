@@ -24,7 +24,7 @@ void require_outputs(const Layer& layer) {
   zero_biases(layer);
   const auto m = *layer->matrices();
   const auto x = random({3, 1, D});
-  const auto out = layer->forward(x);
+  const auto out = layer->forward(x, causal());
   auto said = at::einsum("hde,hef,btf->bthd", {m.o, m.v, x});
   REQUIRE(said.size(2) == std::ssize(layer->head_ids()));
   if (out.gates.defined()) {
