@@ -1,8 +1,8 @@
 // The Forgetting Transformer: a forget gate of each head and token weighs down what lies before it,
 // which takes the place of positions.
 //
-// Lin et al., "Forgetting Transformer: Softmax Attention with a Forget Gate", arXiv 2503.02130,
-// equations (4) to (7) and section 3.2; zhixuan-lin/forgetting-transformer. With one gate a head,
+// Lin et al., "Forgetting Transformer: Softmax Attention with a Forget Gate", arXiv 2503.02130;
+// zhixuan-lin/forgetting-transformer. With one gate a head,
 //   log f_t = logsigmoid(x_t forget^T + b)        c_t = log f_1 + ... + log f_t
 //   A = softmax(scale q k^T + c_i - c_j)          from key j to query i: f_(j+1) ... f_i
 //   o_h = A v      y = (RMS(o_h) norm_h act(x gate^T)) o^T      norm and gate where asked for
@@ -198,9 +198,9 @@ class Forgetting : public QkvHeads {
 
   // Which of the last T keys a mask hides from all queries and heads alike: [B or 1,1,T,1].
   static Tensor hidden_tokens(const Tensor& allowed, int64_t T) {
-    for (int64_t dim : {2, 3})
-      if (allowed.defined() && allowed.dim() >= dim && allowed.size(-dim) > 1) return {};
     if (!allowed.defined()) return {};
+    for (int64_t dim : {2, 3})
+      if (allowed.dim() >= dim && allowed.size(-dim) > 1) return {};
     const int64_t S = allowed.size(-1);
     const auto own = S == 1 ? allowed : allowed.narrow(-1, S - T, T);
     return own.logical_not().reshape({-1, 1, own.size(-1), 1});

@@ -238,6 +238,23 @@ TEST_CASE("a cache goes on with the examples that a beam keeps", "[forgetting]")
   }
 }
 
+TEST_CASE("biases and uniform heads hold while decoding", "[forgetting]") {
+  at::NoGradGuard no_grad;
+  const auto layer = make_layer("forgetting", small_shape());
+  const auto x = random({kBatch, 9, 20});
+  auto ctx = causal();
+  ctx.bias = random({1, kHeads, 9, 9});
+  ctx.uniform = at::arange(kHeads) == 1;
+  const auto whole = layer->forward(x, ctx).y;
+  LayerCache cache;
+  for (int64_t t = 0; t < 9; ++t) {
+    auto step = ctx;
+    step.cache = &cache;
+    step.bias = ctx.bias.narrow(2, t, 1).narrow(3, 0, t + 1);
+    REQUIRE(difference(layer->forward(x.narrow(1, t, 1), step).y, whole.narrow(1, t, 1)) < 1e-12);
+  }
+}
+
 TEST_CASE("every path of attention serves forgetting, with its gradients", "[forgetting]") {
   const auto layer = make_layer("forgetting", small_shape(), kPro);
   const auto x = random({kBatch, 90, 20}), cotangent = random({kBatch, 90, 20});
@@ -342,6 +359,10 @@ TEST_CASE("forgetting heads refuse what they have not, by name", "[forgetting]")
   const auto layer = make_layer("forgetting", small_shape());
   REQUIRE_THROWS_WITH(layer->forward(random({kBatch, kTokens, 20})),
                       Catch::Contains("must be causal"));
+  const auto plain = read_kind("forgetting", "");
+  REQUIRE_THROWS_AS(make_heads(plain, small_shape(), {.bidirectional = true}), ConfigError);
+  REQUIRE_THROWS_WITH(make_heads(plain, small_shape(), {.cross = true}),
+                      Catch::Contains("attention: 'forgetting' heads have no cross-attention"));
 }
 
 }  // namespace headlab::test_forgetting
