@@ -24,6 +24,8 @@ struct Subject {
     return make_layer(kind, other, options);
   }
   HeadContext natural() const { return traits.causal ? causal() : HeadContext{}; }
+  // With as many keys a query as it can have.
+  HeadContext widest() const { return traits.bidirectional ? HeadContext{} : causal(); }
   Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
 };
 

@@ -33,6 +33,7 @@ struct CaseConfig : LayerSizes {
   }
   HeadDemands demands(bool bias, bool cross) const {
     return {.causal = causal,
+            .bidirectional = !causal && !cross,
             .window = window > 0,
             .rotary = position.kind == "rope",
             .bias = bias,

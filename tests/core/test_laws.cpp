@@ -73,7 +73,7 @@ TEST_CASE("a window hides what lies before it", "[laws]") {
 
 TEST_CASE("padding changes no row that counts", "[laws]") {
   for_every_kind([](const Subject& s) {
-    auto ctx = HeadContext{};
+    auto ctx = s.widest();
     ctx.mask.key_length = ctx.mask.query_length = at::tensor({T, int64_t{4}});
     const auto x = random({B, T, 20});
     auto other = x.clone();
@@ -81,14 +81,14 @@ TEST_CASE("padding changes no row that counts", "[laws]") {
     const auto before = s.y(x, ctx), after = s.y(other, ctx);
     REQUIRE(difference(before[0], after[0]) < 1e-12);
     REQUIRE(difference(before[1].narrow(0, 0, 4), after[1].narrow(0, 0, 4)) < 1e-12);
-    const auto alone = s.y(x.narrow(0, 1, 1).narrow(1, 0, 4), HeadContext{});
+    const auto alone = s.y(x.narrow(0, 1, 1).narrow(1, 0, 4), s.widest());
     REQUIRE(difference(before[1].narrow(0, 0, 4), alone[0]) < 1e-12);
   });
 }
 
 TEST_CASE("a row without any allowed key is the output bias and passes no gradient", "[laws]") {
   for_every_kind([](const Subject& s) {
-    auto ctx = HeadContext{};
+    auto ctx = s.widest();
     ctx.mask.allowed = at::ones({B, 1, T, T}, at::kBool);
     ctx.mask.allowed[0][0][2].fill_(false);
     if (!s.traits.token_map) return not_promised();
@@ -295,16 +295,16 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
 
 TEST_CASE("wrong shapes are refused by size", "[laws]") {
   for_every_kind([](const Subject& s) {
-    HeadContext ctx;
+    auto ctx = s.widest();
     REQUIRE_THROWS_WITH(s.y(random({B, T, 19}), ctx), Catch::Contains("x must be [B, T, 20]"));
     if (s.traits.token_map) {
       ctx.bias = random({B, 3, T, T});
       REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("does not broadcast"));
     }
-    ctx = {};
+    ctx = s.widest();
     ctx.gates = random({B, 4, T + 1});
     REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("gates"));
-    ctx = {};
+    ctx = s.widest();
     ctx.mask.window = -1;
     REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("window must be at least 0"));
   });

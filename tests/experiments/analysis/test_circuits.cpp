@@ -27,7 +27,7 @@ void require_outputs(const Layer& layer) {
   leave_matrices(layer);
   const auto m = *layer->matrices();
   const auto x = random({3, 1, D});
-  const auto out = layer->forward(x);
+  const auto out = layer->forward(x, causal());
   auto said = at::einsum("hde,hef,btf->bthd", {m.o, m.v, x});
   // A norm of latents between the matrices is not in them.
   const auto parameters = layer->named_parameters();
