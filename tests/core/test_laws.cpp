@@ -275,7 +275,7 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
       declared.insert(own.name);
       INFO(own.name);
       const auto values = probe.values(s.shape.layer).at(own.name);
-      REQUIRE(std::ssize(values) == value_count(own.per, 4));
+      REQUIRE(std::ssize(values) == value_count(own.per, 4, own.experts));
       // Causal heads have no next token, in no map.
       const std::string name = own.name;
       const auto is_known = [](const std::vector<double>& of) {
