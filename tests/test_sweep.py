@@ -222,6 +222,58 @@ def test_a_dry_run_measures_each_config_once_and_leaves_nothing(bench):
     assert not (bench / "runs").exists()
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a sweep that is finished."""
+    bench = tmp_path_factory.mktemp("trained")
+    (bench / "kinds.yaml").write_text(SWEEP)
+    (bench / "text.txt").write_text("The quick brown fox jumps over a lazy dog, and naps.\n" * 60)
+    sweep(bench, "runs")
+    return folder_of(bench, "runs")
+
+
+def test_the_reader_opens_a_sweep_by_its_runs_and_by_its_grid(trained):
+    import headlab_log as hl
+
+    flat = hl.open_sweep(trained, "eval")
+    assert dict(flat.sizes) == {"run": 9, "step": 1}
+    assert flat["model.attention.kind"].values.tolist() == [
+        kind for kind in ("mha", "moh", "collaborative") for _ in range(3)]
+    grid = hl.open_sweep(trained.parent.parent, "eval", grid=True)
+    assert dict(grid.sizes) == {"step": 1, "model.attention.kind": 3, "seed": 3}
+    one = grid.val_loss.sel({"model.attention.kind": "moh", "seed": 2}).item()
+    assert one == flat.val_loss.isel(run=4).item()
+    means = {mean["group"]: mean["metrics"]["val/loss"]["mean"]
+             for mean in json.loads((trained / "summary.json").read_text())["means"]}
+    of_moh = grid.val_loss.mean("seed").sel({"model.attention.kind": "moh"}).item()
+    assert of_moh == pytest.approx(means["model.attention.kind=moh"], rel=1e-6)
+    assert "step" in hl.open_sweep(trained).dims
+    with pytest.raises(hl.LogError, match="no sweep"):
+        hl.open_sweep(trained.parent)
+
+
+def test_settings_that_go_together_are_one_dimension():
+    import xarray as xr
+
+    from headlab_log.sweep import on_grid
+
+    flat = xr.Dataset({"loss": ("run", [1., 2., 3., 4.])}, {"run": list("abcd")})
+    grid = on_grid(flat, {"lr": [1, 2, 1, 2], "warmup": [10, 20, 10, 20], "seed": [1, 1, 2, 2]})
+    assert dict(grid.sizes) == {"lr": 2, "seed": 2}
+    assert grid.loss.sel(lr=2, seed=1).item() == 2
+    assert on_grid(flat, {"seed": [4, 3, 2, 1]}).loss.sel(seed=3).item() == 2
+
+
+def test_the_report_takes_a_sweep(trained, tmp_path):
+    page = tmp_path / "sweep.html"
+    done = subprocess.run([ROOT / "scripts/report", trained, "-o", page], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    from headlab_log.sweep import runs_of
+    assert len(runs_of(trained)) == 9 and runs_of("elsewhere") == ["elsewhere"]
+
+
 def needed(name, package):
     """A program; the test is skipped, loudly, where it is not there."""
     found = shutil.which(name)

@@ -1,21 +1,18 @@
 // `headlab sweep SWEEP.yaml`: trains every point of a grid, and says what they ended with.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cstdlib>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
-#include "experiments/commands/sweep_estimate.h"
-#include "experiments/commands/sweep_table.h"
+#include "experiments/commands/sweep_report.h"
 #include "experiments/runs/sweep_jobs.h"
 #include "experiments/runs/sweep_points.h"
 #include "experiments/runs/sweep_run.h"
 #include "experiments/runs/sweep_summary.h"
+#include "experiments/runs/sweep_table.h"
+#include "experiments/runs/sweep_threads.h"
 
 namespace headlab {
 namespace {
@@ -54,39 +51,8 @@ struct SweepOptions {
   }
 };
 
-// How many cores a training takes, and how many trainings there are at once.
-struct SweepThreads {
-  int64_t of_a_run = 1, jobs = 1;
-  bool set = true;  // by the configs or by OMP_NUM_THREADS
-};
-
-int64_t threads_of_environment() {
-  const char* text = std::getenv("OMP_NUM_THREADS");
-  return text == nullptr ? 0 : std::max<int64_t>(std::strtoll(text, nullptr, 10), 0);
-}
-
-SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs) {
-  const auto cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
-  const int64_t given = threads_of_environment();
-  SweepThreads threads{.of_a_run = 0, .jobs = jobs, .set = true};
-  for (const auto& point : sweep.points) {
-    const auto own = point.experiment.train.threads.value_or(given);
-    threads.of_a_run = std::max(threads.of_a_run, own);
-    threads.set = threads.set && own > 0;
-  }
-  if (!threads.set && threads.of_a_run == 0)
-    threads.of_a_run = jobs > 0 ? std::max<int64_t>(cores / jobs, 1) : cores;
-  if (jobs == 0) threads.jobs = std::max<int64_t>(cores / threads.of_a_run, 1);
-  return threads;
-}
-
-// Trainings that may use every core would each wait for all others.
 SweepOrders orders_of(const SweepOptions& o, const SweepThreads& threads) {
-  SweepOrders orders;
-  orders.jobs = threads.jobs;
-  orders.fail_fast = o.fail_fast;
-  if (!threads.set) orders.environment["OMP_NUM_THREADS"] = std::to_string(threads.of_a_run);
-  return orders;
+  return {.jobs = threads.jobs, .fail_fast = o.fail_fast, .environment = threads.environment()};
 }
 
 int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThreads& threads) {
@@ -106,22 +72,10 @@ int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThread
                o.json);
 }
 
-// How each point ended, and the exit code of all.
-std::pair<std::vector<PointStatus>, int> trained(const FrozenSweep& sweep, SweepOrders orders) {
-  SweepTable table(sweep);
-  const std::vector<PointStatus>* points = nullptr;
-  orders.changed = [&](size_t point) { table.changed(point, (*points)[point]); };
-  orders.looked = [&] { table.looked(*points); };
-  SweepRun run(sweep, orders);
-  points = &run.points();
-  const int code = run.run();
-  return {run.points(), code};
-}
-
 int train_points(const SweepOptions& o, const FrozenSweep& sweep, const SweepOrders& orders) {
   fmt::print(stderr, "headlab: {} points, {} at once\nheadlab: {}\n", sweep.points.size(),
              orders.jobs, sweep.folder.string());
-  const auto [points, code] = trained(sweep, orders);
+  const auto [points, code] = run_shown(sweep, orders);
   const auto summary = summary_of(sweep, points);
   write_summary(sweep, summary);
   print({.object = summary_json(sweep, summary), .text = summary_text(summary)}, o.json);

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "experiments/commands/report.h"
 #include "experiments/runs/sweep_points.h"
 #include "experiments/runs/sweep_run.h"
 
@@ -23,7 +21,5 @@ struct ConfigCost {
 // Trains each config for some seconds in a folder of its own, which goes again; nothing of the
 // sweep is written. ConfigError with what a training says that cannot begin.
 std::vector<ConfigCost> costs_of(const FrozenSweep& sweep, const SweepOrders& orders);
-
-Report report_of(const FrozenSweep& sweep, const std::vector<ConfigCost>& costs, int64_t jobs);
 
 }  // namespace headlab

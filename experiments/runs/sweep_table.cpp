@@ -1,4 +1,4 @@
-#include "experiments/commands/sweep_table.h"
+#include "experiments/runs/sweep_table.h"
 
 #include <fmt/format.h>
 
@@ -133,6 +133,17 @@ void SweepTable::erase() {
 void SweepTable::put(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), output_.file);
   std::fflush(output_.file);
+}
+
+std::pair<std::vector<PointStatus>, int> run_shown(const FrozenSweep& sweep, SweepOrders orders) {
+  SweepTable table(sweep);
+  const std::vector<PointStatus>* points = nullptr;
+  orders.changed = [&](size_t point) { table.changed(point, (*points)[point]); };
+  orders.looked = [&] { table.looked(*points); };
+  SweepRun run(sweep, orders);
+  points = &run.points();
+  const int code = run.run();
+  return {run.points(), code};
 }
 
 }  // namespace headlab

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experiments/runs/sweep_run.h"
@@ -45,5 +46,8 @@ class SweepTable {
   std::string live_;     // text of the live table; "": none stands there
   double drawn_at_ = 0;  // seconds
 };
+
+// Runs a sweep while its table is shown: how each point ended, and the exit code of all.
+std::pair<std::vector<PointStatus>, int> run_shown(const FrozenSweep& sweep, SweepOrders orders);
 
 }  // namespace headlab
