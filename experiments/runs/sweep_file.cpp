@@ -153,13 +153,12 @@ void read_exclude(const ConfigNode& list, SweepFile& sweep, Problems& problems) 
     }
     for (const auto& [key, value] : entry.entries) {
       const auto values = choices(sweep, key);
-      const auto is_it = [&](const ConfigNode& one) { return same_value(one, value); };
+      const auto is_it = [&asked = value](const ConfigNode& one) { return same_value(one, asked); };
+      const auto place = fmt::format("{}.{}", path, key);
       if (values.empty())
-        problems.add(value.key_place(), path + "." + key,
-                     "no axis has this key" + did_you_mean(key, known));
+        problems.add(value.key_place(), place, "no axis has this key" + did_you_mean(key, known));
       else if (std::none_of(values.begin(), values.end(), is_it))
-        problems.add(value.place, path + "." + key,
-                     fmt::format("no point has the value {}", to_flow(value)));
+        problems.add(value.place, place, fmt::format("no point has the value {}", to_flow(value)));
     }
     sweep.exclude.push_back(entry.entries);
     sweep.exclude_places.push_back(entry.place);
