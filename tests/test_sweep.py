@@ -1,87 +1,29 @@
 """A sweep of three kinds with three seeds: killed, started twice, stopped, handed to others, it ends as
 an undisturbed one does, and trains no point twice."""
 
-import csv
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
 import pytest
 
 from conftest import ROOT, headlab, program
-
-CLOCK = {"run", "wall_s", "tokens_per_s"}  # what no two sweeps have alike
-SWEEP = f"""base: {ROOT}/configs/char_mha.yaml
-grid:
-  model.attention.kind: [mha, moh, collaborative]
-  seed: [1, 2, 3]
-"""
-SETTINGS = ("train.steps=60", "train.batch=4", "train.threads=1", "train.eval_every=0",
-            "train.checkpoint.every=5", "data.context=16", "data.path=text.txt", "model.layers=1",
-            "model.d_model=16", "model.heads=4", "log.every=1", "log.stats_every=30",
-            "log.attention.every=0")
-
-
-@pytest.fixture
-def bench(tmp_path):
-    """A folder with a sweep file and the text that its points are trained on."""
-    (tmp_path / "kinds.yaml").write_text(SWEEP)
-    (tmp_path / "text.txt").write_text("The quick brown fox jumps over a lazy dog, and naps.\n" * 60)
-    return tmp_path
-
-
-def start(bench, out, *words):
-    return subprocess.Popen(
-        [os.path.abspath(program()), "sweep", "kinds.yaml", *SETTINGS, "--out", str(out), "--jobs", "2", *words],
-        cwd=bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def sweep(bench, out, *words, code=0):
-    process = start(bench, out, *words)
-    printed, said = process.communicate()
-    assert process.returncode == code, said
-    return printed, said
-
-
-def folder_of(bench, out):
-    found, = (bench / out / "sweeps").iterdir()
-    return found
-
-
-def table(bench, out):
-    """The summary without what the clock says."""
-    rows = list(csv.DictReader((folder_of(bench, out) / "summary.csv").open()))
-    return [{key: value for key, value in row.items() if key not in CLOCK} for row in rows]
-
-
-def statuses(bench, out):
-    """run -> what its status.json says."""
-    return {path.parent: json.loads(path.read_text())
-            for path in (bench / out).glob("char_mha/*/status.json")}
-
-
-def wait_until(true, process):
-    """Polls for a state, which must come while the process lives."""
-    while not true():
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(.002)
-
-
-def children_of(process):
-    """Of a process, those that live."""
-    listed = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+from sweep_testing import (SETTINGS, SWEEP, bench, children_of, folder_of, needed, one_kind,
+                           slurm_script, start, statuses, sweep, table, wait_until)  # noqa: F401
 
 
 def sessions(bench, out):
-    """run -> the steps from which its log says that it was gone on with, and whether it was begun anew."""
+    """run -> how many sessions before its last one it was gone on from."""
     return {path.parent: len(json.loads(path.read_text()).get("previous", []))
-            for path in (bench / out).glob("char_mha/*/manifest.json")}
+            for path in (bench / out).glob("char_mha/[!.]*/manifest.json")}
 
 
 def gone(pid):
@@ -135,20 +77,22 @@ def test_two_sweeps_in_one_folder_at_once_train_no_point_twice(bench):
         assert "failed" not in text
 
 
-def test_a_sweep_that_is_finished_trains_nothing_and_says_the_same(bench):
+def test_a_sweep_that_is_finished_trains_nothing_and_says_the_same(one_kind):
+    bench = one_kind
     first, _ = sweep(bench, "runs", "--json")
     before = {path: path.stat().st_mtime_ns for path in (bench / "runs").glob("char_mha/*/*")}
     again, said = sweep(bench, "runs", "--json", "--keep-going")
-    assert said.count("finished before") == 9
+    assert said.count("finished before") == 3
     assert json.loads(again) == json.loads(first)
     assert before == {path: path.stat().st_mtime_ns
                       for path in (bench / "runs").glob("char_mha/*/*")}
 
 
-def test_the_directory_of_a_point_is_the_one_that_run_takes(bench):
+def test_the_directory_of_a_point_is_the_one_that_run_takes(one_kind):
+    bench = one_kind
     sweep(bench, "runs", "--emit", "joblist")
     lines = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()
-    assert len(lines) == 9
+    assert len(lines) == 3
     for line in lines[:2]:
         run, config = line.split("\t")
         assert json.loads(headlab("run", config, "--out", bench / "runs", "--json"))["run"] == run
@@ -172,18 +116,72 @@ def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(bench, 
     assert sorted(states) == ["stopped"] * 2 + ["waiting"] * 7
 
 
-def test_a_point_that_fails_is_told_with_its_reason(bench):
+@contextlib.contextmanager
+def locked(run, host):
+    """Holds the lock of a run as a process of that host does."""
+    with (run / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{os.getpid()} {host}\n")
+        file.flush()
+        yield
+        (run / ".lock").unlink()
+
+
+def test_a_point_that_this_host_trains_is_waited_for(one_kind):
+    bench = one_kind
+    sweep(bench, "runs", "--emit", "joblist")
+    run = first_point_stopped(bench)
+    with locked(run, socket.gethostname()):
+        process = start(bench, "runs")
+        said = ""
+        while "waits: is being written by process" not in said:
+            said += process.stderr.readline()
+            assert process.poll() is None, said
+        while len([one for one in statuses(bench, "runs").values()
+                   if one["status"] == "finished"]) < 2:
+            assert process.poll() is None
+            time.sleep(.005)
+        assert process.poll() is None  # there is nothing else left to do
+    assert process.communicate() and process.returncode == 0
+    assert {row["status"] for row in table(bench, "runs")} == {"finished"}
+
+
+def test_a_point_that_another_host_trains_is_left_to_it(one_kind):
+    bench = one_kind
+    sweep(bench, "runs", "--emit", "joblist")
+    run = first_point_stopped(bench)
+    with locked(run, "another-host"):
+        _, said = sweep(bench, "runs", code=75)
+    assert "is left to another host: is being written by process" in said
+    assert sorted(row["status"] for row in table(bench, "runs")) == ["elsewhere"] + ["finished"] * 2
+
+
+def first_point_stopped(bench):
+    """The run of the first point, which has begun and was stopped."""
+    run, config = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()[0].split("\t")
+    process = subprocess.Popen([os.path.abspath(program()), "run", config, "--out", "runs"],
+                               cwd=bench, stderr=subprocess.PIPE, text=True,
+                               stdout=subprocess.DEVNULL)
+    wait_until((pathlib.Path(run) / "status.json").is_file, process)
+    process.kill()
+    process.communicate()
+    return pathlib.Path(run)
+
+
+def test_a_point_that_fails_is_told_with_its_reason(one_kind):
+    bench = one_kind
     words = ("train.lr=1e30", "train.clip=0", "train.warmup=0")
     _, said = sweep(bench, "all", *words, code=5)
-    assert said.count("failed: the loss or its gradient is not finite at step ") == 9
+    assert said.count("failed: the loss or its gradient is not finite at step ") == 3
     _, said = sweep(bench, "first", *words, "--fail-fast", code=5)
     assert 1 <= said.count(" failed: ") <= 2
-    assert [row["status"] for row in table(bench, "first")].count("waiting") >= 7
+    assert [row["status"] for row in table(bench, "first")].count("waiting") >= 1
     _, said = sweep(bench, "none", "--fail-fast", "--keep-going", code=2)
     assert "exclude each other" in said
 
 
-def test_a_run_of_other_code_fails_its_point_and_a_tag_trains_beside_it(bench):
+def test_a_run_of_other_code_fails_its_point_and_a_tag_trains_beside_it(one_kind):
+    bench = one_kind
     sweep(bench, "runs")
     run = sorted(statuses(bench, "runs"))[0]
     manifest = json.loads((run / "manifest.json").read_text())
@@ -193,17 +191,18 @@ def test_a_run_of_other_code_fails_its_point_and_a_tag_trains_beside_it(bench):
     _, said = sweep(bench, "runs", code=4)
     assert f"the source of {kind} was another" in said and "tag=WORD" in said
     printed, _ = sweep(bench, "runs", "tag=anew", "--json")
-    assert len(json.loads(printed)["points"]) == 9
+    assert len(json.loads(printed)["points"]) == 3
 
 
-def test_runs_of_different_code_are_never_averaged_together(bench):
+def test_runs_of_different_code_are_never_averaged_together(one_kind):
+    bench = one_kind
     sweep(bench, "runs")
     run = sorted(statuses(bench, "runs"))[0]
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["code"]["rest"] = "0" * 64
     (run / "manifest.json").write_text(json.dumps(manifest))
     summary = json.loads(sweep(bench, "runs", "--json")[0])
-    assert sorted(len(mean["seeds"]) for mean in summary["means"]) == [1, 2, 3, 3]
+    assert sorted(len(mean["seeds"]) for mean in summary["means"]) == [1, 2]
     assert "different code" in summary["notices"][0]
     assert "not averaged together" in sweep(bench, "runs")[0]
 
@@ -274,14 +273,6 @@ def test_the_report_takes_a_sweep(trained, tmp_path):
     assert len(runs_of(trained)) == 9 and runs_of("elsewhere") == ["elsewhere"]
 
 
-def needed(name, package):
-    """A program; the test is skipped, loudly, where it is not there."""
-    found = shutil.which(name)
-    if not found:
-        pytest.skip(f"NOT TESTED: {name} is not here; the package {package} has it")
-    return found
-
-
 def test_gnu_parallel_takes_the_joblist_and_reruns_what_failed(bench):
     needed("parallel", "parallel")
     command = sweep(bench, "runs", "--emit", "joblist")[0].strip()
@@ -317,11 +308,6 @@ def test_a_line_of_the_joblist_runs_from_anywhere(bench):
     done = subprocess.run(lines[3], shell=True, cwd="/", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [one["status"] for one in statuses(bench, where).values()] == ["finished"]
-
-
-def slurm_script(bench):
-    printed, _ = sweep(bench, "runs", "--emit", "slurm", "--time", "00:10:00")
-    return pathlib.Path(shlex.split(printed)[1])
 
 
 def test_the_array_script_names_points_threads_and_time(bench):
@@ -367,10 +353,3 @@ def test_a_task_of_the_array_is_stopped_requeued_and_goes_on_to_the_same_weights
     assert (pathlib.Path(run) / last).read_bytes() == (pathlib.Path(whole) / last).read_bytes()
     beyond = task(script, bench, 9)
     assert "no point 9" in beyond.communicate()[1] and beyond.returncode == 2
-
-
-def test_the_array_runs_on_a_one_node_slurm(bench):
-    for name in ("slurmctld", "slurmd", "munged", "sbatch"):
-        needed(name, {"munged": "munge", "sbatch": "slurm-client"}.get(name, name))
-    pytest.skip("NOT TESTED: this test does not set the daemons up yet; the task test above runs the "
-                "script with the signals that Slurm sends")
