@@ -1,7 +1,6 @@
 #include "experiments/runs/sweep_run.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/exit_codes.h"
+#include "experiments/system/host_name.h"
 #include "experiments/system/signals.h"
 
 namespace headlab {
@@ -31,10 +31,9 @@ constexpr auto kBetweenLooks = 50ms;
 constexpr double kBetweenLocks = 0.5;  // seconds
 
 bool of_this_host(const std::string& holder) {
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
   const auto on = holder.rfind(" on ");
-  return on == holder.npos || holder.substr(on + 4) == host;  // one that has not said who it is
+  return on == holder.npos ||
+         holder.substr(on + 4) == host_name();  // one that has not said who it is
 }
 
 // What WriterLock and RunDirectory say where another process was quicker.
