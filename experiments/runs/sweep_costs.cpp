@@ -4,8 +4,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -14,6 +12,7 @@
 #include "experiments/data/source.h"
 #include "experiments/runs/run_data.h"
 #include "experiments/system/exit_codes.h"
+#include "experiments/system/file_text.h"
 
 namespace headlab {
 namespace {
@@ -44,16 +43,11 @@ class ScratchFolder {
   fs::path path_;
 };
 
-std::string text_in(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 // What a command says; ConfigError with it where it fails otherwise than by being cut short.
 std::string said_by_command(const std::vector<std::string>& words, const fs::path& output,
                             const SweepOrders& orders, const std::string& label) {
   const int code = SpawnedProgram(words, output, orders.environment).wait();
-  auto said = text_in(output);
+  auto said = file_text(output);
   if (code != kDone && code != kResumable)
     throw ConfigError(fmt::format("{}: cannot be trained: {}", label, said));
   return said;
@@ -75,7 +69,7 @@ void measure(const fs::path& folder, const SweepOrders& orders, double flops_per
                        "--out", out.string(), "--json"},
                       folder / "run.txt", orders, cost.label);
   const auto run = fs::path(object_in(said)["run"].get<std::string>());
-  const auto state = Json::parse(text_in(run / "ckpt" / "last" / "state.json"));
+  const auto state = Json::parse(file_text(run / "ckpt" / "last" / "state.json"));
   const auto& trainer = state.contains("trainer") ? state["trainer"] : state;
   const auto steps = state["step"].get<double>();
   const auto updates = static_cast<double>(cost.steps);
