@@ -10,6 +10,7 @@
 // values are plain, and r is a gate of the head.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/attention/chosen_experts.h"
 #include "core/projected_heads.h"
@@ -42,6 +43,22 @@ struct SwitchheadOptions : HeadOptions {
     return {.v_width = experts * shape.head_dim, .scale = scale};
   }
 };
+
+// That of selected / sum selected over ln E, the mean of values and outputs.
+void finish_expert_entropy(int64_t heads, LayerValues& values) {
+  const auto entropy = [&](const char* name, int64_t h) {
+    const int64_t E = std::ssize(values.at(name)) / heads;
+    const double* selected = values.at(name).data() + h * E;
+    const double sum = std::accumulate(selected, selected + E, 0.0);
+    double entropy = 0;
+    for (int64_t e = 0; e < E; ++e)
+      if (const double f = selected[e] / sum; f != 0) entropy -= f * std::log(f);
+    return entropy / std::log(E);
+  };
+  for (int64_t h = 0; h < heads; ++h)
+    values.at("expert_entropy")[h] =
+        (entropy("value_selected", h) + entropy("output_selected", h)) / 2;
+}
 
 // The matrices as the cases name them: router.v.weight, router.o.weight [H*E,D].
 struct RouterImpl : torch::nn::Module {

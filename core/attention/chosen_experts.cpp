@@ -1,8 +1,5 @@
 #include "core/attention/chosen_experts.h"
 
-#include <cmath>
-#include <numeric>
-
 #include "core/attention/chosen_rows.h"
 #include "core/torch.h"
 
@@ -82,21 +79,6 @@ Tensor report_experts(HeadObserver& observer, const std::string& side, const Cho
     report("_selected", chosen.selected());
   }
   return (sum(chosen.kept()) / tokens.clamp_min(1)).unsqueeze(0).unsqueeze(0);
-}
-
-void finish_expert_entropy(int64_t heads, LayerValues& values) {
-  const auto entropy = [&](const char* name, int64_t h) {
-    const int64_t E = std::ssize(values.at(name)) / heads;
-    const double* selected = values.at(name).data() + h * E;
-    const double sum = std::accumulate(selected, selected + E, 0.0);
-    double entropy = 0;
-    for (int64_t e = 0; e < E; ++e)
-      if (const double f = selected[e] / sum; f != 0) entropy -= f * std::log(f);
-    return entropy / std::log(E);
-  };
-  for (int64_t h = 0; h < heads; ++h)
-    values.at("expert_entropy")[h] =
-        (entropy("value_selected", h) + entropy("output_selected", h)) / 2;
 }
 
 }  // namespace headlab

@@ -39,8 +39,5 @@ Tensor spread_over_experts(const Tensor& o, const Tensor& factors);
 // all). Returns the mean of kept() over them: [1,1,H,E].
 Tensor report_experts(HeadObserver& observer, const std::string& side, const ChosenExperts& chosen,
                       const Tensor& counted);
-// Completes `expert_entropy` [H]: that of selected / sum selected over ln E, the mean of the sides
-// `value` and `output`.
-void finish_expert_entropy(int64_t heads, LayerValues& values);
 
 }  // namespace headlab
