@@ -42,7 +42,8 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   Json sizes;
   sizes["parameters"] = parameter_count(model);
   sizes["flops_per_token"] = model.flops_per_token();
-  if (const auto cache = cache_bytes_per_token(model)) sizes["cache_bytes_per_token"] = *cache;
+  if (const auto cache = cache_bytes_per_token(model, experiment.model.as<ModelOptions>()))
+    sizes["cache_bytes_per_token"] = *cache;
   sizes["training_memory_bytes"] = 4 * bytes + activations;
   sizes["attention_bytes"] = total_map_bytes(experiment, model, data);
   sizes["statistics_bytes"] = total_statistics_bytes(experiment, model, data);

@@ -29,6 +29,6 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
 
 // What the caches of all layers hold of a token, after a full context of one text [bytes]; nothing
 // where text is not written with a cache.
-std::optional<double> cache_bytes_per_token(Model& model);
+std::optional<double> cache_bytes_per_token(Model& model, const ModelOptions& options);
 
 }  // namespace headlab
