@@ -33,12 +33,13 @@ def open_sweep(path: PathLike, group: str = "scalars", grid: bool = False) -> xr
     1337
     """
     folder = sweep_of(path)
-    points = [point for point in points_of(folder) if has_log(point)]
-    missing = len(points_of(folder)) - len(points)
+    asked = points_of(folder)
+    points = [point for point in asked if has_log(point)]
+    missing = len(asked) - len(points)
     if not points:
         raise LogError(f"{folder}: none of its {missing} points has begun")
     if missing:
-        warnings.warn(f"{folder}: {missing} of its {missing + len(points)} points have not begun",
+        warnings.warn(f"{folder}: {missing} of its {len(asked)} points have not begun",
                       LogWarning, stacklevel=2)
     with contextlib.ExitStack() as opened:
         runs = [opened.enter_context(open_run(point["run"])) for point in points]
