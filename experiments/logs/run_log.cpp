@@ -212,8 +212,9 @@ void RunLog::heads(const std::string& site_name, int64_t step, const HeadValues&
   };
   const auto expert = [&](size_t i) { return single(i / static_cast<size_t>(site.experts)); };
   for (const auto& [name, given] : values) {
-    const auto statistic = std::find_if(site.statistics.begin(), site.statistics.end(),
-                                        [&](const LogStatistic& s) { return s.name == name; });
+    const auto statistic =
+        std::find_if(site.statistics.begin(), site.statistics.end(),
+                     [&asked = name](const LogStatistic& s) { return s.name == asked; });
     const LogDims dims = statistic == site.statistics.end() ? LogDims::kLayer : statistic->dims;
     if (dims == LogDims::kLayer) shape.put(row, name, given);
     if (dims == LogDims::kLayerHead) shape.put(row, name, given, single);

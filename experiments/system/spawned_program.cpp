@@ -1,6 +1,7 @@
 #include "experiments/system/spawned_program.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -42,7 +43,7 @@ std::vector<std::string> environment_with(const std::map<std::string, std::strin
         !set.count(std::string(name)))
       settings.emplace_back(text);
   }
-  for (const auto& [name, value] : set) settings.push_back(name + "=" + value);
+  for (const auto& [name, value] : set) settings.push_back(fmt::format("{}={}", name, value));
   return settings;
 }
 

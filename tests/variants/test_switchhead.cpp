@@ -1,4 +1,6 @@
 // Heads with experts: the formula written out, reductions, what is not computed, statistics.
+#include <fmt/format.h>
+
 #include "tests/option_laws.h"
 
 namespace headlab::test_switchhead {
@@ -129,8 +131,7 @@ TEST_CASE("one expert is multi-head attention with a gate of each head", "[switc
 
 TEST_CASE("equal experts that all are used and not told apart are (E/2)^2 of one", "[switchhead]") {
   for (int64_t E : {2, 3}) {
-    const auto number = std::to_string(E);
-    const auto layer = switchhead(", experts: " + number + ", active: " + number);
+    const auto layer = switchhead(fmt::format(", experts: {0}, active: {0}", E));
     set_routers(layer, 0);
     const auto v = value_experts(layer).select(1, 0), o = output_experts(layer).select(1, 0);
     const auto mha = plain(layer, v, o);
