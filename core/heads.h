@@ -48,6 +48,9 @@ struct HeadTraits {
   bool token_map = true;        // weights are over tokens
   bool causal = true, bidirectional = true;
   bool decodes = true, cross = true, grouped = false, rotary = true;
+  // Weights of a row are made of this many rows before it too, each with its own mask: a window
+  // hides what lies so much further back.
+  int64_t rows_before = 0;
 };
 
 enum class OverLayers { kSum, kMean };
