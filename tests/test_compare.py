@@ -88,6 +88,20 @@ def test_what_is_kept_is_not_trained_again_and_is_drawn(runs, tmp_path):
     assert (tmp_path / "losses.png").stat().st_size > 10_000
 
 
+def test_a_page_keeps_what_stands_around_the_table(runs, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- side by side -->\nold\n<!-- end of side by side -->\nbelow\n")
+    arguments = ("--kinds", "mha", "--seeds", "2", "--speed-rounds", "0", "--out", str(runs[0]))
+    done = compare(*arguments, "--page", str(page))
+    assert done.returncode == 0, done.stderr
+    assert page.read_text() == (
+        f"above\n<!-- side by side -->\n{done.stdout}<!-- end of side by side -->\nbelow\n")
+    page.write_text("no markers\n")
+    done = compare(*arguments, "--page", str(page))
+    assert done.returncode == 2 and "has no <!-- side by side -->" in done.stderr
+    assert page.read_text() == "no markers\n"
+
+
 def test_an_unknown_kind_is_refused_with_those_that_are_there(tmp_path):
     done = compare("--kinds", "mah", "--out", str(tmp_path / "runs"))
     assert done.returncode == 2

@@ -7,13 +7,16 @@ trained too, for the column `induction`. Seeds are 1337, 1338, ... Runs that --o
 are not repeated, and an interrupted one goes on; with --kept what a training ended with goes to a file,
 too, and a training that the file holds is not repeated while its settings, its data and the source of its
 kind are the same. Speed is measured apart: short trainings without statistics, in which the kinds take
-turns, and of each the fastest. --picture draws loss against FLOPs.
+turns, and of each the fastest. --picture draws loss against FLOPs. This made docs/kinds.md:
+
+    scripts/studies/compare_heads --kept docs/comparisons.json --picture docs/kinds.png --page docs/kinds.md
 """
 
 import argparse
 import functools
 import json
 import pathlib
+import re
 import shutil
 import statistics
 import sys
@@ -145,6 +148,15 @@ def draw(rows, path):
     figure.savefig(path, dpi=120)
 
 
+MARKED = re.compile(r"(?<=<!-- side by side -->\n).*?(?=<!-- end of side by side -->\n)", re.S)
+
+
+def write_into(page, text):
+    """Puts the table between the markers of a page."""
+    old = page.read_text(encoding="utf-8")
+    page.write_text(MARKED.sub(lambda _: f"{text}\n", old), encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -166,6 +178,8 @@ def main():
                         help="JSON of what trainings ended with: read, and added to")
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE",
                         help="draw loss against FLOPs")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
+                        help="write the table between the markers of this page, too")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
@@ -177,12 +191,17 @@ def main():
         parser.error("--seeds and --jobs must be at least 1")
     if arguments.speed_rounds < 0:
         parser.error("--speed-rounds must be at least 0")
+    if arguments.page and not MARKED.search(arguments.page.read_text(encoding="utf-8")):
+        parser.error(f"{arguments.page}: has no <!-- side by side --> with <!-- end of side by side -->")
     order = [*GROUPS, group_of("")]
     kinds.sort(key=lambda kind: (order.index(group_of(kind)), kind))
     rows, trained = compare(arguments, kinds)
     if arguments.picture:
         draw(rows, arguments.picture)
-    print(json.dumps(rows) if arguments.json else f"{trained}\n\n{table(rows)}")
+    text = f"{trained}\n\n{table(rows)}"
+    if arguments.page:
+        write_into(arguments.page, text)
+    print(json.dumps(rows) if arguments.json else text)
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ class Kept:
         self.lock = threading.Lock()
 
     def settings(self, program, config, overrides):
-        """A digest of the config as it resolves, wherever the project lies."""
-        text = said(program, "config", config, *overrides).replace(f"{ROOT}/", "")
+        """A digest of the config as it resolves, wherever the project lies. What is at its default is left
+        out, as a run's own hash does it: an option that the program has since learned repeats nothing."""
+        text = said(program, "config", "--minimal", config, *overrides).replace(f"{ROOT}/", "")
         return hashlib.sha256(text.encode()).hexdigest()
 
     def find(self, settings):
