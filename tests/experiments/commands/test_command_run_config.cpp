@@ -95,6 +95,15 @@ TEST_CASE("a model that would see its targets is refused before it trains") {
   CHECK_THAT(refused({"model.kind=encoder"}), Contains("model.kind: an encoder sees what follows"));
   CHECK_THAT(refused({"model.causal=false"}), Contains("model.causal: false shows each token"));
   CHECK_THAT(refused({"data=induction", "model.kind=encoder"}), Contains("model.kind: "));
+  CHECK_THAT(refused({"data=compression"}),
+             Contains("tiny.yaml:") && Contains("model.head: must be bottleneck"));
+  CHECK_THAT(refused({"model.head=bottleneck"}), Contains("model.head: bottleneck shows each"));
+  CHECK_THAT(refused({"data=compression", "model={kind: encoder, layers: 1}"}),
+             Contains("model.kind: an encoder would copy"));
+  const Outcome compressed =
+      bench.headlab({"run", "tiny.yaml", "data=compression", "model.head=bottleneck", "--dry-run"});
+  INFO(compressed.err);
+  CHECK(compressed.code == 0);
   const Outcome outcome = bench.headlab({"run", "tiny.yaml", "data={kind: first_token, context: 8}",
                                          "model.causal=false", "--dry-run"});
   CHECK(outcome.code == 0);  // what it is asked stands not in what it reads
