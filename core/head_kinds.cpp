@@ -24,7 +24,39 @@ Registry<HeadKind>& registry() {
   return kinds;
 }
 
+struct NamedMap {
+  std::string name;
+  std::function<std::shared_ptr<WeightMapOptions>()> options;
+};
+Registry<NamedMap>& maps() {
+  static auto all = [] {
+    Registry<NamedMap> all("map");
+    all.add({"softmax", [] { return std::make_shared<WeightMapOptions>(); }});
+    return all;
+  }();
+  return all;
+}
+
 }  // namespace
+
+const KindRegistry& map_registry() { return maps(); }
+void register_map(const char* name, std::function<std::shared_ptr<WeightMapOptions>()> options,
+                  const std::source_location& where) {
+  maps().add({name, std::move(options)}, where);
+}
+
+HeadTraits WeightMapOptions::limit(HeadTraits traits) const {
+  traits.rows_sum_to_one &= map().rows_sum_to_one();
+  traits.decodes &= decodes();
+  return traits;
+}
+
+ConfigNode MapBlock::write() const {
+  if (kind() != "softmax") return KindBlock::write();
+  ConfigNode none;
+  none.kind = ConfigNode::Kind::kNull;
+  return none;
+}
 
 void register_heads(HeadKind kind, const std::source_location& where) {
   registry().add(std::move(kind), where);

@@ -1,5 +1,5 @@
 // The kinds of heads by name: how one registers itself, what it may be asked, and how a layer of it
-// is built.
+// is built; and the maps of scores to weights, which many kinds leave open.
 #pragma once
 
 #include <memory>
@@ -39,6 +39,46 @@ void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim
 // Complains where the options do not fit the shape, or the kind's traits not the demands.
 void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
                  const Complain& complain);
+
+// What turns scores into weights (core/attention/weight_map.h), as the option `map` of kinds whose
+// paper leaves it open. Registered in the file of the kind that is named after it.
+struct WeightMapOptions : Block {
+  // What the map learns: a number of each head, the layer's parameter of that name [H].
+  struct Learned {
+    const char* name;
+    Tensor start;
+  };
+  void visit(Fields&) override {}
+  virtual WeightMap map() const { return {}; }
+  virtual std::optional<Learned> learned(int64_t /*heads*/) const { return {}; }
+  virtual bool decodes() const { return true; }
+  // A kind's traits with this map.
+  HeadTraits limit(HeadTraits traits) const;
+};
+
+const KindRegistry& map_registry();
+void register_map(const char* name, std::function<std::shared_ptr<WeightMapOptions>()> options,
+                  const std::source_location& where);
+
+template <class Map>
+struct RegisterMap {
+  explicit RegisterMap(const char* name,
+                       const std::source_location& where = std::source_location::current()) {
+    register_map(
+        name, [] { return std::make_shared<Map>(); }, where);
+  }
+};
+
+// `map: sigmoid`, or `map: {kind: sigmoid, offset: -4.2}`.
+class MapBlock : public KindBlock {
+ public:
+  MapBlock() : KindBlock(map_registry(), "softmax") {}
+  const WeightMapOptions& options() const { return as<WeightMapOptions>(); }
+  // The softmax goes without saying: settings without a map stay what they were.
+  ConfigNode write() const override;
+  ConfigNode write_minimal() const override { return write(); }
+};
+inline constexpr const char* kMapHelp = "what turns scores into weights";
 
 // One registered kind.
 struct HeadKind {

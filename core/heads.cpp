@@ -6,7 +6,9 @@
 #include <numeric>
 
 #include "core/attention/observer.h"
+#include "core/attention/weight_map_statistics.h"
 #include "core/gate_target.h"
+#include "core/head_kinds.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -17,6 +19,9 @@ AttentionHeads::AttentionHeads(const HeadShape& shape, const HeadTraits& traits)
 }
 
 namespace {
+
+// Near alpha 1 the gradient of entmax is ill-conditioned.
+constexpr double kLeastAlpha = 1.01;
 
 // true where `given` broadcasts to `target`
 bool broadcasts(at::IntArrayRef given, at::IntArrayRef target) {
@@ -224,6 +229,31 @@ void AttentionHeads::to(torch::Device device, torch::Dtype dtype, bool non_block
 void AttentionHeads::to(torch::Dtype dtype, bool non_blocking) {
   Module::to(dtype, non_blocking);
   restore_indices();
+}
+
+void AttentionHeads::set_map(const WeightMapOptions& options) {
+  map_ = options.map();
+  if (const auto learned = options.learned(shape_.heads))
+    learned_of_map_ = parameter(learned->name, learned->start, heads_along({0}));
+}
+
+WeightMap AttentionHeads::weight_map() const {
+  auto map = map_;
+  if (!learned_of_map_.defined()) return map;
+  const auto raw = learned_of_map_.scalar_type() == at::kDouble ? learned_of_map_
+                                                                : learned_of_map_.to(at::kFloat);
+  if (map.kind == WeightMap::Kind::kEntmax)
+    map.alphas = (1 + raw.sigmoid()).clamp_min(kLeastAlpha);
+  else
+    map.sink = raw;
+  return map;
+}
+
+std::vector<Statistic> AttentionHeads::statistics() const {
+  auto all = own_statistics();
+  const auto of_map = map_statistics(weight_map());
+  all.insert(all.end(), of_map.begin(), of_map.end());
+  return all;
 }
 
 }  // namespace headlab

@@ -23,7 +23,7 @@
 namespace headlab {
 
 struct LearnedGates;
-struct MapOptions;
+struct WeightMapOptions;
 
 // How a host initialises its projections: as GPT-2 (N(0, 0.02), what writes into the residual
 // stream by residual_std), N(0, 0.02) alike (BERT, ViT), or Xavier uniform (torch's and fairseq's
@@ -48,6 +48,9 @@ struct HeadTraits {
   bool token_map = true;        // weights are over tokens
   bool causal = true, bidirectional = true;
   bool decodes = true, cross = true, grouped = false, rotary = true;
+  // Weights of a row are made of this many rows before it too, each with its own mask: a window
+  // hides what lies so much further back.
+  int64_t rows_before = 0;
 };
 
 enum class OverLayers { kSum, kMean };
@@ -166,9 +169,9 @@ class AttentionHeads : public torch::nn::Module {
   Tensor parameter(const char* name, const Tensor& value, const HeadAxes& axes);
   // The output projection `o` [D, width], head-major columns.
   Linear& output_projection(int64_t width, bool bias);
-  // What turns scores into weights, for attend() and its like (core/weight_maps.h); the softmax
+  // What turns scores into weights, for attend() and its like (core/head_kinds.h); the softmax
   // where nobody says. Registers what the map learns.
-  void set_map(const MapOptions& options);
+  void set_map(const WeightMapOptions& options);
   // Of a parameter or buffer that a submodule registers: "norm.weight".
   void lay_out(const std::string& name, const HeadAxes& axes);
   // A saved buffer of indices: conversions of type leave it as it is. Not cut by slice().

@@ -43,7 +43,32 @@ struct MhaOptions : BiasOptions {
   void visit(Fields& f) override;
   Projections projections() const override;
   // What turns scores into weights; null: the softmax.
-  virtual const MapOptions* map_options() const { return nullptr; }
+  virtual const WeightMapOptions* map_options() const { return nullptr; }
+};
+
+// The options of mha, and its map.
+struct MappedOptions : MhaOptions {
+  MapBlock map;
+
+  void visit(Fields& f) override {
+    MhaOptions::visit(f);
+    f("map", map, kMapHelp);
+  }
+  HeadTraits traits() const override { return map.options().limit(MhaOptions::traits()); }
+  const WeightMapOptions* map_options() const override { return &map.options(); }
+};
+
+// Multi-head attention with one map, whose options stand beside mha's.
+template <class Map, class Others = MhaOptions>
+struct FixedMapOptions : Others {
+  Map map;
+
+  void visit(Fields& f) override {
+    Others::visit(f);
+    map.visit(f);
+  }
+  HeadTraits traits() const override { return map.limit(Others::traits()); }
+  const WeightMapOptions* map_options() const override { return &map; }
 };
 
 class QkvHeads : public AttentionHeads {
@@ -88,6 +113,21 @@ class ProjectedHeads : public QkvHeads {
 
  protected:
   const Options options_;
+};
+
+// Multi-head attention as it is but for its map.
+template <class KindOptions>
+class MapHeads : public ProjectedHeads<KindOptions> {
+ public:
+  using ProjectedHeads<KindOptions>::ProjectedHeads;
+
+ private:
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto q = this->queries(x, call);                          // [B,H,T,d]
+    const auto k = this->keys(x, call), v = this->values(x, call);  // [B,Hkv,S,d]
+    const auto heads = attend(q, k, v, call, this->scale());        // [B,H,T,d]
+    return {.y = this->output(heads, call)};                        // [B,T,D]
+  }
 };
 
 }  // namespace headlab

@@ -24,11 +24,15 @@ struct Subject {
     return make_layer(kind, other, options);
   }
   HeadContext natural() const { return traits.causal ? causal() : HeadContext{}; }
+  // With as many keys a query as it can have.
+  HeadContext widest() const { return traits.bidirectional ? HeadContext{} : causal(); }
   Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
 };
 
-// By default its weights depend on the number of keys, padding included.
+// By default sigmoid's weights depend on the number of keys, padding included, and mta is mha.
 inline std::string options_in_laws(const std::string& kind) {
+  if (kind == "mta")
+    return ", pre_kernel: [3, 5], post_kernel: [2, 3], pre: true, post: 2, norm: true, gate: head";
   return kind == "sigmoid" ? ", offset: -1.9" : "";
 }
 

@@ -1,6 +1,6 @@
 // Laws of tests/core/test_laws.cpp and test_slicing_laws.cpp, which run there for the defaults of
-// each kind, for other options. Grouped key/value heads; the kind must decode and know the options
-// of mha.
+// each kind, for other options. The kind must be causal and decode; require_laws() wants one that
+// is grouped and knows the options of mha.
 #pragma once
 
 #include <array>
@@ -93,7 +93,9 @@ inline void require_masks(AttentionHeads& heads) {
   const auto allowed = allowed_keys(ctx.mask, kTokens, kTokens, at::kCPU);
   REQUIRE(map.masked_select(allowed.logical_not()).abs().max().item<double>() == 0);
   const auto y = heads.forward(x, ctx).y;
-  const auto bias = heads.named_parameters()["o.bias"];
+  const auto parameters = heads.named_parameters();
+  const auto* o_bias = parameters.find("o.bias");
+  const auto bias = o_bias ? *o_bias : at::zeros({20}, at::kDouble);
   REQUIRE(difference(y.select(1, 4), bias.expand({kBatch, 20})) < 1e-12);
   y.select(1, 4).sum().backward();
   REQUIRE(x.grad().abs().sum().item<double>() == 0);
@@ -104,25 +106,28 @@ inline void require_masks(AttentionHeads& heads) {
   const auto after = heads.forward(other, causal()).y;
   REQUIRE(difference(before.narrow(1, 0, 5), after.narrow(1, 0, 5)) < 1e-12);
   REQUIRE(difference(before.narrow(1, 5, 2), after.narrow(1, 5, 2)) > 1e-6);
-  HeadContext padded;
+  const auto widest = heads.traits().bidirectional ? HeadContext{} : causal();
+  auto padded = widest;
   padded.mask.key_length = padded.mask.query_length = at::full({kBatch}, 5, at::kLong);
   REQUIRE(difference(heads.forward(x, padded).y.narrow(1, 0, 5),
-                     heads.forward(x.narrow(1, 0, 5)).y) < 1e-12);
+                     heads.forward(x.narrow(1, 0, 5), widest).y) < 1e-12);
 }
 
+// Of cross-attention, where the kind has it: then x and the memory have gradients of their own.
 inline void require_gradients(AttentionHeads& heads) {
   auto x = random({kBatch, kTokens, 20}).requires_grad_();
+  const bool cross = heads.traits().cross;
   auto memory = random({kBatch, 5, 20}).requires_grad_();
   const auto cotangent = random(x.sizes());
-  HeadContext ctx;
-  ctx.memory = memory;
-  ctx.mask.allowed = at::rand({kBatch, kHeads, kTokens, 5}) < 0.7;
+  auto ctx = cross ? HeadContext{} : causal();
+  if (cross) ctx.memory = memory;
+  ctx.mask.allowed = at::rand({kBatch, kHeads, kTokens, cross ? 5 : kTokens}) < 0.7;
   const auto loss = [&] { return (heads.forward(x, ctx).y * cotangent).sum(); };
   heads.zero_grad();
   loss().backward();
   auto subjects = heads.named_parameters();
   subjects.insert("x", x);
-  subjects.insert("memory", memory);
+  if (cross) subjects.insert("memory", memory);
   at::NoGradGuard no_grad;
   for (const auto& p : subjects) {
     INFO(p.key());

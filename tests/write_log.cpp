@@ -67,8 +67,17 @@ LogLayout layout() {
       {{"residual_ratio", "1", "share of a layer's input that differs between positions",
         "norm_F(X - column means) / norm_F(X)"},
        LogDims::kLayer}};
-  out.sites = {{"encoder_self", 3, 4, statistics, maps_of("softmax", true)},
-               {"cross", 3, 4, {statistics[0]}, maps_of("composed", false)}};
+  const int64_t layers = 3, heads = 4;
+  out.sites = {{.name = "encoder_self",
+                .layers = layers,
+                .heads = heads,
+                .statistics = statistics,
+                .maps = maps_of("softmax", true)},
+               {.name = "cross",
+                .layers = layers,
+                .heads = heads,
+                .statistics = {statistics[0]},
+                .maps = maps_of("composed", false)}};
   out.vocabularies["vocab"] = {"<pad>", "a", "\xc3\xa9t\xc3\xa9", std::string("\xff\0", 2)};
   return out;
 }

@@ -10,8 +10,8 @@
 #include <cmath>
 
 #include "core/config/alternatives.h"
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {

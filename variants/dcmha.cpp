@@ -13,8 +13,8 @@
 
 #include "core/attention/compose.h"
 #include "core/attention/compose_statistics.h"
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {

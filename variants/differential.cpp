@@ -52,7 +52,7 @@ struct DifferentialOptions : BiasOptions {
                               std::to_string(shape.head_dim) + "; choose version: 2");
   }
   HeadTraits traits() const override { return {.rows_sum_to_one = false, .grouped = true}; }
-  Projections projections(const HeadShape& shape) const {
+  Projections projections_in(const HeadShape& shape) const {
     auto projections = BiasOptions::projections();
     projections.maps = 2;
     projections.key_maps = halves() ? 2 : 1;
@@ -67,7 +67,7 @@ class Differential : public QkvHeads {
   using Options = DifferentialOptions;
 
   Differential(const HeadShape& s, const Options& options)
-      : QkvHeads(s, options.traits(), options.projections(s)),
+      : QkvHeads(s, options.traits(), options.projections_in(s)),
         options_(options),
         lambda_init_(options.lambda_init.value_or(
             0.8 - 0.6 * std::exp(-0.3 * static_cast<double>(s.layer)))) {

@@ -4,8 +4,8 @@
 // Query heads may share key/value heads: grouped-query attention (Ainslie et al., arXiv 2305.13245;
 // query head h reads key/value head h // (H / Hkv)), one key/value head is multi-query attention
 // (Shazeer, arXiv 1911.02150). qk_norm: Qwen3's RMS norm of queries and keys, before rope.
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {

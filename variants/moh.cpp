@@ -16,8 +16,8 @@
 #include "core/attention/attend_rows.h"
 #include "core/attention/routed_attention.h"
 #include "core/attention/routes.h"
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {
@@ -69,7 +69,7 @@ struct MohOptions : HeadOptions {
     return map.options().limit({.independent = false, .grouped = true});
   }
   Projections projections() const { return {.qkv_bias = qkv_bias, .o_bias = o_bias}; }
-  const MapOptions* map_options() const { return &map.options(); }
+  const WeightMapOptions* map_options() const { return &map.options(); }
 
   void check(const Complain& complain) const override {
     if (!learned() && gates != "normalized")

@@ -11,8 +11,8 @@
 #include "core/attention/compose_statistics.h"
 #include "core/attention/weight_map_statistics.h"
 #include "core/config/alternatives.h"
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {

@@ -6,8 +6,8 @@
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include "core/attention/compose_statistics.h"
 #include "core/attention/weight_map_statistics.h"
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 
 namespace headlab {
 namespace {

@@ -4,10 +4,33 @@
 // 2409.04431, equation (3) and section 3; apple/ml-sigmoid-attention:
 //   A_ij = sigmoid(z_ij + offset),   offset = -ln S
 // so that rows sum to about 1 at first. `normalize` divides row i by sqrt(i + 1) or i + 1.
-#include "core/weight_maps.h"
+#include "core/config/alternatives.h"
+#include "core/projected_heads.h"
 
 namespace headlab {
 namespace {
+
+struct SigmoidMap : WeightMapOptions {
+  WordOrNumber offset{{"length"}};
+  std::string normalize = "none";
+
+  void visit(Fields& f) override {
+    f("offset", offset,
+      "added to the scores: length = -ln of the number of keys; decoding needs a number, -ln of "
+      "the training context");
+    f("normalize", normalize, "divides row i by sqrt(i + 1), or by its length i + 1",
+      one_of({"none", "sqrt", "length"}));
+  }
+  WeightMap map() const override {
+    using Divisor = WeightMap::Divisor;
+    return {.kind = WeightMap::Kind::kSigmoid,
+            .offset = offset.number(),
+            .divisor = normalize == "none"   ? Divisor::kNone
+                       : normalize == "sqrt" ? Divisor::kSqrt
+                                             : Divisor::kLength};
+  }
+  bool decodes() const override { return offset.number().has_value(); }
+};
 
 // Their norm of queries and keys is a layer norm, and has a bias.
 struct NormedOptions : BiasOptions {
@@ -32,11 +55,12 @@ struct NormedOptions : BiasOptions {
     projections.scale = scale;
     return projections;
   }
-  virtual const MapOptions* map_options() const { return nullptr; }
+  virtual const WeightMapOptions* map_options() const { return nullptr; }
 };
 
 using Sigmoid = MapHeads<FixedMapOptions<SigmoidMap, NormedOptions>>;
 
+const RegisterMap<SigmoidMap> map("sigmoid");
 const RegisterHeads<Sigmoid> registered("sigmoid", "sigmoids of the scores, each for itself");
 
 }  // namespace

@@ -5,13 +5,29 @@
 // (Miller 2023; torch's add_zero_attn). The sink is not scaled and every row sees it:
 //   A_ij = exp(z_ij) / (exp(sink_h) + sum_j exp(z_ij))
 //        = g softmax(z)_ij,   g = sigmoid(LSE_i - sink_h)
-#include "core/weight_maps.h"
+#include "core/config/alternatives.h"
+#include "core/projected_heads.h"
+#include "core/torch.h"
 
 namespace headlab {
 namespace {
 
+struct SinkMap : WeightMapOptions {
+  WordOrNumber sink{{"learned"}};
+
+  void visit(Fields& f) override {
+    f("sink", sink, "score of the sink, which has no value: learned of each head, or a number");
+  }
+  WeightMap map() const override { return {.sink = at::full({1}, sink.number().value_or(0))}; }
+  std::optional<Learned> learned(int64_t heads) const override {
+    if (sink.number()) return {};
+    return Learned{"sink", at::randn({heads}) * 0.02};
+  }
+};
+
 using Sink = MapHeads<FixedMapOptions<SinkMap>>;
 
+const RegisterMap<SinkMap> map("sink");
 const RegisterHeads<Sink> registered("sink", "softmax with a learned logit that has no value");
 
 }  // namespace

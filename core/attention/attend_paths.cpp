@@ -153,17 +153,16 @@ HeadCall by_softmax(const HeadCall& call) {
   return plain;
 }
 
-// A sink takes its share of what the softmax gives: A = g softmax(z), g = sigmoid(LSE - sink), so
-// that every path with the log-sum-exp serves. Uniform heads have none.
+// What a sink takes follows from the log-sum-exp, so that every path that has it serves. Uniform
+// heads have none.
 Tensor attend_with_sink(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                         double scale) {
-  constexpr double kNoKey = -1e30;  // in place of -infinity: no gradient turns NaN
   const auto rows = attended(q, k, v, by_softmax(call.unobserved()), scale, /*wants_lse=*/true);
   auto sink = call.map.sink.to(rows.lse.options());
   if (call.uniform.defined())
     sink = sink.masked_fill(call.uniform, -std::numeric_limits<double>::infinity());
-  const auto share = at::sigmoid(rows.lse.clamp_min(kNoKey) - sink.unsqueeze(-1));  // [B,H,T]
-  return rows.out * share.unsqueeze(-1).to(rows.out.scalar_type());                 // [B,H,T,e]
+  const auto share = share_beside_sink(rows.lse, sink);              // [B,H,T]
+  return rows.out * share.unsqueeze(-1).to(rows.out.scalar_type());  // [B,H,T,e]
 }
 
 Tensor attend_mapped(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,

@@ -14,11 +14,13 @@ RmsNormImpl::RmsNormImpl(at::IntArrayRef sizes, double eps, bool with_bias) : ep
 }
 
 at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  const auto by_head = [](const at::Tensor& t) {  // [d], or [H,d] -> [H,1,d]
-    return t.dim() == 1 ? t : t.unsqueeze(1);
+  const int64_t d = x.size(-1);
+  const auto for_all = [&](const at::Tensor& t) { return t.dim() == 1 && t.size(0) == d; };
+  const auto by_head = [&](const at::Tensor& t) {  // [d], or [H,d] or [H*d] -> [H,1,d]
+    return for_all(t) ? t : t.view({-1, 1, d});
   };
-  const auto normed = weight.dim() == 1 ? rms_norm(x, weight, eps_)
-                                        : at::rms_norm(x, {x.size(-1)}, {}, eps_) * by_head(weight);
+  const auto normed = for_all(weight) ? rms_norm(x, weight, eps_)
+                                      : at::rms_norm(x, {d}, {}, eps_) * by_head(weight);
   return bias.defined() ? normed + by_head(bias) : normed;
 }
 

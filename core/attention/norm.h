@@ -11,7 +11,7 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
 class RmsNormImpl : public torch::nn::Module {
  public:
-  // One weight [d] for all heads, or one a head [H,d]; a bias likewise.
+  // One weight [d] for all heads, or one a head [H,d] or [H*d]; a bias likewise.
   RmsNormImpl(at::IntArrayRef sizes, double eps, bool with_bias = false);
   at::Tensor forward(const at::Tensor& x);  // [...,d], or [B,H,T,d] -> the same
 

@@ -31,7 +31,8 @@ struct CounterRng {
     kGateNoise,
     kRows,
     kSampling,
-    kActivationDropout
+    kActivationDropout,
+    kExpertDropout
   };
 
   uint64_t bits(uint64_t stream, uint64_t index = 0) const;

@@ -31,6 +31,7 @@ struct Statistic {
   Needs needs = Needs::kNothing;
   Per per = Per::kHead;
   Reduce reduce = Reduce::kMean;
+  int64_t experts = 0;  // E of Per::kExpert; 0: as many as the first report has
   // What is no mean over tokens but follows from the pooled means: completes the values of a layer
   // of `heads` heads. One function may stand in several entries; it runs once.
   void (*finish)(int64_t heads, LayerValues& values) = nullptr;
@@ -45,6 +46,16 @@ inline Statistic layer_statistic(const char* name, const char* units, const char
                                  const char* formula) {
   return {
       .name = name, .units = units, .long_name = long_name, .formula = formula, .per = Per::kLayer};
+}
+
+inline Statistic expert_statistic(const char* name, const char* units, const char* long_name,
+                                  const char* formula, int64_t experts) {
+  return {.name = name,
+          .units = units,
+          .long_name = long_name,
+          .formula = formula,
+          .per = Per::kExpert,
+          .experts = experts};
 }
 
 // Those of the table that are of rows, of another of a layer's maps: `entropy_2` is of map 1. What

@@ -23,14 +23,6 @@ Tensor by_head(const Tensor& of_head, const Tensor& z) {  // [H] -> [H,1,1]
   return of_head.to(z.options()).view({-1, 1, 1});
 }
 
-// The sink is one more key, which is seen everywhere.
-Tensor with_sink(const Tensor& z, const Tensor& allowed, const Tensor& sink) {
-  const auto seen = hidden_as(z, allowed, std::numeric_limits<float>::lowest());
-  const auto column = by_head(sink, z).expand({z.size(0), z.size(1), z.size(2), 1});
-  const auto all = at::softmax(at::cat({seen, column}, -1), -1).narrow(-1, 0, z.size(-1));
-  return hidden_as(all, allowed, 0);
-}
-
 Tensor sigmoid(const Tensor& z, const Tensor& allowed, const HeadCall& call) {
   const int64_t T = z.size(2), S = z.size(3);
   const double offset = call.map.offset.value_or(-std::log(static_cast<double>(S)));
@@ -53,7 +45,9 @@ Tensor mapped(const Tensor& z, const Tensor& allowed, const HeadCall& call) {
   if (z.numel() == 0) return z;
   switch (map.kind) {
     case WeightMap::Kind::kSoftmax:
-      return map.sink.defined() ? with_sink(z, allowed, map.sink) : masked_softmax(z, allowed);
+      if (!map.sink.defined()) return masked_softmax(z, allowed);
+      return masked_softmax(z, allowed) *
+             share_beside_sink(log_sum_exp(z, allowed), map.sink).unsqueeze(-1);
     case WeightMap::Kind::kEntmax:
       return map.alphas.defined() ? entmax(z, allowed, by_head(map.alphas, z), call.backend)
                                   : entmax(z, allowed, map.alpha, call.backend);
@@ -84,6 +78,11 @@ Tensor row_divisors(const HeadCall& call, int64_t T, int64_t S, const Tensor& li
   }
   const auto seen = (places + 1).to(like.scalar_type());
   return call.map.divisor == WeightMap::Divisor::kSqrt ? seen.sqrt() : seen;
+}
+
+Tensor share_beside_sink(const Tensor& lse, const Tensor& sink) {
+  constexpr double kNoKey = -1e30;  // in place of -infinity: no gradient turns NaN
+  return at::sigmoid(lse.clamp_min(kNoKey) - sink.to(lse.options()).unsqueeze(-1));
 }
 
 Tensor weights_of(const Tensor& z, const Tensor& allowed, const HeadCall& call) {

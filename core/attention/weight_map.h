@@ -44,6 +44,10 @@ struct WeightMap {
 // all that they may see by 1 / n.
 Tensor weights_of(const Tensor& z, const Tensor& allowed, const HeadCall& call);
 
+// What a sink [H], or [1] for all, leaves to the softmax of a row with this log-sum-exp [B,H,T]:
+// A = g softmax(z), g = sigmoid(LSE - sink). 0 in rows without an allowed key.
+Tensor share_beside_sink(const Tensor& lse, const Tensor& sink);
+
 // What a row of T queries and S keys is divided by in a map that divides: broadcasts to [B,H,T].
 Tensor row_divisors(const HeadCall& call, int64_t T, int64_t S, const Tensor& like);
 

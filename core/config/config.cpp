@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/config/config_overrides.h"
+
 namespace headlab {
 namespace fs = std::filesystem;
 
@@ -97,6 +99,12 @@ std::vector<std::string> split_keys(const std::string& path) {
   return keys;
 }
 
+void check_keys(const std::vector<std::string>& keys, const std::string& path, const Place& place) {
+  if (std::find(keys.begin(), keys.end(), "") != keys.end())
+    fail(place, path, "has an empty key; write a.b.c=value");
+  if (keys.size() > kMaxPath) fail(place, path, fmt::format("nested more than {} deep", kMaxPath));
+}
+
 const char* noun(const ConfigNode& node) {
   return node.kind == ConfigNode::Kind::kSequence ? "a list" : "a plain value";
 }
@@ -105,38 +113,10 @@ const char* noun(const ConfigNode& node) {
 void add_override(ConfigNode& tree, const ConfigNode& config, const std::string& text) {
   const Place place{"override", 0, 0, fs::current_path()};
   const size_t equals = text.find('=');
-  const std::string path = text.substr(0, equals);
-  const std::vector<std::string> keys = split_keys(path);
   if (equals == std::string::npos) fail(place, text, "must be written a.b.c=value");
-  if (std::find(keys.begin(), keys.end(), "") != keys.end()) {
-    fail(place, path, "has an empty key; write a.b.c=value");
-  }
-  if (keys.size() > kMaxPath) fail(place, path, fmt::format("nested more than {} deep", kMaxPath));
-
-  const ConfigNode* written = &config;  // null once the path leaves what is written
-  ConfigNode added = parse_value(text.substr(equals + 1), place, path);
-  ConfigNode* over = &tree;
-  std::string parent;
-  for (size_t i = 0; i + 1 < keys.size(); ++i) {
-    parent += (i ? "." : "") + keys[i];
-    if (written) written = written->find(keys[i]);
-    const ConfigNode* standing = over->find(keys[i]);
-    const ConfigNode* holder = standing ? standing : written;
-    if (holder && holder->kind != ConfigNode::Kind::kMapping &&
-        holder->kind != ConfigNode::Kind::kNull) {
-      fail(place, path,
-           fmt::format("'{}' is {}, not a mapping; write {}={{{}: ...}}", parent, noun(*holder),
-                       parent, keys[i + 1]));
-    }
-    if (!standing || standing->kind != ConfigNode::Kind::kMapping) {
-      ConfigNode mapping;
-      mapping.place = place;
-      over->set(keys[i], std::move(mapping));
-    }
-    over = over->find(keys[i]);
-  }
-  const ConfigNode* before = over->find(keys.back());
-  over->set(keys.back(), before ? merge_config(*before, added) : added);
+  const std::string path = text.substr(0, equals);
+  check_keys(split_keys(path), path, place);
+  add_setting(tree, config, path, parse_value(text.substr(equals + 1), place, path), place);
 }
 
 }  // namespace
@@ -228,13 +208,47 @@ ConfigNode merge_config(const ConfigNode& base, const ConfigNode& over) {
   return merged;
 }
 
+void add_setting(ConfigNode& tree, const ConfigNode& config, const std::string& path,
+                 ConfigNode value, const Place& place) {
+  const std::vector<std::string> keys = split_keys(path);
+  check_keys(keys, path, place);
+  const ConfigNode* written = &config;  // null once the path leaves what is written
+  ConfigNode* over = &tree;
+  std::string parent;
+  for (size_t i = 0; i + 1 < keys.size(); ++i) {
+    parent += (i ? "." : "") + keys[i];
+    if (written) written = written->find(keys[i]);
+    const ConfigNode* standing = over->find(keys[i]);
+    const ConfigNode* holder = standing ? standing : written;
+    if (holder && holder->kind != ConfigNode::Kind::kMapping &&
+        holder->kind != ConfigNode::Kind::kNull) {
+      fail(place, path,
+           fmt::format("'{}' is {}, not a mapping; write {}={{{}: ...}}", parent, noun(*holder),
+                       parent, keys[i + 1]));
+    }
+    if (!standing || standing->kind != ConfigNode::Kind::kMapping) {
+      ConfigNode mapping;
+      mapping.place = {place.file, 0, 0, place.base};  // it is only passed through
+      mapping.key_line = place.line, mapping.key_column = place.column;
+      over->set(keys[i], std::move(mapping));
+    }
+    over = over->find(keys[i]);
+  }
+  const ConfigNode* before = over->find(keys.back());
+  over->set(keys.back(), before ? merge_config(*before, value) : std::move(value));
+}
+
+ConfigNode override_config(const ConfigNode& config, const std::vector<std::string>& overrides) {
+  ConfigNode tree;
+  for (const std::string& text : overrides) add_override(tree, config, text);
+  return merge_config(config, tree);
+}
+
 ConfigNode load_config(const fs::path& file, const std::vector<std::string>& overrides) {
   const ConfigNode config = load_file(file, file.string(), {}, [&](const std::string& what) {
     throw ConfigError(file.string() + ": " + what);
   });
-  ConfigNode tree;
-  for (const std::string& text : overrides) add_override(tree, config, text);
-  return merge_config(config, tree);
+  return override_config(config, overrides);
 }
 
 }  // namespace headlab

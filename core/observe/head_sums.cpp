@@ -123,7 +123,7 @@ HeadSums::HeadSums(int64_t H, const std::vector<Statistic>& declared)
       js_counts(H * H),
       alive(H, true) {
   for (const auto& s : declared) {
-    const std::vector<double> zeros(value_count(s.per, H));
+    const std::vector<double> zeros(value_count(s.per, H, s.experts));
     own.push_back({s.name, s.per, s.reduce, zeros, zeros});
     if (s.finish && std::find(finish.begin(), finish.end(), s.finish) == finish.end())
       finish.push_back(s.finish);

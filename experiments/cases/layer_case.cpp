@@ -33,6 +33,7 @@ struct CaseConfig : LayerSizes {
   }
   HeadDemands demands(bool bias, bool cross) const {
     return {.causal = causal,
+            .bidirectional = !causal && !cross,
             .window = window > 0,
             .rotary = position.kind == "rope",
             .bias = bias,
@@ -195,12 +196,18 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   }
   for (const auto& [of, map] : probe.layer_maps())
     if (of.map == 0) computed["out.attention"] = map;
-  if (wanted.statistics)
+  if (wanted.statistics) {
     for (const auto& [name, values] : probe.values(0)) {
       auto value = at::tensor(values, at::kDouble);
       computed["stat." + name] =
           name == "js" ? value.view({heads_->heads(), heads_->heads()}) : value;
     }
+    for (const auto& own : heads_->statistics())
+      if (own.per == Per::kExpert) {
+        auto& value = computed.at("stat." + std::string(own.name));
+        value = value.view({heads_->heads(), own.experts});
+      }
+  }
   if (gradients) {
     heads_->zero_grad();
     total_loss(out).backward();

@@ -1,14 +1,13 @@
 // `headlab validate CONFIG`: checks a config and its data, and says what a run would cost.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/training/generate.h"
 #include "experiments/training/training_log.h"
 
 namespace headlab {
@@ -28,28 +27,6 @@ struct ValidateOptions {
 
 using Json = nlohmann::ordered_json;
 
-// What the caches of all layers hold of a token, after a full context of one text; nothing where
-// text is not written with a cache.
-std::optional<double> cache_bytes_per_token(Model& model) {
-  for (const auto& site : model.sites()) {
-    if (!model.writes() || !site.within_ids()) return {};
-    for (const auto* heads : site.layers)
-      if (!(*heads)->traits().decodes || !(*heads)->traits().causal) return {};
-  }
-  torch::InferenceMode inference;
-  model.eval();
-  const int64_t context = model.context(), most = 64;  // at a time: a row of logits is long
-  std::vector<LayerCache> caches;
-  for (int64_t past = 0; past < context; past += most) {
-    ModelContext ctx;
-    ctx.caches = &caches;
-    model.forward({at::zeros({1, std::min(most, context - past)}, at::kLong)}, ctx);
-  }
-  int64_t bytes = 0;
-  for (const auto& cache : caches) bytes += cache.bytes();
-  return static_cast<double>(bytes) / static_cast<double>(context);
-}
-
 // Estimates; what they count is in the text beside them.
 Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data) {
   const auto& train = experiment.train;
@@ -65,7 +42,8 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   Json sizes;
   sizes["parameters"] = parameter_count(model);
   sizes["flops_per_token"] = model.flops_per_token();
-  if (const auto cache = cache_bytes_per_token(model)) sizes["cache_bytes_per_token"] = *cache;
+  if (const auto cache = cache_bytes_per_token(model, experiment.model.as<ModelOptions>()))
+    sizes["cache_bytes_per_token"] = *cache;
   sizes["training_memory_bytes"] = 4 * bytes + activations;
   sizes["attention_bytes"] = total_map_bytes(experiment, model, data);
   sizes["statistics_bytes"] = total_statistics_bytes(experiment, model, data);

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "core/projected_heads.h"
 #include "core/torch.h"
-#include "core/weight_maps.h"
 #include "experiments/conversion/head_alignment.h"
 #include "experiments/conversion/parafac.h"
 

@@ -21,6 +21,7 @@ const LogVariable kLayer = {"layer", "1", "layer", "counted from 0 at the input"
 const LogVariable kHead = {"head", "1", "head", "original index, before any pruning"};
 const LogVariable kHead2 = {"head2", "1", "the other head of a pair",
                             "original index, before any pruning"};
+const LogVariable kExpert = {"expert", "1", "expert of a head", "counted from 0"};
 
 std::vector<int32_t> count_to(int64_t n) {
   std::vector<int32_t> values(n);
@@ -57,13 +58,15 @@ LogGroup heads_group(const LogSite& site) {
                  {},
                  {},
                  ""};
+  const auto add_axis = [&](LogColumn& column, const LogVariable& about, int64_t count) {
+    column.axes.push_back(about.name);
+    if (group.extent({about.name}).empty()) group.axes.push_back({about, count_to(count)});
+  };
   for (const LogStatistic& s : site.statistics) {
     LogColumn column{s, H5Type::kF32, {"layer"}};
     if (s.dims != LogDims::kLayer) column.axes.push_back("head");
-    if (s.dims == LogDims::kLayerHeadHead) {
-      column.axes.push_back("head2");
-      if (group.axes.size() == 2) group.axes.push_back({kHead2, count_to(site.heads)});
-    }
+    if (s.dims == LogDims::kLayerHeadHead) add_axis(column, kHead2, site.heads);
+    if (s.dims == LogDims::kLayerHeadExpert) add_axis(column, kExpert, site.experts);
     group.columns.push_back(column);
   }
   group.columns.push_back({{"head_mask", "1", "which heads there are",

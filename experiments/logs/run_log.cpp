@@ -210,13 +210,16 @@ void RunLog::heads(const std::string& site_name, int64_t step, const HeadValues&
     const size_t first = i / heads;
     return alive[first] && alive[first / heads * heads + i % heads];
   };
+  const auto expert = [&](size_t i) { return single(i / static_cast<size_t>(site.experts)); };
   for (const auto& [name, given] : values) {
-    const auto statistic = std::find_if(site.statistics.begin(), site.statistics.end(),
-                                        [&](const LogStatistic& s) { return s.name == name; });
+    const auto statistic =
+        std::find_if(site.statistics.begin(), site.statistics.end(),
+                     [&asked = name](const LogStatistic& s) { return s.name == asked; });
     const LogDims dims = statistic == site.statistics.end() ? LogDims::kLayer : statistic->dims;
     if (dims == LogDims::kLayer) shape.put(row, name, given);
     if (dims == LogDims::kLayerHead) shape.put(row, name, given, single);
     if (dims == LogDims::kLayerHeadHead) shape.put(row, name, given, pair);
+    if (dims == LogDims::kLayerHeadExpert) shape.put(row, name, given, expert);
   }
   writer_->push(group, step, std::move(row));
 }

@@ -21,7 +21,7 @@ struct LogVariable {
   std::string name, units, long_name, comment;
 };
 
-enum class LogDims { kLayerHead, kLayerHeadHead, kLayer };  // after `step`
+enum class LogDims { kLayerHead, kLayerHeadHead, kLayer, kLayerHeadExpert };  // after `step`
 
 struct LogStatistic : LogVariable {
   LogDims dims = LogDims::kLayerHead;
@@ -54,6 +54,7 @@ struct LogMaps {
 struct LogSite {
   std::string name;
   int64_t layers = 0, heads = 0;  // the full grid: a layer with fewer heads masks the rest
+  int64_t experts = 0;  // of a head, where statistics are by expert: the most of any layer
   std::vector<LogStatistic> statistics;
   std::optional<LogMaps> maps;
 };
@@ -110,8 +111,9 @@ class RunLog {
   // wall_time: seconds of training since the run began. tokens: seen since then.
   void scalars(int64_t step, double wall_time, int64_t tokens, const Values& values);
   void eval(int64_t step, const Values& values);
-  // values: by statistic, [layer, head], [layer, head, head2] or [layer]. alive: [layer, head] of 0
-  // and 1, empty for all alive; values of heads that are not alive are stored as NaN.
+  // values: by statistic, [layer, head], [layer, head, head2], [layer, head, expert] or [layer].
+  // alive: [layer, head] of 0 and 1, empty for all alive; values of heads that are not alive are
+  // stored as NaN.
   void heads(const std::string& site, int64_t step, const HeadValues& values,
              std::span<const uint8_t> alive = {});
   // maps: [probe, layer, head, query, key] over what LogMaps keeps, NaN where there is no such head

@@ -52,7 +52,7 @@ class Decoder : public Model {
     }
     HeadDemands demands(int64_t layer) const override {
       auto demands = StackOptions::demands(layer);
-      demands.causal = causal;
+      demands.causal = causal, demands.bidirectional = !causal;
       return demands;
     }
   };

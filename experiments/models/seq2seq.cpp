@@ -80,7 +80,7 @@ struct DecoderSide : Side {
   const KindBlock* cross() const override { return &cross_attention; }
   HeadDemands demands(int64_t layer) const override {
     auto demands = StackOptions::demands(layer);
-    demands.causal = true;
+    demands.causal = true, demands.bidirectional = false;
     return demands;
   }
 };

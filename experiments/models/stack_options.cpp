@@ -266,7 +266,8 @@ HeadShape StackOptions::cross_shape(int64_t layer, int64_t context) const {
 }
 
 HeadDemands StackOptions::demands(int64_t layer) const {
-  return {.window = window_of(layer) > 0,
+  return {.bidirectional = true,
+          .window = window_of(layer) > 0,
           .rotary = position->kind == "rope",
           .bias = position->kind == "alibi" || position->kind == "relative"};
 }

@@ -113,8 +113,8 @@ struct StackOptions : ModelOptions {
   int64_t hidden_width() const { return d_ff.value_or(4 * d_model); }
   HeadShape shape(int64_t layer, int64_t context = 0) const;  // context 0: not known yet
   HeadShape cross_shape(int64_t layer, int64_t context = 0) const;
-  virtual HeadDemands demands(int64_t layer) const;
-  std::vector<LayerTarget> gate_targets() const;  // of each layer of each site
+  virtual HeadDemands demands(int64_t layer) const;  // here those of a stack that is not causal
+  std::vector<LayerTarget> gate_targets() const;     // of each layer of each site
   // Whether a norm stands behind the last block.
   virtual bool ends_in_norm() const { return pre_norm; }
   const KindBlock& attention_of(int64_t layer) const;

@@ -78,9 +78,12 @@ class PlainLayer {
     for (const std::string part : {"weight", "bias"}) {
       if (!own.contains("q." + part)) continue;
       const double scale = own.contains("q_norm.weight") ? 1 : scale_;
-      weights[path + "q." + part] = wide("q." + part, shape_.heads, false, scale);
-      for (const std::string name : {"k.", "v."})
-        weights[path + name + part] = wide(name + part, shape_.kv_heads, true, 1);
+      const auto take = [&](const char* projection, int64_t heads, bool kv, double factor) {
+        const auto name = fmt::format("{}.{}", projection, part);
+        weights[path + name] = wide(name, heads, kv, factor);
+      };
+      take("q", shape_.heads, false, scale);
+      for (const char* name : {"k", "v"}) take(name, shape_.kv_heads, true, 1);
     }
     const auto& from = own.at("o.weight");
     auto& to = weights[path + "o.weight"] = zeros_like(from, 1, shape_.heads);

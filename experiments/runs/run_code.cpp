@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "core/files/replacement_file.h"
+#include "experiments/system/file_text.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -36,11 +35,6 @@ void collect(const Json& manifest, std::vector<std::string>& lines) {
       lines.push_back(std::move(line));
   for (const auto& before : part(manifest, "previous")) collect(before, lines);
   if (const auto& parent = part(manifest, "parent"); parent.is_object()) collect(parent, lines);
-}
-
-std::string read_bytes(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 }  // namespace
@@ -89,7 +83,7 @@ void keep_patch(const fs::path& run) {
   const auto path = run / "code.patch";
   std::error_code none;
   if (fs::exists(path, none)) {
-    if (read_bytes(path) == build::kPatch) return;
+    if (file_text(path) == build::kPatch) return;
     int number = 1;
     const auto kept = [&] { return run / fmt::format("code-{}.patch", number); };
     while (fs::exists(kept(), none)) ++number;

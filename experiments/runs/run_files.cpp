@@ -18,6 +18,7 @@
 #include "core/errors.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
 
 namespace headlab {
@@ -60,10 +61,8 @@ std::optional<Json> read_json(const fs::path& path) {
 std::string status_text(const RunStatus& status) {
   Json json{{"status", run_state_name(status.state)}, {"reason", status.reason}};
   if (status.state == RunState::kRunning) {
-    char host[256] = "";
-    ::gethostname(host, sizeof host - 1);
     json["pid"] = ::getpid();
-    json["host"] = host;
+    json["host"] = host_name();
   }
   json["updated_utc"] = utc_now();
   json["step"] = status.step;

@@ -12,6 +12,7 @@
 
 #include "core/errors.h"
 #include "experiments/runs/run_code.h"
+#include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
 #include "headlab_build.h"
 
@@ -27,12 +28,6 @@ Json cpu_name() {
     if (line.starts_with("model name") && colon != line.npos) return line.substr(colon + 2);
   }
   return nullptr;  // some processors do not say
-}
-
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
 }
 
 Json scheduler_ids() {

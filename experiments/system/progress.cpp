@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "experiments/system/duration.h"
+
 namespace headlab {
 namespace {
 
@@ -35,16 +37,6 @@ std::string short_number(double value) {
   if (value >= 1e6) return fmt::format("{:.2f}M", value / 1e6);
   if (value >= 1e4) return fmt::format("{:.1f}k", value / 1e3);
   return fmt::format("{:.0f}", value);
-}
-
-std::string duration(double seconds) {
-  if (!(seconds < 1e9)) return "?";
-  const auto whole = static_cast<int64_t>(std::ceil(seconds));
-  const int64_t minutes = whole / 60, hours = minutes / 60, days = hours / 24;
-  if (days > 0) return fmt::format("{}d {:02}h", days, hours % 24);
-  if (hours > 0) return fmt::format("{}h {:02}m", hours, minutes % 60);
-  if (minutes > 0) return fmt::format("{}m {:02}s", minutes, whole % 60);
-  return fmt::format("{}s", whole);
 }
 
 struct Part {
@@ -156,12 +148,12 @@ std::string Progress::line() const {
     const double rate =
         static_cast<double>(m.examples - m.first) / (output_.seconds() - m.since);  // 0/0 at first
     if (rate > 0)
-      parts.push_back({"", duration(static_cast<double>(m.of - m.examples) / rate), " left"});
+      parts.push_back({"", duration_text(static_cast<double>(m.of - m.examples) / rate), " left"});
   } else if (step_ >= total_) {
-    parts.push_back({"in ", duration(stepped_at_ - started_), ""});
+    parts.push_back({"in ", duration_text(stepped_at_ - started_), ""});
   } else if (recent_.steps > 0) {
     const double left = static_cast<double>(total_ - step_) * recent_.seconds / recent_.steps;
-    parts.push_back({"", duration(left), " left"});
+    parts.push_back({"", duration_text(left), " left"});
   }
   const size_t width = output_.terminal ? std::max(output_.width - 1, 0) : std::string::npos;
   return join(parts, width, output_.color);

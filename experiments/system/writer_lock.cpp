@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "experiments/system/host_name.h"
 
 namespace headlab {
 namespace {
@@ -62,9 +63,7 @@ WriterLock::WriterLock(const std::filesystem::path& subject) : path_(lock_path(s
     if (still_there(descriptor_, path_)) break;
     ::close(descriptor_);
   }
-  char host[256] = "";
-  gethostname(host, sizeof host - 1);
-  const std::string text = std::to_string(getpid()) + " " + host + "\n";
+  const std::string text = std::to_string(getpid()) + " " + host_name() + "\n";
   if (ftruncate(descriptor_, 0) != 0 ||
       pwrite(descriptor_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     const std::string reason = std::strerror(errno);

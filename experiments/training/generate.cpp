@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "core/torch.h"
+#include "experiments/models/stack_options.h"
 
 namespace headlab {
 namespace {
@@ -13,6 +14,19 @@ int64_t draw(const Tensor& logits, const SamplingOptions& options, uint64_t step
   const auto p = likely(logits.cpu(), options.temperature, options.top_k);  // [V]
   const CounterRng rng{.seed = options.seed, .step = step, .layer = 0};
   return p.multinomial(1, false, rng.generator(CounterRng::kSampling, at::kCPU)).item<int64_t>();
+}
+
+// Of a cache that has seen so many tokens, by the heads alone: what surrounds them costs more.
+int64_t kept_bytes(AttentionHeads& heads, int64_t tokens, int64_t window) {
+  constexpr int64_t kAtOnce = 64;
+  LayerCache cache;
+  HeadContext ctx;
+  ctx.mask.causal = true, ctx.mask.window = window, ctx.cache = &cache;
+  const auto options = heads.parameters().front().options();
+  for (int64_t past = 0; past < tokens; past += kAtOnce)
+    heads.forward(at::zeros({1, std::min(kAtOnce, tokens - past), heads.shape().d_model}, options),
+                  ctx);
+  return cache.bytes();
 }
 
 }  // namespace
@@ -55,6 +69,25 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
       return;
     emit(ids.back());
   }
+}
+
+std::optional<double> cache_bytes_per_token(Model& model, const ModelOptions& options) {
+  torch::InferenceMode inference;
+  model.eval();
+  const auto stacks = options.stacks();
+  const int64_t context = model.context();
+  int64_t bytes = 0;
+  for (const auto& site : model.sites()) {
+    if (!model.writes() || !site.within_ids()) return {};
+    const auto stack = std::find_if(stacks.begin(), stacks.end(),
+                                    [&](const auto& one) { return one->site() == site.name; });
+    for (size_t layer = 0; layer < site.layers.size(); ++layer) {
+      auto& heads = **site.layers[layer];
+      if (!heads.traits().decodes || !heads.traits().causal) return {};
+      bytes += kept_bytes(heads, context, (*stack)->window_of(static_cast<int64_t>(layer)));
+    }
+  }
+  return static_cast<double>(bytes) / static_cast<double>(context);
 }
 
 }  // namespace headlab

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "experiments/models/model.h"
 
@@ -25,5 +26,9 @@ Tensor likely(const Tensor& logits, double temperature, int64_t top_k);
 // positions restart at 0.
 void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOptions& options,
               const Compute& compute, const std::function<void(int64_t)>& emit);
+
+// What the caches of all layers hold of a token, after a full context of one text [bytes]; nothing
+// where text is not written with a cache.
+std::optional<double> cache_bytes_per_token(Model& model, const ModelOptions& options);
 
 }  // namespace headlab

@@ -185,18 +185,19 @@ Tensor keys_to_change(const Tensor& key_length, int64_t B, int64_t S) {
 }
 
 // The rows that must not see the key of their example: bool [B,T]; undefined: none.
-Tensor rows_hidden_from(const Tensor& keys, const HeadContext& context, int64_t T, int64_t S) {
+Tensor rows_hidden_from(const Tensor& keys, bool of_memory, const AttentionMask& mask, int64_t T,
+                        int64_t S) {
   const auto device = keys.device();
-  auto allowed = allowed_keys(context.mask, T, S, device);
+  auto allowed = allowed_keys(mask, T, S, device);
   if (!allowed.defined()) return {};
   while (allowed.dim() < 4) allowed = allowed.unsqueeze(0);
   const int64_t B = keys.size(0);
   auto hidden = allowed.any(1).expand({B, T, S}).gather(2, keys.view({B, 1, 1}).expand({B, T, 1}));
   hidden = hidden.squeeze(2).logical_not();
-  if (const auto rows = within_length(context.mask.query_length, T, device); rows.defined())
+  if (const auto rows = within_length(mask.query_length, T, device); rows.defined())
     hidden = hidden & rows;
   // In self-attention the key's own row asks otherwise.
-  return context.memory.defined() ? hidden : hidden.scatter(1, keys.view({B, 1}), false);
+  return of_memory ? hidden : hidden.scatter(1, keys.view({B, 1}), false);
 }
 
 std::string why_hidden(const AttentionMask& mask, int64_t example, int64_t row, int64_t key) {
@@ -215,7 +216,9 @@ void LeakCheck::check_layer(const Site& site, int64_t layer, const Tensor& x, He
   const int64_t B = x.size(0), T = x.size(1), S = read.size(1);
   if (context.mask.window >= T) context.mask.window = T / 2;
   const auto keys = keys_to_change(context.mask.key_length, B, S).to(x.device());
-  const auto hidden = rows_hidden_from(keys, context, T, S);
+  auto reach = context.mask;
+  if (reach.window > 0) reach.window += heads.traits().rows_before;
+  const auto hidden = rows_hidden_from(keys, cross, reach, T, S);
   if (!hidden.defined()) return;
 
   const auto before = heads.forward(x, context).y;

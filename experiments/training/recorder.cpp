@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "core/torch.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/system/file_text.h"
 
 namespace headlab {
 namespace {
@@ -15,11 +14,9 @@ namespace {
 RootAttributes root_attributes(const RunDirectory& run, const std::string& title) {
   const auto name = run.path().filename().string();
   const auto run_id = run.manifest().is_object() ? run.manifest().value("run_id", name) : name;
-  std::ifstream file(run.path() / "config.yaml");
-  const std::string config{std::istreambuf_iterator<char>(file), {}};
   return {.title = title,
           .run_id = run_id,
-          .config_yaml = config,
+          .config_yaml = file_text(run.path() / "config.yaml"),
           .manifest_json = run.manifest().dump(),
           .created_utc = utc_now()};
 }

@@ -33,9 +33,9 @@ LogDims dims_of(Per per) {
     case Per::kLayer:
       return LogDims::kLayer;
     case Per::kExpert:
-      break;
+      return LogDims::kLayerHeadExpert;
   }
-  throw std::logic_error("statistics by expert have no variable in the log");
+  throw std::logic_error("a statistic of no kind");
 }
 
 LogStatistic log_statistic(const Statistic& s) {
@@ -66,8 +66,25 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, const SiteHea
 
 // Numbers of a row of one statistic.
 int64_t count_of(const LogStatistic& s, const LogSite& site) {
-  if (s.dims == LogDims::kLayer) return site.layers;
-  return site.layers * site.heads * (s.dims == LogDims::kLayerHeadHead ? site.heads : 1);
+  switch (s.dims) {
+    case LogDims::kLayer:
+      return site.layers;
+    case LogDims::kLayerHead:
+      return site.layers * site.heads;
+    case LogDims::kLayerHeadHead:
+      return site.layers * site.heads * site.heads;
+    case LogDims::kLayerHeadExpert:
+      return site.layers * site.heads * site.experts;
+  }
+  throw std::logic_error("a statistic of no dimensions");
+}
+
+// The most of a head in any layer.
+int64_t experts_of(const SiteHeads& site) {
+  int64_t experts = 0;
+  for (int64_t l = 0; l < site.layers(); ++l)
+    for (const auto& s : site.layer(l).statistics()) experts = std::max(experts, s.experts);
+  return experts;
 }
 
 std::vector<int32_t> as_int32(const Tensor& t) {
@@ -144,6 +161,7 @@ LogSite site_of(const Experiment& experiment, const SiteHeads& heads, const Mode
   site.name = heads.name();
   site.layers = heads.layers();
   site.heads = heads.heads();
+  site.experts = experts_of(heads);
   const auto &queries = heads.site().queries, &keys = heads.site().keys;
   const bool classes = keys == &Batch::ids && !data.token_classes().empty();
   site.statistics = statistics_of(experiment.log, heads, classes);
@@ -279,10 +297,13 @@ RunLog::HeadValues head_row(const LogSite& site, const SiteHeads& heads, const H
     const int64_t own = heads.layer(layer).heads(), H = site.heads;
     for (const auto& s : site.statistics) {
       const auto from = values.find(s.name);
-      if (from == values.end()) continue;  // another kind's own
+      if (from == values.end()) continue;                                 // another kind's own
+      const int64_t each = own > 0 ? std::ssize(from->second) / own : 0;  // numbers of a head
       for (int64_t n = 0; n < std::ssize(from->second); ++n) {
         int64_t to = layer * H + n;
         if (s.dims == LogDims::kLayerHeadHead) to = (layer * H + n / own) * H + n % own;
+        if (s.dims == LogDims::kLayerHeadExpert)
+          to = (layer * H + n / each) * site.experts + n % each;
         if (s.dims == LogDims::kLayer) to = layer;
         row[s.name][to] = from->second[n];
       }

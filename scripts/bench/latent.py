@@ -8,37 +8,28 @@ Two layers, 512 wide, eight heads, untrained; both must write the same text.
 """
 
 import argparse
-import json
-import pathlib
 import statistics
-import subprocess
+import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from headlab_program import ROOT, ProgramError, headlab, said
+
 SIZE = ("model.layers=2", "model.d_model=512", "model.heads=8")
 SHORT = 8  # tokens
-
-
-def headlab(arguments, *words):
-    done = subprocess.run([arguments.program, *map(str, words)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    return done.stdout
 
 
 def untrained(arguments, out):
     settings = [*SIZE, f"data.context={2 * arguments.prompt}", "train.steps=1", "train.batch=1",
                 "train.eval_batches=1", "log.stats_every=0", "log.attention.every=0"]
-    return json.loads(headlab(arguments, "run", ROOT / "configs/char_mla.yaml", *settings, "--out", out,
-                              "--json"))["run"]
+    return headlab(arguments.program, "run", ROOT / "configs/char_mla.yaml", *settings, "--out", out)["run"]
 
 
 def written(arguments, run, prompt, backend, tokens):
     """Seconds, and the text."""
     start = time.perf_counter()
-    text = headlab(arguments, "generate", run, "--prompt", prompt, "--temperature", 0, "--tokens", tokens,
-                   "--backend", backend, "--threads", arguments.threads)
+    text = said(arguments.program, "generate", run, "--prompt", prompt, "--temperature", 0, "--tokens", tokens,
+                "--backend", backend, "--threads", arguments.threads)
     return time.perf_counter() - start, text
 
 
@@ -70,4 +61,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except ProgramError as error:
+        sys.exit(str(error))

@@ -11,10 +11,11 @@ from .files import LogError, LogWarning, open_group, pick
 from .offline import bertviz_html, circuitsvis_html
 from .opening import open_run
 from .run import Run
+from .sweep import open_sweep
 from .tensorboard import to_tensorboard
 from .text import visible
 
 __all__ = ["LogError", "LogWarning", "Run", "bertviz_html", "circuitsvis_html", "compare",
-           "differences", "labels", "open_group", "open_run", "pick", "to_bertviz",
-           "to_circuitsvis", "to_csv", "to_pandas", "to_tensorboard", "to_transformer_lens",
+           "differences", "labels", "open_group", "open_run", "open_sweep", "pick",
+           "to_bertviz", "to_circuitsvis", "to_csv", "to_pandas", "to_tensorboard", "to_transformer_lens",
            "visible"]

@@ -246,7 +246,8 @@ class Run:
         return self.group("pruning")
 
     def heads(self, site: str = "self") -> xr.Dataset:
-        """Statistics of every head: (step, layer, head); `js` also over head2. NaN: no such head.
+        """Statistics of every head: (step, layer, head); `js` also over head2, those of experts
+        over expert. NaN: no such head or expert.
 
         Units are in `attrs["units"]`, where there is one, the formula in `attrs["comment"]`.
         """

@@ -23,7 +23,7 @@ import numpy as np
 
 import headlab_log as hl
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
-from kept import Kept, provenance
+from kept import Kept, metrics, provenance
 
 CONFIGS = ROOT / "configs"
 # What a kind changes of multi-head attention.
@@ -39,10 +39,6 @@ GROUPS = {
 
 def group_of(kind):
     return next((group for group, kinds in GROUPS.items() if kind in kinds), "of your own")
-
-
-def metrics(run):
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def end_of(run):

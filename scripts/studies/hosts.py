@@ -20,7 +20,7 @@ import pathlib
 import sys
 
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
-from kept import Kept, provenance
+from kept import Kept, metrics, provenance
 
 CONFIGS = ROOT / "configs"
 # Metrics of a task: heading, factor, digits.
@@ -60,7 +60,7 @@ def translations(arguments, run):
 
 def end_of(run):
     """What a training ended with: its metrics over the whole split, and how long it took [s]."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics(run)
     last = next(line for line in reversed(lines) if "val/loss" in line)
     if not last.get("val/whole_split"):
         raise ProgramError(f"hosts: {run} was not measured over the whole split")

@@ -91,6 +91,11 @@ def file_digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
+def metrics(run):
+    """The rows of metrics.jsonl."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
 def provenance(results):
     """When, where and with which commits they were trained."""
     return "; ".join(", ".join(sorted({result[key][:digits] for result in results}))

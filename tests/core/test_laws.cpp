@@ -60,20 +60,21 @@ TEST_CASE("causal hides the future", "[laws]") {
 TEST_CASE("a window hides what lies before it", "[laws]") {
   for_every_kind([](const Subject& s) {
     if (!s.traits.causal) return not_promised();
-    const auto x = random({B, T, 20});
+    const int64_t further = s.traits.rows_before;
+    const auto x = random({B, T + further, 20});
     auto other = x.clone();
     other.narrow(1, 0, 3).normal_();
-    // With a window of 3 the last query sees keys 4, 5, 6; query 4 still sees key 2.
+    // With a window of 3 the last of 7 queries sees keys 4, 5, 6; query 4 still sees key 2.
     const auto before = s.y(x, causal(3)), after = s.y(other, causal(3));
-    REQUIRE(difference(before.narrow(1, 5, 2), after.narrow(1, 5, 2)) < 1e-12);
-    REQUIRE(difference(before.select(1, 4), after.select(1, 4)) > 1e-6);
-    REQUIRE(difference(s.y(x, causal(T)), s.y(x, causal())) < 1e-12);
+    REQUIRE(difference(before.narrow(1, 5 + further, 2), after.narrow(1, 5 + further, 2)) < 1e-12);
+    REQUIRE(difference(before.select(1, 4 + further), after.select(1, 4 + further)) > 1e-6);
+    REQUIRE(difference(s.y(x, causal(T + further)), s.y(x, causal())) < 1e-12);
   });
 }
 
 TEST_CASE("padding changes no row that counts", "[laws]") {
   for_every_kind([](const Subject& s) {
-    auto ctx = HeadContext{};
+    auto ctx = s.widest();
     ctx.mask.key_length = ctx.mask.query_length = at::tensor({T, int64_t{4}});
     const auto x = random({B, T, 20});
     auto other = x.clone();
@@ -81,14 +82,14 @@ TEST_CASE("padding changes no row that counts", "[laws]") {
     const auto before = s.y(x, ctx), after = s.y(other, ctx);
     REQUIRE(difference(before[0], after[0]) < 1e-12);
     REQUIRE(difference(before[1].narrow(0, 0, 4), after[1].narrow(0, 0, 4)) < 1e-12);
-    const auto alone = s.y(x.narrow(0, 1, 1).narrow(1, 0, 4), HeadContext{});
+    const auto alone = s.y(x.narrow(0, 1, 1).narrow(1, 0, 4), s.widest());
     REQUIRE(difference(before[1].narrow(0, 0, 4), alone[0]) < 1e-12);
   });
 }
 
 TEST_CASE("a row without any allowed key is the output bias and passes no gradient", "[laws]") {
   for_every_kind([](const Subject& s) {
-    auto ctx = HeadContext{};
+    auto ctx = s.widest();
     ctx.mask.allowed = at::ones({B, 1, T, T}, at::kBool);
     ctx.mask.allowed[0][0][2].fill_(false);
     if (!s.traits.token_map) return not_promised();
@@ -275,7 +276,7 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
       declared.insert(own.name);
       INFO(own.name);
       const auto values = probe.values(s.shape.layer).at(own.name);
-      REQUIRE(std::ssize(values) == value_count(own.per, 4));
+      REQUIRE(std::ssize(values) == value_count(own.per, 4, own.experts));
       // Causal heads have no next token, in no map.
       const std::string name = own.name;
       const auto is_known = [](const std::vector<double>& of) {
@@ -295,16 +296,16 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
 
 TEST_CASE("wrong shapes are refused by size", "[laws]") {
   for_every_kind([](const Subject& s) {
-    HeadContext ctx;
+    auto ctx = s.widest();
     REQUIRE_THROWS_WITH(s.y(random({B, T, 19}), ctx), Catch::Contains("x must be [B, T, 20]"));
     if (s.traits.token_map) {
       ctx.bias = random({B, 3, T, T});
       REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("does not broadcast"));
     }
-    ctx = {};
+    ctx = s.widest();
     ctx.gates = random({B, 4, T + 1});
     REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("gates"));
-    ctx = {};
+    ctx = s.widest();
     ctx.mask.window = -1;
     REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("window must be at least 0"));
   });

@@ -40,7 +40,7 @@ Memory training_memory(const std::string& kind, Backend backend,
 TEST_CASE("training plain kinds allocates no map of all heads, queries and keys", "[memory]") {
   const auto registered = head_names();
   for (const char* kind :
-       {"mha", "collaborative", "mohsa", "moh", "gated", "linformer", "bigbird"}) {
+       {"mha", "collaborative", "mohsa", "moh", "gated", "linformer", "bigbird", "forgetting"}) {
     if (std::find(registered.begin(), registered.end(), kind) == registered.end()) continue;
     INFO(kind);
     REQUIRE(training_memory(kind, Backend::kAuto).largest < kMap);

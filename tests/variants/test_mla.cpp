@@ -7,7 +7,7 @@ using namespace testing;
 
 namespace {
 
-constexpr int64_t D = 20, n = 5, r = 4, c = 7, dv = 3;
+constexpr int64_t D = 20, n = 5, r = 4, c = 7;
 const char* const kOdd = ", nope_dim: 5, rope_dim: 4, kv_rank: 7, value_dim: 3";
 
 Tensor rms(const Tensor& x, double eps = 1e-6) {

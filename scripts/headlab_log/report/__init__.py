@@ -11,6 +11,7 @@ from ..compare import labels
 from ..files import PathLike
 from ..opening import open_run
 from ..run import Run
+from ..sweep import runs_of
 from . import data, maps, page, words
 
 MAX_BYTES = 15_000_000
@@ -21,7 +22,7 @@ def build(runs: Sequence[Run | PathLike], title: str | None = None,
           max_bytes: int = MAX_BYTES) -> str:
     """The page as text: losses, every statistic of every head, attention maps, roles, pruning.
 
-    runs: open runs or paths of run directories. max_bytes: what the page may take, encoded; maps
+    runs: open runs, paths of run directories, or folders of sweeps. max_bytes: what the page may take, encoded; maps
     of further probes, then of earlier steps are left out to stay below it, and the page says so.
     Raises LogError where there is no such run.
 
@@ -40,8 +41,8 @@ def compose(runs: Sequence[Run | PathLike], title: str | None = None, max_bytes:
     asks for it, and loads itself anew when the answer has changed.
     """
     with contextlib.ExitStack() as opened:
-        runs = [run if isinstance(run, Run) else opened.enter_context(open_run(run))
-                for run in runs]
+        runs = [one if isinstance(one, Run) else opened.enter_context(open_run(one))
+                for run in runs for one in ([run] if isinstance(run, Run) else runs_of(run))]
         content, chunks, left_out = without_maps(runs, title or data.default_title(runs), max_bytes)
         content["version"] = version
         left_out += maps.add(content, runs, chunks, max_bytes - page.size(content, chunks))

@@ -1,6 +1,6 @@
 """Makes one HTML page from one or several runs.
 
-    scripts/report RUN... [-o report.html]
+    scripts/report RUN|SWEEP... [-o report.html]
 """
 
 import argparse
@@ -18,7 +18,7 @@ def options_of(arguments):
         prog="report", description="Makes one HTML page from one or several runs: losses, "
         "statistics of every head, attention maps, roles, pruning. It needs no network.",
         epilog="example: scripts/report runs/char_mha/* runs/char_gated/* -o report.html")
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory, or the folder of a sweep")
     parser.add_argument("-o", dest="out", metavar="FILE", default="report.html", type=pathlib.Path,
                         help="page to write (default: report.html)")
     parser.add_argument("--max-mb", type=float, default=MAX_BYTES / 1e6, metavar="MB",

@@ -98,9 +98,9 @@ TEST_CASE("list and describe tell of every kind of heads") {
   const std::string table = headlab({"describe", "--table"}).out;
   for (const auto& [kind, summary] : kinds.items()) {
     INFO(kind);
-    const auto line = std::find_if(lines.begin(), lines.end(), [&](const std::string& text) {
-      return text.starts_with(kind + " ");
-    });
+    const auto line = std::find_if(
+        lines.begin(), lines.end(),
+        [start = kind + " "](const std::string& text) { return text.starts_with(start); });
     REQUIRE(line != lines.end());
     CHECK_THAT(*line, Contains(summary.get<std::string>()));
     CHECK_THAT(table, Contains("| `" + kind + "` | " + summary.get<std::string>() + " | "));

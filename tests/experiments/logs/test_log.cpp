@@ -1,6 +1,7 @@
 // The run log: rows read back, records are complete or do not count, a resume leaves no gap.
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/errors.h"
 #include "core/files/h5.h"
@@ -89,6 +90,41 @@ TEST_CASE("what a row does not say is missing, and a head that is not alive says
     const bool dead = i < 9 && (i / 3 == 1 || i % 3 == 1);
     CHECK(std::isnan(js[i]) == dead);
   }
+}
+
+TEST_CASE("statistics by expert have an axis of experts, where there are any") {
+  const Scratch folder;
+  LogLayout layout = small_layout();
+  layout.sites[0].experts = 4;
+  for (const char* name : {"selected", "probability"})
+    layout.sites[0].statistics.push_back(
+        {{name, "1", "of an expert", "mean over tokens"}, LogDims::kLayerHeadExpert});
+  RunLog log = RunLog::create(folder / "log.h5", layout);
+  const std::vector<uint8_t> alive = {1, 0, 1, 1, 1, 1};
+  std::vector<double> selected(2 * 3 * 4);
+  std::iota(selected.begin(), selected.end(), 0);
+  log.heads("self", 0, {{"selected", selected}}, alive);
+  CHECK_THROWS_AS(log.heads("self", 1, {{"selected", std::vector<double>(18, 1)}}),
+                  std::invalid_argument);
+  log.close(LogStatus::kFinished);
+  const H5File file = H5File::open(folder / "log.h5");
+  const H5Group heads = file.root().group("heads/self");
+  CHECK(heads.dataset("expert").read<int32_t>() == std::vector<int32_t>{0, 1, 2, 3});
+  const H5Dataset stored = heads.dataset("selected");
+  CHECK(stored.extent() == H5Extent{1, 2, 3, 4});
+  const auto values = stored.read<float>();
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i / 4 == 1)  // the head that is not alive
+      CHECK(std::isnan(values[i]));
+    else
+      CHECK(values[i] == static_cast<float>(i));
+  }
+  for (const float value : heads.dataset("probability").read<float>()) CHECK(std::isnan(value));
+
+  RunLog plain = RunLog::create(folder / "plain.h5", small_layout());
+  plain.close(LogStatus::kFinished);
+  const H5File without = H5File::open(folder / "plain.h5");
+  CHECK_FALSE(without.root().group("heads/self").has_dataset("expert"));
 }
 
 TEST_CASE("rows that do not fit the layout are refused and leave the log as it was") {

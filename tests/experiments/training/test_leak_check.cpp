@@ -183,6 +183,13 @@ TEST_CASE("a layer that sees beyond its window is found, however long the window
                       Contains("which is outside the window of 4"));
 }
 
+TEST_CASE("a row that is made of rows before it may see through their windows", "[leaks]") {
+  for (const std::string more : {"window: [4]", "window: [22]", "causal: false, window: [4]"}) {
+    INFO(more);
+    REQUIRE_NOTHROW(decoder("{kind: mta, pre_kernel: [3, 5], post_kernel: [2, 3]}", more).check());
+  }
+}
+
 TEST_CASE("a layer that sees padded keys is found in every site that has them", "[leaks]") {
   const auto leaks = kForgetful + "padded}";
   REQUIRE_THROWS_WITH(decoder(leaks, "causal: false").check(), Contains("which is padding"));

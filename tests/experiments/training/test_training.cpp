@@ -165,6 +165,32 @@ TEST_CASE("what gates decide is logged with the weights before the update", "[tr
   }
 }
 
+TEST_CASE("experts are logged by layer, head and expert, and those that a layer lacks are missing",
+          "[training]") {
+  const Scratch folder;
+  const auto config = with_attention(
+      small("gated"),
+      "{kind: switchhead, experts: 3, active: 1}, attention_at: {\"1\": {experts: 2}}");
+  run_in(folder / "run", experiment_of(config));
+  const H5File log = H5File::open(folder / "run/log.h5");
+  const auto group = log.root().group("heads/self");
+  for (const std::string name : {"value_selected", "output_selected", "value_probability"}) {
+    INFO(name);
+    const auto extent = group.dataset(name).extent();  // step, layer, head, expert
+    REQUIRE(extent == H5Extent{4, 2, 4, 3});
+    const auto values = group.dataset(name).read<float>();
+    for (size_t first = 0; first < values.size(); first += 3) {
+      const size_t experts = first / 12 % 2 == 0 ? 3 : 2;
+      float sum = 0;
+      for (size_t e = 0; e < 3; ++e) {
+        REQUIRE(std::isnan(values[first + e]) == (e >= experts));
+        if (e < experts) sum += values[first + e];
+      }
+      if (name.ends_with("selected")) REQUIRE(sum == Approx(1));  // each token has one
+    }
+  }
+}
+
 TEST_CASE("what is due is due at its own interval, and nothing is where that is 0", "[training]") {
   auto experiment = experiment_of(small("mha", ", checkpoint: {every: 0}"));
   const auto steps_of = [&](bool Due::*what) {

@@ -1,0 +1,105 @@
+// `headlab sweep SWEEP.yaml`: trains every point of a grid, and says what they ended with.
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "core/errors.h"
+#include "experiments/commands/command.h"
+#include "experiments/commands/report.h"
+#include "experiments/commands/sweep_report.h"
+#include "experiments/runs/sweep_jobs.h"
+#include "experiments/runs/sweep_points.h"
+#include "experiments/runs/sweep_run.h"
+#include "experiments/runs/sweep_summary.h"
+#include "experiments/runs/sweep_table.h"
+#include "experiments/runs/sweep_threads.h"
+
+namespace headlab {
+namespace {
+
+struct SweepOptions {
+  std::string file, out = "runs", emit, time;
+  std::vector<std::string> overrides;
+  int64_t jobs = 0;
+  bool keep_going = false, fail_fast = false, dry_run = false, json = false;
+
+  void visit(Arguments& a) {
+    a.option("sweep", file, "YAML file with base, grid, zip and exclude", Arguments::kRequired);
+    a.option("overrides", overrides, "a.b=value ..., of every point");
+    a.option("--out", out, "directory of runs");
+    a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
+             Arguments::kAboveZero);
+    a.flag("--keep-going", keep_going, "train the other points when one fails, as is usual");
+    a.flag("--fail-fast", fail_fast, "stop when a point fails");
+    a.flag("--dry-run", dry_run,
+           "points, FLOPs, bytes and hours, from a short start of each config");
+    a.choice("--emit", emit, "write jobs for others to run, and train nothing",
+             {"slurm", "joblist"});
+    a.option("--time", time, "limit of a job of --emit slurm, HH:MM:SS");
+    a.flag("--json", json, "print one JSON object at the end");
+  }
+
+  void check() const {
+    if (keep_going && fail_fast)
+      throw ConfigError("--keep-going and --fail-fast exclude each other");
+    if (dry_run && !emit.empty()) throw ConfigError("--dry-run and --emit exclude each other");
+    if (emit == "slurm" && time.empty())
+      throw ConfigError("--emit slurm: needs --time HH:MM:SS, the limit of a job");
+    if (emit != "slurm" && !time.empty()) throw ConfigError("--time: goes with --emit slurm only");
+    if (!time.empty() && !is_time_limit(time))
+      throw ConfigError(fmt::format("--time {}: must be HH:MM:SS", time));
+  }
+};
+
+SweepOrders orders_of(const SweepOptions& o, const SweepThreads& threads) {
+  return {.jobs = threads.jobs, .fail_fast = o.fail_fast, .environment = threads.environment()};
+}
+
+int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThreads& threads) {
+  const bool slurm = o.emit == "slurm";
+  JobOrders orders{.program = this_program().string(),
+                   .at_once = threads.jobs,
+                   .threads = threads.of_a_run,
+                   .time = o.time,
+                   .sets_threads = !threads.set};
+  const auto commands =
+      slurm ? write_slurm_scripts(sweep, orders) : std::vector{write_job_list(sweep, orders)};
+  fmt::print(stderr, "headlab: {} points, {} threads each; {}\n", sweep.points.size(),
+             threads.of_a_run,
+             slurm ? "these commands submit them" : "this command runs them, again and again");
+  return print({.object = {{"sweep", sweep.folder.string()}, {"commands", commands}},
+                .text = fmt::format("{}\n", fmt::join(commands, "\n"))},
+               o.json);
+}
+
+int train_points(const SweepOptions& o, const FrozenSweep& sweep, const SweepOrders& orders) {
+  fmt::print(stderr, "headlab: {} points, {} at once\nheadlab: {}\n", sweep.points.size(),
+             orders.jobs, sweep.folder.string());
+  const auto [points, code] = run_shown(sweep, orders);
+  const auto summary = summary_of(sweep, points);
+  write_summary(sweep, summary);
+  print({.object = summary_json(sweep, summary), .text = summary_text(summary)}, o.json);
+  if (code == kResumable)
+    fmt::print(stderr, "headlab: not all points are finished; the same command goes on\n");
+  return code;
+}
+
+int run_sweep(const SweepOptions& o) {
+  o.check();
+  const auto sweep = resolve_sweep(o.file, o.overrides, o.out);
+  const auto threads = threads_of(sweep, o.jobs);
+  const auto orders = orders_of(o, threads);
+  if (o.dry_run) return print(report_of(sweep, costs_of(sweep, orders), threads.jobs), o.json);
+  write_sweep(sweep, o.file);
+  return o.emit.empty() ? train_points(o, sweep, orders) : emit_jobs(o, sweep, threads);
+}
+
+const RegisterCommand sweep_command(
+    {.name = "sweep",
+     .summary = "train every point of a grid of settings; means over seeds",
+     .example = "headlab sweep configs/sweeps/char_kinds.yaml train.steps=500 --jobs 2",
+     .group = Group::kTrain},
+    run_sweep);
+
+}  // namespace
+}  // namespace headlab

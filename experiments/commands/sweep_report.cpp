@@ -1,0 +1,58 @@
+#include "experiments/commands/sweep_report.h"
+
+#include <fmt/format.h>
+
+#include "experiments/system/duration.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string bytes_text(double bytes) {
+  for (const char* unit : {"B", "kB", "MB", "GB"}) {
+    if (bytes < 1000) return fmt::format("{:.3g} {}", bytes, unit);
+    bytes /= 1000;
+  }
+  return fmt::format("{:.3g} TB", bytes);
+}
+
+}  // namespace
+
+Report report_of(const FrozenSweep& sweep, const std::vector<ConfigCost>& costs, int64_t jobs) {
+  Report report{.object = {{"sweep", sweep.folder.string()}, {"configs", Json::array()}},
+                .text = {}};
+  double flops = 0, bytes = 0, seconds = 0;
+  int64_t left = 0;
+  for (const auto& cost : costs) {
+    const int64_t to_train = cost.points - cost.finished;
+    const auto count = static_cast<double>(to_train);
+    left += to_train;
+    flops += count * cost.flops, bytes += count * cost.bytes, seconds += count * cost.seconds;
+    report.object["configs"].push_back({{"point", cost.label},
+                                        {"points", cost.points},
+                                        {"finished", cost.finished},
+                                        {"parameters", cost.parameters},
+                                        {"steps", cost.steps},
+                                        {"flops", cost.flops},
+                                        {"bytes", cost.bytes},
+                                        {"seconds", cost.seconds}});
+    report.text += fmt::format("{}  {} points, {} finished; each {} steps, {:.3g} FLOPs, {}, {}\n",
+                               cost.label, cost.points, cost.finished, cost.steps, cost.flops,
+                               bytes_text(cost.bytes), duration_text(cost.seconds));
+  }
+  report.object["points"] = sweep.points.size();
+  report.object["left"] = left;
+  report.object["flops"] = flops;
+  report.object["bytes"] = bytes;
+  report.object["hours"] = seconds / 3600;
+  report.object["jobs"] = jobs;
+  report.text += fmt::format(
+      "{} points, {} to train: {:.3g} FLOPs, {} on disk at most, {} one after another; with {} at "
+      "once {} at best; the last evaluation of each comes on top\n",
+      sweep.points.size(), left, flops, bytes_text(bytes), duration_text(seconds), jobs,
+      duration_text(seconds / static_cast<double>(jobs)));
+  return report;
+}
+
+}  // namespace headlab

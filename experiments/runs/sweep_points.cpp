@@ -1,0 +1,183 @@
+#include "experiments/runs/sweep_points.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <system_error>
+
+#include "core/config/config_overrides.h"
+#include "core/errors.h"
+#include "core/files/replacement_file.h"
+#include "experiments/runs/initial_weights.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/runs/same_run.h"
+#include "experiments/system/sha256.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string sweep_text(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw ConfigError(file.string() + ": cannot open: is there such a file?");
+  std::string text(kMaxConfigBytes + 1, '\0');  // one more than parsing accepts
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+// The path as the caller would write it.
+fs::path base_file(const ConfigNode& base, const fs::path& sweep) {
+  return (sweep.parent_path() / base.text).lexically_normal();
+}
+
+ConfigNode config_of(const SweepPoint& point, const fs::path& sweep,
+                     const std::vector<std::string>& overrides) {
+  const auto base = load_experiment(base_file(point.base, sweep));
+  ConfigNode tree;
+  tree.place = base.place;
+  for (const auto& [key, value] : point.settings)
+    add_setting(tree, base, key, value, value.key_place());
+  return override_config(merge_config(base, tree), overrides);
+}
+
+// Of what a frozen file holds: paths that it has written absolute are part of the name of the run.
+fs::path run_of_frozen(const std::string& yaml, const fs::path& out) {
+  Experiment experiment;
+  read_config(experiment, parse_config(yaml, "frozen", "/"));
+  return run_path(out, experiment);
+}
+
+FrozenPoint freeze(const SweepPoint& point, bool several_bases, const fs::path& sweep,
+                   const std::vector<std::string>& overrides, const fs::path& out) {
+  FrozenPoint frozen;
+  if (several_bases)
+    frozen.settings.emplace_back("base", write_text(fs::path(point.base.text).stem().string()));
+  frozen.settings.insert(frozen.settings.end(), point.settings.begin(), point.settings.end());
+  read_config(frozen.experiment, config_of(point, sweep, overrides));
+  resolve_init(frozen.experiment);
+  frozen.yaml = to_yaml(write_block(frozen.experiment));
+  frozen.run = run_of_frozen(frozen.yaml, out);
+  return frozen;
+}
+
+// Problems of several points, each once.
+class PointProblems {
+ public:
+  void add(const std::string& what) {
+    std::istringstream in(what);
+    for (std::string line; std::getline(in, line);)
+      if (seen_.insert(line).second) lines_.push_back(line);
+  }
+  void raise() const {
+    constexpr size_t kMost = 100;
+    if (lines_.empty()) return;
+    const size_t shown = std::min(lines_.size(), kMost);
+    auto all = fmt::format("{}", fmt::join(lines_.begin(), lines_.begin() + shown, "\n"));
+    if (shown < lines_.size()) all += fmt::format("\nand {} more", lines_.size() - shown);
+    throw ConfigError(all);
+  }
+
+ private:
+  std::set<std::string> seen_;
+  std::vector<std::string> lines_;
+};
+
+void require_apart(const std::vector<FrozenPoint>& points, const fs::path& file) {
+  std::map<fs::path, size_t> first;
+  PointProblems problems;
+  for (size_t i = 0; i < points.size(); ++i)
+    if (const auto [known, fresh] = first.emplace(points[i].run, i); !fresh)
+      problems.add(fmt::format(
+          "{}: points {} ({}) and {} ({}) are one run, {}; change the axes, or exclude one",
+          file.string(), known->second + 1, points[known->second].label(), i + 1, points[i].label(),
+          points[i].run.filename().string()));
+  problems.raise();
+}
+
+std::string config_name(const FrozenPoint& point) {
+  return fmt::format("configs/{}-{}.yaml", point.experiment.name, point.run.filename().string());
+}
+
+nlohmann::ordered_json json_of_node(const ConfigNode& node) {
+  using Json = nlohmann::ordered_json;
+  if (node.kind != ConfigNode::Kind::kScalar) return to_flow(node);
+  const Json parsed = node.quoted ? Json() : Json::parse(node.text, nullptr, false);
+  return parsed.is_number() || parsed.is_boolean() ? parsed : Json(node.text);
+}
+
+std::string points_table(const FrozenSweep& sweep, const fs::path& folder) {
+  std::string text;
+  for (const auto& point : sweep.points)
+    text += fmt::format("{}\t{}\n", point.run.string(), (folder / config_name(point)).string());
+  return text;
+}
+
+std::string points_json(const FrozenSweep& sweep) {
+  auto points = nlohmann::ordered_json::array();
+  for (const auto& point : sweep.points) {
+    auto settings = nlohmann::ordered_json::object();
+    for (const auto& [key, value] : point.settings) settings[key] = json_of_node(value);
+    points.push_back({{"run", point.run.string()},
+                      {"config", point.config.string()},
+                      {"name", point.experiment.name},
+                      {"seed", point.experiment.seed},
+                      {"settings", settings}});
+  }
+  return nlohmann::ordered_json{{"sweep", sweep.name}, {"points", points}}.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::string FrozenPoint::label() const {
+  std::vector<std::string> words;
+  for (const auto& [key, value] : settings)
+    words.push_back(key == "base" ? to_flow(value) : fmt::format("{}={}", key, to_flow(value)));
+  return words.empty() ? experiment.name : fmt::format("{}", fmt::join(words, " "));
+}
+
+FrozenSweep resolve_sweep(const fs::path& file, const std::vector<std::string>& overrides,
+                          const fs::path& out) {
+  const auto directory = fs::absolute(file).parent_path();
+  const auto written = read_sweep(parse_config(sweep_text(file), file.string(), directory));
+  FrozenSweep sweep{.folder = {},
+                    .out = fs::absolute(out).lexically_normal(),
+                    .name = file.stem().string(),
+                    .points = {}};
+  if (!sweep.out.has_filename()) sweep.out = sweep.out.parent_path();
+  PointProblems problems;
+  for (const auto& point : points_of(written)) try {
+      sweep.points.push_back(freeze(point, written.bases.size() > 1, file, overrides, sweep.out));
+    } catch (const ConfigError& error) {
+      problems.add(error.what());
+    }
+  problems.raise();
+  require_apart(sweep.points, file);
+  // The folder is named by the points, and lies in its own points.tsv: there without its path.
+  const auto hash = sha256(points_table(sweep, "")).substr(0, 8);
+  sweep.folder = sweep.out / "sweeps" / fmt::format("{}-{}", sweep.name, hash);
+  for (auto& point : sweep.points) point.config = sweep.folder / config_name(point);
+  return sweep;
+}
+
+void write_sweep(const FrozenSweep& sweep, const fs::path& file) {
+  try {
+    for (const auto* inner : {"configs", "output"}) fs::create_directories(sweep.folder / inner);
+  } catch (const fs::filesystem_error& error) {
+    throw RunError(fmt::format("{}: cannot be made: {}; choose another --out",
+                               sweep.folder.string(), error.code().message()));
+  }
+  for (const auto& point : sweep.points) replace_file(point.config, point.yaml);
+  replace_file(sweep.folder / "sweep.yaml", sweep_text(file));
+  replace_file(sweep.folder / "points.json", points_json(sweep));
+  replace_file(sweep.folder / "points.tsv", points_table(sweep, sweep.folder));
+}
+
+}  // namespace headlab

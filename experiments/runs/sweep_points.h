@@ -1,0 +1,44 @@
+// The points of a sweep as they are trained: each with its settings, frozen in a config of its own,
+// and the run that it makes.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "experiments/runs/experiment.h"
+#include "experiments/runs/sweep_file.h"
+
+namespace headlab {
+
+struct FrozenPoint {
+  std::vector<std::pair<std::string, ConfigNode>> settings;  // what the axes say, `base` first
+  Experiment experiment;
+  std::string yaml;              // the resolved config, with absolute paths
+  std::filesystem::path run;     // that `headlab run` of this config makes, absolute
+  std::filesystem::path config;  // the file that holds it
+
+  std::string label() const;  // "model.attention.kind=moh seed=1"; the name where no axis is
+};
+
+struct FrozenSweep {
+  std::filesystem::path folder;  // the sweep's own files, absolute
+  std::filesystem::path out;     // folder of the runs, absolute
+  std::string name;              // of the sweep file, without its suffix
+  std::vector<FrozenPoint> points;
+};
+
+// The sweep that `file` describes, each point with `overrides` over what the axes say; paths in it
+// and in its bases start from the file that they stand in. Nothing is written. ConfigError with
+// everything that is wrong in any point, and where two points are one run.
+FrozenSweep resolve_sweep(const std::filesystem::path& file,
+                          const std::vector<std::string>& overrides,
+                          const std::filesystem::path& out);
+
+// Writes the frozen configs, points.tsv (run directory TAB frozen config, a line a point),
+// points.json (the same with the settings of each) and a copy of the sweep file into the folder of
+// the sweep. RunError where the storage refuses.
+void write_sweep(const FrozenSweep& sweep, const std::filesystem::path& file);
+
+}  // namespace headlab

@@ -1,0 +1,61 @@
+// What the runs of a sweep ended with: a row a point, and means over seeds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/runs/run_metrics.h"
+#include "experiments/runs/sweep_points.h"
+#include "experiments/runs/sweep_run.h"
+
+namespace headlab {
+
+struct SweepRow {
+  std::string group;  // the settings but for the seed: rows of one group differ in it alone
+  std::string name, label;
+  std::filesystem::path run;
+  int64_t seed = 0, step = 0;
+  PointStatus status;
+  Metrics metrics;               // final ones
+  std::optional<double> wall_s;  // that its training took, over all its sessions
+  std::string code;              // digests of the code that made it; "" where none is kept
+};
+
+// Of finished rows of one group that one code made.
+struct SweepMean {
+  std::string group, name, code;
+  std::vector<int64_t> seeds;
+  int64_t asked = 0;  // seeds that the sweep has of the group
+  struct Spread {
+    double mean = 0;
+    std::optional<double> deviation;  // of a sample; none of one value
+    int64_t n = 0;
+  };
+  std::map<std::string, Spread> metrics;  // "wall_s" among them
+};
+
+struct SweepSummary {
+  std::vector<SweepRow> rows;
+  std::vector<SweepMean> means;
+  std::vector<std::string> notices;  // of groups that several codes made: those are not averaged
+};
+
+SweepSummary summary_of(const FrozenSweep& sweep, const std::vector<PointStatus>& points);
+std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows);
+
+std::string summary_text(const SweepSummary& summary);
+nlohmann::ordered_json summary_json(const FrozenSweep& sweep, const SweepSummary& summary);
+std::string rows_csv(const SweepSummary& summary);
+std::string means_csv(const SweepSummary& summary);
+
+// summary.csv, means.csv and summary.json in the folder of the sweep.
+void write_summary(const FrozenSweep& sweep, const SweepSummary& summary);
+
+std::string point_state_name(PointState state);  // "finished", "stopped", ...
+
+}  // namespace headlab

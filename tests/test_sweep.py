@@ -1,0 +1,355 @@
+"""A sweep of three kinds with three seeds: killed, started twice, stopped, handed to others, it ends as
+an undisturbed one does, and trains no point twice."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from conftest import ROOT, headlab, program
+from sweep_testing import (SETTINGS, SWEEP, bench, children_of, folder_of, needed, one_kind,
+                           slurm_script, start, statuses, sweep, table, wait_until)  # noqa: F401
+
+
+def sessions(bench, out):
+    """run -> how many sessions before its last one it was gone on from."""
+    return {path.parent: len(json.loads(path.read_text()).get("previous", []))
+            for path in (bench / out).glob("char_mha/[!.]*/manifest.json")}
+
+
+def gone(pid):
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state == "Z"
+
+
+def test_a_sweep_killed_twice_ends_with_the_table_of_one_that_never_was(bench):
+    sweep(bench, "whole")
+
+    def under_way(more):
+        """Children train, beyond what was finished before."""
+        return lambda: len(children_of(process)) == 2 and len(
+            [one for one in statuses(bench, "parts").values() if one["step"] > 0]) >= more
+
+    process = start(bench, "parts")
+    wait_until(under_way(2), process)
+    children = children_of(process)
+    process.kill()  # the parent alone: its children stop by themselves
+    process.communicate()
+    while not all(gone(child) for child in children):
+        time.sleep(.002)
+    assert {one["status"] for one in statuses(bench, "parts").values()} <= {
+        "finished", "stopped", "running"}
+
+    process = start(bench, "parts")
+    wait_until(under_way(4), process)
+    for pid in [process.pid, *children_of(process)]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+    sweep(bench, "parts")
+    assert len(table(bench, "whole")) == 9
+    assert table(bench, "parts") == table(bench, "whole")
+    assert {one["status"] for one in statuses(bench, "parts").values()} == {"finished"}
+
+
+def test_two_sweeps_in_one_folder_at_once_train_no_point_twice(bench):
+    both = [start(bench, "runs"), start(bench, "runs")]
+    said = [process.communicate()[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert len(sessions(bench, "runs")) == 9
+    assert set(sessions(bench, "runs").values()) == {0}  # none was gone on with, or begun anew
+    trained = [line for text in said for line in text.splitlines() if line.endswith("finished")]
+    assert len(trained) == 9, said
+    for text in said:
+        assert "failed" not in text
+
+
+def test_a_sweep_that_is_finished_trains_nothing_and_says_the_same(one_kind):
+    bench = one_kind
+    first, _ = sweep(bench, "runs", "--json")
+    before = {path: path.stat().st_mtime_ns for path in (bench / "runs").glob("char_mha/*/*")}
+    again, said = sweep(bench, "runs", "--json", "--keep-going")
+    assert said.count("finished before") == 3
+    assert json.loads(again) == json.loads(first)
+    assert before == {path: path.stat().st_mtime_ns
+                      for path in (bench / "runs").glob("char_mha/*/*")}
+
+
+def test_the_directory_of_a_point_is_the_one_that_run_takes(one_kind):
+    bench = one_kind
+    sweep(bench, "runs", "--emit", "joblist")
+    lines = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()
+    assert len(lines) == 3
+    for line in lines[:2]:
+        run, config = line.split("\t")
+        assert json.loads(headlab("run", config, "--out", bench / "runs", "--json"))["run"] == run
+    _, said = sweep(bench, "runs")
+    assert said.count("finished before") == 2
+    for path in (bench / "runs").rglob("status.json"):
+        assert "sweeps" not in path.parts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(bench, number):
+    process = start(bench, "runs", "train.steps=100000")
+    wait_until(lambda: len([one for one in statuses(bench, "runs").values() if one["step"] > 0]) == 2,
+               process)
+    process.send_signal(number)
+    said = process.communicate()[1]
+    assert process.returncode == 75, said
+    assert "the same command goes on" in said
+    assert [one["status"] for one in statuses(bench, "runs").values()] == ["stopped"] * 2
+    states = [row["status"] for row in table(bench, "runs")]
+    assert sorted(states) == ["stopped"] * 2 + ["waiting"] * 7
+
+
+@contextlib.contextmanager
+def locked(run, host):
+    """Holds the lock of a run as a process of that host does."""
+    with (run / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{os.getpid()} {host}\n")
+        file.flush()
+        yield
+        (run / ".lock").unlink()
+
+
+def test_a_point_that_this_host_trains_is_waited_for(one_kind):
+    bench = one_kind
+    sweep(bench, "runs", "--emit", "joblist")
+    run = first_point_stopped(bench)
+    with locked(run, socket.gethostname()):
+        process = start(bench, "runs")
+        said = ""
+        while "waits: is being written by process" not in said:
+            said += process.stderr.readline()
+            assert process.poll() is None, said
+        while len([one for one in statuses(bench, "runs").values()
+                   if one["status"] == "finished"]) < 2:
+            assert process.poll() is None
+            time.sleep(.005)
+        assert process.poll() is None  # there is nothing else left to do
+    assert process.communicate() and process.returncode == 0
+    assert {row["status"] for row in table(bench, "runs")} == {"finished"}
+
+
+def test_a_point_that_another_host_trains_is_left_to_it(one_kind):
+    bench = one_kind
+    sweep(bench, "runs", "--emit", "joblist")
+    run = first_point_stopped(bench)
+    with locked(run, "another-host"):
+        _, said = sweep(bench, "runs", code=75)
+    assert "is left to another host: is being written by process" in said
+    assert sorted(row["status"] for row in table(bench, "runs")) == ["elsewhere"] + ["finished"] * 2
+
+
+def first_point_stopped(bench):
+    """The run of the first point, which has begun and was stopped."""
+    run, config = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()[0].split("\t")
+    process = subprocess.Popen([os.path.abspath(program()), "run", config, "--out", "runs"],
+                               cwd=bench, stderr=subprocess.PIPE, text=True,
+                               stdout=subprocess.DEVNULL)
+    wait_until((pathlib.Path(run) / "status.json").is_file, process)
+    process.kill()
+    process.communicate()
+    return pathlib.Path(run)
+
+
+def test_a_point_that_fails_is_told_with_its_reason(one_kind):
+    bench = one_kind
+    words = ("train.lr=1e30", "train.clip=0", "train.warmup=0")
+    _, said = sweep(bench, "all", *words, code=5)
+    assert said.count("failed: the loss or its gradient is not finite at step ") == 3
+    _, said = sweep(bench, "first", *words, "--fail-fast", code=5)
+    assert 1 <= said.count(" failed: ") <= 2
+    assert [row["status"] for row in table(bench, "first")].count("waiting") >= 1
+    _, said = sweep(bench, "none", "--fail-fast", "--keep-going", code=2)
+    assert "exclude each other" in said
+
+
+def test_a_run_of_other_code_fails_its_point_and_a_tag_trains_beside_it(one_kind):
+    bench = one_kind
+    sweep(bench, "runs")
+    run = sorted(statuses(bench, "runs"))[0]
+    manifest = json.loads((run / "manifest.json").read_text())
+    kind, = manifest["code"]["kinds"]
+    manifest["code"]["kinds"][kind] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    _, said = sweep(bench, "runs", code=4)
+    assert f"the source of {kind} was another" in said and "tag=WORD" in said
+    printed, _ = sweep(bench, "runs", "tag=anew", "--json")
+    assert len(json.loads(printed)["points"]) == 3
+
+
+def test_runs_of_different_code_are_never_averaged_together(one_kind):
+    bench = one_kind
+    sweep(bench, "runs")
+    run = sorted(statuses(bench, "runs"))[0]
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["code"]["rest"] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    summary = json.loads(sweep(bench, "runs", "--json")[0])
+    assert sorted(len(mean["seeds"]) for mean in summary["means"]) == [1, 2]
+    assert "different code" in summary["notices"][0]
+    assert "not averaged together" in sweep(bench, "runs")[0]
+
+
+def test_a_dry_run_measures_each_config_once_and_leaves_nothing(bench):
+    printed, said = sweep(bench, "runs", "--dry-run", "--json")
+    assert said.count("measures ") == 3
+    costs = json.loads(printed)
+    assert costs["points"] == costs["left"] == 9
+    assert costs["hours"] > 0 and costs["bytes"] > 0
+    # Forward and backward, 60 updates of 4 texts of 16 tokens.
+    sizes = json.loads(headlab("validate", ROOT / "configs/char_mha.yaml", *SETTINGS[:6],
+                               *SETTINGS[7:], f"data.path={bench / 'text.txt'}", "--json"))
+    assert costs["configs"][0]["flops"] == pytest.approx(
+        3 * sizes["flops_per_token"] * 60 * 4 * 16)
+    assert not (bench / "runs").exists()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a sweep that is finished."""
+    bench = tmp_path_factory.mktemp("trained")
+    (bench / "kinds.yaml").write_text(SWEEP)
+    (bench / "text.txt").write_text("The quick brown fox jumps over a lazy dog, and naps.\n" * 60)
+    sweep(bench, "runs")
+    return folder_of(bench, "runs")
+
+
+def test_the_reader_opens_a_sweep_by_its_runs_and_by_its_grid(trained):
+    import headlab_log as hl
+
+    flat = hl.open_sweep(trained, "eval")
+    assert dict(flat.sizes) == {"run": 9, "step": 1}
+    assert flat["model.attention.kind"].values.tolist() == [
+        kind for kind in ("mha", "moh", "collaborative") for _ in range(3)]
+    grid = hl.open_sweep(trained.parent.parent, "eval", grid=True)
+    assert dict(grid.sizes) == {"step": 1, "model.attention.kind": 3, "seed": 3}
+    one = grid.val_loss.sel({"model.attention.kind": "moh", "seed": 2}).item()
+    assert one == flat.val_loss.isel(run=4).item()
+    means = {mean["group"]: mean["metrics"]["val/loss"]["mean"]
+             for mean in json.loads((trained / "summary.json").read_text())["means"]}
+    of_moh = grid.val_loss.mean("seed").sel({"model.attention.kind": "moh"}).item()
+    assert of_moh == pytest.approx(means["model.attention.kind=moh"], rel=1e-6)
+    assert "step" in hl.open_sweep(trained).dims
+    with pytest.raises(hl.LogError, match="no sweep"):
+        hl.open_sweep(trained.parent)
+
+
+def test_settings_that_go_together_are_one_dimension():
+    import xarray as xr
+
+    from headlab_log.sweep import on_grid
+
+    flat = xr.Dataset({"loss": ("run", [1., 2., 3., 4.])}, {"run": list("abcd")})
+    grid = on_grid(flat, {"lr": [1, 2, 1, 2], "warmup": [10, 20, 10, 20], "seed": [1, 1, 2, 2]})
+    assert dict(grid.sizes) == {"lr": 2, "seed": 2}
+    assert grid.loss.sel(lr=2, seed=1).item() == 2
+    assert on_grid(flat, {"seed": [4, 3, 2, 1]}).loss.sel(seed=3).item() == 2
+
+
+def test_the_report_takes_a_sweep(trained, tmp_path):
+    page = tmp_path / "sweep.html"
+    done = subprocess.run([ROOT / "scripts/report", trained, "-o", page], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    from headlab_log.sweep import runs_of
+    assert len(runs_of(trained)) == 9 and runs_of("elsewhere") == ["elsewhere"]
+
+
+def test_gnu_parallel_takes_the_joblist_and_reruns_what_failed(bench):
+    needed("parallel", "parallel")
+    command = sweep(bench, "runs", "--emit", "joblist")[0].strip()
+    runs = [line.split("\t")[0] for line in
+            (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()]
+    in_the_way = pathlib.Path(runs[4])
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("no folder")
+
+    def parallel():
+        return subprocess.run(command, shell=True, cwd="/", capture_output=True, text=True)
+
+    done = parallel()
+    assert done.returncode == 1, done.stderr
+    in_the_way.unlink()
+    done = parallel()
+    assert done.returncode == 0, done.stderr
+    log = (folder_of(bench, "runs") / "sweep.joblog").read_text().splitlines()[1:]
+    codes = {line.split("\t")[0]: line.split("\t")[6] for line in log}  # the newest of each line
+    assert len(log) == 10 and len(codes) == 9 and set(codes.values()) == {"0"}
+    sweep(bench, "whole")
+    sweep(bench, "runs")
+    assert table(bench, "runs") == table(bench, "whole")
+
+
+def test_a_line_of_the_joblist_runs_from_anywhere(bench):
+    where = "a 'folder' of mine"
+    command = sweep(bench, where, "--emit", "joblist")[0].strip()
+    words = shlex.split(command)
+    assert words[:3] == ["parallel", "--jobs", "2"] and "--resume-failed" in words
+    lines = (folder_of(bench, where) / "sweep.jobs").read_text().splitlines()
+    assert len(lines) == 9
+    done = subprocess.run(lines[3], shell=True, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [one["status"] for one in statuses(bench, where).values()] == ["finished"]
+
+
+def test_the_array_script_names_points_threads_and_time(bench):
+    _, said = sweep(bench, "runs", "--emit", "slurm", code=2)
+    assert "--time" in said
+    _, said = sweep(bench, "runs", "--emit", "slurm", "--time", "tomorrow", code=2)
+    assert "HH:MM:SS" in said
+    _, said = sweep(bench, "runs", "--time", "00:10:00", code=2)
+    assert "--emit slurm" in said
+    text = slurm_script(bench).read_text()
+    assert "--array=0-8%2 --time=00:10:00" in text and "--cpus-per-task=1" in text
+    assert (slurm_script(bench).parent / "slurm").is_dir()
+
+
+def task(script, bench, number, **more):
+    """A task of the array as Slurm starts it, with an scontrol that only says what it was asked."""
+    fake = bench / "scontrol"
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {shlex.quote(str(bench / "asked"))}\n')
+    fake.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{bench}:{os.environ['PATH']}", "SLURM_CPUS_PER_TASK": "1",
+        "SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_JOB_ID": "12", **more}
+    return subprocess.Popen(["bash", script], env=environment, cwd="/", stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)
+
+
+def test_a_task_of_the_array_is_stopped_requeued_and_goes_on_to_the_same_weights(bench):
+    script = slurm_script(bench)
+    run, config = (script.parent / "points.tsv").read_text().splitlines()[3].split("\t")
+    whole = json.loads(headlab("run", config, "--out", bench / "whole", "--json"))["run"]
+    process = task(script, bench, 3)
+    wait_until(lambda: any(one["step"] > 0 for one in statuses(bench, "runs").values()), process)
+    process.send_signal(signal.SIGUSR1)
+    said = process.communicate()[1]
+    if process.returncode == 0:
+        pytest.skip("the training was over before the signal reached it")
+    assert process.returncode == 75, said
+    assert (bench / "asked").read_text() == "requeue 12_3\n"
+    again = task(script, bench, 3, SLURM_RESTART_COUNT="1")
+    said = again.communicate()[1]
+    assert again.returncode == 0, said
+    last = "ckpt/last/model.safetensors"
+    assert (pathlib.Path(run) / last).read_bytes() == (pathlib.Path(whole) / last).read_bytes()
+    beyond = task(script, bench, 9)
+    assert "no point 9" in beyond.communicate()[1] and beyond.returncode == 2
