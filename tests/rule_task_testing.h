@@ -1,6 +1,7 @@
 // What the tests of tasks with a rule share.
 #pragma once
 
+#include "core/errors.h"
 #include "experiments/data/rule_task.h"
 #include "tests/data_testing.h"
 

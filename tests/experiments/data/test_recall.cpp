@@ -82,10 +82,10 @@ TEST_CASE("blanks or any symbols stand between queries", "[data]") {
 
 TEST_CASE("fill: values draws what recall drew before there was anything else", "[data]") {
   const auto data = open("kind: recall, context: 16, symbols: 12");
-  const Batch batch = data->eval_batch(Split::kValidation, 0, 2);
+  const Batch batch = data->eval_batch(Split::kValidation, 0, 257);
   CHECK(row(batch.ids, 0) ==
         std::vector<int64_t>{2, 7, 0, 9, 2, 7, 6, 11, 10, 7, 8, 11, 6, 8, 0, 9});
-  CHECK(row(batch.ids, 1) ==
+  CHECK(row(batch.ids, 256) ==
         std::vector<int64_t>{4, 9, 5, 6, 4, 9, 11, 7, 9, 9, 5, 6, 7, 11, 8, 7});
   CHECK(row(batch.targets, 0) == std::vector<int64_t>{kNo, kNo, kNo, kNo, 7, kNo, kNo, kNo, kNo,
                                                       kNo, kNo, kNo, kNo, kNo, 9, kNo});

@@ -179,7 +179,7 @@ TEST_CASE("sequences are drawn from the authors' distributions", "[golden][data]
       }
     }
   }
-  CHECK(files >= 9);
+  CHECK(files >= 11);
   CHECK(compared > 500);
 }
 
