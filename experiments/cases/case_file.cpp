@@ -42,8 +42,9 @@ const CaseFormat& format_of(const CaseFile& file) {
     said = found->second;
   }
   if (said.empty())
-    file.refuse("holds no expected numbers: its metadata has neither headlab_case nor " +
-                std::string("headlab_train"));
+    file.refuse(
+        "holds no expected numbers: its metadata has none of headlab_case, headlab_train, "
+        "headlab_model and headlab_task");
   file.refuse("this version does not know the format " + said + did_you_mean(said, names));
 }
 

@@ -45,6 +45,9 @@ struct DataShape {
   // Targets are among the ids that follow: whoever sees these knows the answer. Of data that are
   // open; a run does not keep it.
   bool targets_follow = false;
+  // Targets are the ids at their own places: there is something to learn where a model has less
+  // between the two than every id. Of open data, likewise.
+  bool targets_are_ids = false;
 };
 
 // Examples one behind the other; shorter ones end in `pad` (targets in kIgnored), and have lengths

@@ -5,7 +5,7 @@
 namespace headlab {
 namespace {
 
-class Copy : public SyntheticSource {
+class Copy : public NextTokenTask {
  public:
   struct Options : SyntheticOptions {
     void check(const Complain& complain) const override {
@@ -15,7 +15,7 @@ class Copy : public SyntheticSource {
     }
   };
 
-  explicit Copy(const Options& options) : SyntheticSource(options) {}
+  explicit Copy(const Options& options) : NextTokenTask(options) {}
 
   int64_t vocabulary() const override { return symbols() + 1; }
 

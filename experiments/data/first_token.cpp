@@ -5,7 +5,7 @@
 namespace headlab {
 namespace {
 
-class FirstToken : public SyntheticSource {
+class FirstToken : public NextTokenTask {
  public:
   struct Options : SyntheticOptions {
     void check(const Complain& complain) const override {
@@ -13,7 +13,7 @@ class FirstToken : public SyntheticSource {
     }
   };
 
-  explicit FirstToken(const Options& options) : SyntheticSource(options) {}
+  explicit FirstToken(const Options& options) : NextTokenTask(options) {}
 
  private:
   bool targets_follow() const override { return false; }

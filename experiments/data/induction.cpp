@@ -11,7 +11,7 @@
 namespace headlab {
 namespace {
 
-class Induction : public SyntheticSource {
+class Induction : public NextTokenTask {
  public:
   struct Options : SyntheticOptions {
     void check(const Complain& complain) const override {
@@ -19,7 +19,7 @@ class Induction : public SyntheticSource {
     }
   };
 
-  explicit Induction(const Options& options) : SyntheticSource(options) {}
+  explicit Induction(const Options& options) : NextTokenTask(options) {}
 
  private:
   void draw(Draws& draws, Sequence& sequence) const override {

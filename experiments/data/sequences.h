@@ -17,7 +17,10 @@ class SequenceSource : public DataSource {
   Batch eval_batch(Split split, int64_t first, int64_t count) const final;
 
  protected:
+  using WriteExample = std::function<void(int64_t i, int64_t* ids, int64_t* targets)>;
+
   explicit SequenceSource(int64_t context) : context_(context) {}
+  Batch made_of(int64_t count, const WriteExample& write) const;
   virtual bool targets_follow() const { return true; }
 
  private:

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "core/attention/random.h"
+#include "core/torch.h"
+#include "experiments/data/epochs.h"
 
 namespace headlab {
 
@@ -11,6 +13,9 @@ void SyntheticOptions::visit(Fields& f) {
   DataOptions::visit(f);
   f("symbols", symbols, "different symbols", at_least(2));
   f("eval_examples", eval_examples, "examples of an evaluation", at_least(1));
+  f("train_examples", train_examples,
+    "examples of an epoch, the same in every run; 0: training draws new ones without end",
+    at_least(0));
 }
 
 uint64_t Draws::bits() { return mix_bits(key_ ^ mix_bits(count_++)); }
@@ -35,7 +40,12 @@ std::vector<int64_t> Draws::distinct(int64_t count, int64_t n) {
 SyntheticSource::SyntheticSource(const SyntheticOptions& options)
     : SequenceSource(options.context),
       symbols_(options.symbols),
-      eval_examples_(options.eval_examples) {}
+      eval_examples_(options.eval_examples),
+      train_examples_(options.train_examples) {}
+
+int64_t SyntheticSource::examples(Split split) const {
+  return split == Split::kTrain && train_examples_ > 0 ? train_examples_ : eval_examples_;
+}
 
 std::vector<std::string> SyntheticSource::token_texts() const {
   std::vector<std::string> texts;
@@ -43,20 +53,40 @@ std::vector<std::string> SyntheticSource::token_texts() const {
   return texts;
 }
 
+namespace {
+// The random word of a split's example, the same in every run.
+uint64_t fixed_bits(Split split, int64_t n) {
+  return example_bits(static_cast<uint64_t>(split), 0, n);
+}
+}  // namespace
+
 // Training draws from even keys and evaluation from odd ones, so that whatever the seed no example
 // that is trained on is one of the evaluation's.
 void SyntheticSource::train_example(uint64_t bits, int64_t* ids, int64_t* targets) const {
-  write_example(bits & ~uint64_t{1}, ids, targets);
+  Draws draws(bits & ~uint64_t{1});
+  write_example(draws, {.trained_on = true}, ids, targets);
 }
 
 void SyntheticSource::eval_example(Split split, int64_t n, int64_t* ids, int64_t* targets) const {
-  write_example(example_bits(static_cast<uint64_t>(split), 0, n) | 1, ids, targets);
+  const bool trained_on = split == Split::kTrain && train_examples_ > 0;
+  const uint64_t bits = fixed_bits(split, n);
+  Draws draws(trained_on ? bits & ~uint64_t{1} : bits | 1);
+  write_example(draws, {.trained_on = trained_on, .evaluated = true}, ids, targets);
 }
 
-void SyntheticSource::write_example(uint64_t key, int64_t* ids, int64_t* targets) const {
+Batch SyntheticSource::epoch_batch(uint64_t seed, int64_t index, int64_t count) const {
+  const int64_t N = train_examples_;
+  TORCH_CHECK(index >= 0 && count >= 0 && N > 0, "no ", count, " examples from place ", index,
+              " of epochs of ", N);
+  return made_of(count, [&](int64_t i, int64_t* ids, int64_t* targets) {
+    const int64_t place = index + i, n = shuffled(seed, place / N, place % N, N);
+    train_example(fixed_bits(Split::kTrain, n), ids, targets);
+  });
+}
+
+void NextTokenTask::write_example(Draws& draws, ExampleUse, int64_t* ids, int64_t* targets) const {
   const int64_t length = context() + 1;
   Sequence sequence{std::vector<int64_t>(length), std::vector<bool>(length)};
-  Draws draws(key);
   draw(draws, sequence);
   for (int64_t t = 0; t < context(); ++t) {
     ids[t] = sequence.tokens[t];

@@ -96,6 +96,14 @@ Tensor Task::sums(const Tensor& logits, const Batch& batch) const {
   return per_target(logits, batch).flatten(1).sum(1, /*keepdim=*/false, at::kDouble);  // [metrics]
 }
 
+const std::vector<TaskMetric>& Task::summaries() const {
+  static const std::vector<TaskMetric> none;
+  return none;
+}
+
+Tensor Task::counts(const Tensor&, const Batch&) const { return {}; }
+std::vector<double> Task::summarised(const Tensor&) const { return {}; }
+
 const Task& prediction_task() {
   static const Prediction task;
   return task;

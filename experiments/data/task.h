@@ -9,7 +9,7 @@
 
 namespace headlab {
 
-// A number that is a mean over scored targets.
+// A number that a model is judged by.
 struct TaskMetric {
   std::string name, units, long_name, formula;
 };
@@ -19,8 +19,9 @@ struct TaskMetric {
 class Task {
  public:
   virtual ~Task() = default;
-  virtual const std::vector<TaskMetric>& metrics() const = 0;  // the first is the loss
-  virtual Tensor is_scored(const Batch& batch) const = 0;      // of each target: bool [B,T] or [B]
+  // Means over scored targets; the first is the loss.
+  virtual const std::vector<TaskMetric>& metrics() const = 0;
+  virtual Tensor is_scored(const Batch& batch) const = 0;  // of each target: bool [B,T] or [B]
   virtual bool takes_scored_only() const { return false; }
   // Logits are those of a distribution over words or classes.
   virtual bool predicts() const { return true; }
@@ -37,6 +38,12 @@ class Task {
   virtual Tensor per_target(const Tensor& logits, const Batch& batch) const = 0;
   // The sums of that: float64 [metrics].
   virtual Tensor sums(const Tensor& logits, const Batch& batch) const;
+
+  // Numbers of an evaluation that are no means over its targets. Here none.
+  virtual const std::vector<TaskMetric>& summaries() const;
+  // What they are made of: float64 counts, which add over batches; undefined where there are none.
+  virtual Tensor counts(const Tensor& logits, const Batch& batch) const;
+  virtual std::vector<double> summarised(const Tensor& counts) const;  // in their order
 };
 
 // Every target is a word of a vocabulary (or a class): cross entropy, and the share that is the

@@ -2,10 +2,13 @@
 //
 //     x = drop(E[ids] + positions);  blocks;  logits = norm(x) E^T, or W_head when not tied
 //
+// or, with head: bottleneck, the logits of all places from the state of the last one
+// (bottleneck.h).
+//
 // Radford et al. 2019 (GPT-2), Touvron et al., arXiv 2302.13971 (LLaMA); post-norm as the decoder
 // of Vaswani et al., arXiv 1706.03762, which has no final norm.
 #include "core/torch.h"
-#include "experiments/models/stack.h"
+#include "experiments/models/bottleneck.h"
 
 namespace headlab {
 namespace {
@@ -14,14 +17,36 @@ class Decoder : public Model {
  public:
   struct Options : StackOptions {
     bool tie = true, causal = true;
+    std::string head = "tokens";
 
+    bool is_bottleneck() const { return head == "bottleneck"; }
+    bool ends_in_norm() const override { return StackOptions::ends_in_norm() && !is_bottleneck(); }
     void visit(Fields& f) override {
       StackOptions::visit(f);
+      f("head", head,
+        "tokens: logits of each place from its own state; bottleneck: of all places from the state "
+        "of the last, by weights that are never tied",
+        one_of({"tokens", "bottleneck"}));
       f("tie", tie, "the output head is the token embedding");
       f("causal", causal, "a token sees no later one");
     }
+    void check(const Complain& complain) const override {
+      StackOptions::check(complain);
+      if (is_bottleneck() && (d_model % 2 != 0 || d_model < 4))
+        complain("d_model",
+                 "must be even and at least 4 with head: bottleneck, whose places are "
+                 "pairs of waves");
+    }
     void check_data(const DataShape& data, const Complain& complain) const override {
       check_alone(data, complain);
+      if (data.targets_are_ids && !is_bottleneck())
+        complain("head",
+                 "must be bottleneck: these data ask of each place the id that stands there, which "
+                 "any other head copies from its input");
+      if (data.targets_follow && is_bottleneck())
+        complain("head",
+                 "bottleneck shows each place what follows, and that is what it is asked; use "
+                 "head: tokens");
       if (data.targets_follow && !causal)
         complain("causal", "false shows each token what follows, and that is what it is asked");
     }
@@ -33,12 +58,18 @@ class Decoder : public Model {
   };
 
   Decoder(const Options& options, const DataShape& data)
-      : options_(options), vocabulary_(data.vocabulary), context_(data.context), pad_(data.pad) {
+      : options_(options),
+        vocabulary_(data.vocabulary),
+        context_(data.context),
+        targets_follow_(data.targets_follow),
+        pad_(data.pad) {
     require_data(vocabulary_ > 0, "a decoder reads tokens");
     auto embed = register_module("embed", std::make_shared<torch::nn::Module>("embed"));
     token_ = embedding_table(*embed, "token", vocabulary_, options.d_model, 0.02, pad_);
     stack_ = &add_stack(*embed, options, {}, context_);
-    if (!options.tie) {
+    if (options.is_bottleneck()) {
+      bottleneck_ = register_module("head", Bottleneck(options, vocabulary_));
+    } else if (!options.tie) {
       head_ = register_module("head", Linear(options.d_model, vocabulary_, false));
       init_normal(head_, 0.02);
     }
@@ -46,12 +77,17 @@ class Decoder : public Model {
   }
 
   Tensor embedding() const override { return token_; }
-  Tensor unembedding() const override { return head_ ? head_->weight : token_; }
+  Tensor unembedding() const override {
+    if (bottleneck_) return {};
+    return head_ ? head_->weight : token_;
+  }
   int64_t context() const override { return context_; }
-  bool writes() const override { return true; }
+  bool writes() const override { return !bottleneck_; }
+  bool sees_whole_example() const override { return static_cast<bool>(bottleneck_); }
   double flops_per_token() const override {
-    return 2.0 * options_.d_model * vocabulary_ +
-           stack_->flops(context_, 0, options_.causal) / static_cast<double>(context_);
+    const double head =
+        bottleneck_ ? bottleneck_->flops_per_token() : 2.0 * options_.d_model * vocabulary_;
+    return head + stack_->flops(context_, 0, options_.causal) / static_cast<double>(context_);
   }
 
  private:
@@ -64,15 +100,27 @@ class Decoder : public Model {
       return dropout(x, is_training() ? options_.dropout : 0, rng, CounterRng::kResidualDropout);
     };
     const auto x = stack_->forward(embed, {.batch = batch, .causal = options_.causal}, ctx, aux);
-    return project(x, unembedding());  // [B,T,V]
+    if (bottleneck_) return bottleneck_(x.select(1, -1), x.size(1));  // [B,T,V]
+    if (ctx.scored_only && few_are_scored(batch.targets))
+      return project(scored_rows(x, batch.targets), unembedding());  // [n,V]
+    return project(x, unembedding());                                // [B,T,V]
+  }
+
+  // Of a large vocabulary the logits are most of the work. Data that ask for next tokens ask for
+  // most of them: to count these would make a GPU wait at every update.
+  bool few_are_scored(const Tensor& targets) const {
+    if (targets_follow_ || !targets.defined() || targets.dim() != 2) return false;
+    return 4 * targets.ge(0).sum().item<int64_t>() <= targets.numel();
   }
 
   Options options_;
   int64_t vocabulary_, context_;
+  bool targets_follow_;
   std::optional<int64_t> pad_;
   Tensor token_;
   Stack* stack_ = nullptr;
   Linear head_{nullptr};
+  Bottleneck bottleneck_{nullptr};
 };
 
 const RegisterModel<Decoder> decoder_model("decoder", "decoder-only language model");

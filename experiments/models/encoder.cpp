@@ -33,6 +33,10 @@ class Encoder : public Model {
         complain("kind",
                  "an encoder sees what follows, and in these data that is what it is asked; a "
                  "decoder sees none of it, and of words `data.objective: masked` hides some");
+      if (data.targets_are_ids)
+        complain("kind",
+                 "an encoder would copy what it is asked, its own input; use kind: decoder with "
+                 "head: bottleneck");
     }
     Init init() const override { return Init::kPlain; }
   };

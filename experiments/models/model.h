@@ -100,6 +100,8 @@ class Model : public torch::nn::Module {
   virtual std::optional<ImageGrid> image_grid() const { return {}; }  // of what it cuts an image in
   virtual bool predicts() const { return true; }  // it has logits, of which there is a loss
   virtual bool writes() const { return false; }   // its logits say which token comes next
+  // Every output has seen every id, whatever the attention hides.
+  virtual bool sees_whole_example() const { return false; }
   // Forward FLOPs a token at full context, causal halved.
   virtual double flops_per_token() const = 0;
 

@@ -70,7 +70,7 @@ Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOpti
     blocks_.push_back(
         blocks->register_module(std::to_string(layer), TransformerBlock(options, layer, context)));
   }
-  if (options.pre_norm) norm_ = model.register_module("norm", Norm(options));
+  if (options.ends_in_norm()) norm_ = model.register_module("norm", Norm(options));
 }
 
 Tensor Stack::at_places(const Tensor& tokens, int64_t past) const {

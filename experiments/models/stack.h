@@ -26,7 +26,7 @@ struct StackCall {
 class Stack {
  public:
   // Registers, in this order: `position` or `relative` in `embed`; `blocks`, and `norm` behind them
-  // where norms come first, in `model`. The options are those of a registered model's, copied.
+  // where the options say so, in `model`. The options are those of a registered model's, copied.
   Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOptions& options,
         const StackInputs& inputs, int64_t context);
 

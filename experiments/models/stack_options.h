@@ -115,6 +115,8 @@ struct StackOptions : ModelOptions {
   HeadShape cross_shape(int64_t layer, int64_t context = 0) const;
   virtual HeadDemands demands(int64_t layer) const;  // here those of a stack that is not causal
   std::vector<LayerTarget> gate_targets() const;     // of each layer of each site
+  // Whether a norm stands behind the last block.
+  virtual bool ends_in_norm() const { return pre_norm; }
   const KindBlock& attention_of(int64_t layer) const;
   int64_t window_of(int64_t layer) const {
     return window[static_cast<size_t>(layer) % window.size()];

@@ -265,6 +265,8 @@ PublishedConfig published_config(const KindBlock& model, const DataShape& data, 
   if (model.kind() == "encoder") return bert(stack, written, data);
   if (model.kind() == "vit") return vit(stack, written, data);
   require(is_true(written, "causal", true), "model.causal: false of a decoder");
+  const auto* head = written.find("head");
+  require(!head || head->text != "bottleneck", "model.head: bottleneck of a decoder");
   return published_type(model.kind(), options) == "gpt2" ? gpt2(stack, data, tied, ends)
                                                          : llama(stack, data, tied, ends);
 }

@@ -99,6 +99,7 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
   const Task& task = data.task();
   const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
+  Tensor summed;  // Task::counts()
   std::vector<Evaluation> parts(most_batches.size());
   int64_t examples = 0;
   const auto end_parts = [&] {
@@ -118,6 +119,10 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
       const auto means = (sums / scored.clamp_min(1)).cpu();
       for (const auto& metric : task.metrics())
         part.means.push_back({metric, means[std::ssize(part.means)].item<double>()});
+      const auto summaries = summed.defined() ? task.summarised(summed.cpu())
+                                              : std::vector<double>(task.summaries().size());
+      for (size_t m = 0; m < summaries.size(); ++m)
+        part.means.push_back({task.summaries()[m], summaries[m]});
     }
   };
   if (all == 0) end_parts();
@@ -125,8 +130,11 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
     const auto b =
         data.eval_batch(split, examples, std::min(batch, end - examples)).to(compute.device);
     const ModelContext context{.backend = compute.backend, .scored_only = task.takes_scored_only()};
-    sums += task.sums(model.forward(b, context).logits, b);
+    const auto logits = model.forward(b, context).logits;
+    sums += task.sums(logits, b);
     scored += task.scored(b);
+    if (const auto of_batch = task.counts(logits, b); of_batch.defined())
+      summed = summed.defined() ? summed + of_batch : of_batch;
     examples += b.examples();
     end_parts();
     if (goes_on && !goes_on(examples)) break;

@@ -16,8 +16,9 @@ struct Evaluation {
     double value = 0;  // 0 where there is no example
   };
   Split split = Split::kValidation;
-  std::vector<Mean> means = {};  // of Task::metrics() in their order: the first is the loss
-  int64_t tokens = 0;            // scored targets
+  // Of Task::metrics() in their order, the first is the loss; behind them Task::summaries().
+  std::vector<Mean> means = {};
+  int64_t tokens = 0;  // scored targets
   int64_t examples = 0;
   int64_t batches = 0;    // measured on the first so many; 0: on the whole split
   bool of_words = false;  // what is predicted are words or symbols, neither classes nor directions

@@ -10,8 +10,8 @@ namespace headlab {
 // In eval mode, on examples of drawn tokens as long as the data's, 512 at most, with and without
 // padding. Every attention layer, on drawn hidden states: where the state of one key changes (of a
 // later one, a padded one, one outside the window), the rows that it is hidden from must stay as
-// they are. The whole model, where it is causal: no logits but the last move with the last token.
-// A window that holds the whole sequence is narrowed to half of it.
+// they are. The whole model, where it is causal and means to be: no logits but the last move with
+// the last token. A window that holds the whole sequence is narrowed to half of it.
 //
 // LeakError says which kind, layer and position leaked, and by how much. Weights, buffers,
 // gradients, modes and the state of the random generators are afterwards what they were.

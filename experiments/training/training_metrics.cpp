@@ -163,7 +163,8 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
           "gates/expected",
           kScalars,
           of_gates(&GateDecisions::expected)}});
-  for (const auto& metric : task.metrics()) table.push_back(evaluation_metric(metric));
+  for (const auto* metrics : {&task.metrics(), &task.summaries()})
+    for (const auto& metric : *metrics) table.push_back(evaluation_metric(metric));
   table.push_back(perplexity_metric(loss));
   for (auto& measure : evaluation_measures(loss)) table.push_back(std::move(measure));
   return table;

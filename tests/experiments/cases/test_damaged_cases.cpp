@@ -53,7 +53,10 @@ const std::vector<std::string> kFiles{"mha/llama_gqa.safetensors",
                                       "statistics/circuits.safetensors",
                                       "statistics/fixtures_causal.safetensors",
                                       "statistics/outputs.safetensors",
-                                      "statistics/routes.safetensors"};
+                                      "statistics/routes.safetensors",
+                                      "tasks/fuzzy_recall_next.safetensors",
+                                      "tasks/memorization.safetensors",
+                                      "tasks/recall_64_4_all_256.safetensors"};
 
 TEST_CASE("a golden file of every format with a damaged tensor is refused by name or judged") {
   const Scratch scratch;

@@ -102,6 +102,11 @@ TEST_CASE("what no class of transformers can be is refused with the reason") {
   refused("model.mlp=swiglu", {"swiglu"});
   refused("model={kind: decoder, layers: 2, d_model: 16, heads: 2, window: [4, 0]}", {"windows"});
   refused("model.kv_heads=1", {"kv_heads"});
+  const std::string bottleneck =
+      bench
+          .train({"train.steps=1", "data={kind: compression, context: 8}", "model.head=bottleneck"})
+          .string();
+  check_refusal(bench.headlab({"export", bottleneck, "out"}), 2, {"model.head: bottleneck"});
   const std::string run = bench.train({"train.steps=1"}).string();
   fs::create_directory(bench / "full");
   write_bytes(bench / "full/mine", "kept");

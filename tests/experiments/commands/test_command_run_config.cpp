@@ -95,6 +95,15 @@ TEST_CASE("a model that would see its targets is refused before it trains") {
   CHECK_THAT(refused({"model.kind=encoder"}), Contains("model.kind: an encoder sees what follows"));
   CHECK_THAT(refused({"model.causal=false"}), Contains("model.causal: false shows each token"));
   CHECK_THAT(refused({"data=induction", "model.kind=encoder"}), Contains("model.kind: "));
+  CHECK_THAT(refused({"data=compression"}),
+             Contains("tiny.yaml:") && Contains("model.head: must be bottleneck"));
+  CHECK_THAT(refused({"model.head=bottleneck"}), Contains("model.head: bottleneck shows each"));
+  CHECK_THAT(refused({"data=compression", "model={kind: encoder, layers: 1}"}),
+             Contains("model.kind: an encoder would copy"));
+  const Outcome compressed =
+      bench.headlab({"run", "tiny.yaml", "data=compression", "model.head=bottleneck", "--dry-run"});
+  INFO(compressed.err);
+  CHECK(compressed.code == 0);
   const Outcome outcome = bench.headlab({"run", "tiny.yaml", "data={kind: first_token, context: 8}",
                                          "model.causal=false", "--dry-run"});
   CHECK(outcome.code == 0);  // what it is asked stands not in what it reads
@@ -124,6 +133,14 @@ void shortened_configs(const fs::path& folder) {
   }
 }
 
+// Overrides for the tasks that draw their examples, whose published sizes take minutes: few of them
+// show as well that a config runs.
+std::vector<std::string> fewer_examples(const fs::path& config) {
+  const Outcome outcome = headlab({"config", config.string()});
+  if (outcome.out.find("eval_examples: ") == std::string::npos) return {};
+  return {"data.eval_examples=16", "train.batch=8"};
+}
+
 TEST_CASE("every config in configs runs", "[whole_training]") {
   const Scratch scratch;
   shortened_configs(scratch / "configs");
@@ -133,8 +150,11 @@ TEST_CASE("every config in configs runs", "[whole_training]") {
     ++configs;
     const bool whole = entry.path().stem().string().ends_with("_mha");
     const fs::path config = whole ? entry.path() : scratch / "configs" / entry.path().filename();
-    const Outcome outcome = headlab({"run", config.string(), "--out", (scratch / "runs").string(),
-                                     "--json", "train.steps=2", "train.eval_batches=1"});
+    std::vector<std::string> command{
+        "run",           config.string(),       "--out", (scratch / "runs").string(), "--json",
+        "train.steps=2", "train.eval_batches=1"};
+    for (const auto& fewer : fewer_examples(config)) command.push_back(fewer);
+    const Outcome outcome = headlab(command);
     INFO(config << ": " << outcome.err);
     if (outcome.code == 3 && outcome.err.find("scripts/data ") != std::string::npos) {
       skip(outcome.err);

@@ -88,7 +88,9 @@ TEST_CASE("recall scores the value of every key, once, at gaps that follow the p
 }
 
 TEST_CASE("no example of a synthetic evaluation is trained on, whatever the seed", "[data]") {
-  for (const std::string kind : {"induction", "copy", "recall", "first_token"}) {
+  for (const std::string kind :
+       {"induction", "copy", "recall", "first_token", "in_context_recall", "noisy_recall",
+        "fuzzy_recall", "selective_copying", "compression", "memorization"}) {
     INFO(kind);
     const auto data = open("kind: " + kind + ", eval_examples: 64");
     std::set<std::vector<int64_t>> seen;
