@@ -11,6 +11,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIVERGED, OUT_OF_MEMORY = 5, 6  # exit codes of `headlab run` that are a property of the settings
@@ -24,6 +25,19 @@ def objective(line, overrides):
     if run.returncode in (DIVERGED, OUT_OF_MEMORY):
         return "FAIL", None
     sys.exit(run.returncode)
+
+
+def shared_study(optuna, url, name):
+    """The study of that name, made where there is none. Two drivers that start at once both make its tables,
+    and one is told that they exist already (sqlalchemy's OperationalError): it looks again."""
+    for again in (True, True, False):
+        try:
+            return optuna.create_study(storage=url, study_name=name, direction="minimize",
+                                       load_if_exists=True)
+        except Exception as error:
+            if not again or "already exists" not in str(error):
+                raise
+            time.sleep(1)
 
 
 def main():
@@ -41,8 +55,7 @@ def main():
         import optuna
     except ModuleNotFoundError:
         sys.exit("optuna_sweep: needs optuna: scripts/venv -m pip install optuna")
-    study = optuna.create_study(storage=arguments.study, study_name=arguments.config.stem,
-                                direction="minimize", load_if_exists=True)
+    study = shared_study(optuna, arguments.study, arguments.config.stem)
     line = [arguments.program, "run", str(arguments.config), "--out", arguments.out]
     for _ in range(arguments.trials):
         trial = study.ask()
