@@ -5,6 +5,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIRST_SEED = 1337  # of several trainings; the others count on from it
@@ -20,13 +21,15 @@ class ProgramError(RuntimeError):
     """The program failed; the message holds what it said."""
 
 
-def said(program, command, *options):
-    """What one command prints. program: its path, or None for scripts/headlab."""
+def said(program, command, *options, progress=False):
+    """What one command prints. program: its path, or None for scripts/headlab. progress: what it says while
+    it works is shown as it comes."""
     line = [str(program or ROOT / "scripts/headlab"), command, *map(str, options)]
-    done = subprocess.run(line, capture_output=True, text=True)
+    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=None if progress else subprocess.PIPE,
+                          text=True)
     if done.returncode != 0:
         script = pathlib.Path(sys.argv[0]).stem
-        raise ProgramError(f"{done.stderr}{script}: `{' '.join(line)}` failed with code "
+        raise ProgramError(f"{done.stderr or ''}{script}: `{' '.join(line)}` failed with code "
                            f"{done.returncode}")
     return done.stdout
 
@@ -34,3 +37,16 @@ def said(program, command, *options):
 def headlab(program, command, *options):
     """What one command prints, as JSON."""
     return json.loads(said(program, command, *options, "--json"))
+
+
+def trained(program, configs, seeds, settings, out, jobs=1):
+    """Run directories by (config, seed): a sweep over both, which trains what `out` does not hold yet.
+    configs: names of files in configs/; jobs: trainings at a time."""
+    sweep = {"base": [str(ROOT / f"configs/{config}.yaml") for config in configs],
+             "grid": {"seed": list(seeds)}}
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "trainings.yaml"
+        file.write_text(json.dumps(sweep))  # which is YAML, too
+        done = json.loads(said(program, "sweep", file, *settings, "--jobs", jobs, "--out", out,
+                               "--json", progress=True))
+    return {(point["name"], point["seed"]): point["run"] for point in done["points"]}

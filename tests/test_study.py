@@ -124,7 +124,8 @@ def test_what_was_measured_is_not_measured_again_but_by_another_program(importan
     random["loss"]["8"] = -1
     path.write_text(json.dumps(kept))
     again = run_script("importance", out, *INDUCTION)
-    said = [line for line in again.stderr.splitlines() if "random" in line or "," in line]
+    said = [line for line in again.stderr.splitlines()
+            if line.startswith("importance: ") and ("random" in line or "," in line)]
     assert len(said) == 1 and said[0].endswith("-s1338: random 1")
     assert again.stdout == text
 

@@ -29,7 +29,7 @@ from jupyter_client.manager import AsyncKernelManager
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from headlab_program import FIRST_SEED, ROOT, headlab
+from headlab_program import FIRST_SEED, ROOT, headlab, trained
 
 VARIANTS = ("mha", "moh", "dcmha", "collaborative", "mohsa")  # trained with every seed
 HOSTS = ("multi30k_mha", "mnist_vit_mha")  # trained once
@@ -99,20 +99,24 @@ class Bench:
         small = small_settings(config, self.out) if self.small else []
         return [*small, *self.settings]
 
-    def train(self, config, seed):
-        """The run directory. That of the first seed holds an analysis and an ablation, too."""
-        self.say(f"{config}, seed {seed}")
-        file = ROOT / "configs" / f"{config}.yaml"
-        done = self.headlab("run", file, f"seed={seed}", *self.settings_of(config), "--out", self.out)
-        if len(list(self.out.glob(f"{config}/*-s{seed}"))) > 1:
-            raise RuntimeError(f"make: {self.out / config} holds several runs of seed {seed}, and "
-                               "the notebooks cannot choose; --out names another folder")
-        if seed == FIRST_SEED:
-            maps = MAPS_OF.get(config, 1)
-            self.headlab("analyze", done["run"], "--maps", maps, *self.measured)
-            ablation = self.headlab("ablate", done["run"], *self.measured)
-            if config in PRUNED:
-                self.prune(done["run"], config, rounds=len(ablation["removed"]))
+    def train(self, configs, seeds, jobs):
+        """Run directories by config, of the first seed. Small settings are those of each config."""
+        runs = {}
+        for group in [[config] for config in configs] if self.small else [configs]:
+            runs |= trained(self.program, group, seeds, self.settings_of(group[0]), self.out, jobs)
+        for config, seed in runs:
+            if len(list(self.out.glob(f"{config}/*-s{seed}"))) > 1:
+                raise RuntimeError(f"make: {self.out / config} holds several runs of seed {seed}, and "
+                                   "the notebooks cannot choose; --out names another folder")
+        return {config: run for (config, seed), run in runs.items() if seed == FIRST_SEED}
+
+    def measure(self, config, run):
+        """Analyzes and ablates a run, where it lies; some are pruned, too."""
+        self.say(config)
+        self.headlab("analyze", run, "--maps", MAPS_OF.get(config, 1), *self.measured)
+        ablation = self.headlab("ablate", run, *self.measured)
+        if config in PRUNED:
+            self.prune(run, config, rounds=len(ablation["removed"]))
 
     def prune(self, run, config, rounds):
         """Head by head until none is left, in every order."""
@@ -182,10 +186,10 @@ def make_runs(arguments):
     bench = Bench(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    trainings = [(config, FIRST_SEED) for config in ("induction_mha", *HOSTS)]
-    trainings += [(f"char_{kind}", seed) for seed in seeds for kind in VARIANTS]
+    runs = bench.train([f"char_{kind}" for kind in VARIANTS], seeds, arguments.jobs)
+    runs |= bench.train(["induction_mha", *HOSTS], [FIRST_SEED], arguments.jobs)
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
-        futures = [pool.submit(bench.train, *training) for training in trainings]
+        futures = [pool.submit(bench.measure, *of_run) for of_run in runs.items()]
         try:
             for done in futures:
                 done.result()

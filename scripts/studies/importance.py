@@ -12,6 +12,7 @@ on two cores.
 
 import argparse
 import collections
+import itertools
 import statistics
 import sys
 
@@ -61,11 +62,8 @@ def model_of(task, kind):
     return f"{task}_{kind}"
 
 
-def measure(bench, task, kind, seed):
+def measure(bench, run):
     """Loss by number of heads left, by order."""
-    name = model_of(task, kind)
-    bench.say(f"{name} seed {seed}")
-    run = bench.train(name, seed)
     return {order: bench.curve(run, STEPS, order, *options)["loss"] for order, options
             in orders(bench.arguments.random, not bench.arguments.once).items()}
 
@@ -140,11 +138,14 @@ def main():
     parser.add_argument("--once", action="store_true", help="leave out what is ranked anew")
     add_options(parser)
     bench = Bench(parser.parse_args())
+    models = list(itertools.product(bench.arguments.tasks.split(","),
+                                    bench.arguments.kinds.split(",")))
+    seeds = range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds)
+    runs = bench.trained([model_of(*model) for model in models], seeds)
     measured = collections.defaultdict(list)
-    for seed in range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds):
-        for kind in bench.arguments.kinds.split(","):
-            for task in bench.arguments.tasks.split(","):
-                measured[task, kind].append(measure(bench, task, kind, seed))
+    for seed, model in itertools.product(seeds, models):
+        bench.say(f"{model_of(*model)} seed {seed}")
+        measured[model].append(measure(bench, runs[model_of(*model), seed]))
     print(bench.heading())
     for (task, kind), models in sorted(measured.items()):
         print_rises(model_of(task, kind), models)

@@ -78,9 +78,8 @@ def removable(losses, tolerance):
     return gone
 
 
-def study_model(bench, task, seed):
-    bench.say(f"{task} seed {seed}: training")
-    run = bench.train(TASKS[task]["config"], seed)
+def study_model(bench, task, seed, run):
+    bench.say(f"{task} seed {seed}: pruning")
     whole = bench.headlab("analyze", run, *bench.measured)
     ablation = bench.headlab("ablate", run, *bench.measured)
     heads = whole_heads(ablation)
@@ -237,11 +236,13 @@ def main():
     arguments = parser.parse_args()
     bench = Bench(arguments)
     tasks = arguments.tasks.split(",")
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    runs = bench.trained([TASKS[task]["config"] for task in tasks], seeds, arguments.jobs)
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
-        models = {(task, n): pool.submit(study_model, bench, task, FIRST_SEED + n)
-                  for task in tasks for n in range(arguments.seeds)}
-        study = {task: [models[task, n].result() for n in range(arguments.seeds)]
-                 for task in tasks}
+        models = {(task, seed): pool.submit(study_model, bench, task, seed,
+                                            runs[TASKS[task]["config"], seed])
+                  for task in tasks for seed in seeds}
+        study = {task: [models[task, seed].result() for seed in seeds] for task in tasks}
     (arguments.out / "study.json").write_text(json.dumps(study, indent=1))
     print(bench.heading())
     for task, models in study.items():

@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 
-from headlab_program import ROOT, headlab
+from headlab_program import ROOT, headlab, trained
 
 
 class Bench:
@@ -28,10 +28,10 @@ class Bench:
     def say(self, text):
         print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
-    def train(self, config, seed):
-        config = ROOT / "configs" / f"{config}.yaml"
-        settings = [f"train.threads={self.arguments.threads}", f"seed={seed}", *self.arguments.set]
-        return self.headlab("run", config, *settings, "--out", self.out)["run"]
+    def trained(self, configs, seeds, jobs=1):
+        """Run directories by (config, seed)."""
+        settings = [f"train.threads={self.arguments.threads}", *self.arguments.set]
+        return trained(self.arguments.program, configs, seeds, settings, self.out, jobs)
 
     def prune(self, run, *options):
         return self.headlab("prune", run, *self.measured, *options)
