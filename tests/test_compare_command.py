@@ -144,7 +144,7 @@ def test_the_table_names_what_it_was_measured_on(compared):
     assert "64 examples" in table and "seeds 1, 2, 3" in table
     assert "chosen of 0.001, 0.004 on seed 9 at a quarter of 24 steps" in table
     assert "val/accuracy" in table and "val/loss [nat]" in table
-    assert f"code {arms_of(printed)['mha']['code']}" in table
+    assert f"code {arms_of(printed)['mha']['code']}: mha, wider, again" in table
     folder, = (bench / "runs/comparisons").iterdir()
     assert (folder / "compare.md").read_text() == table
     assert json.loads((folder / "compare.json").read_text()) == json.loads(printed)

@@ -156,9 +156,24 @@ std::string measured_on_text(const Comparison& comparison, const ComparedTask& t
     text += fmt::format("; rates chosen of {} on seed {} at a quarter of {} steps",
                         fmt::join(written.tasks[t].rates, ", "),
                         fmt::join(written.choose_seeds, ", "), comparison.baseline(t).steps);
-  text += fmt::format("; parameters matched by {}; Holm over the arms of this table",
-                      match_name(written.match));
+  text += fmt::format(
+      "; parameters matched by {}; Holm over the arms of this table; *: reported, for the "
+      "corrected "
+      "p is below {}",
+      match_name(written.match), kReportedBelow);
   return text + ".\n";
+}
+
+// Digests of the code of the trainings, and whose they are.
+std::string codes_text(const Comparison& comparison, const ComparedTask& task) {
+  std::map<std::string, Cells> arms;
+  for (size_t a = 0; a < task.arms.size(); ++a)
+    if (!task.arms[a].code.empty())
+      arms[task.arms[a].code].push_back(comparison.written.arms[a].name);
+  std::string text;
+  for (const auto& [code, names] : arms)
+    text += fmt::format("- code {}: {}\n", code, fmt::join(names, ", "));
+  return text;
 }
 
 std::string notices_text(const Comparison& comparison, const ComparedTask& task) {
@@ -168,7 +183,6 @@ std::string notices_text(const Comparison& comparison, const ComparedTask& task)
     const auto& arm = task.arms[a];
     if (!arm.missing.empty()) text += fmt::format("- {}: no statistics: {}\n", name, arm.missing);
     for (const auto& notice : arm.notices) text += fmt::format("- {}: {}\n", name, notice);
-    if (!arm.code.empty()) text += fmt::format("- {}: code {}\n", name, arm.code);
     for (const auto& [metric, compared] : arm.metrics)
       if (compared.difference && compared.difference->bootstrap)
         text +=
@@ -176,7 +190,7 @@ std::string notices_text(const Comparison& comparison, const ComparedTask& task)
                         compared.difference->bootstrap->low, compared.difference->bootstrap->high);
   }
   for (const auto& notice : task.notices) text += fmt::format("- {}\n", notice);
-  return text;
+  return text + codes_text(comparison, task);
 }
 
 }  // namespace

@@ -47,11 +47,11 @@ TEST_CASE("an arm has as many parameters as the baseline, by the width of its ML
 
 TEST_CASE("head_dim is adapted where that is asked for", "[compare]") {
   const auto comparison =
-      resolved("[mha, {name: wide, set: {model.d_ff: 192}}]", "match: head_dim\n");
+      resolved("[mha, {name: wide, set: {model.d_ff: 160}}]", "match: head_dim\n");
   const auto& wide = comparison.arms[0][1];
   REQUIRE(wide.adapted);
   CHECK(wide.head_dim() == *wide.adapted);
-  CHECK(*wide.adapted == 4);  // 8 less 64 * 2 D / (4 * 4 D)
+  CHECK(*wide.adapted == 4);  // 8 less 32 * 2 D / (4 * 4 D)
   CHECK(std::abs(wide.excess) <= kMatchedWithin);
 }
 
@@ -83,8 +83,9 @@ TEST_CASE("a kind that cannot be causal has no place on a causal task", "[compar
 }
 
 TEST_CASE("mistakes in an arm are named where they stand", "[compare]") {
-  CHECK_THROWS_WITH(resolved("[mha, {name: x, set: {model.head: 1}}]"),
-                    Contains("c.yaml:2:") && Contains("model.head: unknown key"));
+  CHECK_THROWS_WITH(
+      resolved("[mha, {name: x, set: {model.layer: 1}}]"),
+      Contains("c.yaml:2:") && Contains("model.layer: unknown key; did you mean 'layers'?"));
   CHECK_THROWS_WITH(resolved("[mha]", "", {"train.lr=0.1"}),
                     Contains("override: train.lr: is chosen for each arm"));
   CHECK_THROWS_WITH(resolved("[mha]", "", {"train.schedule=noam"}),

@@ -11,7 +11,7 @@ namespace headlab::test_paired {
 namespace {
 
 using Numbers = std::vector<double>;
-using Ps = std::vector<std::optional<double>>;
+using Ps = std::vector<std::optional<double>>;  // which torch's printing of vectors refuses
 
 TEST_CASE("the incomplete beta function has the values of closed forms", "[compare]") {
   for (const double x : {0.0, 0.01, 0.3, 0.5, 0.77, 1.0}) {
@@ -87,9 +87,9 @@ TEST_CASE("Holm's p are those of the textbook, never fall, and count what is abs
   CHECK(corrected[3].value() == Approx(0.06));
   CHECK(corrected[2].value() == Approx(0.06));
   CHECK(corrected[1].value() == Approx(0.06));
-  CHECK(holm({0.4, 0.9}) == Ps{0.8, 0.9});
-  CHECK(holm({0.6, 0.7}) == Ps{1, 1});
-  CHECK(holm({0.02, std::nullopt}) == Ps{0.04, std::nullopt});
+  CHECK((holm({0.4, 0.9}) == Ps{0.8, 0.9}));
+  CHECK((holm({0.6, 0.7}) == Ps{1, 1}));
+  CHECK((holm({0.02, std::nullopt}) == Ps{0.04, std::nullopt}));
   CHECK(holm({}).empty());
 }
 
