@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # A row a folder, files below it included; "core/*" is the files right in core. Only downwards: no
 # two rows see each other.
 ROOMS = ["system", "data", "models", "pretrained", "logs", "runs", "training", "conversion", "pruning",
-         "analysis", "cases", "commands"]
+         "analysis", "cases", "comparison", "commands"]
 ALLOWED = {
     "core/*": {"core/*", "core/attention", "core/config"},
     "core/observe": {"core/observe", "core/attention", "core/kernels", "core/torch.h", "core/errors.h"},

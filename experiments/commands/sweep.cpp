@@ -89,7 +89,8 @@ int run_sweep(const SweepOptions& o) {
   const auto sweep = resolve_sweep(o.file, o.overrides, o.out);
   const auto threads = threads_of(sweep, o.jobs);
   const auto orders = orders_of(o, threads);
-  if (o.dry_run) return print(report_of(sweep, costs_of(sweep, orders), threads.jobs), o.json);
+  if (o.dry_run)
+    return print(report_of("sweep", sweep.folder, costs_of(sweep, orders), threads.jobs), o.json);
   write_sweep(sweep, o.file);
   return o.emit.empty() ? train_points(o, sweep, orders) : emit_jobs(o, sweep, threads);
 }

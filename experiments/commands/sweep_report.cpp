@@ -19,15 +19,15 @@ std::string bytes_text(double bytes) {
 
 }  // namespace
 
-Report report_of(const FrozenSweep& sweep, const std::vector<ConfigCost>& costs, int64_t jobs) {
-  Report report{.object = {{"sweep", sweep.folder.string()}, {"configs", Json::array()}},
-                .text = {}};
+Report report_of(const std::string& what, const std::filesystem::path& folder,
+                 const std::vector<ConfigCost>& costs, int64_t jobs) {
+  Report report{.object = {{what, folder.string()}, {"configs", Json::array()}}, .text = {}};
   double flops = 0, bytes = 0, seconds = 0;
-  int64_t left = 0;
+  int64_t points = 0, left = 0;
   for (const auto& cost : costs) {
     const int64_t to_train = cost.points - cost.finished;
     const auto count = static_cast<double>(to_train);
-    left += to_train;
+    points += cost.points, left += to_train;
     flops += count * cost.flops, bytes += count * cost.bytes, seconds += count * cost.seconds;
     report.object["configs"].push_back({{"point", cost.label},
                                         {"points", cost.points},
@@ -41,7 +41,7 @@ Report report_of(const FrozenSweep& sweep, const std::vector<ConfigCost>& costs,
                                cost.label, cost.points, cost.finished, cost.steps, cost.flops,
                                bytes_text(cost.bytes), duration_text(cost.seconds));
   }
-  report.object["points"] = sweep.points.size();
+  report.object["points"] = points;
   report.object["left"] = left;
   report.object["flops"] = flops;
   report.object["bytes"] = bytes;
@@ -50,7 +50,7 @@ Report report_of(const FrozenSweep& sweep, const std::vector<ConfigCost>& costs,
   report.text += fmt::format(
       "{} points, {} to train: {:.3g} FLOPs, {} on disk at most, {} one after another; with {} at "
       "once {} at best; the last evaluation of each comes on top\n",
-      sweep.points.size(), left, flops, bytes_text(bytes), duration_text(seconds), jobs,
+      points, left, flops, bytes_text(bytes), duration_text(seconds), jobs,
       duration_text(seconds / static_cast<double>(jobs)));
   return report;
 }

@@ -1,7 +1,9 @@
-// What `headlab sweep --dry-run` prints.
+// What `headlab sweep --dry-run` and `headlab compare --dry-run` print.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "experiments/commands/report.h"
@@ -9,7 +11,9 @@
 
 namespace headlab {
 
-// The costs of each config, and of all points that are still to be trained.
-Report report_of(const FrozenSweep& sweep, const std::vector<ConfigCost>& costs, int64_t jobs);
+// The costs of each config, and of all points that are still to be trained. `what`, "sweep", is
+// what the folder is of.
+Report report_of(const std::string& what, const std::filesystem::path& folder,
+                 const std::vector<ConfigCost>& costs, int64_t jobs);
 
 }  // namespace headlab

@@ -21,8 +21,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr double kMeasuredSeconds = 3;
-// A backward pass costs two forward ones.
-constexpr double kPassesOfUpdate = 3;
 
 class ScratchFolder {
  public:

@@ -10,6 +10,9 @@
 
 namespace headlab {
 
+// Forward passes that an update costs as much as: a backward one costs two.
+inline constexpr double kPassesOfUpdate = 3;
+
 // Points with one config but for the seed cost the same: one of them is measured.
 struct ConfigCost {
   std::string label;                 // of the first of them

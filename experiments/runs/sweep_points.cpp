@@ -7,9 +7,9 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "core/config/config_overrides.h"
 #include "core/errors.h"
@@ -23,15 +23,6 @@ namespace headlab {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string sweep_text(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw ConfigError(file.string() + ": cannot open: is there such a file?");
-  std::string text(kMaxConfigBytes + 1, '\0');  // one more than parsing accepts
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  return text;
-}
 
 // The path as the caller would write it.
 fs::path base_file(const ConfigNode& base, const fs::path& sweep) {
@@ -57,38 +48,12 @@ fs::path run_of_frozen(const std::string& yaml, const fs::path& out) {
 
 FrozenPoint freeze(const SweepPoint& point, bool several_bases, const fs::path& sweep,
                    const std::vector<std::string>& overrides, const fs::path& out) {
-  FrozenPoint frozen;
+  std::vector<std::pair<std::string, ConfigNode>> settings;
   if (several_bases)
-    frozen.settings.emplace_back("base", write_text(fs::path(point.base.text).stem().string()));
-  frozen.settings.insert(frozen.settings.end(), point.settings.begin(), point.settings.end());
-  read_config(frozen.experiment, config_of(point, sweep, overrides));
-  resolve_init(frozen.experiment);
-  frozen.yaml = to_yaml(write_block(frozen.experiment));
-  frozen.run = run_of_frozen(frozen.yaml, out);
-  return frozen;
+    settings.emplace_back("base", write_text(fs::path(point.base.text).stem().string()));
+  settings.insert(settings.end(), point.settings.begin(), point.settings.end());
+  return freeze_point(std::move(settings), config_of(point, sweep, overrides), out);
 }
-
-// Problems of several points, each once.
-class PointProblems {
- public:
-  void add(const std::string& what) {
-    std::istringstream in(what);
-    for (std::string line; std::getline(in, line);)
-      if (seen_.insert(line).second) lines_.push_back(line);
-  }
-  void raise() const {
-    constexpr size_t kMost = 100;
-    if (lines_.empty()) return;
-    const size_t shown = std::min(lines_.size(), kMost);
-    auto all = fmt::format("{}", fmt::join(lines_.begin(), lines_.begin() + shown, "\n"));
-    if (shown < lines_.size()) all += fmt::format("\nand {} more", lines_.size() - shown);
-    throw ConfigError(all);
-  }
-
- private:
-  std::set<std::string> seen_;
-  std::vector<std::string> lines_;
-};
 
 void require_apart(const std::vector<FrozenPoint>& points, const fs::path& file) {
   std::map<fs::path, size_t> first;
@@ -143,15 +108,57 @@ std::string FrozenPoint::label() const {
   return words.empty() ? experiment.name : fmt::format("{}", fmt::join(words, " "));
 }
 
+std::string written_text(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw ConfigError(file.string() + ": cannot open: is there such a file?");
+  std::string text(kMaxConfigBytes + 1, '\0');  // one more than parsing accepts
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return text;
+}
+
+void PointProblems::add(const std::string& lines) {
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);)
+    if (seen_.insert(line).second) lines_.push_back(line);
+}
+
+void PointProblems::raise() const {
+  constexpr size_t kMost = 100;
+  if (lines_.empty()) return;
+  const size_t shown = std::min(lines_.size(), kMost);
+  auto all = fmt::format("{}", fmt::join(lines_.begin(), lines_.begin() + shown, "\n"));
+  if (shown < lines_.size()) all += fmt::format("\nand {} more", lines_.size() - shown);
+  throw ConfigError(all);
+}
+
+FrozenPoint freeze_point(std::vector<std::pair<std::string, ConfigNode>> settings,
+                         const ConfigNode& config, const fs::path& out) {
+  FrozenPoint frozen;
+  frozen.settings = std::move(settings);
+  read_config(frozen.experiment, config);
+  resolve_init(frozen.experiment);
+  frozen.yaml = to_yaml(write_block(frozen.experiment));
+  frozen.run = run_of_frozen(frozen.yaml, out);
+  return frozen;
+}
+
+fs::path folder_of_runs(const fs::path& out) {
+  const auto folder = fs::absolute(out).lexically_normal();
+  return folder.has_filename() ? folder : folder.parent_path();
+}
+
+void place_sweep(FrozenSweep& sweep, const fs::path& folder) {
+  sweep.folder = folder;
+  for (auto& point : sweep.points) point.config = folder / config_name(point);
+}
+
 FrozenSweep resolve_sweep(const fs::path& file, const std::vector<std::string>& overrides,
                           const fs::path& out) {
   const auto directory = fs::absolute(file).parent_path();
-  const auto written = read_sweep(parse_config(sweep_text(file), file.string(), directory));
-  FrozenSweep sweep{.folder = {},
-                    .out = fs::absolute(out).lexically_normal(),
-                    .name = file.stem().string(),
-                    .points = {}};
-  if (!sweep.out.has_filename()) sweep.out = sweep.out.parent_path();
+  const auto written = read_sweep(parse_config(written_text(file), file.string(), directory));
+  FrozenSweep sweep{
+      .folder = {}, .out = folder_of_runs(out), .name = file.stem().string(), .points = {}};
   PointProblems problems;
   for (const auto& point : points_of(written)) try {
       sweep.points.push_back(freeze(point, written.bases.size() > 1, file, overrides, sweep.out));
@@ -162,12 +169,11 @@ FrozenSweep resolve_sweep(const fs::path& file, const std::vector<std::string>& 
   require_apart(sweep.points, file);
   // The folder is named by the points, and lies in its own points.tsv: there without its path.
   const auto hash = sha256(points_table(sweep, "")).substr(0, 8);
-  sweep.folder = sweep.out / "sweeps" / fmt::format("{}-{}", sweep.name, hash);
-  for (auto& point : sweep.points) point.config = sweep.folder / config_name(point);
+  place_sweep(sweep, sweep.out / "sweeps" / fmt::format("{}-{}", sweep.name, hash));
   return sweep;
 }
 
-void write_sweep(const FrozenSweep& sweep, const fs::path& file) {
+void write_points(const FrozenSweep& sweep) {
   try {
     for (const auto* inner : {"configs", "output"}) fs::create_directories(sweep.folder / inner);
   } catch (const fs::filesystem_error& error) {
@@ -175,9 +181,13 @@ void write_sweep(const FrozenSweep& sweep, const fs::path& file) {
                                sweep.folder.string(), error.code().message()));
   }
   for (const auto& point : sweep.points) replace_file(point.config, point.yaml);
-  replace_file(sweep.folder / "sweep.yaml", sweep_text(file));
   replace_file(sweep.folder / "points.json", points_json(sweep));
   replace_file(sweep.folder / "points.tsv", points_table(sweep, sweep.folder));
+}
+
+void write_sweep(const FrozenSweep& sweep, const fs::path& file) {
+  write_points(sweep);
+  replace_file(sweep.folder / "sweep.yaml", written_text(file));
 }
 
 }  // namespace headlab

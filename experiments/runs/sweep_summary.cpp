@@ -76,19 +76,6 @@ bool is_result(const std::string& metric) {
   return true;
 }
 
-SweepMean::Spread spread_of(const std::vector<double>& values) {
-  SweepMean::Spread spread;
-  spread.n = static_cast<int64_t>(values.size());
-  const auto n = static_cast<double>(values.size());
-  for (const double value : values) spread.mean += (value - values[0]) / n;  // of equals, that one
-  spread.mean += values[0];
-  if (values.size() < 2) return spread;
-  double squares = 0;
-  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  spread.deviation = std::sqrt(squares / (n - 1));
-  return spread;
-}
-
 std::vector<std::string> mixed_codes(const std::vector<SweepMean>& means) {
   std::map<std::string, std::vector<std::string>> codes;
   for (const auto& mean : means) codes[mean.group].push_back(mean.code);
@@ -108,6 +95,19 @@ std::string point_state_name(PointState state) {
   constexpr std::array<const char*, 7> kNames{"waiting", "locked",    "running", "finished",
                                               "stopped", "elsewhere", "failed"};
   return kNames.at(static_cast<size_t>(state));
+}
+
+SweepMean::Spread spread_of(const std::vector<double>& values) {
+  SweepMean::Spread spread;
+  spread.n = static_cast<int64_t>(values.size());
+  const auto n = static_cast<double>(values.size());
+  for (const double value : values) spread.mean += (value - values[0]) / n;  // of equals, that one
+  spread.mean += values[0];
+  if (values.size() < 2) return spread;
+  double squares = 0;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  spread.deviation = std::sqrt(squares / (n - 1));
+  return spread;
 }
 
 std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows) {

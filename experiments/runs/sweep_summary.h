@@ -47,6 +47,7 @@ struct SweepSummary {
 
 SweepSummary summary_of(const FrozenSweep& sweep, const std::vector<PointStatus>& points);
 std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows);
+SweepMean::Spread spread_of(const std::vector<double>& values);  // at least one
 
 std::string summary_text(const SweepSummary& summary);
 nlohmann::ordered_json summary_json(const FrozenSweep& sweep, const SweepSummary& summary);

@@ -10,7 +10,7 @@ headlab_tests_of(test_plain core/config core/files experiments/system experiment
 headlab_tests_of(test_heads core core/attention core/observe variants experiments/conversion
                  experiments/pruning experiments/analysis)
 headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs
-                 experiments/training experiments/cases)
+                 experiments/training experiments/cases experiments/comparison)
 # These drive the built program and link none of it.
 headlab_tests_of(test_command_line experiments/commands)
 # A folder that no list above names would be left out in silence.

@@ -1,0 +1,113 @@
+// `headlab compare COMPARE.yaml`: kinds of heads on tasks, each with its own learning rate, as many
+// parameters and the same seeds: paired differences to a baseline.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "experiments/commands/command.h"
+#include "experiments/commands/report.h"
+#include "experiments/commands/sweep_report.h"
+#include "experiments/comparison/comparison_report.h"
+#include "experiments/runs/sweep_threads.h"
+#include "experiments/system/signals.h"
+
+namespace headlab {
+namespace {
+
+struct CompareOptions {
+  std::string file, out = "runs";
+  std::vector<std::string> overrides;
+  int64_t jobs = 0;
+  bool skip_pruning = false, dry_run = false, json = false;
+
+  void visit(Arguments& a) {
+    a.option("compare", file,
+             "YAML file with tasks, kinds, rates, choose_seeds, seeds, match and baseline",
+             Arguments::kRequired);
+    a.option("overrides", overrides, "a.b=value ..., of every task");
+    a.option("--out", out, "directory of runs");
+    a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
+             Arguments::kAboveZero);
+    a.flag("--skip-pruning", skip_pruning, "leave out the heads that survive pruning");
+    a.flag("--dry-run", dry_run, "points, FLOPs, bytes and hours, from a short start of each arm");
+    a.flag("--json", json, "print one JSON object at the end");
+  }
+};
+
+SweepOrders orders_of(const SweepThreads& threads) {
+  return {.jobs = threads.jobs, .environment = threads.environment()};
+}
+
+// With what was measured of the same runs before; a signal ends it between two runs.
+Survivors survivors_of(const Comparison& comparison) {
+  const auto kept = std::make_shared<KeptSurvivors>(comparison.folder / "surviving_heads.json");
+  return [kept](const std::filesystem::path& run) -> std::optional<SurvivingHeads> {
+    if (const auto known = kept->find(run)) return known;
+    if (StopSignals::received() != 0) return std::nullopt;
+    fmt::print(stderr, "headlab: prunes {}\n", run.string());
+    const auto heads = surviving_heads(run);
+    kept->add(run, heads);
+    return heads;
+  };
+}
+
+int report_results(const CompareOptions& o, const Comparison& comparison, const ChosenRates& rates,
+                   const Stage& whole, const StageEnd& end) {
+  const StopSignals signals;
+  const auto none = [](const std::filesystem::path&) { return std::optional<SurvivingHeads>(); };
+  const auto tasks =
+      compare_arms(comparison, rates, whole, end, o.skip_pruning ? none : survivors_of(comparison));
+  write_comparison(comparison, rates, tasks);
+  print({.object = comparison_json(comparison, rates, tasks),
+         .text = comparison_text(comparison, rates, tasks)},
+        o.json);
+  return StopSignals::received() != 0 ? static_cast<int>(kResumable) : static_cast<int>(kDone);
+}
+
+int said(int code) {
+  if (code == kResumable)
+    fmt::print(stderr, "headlab: not all points are finished; the same command goes on\n");
+  return code;
+}
+
+// Nothing where there is one rate alone.
+StageEnd choose_rates(const Stage& choosing, int64_t jobs) {
+  if (choosing.sweep.points.empty()) return {};
+  const auto threads = threads_of(choosing.sweep, jobs);
+  fmt::print(stderr, "headlab: {} short points choose the rates, {} at once\n",
+             choosing.sweep.points.size(), threads.jobs);
+  return run_stage(choosing, orders_of(threads));
+}
+
+int run_compare(const CompareOptions& o) {
+  const auto comparison = resolve_comparison(o.file, o.overrides, o.out);
+  const auto choosing = choosing_stage(comparison);
+  if (o.dry_run) {
+    const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
+    return print(report_of("comparison", comparison.folder,
+                           costs_of(comparison, orders_of(threads)), threads.jobs),
+                 o.json);
+  }
+  write_comparison_file(comparison);
+  fmt::print(stderr, "headlab: {}\n", comparison.folder.string());
+  const auto chosen = choose_rates(choosing, o.jobs);
+  if (chosen.code == kResumable) return said(chosen.code);
+  const auto rates = chosen_rates(comparison, choosing, chosen);
+  const auto whole = final_stage(comparison, rates);
+  const auto threads = threads_of(whole.sweep, o.jobs);
+  fmt::print(stderr, "headlab: {} points are compared, {} at once\n", whole.sweep.points.size(),
+             threads.jobs);
+  const auto end = run_stage(whole, orders_of(threads));
+  const int code = report_results(o, comparison, rates, whole, end);
+  return said(chosen.code != kDone ? chosen.code : end.code != kDone ? end.code : code);
+}
+
+const RegisterCommand compare_command(
+    {.name = "compare",
+     .summary = "kinds of heads against a baseline: rates, seeds, sizes and paired differences",
+     .example = "headlab compare configs/compare/quick.yaml --jobs 2",
+     .group = Group::kTrain},
+    run_compare);
+
+}  // namespace
+}  // namespace headlab

@@ -1,0 +1,177 @@
+#include "experiments/comparison/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/config/config_overrides.h"
+#include "core/errors.h"
+#include "core/files/replacement_file.h"
+#include "core/head_kinds.h"
+#include "experiments/comparison/matched_size.h"
+#include "experiments/models/stack_options.h"
+#include "experiments/runs/initial_weights.h"
+#include "experiments/runs/sweep_points.h"
+#include "experiments/system/sha256.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<const StackOptions> first_stack(const Experiment& experiment) {
+  return experiment.model.as<ModelOptions>().stacks().at(0);
+}
+
+ConfigNode with_settings(const ConfigNode& config, const NamedSettings& settings) {
+  ConfigNode tree;
+  tree.place = config.place;
+  for (const auto& [key, value] : settings)
+    add_setting(tree, config, key, value, value.key_place());
+  return merge_config(config, tree);
+}
+
+// What the comparison sets itself would replace them without a word.
+void check_overrides(const std::vector<std::string>& overrides) {
+  Problems problems;
+  const Place place{"override", 0, 0, {}};
+  for (const auto& override : overrides) {
+    const auto key = override.substr(0, override.find('='));
+    if (key == "seed") problems.add(place, key, "is set by the comparison; change `seeds`");
+    if (key == "train.lr") problems.add(place, key, "is chosen for each arm; change `rates`");
+  }
+  problems.raise();
+}
+
+ConfigNode config_of_task(const ComparisonTask& task, const fs::path& file,
+                          const std::vector<std::string>& overrides) {
+  const auto base = load_experiment((file.parent_path() / task.base.text).lexically_normal());
+  return override_config(with_settings(base, task.settings), overrides);
+}
+
+// Why the kinds of a model that is no more than read cannot do what it asks of them; "": they can.
+std::string what_heads_cannot(const ModelOptions& model) {
+  for (const auto& stack : model.stacks())
+    for (int64_t layer = 0; layer < stack->layers; ++layer) {
+      const auto& block = stack->attention_of(layer);
+      const auto demands = stack->demands(layer);
+      const auto traits = block.as<HeadOptions>().traits();
+      const auto say = [&](const char* what) { return fmt::format("'{}' {}", block.kind(), what); };
+      if (demands.causal && !traits.causal) return say("cannot be causal");
+      if (demands.bidirectional && !traits.bidirectional) return say("must be causal");
+      if (const auto* cross = stack->cross(); cross && !cross->as<HeadOptions>().traits().cross)
+        return fmt::format("'{}' has no cross-attention", cross->kind());
+    }
+  return "";
+}
+
+TaskArm arm_on_task(const ConfigNode& task, const ComparisonArm& arm) {
+  TaskArm made;
+  made.config = with_settings(task, arm.settings);
+  Problems problems(made.experiment);
+  read_block(made.experiment, made.config, "", problems);
+  if (!problems.empty()) made.cannot = what_heads_cannot(made.experiment.model.as<ModelOptions>());
+  if (!made.cannot.empty()) return made;
+  problems.raise();
+  resolve_init(made.experiment);
+  if (made.experiment.train.schedule == "noam") {
+    const auto* train = made.config.find("train");
+    problems.add(train ? train->place : made.config.place, "train.schedule",
+                 "noam takes its peak from d_model and warmup, so that `rates` change nothing; set "
+                 "another one");
+    problems.raise();
+  }
+  return made;
+}
+
+// The baseline comes first: the others are matched to it.
+void resolve_task(Comparison& comparison, size_t task, const std::vector<std::string>& overrides,
+                  PointProblems& problems) {
+  const auto& written = comparison.written;
+  ModelSizes sizes;
+  const auto config = config_of_task(written.tasks[task], comparison.file, overrides);
+  auto& arms = comparison.arms[task];
+  const auto each = [&](size_t a, const auto& use) {
+    try {
+      use(arms[a]);
+    } catch (const ConfigError& error) {
+      problems.add(error.what());
+    }
+  };
+  for (size_t a = 0; a < written.arms.size(); ++a)
+    each(a, [&](TaskArm& arm) {
+      arm = arm_on_task(config, written.arms[a]);
+      if (arm.takes_part()) sizes.measure(arm);
+    });
+  const auto& baseline = arms[written.baseline];
+  if (!baseline.takes_part())
+    problems.add(fmt::format("{}: baseline: '{}' has no place on {}: {}; name another baseline",
+                             comparison.file.string(), written.arms[written.baseline].name,
+                             written.tasks[task].name, baseline.cannot));
+  const int64_t wanted = baseline.parameters;
+  for (size_t a = 0; a < arms.size() && wanted > 0; ++a)
+    if (arms[a].parameters > 0)
+      each(a, [&](TaskArm& arm) { sizes.match(arm, written.match, wanted); });
+}
+
+// Everything that decides what is trained and what is compared with what.
+std::string identity(Comparison& comparison) {
+  const auto& written = comparison.written;
+  auto text = fmt::format("{} {} {} {}\n", fmt::join(written.seeds, ","),
+                          fmt::join(written.choose_seeds, ","), match_name(written.match),
+                          written.arms[written.baseline].name);
+  for (size_t t = 0; t < written.tasks.size(); ++t) {
+    text += fmt::format("{} {}\n", written.tasks[t].name, fmt::join(written.tasks[t].rates, ","));
+    for (size_t a = 0; a < written.arms.size(); ++a) {
+      auto& arm = comparison.arms[t][a];
+      text += fmt::format("{} {}\n{}", written.arms[a].name, arm.cannot,
+                          arm.takes_part() ? to_yaml(write_block(arm.experiment)) : "");
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+int64_t TaskArm::hidden_width() const { return first_stack(experiment)->hidden_width(); }
+int64_t TaskArm::head_dim() const { return first_stack(experiment)->shape(0).head_dim; }
+
+ConfigNode with_setting(const ConfigNode& config, const std::string& key, const ConfigNode& value) {
+  return with_settings(config, {{key, value}});
+}
+
+void write_comparison_file(const Comparison& comparison) {
+  std::error_code error;
+  fs::create_directories(comparison.folder, error);
+  if (error)
+    throw RunError(fmt::format("{}: cannot be made: {}; choose another --out",
+                               comparison.folder.string(), error.message()));
+  replace_file(comparison.folder / "compare.yaml", written_text(comparison.file));
+}
+
+Comparison resolve_comparison(const fs::path& file, const std::vector<std::string>& overrides,
+                              const fs::path& out) {
+  check_overrides(overrides);
+  const auto text = written_text(file);
+  Comparison comparison{.name = file.stem().string(),
+                        .file = file,
+                        .out = folder_of_runs(out),
+                        .folder = {},
+                        .written = read_comparison(
+                            parse_config(text, file.string(), fs::absolute(file).parent_path())),
+                        .arms = {}};
+  const auto& written = comparison.written;
+  comparison.arms.assign(written.tasks.size(), std::vector<TaskArm>(written.arms.size()));
+  PointProblems problems;
+  for (size_t task = 0; task < written.tasks.size(); ++task) try {
+      resolve_task(comparison, task, overrides, problems);
+    } catch (const ConfigError& error) {
+      problems.add(error.what());
+    }
+  problems.raise();
+  const auto hash = sha256(identity(comparison)).substr(0, 8);
+  comparison.folder = comparison.out / "comparisons" / fmt::format("{}-{}", comparison.name, hash);
+  return comparison;
+}
+
+}  // namespace headlab

@@ -1,0 +1,61 @@
+// A comparison as it is to be trained: every arm on every task, with as many parameters as the
+// baseline has there.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/comparison/comparison_file.h"
+#include "experiments/runs/experiment.h"
+
+namespace headlab {
+
+// Numbers of parameters count as equal within this share of the baseline's.
+inline constexpr double kMatchedWithin = 0.02;
+
+// An arm on a task, but for rate, seed and length.
+struct TaskArm {
+  ConfigNode config;
+  Experiment experiment;
+  std::string cannot;  // why its heads have no place on the task; "": they have, and what follows
+                       // is known
+  int64_t parameters = 0;
+  double flops_per_token = 0;      // forward, full context
+  double excess = 0;               // of parameters over the baseline's, as a share of these
+  std::optional<int64_t> adapted;  // width that `match` found; none: it stays as it is written
+  std::string unmatched;           // why the excess is not within kMatchedWithin; "": it is
+  int64_t steps = 0;               // of a whole training
+
+  bool takes_part() const { return cannot.empty(); }
+  int64_t hidden_width() const;  // of the first stack's MLP
+  int64_t head_dim() const;      // of its heads
+};
+
+struct Comparison {
+  std::string name;                   // of the file, without its suffix
+  std::filesystem::path file;         // as it was given
+  std::filesystem::path out, folder;  // of the runs, and of the comparison's own files; absolute
+  ComparisonFile written;
+  std::vector<std::vector<TaskArm>> arms;  // by task, in the order of the file
+
+  const TaskArm& baseline(size_t task) const { return arms[task][written.baseline]; }
+};
+
+// The comparison that `file` describes; `overrides` lie over what the tasks say, and below what the
+// arms do. Nothing is written. The folder is named by all that decides what is trained and
+// compared, so that the same comparison finds itself. ConfigError with everything that is wrong in
+// any arm, DataError where data cannot be read.
+Comparison resolve_comparison(const std::filesystem::path& file,
+                              const std::vector<std::string>& overrides,
+                              const std::filesystem::path& out);
+
+// Makes the comparison's folder, with a copy of its file. RunError where the storage refuses.
+void write_comparison_file(const Comparison& comparison);
+
+// `config` with one more setting, which it may have already.
+ConfigNode with_setting(const ConfigNode& config, const std::string& key, const ConfigNode& value);
+
+}  // namespace headlab

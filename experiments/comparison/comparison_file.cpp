@@ -1,0 +1,224 @@
+#include "experiments/comparison/comparison_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace headlab {
+namespace {
+
+using Kind = ConfigNode::Kind;
+using Keys = std::vector<std::string>;
+
+const Keys kComparisonKeys{"tasks", "kinds", "rates", "choose_seeds", "seeds", "match", "baseline"};
+const Keys kTaskKeys{"name", "base", "set", "rates"};
+const Keys kArmKeys{"name", "attention", "set"};
+constexpr const char* kUsualBaseline = "mha";
+
+void known_keys(const ConfigNode& mapping, const std::string& path, const std::string& owner,
+                const Keys& keys, Problems& problems) {
+  for (const auto& [key, value] : mapping.entries)
+    if (std::find(keys.begin(), keys.end(), key) == keys.end())
+      problems.add(value.key_place(), path.empty() ? key : path + "." + key,
+                   fmt::format("unknown key of {}{}; there are {}", owner, did_you_mean(key, keys),
+                               fmt::join(keys, ", ")));
+}
+
+// The list under a key that must be there.
+const ConfigNode* list_of(const ConfigNode& file, const char* key, const char* example,
+                          Problems& problems) {
+  const auto* list = file.find(key);
+  if (list && list->kind == Kind::kSequence && !list->items.empty()) return list;
+  if (list)
+    problems.add(list->place, key, fmt::format("must be a list, as in {}", example));
+  else
+    problems.add(file.place, key, fmt::format("is missing; write {}: {}", key, example));
+  return nullptr;
+}
+
+// Numbers of a list, or one alone, each once.
+template <class Number>
+std::vector<Number> numbers_of(const ConfigNode& node, const std::string& path,
+                               const Limits& limits, Problems& problems) {
+  const auto& items = node.kind == Kind::kSequence ? node.items : std::vector{node};
+  if (items.empty()) problems.add(node.place, path, "must have at least one number");
+  std::vector<Number> numbers;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto where = items.size() == 1 ? path : fmt::format("{}[{}]", path, i);
+    Number number{};
+    if (!read_value(number, items[i], where, problems, limits)) continue;
+    if (std::find(numbers.begin(), numbers.end(), number) != numbers.end())
+      problems.add(items[i].place, where, fmt::format("{} stands there already", items[i].text));
+    numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<double> rates_of(const ConfigNode& node, const std::string& path, Problems& problems) {
+  auto rates = numbers_of<double>(node, path, above(0), problems);
+  std::sort(rates.begin(), rates.end());
+  return rates;
+}
+
+NamedSettings settings_of(const ConfigNode& set, const std::string& path, Problems& problems) {
+  if (set.kind != Kind::kMapping) {
+    problems.add(set.place, path, "must be a mapping of settings, as in {model.heads: 1}");
+    return {};
+  }
+  for (const auto& [key, value] : set.entries) {
+    if (key == "seed")
+      problems.add(value.key_place(), path + "." + key, "is set by the comparison; write `seeds`");
+    if (key == "train.lr")
+      problems.add(value.key_place(), path + "." + key, "is chosen for each arm; write `rates`");
+    if (value.kind == Kind::kNull)
+      problems.add(value.place, path + "." + key, "a value is missing");
+  }
+  return set.entries;
+}
+
+void check_name(const std::string& name, const Place& place, const std::string& path,
+                const Keys& names, Problems& problems) {
+  if (name.empty() || name.find_first_of("|\n\t") != name.npos)
+    problems.add(place, path, "must be a name without |, tabs and line breaks");
+  if (std::find(names.begin(), names.end(), name) != names.end())
+    problems.add(place, path, fmt::format("'{}' stands there already; give it a `name`", name));
+}
+
+ComparisonTask task_of(const ConfigNode& node, const std::string& path, Problems& problems) {
+  ComparisonTask task;
+  const bool mapping = node.kind == Kind::kMapping;
+  if (mapping) known_keys(node, path, "a task", kTaskKeys, problems);
+  const auto* base = mapping ? node.find("base") : &node;
+  if (base == nullptr || base->kind != Kind::kScalar || base->text.empty()) {
+    problems.add(base ? base->place : node.place, path,
+                 "must be the path of a config, or {name: ..., base: <that path>, set: {...}}");
+    return task;
+  }
+  task.base = *base;
+  task.name = std::filesystem::path(base->text).stem().string();
+  if (!mapping) return task;
+  if (const auto* name = node.find("name")) read_value(task.name, *name, path + ".name", problems);
+  if (const auto* set = node.find("set"))
+    task.settings = settings_of(*set, path + ".set", problems);
+  if (const auto* rates = node.find("rates"))
+    task.rates = rates_of(*rates, path + ".rates", problems);
+  return task;
+}
+
+ComparisonArm arm_of(const ConfigNode& node, const std::string& path, Problems& problems) {
+  if (node.kind == Kind::kScalar) return {node.text, {{"model.attention", node}}};
+  const auto* name = node.find("name");
+  if (name == nullptr) {
+    problems.add(node.place, path,
+                 "must be a kind of heads, or {name: ..., attention: {...}, set: {a.b: value}}");
+    return {};
+  }
+  ComparisonArm arm;
+  known_keys(node, path, "an arm", kArmKeys, problems);
+  read_value(arm.name, *name, path + ".name", problems);
+  if (const auto* attention = node.find("attention"))
+    arm.settings.emplace_back("model.attention", *attention);
+  if (const auto* set = node.find("set")) {
+    const auto settings = settings_of(*set, path + ".set", problems);
+    arm.settings.insert(arm.settings.end(), settings.begin(), settings.end());
+  }
+  return arm;
+}
+
+void read_tasks(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
+  const auto* list = list_of(file, "tasks", "[char_mha.yaml]", problems);
+  std::vector<double> rates;
+  if (const auto* general = file.find("rates")) rates = rates_of(*general, "rates", problems);
+  Keys names;
+  for (size_t i = 0; list && i < list->items.size(); ++i) {
+    const auto path = fmt::format("tasks[{}]", i);
+    auto task = task_of(list->items[i], path, problems);
+    check_name(task.name, list->items[i].place, path, names, problems);
+    names.push_back(task.name);
+    if (task.rates.empty()) task.rates = rates;
+    if (task.rates.empty() && !file.find("rates"))
+      problems.add(list->items[i].place, path,
+                   "has no learning rates; write rates: [5.0e-4, 1.0e-3, 2.0e-3] at the top, or in "
+                   "the task");
+    comparison.tasks.push_back(std::move(task));
+  }
+}
+
+void read_arms(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
+  const auto* list =
+      list_of(file, "kinds", "[mha, {name: one head, set: {model.heads: 1}}]", problems);
+  Keys names;
+  for (size_t i = 0; list && i < list->items.size(); ++i) {
+    const auto path = fmt::format("kinds[{}]", i);
+    auto arm = arm_of(list->items[i], path, problems);
+    check_name(arm.name, list->items[i].place, path, names, problems);
+    names.push_back(arm.name);
+    comparison.arms.push_back(std::move(arm));
+  }
+  const auto* baseline = file.find("baseline");
+  std::string name = kUsualBaseline;
+  if (baseline && !read_value(name, *baseline, "baseline", problems)) return;
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end())
+    comparison.baseline = static_cast<size_t>(found - names.begin());
+  else if (baseline)
+    problems.add(baseline->place, "baseline",
+                 fmt::format("no arm is called '{}'{}", name, did_you_mean(name, names)));
+}
+
+void read_seeds(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
+  const auto read = [&](const char* key) {
+    const auto* node = file.find(key);
+    return node ? numbers_of<int64_t>(*node, key, at_least(0), problems) : std::vector<int64_t>{};
+  };
+  comparison.seeds = read("seeds"), comparison.choose_seeds = read("choose_seeds");
+  const auto* seeds = file.find("seeds");
+  if (comparison.seeds.size() < 2)
+    problems.add(seeds ? seeds->place : file.place, "seeds",
+                 "must be at least two, for a difference has no interval without; five are usual: "
+                 "seeds: [1, 2, 3, 4, 5]");
+  const auto* choose = file.find("choose_seeds");
+  for (const auto seed : comparison.choose_seeds)
+    if (std::find(comparison.seeds.begin(), comparison.seeds.end(), seed) != comparison.seeds.end())
+      problems.add(choose->place, "choose_seeds",
+                   fmt::format("{} is one of seeds: a rate that is chosen on a seed fits it better "
+                               "than others; take another one",
+                               seed));
+  if (!choose &&
+      std::any_of(comparison.tasks.begin(), comparison.tasks.end(), ComparisonFile::chooses))
+    problems.add(file.place, "choose_seeds",
+                 "is missing; write choose_seeds: <a seed that is none of seeds>");
+}
+
+void read_match(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
+  const auto* node = file.find("match");
+  std::string word;
+  if (node == nullptr ||
+      !read_value(word, *node, "match", problems,
+                  one_of({match_name(Match::kHiddenWidth), match_name(Match::kHeadDim),
+                          match_name(Match::kNone)})))
+    return;
+  for (const auto match : {Match::kHiddenWidth, Match::kHeadDim, Match::kNone})
+    if (match_name(match) == word) comparison.match = match;
+}
+
+}  // namespace
+
+std::string match_name(Match match) {
+  return match == Match::kHiddenWidth ? "d_ff" : match == Match::kHeadDim ? "head_dim" : "none";
+}
+
+ComparisonFile read_comparison(const ConfigNode& file) {
+  Problems problems;
+  ComparisonFile comparison;
+  known_keys(file, "", "a comparison", kComparisonKeys, problems);
+  read_tasks(file, comparison, problems);
+  read_arms(file, comparison, problems);
+  read_seeds(file, comparison, problems);
+  read_match(file, comparison, problems);
+  problems.raise();
+  return comparison;
+}
+
+}  // namespace headlab

@@ -1,0 +1,47 @@
+// A comparison file: which arms are compared on which tasks, and by what protocol. No torch in
+// here, and no file is opened.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/config/config.h"
+
+namespace headlab {
+
+using NamedSettings = std::vector<std::pair<std::string, ConfigNode>>;  // as overrides name them
+
+// What is adapted until an arm has as many parameters as the baseline.
+enum class Match { kHiddenWidth, kHeadDim, kNone };
+std::string match_name(Match match);  // "d_ff", "head_dim", "none"
+
+struct ComparisonTask {
+  std::string name;
+  ConfigNode base;  // the path of a config, as it is written
+  NamedSettings settings;
+  std::vector<double> rates;  // rising; its own, or those of all tasks
+};
+
+struct ComparisonArm {
+  std::string name;
+  NamedSettings settings;
+};
+
+struct ComparisonFile {
+  std::vector<ComparisonTask> tasks;
+  std::vector<ComparisonArm> arms;
+  std::vector<int64_t> choose_seeds, seeds;
+  Match match = Match::kHiddenWidth;
+  size_t baseline = 0;  // of arms
+
+  // Of a task: with one rate there is nothing to choose.
+  static bool chooses(const ComparisonTask& task) { return task.rates.size() > 1; }
+};
+
+// ConfigError with everything that is wrong, each with its place.
+ComparisonFile read_comparison(const ConfigNode& file);
+
+}  // namespace headlab

@@ -1,0 +1,158 @@
+// The report of a comparison as JSON, and its files.
+#include "experiments/comparison/comparison_report.h"
+
+#include "core/files/replacement_file.h"
+
+namespace headlab {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number_or_null(const std::optional<double>& value) {
+  return value ? metric_json(*value) : Json();
+}
+
+Json interval_json(const std::optional<Interval>& interval) {
+  return interval ? Json{interval->low, interval->high} : Json();
+}
+
+Json difference_json(const ComparedMetric& metric) {
+  if (!metric.difference) return {};
+  const auto& difference = *metric.difference;
+  return {{"values", difference.differences},
+          {"mean", difference.mean},
+          {"std", number_or_null(difference.deviation)},
+          {"interval", interval_json(difference.interval)},
+          {"bootstrap", interval_json(difference.bootstrap)},
+          {"p", number_or_null(difference.p)},
+          {"p_holm", number_or_null(metric.corrected)},
+          {"reported", metric.reported()},
+          {"without_spread", difference.without_spread}};
+}
+
+Json metrics_json(const ComparedArm& arm) {
+  Json metrics = Json::object();
+  for (const auto& [name, metric] : arm.metrics)
+    metrics[name] = {{"values", metric.values},
+                     {"mean", metric.spread.mean},
+                     {"std", number_or_null(metric.spread.deviation)},
+                     {"n", metric.spread.n},
+                     {"difference", difference_json(metric)}};
+  return metrics;
+}
+
+Json curve_json(const Curve& curve) {
+  Json points = Json::array();
+  for (const auto& point : curve)
+    points.push_back({{"step", point.step},
+                      {"flops", point.flops},
+                      {"wall_s", point.wall_s},
+                      {"val/loss", point.loss},
+                      {"interval", interval_json(point.spread)},
+                      {"examples", point.examples}});
+  return points;
+}
+
+Json rate_json(const ChosenRate& rate) {
+  Json tried = Json::array();
+  for (const auto& one : rate.tried)
+    tried.push_back({{"rate", one.rate}, {"val/loss", number_or_null(one.loss)}});
+  return {{"chosen", number_or_null(rate.rate)}, {"at_edge", rate.at_edge}, {"tried", tried}};
+}
+
+Json runs_json(const ComparedArm& arm) {
+  Json runs = Json::array();
+  for (const auto& row : arm.rows)
+    runs.push_back({{"seed", row.seed},
+                    {"run", row.run.string()},
+                    {"status", point_state_name(row.status.state)},
+                    {"reason", row.status.reason},
+                    {"wall_s", number_or_null(row.wall_s)},
+                    {"code", row.code}});
+  return runs;
+}
+
+// A bound beside the factor: "at" it, "above" it where the baseline's curve ends before, "below" it
+// where it begins lower.
+Json speedup_json(const ComparedArm& arm) {
+  if (arm.reach.bound == Reach::kNone || !arm.flops) return {};
+  const char* bound = arm.reach.bound == Reach::kAbove   ? "above"
+                      : arm.reach.bound == Reach::kBelow ? "below"
+                                                         : "at";
+  return {{"factor", arm.reach.flops / *arm.flops}, {"bound", bound}};
+}
+
+Json heads_json(const ComparedArm& arm) {
+  Json heads{{"entropy", number_or_null(arm.heads.entropy)},
+             {"max_logit", number_or_null(arm.heads.max_logit)},
+             {"first_token", number_or_null(arm.heads.first_token)}};
+  heads["surviving"] = number_or_null(arm.surviving);
+  heads["built"] = arm.surviving ? Json(arm.built_heads) : Json();
+  return heads;
+}
+
+Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& rate,
+              const ComparedArm& arm) {
+  Json object{{"name", name},
+              {"state", !sized.takes_part()    ? "impossible"
+                        : !arm.missing.empty() ? "incomplete"
+                                               : "compared"},
+              {"reason", arm.missing}};
+  if (!sized.takes_part()) return object;
+  object.update({{"parameters", sized.parameters},
+                 {"excess", sized.excess},
+                 {"d_ff", sized.hidden_width()},
+                 {"head_dim", sized.head_dim()},
+                 {"adapted", sized.adapted.has_value()},
+                 {"unmatched", sized.unmatched},
+                 {"flops_per_token", sized.flops_per_token},
+                 {"steps", sized.steps},
+                 {"rate", rate_json(rate)},
+                 {"code", arm.code},
+                 {"metrics", metrics_json(arm)},
+                 {"flops", number_or_null(arm.flops)},
+                 {"wall_s", number_or_null(arm.wall_s)},
+                 {"effective_speedup", speedup_json(arm)},
+                 {"equal_time", {{"val/loss", number_or_null(arm.equal_time)}}},
+                 {"heads", heads_json(arm)},
+                 {"notices", arm.notices},
+                 {"curve", curve_json(arm.curve)},
+                 {"runs", runs_json(arm)}});
+  return object;
+}
+
+}  // namespace
+
+Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
+                     const std::vector<ComparedTask>& tasks) {
+  const auto& written = comparison.written;
+  Json object{
+      {"comparison", comparison.folder.string()}, {"baseline", written.arms[written.baseline].name},
+      {"match", match_name(written.match)},       {"seeds", written.seeds},
+      {"choose_seeds", written.choose_seeds},     {"tasks", Json::array()}};
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    Json measured{{"split", "val"}};
+    for (const auto& [name, value] : tasks[t].measured_on)
+      measured[name.substr(name.find('/') + 1)] = value;
+    Json arms = Json::array();
+    for (size_t a = 0; a < tasks[t].arms.size(); ++a)
+      arms.push_back(
+          arm_json(written.arms[a].name, comparison.arms[t][a], rates[t][a], tasks[t].arms[a]));
+    object["tasks"].push_back({{"name", written.tasks[t].name},
+                               {"config", written.tasks[t].base.text},
+                               {"rates", written.tasks[t].rates},
+                               {"measured_on", measured},
+                               {"notices", tasks[t].notices},
+                               {"arms", arms}});
+  }
+  return object;
+}
+
+void write_comparison(const Comparison& comparison, const ChosenRates& rates,
+                      const std::vector<ComparedTask>& tasks) {
+  replace_file(comparison.folder / "compare.json",
+               comparison_json(comparison, rates, tasks).dump(2) + "\n");
+  replace_file(comparison.folder / "compare.md", comparison_text(comparison, rates, tasks));
+}
+
+}  // namespace headlab

@@ -1,0 +1,25 @@
+// What a comparison found, as Markdown and as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/comparison/comparison_results.h"
+
+namespace headlab {
+
+// A table a task, and below it what its figures were measured on and what must be known of them.
+std::string comparison_text(const Comparison& comparison, const ChosenRates& rates,
+                            const std::vector<ComparedTask>& tasks);
+
+// The same with every number behind it: of each training, of each curve, and of each rate that was
+// tried.
+nlohmann::ordered_json comparison_json(const Comparison& comparison, const ChosenRates& rates,
+                                       const std::vector<ComparedTask>& tasks);
+
+// compare.md and compare.json in the comparison's folder. RunError where the storage refuses.
+void write_comparison(const Comparison& comparison, const ChosenRates& rates,
+                      const std::vector<ComparedTask>& tasks);
+
+}  // namespace headlab

@@ -1,0 +1,230 @@
+#include "experiments/comparison/comparison_results.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/errors.h"
+
+namespace headlab {
+namespace {
+
+// Digests of what is not a kind of heads: arms differ in their kinds, and may in nothing else.
+std::set<std::string> rests_of(const std::string& code) {
+  std::set<std::string> rests;
+  for (size_t at = 0; at < code.size();) {
+    const size_t end = std::min(code.find('+', at), code.size());
+    const auto one = code.substr(at, end - at);
+    rests.insert(one.substr(std::min(one.find('-'), one.size())));
+    at = end + 1;
+  }
+  return rests;
+}
+
+// Why rows are not one set of trainings to form statistics of; "": they are.
+std::string what_is_missing(const std::vector<SweepRow>& rows) {
+  std::vector<std::string> reasons;
+  for (const auto& row : rows) {
+    const auto loss = row.metrics.find("val/loss");
+    if (row.status.state != PointState::kFinished)
+      reasons.push_back(fmt::format("seed {} is {}{}{}", row.seed,
+                                    point_state_name(row.status.state),
+                                    row.status.reason.empty() ? "" : ": ", row.status.reason));
+    else if (loss == row.metrics.end() || !std::isfinite(loss->second))
+      reasons.push_back(fmt::format("seed {} has no finite validation loss", row.seed));
+  }
+  if (reasons.empty() && std::any_of(rows.begin(), rows.end(), [&](const SweepRow& row) {
+        return row.code != rows.front().code;
+      }))
+    reasons.emplace_back("its seeds were trained by different code; tag=WORD trains all anew");
+  return fmt::format("{}", fmt::join(reasons, "; "));
+}
+
+void add_metrics(ComparedArm& arm) {
+  for (const char* name : kComparedMetrics) {
+    ComparedMetric metric;
+    for (const auto& row : arm.rows)
+      if (const auto found = row.metrics.find(name);
+          found != row.metrics.end() && std::isfinite(found->second))
+        metric.values.push_back(found->second);
+    if (metric.values.size() != arm.rows.size()) continue;
+    metric.spread = spread_of(metric.values);
+    arm.metrics[name] = std::move(metric);
+  }
+}
+
+std::vector<Curve> curves_of(const ComparedArm& arm, double flops_per_token) {
+  std::vector<Curve> curves;
+  for (const auto& row : arm.rows)
+    curves.push_back(curve_of(read_metrics(row.run / "metrics.jsonl"), flops_per_token));
+  return curves;
+}
+
+// The mean over runs of a number that all of them have.
+class MeanOfAll {
+ public:
+  void add(const std::optional<double>& value) {
+    all_ = all_ && value;
+    sum_ += value.value_or(0), ++count_;
+  }
+  std::optional<double> mean() const {
+    return all_ && count_ > 0 ? std::optional(sum_ / static_cast<double>(count_)) : std::nullopt;
+  }
+
+ private:
+  bool all_ = true;
+  double sum_ = 0;
+  int64_t count_ = 0;
+};
+
+void add_heads(ComparedArm& arm, const Survivors& survivors) {
+  MeanOfAll entropy, logit, sink, surviving;
+  for (const auto& row : arm.rows) {
+    const auto columns = head_columns(row.run);
+    entropy.add(columns.entropy), logit.add(columns.max_logit), sink.add(columns.first_token);
+    const auto heads = survivors(row.run);
+    surviving.add(heads ? std::optional(static_cast<double>(heads->kept)) : std::nullopt);
+    if (heads) arm.built_heads = heads->built;
+  }
+  arm.heads = {entropy.mean(), logit.mean(), sink.mean()};
+  arm.surviving = surviving.mean();
+}
+
+ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const ChosenRate& rate,
+                   const Stage& whole, const StageEnd& end) {
+  ComparedArm compared;
+  const auto& sized = comparison.arms[task][arm];
+  compared.missing = sized.takes_part() ? rate.failure : sized.cannot;
+  if (!rate.rate || !compared.missing.empty()) return compared;
+  for (const auto seed : comparison.written.seeds)
+    compared.rows.push_back(end.row(whole, {task, arm, *rate.rate, seed}));
+  compared.code = compared.rows.front().code;
+  compared.missing = what_is_missing(compared.rows);
+  if (compared.missing.empty()) add_metrics(compared);
+  if (rate.at_edge)
+    compared.notices.push_back(fmt::format(
+        "its rate {} is at the edge of the grid: a better one may lie outside", *rate.rate));
+  for (const auto& tried : rate.tried)
+    if (!tried.loss) compared.notices.push_back(fmt::format("it diverges at rate {}", tried.rate));
+  if (!sized.unmatched.empty())
+    compared.notices.push_back(
+        fmt::format("{:+.1f} % parameters: {}", 100 * sized.excess, sized.unmatched));
+  return compared;
+}
+
+// Differences to the baseline, each metric with its own correction: over the arms that have a place
+// on the task, also those whose trainings failed.
+void add_differences(const Comparison& comparison, size_t task, ComparedTask& compared) {
+  auto& baseline = compared.arms[comparison.written.baseline];
+  for (const char* name : kComparedMetrics) {
+    std::vector<std::optional<double>> p;
+    std::vector<size_t> family;
+    for (size_t a = 0; a < compared.arms.size(); ++a) {
+      auto& arm = compared.arms[a];
+      if (&arm == &baseline || !comparison.arms[task][a].takes_part()) continue;
+      const auto of_arm = arm.metrics.find(name), of_baseline = baseline.metrics.find(name);
+      if (of_arm != arm.metrics.end() && of_baseline != baseline.metrics.end())
+        of_arm->second.difference =
+            paired_difference(of_arm->second.values, of_baseline->second.values);
+      const auto* difference = of_arm != arm.metrics.end() && of_arm->second.difference
+                                   ? &*of_arm->second.difference
+                                   : nullptr;
+      family.push_back(a);
+      p.push_back(difference ? difference->p : std::nullopt);
+      if (difference && difference->without_spread)
+        arm.notices.push_back(
+            fmt::format("{}: all differences are equal, so that no p can be formed", name));
+    }
+    const auto corrected = holm(p);
+    for (size_t i = 0; i < family.size(); ++i)
+      if (corrected[i]) compared.arms[family[i]].metrics.at(name).corrected = corrected[i];
+  }
+}
+
+// Trainings of an arm by code that also differs from the baseline's beyond the kinds of heads say
+// nothing of the heads.
+void require_one_code(const Comparison& comparison, ComparedTask& compared) {
+  const auto& baseline = compared.arms[comparison.written.baseline];
+  for (auto& arm : compared.arms) {
+    if (arm.rows.empty() || !arm.missing.empty() || !baseline.missing.empty()) continue;
+    if (rests_of(arm.code) == rests_of(baseline.code)) continue;
+    arm.missing = fmt::format(
+        "it was trained by other code than the baseline ({} and {}); tag=WORD trains all anew",
+        arm.code, baseline.code);
+    arm.metrics.clear();
+  }
+}
+
+void add_curves(const Comparison& comparison, size_t task, ComparedTask& compared) {
+  std::vector<std::vector<Curve>> curves;
+  for (size_t a = 0; a < compared.arms.size(); ++a) {
+    auto& arm = compared.arms[a];
+    auto& of_arm = curves.emplace_back();
+    if (arm.metrics.empty()) continue;
+    of_arm = curves_of(arm, comparison.arms[task][a].flops_per_token);
+    arm.curve = mean_curve(of_arm);
+    MeanOfAll wall;
+    for (const auto& row : arm.rows) wall.add(row.wall_s);
+    arm.wall_s = wall.mean();
+    if (!arm.curve.empty()) arm.flops = arm.curve.back().flops;
+  }
+  const size_t base = comparison.written.baseline;
+  for (size_t a = 0; a < compared.arms.size(); ++a) {
+    auto& arm = compared.arms[a];
+    if (arm.metrics.empty() || curves[base].empty()) continue;
+    arm.reach = compute_for(compared.arms[base].curve, arm.metrics.at("val/loss").spread.mean);
+    MeanOfAll then;
+    for (size_t s = 0; s < curves[a].size(); ++s)
+      then.add(curves[base][s].empty() ? std::nullopt
+                                       : loss_at(curves[a][s], curves[base][s].back().wall_s));
+    arm.equal_time = then.mean();
+  }
+}
+
+// Arms whose trainings are the same runs, or curves that begin on a part of what they end on.
+void add_notices(const Comparison& comparison, ComparedTask& compared) {
+  const auto& names = comparison.written.arms;
+  for (size_t a = 0; a < compared.arms.size(); ++a)
+    for (size_t b = 0; b < a; ++b)
+      if (!compared.arms[a].rows.empty() && !compared.arms[b].rows.empty() &&
+          compared.arms[a].rows[0].run == compared.arms[b].rows[0].run) {
+        compared.arms[a].notices.push_back(
+            fmt::format("its settings are those of '{}': they were trained once", names[b].name));
+        break;
+      }
+  const auto& curve = compared.arms[comparison.written.baseline].curve;
+  if (!curve.empty() && curve.front().examples != curve.back().examples)
+    compared.notices.push_back(
+        fmt::format("before their ends curves are of the first {} validation examples, there of "
+                    "{}: speedup and "
+                    "equal time are read from both",
+                    curve.front().examples, curve.back().examples));
+}
+
+}  // namespace
+
+std::vector<ComparedTask> compare_arms(const Comparison& comparison, const ChosenRates& rates,
+                                       const Stage& whole, const StageEnd& end,
+                                       const Survivors& survivors) {
+  std::vector<ComparedTask> tasks;
+  for (size_t task = 0; task < rates.size(); ++task) {
+    auto& compared = tasks.emplace_back();
+    for (size_t arm = 0; arm < rates[task].size(); ++arm)
+      compared.arms.push_back(arm_of(comparison, task, arm, rates[task][arm], whole, end));
+    require_one_code(comparison, compared);
+    add_differences(comparison, task, compared);
+    add_curves(comparison, task, compared);
+    for (auto& arm : compared.arms)
+      if (!arm.metrics.empty()) add_heads(arm, survivors);
+    add_notices(comparison, compared);
+    const auto& baseline = compared.arms[comparison.written.baseline];
+    for (const char* name : {"val/tokens", "val/examples", "val/whole_split"})
+      if (!baseline.rows.empty() && baseline.rows[0].metrics.count(name))
+        compared.measured_on[name] = baseline.rows[0].metrics.at(name);
+  }
+  return tasks;
+}
+
+}  // namespace headlab

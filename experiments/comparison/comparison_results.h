@@ -1,0 +1,62 @@
+// What a comparison found: every arm of every task with its trainings, against the baseline.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/comparison/comparison_stages.h"
+#include "experiments/comparison/curves.h"
+#include "experiments/comparison/head_columns.h"
+#include "experiments/comparison/paired.h"
+#include "experiments/comparison/surviving_heads.h"
+
+namespace headlab {
+
+// Final metrics that arms are compared by, in this order, where their tasks have them. Each is a
+// family of its own.
+inline constexpr const char* kComparedMetrics[] = {"val/loss", "val/accuracy"};
+
+// A metric at the end of an arm's trainings, in the order of the seeds.
+struct ComparedMetric {
+  std::vector<double> values;
+  SweepMean::Spread spread;
+  std::optional<PairedDifference> difference;  // to the baseline; none of itself, and where one of
+                                               // the two lacks a training
+  std::optional<double> corrected;             // Holm's p, over the arms of the task
+
+  bool reported() const { return corrected && *corrected < kReportedBelow; }
+};
+
+struct ComparedArm {
+  std::vector<SweepRow> rows;        // a seed each; none where nothing was to be trained
+  std::string missing;               // why it has no statistics; "": it has
+  std::vector<std::string> notices;  // what a reader of its row must know
+  std::string code;                  // digests of the code of its trainings
+  std::map<std::string, ComparedMetric> metrics;  // by name; none where `missing`
+  Curve curve;                                    // means
+  std::optional<double> wall_s, flops;            // of a training, means
+  Reach reach;                       // compute that the baseline takes to this arm's loss
+  std::optional<double> equal_time;  // mean loss when the baseline's trainings ended
+  HeadColumns heads;                 // means over the seeds
+  std::optional<double> surviving;   // heads, mean over the seeds
+  int64_t built_heads = 0;           // where `surviving` is known
+};
+
+struct ComparedTask {
+  std::vector<ComparedArm> arms;
+  Metrics measured_on;  // of a final evaluation: val/tokens, val/examples, val/whole_split
+  std::vector<std::string> notices;
+};
+
+// Of the pruned heads of a run; none where that is not asked for.
+using Survivors = std::function<std::optional<SurvivingHeads>(const std::filesystem::path& run)>;
+
+std::vector<ComparedTask> compare_arms(const Comparison& comparison, const ChosenRates& rates,
+                                       const Stage& whole, const StageEnd& end,
+                                       const Survivors& survivors);
+
+}  // namespace headlab

@@ -1,0 +1,94 @@
+#include "experiments/comparison/matched_size.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "core/torch.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/runs/run_data.h"
+
+namespace headlab {
+namespace {
+
+double excess_of(int64_t parameters, int64_t wanted) {
+  return static_cast<double>(parameters) / static_cast<double>(wanted) - 1;
+}
+
+}  // namespace
+
+const DataSource& ModelSizes::data_of(const Experiment& experiment) {
+  // total_steps() needs the data, too, and epochs may differ: they are checked where they are.
+  if (auto settings = to_flow(experiment.data.write()); settings != data_settings_ || !data_) {
+    data_ = open_training_data(experiment);
+    data_settings_ = std::move(settings);
+  }
+  return *data_;
+}
+
+void ModelSizes::measure(TaskArm& arm) {
+  const auto& data = data_of(arm.experiment);
+  const auto model = build_trained_model(arm.experiment, data.shape(), at::kCPU);
+  arm.parameters = parameter_count(*model);
+  arm.flops_per_token = model->flops_per_token();
+  arm.steps = arm.experiment.train.total_steps(data);
+}
+
+std::optional<TaskArm> ModelSizes::with_width(const TaskArm& arm, const std::string& key,
+                                              int64_t width) {
+  auto adapted = arm;
+  try {
+    adapted.config = with_setting(arm.config, key, write_integer(width));
+    adapted.experiment = Experiment();
+    read_config(adapted.experiment, adapted.config);
+    measure(adapted);
+  } catch (const ConfigError&) {  // not every width fits every kind: another one is tried
+    return std::nullopt;
+  }
+  adapted.adapted = width;
+  return adapted;
+}
+
+// Parameters are linear in either width, or nearly so: two of them say where to look.
+std::optional<TaskArm> ModelSizes::nearest(const TaskArm& arm, const std::string& key,
+                                           int64_t width, int64_t wanted) {
+  constexpr int64_t kFarthest = 16;  // from where it should be
+  const auto twice = with_width(arm, key, 2 * width);
+  if (!twice || twice->parameters <= arm.parameters) return std::nullopt;
+  const double each =
+      static_cast<double>(twice->parameters - arm.parameters) / static_cast<double>(width);
+  const auto ideal = width + std::llround(static_cast<double>(wanted - arm.parameters) / each);
+  std::optional<TaskArm> best;
+  for (int64_t apart = 0; apart <= kFarthest; ++apart) {
+    bool built = false;
+    for (const auto candidate : {ideal - apart, ideal + apart}) {
+      if (candidate < 1 || (apart == 0 && built)) continue;
+      auto tried = with_width(arm, key, candidate);
+      if (!tried) continue;
+      built = true;
+      if (!best || std::abs(excess_of(tried->parameters, wanted)) <
+                       std::abs(excess_of(best->parameters, wanted)))
+        best = std::move(tried);
+    }
+    if (built && apart > 0) break;  // those on both sides of the nearest are farther off
+  }
+  return best;
+}
+
+void ModelSizes::match(TaskArm& arm, Match match, int64_t wanted) {
+  arm.excess = excess_of(arm.parameters, wanted);
+  if (std::abs(arm.excess) <= kMatchedWithin) return;
+  if (match == Match::kNone) {
+    arm.unmatched = "match: none";
+    return;
+  }
+  const auto width = match == Match::kHiddenWidth ? arm.hidden_width() : arm.head_dim();
+  auto adapted = nearest(arm, "model." + match_name(match), width, wanted);
+  if (adapted) arm = std::move(*adapted);
+  arm.excess = excess_of(arm.parameters, wanted);
+  if (std::abs(arm.excess) > kMatchedWithin)
+    arm.unmatched =
+        fmt::format("no model.{} gives it as many as the baseline has", match_name(match));
+}
+
+}  // namespace headlab

@@ -1,0 +1,33 @@
+// How large models of configs are, and the width that makes one as large as another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "experiments/comparison/comparison.h"
+#include "experiments/data/source.h"
+
+namespace headlab {
+
+// Builds models to count them; data that configs share are opened once.
+class ModelSizes {
+ public:
+  // Fills parameters, flops_per_token and steps of an arm whose experiment is read.
+  void measure(TaskArm& arm);
+  // Adapts what `match` names in the arm until its parameters are as near to `wanted` as they can
+  // be; one that is within kMatchedWithin stays as it is written.
+  void match(TaskArm& arm, Match match, int64_t wanted);
+
+ private:
+  const DataSource& data_of(const Experiment& experiment);
+  std::optional<TaskArm> with_width(const TaskArm& arm, const std::string& key, int64_t width);
+  std::optional<TaskArm> nearest(const TaskArm& arm, const std::string& key, int64_t width,
+                                 int64_t wanted);
+
+  std::string data_settings_;
+  std::shared_ptr<DataSource> data_;
+};
+
+}  // namespace headlab

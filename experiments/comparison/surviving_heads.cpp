@@ -1,0 +1,87 @@
+#include "experiments/comparison/surviving_heads.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/errors.h"
+#include "core/files/replacement_file.h"
+#include "core/torch.h"
+#include "experiments/models/site_heads.h"
+#include "experiments/pruning/ablation.h"
+#include "experiments/runs/open_run.h"
+#include "experiments/system/file_text.h"
+#include "experiments/training/evaluate.h"
+#include "experiments/training/train.h"
+
+namespace headlab {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+// A batch more changes the number of heads seldom and costs as many passes as there are heads.
+constexpr int64_t kBatches = 5;
+
+std::vector<HeadId> least_missed_first(const OpenedRun& run, const AblationSettings& settings) {
+  const auto rise = change_name(run.data->task().metrics().front());
+  auto ablated = ablate(*run.model, *run.data, single_heads(*run.model), settings, {});
+  std::stable_sort(ablated.begin(), ablated.end(), [&](const Ablated& a, const Ablated& b) {
+    return a.changes.at(rise) < b.changes.at(rise);
+  });
+  std::vector<HeadId> heads;
+  for (const auto& one : ablated) heads.push_back(one.heads.front());
+  return heads;
+}
+
+}  // namespace
+
+SurvivingHeads surviving_heads(const fs::path& run) {
+  const auto opened = open_run_and_data(run, at::kCPU);
+  use_settings(opened.experiment.train);
+  auto& model = *opened.model;
+  const AblationSettings settings{
+      .batch = opened.experiment.train.eval_batch, .most_batches = kBatches, .resamples = 1};
+  const auto measure = [&] {
+    return evaluate(model, *opened.data, settings.split, settings.batch, settings.most_batches, {});
+  };
+  const auto whole = measure();
+  SurvivingHeads heads{.built = built_heads(model), .kept = alive_count(model)};
+  heads.examples = whole.examples;
+  for (const auto& head : least_missed_first(opened, settings)) {
+    remove_heads(model, {head});
+    const double rise = measure().loss() - whole.loss();
+    if (!(rise <= kUnmissedRise)) break;
+    --heads.kept;
+    heads.rise = rise;
+  }
+  return heads;
+}
+
+KeptSurvivors::KeptSurvivors(fs::path file) : file_(std::move(file)) {
+  const auto kept = Json::parse(file_text(file_), nullptr, false);
+  if (!kept.is_object()) return;
+  try {
+    for (const auto& [run, heads] : kept.items())
+      known_[run] = {heads.at("built").get<int64_t>(), heads.at("kept").get<int64_t>(),
+                     heads.at("rise").get<double>(), heads.at("examples").get<int64_t>()};
+  } catch (const Json::exception&) {
+    known_.clear();
+  }
+}
+
+std::optional<SurvivingHeads> KeptSurvivors::find(const fs::path& run) const {
+  const auto found = known_.find(run);
+  return found == known_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void KeptSurvivors::add(const fs::path& run, const SurvivingHeads& heads) {
+  known_[run] = heads;
+  Json all = Json::object();
+  for (const auto& [path, one] : known_)
+    all[path.string()] = {
+        {"built", one.built}, {"kept", one.kept}, {"rise", one.rise}, {"examples", one.examples}};
+  replace_file(file_, all.dump(2) + "\n");
+}
+
+}  // namespace headlab

@@ -1,0 +1,179 @@
+// Sizes that are matched, data that arms share, and what curves say.
+#include <fmt/format.h>
+
+#include "core/torch.h"
+#include "experiments/comparison/comparison.h"
+#include "experiments/comparison/curves.h"
+#include "experiments/runs/run_data.h"
+#include "headlab_build.h"
+#include "tests/scratch.h"
+
+namespace headlab::test_comparison {
+namespace {
+
+using Catch::Matchers::Contains;
+
+const std::string kTask = R"(name: tiny
+data: {kind: induction, symbols: 16, context: 16}
+model: {kind: decoder, layers: 2, d_model: 32, heads: 4, attention: {kind: mha}}
+train: {steps: 10, batch: 4}
+)";
+
+// A comparison of these arms on kTask.
+Comparison resolved(const std::string& kinds, const std::string& more = "",
+                    const std::vector<std::string>& overrides = {}) {
+  const Scratch scratch;
+  write_bytes(scratch / "task.yaml", kTask);
+  write_bytes(
+      scratch / "c.yaml",
+      fmt::format("tasks: [task.yaml]\nkinds: {}\nrates: 1.0e-3\nseeds: [1, 2]\n{}", kinds, more));
+  return resolve_comparison(scratch / "c.yaml", overrides, scratch / "runs");
+}
+
+TEST_CASE("an arm has as many parameters as the baseline, by the width of its MLP", "[compare]") {
+  const auto comparison = resolved("[mha, {name: more, set: {model.head_dim: 16}}]");
+  const auto &mha = comparison.arms[0][0], &more = comparison.arms[0][1];
+  CHECK(mha.hidden_width() == 128);
+  CHECK_FALSE(mha.adapted);
+  CHECK(mha.excess == 0);
+  // Twice the width of every head: 4 D^2 a layer more, of 2 D a unit of the MLP.
+  REQUIRE(more.adapted);
+  CHECK(*more.adapted == 128 - 2 * 32);
+  CHECK(more.hidden_width() == *more.adapted);
+  CHECK(more.head_dim() == 16);
+  CHECK(std::abs(more.excess) <= 0.001);
+  CHECK(more.unmatched.empty());
+}
+
+TEST_CASE("head_dim is adapted where that is asked for", "[compare]") {
+  const auto comparison =
+      resolved("[mha, {name: wide, set: {model.d_ff: 160}}]", "match: head_dim\n");
+  const auto& wide = comparison.arms[0][1];
+  REQUIRE(wide.adapted);
+  CHECK(wide.head_dim() == *wide.adapted);
+  CHECK(*wide.adapted == 4);  // 8 less 32 * 2 D / (4 * 4 D)
+  CHECK(std::abs(wide.excess) <= kMatchedWithin);
+}
+
+TEST_CASE("what is not matched is said", "[compare]") {
+  const std::string wide = "[mha, {name: wide, set: {model.d_ff: 192}}]";
+  const auto none = resolved(wide, "match: none\n").arms[0][1];
+  CHECK_FALSE(none.adapted);
+  CHECK(none.excess > kMatchedWithin);
+  CHECK(none.unmatched == "match: none");
+  // More than all of the MLP.
+  const auto far = resolved("[mha, {name: huge, set: {model.head_dim: 64}}]").arms[0][1];
+  CHECK(far.excess > kMatchedWithin);
+  CHECK_THAT(far.unmatched, Contains("no model.d_ff gives it as many"));
+}
+
+TEST_CASE("an arm that is within the limit stays as it is written", "[compare]") {
+  const auto talking = resolved("[mha, talking]").arms[0][1];
+  CHECK(talking.parameters > 0);
+  CHECK_FALSE(talking.adapted);
+  CHECK(talking.excess > 0);
+  CHECK(talking.excess <= kMatchedWithin);
+}
+
+TEST_CASE("a kind that cannot be causal has no place on a causal task", "[compare]") {
+  const auto linformer = resolved("[mha, linformer]").arms[0][1];
+  CHECK_FALSE(linformer.takes_part());
+  CHECK(linformer.cannot == "'linformer' cannot be causal");
+  CHECK_THROWS_WITH(resolved("[linformer, moh]"), Contains("baseline") && Contains("linformer"));
+}
+
+TEST_CASE("mistakes in an arm are named where they stand", "[compare]") {
+  CHECK_THROWS_WITH(
+      resolved("[mha, {name: x, set: {model.layer: 1}}]"),
+      Contains("c.yaml:2:") && Contains("model.layer: unknown key; did you mean 'layers'?"));
+  CHECK_THROWS_WITH(resolved("[mha]", "", {"train.lr=0.1"}),
+                    Contains("override: train.lr: is chosen for each arm"));
+  CHECK_THROWS_WITH(resolved("[mha]", "", {"train.schedule=noam"}),
+                    Contains("train.schedule: noam"));
+}
+
+TEST_CASE("a comparison finds itself, and another one lies elsewhere", "[compare]") {
+  const auto hash = [](const Comparison& one) { return one.folder.filename().string(); };
+  CHECK(hash(resolved("[mha, moh]")) == hash(resolved("[mha, moh]")));
+  CHECK(hash(resolved("[mha, moh]")) != hash(resolved("[mha, talking]")));
+  CHECK(hash(resolved("[mha, moh]")) != hash(resolved("[mha, moh]", "baseline: moh\n")));
+  CHECK(hash(resolved("[mha, moh]")) != hash(resolved("[mha, moh]", "", {"train.steps=11"})));
+}
+
+TEST_CASE("arms of one seed train on the same data in the same order", "[compare]") {
+  const auto comparison = resolved("[mha, moh, {name: one, set: {model.heads: 1}}]");
+  const auto of = [&](size_t arm) {
+    return open_training_data(comparison.arms[0][arm].experiment);
+  };
+  const auto data = of(0);
+  for (const size_t arm : {1, 2})
+    for (const int64_t step : {0, 1, 7}) {
+      CHECK(
+          at::equal(data->train_batch(3, step, 0, 4).ids, of(arm)->train_batch(3, step, 0, 4).ids));
+      CHECK_FALSE(
+          at::equal(data->train_batch(3, step, 0, 4).ids, of(arm)->train_batch(4, step, 0, 4).ids));
+    }
+}
+
+TEST_CASE("the comparisons of configs/compare have arms on every task", "[compare]") {
+  const std::filesystem::path folder = std::filesystem::path(build::kSourceDir) / "configs/compare";
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    CAPTURE(entry.path().string());
+    const auto comparison = resolve_comparison(entry.path(), {}, "runs");
+    ++files;
+    for (const auto& arms : comparison.arms)
+      for (const auto& arm : arms) {
+        CHECK((!arm.takes_part() || arm.parameters > 0));
+        CHECK(arm.unmatched.empty());
+      }
+  }
+  CHECK(files >= 2);
+}
+
+const Curve kCurve{{.step = 10, .flops = 100, .wall_s = 1, .loss = 4},
+                   {.step = 20, .flops = 200, .wall_s = 3, .loss = 2},
+                   {.step = 30, .flops = 300, .wall_s = 5, .loss = 1}};
+
+TEST_CASE("compute for a loss is read between points, never beyond them", "[compare]") {
+  CHECK(compute_for(kCurve, 3).bound == Reach::kAt);
+  CHECK(compute_for(kCurve, 3).flops == 150);
+  CHECK(compute_for(kCurve, 1).flops == 300);
+  CHECK(compute_for(kCurve, 1).bound == Reach::kAt);
+  CHECK(compute_for(kCurve, 0.9).bound == Reach::kAbove);
+  CHECK(compute_for(kCurve, 0.9).flops == 300);
+  CHECK(compute_for(kCurve, 4).bound == Reach::kAt);
+  CHECK(compute_for(kCurve, 5).bound == Reach::kBelow);
+  CHECK(compute_for({}, 5).bound == Reach::kNone);
+}
+
+TEST_CASE("the loss at a time is read between points, and is none beyond them", "[compare]") {
+  CHECK(loss_at(kCurve, 2) == 3);
+  CHECK(loss_at(kCurve, 5) == 1);
+  CHECK_FALSE(loss_at(kCurve, 5.1));
+  CHECK_FALSE(loss_at(kCurve, 0.5));
+}
+
+TEST_CASE("a curve has the evaluations of a training, and a mean the steps of all", "[compare]") {
+  const auto rows = [](double loss) {
+    return std::vector<MetricsRow>{{0, 0, 0, {{"train/loss", 9}}},
+                                   {5, 50, 1, {{"val/loss", loss}, {"val/examples", 7}}},
+                                   {6, 60, 2, {{"val/loss", NAN}}},
+                                   {9, 90, 3, {{"val/loss", loss - 1}}}};
+  };
+  const auto curve = curve_of(rows(4), 10);
+  REQUIRE(curve.size() == 2);
+  CHECK(curve[0].flops == 3 * 10 * 50);
+  CHECK(curve[0].examples == 7);
+  auto shorter = curve_of(rows(6), 10);
+  shorter.pop_back();
+  const auto mean = mean_curve({curve, shorter});
+  REQUIRE(mean.size() == 1);
+  CHECK(mean[0].step == 5);
+  CHECK(mean[0].loss == 5);
+  REQUIRE(mean[0].spread);
+  CHECK(mean[0].spread->low == Approx(5 - 12.7062));
+}
+
+}  // namespace
+}  // namespace headlab::test_comparison

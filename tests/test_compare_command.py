@@ -1,0 +1,242 @@
+"""`headlab compare`: arms that are trained, chosen and compared; a comparison that is cut short goes on."""
+
+import json
+import math
+import os
+import pathlib
+import re
+import signal
+import statistics
+import subprocess
+import time
+
+import pytest
+
+from conftest import program
+
+TASK = """name: small
+data: {kind: induction, symbols: 16, context: 16, eval_examples: 64}
+model: {kind: decoder, layers: 1, d_model: 16, heads: 2}
+train: {steps: 24, batch: 4, warmup: 4, min_lr: 1.0e-4, eval_every: 8, eval_batches: 1, threads: 1,
+        checkpoint: {every: 4}}
+log: {every: 4, stats_every: 8, attention: {every: 0}}
+"""
+COMPARISON = """tasks: [small.yaml]
+kinds: [mha, {name: wider, set: {model.head_dim: 16}}, {name: again, attention: mha}, linformer]
+rates: [1.0e-3, 4.0e-3]
+choose_seeds: 9
+seeds: [1, 2, 3]
+"""
+
+
+@pytest.fixture
+def bench(tmp_path):
+    (tmp_path / "small.yaml").write_text(TASK)
+    (tmp_path / "c.yaml").write_text(COMPARISON)
+    return tmp_path
+
+
+def start(bench, *words, out="runs"):
+    return subprocess.Popen(
+        [os.path.abspath(program()), "compare", "c.yaml", "--out", out, "--jobs", "2", *words],
+        cwd=bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def compare(bench, *words, out="runs", code=0):
+    process = start(bench, *words, out=out)
+    printed, said = process.communicate()
+    assert process.returncode == code, said
+    return printed, said
+
+
+def arms_of(printed):
+    task, = json.loads(printed)["tasks"]
+    return {arm["name"]: arm for arm in task["arms"]}
+
+
+def runs_below(bench, out="runs"):
+    return sorted((bench / out).glob("small/*/status.json"))
+
+
+def metrics(run):
+    return [json.loads(line) for line in (pathlib.Path(run) / "metrics.jsonl").read_text().splitlines()]
+
+
+def final_losses(arm):
+    return [[row["val/loss"] for row in metrics(run["run"]) if "val/loss" in row][-1]
+            for run in arm["runs"]]
+
+
+def sessions(bench, out="runs"):
+    return {path.parent.name: len(json.loads(path.read_text()).get("previous", []))
+            for path in (bench / out).glob("small/*/manifest.json")}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """A comparison that is finished: its folder, what it printed as JSON and said."""
+    bench = tmp_path_factory.mktemp("compared")
+    (bench / "small.yaml").write_text(TASK)
+    (bench / "c.yaml").write_text(COMPARISON)
+    return bench, *compare(bench, "--json")
+
+
+def test_rates_are_chosen_by_short_trainings_on_another_seed(compared):
+    bench, printed, _ = compared
+    arm = arms_of(printed)["wider"]
+    tried = {one["rate"]: one["val/loss"] for one in arm["rate"]["tried"]}
+    assert sorted(tried) == [1e-3, 4e-3]
+    assert arm["rate"]["chosen"] == min(tried, key=tried.get)
+    assert arm["rate"]["at_edge"]  # of two rates both are
+    short = [json.loads(path.read_text()) for path in runs_below(bench) if path.parent.name.endswith("s9")]
+    assert {one["step"] for one in short} == {6}
+    assert len(short) == 4  # two rates of mha, which `again` shares, and two of wider
+    folder, = (bench / "runs/comparisons").iterdir()
+    configs = "".join(path.read_text() for path in (folder / "choose/configs").iterdir())
+    assert set(re.findall(r"warmup: (\S+?)[,}\n]", configs)) == {"1"}
+    floors = set(map(float, re.findall(r"min_lr: (\S+?)[,}\n]", configs)))
+    assert floors == {1e-4, 4e-4}  # a tenth of the peak, as it is written
+
+
+def test_figures_are_those_of_the_runs(compared):
+    _, printed, _ = compared
+    arms = arms_of(printed)
+    for name in ("mha", "wider", "again"):
+        values = arms[name]["metrics"]["val/loss"]["values"]
+        assert values == pytest.approx(final_losses(arms[name]))
+        assert [run["seed"] for run in arms[name]["runs"]] == [1, 2, 3]
+    differences = [a - b for a, b in zip(final_losses(arms["wider"]), final_losses(arms["mha"]))]
+    found = arms["wider"]["metrics"]["val/loss"]["difference"]
+    assert found["values"] == pytest.approx(differences)
+    mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
+    half = 4.302652730 * deviation / math.sqrt(3)
+    assert found["interval"] == pytest.approx([mean - half, mean + half], rel=1e-6)
+    t = mean / (deviation / math.sqrt(3))
+    assert found["p"] == pytest.approx(1 - abs(t) / math.sqrt(t * t + 2), rel=1e-6)  # closed, df 2
+    assert found["p_holm"] == pytest.approx(min(1, 2 * found["p"]))
+    assert found["bootstrap"] is None
+    assert arms["mha"]["metrics"]["val/loss"]["difference"] is None
+
+
+def test_an_arm_with_the_baselines_settings_is_trained_once_and_not_reported(compared):
+    _, printed, _ = compared
+    arms = arms_of(printed)
+    again = arms["again"]["metrics"]["val/loss"]["difference"]
+    assert again["values"] == [0, 0, 0]
+    assert (again["p"], again["interval"], again["reported"]) == (1, [0, 0], False)
+    assert [run["run"] for run in arms["again"]["runs"]] == [run["run"] for run in arms["mha"]["runs"]]
+    assert any("settings are those of 'mha'" in notice for notice in arms["again"]["notices"])
+
+
+def test_parameters_are_matched_and_kinds_without_a_place_have_a_dash(compared):
+    bench, printed, _ = compared
+    arms = arms_of(printed)
+    assert arms["wider"]["adapted"] and abs(arms["wider"]["excess"]) <= .02
+    assert arms["wider"]["d_ff"] < arms["mha"]["d_ff"] == 64
+    assert arms["linformer"]["state"] == "impossible"
+    table, _ = compare(bench)
+    assert "| linformer | - |" in table and "('linformer' cannot be causal)" in table
+
+
+def test_the_table_names_what_it_was_measured_on(compared):
+    bench, printed, _ = compared
+    table, said = compare(bench)
+    assert "64 examples" in table and "seeds 1, 2, 3" in table
+    assert "chosen of 0.001, 0.004 on seed 9 at a quarter of 24 steps" in table
+    assert "val/accuracy" in table and "val/loss [nat]" in table
+    assert f"code {arms_of(printed)['mha']['code']}: mha, wider, again" in table
+    folder, = (bench / "runs/comparisons").iterdir()
+    assert (folder / "compare.md").read_text() == table
+    assert json.loads((folder / "compare.json").read_text()) == json.loads(printed)
+    assert said.count("finished before") == 10  # 4 that choose, 6 that are compared
+
+
+def test_curves_hold_means_and_say_how_much_compute_a_loss_takes(compared):
+    _, printed, _ = compared
+    arms = arms_of(printed)
+    curve = arms["mha"]["curve"]
+    assert [point["step"] for point in curve] == [8, 16, 24]
+    mean = statistics.fmean(arms["mha"]["metrics"]["val/loss"]["values"])
+    assert curve[-1]["val/loss"] == pytest.approx(mean)
+    assert curve[-1]["flops"] == pytest.approx(3 * arms["mha"]["flops_per_token"] * 24 * 4 * 16)
+    assert arms["mha"]["effective_speedup"] == {"factor": 1, "bound": "at"}
+    assert arms["mha"]["equal_time"]["val/loss"] == pytest.approx(mean)
+
+
+def test_what_the_heads_did_stands_in_the_row(compared):
+    _, printed, _ = compared
+    heads = arms_of(printed)["mha"]["heads"]
+    assert 0 < heads["entropy"] < math.log(16)
+    assert 0 < heads["first_token"] < 1
+    assert heads["max_logit"] is not None
+    assert heads["built"] == 2 and 0 <= heads["surviving"] <= 2
+
+
+def test_a_comparison_killed_in_either_stage_ends_as_one_that_never_was(bench, compared):
+    words = ["train.steps=48", "--skip-pruning", "--json"]
+    whole, _ = compare(bench, *words, out="whole")
+
+    def killed_when(true):
+        process = start(bench, *words, out="parts")
+        while not true():
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(.002)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+    killed_when(lambda: runs_below(bench, "parts"))
+    killed_when(lambda: [p for p in runs_below(bench, "parts") if not p.parent.name.endswith("s9")])
+    parts, _ = compare(bench, *words, out="parts")
+    for name in ("mha", "wider"):
+        assert arms_of(parts)[name]["metrics"] == arms_of(whole)[name]["metrics"]
+    assert set(sessions(bench, "whole").values()) == {0}
+    assert len(sessions(bench, "parts")) == len(sessions(bench, "whole")) == 10
+
+
+def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
+    process = start(bench, "train.steps=100000")
+    while not runs_below(bench):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(.002)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate()[1]
+    assert process.returncode == 75, said
+    assert "the same command goes on" in said
+
+
+def test_a_point_that_fails_leaves_no_statistic_of_fewer_seeds(bench):
+    compare(bench, "--skip-pruning", "train.steps=8")
+    run = next(path.parent for path in runs_below(bench) if path.parent.name.endswith("s2")
+               and "head_dim: 16" in (path.parent / "config.yaml").read_text())
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest["code"]["kinds"]["mha"] = "0" * 64
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    printed, _ = compare(bench, "--skip-pruning", "train.steps=8", "--json", code=4)
+    wider = arms_of(printed)["wider"]
+    assert wider["state"] == "incomplete"
+    assert "seed 2 is failed" in wider["reason"] and "tag=WORD" in wider["reason"]
+    assert wider["metrics"] == {}
+    assert arms_of(printed)["mha"]["state"] == "compared"
+
+
+def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
+    printed, _ = compare(bench, "--dry-run", "--json")
+    costs = json.loads(printed)
+    assert costs["points"] == costs["left"] == 10
+    assert {one["point"]: (one["points"], one["steps"]) for one in costs["configs"]} == {
+        "small mha": (3, 24), "small mha at a quarter": (2, 6),
+        "small wider": (3, 24), "small wider at a quarter": (2, 6)}
+    assert costs["hours"] > 0
+    assert not (bench / "runs").exists()
+
+
+@pytest.mark.parametrize("old, new, message", [
+    ("seeds: [1, 2, 3]", "seeds: [1, 9]", "choose_seeds: 9 is one of seeds"),
+    ("rates", "rate", "rate: unknown key of a comparison; did you mean 'rates'?"),
+    ("small.yaml", "none.yaml", "none.yaml"),
+    ("model.head_dim: 16", "model.hed_dim: 16", "unknown key; did you mean 'head_dim'?"),
+])
+def test_mistakes_end_with_2_and_what_is_wrong(bench, old, new, message):
+    (bench / "c.yaml").write_text(COMPARISON.replace(old, new))
+    _, said = compare(bench, code=2)
+    assert message in said
