@@ -118,14 +118,15 @@ TEST_CASE("arms of one seed train on the same data in the same order", "[compare
 TEST_CASE("the comparisons of configs/compare have arms on every task", "[compare]") {
   const std::filesystem::path folder = std::filesystem::path(build::kSourceDir) / "configs/compare";
   size_t files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".yaml") continue;
     CAPTURE(entry.path().string());
     const auto comparison = resolve_comparison(entry.path(), {}, "runs");
     ++files;
     for (const auto& arms : comparison.arms)
       for (const auto& arm : arms) {
         CHECK((!arm.takes_part() || arm.parameters > 0));
-        CHECK(arm.unmatched.empty());
+        CHECK((arm.unmatched.empty() || comparison.written.match == Match::kNone));
       }
   }
   CHECK(files >= 2);
