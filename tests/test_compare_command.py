@@ -230,6 +230,33 @@ def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
     assert not (bench / "runs").exists()
 
 
+def test_a_rate_at_which_a_training_diverges_loses(bench):
+    (bench / "c.yaml").write_text(COMPARISON.replace("4.0e-3", "1.0e+30"))
+    printed, said = compare(bench, "--skip-pruning", "--json")
+    arm = arms_of(printed)["mha"]
+    assert "not finite" in said
+    assert arm["rate"]["tried"][1] == {"rate": 1e30, "val/loss": None}
+    assert arm["rate"]["chosen"] == 1e-3 and arm["state"] == "compared"
+    assert "it diverges at rate 1e+30" in arm["notices"]
+
+
+def test_text_is_compared_by_its_loss_alone(bench):
+    (bench / "text.txt").write_text("The quick brown fox jumps over a lazy dog, and naps.\n" * 60)
+    text = TASK.replace("{kind: induction, symbols: 16, context: 16, eval_examples: 64}",
+                        "{kind: char, path: text.txt, context: 16}")
+    (bench / "small.yaml").write_text(text.replace("eval_batches: 1,", "eval_batches: 1, eval_batch: 4,"))
+    (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3"))
+    printed, said = compare(bench, "--json")
+    arms = arms_of(printed)
+    assert list(arms["wider"]["metrics"]) == ["val/loss"]
+    assert "choose" not in said  # there is one rate
+    assert arms["wider"]["rate"] == {"chosen": 1e-3, "at_edge": False, "tried": []}
+    notice, = json.loads(printed)["tasks"][0]["notices"]
+    assert "of the first 4 validation examples" in notice
+    examples = [point["examples"] for point in arms["mha"]["curve"]]
+    assert examples[:2] == [4, 4] and examples[2] > 4
+
+
 @pytest.mark.parametrize("old, new, message", [
     ("seeds: [1, 2, 3]", "seeds: [1, 9]", "choose_seeds: 9 is one of seeds"),
     ("rates", "rate", "rate: unknown key of a comparison; did you mean 'rates'?"),

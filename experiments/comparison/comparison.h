@@ -28,6 +28,7 @@ struct TaskArm {
   std::optional<int64_t> adapted;  // width that `match` found; none: it stays as it is written
   std::string unmatched;           // why the excess is not within kMatchedWithin; "": it is
   int64_t steps = 0;               // of a whole training
+  bool of_text = false;            // what is learned is text, of which accuracy says little
 
   bool takes_part() const { return cannot.empty(); }
   int64_t hidden_width() const;  // of the first stack's MLP

@@ -27,7 +27,7 @@ std::set<std::string> rests_of(const std::string& code) {
 std::string what_is_missing(const std::vector<SweepRow>& rows) {
   std::vector<std::string> reasons;
   for (const auto& row : rows) {
-    const auto loss = row.metrics.find("val/loss");
+    const auto loss = row.metrics.find(kLossMetric);
     if (row.status.state != PointState::kFinished)
       reasons.push_back(fmt::format("seed {} is {}{}{}", row.seed,
                                     point_state_name(row.status.state),
@@ -42,8 +42,8 @@ std::string what_is_missing(const std::vector<SweepRow>& rows) {
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
-void add_metrics(ComparedArm& arm) {
-  for (const char* name : kComparedMetrics) {
+void add_metrics(ComparedArm& arm, const std::vector<std::string>& names) {
+  for (const auto& name : names) {
     ComparedMetric metric;
     for (const auto& row : arm.rows)
       if (const auto found = row.metrics.find(name);
@@ -102,7 +102,7 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
     compared.rows.push_back(end.row(whole, {task, arm, *rate.rate, seed}));
   compared.code = compared.rows.front().code;
   compared.missing = what_is_missing(compared.rows);
-  if (compared.missing.empty()) add_metrics(compared);
+  if (compared.missing.empty()) add_metrics(compared, compared_metrics(comparison, task));
   if (rate.at_edge)
     compared.notices.push_back(fmt::format(
         "its rate {} is at the edge of the grid: a better one may lie outside", *rate.rate));
@@ -118,7 +118,7 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
 // on the task, also those whose trainings failed.
 void add_differences(const Comparison& comparison, size_t task, ComparedTask& compared) {
   auto& baseline = compared.arms[comparison.written.baseline];
-  for (const char* name : kComparedMetrics) {
+  for (const auto& name : compared_metrics(comparison, task)) {
     std::vector<std::optional<double>> p;
     std::vector<size_t> family;
     for (size_t a = 0; a < compared.arms.size(); ++a) {
@@ -174,7 +174,7 @@ void add_curves(const Comparison& comparison, size_t task, ComparedTask& compare
   for (size_t a = 0; a < compared.arms.size(); ++a) {
     auto& arm = compared.arms[a];
     if (arm.metrics.empty() || curves[base].empty()) continue;
-    arm.reach = compute_for(compared.arms[base].curve, arm.metrics.at("val/loss").spread.mean);
+    arm.reach = compute_for(compared.arms[base].curve, arm.metrics.at(kLossMetric).spread.mean);
     MeanOfAll then;
     for (size_t s = 0; s < curves[a].size(); ++s)
       then.add(curves[base][s].empty() ? std::nullopt
@@ -204,6 +204,11 @@ void add_notices(const Comparison& comparison, ComparedTask& compared) {
 }
 
 }  // namespace
+
+std::vector<std::string> compared_metrics(const Comparison& comparison, size_t task) {
+  if (comparison.baseline(task).of_text) return {kLossMetric};
+  return {kLossMetric, kAccuracyMetric};
+}
 
 std::vector<ComparedTask> compare_arms(const Comparison& comparison, const ChosenRates& rates,
                                        const Stage& whole, const StageEnd& end,

@@ -16,9 +16,11 @@
 
 namespace headlab {
 
-// Final metrics that arms are compared by, in this order, where their tasks have them. Each is a
-// family of its own.
-inline constexpr const char* kComparedMetrics[] = {"val/loss", "val/accuracy"};
+inline constexpr const char *kLossMetric = "val/loss", *kAccuracyMetric = "val/accuracy";
+
+// Final metrics that the arms of a task are compared by: the loss, and of what is not text
+// accuracy, too. Each is a family of its own.
+std::vector<std::string> compared_metrics(const Comparison& comparison, size_t task);
 
 // A metric at the end of an arm's trainings, in the order of the seeds.
 struct ComparedMetric {

@@ -46,23 +46,11 @@ std::string speedup_cell(const ComparedArm& arm) {
   return fmt::format("{}{:.2f}", bound, arm.reach.flops / *arm.flops);
 }
 
-std::vector<std::string> metrics_of(const ComparedTask& task) {
-  std::vector<std::string> names;
-  for (const char* name : kComparedMetrics)
-    for (const auto& arm : task.arms)
-      if (arm.metrics.count(name)) {
-        names.emplace_back(name);
-        break;
-      }
-  if (names.empty()) names.emplace_back(kComparedMetrics[0]);
-  return names;
-}
-
 Cells head_cells(const Comparison& comparison, const std::vector<std::string>& metrics) {
   const auto& baseline = comparison.written.arms[comparison.written.baseline].name;
   Cells cells{"arm", "parameters", "d_ff", "head_dim", "rate"};
   for (const auto& name : metrics) {
-    const bool loss = name == kComparedMetrics[0];
+    const bool loss = name == kLossMetric;
     cells.push_back(name + (loss ? " [nat]" : "") + ", mean ± sd");
     cells.push_back(fmt::format("less {}'s [95 %]", baseline));
     cells.insert(cells.end(), {"p", "p, Holm"});
@@ -128,7 +116,7 @@ std::string table_line(const Cells& cells) {
 
 std::string table_text(const Comparison& comparison, const ChosenRates& rates,
                        const std::vector<ComparedTask>& tasks, size_t task) {
-  const auto metrics = metrics_of(tasks[task]);
+  const auto metrics = compared_metrics(comparison, task);
   const auto head = head_cells(comparison, metrics);
   auto text = table_line(head) + "|---|";
   for (size_t i = 1; i < head.size(); ++i) text += "--:|";

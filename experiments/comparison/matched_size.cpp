@@ -18,7 +18,6 @@ double excess_of(int64_t parameters, int64_t wanted) {
 }  // namespace
 
 const DataSource& ModelSizes::data_of(const Experiment& experiment) {
-  // total_steps() needs the data, too, and epochs may differ: they are checked where they are.
   if (auto settings = to_flow(experiment.data.write()); settings != data_settings_ || !data_) {
     data_ = open_training_data(experiment);
     data_settings_ = std::move(settings);
@@ -32,6 +31,7 @@ void ModelSizes::measure(TaskArm& arm) {
   arm.parameters = parameter_count(*model);
   arm.flops_per_token = model->flops_per_token();
   arm.steps = arm.experiment.train.total_steps(data);
+  arm.of_text = data.tokenizer() != nullptr;
 }
 
 std::optional<TaskArm> ModelSizes::with_width(const TaskArm& arm, const std::string& key,

@@ -14,7 +14,7 @@ namespace headlab {
 // Builds models to count them; data that configs share are opened once.
 class ModelSizes {
  public:
-  // Fills parameters, flops_per_token and steps of an arm whose experiment is read.
+  // Fills parameters, flops_per_token, steps and of_text of an arm whose experiment is read.
   void measure(TaskArm& arm);
   // Adapts what `match` names in the arm until its parameters are as near to `wanted` as they can
   // be; one that is within kMatchedWithin stays as it is written.
