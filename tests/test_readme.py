@@ -14,9 +14,27 @@ import xarray as xr
 from conftest import ROOT, headlab
 
 README = ROOT / "README.md"
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip().strip("|").split(" | ")]
+
+
+def kinds_with_results():
+    """The program's table of kinds, and two columns of the table of trainings in docs/kinds.md."""
+    (measured,) = marked("side by side").findall((ROOT / "docs/kinds.md").read_text(encoding="utf-8"))
+    table = [cells(line) for line in measured.splitlines() if line.startswith("| ")]
+    columns = [table[0].index(name) for name in ("FLOPs a token", "validation loss [nat]")]
+    results = {row[0]: [row[column] for column in columns] for row in table}
+    head, _, *rows = [cells(line) for line in headlab("describe", "--table").splitlines()]
+    lines = [head + results["kind"], ["---"] * len(head) + ["--:"] * len(columns)]
+    lines += [row + results.get(row[0], ["-"] * len(columns)) for row in rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 # What stands between the markers of a page.
 BLOCKS = {
-    ("README.md", "kinds"): lambda: headlab("describe", "--table"),
+    ("README.md", "kinds"): kinds_with_results,
     ("README.md", "example"): lambda: (
         "```cpp\n" + (ROOT / "tests/example_head.cpp").read_text() + "```\n"),
     **{(f"docs/{page}.md", page): lambda page=page: headlab("describe", "--markdown", page)

@@ -134,12 +134,23 @@ def draw(rows, path):
     plt.rcParams.update(plots.STYLE)
     figure, axis = plt.subplots(figsize=(9, 5.5), layout="constrained")
     colours = dict(zip([*GROUPS, "of your own"], plt.get_cmap("tab10").colors))
-    for group in dict.fromkeys(row["group"] for row in rows):
-        for row in (row for row in rows if row["group"] == group):
-            at = row["flops_per_token"] / 1e6, row["val_loss"]
-            axis.errorbar(*at, yerr=row["val_loss_std"], fmt="o", capsize=3, color=colours[group],
-                          label=group)
-            axis.annotate(row["kind"], at, xytext=(5, 4), textcoords="offset points", fontsize=8)
+    for row in rows:
+        axis.errorbar(row["flops_per_token"] / 1e6, row["val_loss"], yerr=row["val_loss_std"], fmt="o",
+                      capsize=3, color=colours[row["group"]], label=row["group"])
+    # Names stand to the right; where several kinds are, by turns left and right, none on the one below.
+    free = {"left": -np.inf, "right": -np.inf}
+    near = np.ptp([row["flops_per_token"] for row in rows]) / 30
+    for n, row in enumerate(sorted(rows, key=lambda row: row["val_loss"])):
+        crowd = sum(abs(row["flops_per_token"] - other["flops_per_token"]) <= near for other in rows)
+        side = "left" if crowd > 3 and n % 2 else "right"
+        at = row["flops_per_token"] / 1e6, row["val_loss"]
+        height = max(at[1], free[side])
+        free[side] = height + np.ptp([row["val_loss"] for row in rows]) / 35
+        axis.annotate(row["kind"], at, xytext=(-14 if side == "left" else 14, height), fontsize=8,
+                      textcoords=("offset points", "data"), va="center",
+                      ha="right" if side == "left" else "left",
+                      arrowprops={"arrowstyle": "-", "lw": 0.5, "color": "grey"})
+    axis.margins(x=0.1)
     handles, labels = axis.get_legend_handles_labels()
     axis.legend(*zip(*dict(zip(labels, zip(handles, labels))).values()), fontsize=8)
     seeds = len(rows[0]["losses"])
