@@ -15,6 +15,8 @@ POINTS = {
     "mqar_64_4_small_mha": ("example_accuracy", 0.97, 1, []),
     "mqar_64_4_small_mha, one layer without positions": (
         "example_accuracy", 0, 0.3, ["model.layers=1", "model.position=none"]),
+    "memorization_small_mha": ("macro_accuracy", 0.99, 1, []),
+    "selective_copying_small_mha": ("macro_accuracy", 0.99, 1, []),
 }
 
 
