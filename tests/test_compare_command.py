@@ -219,6 +219,22 @@ def test_a_point_that_fails_leaves_no_statistic_of_fewer_seeds(bench):
     assert arms_of(printed)["mha"]["state"] == "compared"
 
 
+def test_trainings_of_different_code_are_not_compared(bench):
+    words = ("--skip-pruning", "train.steps=8")
+    compare(bench, *words)
+    wider = [path.parent / "manifest.json" for path in runs_below(bench)
+             if not path.parent.name.endswith("s9")
+             and "head_dim: 16" in (path.parent / "config.yaml").read_text()]
+    assert len(wider) == 3
+    for number, manifest in enumerate(wider):
+        known = json.loads(manifest.read_text())
+        known["code"]["rest"] = "0" * 64
+        manifest.write_text(json.dumps(known))
+        arm = arms_of(compare(bench, *words, "--json")[0])["wider"]
+        assert arm["state"] == "incomplete" and arm["metrics"] == {}
+        assert ("than the baseline" if number == 2 else "its seeds were trained by different code") in arm["reason"]
+
+
 def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
     printed, _ = compare(bench, "--dry-run", "--json")
     costs = json.loads(printed)
