@@ -20,7 +20,7 @@ void known_keys(const ConfigNode& mapping, const std::string& path, const std::s
                 const Keys& keys, Problems& problems) {
   for (const auto& [key, value] : mapping.entries)
     if (std::find(keys.begin(), keys.end(), key) == keys.end())
-      problems.add(value.key_place(), path.empty() ? key : path + "." + key,
+      problems.add(value.key_place(), path.empty() ? key : fmt::format("{}.{}", path, key),
                    fmt::format("unknown key of {}{}; there are {}", owner, did_you_mean(key, keys),
                                fmt::join(keys, ", ")));
 }
@@ -67,12 +67,12 @@ NamedSettings settings_of(const ConfigNode& set, const std::string& path, Proble
     return {};
   }
   for (const auto& [key, value] : set.entries) {
+    const auto where = fmt::format("{}.{}", path, key);
     if (key == "seed")
-      problems.add(value.key_place(), path + "." + key, "is set by the comparison; write `seeds`");
+      problems.add(value.key_place(), where, "is set by the comparison; write `seeds`");
     if (key == "train.lr")
-      problems.add(value.key_place(), path + "." + key, "is chosen for each arm; write `rates`");
-    if (value.kind == Kind::kNull)
-      problems.add(value.place, path + "." + key, "a value is missing");
+      problems.add(value.key_place(), where, "is chosen for each arm; write `rates`");
+    if (value.kind == Kind::kNull) problems.add(value.place, where, "a value is missing");
   }
   return set.entries;
 }
