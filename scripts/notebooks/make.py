@@ -100,15 +100,16 @@ class Bench:
         return [*small, *self.settings]
 
     def train(self, configs, seeds, jobs):
-        """Run directories by config, of the first seed. Small settings are those of each config."""
-        runs = {}
-        for group in [[config] for config in configs] if self.small else [configs]:
-            runs |= trained(self.program, group, seeds, self.settings_of(group[0]), self.out, jobs)
-        for config, seed in runs:
-            if len(list(self.out.glob(f"{config}/*-s{seed}"))) > 1:
-                raise RuntimeError(f"make: {self.out / config} holds several runs of seed {seed}, and "
-                                   "the notebooks cannot choose; --out names another folder")
-        return {config: run for (config, seed), run in runs.items() if seed == FIRST_SEED}
+        """Run directories by config, of the first seed."""
+        first = {}
+        for config in configs:  # settings are each one's own, and the first that is wrong ends it
+            runs = trained(self.program, [config], seeds, self.settings_of(config), self.out, jobs)
+            for seed in seeds:
+                if len(list(self.out.glob(f"{config}/*-s{seed}"))) > 1:
+                    raise RuntimeError(f"make: {self.out / config} holds several runs of seed {seed}, "
+                                       "and the notebooks cannot choose; --out names another folder")
+            first[config] = runs[config, FIRST_SEED]
+        return first
 
     def measure(self, config, run):
         """Analyzes and ablates a run, where it lies; some are pruned, too."""
