@@ -187,8 +187,8 @@ def make_runs(arguments):
     bench = Bench(arguments)
     arguments.out.mkdir(parents=True, exist_ok=True)
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    runs = bench.train([f"char_{kind}" for kind in VARIANTS], seeds, arguments.jobs)
-    runs |= bench.train(["induction_mha", *HOSTS], [FIRST_SEED], arguments.jobs)
+    runs = bench.train(["induction_mha", *HOSTS], [FIRST_SEED], arguments.jobs)
+    runs |= bench.train([f"char_{kind}" for kind in VARIANTS], seeds, arguments.jobs)
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
         futures = [pool.submit(bench.measure, *of_run) for of_run in runs.items()]
         try:
