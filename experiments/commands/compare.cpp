@@ -57,10 +57,10 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
   const auto none = [](const std::filesystem::path&) { return std::optional<SurvivingHeads>(); };
   const auto tasks =
       compare_arms(comparison, rates, whole, end, o.skip_pruning ? none : survivors_of(comparison));
-  write_comparison(comparison, rates, tasks);
-  print({.object = comparison_json(comparison, rates, tasks),
-         .text = comparison_text(comparison, rates, tasks)},
-        o.json);
+  const Report report{.object = comparison_json(comparison, rates, tasks),
+                      .text = comparison_text(comparison, rates, tasks)};
+  write_comparison(comparison, report.object, report.text);
+  print(report, o.json);
   return StopSignals::received() != 0 ? static_cast<int>(kResumable) : static_cast<int>(kDone);
 }
 
@@ -81,7 +81,6 @@ StageEnd choose_rates(const Stage& choosing, int64_t jobs) {
 
 int run_compare(const CompareOptions& o) {
   const auto comparison = resolve_comparison(o.file, o.overrides, o.out);
-  const auto choosing = choosing_stage(comparison);
   if (o.dry_run) {
     const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
     return print(report_of("comparison", comparison.folder,
@@ -90,6 +89,7 @@ int run_compare(const CompareOptions& o) {
   }
   write_comparison_file(comparison);
   fmt::print(stderr, "headlab: {}\n", comparison.folder.string());
+  const auto choosing = choosing_stage(comparison);
   const auto chosen = choose_rates(choosing, o.jobs);
   if (chosen.code == kResumable) return said(chosen.code);
   const auto rates = chosen_rates(comparison, choosing, chosen);

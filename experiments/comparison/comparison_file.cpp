@@ -126,36 +126,41 @@ ComparisonArm arm_of(const ConfigNode& node, const std::string& path, Problems& 
   return arm;
 }
 
+// The items of the list under a key, which have different names; `names` takes these.
+template <class Item>
+std::vector<Item> named_items(const ConfigNode& file, const char* key, const char* example,
+                              Item (*item_of)(const ConfigNode&, const std::string&, Problems&),
+                              Keys& names, Problems& problems) {
+  const auto* list = list_of(file, key, example, problems);
+  std::vector<Item> items;
+  for (size_t i = 0; list && i < list->items.size(); ++i) {
+    const auto path = fmt::format("{}[{}]", key, i);
+    items.push_back(item_of(list->items[i], path, problems));
+    check_name(items.back().name, list->items[i].place, path, names, problems);
+    names.push_back(items.back().name);
+  }
+  return items;
+}
+
 void read_tasks(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
-  const auto* list = list_of(file, "tasks", "[char_mha.yaml]", problems);
+  Keys names;
+  comparison.tasks = named_items(file, "tasks", "[char_mha.yaml]", task_of, names, problems);
   std::vector<double> rates;
   if (const auto* general = file.find("rates")) rates = rates_of(*general, "rates", problems);
-  Keys names;
-  for (size_t i = 0; list && i < list->items.size(); ++i) {
-    const auto path = fmt::format("tasks[{}]", i);
-    auto task = task_of(list->items[i], path, problems);
-    check_name(task.name, list->items[i].place, path, names, problems);
-    names.push_back(task.name);
+  for (size_t i = 0; i < comparison.tasks.size(); ++i) {
+    auto& task = comparison.tasks[i];
     if (task.rates.empty()) task.rates = rates;
     if (task.rates.empty() && !file.find("rates"))
-      problems.add(list->items[i].place, path,
+      problems.add(file.find("tasks")->items[i].place, fmt::format("tasks[{}]", i),
                    "has no learning rates; write rates: [5.0e-4, 1.0e-3, 2.0e-3] at the top, or in "
                    "the task");
-    comparison.tasks.push_back(std::move(task));
   }
 }
 
 void read_arms(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
-  const auto* list =
-      list_of(file, "kinds", "[mha, {name: one head, set: {model.heads: 1}}]", problems);
   Keys names;
-  for (size_t i = 0; list && i < list->items.size(); ++i) {
-    const auto path = fmt::format("kinds[{}]", i);
-    auto arm = arm_of(list->items[i], path, problems);
-    check_name(arm.name, list->items[i].place, path, names, problems);
-    names.push_back(arm.name);
-    comparison.arms.push_back(std::move(arm));
-  }
+  comparison.arms = named_items(file, "kinds", "[mha, {name: one head, set: {model.heads: 1}}]",
+                                arm_of, names, problems);
   const auto* baseline = file.find("baseline");
   std::string name = kUsualBaseline;
   if (baseline && !read_value(name, *baseline, "baseline", problems)) return;

@@ -75,11 +75,12 @@ Json runs_json(const ComparedArm& arm) {
 // A bound beside the factor: "at" it, "above" it where the baseline's curve ends before, "below" it
 // where it begins lower.
 Json speedup_json(const ComparedArm& arm) {
-  if (arm.reach.bound == Reach::kNone || !arm.flops) return {};
+  const auto speedup = arm.speedup();
+  if (!speedup) return {};
   const char* bound = arm.reach.bound == Reach::kAbove   ? "above"
                       : arm.reach.bound == Reach::kBelow ? "below"
                                                          : "at";
-  return {{"factor", arm.reach.flops / *arm.flops}, {"bound", bound}};
+  return {{"factor", *speedup}, {"bound", bound}};
 }
 
 Json heads_json(const ComparedArm& arm) {
@@ -148,11 +149,9 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
   return object;
 }
 
-void write_comparison(const Comparison& comparison, const ChosenRates& rates,
-                      const std::vector<ComparedTask>& tasks) {
-  replace_file(comparison.folder / "compare.json",
-               comparison_json(comparison, rates, tasks).dump(2) + "\n");
-  replace_file(comparison.folder / "compare.md", comparison_text(comparison, rates, tasks));
+void write_comparison(const Comparison& comparison, const Json& object, const std::string& text) {
+  replace_file(comparison.folder / "compare.json", object.dump(2) + "\n");
+  replace_file(comparison.folder / "compare.md", text);
 }
 
 }  // namespace headlab

@@ -18,8 +18,9 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
 nlohmann::ordered_json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                                        const std::vector<ComparedTask>& tasks);
 
-// compare.md and compare.json in the comparison's folder. RunError where the storage refuses.
-void write_comparison(const Comparison& comparison, const ChosenRates& rates,
-                      const std::vector<ComparedTask>& tasks);
+// Both, as compare.json and compare.md in the comparison's folder. RunError where the storage
+// refuses.
+void write_comparison(const Comparison& comparison, const nlohmann::ordered_json& object,
+                      const std::string& text);
 
 }  // namespace headlab

@@ -27,12 +27,9 @@ std::set<std::string> rests_of(const std::string& code) {
 std::string what_is_missing(const std::vector<SweepRow>& rows) {
   std::vector<std::string> reasons;
   for (const auto& row : rows) {
-    const auto loss = row.metrics.find(kLossMetric);
     if (row.status.state != PointState::kFinished)
-      reasons.push_back(fmt::format("seed {} is {}{}{}", row.seed,
-                                    point_state_name(row.status.state),
-                                    row.status.reason.empty() ? "" : ": ", row.status.reason));
-    else if (loss == row.metrics.end() || !std::isfinite(loss->second))
+      reasons.push_back(fmt::format("seed {} is {}", row.seed, row.state_text()));
+    else if (!row.final_loss())
       reasons.push_back(fmt::format("seed {} has no finite validation loss", row.seed));
   }
   if (reasons.empty() && std::any_of(rows.begin(), rows.end(), [&](const SweepRow& row) {

@@ -16,7 +16,7 @@
 
 namespace headlab {
 
-inline constexpr const char *kLossMetric = "val/loss", *kAccuracyMetric = "val/accuracy";
+inline constexpr const char* kAccuracyMetric = "val/accuracy";
 
 // Final metrics that the arms of a task are compared by: the loss, and of what is not text
 // accuracy, too. Each is a family of its own.
@@ -46,6 +46,12 @@ struct ComparedArm {
   HeadColumns heads;                 // means over the seeds
   std::optional<double> surviving;   // heads, mean over the seeds
   int64_t built_heads = 0;           // where `surviving` is known
+
+  // That compute over the arm's own, by reach.bound; none where one of them is not known.
+  std::optional<double> speedup() const {
+    if (reach.bound == Reach::kNone || !flops) return std::nullopt;
+    return reach.flops / *flops;
+  }
 };
 
 struct ComparedTask {

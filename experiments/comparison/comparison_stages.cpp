@@ -73,12 +73,10 @@ Judged judge(const Stage& stage, const StageEnd& end, Training training,
     const auto& row = end.row(stage, training);
     const bool diverged = row.status.state == PointState::kFailed && row.status.code == kDiverged;
     if (row.status.state != PointState::kFinished && !diverged)
-      return {{},
-              fmt::format("{} is {}{}{}", row.label, point_state_name(row.status.state),
-                          row.status.reason.empty() ? "" : ": ", row.status.reason)};
-    const auto loss = row.metrics.find("val/loss");
-    if (diverged || loss == row.metrics.end() || !std::isfinite(loss->second)) return {};
-    sum += loss->second;
+      return {{}, fmt::format("{} is {}", row.label, row.state_text())};
+    const auto loss = row.final_loss();
+    if (diverged || !loss) return {};
+    sum += *loss;
   }
   return {sum / static_cast<double>(seeds.size()), {}};
 }

@@ -3,6 +3,7 @@
 
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/system/duration.h"
+#include "experiments/system/with_commas.h"
 
 namespace headlab {
 namespace {
@@ -22,13 +23,6 @@ struct TableRow {
   const std::string& name() const { return comparison.written.arms[arm].name; }
 };
 
-std::string with_commas(int64_t number) {
-  auto text = std::to_string(number);
-  for (auto at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3)
-    text.insert(static_cast<size_t>(at), ",");
-  return text;
-}
-
 std::string cell(const std::optional<double>& value, int digits) {
   return value ? fmt::format("{:.{}f}", *value, digits) : kNoCell;
 }
@@ -39,11 +33,12 @@ std::string p_cell(const std::optional<double>& p) {
 }
 
 std::string speedup_cell(const ComparedArm& arm) {
-  if (arm.reach.bound == Reach::kNone || !arm.flops) return kNoCell;
+  const auto speedup = arm.speedup();
+  if (!speedup) return kNoCell;
   const char* bound = arm.reach.bound == Reach::kAbove   ? "> "
                       : arm.reach.bound == Reach::kBelow ? "< "
                                                          : "";
-  return fmt::format("{}{:.2f}", bound, arm.reach.flops / *arm.flops);
+  return fmt::format("{}{:.2f}", bound, *speedup);
 }
 
 Cells head_cells(const Comparison& comparison, const std::vector<std::string>& metrics) {

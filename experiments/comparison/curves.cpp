@@ -23,7 +23,7 @@ const CurvePoint* point_at(const Curve& curve, int64_t step) {
 Curve curve_of(const std::vector<MetricsRow>& rows, double flops_per_token) {
   Curve curve;
   for (const auto& row : rows) {
-    const auto loss = row.values.find("val/loss");
+    const auto loss = row.values.find(kLossMetric);
     if (loss == row.values.end() || !std::isfinite(loss->second)) continue;
     const auto examples = row.values.find("val/examples");
     curve.push_back(
@@ -49,8 +49,8 @@ Curve mean_curve(const std::vector<Curve>& curves) {
     if (losses.size() != curves.size()) continue;
     const auto n = static_cast<double>(losses.size());
     mean.flops /= n, mean.wall_s /= n;
-    const auto against_zero = paired_difference(losses, std::vector<double>(losses.size(), 0));
-    mean.loss = against_zero.mean, mean.spread = against_zero.interval;
+    const auto spread = spread_of(losses);
+    mean.loss = spread.mean, mean.spread = t_interval(spread);
     means.push_back(mean);
   }
   return means;

@@ -6,6 +6,7 @@
 
 #include "core/files/h5.h"
 #include "experiments/logs/log_walk.h"
+#include "experiments/runs/sweep_summary.h"
 
 namespace headlab {
 namespace {
@@ -28,10 +29,7 @@ std::vector<double> last_row(const H5Group& sites, const std::string& statistic)
 }
 
 std::optional<double> mean_of(const std::vector<double>& numbers) {
-  if (numbers.empty()) return std::nullopt;
-  double sum = 0;
-  for (const double number : numbers) sum += number;
-  return sum / static_cast<double>(numbers.size());
+  return numbers.empty() ? std::nullopt : std::optional(spread_of(numbers).mean);
 }
 
 }  // namespace

@@ -7,8 +7,6 @@
 #include <random>
 #include <stdexcept>
 
-#include "experiments/runs/sweep_summary.h"
-
 namespace headlab {
 namespace {
 
@@ -71,6 +69,13 @@ double t_of_p(double p, double freedom) {
   return (low + high) / 2;
 }
 
+std::optional<Interval> t_interval(const SweepMean::Spread& spread) {
+  if (!spread.deviation) return std::nullopt;
+  const auto n = static_cast<double>(spread.n);
+  const double half = t_of_p(kInterval, n - 1) * *spread.deviation / std::sqrt(n);
+  return Interval{spread.mean - half, spread.mean + half};
+}
+
 PairedDifference paired_difference(const std::vector<double>& arm,
                                    const std::vector<double>& baseline) {
   if (arm.empty() || arm.size() != baseline.size())
@@ -90,10 +95,9 @@ PairedDifference paired_difference(const std::vector<double>& arm,
     if (!paired.without_spread) paired.p = 1;
   } else {
     const auto n = static_cast<double>(arm.size());
-    const double error = *spread.deviation / std::sqrt(n), half = t_of_p(kInterval, n - 1) * error;
     paired.deviation = spread.deviation;
-    paired.interval = Interval{paired.mean - half, paired.mean + half};
-    paired.p = t_p_value(paired.mean / error, n - 1);
+    paired.interval = t_interval(spread);
+    paired.p = t_p_value(paired.mean * std::sqrt(n) / *spread.deviation, n - 1);
   }
   if (arm.size() >= kPairsOfBootstrap) paired.bootstrap = bootstrap_interval(paired.differences);
   return paired;

@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "experiments/runs/sweep_summary.h"
+
 namespace headlab {
 
 // A difference is reported where its corrected p is below it.
@@ -25,6 +27,8 @@ double t_of_p(double p, double freedom);
 struct Interval {
   double low = 0, high = 0;
 };
+// Of the mean: 95 %, of t; none of one value.
+std::optional<Interval> t_interval(const SweepMean::Spread& spread);
 
 struct PairedDifference {
   std::vector<double> differences;  // arm - baseline, a pair each

@@ -97,6 +97,16 @@ std::string point_state_name(PointState state) {
   return kNames.at(static_cast<size_t>(state));
 }
 
+std::string SweepRow::state_text() const {
+  return point_state_name(status.state) + (status.reason.empty() ? "" : ": " + status.reason);
+}
+
+std::optional<double> SweepRow::final_loss() const {
+  const auto loss = metrics.find(kLossMetric);
+  if (loss == metrics.end() || !std::isfinite(loss->second)) return std::nullopt;
+  return loss->second;
+}
+
 SweepMean::Spread spread_of(const std::vector<double>& values) {
   SweepMean::Spread spread;
   spread.n = static_cast<int64_t>(values.size());

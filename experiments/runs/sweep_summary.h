@@ -15,6 +15,8 @@
 
 namespace headlab {
 
+inline constexpr const char* kLossMetric = "val/loss";
+
 struct SweepRow {
   std::string group;  // the settings but for the seed: rows of one group differ in it alone
   std::string name, label;
@@ -24,6 +26,10 @@ struct SweepRow {
   Metrics metrics;               // final ones
   std::optional<double> wall_s;  // that its training took, over all its sessions
   std::string code;              // digests of the code that made it; "" where none is kept
+
+  std::string state_text() const;  // "failed: its reason", "finished"
+  // kLossMetric; none where it is not there, or not finite.
+  std::optional<double> final_loss() const;
 };
 
 // Of finished rows of one group that one code made.

@@ -149,8 +149,7 @@ std::string summary_text(const SweepSummary& summary) {
   auto text = points_text(summary, metrics);
   for (const auto& row : summary.rows)
     if (row.status.state != PointState::kFinished && !row.status.reason.empty())
-      text += fmt::format("{} {}: {}\n", row.label, point_state_name(row.status.state),
-                          row.status.reason);
+      text += fmt::format("{} {}\n", row.label, row.state_text());
   if (!summary.means.empty()) text += "\n" + means_text(summary, metrics);
   for (const auto& notice : summary.notices) text += notice + "\n";
   return text;

@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/system/with_commas.h"
 
 namespace headlab {
 
@@ -39,12 +40,6 @@ std::string means_text(const Evaluation& evaluation) {
   std::vector<std::string> texts;
   for (const auto& mean : evaluation.means) texts.push_back(to_text(mean));
   return fmt::format("{}", fmt::join(texts, ", "));
-}
-
-std::string with_commas(int64_t number) {
-  auto text = std::to_string(number);
-  for (auto at = std::ssize(text) - 3; at > 0; at -= 3) text.insert(at, ",");
-  return text;
 }
 
 std::string scored_text(int64_t tokens, int64_t examples) {

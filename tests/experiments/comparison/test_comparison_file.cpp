@@ -1,6 +1,7 @@
 // What a comparison file says, and what is said of its mistakes.
 #include "experiments/comparison/comparison_file.h"
 #include "tests/catch.h"
+#include "tests/config_testing.h"
 
 namespace headlab::test_comparison_file {
 namespace {
@@ -17,12 +18,7 @@ seeds: [1, 2, 3, 4, 5]
 ComparisonFile read(const std::string& yaml) { return read_comparison(parse_config(yaml, "c")); }
 
 std::string complaint(const std::string& yaml) {
-  try {
-    read(yaml);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
+  return config_testing::error_of([&] { read(yaml); });
 }
 
 std::string changed(const std::string& old, const std::string& fresh) {

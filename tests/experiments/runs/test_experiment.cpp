@@ -6,6 +6,7 @@
 #include "experiments/runs/experiment.h"
 #include "experiments/training/update.h"
 #include "tests/catch.h"
+#include "tests/config_testing.h"
 
 namespace headlab::test_experiment {
 namespace {
@@ -17,12 +18,7 @@ Experiment read(const std::string& yaml) {
 }
 
 std::string complaint(const std::string& yaml) {
-  try {
-    read(yaml);
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
+  return config_testing::error_of([&] { read(yaml); });
 }
 
 // A char model reads a file, which only opening it looks for.
