@@ -114,3 +114,17 @@ def test_a_run_killed_twice_equals_one_that_never_was(kind, tmp_path):
     for name in ("model", "optimizer"):
         last = f"ckpt/last/{name}.safetensors"
         assert (whole / last).read_bytes() == (parts / last).read_bytes()
+
+
+@pytest.mark.parametrize("step", [400, 380])
+def test_numbers_of_a_last_checkpoint_outlive_a_kill_before_the_status_says_them(tmp_path, step):
+    """Behind the checkpoint of its last update nothing is left to train, and nothing to measure anew."""
+    run = finish(tmp_path, KINDS["mha"])
+    status = json.loads((run / "status.json").read_text())
+    assert status["metrics"]["val/loss"] > 0 and status["metrics"]["train/loss"] > 0
+    as_killed = {**status, "status": "running", "step": step, "metrics": {}}
+    (run / "status.json").write_text(json.dumps(as_killed))
+    assert finish(tmp_path, KINDS["mha"]) == run
+    again = json.loads((run / "status.json").read_text())
+    assert again["status"] == "finished" and again["step"] == 400
+    assert again["metrics"] == status["metrics"]

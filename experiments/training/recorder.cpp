@@ -59,7 +59,8 @@ Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
       retention_{.keep_last = experiment.train.checkpoint.keep_last,
                  .keep_best = experiment.train.checkpoint.keep_best,
                  .resumed_from = resumed ? std::optional(start.step) : std::nullopt},
-      last_row_{start.wall_s, start.tokens} {
+      last_row_{start.wall_s, start.tokens},
+      newest_(start.newest) {
   say_notices();
   if (!log_.absent().empty())
     progress_.say(fmt::format("log.h5 was begun without {}, and goes on without",
@@ -125,7 +126,9 @@ void Recorder::end_step(const TrainingState& now, bool end) {
 void Recorder::save(const TrainingState& now, const NamedTensors& optimizer, bool best) {
   metrics_.sync();
   log_.sync();
-  save_checkpoint(run_.path(), {now.step, module_tensors(*model_), optimizer, now.json()}, best,
+  auto state = now;
+  state.newest = newest_;  // killed before status.json is written, they are not lost
+  save_checkpoint(run_.path(), {now.step, module_tensors(*model_), optimizer, state.json()}, best,
                   retention_);
   run_.running(now.step, newest_);
 }

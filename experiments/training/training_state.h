@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/runs/checkpoint.h"
+#include "experiments/runs/run_metrics.h"
 
 namespace headlab {
 
@@ -14,6 +15,7 @@ struct TrainingState {
   double wall_s = 0;                                      // seconds of training, of all sessions
   double best = std::numeric_limits<double>::infinity();  // validation loss
   int64_t since_best = 0;                                 // evaluations
+  Metrics newest = {};                                    // numbers so far, for status.json
 
   nlohmann::json json() const;  // Checkpoint::trainer; the step stands beside it
   static TrainingState of(const Checkpoint& checkpoint);
