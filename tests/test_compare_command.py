@@ -55,7 +55,7 @@ def arms_of(printed):
 
 
 def runs_below(bench, out="runs"):
-    return sorted((bench / out).glob("small/*/status.json"))
+    return sorted((bench / out).glob("small/[!.]*/status.json"))
 
 
 def metrics(run):
@@ -202,6 +202,24 @@ def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
     said = process.communicate()[1]
     assert process.returncode == 75, said
     assert "the same command goes on" in said
+
+
+def test_a_signal_in_the_trainings_begins_no_pruning(bench):
+    """Which takes minutes, of arms whose trainings had all ended by then."""
+    process = start(bench, "train.steps=400")
+
+    def finished():
+        states = [json.loads(path.read_text())["status"] for path in runs_below(bench)
+                  if not path.parent.name.endswith("s9")]
+        return states.count("finished"), len(states)
+
+    while finished()[0] < 3 or finished()[1] < 5:  # an arm, and two of the next
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(.002)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate()[1]
+    assert process.returncode == 75, said
+    assert "prunes" not in said
 
 
 def test_a_point_that_fails_leaves_no_statistic_of_fewer_seeds(bench):

@@ -38,12 +38,13 @@ SweepOrders orders_of(const SweepThreads& threads) {
   return {.jobs = threads.jobs, .environment = threads.environment()};
 }
 
-// With what was measured of the same runs before; a signal ends it between two runs.
-Survivors survivors_of(const Comparison& comparison) {
+// With what was measured of the same runs before; nothing else where the trainings were `stopped`,
+// and a signal ends it between two runs.
+Survivors survivors_of(const Comparison& comparison, bool stopped) {
   const auto kept = std::make_shared<KeptSurvivors>(comparison.folder / "surviving_heads.json");
-  return [kept](const std::filesystem::path& run) -> std::optional<SurvivingHeads> {
+  return [kept, stopped](const std::filesystem::path& run) -> std::optional<SurvivingHeads> {
     if (const auto known = kept->find(run)) return known;
-    if (StopSignals::received() != 0) return std::nullopt;
+    if (stopped || StopSignals::received() != 0) return std::nullopt;
     fmt::print(stderr, "headlab: prunes {}\n", run.string());
     const auto heads = surviving_heads(run);
     kept->add(run, heads);
@@ -55,8 +56,9 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
                    const Stage& whole, const StageEnd& end) {
   const StopSignals signals;
   const auto none = [](const std::filesystem::path&) { return std::optional<SurvivingHeads>(); };
-  const auto tasks =
-      compare_arms(comparison, rates, whole, end, o.skip_pruning ? none : survivors_of(comparison));
+  const auto tasks = compare_arms(
+      comparison, rates, whole, end,
+      o.skip_pruning ? none : survivors_of(comparison, end.code == kResumable));
   const Report report{.object = comparison_json(comparison, rates, tasks),
                       .text = comparison_text(comparison, rates, tasks)};
   write_comparison(comparison, report.object, report.text);
