@@ -1,34 +1,28 @@
-"""Trains every kind of heads on the same text with several seeds and prints one table (Markdown).
+"""Trains every kind of heads by one protocol (docs/compare.md) and prints its tables (Markdown).
 
-    scripts/studies/compare_heads [--kinds mha,moh] [--seeds 3] [--jobs 2] [--set train.steps=100] ...
+    scripts/studies/compare_heads [COMPARE.yaml] [a.b=v ...] [--jobs 2] [--results FILE] ...
+    scripts/studies/compare_heads RESULTS.json [--page FILE] [--picture FILE]
 
-Kinds are those with configs/char_<kind>.yaml. With an induction_<kind>.yaml beside it, that is
-trained too, for the column `induction`. Seeds are 1337, 1338, ... Runs that --out already holds
-are not repeated, and an interrupted one goes on; with --kept what a training ended with goes to a file,
-too, and a training that the file holds is not repeated while its settings, its data and the source of its
-kind are the same. Speed is measured apart: short trainings without statistics, in which the kinds take
-turns, and of each the fastest. --picture draws loss against FLOPs. This made docs/kinds.md:
+The first runs `headlab compare` (default: configs/compare/kinds.yaml), which trains nothing twice and goes on
+where it stopped, and measures speeds: short trainings without statistics, in which the arms take turns, and
+of each the fastest. --results keeps all of it in a file. The second writes tables and picture of such a file
+anew. This made docs/kinds.md:
 
-    scripts/studies/compare_heads --kept docs/comparisons.json --picture docs/kinds.png --page docs/kinds.md
+    scripts/studies/compare_heads --results docs/kinds.json --page docs/kinds.md --picture docs/kinds.png
 """
 
 import argparse
-import functools
 import json
 import pathlib
 import re
 import shutil
-import statistics
 import sys
 import tempfile
 
-import numpy as np
+import comparison
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab
+from kept import metrics
 
-import headlab_log as hl
-from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
-from kept import Kept, metrics, provenance
-
-CONFIGS = ROOT / "configs"
 # What a kind changes of multi-head attention.
 GROUPS = {
     "plain": ["mha"],
@@ -36,7 +30,7 @@ GROUPS = {
     "other weights": ["entmax", "sigmoid", "sink", "softpick", "forgetting"],
     "mixes maps": ["talking", "reattention", "dcmha", "differential", "mta"],
     "routes or gates": ["moh", "switchhead", "gated"],
-    "sees less": ["bigbird"],
+    "sees less": ["bigbird", "linformer"],
 }
 
 
@@ -44,126 +38,132 @@ def group_of(kind):
     return next((group for group, kinds in GROUPS.items() if kind in kinds), "of your own")
 
 
-def end_of(run):
-    """What a training ended with: its loss over the whole split, and its heads at the last logged step."""
-    heads = hl.open_run(run).heads().isel(step=-1)  # NaN where there is no such head
-    end = {"loss": [row["val/loss"] for row in metrics(run) if "val/loss" in row][-1],
-           "entropy": float(np.nanmean(heads.entropy))}
-    if "induction" in heads:
-        end["induction"] = float(np.nanmax(heads.induction))
-    return end
+def by_group(arms):
+    order = [*GROUPS, group_of("")]
+    return sorted(arms, key=lambda arm: (order.index(group_of(arm["name"])), arm["name"]))
 
 
-def train(arguments, kept, config, seed):
-    overrides = ["train.threads=1", "log.stats=all", *arguments.set]
-    return kept.trained(arguments, config, seed, overrides, end_of)
-
-
-def steps_per_second(arguments, kinds):
-    """Of each kind the fastest stretch of ten steps, in short trainings that take turns."""
-    fastest = dict.fromkeys(kinds, 0.0)
+def fastest_steps(arguments, runs):
+    """Updates a second of each run's config: the fastest ten updates of short trainings that take turns."""
+    fastest = dict.fromkeys(runs, 0.0)
     with tempfile.TemporaryDirectory() as out:
         for _ in range(arguments.speed_rounds):
-            for kind in kinds:
-                print(f"compare_heads: speed of {kind}", file=sys.stderr)
+            for arm, run in runs.items():
+                print(f"compare_heads: speed of {arm}", file=sys.stderr)
                 settings = [f"seed={FIRST_SEED}", f"train.threads={arguments.threads}",
-                            *arguments.set, "train.steps=60", "log.every=10", "log.stats_every=0",
+                            "train.steps=60", "log.every=10", "log.stats_every=0",
                             "log.attention.every=0"]
-                run = pathlib.Path(headlab(arguments.program, "run", CONFIGS / f"char_{kind}.yaml",
-                                           *settings, "--out", out)["run"])
+                short = pathlib.Path(headlab(arguments.program, "run", run / "config.yaml", *settings,
+                                             "--out", out)["run"])
                 speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
-                          for row in metrics(run) if "tokens_per_s" in row]
-                fastest[kind] = max(fastest[kind], *speeds)
-                shutil.rmtree(run)
+                          for row in metrics(short) if "tokens_per_s" in row]
+                fastest[arm] = max(fastest[arm], *speeds)
+                shutil.rmtree(short)
     return fastest
 
 
-def compare(arguments, kinds):
-    """The rows of the table, one a kind, and when and where they were trained."""
-    kept = Kept(arguments.kept)
-    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    tasks = {kind: [f"{task}_{kind}" for task in ("char", "induction")
-                    if (CONFIGS / f"{task}_{kind}.yaml").exists()
-                    and not (task == "induction" and arguments.no_induction)] for kind in kinds}
-    asked = [(config, seed) for kind in kinds for config in tasks[kind] for seed in seeds]
-    results = kept.all_trained(arguments.jobs, functools.partial(train, arguments, kept), asked)
-    speeds = steps_per_second(arguments, kinds) if arguments.speed_rounds else {}
+def results_of(arguments):
+    """The comparison's report, with `cache_bytes_per_token` and `steps_per_s` of the first task's arms."""
+    report, runs = comparison.compared(arguments, arguments.file, *arguments.overrides)
+    task = report["tasks"][0]
+    runs = {arm: found[0] for (name, arm), found in runs.items() if name == task["name"]}
+    speeds = fastest_steps(arguments, runs) if arguments.speed_rounds else {}
+    for arm in task["arms"]:
+        if run := runs.get(arm["name"]):
+            costs = headlab(arguments.program, "validate", run / "config.yaml")
+            arm["cache_bytes_per_token"] = costs.get("cache_bytes_per_token")
+            arm["steps_per_s"] = speeds.get(arm["name"])
+    return report
+
+
+def costs_table(report):
+    """What the arms take. Speed is beside the baseline's."""
+    task = report["tasks"][0]
+    plain = next(arm.get("steps_per_s") for arm in task["arms"] if arm["name"] == report["baseline"])
     rows = []
-    for kind in kinds:
-        costs = headlab(arguments.program, "validate", CONFIGS / f"char_{kind}.yaml", *arguments.set)
-        of_text = [results[f"char_{kind}", seed]["end"] for seed in seeds]
-        losses = [end["loss"] for end in of_text]
-        row = {"kind": kind, "group": group_of(kind), "parameters": costs["parameters"],
-               "flops_per_token": costs["flops_per_token"],
-               "cache_bytes_per_token": costs.get("cache_bytes_per_token"),
-               "steps_per_s": speeds.get(kind),
-               "val_loss": statistics.fmean(losses), "losses": losses,
-               "val_loss_std": statistics.stdev(losses) if len(losses) > 1 else None,
-               "entropy": statistics.fmean(end["entropy"] for end in of_text)}
-        if f"induction_{kind}" in tasks[kind]:
-            row["induction_scores"] = [results[f"induction_{kind}", seed]["end"]["induction"]
-                                       for seed in seeds]
-            row["induction"] = statistics.fmean(row["induction_scores"])
-        rows.append(row)
-    return rows, provenance(results.values())
+    for arm in by_group(task["arms"]):
+        cells = [f"`{arm['name']}`", group_of(arm["name"])]
+        if arm["state"] == "impossible":
+            rows.append([*cells, *["-"] * 5])
+            continue
+        cache, speed = arm.get("cache_bytes_per_token"), arm.get("steps_per_s")
+        rows.append([*cells, f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", f"{arm['d_ff']}",
+                     f"{arm['flops_per_token'] / 1e6:.2f} M", f"{cache:,.0f}" if cache else "-",
+                     f"{speed / plain:.2f}" if speed and plain else "-"])
+    return comparison.markdown(["kind", "what it changes", "parameters", "d_ff", "FLOPs a token",
+                                "cache a token [bytes]", f"speed against {report['baseline']}"], rows)
 
 
-def table(rows):
-    """Markdown, by groups. Speed is beside mha's where that is one of the kinds."""
-    plain = next((row["steps_per_s"] for row in rows if row["kind"] == "mha"), None)
-    lines = ["| kind | what it changes | parameters | FLOPs a token | cache a token [bytes] | "
-             "speed against mha | validation loss [nat] | induction | entropy [nat] |",
-             "|---|---|" + "--:|" * 7]
-    for row in rows:
-        speed = f"{row['steps_per_s'] / plain:.2f}" if plain else ""
-        cache = f"{row['cache_bytes_per_token']:,.0f}" if row["cache_bytes_per_token"] else ""
-        induction = spread(row["induction_scores"], 2) if "induction" in row else ""
-        lines.append(f"| `{row['kind']}` | {row['group']} | {row['parameters']:,} | "
-                     f"{row['flops_per_token'] / 1e6:.2f} M | {cache} | {speed} | "
-                     f"{spread(row['losses'])} | {induction} | {row['entropy']:.2f} |")
-    return "\n".join(lines)
+def task_table(report, task):
+    metric = comparison.measure(task)
+    unit = " [nat]" if metric == "val/loss" else ""
+    head = ["kind", "rate", f"{metric}{unit}", f"less {report['baseline']}'s [95 %]", "effective speedup",
+            *comparison.HEADS]
+    return comparison.markdown(head, [
+        [f"`{arm['name']}`", comparison.rate(arm), comparison.mean(arm, metric),
+         comparison.difference(arm, metric), comparison.speedup(arm), *comparison.heads(arm)]
+        for arm in by_group(task["arms"])])
 
 
-def draw(rows, path):
-    """Mean loss and its standard deviation over the seeds against FLOPs, one mark a kind."""
+def told(report):
+    """The tables and what they were measured on."""
+    seeds = report["seeds"]
+    text = f"{report['trained']}; `scripts/{report['command']}`\n\n{costs_table(report)}"
+    for task in report["tasks"]:
+        on = task["measured_on"]
+        text += (f"\n{task['name']}: validation split, {on['examples']:,.0f} examples, "
+                 f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
+                 f"deviation; rates of {', '.join(f'{rate:g}' for rate in task['rates'])}; *: below .05 "
+                 f"after Holm's correction.\n\n{task_table(report, task)}")
+        notes = [*task["notices"], *(f"{arm['name']}: {arm['reason']}" for arm in task["arms"]
+                                     if arm.get("reason"))]
+        text += "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "")
+    return text
+
+
+def draw(report, path):
+    """Mean loss against FLOPs of training with its 95 % interval: a row a task, a column a group of kinds,
+    the baseline in grey in all of them."""
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
     from headlab_log import plots
 
     plt.rcParams.update(plots.STYLE)
-    figure, axis = plt.subplots(figsize=(9, 5.5), layout="constrained")
-    colours = dict(zip([*GROUPS, "of your own"], plt.get_cmap("tab10").colors))
-    for row in rows:
-        axis.errorbar(row["flops_per_token"] / 1e6, row["val_loss"], yerr=row["val_loss_std"], fmt="o",
-                      capsize=3, color=colours[row["group"]], label=row["group"])
-    # Names stand to the right; where several kinds are, by turns left and right, none on the one below.
-    free = {"left": -np.inf, "right": -np.inf}
-    near = np.ptp([row["flops_per_token"] for row in rows]) / 30
-    for n, row in enumerate(sorted(rows, key=lambda row: row["val_loss"])):
-        crowd = sum(abs(row["flops_per_token"] - other["flops_per_token"]) <= near for other in rows)
-        side = "left" if crowd > 3 and n % 2 else "right"
-        at = row["flops_per_token"] / 1e6, row["val_loss"]
-        height = max(at[1], free[side])
-        free[side] = height + np.ptp([row["val_loss"] for row in rows]) / 35
-        axis.annotate(row["kind"], at, xytext=(-14 if side == "left" else 14, height), fontsize=8,
-                      textcoords=("offset points", "data"), va="center",
-                      ha="right" if side == "left" else "left",
-                      arrowprops={"arrowstyle": "-", "lw": 0.5, "color": "grey"})
-    axis.margins(x=0.1)
-    handles, labels = axis.get_legend_handles_labels()
-    axis.legend(*zip(*dict(zip(labels, zip(handles, labels))).values()), fontsize=8)
-    seeds = len(rows[0]["losses"])
-    axis.set_xlabel("forward FLOPs a token [million]")
-    axis.set_ylabel(f"validation loss [nat], mean and standard deviation of {seeds} seeds")
-    figure.savefig(path, dpi=120)
+    tasks = report["tasks"]
+    groups = [group for group in [*GROUPS, group_of("")]
+              if any(group_of(arm["name"]) == group and arm["name"] != report["baseline"]
+                     and arm.get("curve") for task in tasks for arm in task["arms"])]
+    figure, axes = plt.subplots(len(tasks), len(groups), sharey="row", squeeze=False,
+                                figsize=(2.6 * len(groups), 2.9 * len(tasks)), layout="constrained")
+    for row, task in zip(axes, tasks):
+        for axis, group in zip(row, groups):
+            arms = [arm for arm in task["arms"] if arm.get("curve")
+                    and (arm["name"] == report["baseline"] or group_of(arm["name"]) == group)]
+            colours = iter(plots.COLOURS)
+            for arm in arms:
+                plain = arm["name"] == report["baseline"]
+                line = {"color": "grey" if plain else next(colours), "label": arm["name"]}
+                points = [point for point in arm["curve"] if point["flops"]]
+                flops = [point["flops"] for point in points]
+                axis.plot(flops, [point["val/loss"] for point in points], lw=1, **line)
+                bands = [point["interval"] or (point["val/loss"],) * 2 for point in points]
+                axis.fill_between(flops, *zip(*bands), color=line["color"], alpha=0.2, lw=0)
+            axis.legend(fontsize=7)
+            axis.set_title(f"{task['name']}: {group}")
+            axis.set_xscale("log")
+        row[0].set_ylabel(f"validation loss [nat], mean and 95 % of {len(report['seeds'])} seeds")
+    for axis in axes[-1]:
+        axis.set_xlabel("FLOPs of training")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 MARKED = re.compile(r"(?<=<!-- side by side -->\n).*?(?=<!-- end of side by side -->\n)", re.S)
 
 
 def write_into(page, text):
-    """Puts the table between the markers of a page."""
+    """Puts the tables between the markers of a page."""
     old = page.read_text(encoding="utf-8")
     page.write_text(MARKED.sub(lambda _: f"{text}\n", old), encoding="utf-8")
 
@@ -171,48 +171,41 @@ def write_into(page, text):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kinds", help="some of them, with commas between (default: all)")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each kind (default: 3)")
-    parser.add_argument("--jobs", type=int, default=2,
-                        help="trainings at a time, of one thread each (default: 2)")
+    parser.add_argument("file", nargs="?", type=pathlib.Path, metavar="COMPARE.yaml|RESULTS.json",
+                        default=ROOT / "configs/compare/kinds.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="of every task")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
     parser.add_argument("--threads", type=int, default=2,
                         help="where speed is measured (default: 2)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="overrides the configs, e.g. train.steps=100")
     parser.add_argument("--speed-rounds", type=int, default=3,
-                        help="short trainings of each kind that measure its speed; 0: leave the "
+                        help="short trainings of each arm that measure its speed; 0: leave the "
                              "column empty (default: 3)")
-    parser.add_argument("--no-induction", action="store_true", help="leave that column out")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/compare",
-                        help="folder of the runs (default: runs/compare)")
-    parser.add_argument("--kept", type=pathlib.Path, metavar="FILE",
-                        help="JSON of what trainings ended with: read, and added to")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
+                        help="folder of the runs (default: runs)")
+    parser.add_argument("--results", type=pathlib.Path, metavar="FILE",
+                        help="write everything to this JSON file")
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE",
                         help="draw loss against FLOPs")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
-                        help="write the table between the markers of this page, too")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
+                        help="write the tables between the markers of this page, too")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
-    there = sorted(path.stem.removeprefix("char_") for path in CONFIGS.glob("char_*.yaml"))
-    kinds = arguments.kinds.split(",") if arguments.kinds else there
-    if wrong := [kind for kind in kinds if kind not in there]:
-        parser.error(f"no configs/char_{wrong[0]}.yaml; kinds are {', '.join(there)}")
-    if arguments.seeds < 1 or arguments.jobs < 1:
-        parser.error("--seeds and --jobs must be at least 1")
-    if arguments.speed_rounds < 0:
-        parser.error("--speed-rounds must be at least 0")
+    if arguments.jobs < 1 or arguments.speed_rounds < 0:
+        parser.error("--jobs must be at least 1, --speed-rounds at least 0")
     if arguments.page and not MARKED.search(arguments.page.read_text(encoding="utf-8")):
         parser.error(f"{arguments.page}: has no <!-- side by side --> with <!-- end of side by side -->")
-    order = [*GROUPS, group_of("")]
-    kinds.sort(key=lambda kind: (order.index(group_of(kind)), kind))
-    rows, trained = compare(arguments, kinds)
+    if arguments.file.suffix == ".json":
+        report = json.loads(arguments.file.read_text(encoding="utf-8"))
+    else:
+        report = results_of(arguments)
+    if arguments.results:
+        arguments.results.write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = told(report)
     if arguments.picture:
-        draw(rows, arguments.picture)
-    text = f"{trained}\n\n{table(rows)}"
+        draw(report, arguments.picture)
     if arguments.page:
         write_into(arguments.page, text)
-    print(json.dumps(rows) if arguments.json else text)
+    print(text)
 
 
 if __name__ == "__main__":

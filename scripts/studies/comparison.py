@@ -1,0 +1,96 @@
+"""What `headlab compare` found, kept for pages and pictures without the paths of the machine that trained."""
+
+import collections
+import datetime
+import json
+import pathlib
+
+from headlab_program import ROOT, said
+from study import machine
+
+MEASURES = ("val/accuracy", "val/loss")  # the first that a task has is what it is measured by
+
+
+def compared(arguments, file, *overrides):
+    """Trains what a comparison's file says -> its report, and the runs by (task, arm), a seed each.
+    arguments: program, folder `out` of the runs, and jobs."""
+    words = [str(file), *overrides]
+    report = json.loads(said(arguments.program, "compare", *words, "--jobs", arguments.jobs, "--out",
+                             arguments.out, "--json", progress=True))
+    runs, commits = collections.defaultdict(list), set()
+    for task in report["tasks"]:
+        for arm in task["arms"]:
+            for run in arm.get("runs", []):
+                folder = pathlib.Path(run.pop("run"))
+                runs[task["name"], arm["name"]].append(folder)
+                commits.add(json.loads((folder / "manifest.json").read_text())["git"]["commit"][:8])
+        task["config"] = pathlib.Path(task["config"]).name
+    file = pathlib.Path(file).resolve()
+    words[0] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name)
+    report["comparison"] = pathlib.Path(report["comparison"]).name
+    report["command"] = f"headlab compare {' '.join(words)}"
+    report["trained"] = f"{datetime.date.today()}; {machine()}; {', '.join(sorted(commits))}"
+    return report, runs
+
+
+def hours(report):
+    """Of the trainings that are compared, one after another."""
+    return sum(run["wall_s"] or 0 for task in report["tasks"] for arm in task["arms"]
+               for run in arm.get("runs", [])) / 3600
+
+
+def measure(task):
+    """The name of the metric that a task is measured by."""
+    names = {name for arm in task["arms"] for name in arm.get("metrics", {})}
+    return next(name for name in MEASURES if name in names)
+
+
+def mean(arm, metric):
+    """Mean and standard deviation over the seeds, as a cell; a dash where there are none."""
+    found = arm.get("metrics", {}).get(metric)
+    return f"{found['mean']:.3f} ± {found['std']:.3f}" if found else "-"
+
+
+def difference(arm, metric):
+    """To the baseline: mean [95 % interval], and * where it is reported."""
+    found = arm.get("metrics", {}).get(metric, {}).get("difference")
+    if not found:
+        return "-"
+    low, high = found["interval"]
+    return f"{found['mean']:+.3f} [{low:+.3f}, {high:+.3f}]{' *' if found['reported'] else ''}"
+
+
+def speedup(arm):
+    found = arm.get("effective_speedup")
+    if not found:
+        return "-"
+    sign = {"at": "", "above": "> ", "below": "< "}[found["bound"]]
+    return f"{sign}{found['factor']:.2f}"
+
+
+def number(value, digits):
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def heads(arm):
+    """Entropy, largest logit, first-token share, heads that survive pruning, as cells."""
+    found = arm.get("heads", {})
+    surviving = found.get("surviving")
+    return [number(found.get("entropy"), 2), number(found.get("max_logit"), 1),
+            number(found.get("first_token"), 3),
+            "-" if surviving is None else f"{surviving:.1f} of {found['built']}"]
+
+
+TEXT = ("kind", "arm", "what it changes")  # columns that are no numbers
+HEADS = ["entropy [nat]", "largest logit", "first-token share", "heads that survive"]
+
+
+def rate(arm):
+    chosen = arm.get("rate")
+    return f"{chosen['chosen']:g}{' (edge)' if chosen['at_edge'] else ''}" if chosen else "-"
+
+
+def markdown(head, rows):
+    """A table."""
+    lines = [head, ["---" if name in TEXT else "--:" for name in head], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
