@@ -142,7 +142,7 @@ def test_the_table_names_what_it_was_measured_on(compared):
     bench, printed, _ = compared
     table, said = compare(bench)
     assert "64 examples" in table and "seeds 1, 2, 3" in table
-    assert "chosen of 0.001, 0.004 on seed 9 at a quarter of 24 steps" in table
+    assert "chosen of 0.001, 0.004 on seed 9 after 6 of 24 steps" in table
     assert "val/accuracy" in table and "val/loss [nat]" in table
     assert f"code {arms_of(printed)['mha']['code']}: mha, wider, again" in table
     folder, = (bench / "runs/comparisons").iterdir()
@@ -258,8 +258,8 @@ def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
     costs = json.loads(printed)
     assert costs["points"] == costs["left"] == 10
     assert {one["point"]: (one["points"], one["steps"]) for one in costs["configs"]} == {
-        "small mha": (3, 24), "small mha at a quarter": (2, 6),
-        "small wider": (3, 24), "small wider at a quarter": (2, 6)}
+        "small mha": (3, 24), "small mha, to choose": (2, 6),
+        "small wider": (3, 24), "small wider, to choose": (2, 6)}
     assert costs["hours"] > 0
     assert not (bench / "runs").exists()
 

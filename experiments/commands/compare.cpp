@@ -56,9 +56,9 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
                    const Stage& whole, const StageEnd& end) {
   const StopSignals signals;
   const auto none = [](const std::filesystem::path&) { return std::optional<SurvivingHeads>(); };
-  const auto tasks = compare_arms(
-      comparison, rates, whole, end,
-      o.skip_pruning ? none : survivors_of(comparison, end.code == kResumable));
+  const auto tasks =
+      compare_arms(comparison, rates, whole, end,
+                   o.skip_pruning ? none : survivors_of(comparison, end.code == kResumable));
   const Report report{.object = comparison_json(comparison, rates, tasks),
                       .text = comparison_text(comparison, rates, tasks)};
   write_comparison(comparison, report.object, report.text);

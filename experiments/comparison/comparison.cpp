@@ -121,7 +121,8 @@ std::string identity(Comparison& comparison) {
                           fmt::join(written.choose_seeds, ","), match_name(written.match),
                           written.arms[written.baseline].name);
   for (size_t t = 0; t < written.tasks.size(); ++t) {
-    text += fmt::format("{} {}\n", written.tasks[t].name, fmt::join(written.tasks[t].rates, ","));
+    const auto& task = written.tasks[t];
+    text += fmt::format("{} {} {}\n", task.name, fmt::join(task.rates, ","), task.choose_at);
     for (size_t a = 0; a < written.arms.size(); ++a) {
       auto& arm = comparison.arms[t][a];
       text += fmt::format("{} {}\n{}", written.arms[a].name, arm.cannot,

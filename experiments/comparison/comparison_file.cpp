@@ -12,8 +12,9 @@ using Kind = ConfigNode::Kind;
 using Keys = std::vector<std::string>;
 
 const Keys kComparisonKeys{"tasks", "kinds", "rates", "choose_seeds", "seeds", "match", "baseline"};
-const Keys kTaskKeys{"name", "base", "set", "rates"};
+const Keys kTaskKeys{"name", "base", "set", "rates", "choose_at"};
 const Keys kArmKeys{"name", "attention", "set"};
+const Limits kShare{.min = 0, .max = 1, .above_min = true, .below_max = false, .one_of = {}};
 constexpr const char* kUsualBaseline = "mha";
 
 void known_keys(const ConfigNode& mapping, const std::string& path, const std::string& owner,
@@ -103,6 +104,8 @@ ComparisonTask task_of(const ConfigNode& node, const std::string& path, Problems
     task.settings = settings_of(*set, path + ".set", problems);
   if (const auto* rates = node.find("rates"))
     task.rates = rates_of(*rates, path + ".rates", problems);
+  if (const auto* share = node.find("choose_at"))
+    read_value(task.choose_at, *share, path + ".choose_at", problems, kShare);
   return task;
 }
 
@@ -212,6 +215,10 @@ void read_match(const ConfigNode& file, ComparisonFile& comparison, Problems& pr
 
 std::string match_name(Match match) {
   return match == Match::kHiddenWidth ? "d_ff" : match == Match::kHeadDim ? "head_dim" : "none";
+}
+
+int64_t ComparisonTask::choosing_steps(int64_t steps) const {
+  return std::max(static_cast<int64_t>(choose_at * static_cast<double>(steps)), int64_t{1});
 }
 
 ComparisonFile read_comparison(const ConfigNode& file) {

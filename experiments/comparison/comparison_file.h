@@ -23,6 +23,10 @@ struct ComparisonTask {
   ConfigNode base;  // the path of a config, as it is written
   NamedSettings settings;
   std::vector<double> rates;  // rising; its own, or those of all tasks
+  double choose_at = 0.25;    // share of the steps at which rates are chosen
+
+  // At least one.
+  int64_t choosing_steps(int64_t steps) const;
 };
 
 struct ComparisonArm {

@@ -12,8 +12,6 @@
 namespace headlab {
 namespace {
 
-constexpr int64_t kQuarter = 4;
-
 // A floor that is written goes with the peak, so that the schedule keeps its shape.
 ConfigNode with_rate(const TaskArm& arm, double rate) {
   const auto& train = arm.experiment.train;
@@ -23,14 +21,16 @@ ConfigNode with_rate(const TaskArm& arm, double rate) {
   return with_setting(config, "train.min_lr", write_number(floor));
 }
 
-ConfigNode shortened(ConfigNode config, const TaskArm& arm) {
+ConfigNode shortened(ConfigNode config, const ComparisonTask& task, const TaskArm& arm) {
+  if (task.choose_at == 1) return config;
   const auto& train = arm.experiment.train;
-  const auto quarter = [](int64_t steps) { return std::max<int64_t>(steps / kQuarter, 1); };
-  config = with_setting(config, "train.steps", write_integer(quarter(arm.steps)));
-  if (train.decay_steps)
-    config = with_setting(config, "train.decay_steps", write_integer(quarter(*train.decay_steps)));
+  const auto shorter = [&](const char* key, int64_t steps) {
+    config = with_setting(config, key, write_integer(task.choosing_steps(steps)));
+  };
+  shorter("train.steps", arm.steps);
+  if (train.decay_steps) shorter("train.decay_steps", *train.decay_steps);
   if (const int64_t warmup = train.warmup.of(0); !train.warmup.is_share() && warmup > 0)
-    config = with_setting(config, "train.warmup", write_integer(quarter(warmup)));
+    shorter("train.warmup", warmup);
   return config;
 }
 
@@ -43,9 +43,9 @@ Stage stage_of(const Comparison& comparison, const std::vector<Training>& traini
   for (const auto& training : trainings) {
     const auto& arm = comparison.arms[training.task][training.arm];
     auto config = with_rate(arm, training.rate);
-    if (!whole) config = shortened(std::move(config), arm);
     const auto seed = write_integer(training.seed);
     const auto& written = comparison.written;
+    if (!whole) config = shortened(std::move(config), written.tasks[training.task], arm);
     auto point = freeze_point({{"task", write_text(written.tasks[training.task].name)},
                                {"arm", write_text(written.arms[training.arm].name)},
                                {"train.lr", write_number(training.rate)},
@@ -133,11 +133,11 @@ ChosenRates likely_rates(const Comparison& comparison, const Stage& choosing,
 }
 
 // The trainings that choose an arm's rate, whose whole ones cost `whole`.
-ConfigCost quarter_of(const ConfigCost& whole, const Stage& choosing, const StageEnd& stands,
-                      const Training& of) {
+ConfigCost choice_of(const ComparisonTask& task, const ConfigCost& whole, const Stage& choosing,
+                     const StageEnd& stands, const Training& of) {
   auto cost = whole;
   cost.points = cost.finished = 0;
-  cost.steps = std::max<int64_t>(whole.steps / kQuarter, 1);
+  cost.steps = task.choosing_steps(whole.steps);
   const double share = static_cast<double>(cost.steps) / static_cast<double>(whole.steps);
   cost.flops *= share, cost.seconds *= share;
   for (const auto& [training, point] : choosing.points) {
@@ -220,11 +220,11 @@ std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders
     const auto cost = std::find_if(costs.begin(), costs.end(),
                                    [&](const ConfigCost& one) { return one.label == label; });
     if (cost == costs.end()) continue;  // that of an arm with the same settings stands for both
-    const auto quarter = quarter_of(*cost, choosing, stands, training);
-    cost->label = fmt::format("{} {}", comparison.written.tasks[training.task].name,
-                              comparison.written.arms[training.arm].name);
-    if (quarter.points > 0) all.push_back(quarter);
-    if (quarter.points > 0) all.back().label = cost->label + " at a quarter";
+    const auto& task = comparison.written.tasks[training.task];
+    const auto choice = choice_of(task, *cost, choosing, stands, training);
+    cost->label = fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
+    if (choice.points > 0) all.push_back(choice);
+    if (choice.points > 0) all.back().label = cost->label + ", to choose";
     all.push_back(*cost);
   }
   return all;

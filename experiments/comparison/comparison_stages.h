@@ -27,7 +27,7 @@ struct Training {
 
 struct Stage {
   FrozenSweep sweep;
-  bool whole = true;  // else a quarter of the length
+  bool whole = true;  // else the one that chooses rates
   // Trainings with one config are one point, whatever their arms are called.
   std::map<Training, size_t> points;
 };
@@ -55,7 +55,7 @@ struct ChosenRate {
 };
 using ChosenRates = std::vector<std::vector<ChosenRate>>;  // by task, then arm
 
-// A quarter of the steps, with warmup and decay that are as much shorter: every task that has
+// A share of the steps, with warmup and decay that are as much shorter: every task that has
 // several rates, every arm that takes part in it.
 Stage choosing_stage(const Comparison& comparison);
 // Of every arm: the rate with the lowest final validation loss. A rate at which a training

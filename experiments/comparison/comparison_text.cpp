@@ -136,9 +136,11 @@ std::string measured_on_text(const Comparison& comparison, const ComparedTask& t
           : "",
       count("val/examples"), count("val/tokens"), fmt::join(written.seeds, ", "));
   if (ComparisonFile::chooses(written.tasks[t]))
-    text += fmt::format("; rates chosen of {} on seed {} at a quarter of {} steps",
-                        fmt::join(written.tasks[t].rates, ", "),
-                        fmt::join(written.choose_seeds, ", "), comparison.baseline(t).steps);
+    text +=
+        fmt::format("; rates chosen of {} on seed {} after {} of {} steps",
+                    fmt::join(written.tasks[t].rates, ", "), fmt::join(written.choose_seeds, ", "),
+                    written.tasks[t].choosing_steps(comparison.baseline(t).steps),
+                    comparison.baseline(t).steps);
   text += fmt::format(
       "; parameters matched by {}; Holm over the arms of this table; *: reported, for the "
       "corrected "

@@ -65,6 +65,12 @@ TEST_CASE("a task may have rates of its own, and with one rate nothing is chosen
   CHECK(file.tasks[1].rates == std::vector<double>{0.01});
   CHECK_FALSE(ComparisonFile::chooses(file.tasks[1]));
   CHECK(ComparisonFile::chooses(file.tasks[0]));
+  const auto late = read(changed("base: c.yaml", "base: c.yaml, choose_at: 0.5"));
+  CHECK(late.tasks[0].choosing_steps(30) == 7);
+  CHECK(late.tasks[1].choosing_steps(30) == 15);
+  CHECK(late.tasks[1].choosing_steps(1) == 1);
+  CHECK_THAT(complaint(changed("base: c.yaml", "base: c.yaml, choose_at: 2")),
+             Contains("tasks[1].choose_at: must be in (0, 1]"));
   CHECK(read("tasks: [a]\nkinds: [mha]\nrates: 0.01\nseeds: [1, 2]").choose_seeds.empty());
 }
 
