@@ -29,8 +29,13 @@ def compared(arguments, file, *overrides):
     words[0] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name)
     report["comparison"] = pathlib.Path(report["comparison"]).name
     report["command"] = f"headlab compare {' '.join(words)}"
-    report["trained"] = f"{datetime.date.today()}; {machine()}; {', '.join(sorted(commits))}"
+    report["trained"] = trained(commits)
     return report, runs
+
+
+def trained(commits):
+    """When, on what and by which commits."""
+    return f"{datetime.date.today()}; {machine()}; {', '.join(sorted(commits))}"
 
 
 def hours(report):

@@ -1,0 +1,147 @@
+"""Trains what the papers' claims are tried on and writes the tables of docs/claims.md.
+
+    scripts/studies/claims [NAME ...] [--jobs 2] [--dry-run] [--results docs/claims.json] [--page docs/claims.md]
+
+NAMEs are those of files in configs/compare/claims and configs/sweeps/claims (default: all). Nothing is trained
+twice, and what was cut short goes on; what is found is added to --results, whose tables go between the page's
+markers. With --tables the page is written anew from the results, without a training.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import sys
+
+import numpy as np
+
+import claims_measured
+import comparison
+import headlab_log as hl
+from headlab_program import ROOT, ProgramError, said, spread
+
+COMPARISONS = {path.stem: path for path in sorted((ROOT / "configs/compare/claims").glob("*.yaml"))}
+# Statistics of the kinds that a claim is about: means over heads and seeds at the last logged step.
+STATISTICS = {"01_heads": ["js"], "03_mohsa": ["js"], "04_moh": ["load_max", "dead_heads"],
+              "05_dcmha": ["composed_cosine", "softmax_cosine"], "06_talking": ["js", "post_off_diagonal"],
+              "07_reattention": ["layer_cosine"], "08_entmax": ["alpha", "support_share", "js"],
+              "09_gated": ["gate"]}
+
+
+def statistics_of(runs, names):
+    """Means over heads and runs; those that a kind has not are left out."""
+    last = [hl.open_run(run).heads().isel(step=-1) for run in runs]
+    return {name: float(np.mean([np.nanmean(heads[name]) for heads in last]))
+            for name in names if all(name in heads for heads in last)}
+
+
+def compared(arguments, name):
+    report, runs = comparison.compared(arguments, COMPARISONS[name], "train.threads=1")
+    for task in report["tasks"]:
+        for arm in task["arms"]:
+            arm.pop("curve", None)
+            found = runs[task["name"], arm["name"]]
+            arm["statistics"] = statistics_of(found, STATISTICS.get(name, []))
+            arm["measured"] = claims_measured.of_arm(arguments, name, arm["name"], found)
+    return report
+
+
+def measured(arguments, name):
+    """What a claim's name stands for, trained and measured."""
+    if name in COMPARISONS:
+        return compared(arguments, name)
+    return claims_measured.SWEEPS[name](arguments)
+
+
+def row(report, arm, metrics):
+    cells = [arm["name"], f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", comparison.rate(arm)]
+    for metric in metrics:
+        cells += [comparison.mean(arm, metric), comparison.difference(arm, metric)]
+        found = arm.get("metrics", {}).get(metric, {}).get("difference")
+        cells.append("-" if not found else "< .001" if found["p_holm"] < 0.001
+                     else f"{found['p_holm']:.3f}")
+    cells += [comparison.speedup(arm), *comparison.heads(arm)]
+    more = {**arm.get("statistics", {}), **arm.get("measured", {})}
+    return cells, more
+
+
+def figure(found):
+    """A mean, or mean and standard deviation of one number a run."""
+    return spread(found) if isinstance(found, list) else comparison.number(found, 3)
+
+
+def table(report):
+    """Arms, differences, what the heads did; beside them what was measured for this claim alone."""
+    text = f"{report['trained']}; `scripts/{report['command']}`, {comparison.hours(report):.1f} hours of one thread\n"
+    for task in report["tasks"]:
+        metrics = [name for name in ("val/loss", "val/accuracy")
+                   if any(name in arm.get("metrics", {}) for arm in task["arms"])]
+        rows = [row(report, arm, metrics) for arm in task["arms"] if arm["state"] != "impossible"]
+        names = list(dict.fromkeys(name for _, more in rows for name in more))
+        head = ["arm", "parameters", "rate"]
+        for metric in metrics:
+            head += [metric + (" [nat]" if metric == "val/loss" else ""),
+                     f"less {report['baseline']}'s [95 %]", "p, Holm"]
+        head += ["effective speedup", *comparison.HEADS, *(name.replace("_", " ") for name in names)]
+        text += "\n" + comparison.markdown(head, [
+            [*cells, *(figure(more.get(name)) for name in names)] for cells, more in rows])
+    return text
+
+
+def told(name, report):
+    """What stands on the page between the markers of a claim."""
+    return table(report) if name in COMPARISONS else claims_measured.table(name, report)
+
+
+def marked(name):
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.S)
+
+
+def write_page(page, results):
+    text = page.read_text(encoding="utf-8")
+    for name, report in results.items():
+        lines = told(name, report)
+        text, count = marked(name).subn(lambda _, lines=lines: lines, text)
+        if count != 1:
+            raise ProgramError(f"claims: {page}: has no <!-- {name} --> with <!-- end of {name} -->")
+    page.write_text(text, encoding="utf-8")
+
+
+def main():
+    there = [*COMPARISONS, *claims_measured.SWEEPS]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(sorted(there))}")
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
+    parser.add_argument("--dry-run", action="store_true", help="what the trainings would take")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
+                        help="folder of the runs (default: runs)")
+    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", default=ROOT / "docs/claims.json")
+    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", default=ROOT / "docs/claims.md")
+    parser.add_argument("--tables", action="store_true", help="train nothing: write the page alone")
+    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
+    arguments = parser.parse_args()
+    if unknown := [name for name in arguments.names if name not in there]:
+        parser.error(f"no claim is called {unknown[0]}; there are {', '.join(sorted(there))}")
+    names = sorted(arguments.names or there)
+    if arguments.dry_run:
+        for name in names:
+            file = COMPARISONS.get(name) or claims_measured.file_of(name)
+            command = "compare" if name in COMPARISONS else "sweep"
+            lines = said(arguments.program, command, file, "train.threads=1", "--jobs", arguments.jobs,
+                         "--out", arguments.out, "--dry-run").splitlines()
+            print(f"{name}: {lines[-1]}", flush=True)
+        return
+    results = json.loads(arguments.results.read_text()) if arguments.results.exists() else {}
+    for name in [] if arguments.tables else names:
+        results[name] = measured(arguments, name)
+        arguments.results.write_text(json.dumps(dict(sorted(results.items())), ensure_ascii=False, indent=1)
+                                     + "\n", encoding="utf-8")
+    write_page(arguments.page, results)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ProgramError as error:
+        sys.exit(str(error))
