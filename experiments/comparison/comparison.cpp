@@ -111,18 +111,19 @@ void resolve_task(Comparison& comparison, size_t task, const std::vector<std::st
   const int64_t wanted = baseline.parameters;
   for (size_t a = 0; a < arms.size() && wanted > 0; ++a)
     if (arms[a].parameters > 0)
-      each(a, [&](TaskArm& arm) { sizes.match(arm, written.match, wanted); });
+      each(a, [&](TaskArm& arm) { sizes.match(arm, written.tasks[task].match, wanted); });
 }
 
 // Everything that decides what is trained and what is compared with what.
 std::string identity(Comparison& comparison) {
   const auto& written = comparison.written;
-  auto text = fmt::format("{} {} {} {}\n", fmt::join(written.seeds, ","),
-                          fmt::join(written.choose_seeds, ","), match_name(written.match),
-                          written.arms[written.baseline].name);
+  auto text =
+      fmt::format("{} {} {}\n", fmt::join(written.seeds, ","), fmt::join(written.choose_seeds, ","),
+                  written.arms[written.baseline].name);
   for (size_t t = 0; t < written.tasks.size(); ++t) {
     const auto& task = written.tasks[t];
-    text += fmt::format("{} {} {}\n", task.name, fmt::join(task.rates, ","), task.choose_at);
+    text += fmt::format("{} {} {} {}\n", task.name, fmt::join(task.rates, ","), task.choose_at,
+                        match_name(task.match));
     for (size_t a = 0; a < written.arms.size(); ++a) {
       auto& arm = comparison.arms[t][a];
       text += fmt::format("{} {}\n{}", written.arms[a].name, arm.cannot,

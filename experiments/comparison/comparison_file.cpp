@@ -12,7 +12,7 @@ using Kind = ConfigNode::Kind;
 using Keys = std::vector<std::string>;
 
 const Keys kComparisonKeys{"tasks", "kinds", "rates", "choose_seeds", "seeds", "match", "baseline"};
-const Keys kTaskKeys{"name", "base", "set", "rates", "choose_at"};
+const Keys kTaskKeys{"name", "base", "set", "rates", "choose_at", "match"};
 const Keys kArmKeys{"name", "attention", "set"};
 const Limits kShare{.min = 0, .max = 1, .above_min = true, .below_max = false, .one_of = {}};
 constexpr const char* kUsualBaseline = "mha";
@@ -86,6 +86,17 @@ void check_name(const std::string& name, const Place& place, const std::string& 
     problems.add(place, path, fmt::format("'{}' stands there already; give it a `name`", name));
 }
 
+Match match_of(const ConfigNode& node, const std::string& path, Problems& problems) {
+  std::string word = match_name(Match::kHiddenWidth);
+  const auto all = {Match::kHiddenWidth, Match::kHeadDim, Match::kNone};
+  read_value(word, node, path, problems,
+             one_of({match_name(Match::kHiddenWidth), match_name(Match::kHeadDim),
+                     match_name(Match::kNone)}));
+  const auto named = [&](Match match) { return match_name(match) == word; };
+  const auto* found = std::find_if(all.begin(), all.end(), named);
+  return found == all.end() ? Match::kHiddenWidth : *found;
+}
+
 ComparisonTask task_of(const ConfigNode& node, const std::string& path, Problems& problems) {
   ComparisonTask task;
   const bool mapping = node.kind == Kind::kMapping;
@@ -104,6 +115,8 @@ ComparisonTask task_of(const ConfigNode& node, const std::string& path, Problems
     task.settings = settings_of(*set, path + ".set", problems);
   if (const auto* rates = node.find("rates"))
     task.rates = rates_of(*rates, path + ".rates", problems);
+  if (const auto* match = node.find("match"))
+    task.match = match_of(*match, path + ".match", problems);
   if (const auto* share = node.find("choose_at"))
     read_value(task.choose_at, *share, path + ".choose_at", problems, kShare);
   return task;
@@ -150,11 +163,15 @@ void read_tasks(const ConfigNode& file, ComparisonFile& comparison, Problems& pr
   comparison.tasks = named_items(file, "tasks", "[char_mha.yaml]", task_of, names, problems);
   std::vector<double> rates;
   if (const auto* general = file.find("rates")) rates = rates_of(*general, "rates", problems);
+  auto match = Match::kHiddenWidth;
+  if (const auto* general = file.find("match")) match = match_of(*general, "match", problems);
   for (size_t i = 0; i < comparison.tasks.size(); ++i) {
     auto& task = comparison.tasks[i];
     if (task.rates.empty()) task.rates = rates;
+    const auto& node = file.find("tasks")->items[i];
+    if (node.kind != Kind::kMapping || !node.find("match")) task.match = match;
     if (task.rates.empty() && !file.find("rates"))
-      problems.add(file.find("tasks")->items[i].place, fmt::format("tasks[{}]", i),
+      problems.add(node.place, fmt::format("tasks[{}]", i),
                    "has no learning rates; write rates: [5.0e-4, 1.0e-3, 2.0e-3] at the top, or in "
                    "the task");
   }
@@ -199,18 +216,6 @@ void read_seeds(const ConfigNode& file, ComparisonFile& comparison, Problems& pr
                  "is missing; write choose_seeds: <a seed that is none of seeds>");
 }
 
-void read_match(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
-  const auto* node = file.find("match");
-  std::string word;
-  if (node == nullptr ||
-      !read_value(word, *node, "match", problems,
-                  one_of({match_name(Match::kHiddenWidth), match_name(Match::kHeadDim),
-                          match_name(Match::kNone)})))
-    return;
-  for (const auto match : {Match::kHiddenWidth, Match::kHeadDim, Match::kNone})
-    if (match_name(match) == word) comparison.match = match;
-}
-
 }  // namespace
 
 std::string match_name(Match match) {
@@ -228,7 +233,6 @@ ComparisonFile read_comparison(const ConfigNode& file) {
   read_tasks(file, comparison, problems);
   read_arms(file, comparison, problems);
   read_seeds(file, comparison, problems);
-  read_match(file, comparison, problems);
   problems.raise();
   return comparison;
 }

@@ -22,8 +22,9 @@ struct ComparisonTask {
   std::string name;
   ConfigNode base;  // the path of a config, as it is written
   NamedSettings settings;
-  std::vector<double> rates;  // rising; its own, or those of all tasks
-  double choose_at = 0.25;    // share of the steps at which rates are chosen
+  std::vector<double> rates;          // rising; its own, or those of all tasks
+  double choose_at = 0.25;            // share of the steps at which rates are chosen
+  Match match = Match::kHiddenWidth;  // its own, or that of all tasks
 
   // At least one.
   int64_t choosing_steps(int64_t steps) const;
@@ -38,7 +39,6 @@ struct ComparisonFile {
   std::vector<ComparisonTask> tasks;
   std::vector<ComparisonArm> arms;
   std::vector<int64_t> choose_seeds, seeds;
-  Match match = Match::kHiddenWidth;
   size_t baseline = 0;  // of arms
 
   // Of a task: with one rate there is nothing to choose.

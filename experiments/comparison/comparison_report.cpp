@@ -127,10 +127,11 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
 Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                      const std::vector<ComparedTask>& tasks) {
   const auto& written = comparison.written;
-  Json object{
-      {"comparison", comparison.folder.string()}, {"baseline", written.arms[written.baseline].name},
-      {"match", match_name(written.match)},       {"seeds", written.seeds},
-      {"choose_seeds", written.choose_seeds},     {"tasks", Json::array()}};
+  Json object{{"comparison", comparison.folder.string()},
+              {"baseline", written.arms[written.baseline].name},
+              {"seeds", written.seeds},
+              {"choose_seeds", written.choose_seeds},
+              {"tasks", Json::array()}};
   for (size_t t = 0; t < tasks.size(); ++t) {
     Json measured{{"split", "val"}};
     for (const auto& [name, value] : tasks[t].measured_on)
@@ -142,6 +143,8 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
     object["tasks"].push_back({{"name", written.tasks[t].name},
                                {"config", written.tasks[t].base.text},
                                {"rates", written.tasks[t].rates},
+                               {"choose_at", written.tasks[t].choose_at},
+                               {"match", match_name(written.tasks[t].match)},
                                {"measured_on", measured},
                                {"notices", tasks[t].notices},
                                {"arms", arms}});

@@ -77,9 +77,10 @@ Cells row_cells(const TableRow& row, const std::vector<std::string>& metrics) {
   if (sized.takes_part()) {
     const auto& rate = row.rates[row.task][row.arm];
     const auto adapted = [&](Match match, int64_t width) {
-      return fmt::format(
-          "{}{}", width,
-          sized.adapted && row.comparison.written.match == match ? " (adapted)" : "");
+      return fmt::format("{}{}", width,
+                         sized.adapted && row.comparison.written.tasks[row.task].match == match
+                             ? " (adapted)"
+                             : "");
     };
     cells.push_back(
         fmt::format("{} ({:+.1f} %)", with_commas(sized.parameters), 100 * sized.excess));
@@ -145,7 +146,7 @@ std::string measured_on_text(const Comparison& comparison, const ComparedTask& t
       "; parameters matched by {}; Holm over the arms of this table; *: reported, for the "
       "corrected "
       "p is below {}",
-      match_name(written.match), kReportedBelow);
+      match_name(written.tasks[t].match), kReportedBelow);
   return text + ".\n";
 }
 

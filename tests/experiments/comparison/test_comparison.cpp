@@ -123,10 +123,10 @@ TEST_CASE("the comparisons of configs/compare have arms on every task", "[compar
     CAPTURE(entry.path().string());
     const auto comparison = resolve_comparison(entry.path(), {}, "runs");
     ++files;
-    for (const auto& arms : comparison.arms)
-      for (const auto& arm : arms) {
+    for (size_t task = 0; task < comparison.arms.size(); ++task)
+      for (const auto& arm : comparison.arms[task]) {
         CHECK((!arm.takes_part() || arm.parameters > 0));
-        CHECK((arm.unmatched.empty() || comparison.written.match == Match::kNone));
+        CHECK((arm.unmatched.empty() || comparison.written.tasks[task].match == Match::kNone));
       }
   }
   CHECK(files >= 2);

@@ -39,7 +39,7 @@ TEST_CASE("tasks are configs, with settings of their own where they are mappings
   CHECK(file.tasks[1].settings[0].first == "model.layers");
   CHECK(file.tasks[0].rates == std::vector<double>{5e-4, 1e-3, 2e-3});
   CHECK(file.choose_seeds == std::vector<int64_t>{6});
-  CHECK(file.match == Match::kHiddenWidth);
+  CHECK(file.tasks[0].match == Match::kHiddenWidth);
 }
 
 TEST_CASE("a word is a kind of heads, and mappings set what they say", "[compare]") {
@@ -65,6 +65,11 @@ TEST_CASE("a task may have rates of its own, and with one rate nothing is chosen
   CHECK(file.tasks[1].rates == std::vector<double>{0.01});
   CHECK_FALSE(ComparisonFile::chooses(file.tasks[1]));
   CHECK(ComparisonFile::chooses(file.tasks[0]));
+  const auto other = read(changed("base: c.yaml", "base: c.yaml, match: none"));
+  CHECK(other.tasks[0].match == Match::kHiddenWidth);
+  CHECK(other.tasks[1].match == Match::kNone);
+  CHECK_THAT(complaint(changed("base: c.yaml", "base: c.yaml, match: no")),
+             Contains("tasks[1].match"));
   const auto late = read(changed("base: c.yaml", "base: c.yaml, choose_at: 0.5"));
   CHECK(late.tasks[0].choosing_steps(30) == 7);
   CHECK(late.tasks[1].choosing_steps(30) == 15);
