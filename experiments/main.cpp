@@ -13,6 +13,7 @@
 #include <exception>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <tuple>
 
 #include "core/config/config.h"
@@ -23,6 +24,7 @@
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/signals.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -144,6 +146,12 @@ void keep_freed_memory() {
 // takes as long as a hundred others.
 void flush_denormals() { at::globalContext().setFlushDenormal(true); }
 
+bool asks_for_signals(std::string_view name) {
+  return std::ranges::any_of(commands(), [&](const Command& command) {
+    return command.asks_for_signals && command.name == name;
+  });
+}
+
 // One thread for each core, which counts itself: g++ leaves out a team that does nothing.
 void open_team() {
   std::atomic<int> threads = 0;
@@ -155,6 +163,8 @@ void open_team() {
 }  // namespace headlab
 
 int main(int argc, char** argv) {
+  std::optional<headlab::StopSignals> signals;
+  if (argc > 1 && headlab::asks_for_signals(argv[1])) signals.emplace();
   headlab::keep_freed_memory();
   headlab::flush_denormals();
   headlab::command_line().assign(argv, argv + argc);

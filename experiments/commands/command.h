@@ -66,6 +66,8 @@ inline constexpr std::pair<Group, const char*> kGroups[] = {{Group::kTrain, "Tra
 struct Command {
   std::string name, summary, example;
   Group group;
+  // Asks StopSignals, which are noted for it from main's first line on.
+  bool asks_for_signals = false;
   // Visits the options and returns what to do once they are parsed: it returns the exit code.
   std::function<std::function<int()>(Arguments& arguments)> add = {};
 };

@@ -38,13 +38,13 @@ SweepOrders orders_of(const SweepThreads& threads) {
   return {.jobs = threads.jobs, .environment = threads.environment()};
 }
 
-// With what was measured of the same runs before; nothing else where the trainings were `stopped`,
-// and a signal ends it between two runs.
-Survivors survivors_of(const Comparison& comparison, bool stopped) {
+// With what was measured of the same runs before; a signal, that in the trainings too, ends it
+// between two runs.
+Survivors survivors_of(const Comparison& comparison) {
   const auto kept = std::make_shared<KeptSurvivors>(comparison.folder / "surviving_heads.json");
-  return [kept, stopped](const std::filesystem::path& run) -> std::optional<SurvivingHeads> {
+  return [kept](const std::filesystem::path& run) -> std::optional<SurvivingHeads> {
     if (const auto known = kept->find(run)) return known;
-    if (stopped || StopSignals::received() != 0) return std::nullopt;
+    if (StopSignals::received() != 0) return std::nullopt;
     fmt::print(stderr, "headlab: prunes {}\n", run.string());
     const auto heads = surviving_heads(run);
     kept->add(run, heads);
@@ -54,11 +54,9 @@ Survivors survivors_of(const Comparison& comparison, bool stopped) {
 
 int report_results(const CompareOptions& o, const Comparison& comparison, const ChosenRates& rates,
                    const Stage& whole, const StageEnd& end) {
-  const StopSignals signals;
   const auto none = [](const std::filesystem::path&) { return std::optional<SurvivingHeads>(); };
   const auto tasks =
-      compare_arms(comparison, rates, whole, end,
-                   o.skip_pruning ? none : survivors_of(comparison, end.code == kResumable));
+      compare_arms(comparison, rates, whole, end, o.skip_pruning ? none : survivors_of(comparison));
   const Report report{.object = comparison_json(comparison, rates, tasks),
                       .text = comparison_text(comparison, rates, tasks)};
   write_comparison(comparison, report.object, report.text);
@@ -108,7 +106,8 @@ const RegisterCommand compare_command(
     {.name = "compare",
      .summary = "kinds of heads against a baseline: rates, seeds, sizes and paired differences",
      .example = "headlab compare configs/compare/quick.yaml --jobs 2",
-     .group = Group::kTrain},
+     .group = Group::kTrain,
+     .asks_for_signals = true},
     run_compare);
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/signals.h"
 #include "experiments/training/leak_check.h"
 #include "experiments/training/train.h"
 
@@ -80,6 +81,10 @@ int run_run(const RunOptions& o) {
     return kDone;
   }
 
+  if (const int signal = StopSignals::received(); signal != 0) {
+    fmt::print(stderr, "headlab: {} before anything was written\n", signal_text(signal));
+    return StopSignals::exit_code(signal);
+  }
   const auto since = code_since(path);
   auto manifest = manifest_of(experiment, *model, data_files, device);
   if (initial) manifest["parent"] = initial->parent_json();
@@ -113,7 +118,8 @@ const RegisterCommand run_command(
     {.name = "run",
      .summary = "train what a config describes; goes on where an earlier run stopped",
      .example = "headlab run configs/char_mha.yaml train.steps=500 model.layers=2",
-     .group = Group::kTrain},
+     .group = Group::kTrain,
+     .asks_for_signals = true},
     run_run);
 
 }  // namespace

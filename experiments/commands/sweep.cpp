@@ -99,7 +99,8 @@ const RegisterCommand sweep_command(
     {.name = "sweep",
      .summary = "train every point of a grid of settings; means over seeds",
      .example = "headlab sweep configs/sweeps/char_kinds.yaml train.steps=500 --jobs 2",
-     .group = Group::kTrain},
+     .group = Group::kTrain,
+     .asks_for_signals = true},
     run_sweep);
 
 }  // namespace

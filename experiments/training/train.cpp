@@ -167,6 +167,9 @@ TrainOutcome Trainer::run() {
   model_->train();
   if (recorder_ && recorder_->begins_log()) recorder_->first_rows(now(), updater_, next_batches());
   ends_ = done(), early_ = stopped_early();
+  if (!ends_) signal_ = StopSignals::received();
+  if (signal_ != 0)  // before the first update: there is nothing that is not saved
+    return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
   while (!ends_) {
     if (!update())
       return ended(RunState::kDiverged, kDiverged,
