@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/analysis/dependency.h"
 #include "experiments/cases/case_file.h"
@@ -17,7 +18,7 @@ NamedTensors align(const CaseFile& file) {
 }
 
 std::vector<int64_t> offsets_of(const CaseFile& file) {
-  const auto json = nlohmann::json::parse(file.text("offsets"), nullptr, false);
+  const auto json = parse_json(file.text("offsets")).value_or(nlohmann::json());
   const auto whole = [](const auto& offset) { return offset.is_number_integer(); };
   if (!json.is_array() || !std::all_of(json.begin(), json.end(), whole))
     file.refuse("the metadata's offsets are no list of integers");
@@ -25,7 +26,7 @@ std::vector<int64_t> offsets_of(const CaseFile& file) {
 }
 
 int64_t relations_of(const CaseFile& file) {
-  const auto json = nlohmann::json::parse(file.text("relations"), nullptr, false);
+  const auto json = parse_json(file.text("relations")).value_or(nlohmann::json());
   if (!json.is_array() || json.empty() || json[0] != "all")
     file.refuse("the metadata's relations are no list that begins with all");
   return std::ssize(json);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "core/torch.h"
 #include "experiments/models/site_heads.h"
@@ -59,10 +60,10 @@ SurvivingHeads surviving_heads(const fs::path& run) {
 }
 
 KeptSurvivors::KeptSurvivors(fs::path file) : file_(std::move(file)) {
-  const auto kept = Json::parse(file_text(file_), nullptr, false);
-  if (!kept.is_object()) return;
+  const auto kept = parse_json<Json>(file_text(file_));
+  if (!kept || !kept->is_object()) return;
   try {
-    for (const auto& [run, heads] : kept.items())
+    for (const auto& [run, heads] : kept->items())
       known_[run] = {heads.at("built").get<int64_t>(), heads.at("kept").get<int64_t>(),
                      heads.at("rise").get<double>(), heads.at("examples").get<int64_t>()};
   } catch (const Json::exception&) {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 #include "experiments/data/bpe_pieces.h"
 
@@ -267,7 +268,7 @@ std::vector<std::pair<std::string, std::string>> read_merges(const std::filesyst
 
 BpeModel read_bpe(const std::filesystem::path& vocabulary, const std::filesystem::path& merges,
                   std::vector<std::string> specials) {
-  const auto ids = nlohmann::json::parse(MappedFile(vocabulary).text(), nullptr, false);
+  const auto ids = parse_json(MappedFile(vocabulary).text()).value_or(nlohmann::json());
   return {.tokens = tokens_by_id(ids, vocabulary.string()),
           .merges = read_merges(merges),
           .specials = std::move(specials)};

@@ -1,16 +1,16 @@
 #include "experiments/pretrained/hugging_face_settings.h"
 
-#include <fstream>
 #include <map>
+
+#include "core/files/json_text.h"
+#include "core/files/mapped_file.h"
 
 namespace headlab {
 
 using nlohmann::json;
 
 HuggingFaceSettings::HuggingFaceSettings(const std::filesystem::path& file) : file_(file.string()) {
-  std::ifstream in(file);
-  if (!in) throw DataError(file_ + ": cannot be read");
-  json_ = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  json_ = parse_json(MappedFile(file).text()).value_or(json());
   if (!json_.is_object()) refuse("is no JSON object");
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 
 namespace headlab {
@@ -60,6 +61,7 @@ void JsonPlace::unknown(const std::string& what) const { throw NotKnownHere(name
 
 nlohmann::json read_json(const std::filesystem::path& file) {
   const MappedFile bytes(file);
+  if (nests_too_deep(bytes.text())) throw DataError(file.string() + ": nests too deep");
   try {
     return nlohmann::json::parse(bytes.text());
   } catch (const nlohmann::json::parse_error& error) {

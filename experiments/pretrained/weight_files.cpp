@@ -7,6 +7,7 @@
 
 #include "core/config/config.h"
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/safetensors.h"
 #include "core/torch.h"
 
@@ -112,7 +113,8 @@ std::vector<std::string> read_index(const fs::path& path,
     throw DataError(fmt::format("{}: {}", path.string(), what));
   };
   try {
-    *expected = nlohmann::json::parse(MappedFile(path).text())
+    *expected = parse_json(MappedFile(path).text())
+                    .value_or(nlohmann::json::object())
                     .at("weight_map")
                     .get<std::map<std::string, std::string>>();
   } catch (const nlohmann::json::exception& error) {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/run_files.h"
@@ -76,7 +77,7 @@ nlohmann::json read_state(const fs::path& directory) {
     return DataError(fmt::format("{}: {}", path.string(), what));
   };
   if (!is_sealed(file.text())) throw refusal("is damaged: its bytes are not those written");
-  nlohmann::json state = nlohmann::json::parse(file.text(), nullptr, false);
+  const auto state = parse_json(file.text()).value_or(nlohmann::json());
   const nlohmann::json version =
       state.is_object() ? state.value("schema_version", nlohmann::json()) : nlohmann::json();
   if (version != kSchemaVersion) {

@@ -7,6 +7,7 @@
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_data.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 
 namespace headlab {

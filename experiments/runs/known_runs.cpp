@@ -12,6 +12,7 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/program_name.h"
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 #include "experiments/data/given_text.h"
 
@@ -34,9 +35,11 @@ std::optional<DataDescription> read_data_text(const fs::path& run) {
   const fs::path path = run / "data.json";
   if (!fs::exists(path)) return std::nullopt;
   try {
-    return read_description(Json::parse(MappedFile(path).text()));
+    const auto json = parse_json<Json>(MappedFile(path).text());
+    if (!json) throw DataError("is no JSON");
+    return read_description(*json);
   } catch (const nlohmann::json::exception&) {
-    throw RunError(path.string() + ": is no JSON; without this file the run reads its data");
+    throw RunError(path.string() + ": is damaged; without this file the run reads its data");
   } catch (const DataError& error) {
     throw RunError(fmt::format("{}: is damaged: {}; without this file the run reads its data",
                                path.string(), error.what()));

@@ -8,7 +8,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <system_error>
@@ -16,8 +15,10 @@
 #include <vector>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
 
@@ -48,14 +49,6 @@ void remove_empty(ConfigNode& node) {
     const ConfigNode& value = entry.second;
     return value.kind == ConfigNode::Kind::kMapping && value.entries.empty();
   });
-}
-
-// None where the file is missing or no JSON.
-std::optional<Json> read_json(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  Json json = Json::parse(in, nullptr, false);
-  if (json.is_discarded()) return std::nullopt;
-  return json;
 }
 
 std::string status_text(const RunStatus& status) {
@@ -201,7 +194,7 @@ std::string run_state_name(RunState state) {
 }
 
 std::optional<RunStatus> read_status(const fs::path& run) {
-  const std::optional<Json> json = read_json(run / "status.json");
+  const auto json = parse_json<Json>(file_text(run / "status.json"));
   if (!json) return std::nullopt;
   try {
     const auto state = std::find(kStateNames.begin(), kStateNames.end(),
@@ -283,9 +276,7 @@ RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const J
                                   const std::string& data_json) {
   const fs::path run = without_slash(path);
   const std::optional<RunStatus> stood = read_status(run);
-  RunDirectory resumed(
-      run, std::move(lock),
-      continue_manifest(run, read_json(run / "manifest.json").value_or(Json()), manifest));
+  RunDirectory resumed(run, std::move(lock), continue_manifest(run, read_manifest(run), manifest));
   remove_temporaries(run);
   remove_temporaries(run / "ckpt");
   replace_file(run / "manifest.json", resumed.manifest_.dump(2) + '\n');

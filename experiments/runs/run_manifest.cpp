@@ -5,13 +5,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <system_error>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "experiments/runs/run_code.h"
+#include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
 #include "headlab_build.h"
@@ -39,6 +42,29 @@ Json scheduler_ids() {
     if (const char* value = std::getenv(name)) ids[name] = value;
   }
   return ids;
+}
+
+// Of entries that are there; others are as good as absent.
+bool is_sound(const Json& manifest) {
+  const auto all = [](const Json& list, const auto& holds) {
+    return list.is_array() && std::all_of(list.begin(), list.end(), holds);
+  };
+  const auto holds = [&](const char* key, const auto& condition) {
+    const auto found = manifest.find(key);
+    return found == manifest.end() || condition(*found);
+  };
+  const auto is_file = [](const Json& file) {
+    return file.is_object() && file.value("path", Json()).is_string() &&
+           file.value("sha256", Json()).is_string();
+  };
+  const auto is_text = [](const Json& value) { return value.is_string(); };
+  const auto is_part = [](const Json& value) { return value.is_null() || value.is_object(); };
+  return manifest.is_object() &&
+         holds("data", [&](const Json& list) { return all(list, is_file); }) &&
+         holds("previous", [&](const Json& list) { return all(list, is_sound); }) &&
+         holds("parent", [](const Json& value) { return value.is_null() || is_sound(value); }) &&
+         holds("run_id", is_text) && holds("run", is_text) && holds("code", is_part) &&
+         holds("git", is_part);
 }
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
@@ -115,6 +141,11 @@ Json make_manifest(const ManifestEntries& entries) {
           {"threads", entries.threads},
           {"seeds", {{"seed", entries.seed}}},
           {"data", entries.data}};
+}
+
+Json read_manifest(const std::filesystem::path& run) {
+  const auto manifest = parse_json<Json>(file_text(run / "manifest.json"));
+  return manifest && is_sound(*manifest) ? *manifest : Json();
 }
 
 Json continue_manifest(const std::filesystem::path& run, const Json& before, Json now) {

@@ -37,6 +37,9 @@ std::vector<std::string> data_that_differ(const nlohmann::ordered_json& then,
 // null, status "running".
 nlohmann::ordered_json make_manifest(const ManifestEntries& entries);
 
+// manifest.json; null where it is missing or damaged: no JSON, or other types than those above.
+nlohmann::ordered_json read_manifest(const std::filesystem::path& run);
+
 // The manifest of a run that goes on: `now`, with what `before` said of itself under `previous`
 // (oldest first), and the run_id that its log has, also where its directory has another name by
 // now. RunError when a data file has changed in between.

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 
 namespace headlab {
 namespace {
@@ -35,7 +36,7 @@ Json row_json(const MetricsRow& row) {
 }
 
 std::optional<MetricsRow> parse_row(const std::string& line) {
-  const Json json = Json::parse(line, nullptr, false);
+  const auto json = parse_json<Json>(line).value_or(Json());
   if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) {
     return std::nullopt;
   }

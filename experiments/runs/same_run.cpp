@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <utility>
 
 #include "core/errors.h"
@@ -56,16 +55,23 @@ void require_named_run(const fs::path& path, Experiment& experiment, const Json&
                                   fmt::join(lines, "; ")));
 }
 
+// What a run keeps of itself is believed, so that nothing else may stand there.
+void require_sound_state(const fs::path& run) {
+  const auto refuse = [&](const char* file, const char* remedy) {
+    throw RunError(
+        fmt::format("{}: is damaged; move it away, and the run {}", (run / file).string(), remedy));
+  };
+  std::error_code none;
+  if (fs::exists(run / "status.json", none) && !read_status(run))
+    refuse("status.json", "goes on from its last checkpoint");
+  if (fs::exists(run / "manifest.json", none) && !read_manifest(run).is_object())
+    refuse("manifest.json", "goes on, without what it was made with");
+}
+
 }  // namespace
 
 bool made_by_run(const Json& manifest) {
   return !manifest.is_object() || (!manifest.contains("pruned") && !manifest.contains("converted"));
-}
-
-Json read_manifest(const fs::path& run) {
-  std::ifstream in(run / "manifest.json", std::ios::binary);
-  Json manifest = Json::parse(in, nullptr, false);
-  return manifest.is_discarded() ? Json() : manifest;
 }
 
 Json kept_data(const fs::path& path) {
@@ -97,6 +103,7 @@ std::vector<std::string> settings_that_differ(const fs::path& run, Experiment& e
 void require_same_run(const fs::path& path, Experiment& experiment, const Json& data,
                       const ResumeFrom& from) {
   if (from.never || find_run(path).kind == FoundRun::Kind::kAbsent) return;
+  require_sound_state(path);
   const auto manifest = read_manifest(path);
   if (!from.named.empty()) return require_named_run(path, experiment, manifest);
   auto lines = settings_that_differ(path, experiment);

@@ -39,7 +39,4 @@ nlohmann::ordered_json kept_data(const std::filesystem::path& path);
 // Whether `run` made the run of this manifest, and not a command that changes another one.
 bool made_by_run(const nlohmann::ordered_json& manifest);
 
-// manifest.json; null where it is missing or damaged.
-nlohmann::ordered_json read_manifest(const std::filesystem::path& run);
-
 }  // namespace headlab

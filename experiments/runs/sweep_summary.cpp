@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/sha256.h"
 

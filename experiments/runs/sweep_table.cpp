@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/files/json_text.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/runs/sweep_summary.h"
 #include "experiments/system/duration.h"
@@ -31,8 +32,8 @@ nlohmann::ordered_json newest_row(const std::filesystem::path& run) {
   if (end == text.npos || end == 0) return {};
   const auto begin = text.rfind('\n', end - 1);
   const auto line = text.substr(begin == text.npos ? 0 : begin + 1, end - begin - 1);
-  auto row = nlohmann::ordered_json::parse(line, nullptr, false);
-  return row.is_object() ? row : nlohmann::ordered_json();
+  const auto row = parse_json<nlohmann::ordered_json>(line);
+  return row && row->is_object() ? *row : nlohmann::ordered_json();
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 
 namespace headlab {
@@ -30,7 +31,7 @@ TokenMeta read_token_meta(const std::filesystem::path& path) {
 TokenMeta parse_token_meta(std::string_view text, const std::string& name) {
   using json = nlohmann::json;
   const auto fail = [&](const std::string& what) { throw DataError(name + ": " + what); };
-  const json all = json::parse(text, nullptr, false);
+  const auto all = parse_json(text).value_or(json());
   if (!all.is_object()) fail("is not a JSON object");
   TokenMeta meta;
   const json size = all.value("vocab_size", json());

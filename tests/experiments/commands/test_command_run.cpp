@@ -335,6 +335,30 @@ TEST_CASE("whether the cores are busy is watched unless the user has chosen how 
   CHECK_FALSE(watches({"GOMP_SPINCOUNT=7", "A=b"}));
 }
 
+TEST_CASE("a damaged state file is refused by its name, and without it the run goes on") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  const std::string deep(200000, '[');
+  for (const fs::path file : {"status.json", "manifest.json"})
+    for (const std::string& text :
+         {deep + std::string(200000, ']'), std::string("[]"), std::string("{"),
+          std::string(R"({"status": 7, "data": 7, "previous": {}})"), std::string("a directory")}) {
+      INFO(file.string() + ": " + text.substr(0, 20));
+      const auto whole = read_bytes(run / file);
+      fs::remove(run / file);
+      if (text == "a directory")
+        fs::create_directory(run / file);
+      else
+        write_bytes(run / file, text);
+      check_refusal(bench.headlab({"run", "tiny.yaml"}), 4,
+                    {(run / file).string() + ": is damaged; move it away, and the run goes on"});
+      fs::remove(run / file);
+      CHECK(bench.headlab({"run", "tiny.yaml"}).code == 0);
+      fs::remove(run / file);
+      write_bytes(run / file, whole);
+    }
+}
+
 TEST_CASE("a run that another process writes is refused and told by whom") {
   const Bench bench;
   const auto process = started(bench, "out");

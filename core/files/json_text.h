@@ -1,0 +1,23 @@
+// JSON of files that anyone may have written.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+namespace headlab {
+
+// Whether brackets nest deeper than those of any file that the program writes or knows. Values are
+// printed and copied by functions that call themselves, until the stack ends.
+bool nests_too_deep(std::string_view json);
+
+// None where the text is no JSON, holds a number that no double reaches, or nests too deep.
+template <class Json = nlohmann::json>
+std::optional<Json> parse_json(std::string_view text) {
+  if (nests_too_deep(text)) return std::nullopt;
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return std::nullopt;
+  return json;
+}
+
+}  // namespace headlab

@@ -1,0 +1,81 @@
+// manifest.json and status.json as a stranger may have left them.
+#include <nlohmann/json.hpp>
+
+#include "core/errors.h"
+#include "experiments/runs/known_runs.h"
+#include "experiments/runs/run_code.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
+#include "experiments/runs/same_run.h"
+#include "tests/catch.h"
+#include "tests/scratch.h"
+
+namespace headlab::test_hostile_state {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The value with each of its parts, in turn, made each of `others`.
+std::vector<Json> mutations(const Json& whole, const std::vector<Json>& others) {
+  std::vector<Json> made;
+  for (const auto& other : others) made.push_back(other);
+  if (!whole.is_structured()) return made;
+  for (const auto& [key, part] : whole.items())
+    for (const auto& mutated : mutations(part, others)) {
+      made.push_back(whole);
+      if (whole.is_array())
+        made.back()[std::stoul(key)] = mutated;
+      else
+        made.back()[key] = mutated;
+    }
+  return made;
+}
+
+const std::vector<Json> kOthers{
+    nullptr,          true,          -7, 1e300, "text", Json::array(), Json::object(),
+    Json::array({7}), Json{{"a", 7}}};
+
+}  // namespace
+
+TEST_CASE("no manifest makes a run fail but by its own errors") {
+  const Scratch scratch;
+  RunDirectory::create(scratch / "run", "name: a\n", Json::object());
+  auto session = make_manifest({.torch = "2", .gpus = {"a"}, .threads = 2, .seed = 3});
+  session["data"] = {{{"path", "/x"}, {"bytes", 3}, {"modified_ns", 4}, {"sha256", "0"}}};
+  session["code"] = code_json({"mha"});
+  auto manifest = session;
+  manifest["run_id"] = "id";
+  manifest["previous"] = {session};
+  manifest["parent"] = session;
+  manifest["parent"]["run"] = "/parent";
+  size_t sound = 0;
+  for (const auto& mutated : mutations(manifest, kOthers)) {
+    INFO(mutated.dump());
+    write_bytes(scratch / "run/manifest.json", mutated.dump());
+    const auto read = read_manifest(scratch / "run");
+    sound += read.is_object();
+    try {
+      continue_manifest(scratch / "run", read, session);
+    } catch (const RunError&) {
+    }
+    CHECK_NOTHROW(code_since(scratch / "run"));
+    CHECK_NOTHROW(kept_data(scratch / "run"));
+  }
+  CHECK(sound > 100);
+}
+
+TEST_CASE("no status makes a run fail") {
+  const Scratch scratch;
+  RunDirectory::create(scratch / "run", "name: a\n", Json::object());
+  const Json status{{"status", "finished"},
+                    {"reason", ""},
+                    {"step", 3},
+                    {"metrics", {{"val/loss", 1.5}, {"val/x", "NaN"}}}};
+  for (const auto& mutated : mutations(status, kOthers)) {
+    INFO(mutated.dump());
+    write_bytes(scratch / "run/status.json", mutated.dump());
+    CHECK_NOTHROW(find_run(scratch / "run"));
+  }
+}
+
+}  // namespace headlab::test_hostile_state
