@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -128,3 +129,59 @@ def test_numbers_of_a_last_checkpoint_outlive_a_kill_before_the_status_says_them
     again = json.loads((run / "status.json").read_text())
     assert again["status"] == "finished" and again["step"] == 400
     assert again["metrics"] == status["metrics"]
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """A run that was never stopped, and the folder of one that was killed on its way."""
+    out = tmp_path_factory.mktemp("lost")
+    whole = finish(out / "whole", KINDS["mha"])
+    kill(out / "part", KINDS["mha"], signal.SIGKILL)
+    return whole, out / "part"
+
+
+def cut(path):
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[-2:]))
+
+
+LOSSES = {"cut": (cut, ["metrics.jsonl"]), "emptied": (lambda path: path.write_text(""), ["metrics.jsonl"]),
+          "removed": (os.remove, ["metrics.jsonl"]), "without a log": (os.remove, ["log.h5"]),
+          "without both": (os.remove, ["metrics.jsonl", "log.h5"])}
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_rows_that_a_file_has_lost_are_told_and_made_again_from_the_other(halves, tmp_path, loss):
+    whole, part = halves
+    shutil.copytree(part, tmp_path / "part", symlinks=True)
+    run, step = only_run(tmp_path / "part"), saved_step(tmp_path / "part")
+    act, names = LOSSES[loss]
+    for name in names:
+        act(run / name)
+    process = start(tmp_path / "part", KINDS["mha"])
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+    assert f"lost {'every row' if 'without' in loss else ''}" in said.replace("have", "has")
+    assert f"up to step {step}" in said
+
+    def rows(run):
+        read = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        return {row["step"]: {name: value for name, value in row.items() if name not in CLOCK}
+                for row in read}
+
+    def scalars(run):
+        with h5py.File(run / "log.h5") as file:
+            return {name: data[()].tolist() for name, data in file["scalars"].items()
+                    if name not in CLOCK | {"aux_loss"}}
+
+    if loss == "without both":
+        assert min(rows(run)) > step and scalars(run)["step"][0] > step
+        return
+    for at, row in rows(whole).items():
+        if at % 5 == 0:  # a row of the log, too
+            assert {**row, **rows(run)[at]} == pytest.approx(row, rel=1e-6)
+    found = scalars(run)
+    for name, values in scalars(whole).items():
+        assert found[name] == pytest.approx(values, rel=1e-6, nan_ok=True)
+    assert (run / "ckpt/last/model.safetensors").read_bytes() == (
+        whole / "ckpt/last/model.safetensors").read_bytes()

@@ -144,6 +144,7 @@ LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows
       throw RunError(data.where() + ": has not the type and axes that this run logs");
     }
   };
+  key_name_ = spec.key.name;
   key_ = group.dataset(spec.key.name);
   require(key_, H5Type::kI64, {}, true);
   rows_ = key_.rows();
@@ -158,7 +159,8 @@ LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows
     H5Dataset data = group.dataset(column.about.name);
     require(data, column.type, spec.extent(column.axes), true);
     rows_ = std::min(rows_, data.rows());
-    columns_.push_back({std::move(data), column.type, spec.row_bytes(column), {}});
+    columns_.push_back(
+        {column.about.name, std::move(data), column.type, spec.row_bytes(column), {}});
   }
   if (spec.maps()) {
     skipped_from_ = group.dataset("skipped_from");
@@ -194,6 +196,15 @@ void LogTable::write_keys() {
 std::optional<int64_t> LogTable::last_key() const {
   if (rows_ == 0) return std::nullopt;
   return key_.read_at<int64_t>({rows_ - 1}, {1})[0];
+}
+
+std::map<std::string, std::vector<double>> LogTable::numbers() const {
+  std::map<std::string, std::vector<double>> read;
+  read[key_name_] = key_.read_at<double>({0}, {rows_});
+  for (const auto& column : columns_)
+    if (column.data.extent().size() == 1)
+      read[column.name] = column.data.read_at<double>({0}, {rows_});
+  return read;
 }
 
 void LogTable::truncate(hsize_t rows) {

@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/files/h5.h"
@@ -36,6 +38,8 @@ class LogTable {
 
   hsize_t rows() const { return rows_; }  // complete records
   std::optional<int64_t> last_key() const;
+  // Complete records of what is one number a row, by column; those of the key under its own name.
+  std::map<std::string, std::vector<double>> numbers() const;
   void truncate(hsize_t rows);
   void truncate_after(int64_t key);
 
@@ -45,12 +49,14 @@ class LogTable {
 
  private:
   struct Column {
+    std::string name;
     H5Dataset data;
     H5Type type;
     size_t bytes;                    // of a row
     std::vector<std::byte> waiting;  // rows
   };
   std::vector<Column> columns_;
+  std::string key_name_;
   H5Dataset key_, skipped_from_;
   std::vector<int64_t> keys_;
   hsize_t rows_ = 0, chunk_rows_ = 1;

@@ -241,6 +241,13 @@ bool RunLog::attention(const std::string& site_name, int64_t step, std::span<con
   return true;
 }
 
+std::map<std::string, std::vector<double>> RunLog::numbers(const std::string& group) {
+  std::map<std::string, std::vector<double>> read;
+  const size_t number = writer_->number(group);
+  writer_->call([&](LogFile& file) { read = file.table(number).numbers(); });
+  return read;
+}
+
 std::vector<std::string> RunLog::take_notices() { return writer_->take_notices(); }
 
 void RunLog::sync() {

@@ -122,6 +122,10 @@ class RunLog {
   // when).
   bool attention(const std::string& site, int64_t step, std::span<const float> maps);
 
+  // Of a group, "scalars" or "eval", the rows that are in the file: by name a number each, `step`
+  // among them.
+  std::map<std::string, std::vector<double>> numbers(const std::string& group);
+
   // What people should be told of this log, each thing once: that nobody can read along, and why;
   // that maps have ended. Those since the last call, by whom the rows come from.
   std::vector<std::string> take_notices();

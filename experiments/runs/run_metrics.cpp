@@ -16,6 +16,7 @@
 
 #include "core/errors.h"
 #include "core/files/json_text.h"
+#include "core/files/replacement_file.h"
 
 namespace headlab {
 namespace {
@@ -29,10 +30,10 @@ const std::map<std::string, double>& texts_of_numbers() {
   return texts;
 }
 
-Json row_json(const MetricsRow& row) {
+std::string line_of(const MetricsRow& row) {
   Json json{{"step", row.step}, {"tokens", row.tokens}, {"wall_s", metric_json(row.wall_s)}};
   for (const auto& [name, value] : row.values) json[name] = metric_json(value);
-  return json;
+  return json.dump() + '\n';
 }
 
 std::optional<MetricsRow> parse_row(const std::string& line) {
@@ -108,8 +109,7 @@ std::vector<MetricsRow> read_metrics(const std::filesystem::path& path) {
 }
 
 MetricsFile::MetricsFile(std::filesystem::path path, int64_t step) : path_(std::move(path)) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail();
+  open();
   uint64_t kept = 0;
   try {
     each_row(path_, [&](const MetricsRow& row, uint64_t end) {
@@ -124,10 +124,25 @@ MetricsFile::MetricsFile(std::filesystem::path path, int64_t step) : path_(std::
   }
 }
 
-MetricsFile::~MetricsFile() { ::close(descriptor_); }
+MetricsFile::~MetricsFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void MetricsFile::open() {
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail();
+}
+
+void MetricsFile::replace(const std::vector<MetricsRow>& rows) {
+  std::string text;
+  for (const auto& row : rows) text += line_of(row);
+  replace_file(path_, text);
+  ::close(std::exchange(descriptor_, -1));
+  open();
+}
 
 void MetricsFile::append(const MetricsRow& row) {
-  const std::string line = row_json(row).dump() + '\n';
+  const std::string line = line_of(row);
   const char* next = line.data();
   size_t left = line.size();
   while (left > 0) {

@@ -39,10 +39,12 @@ class MetricsFile {
   ~MetricsFile();
 
   void append(const MetricsRow& row);
+  void replace(const std::vector<MetricsRow>& rows);  // all of them, whole or not at all
   // Returns when every row so far is on the disk. Call it before a checkpoint is saved.
   void sync();
 
  private:
+  void open();
   [[noreturn]] void fail() const;  // with errno
 
   std::filesystem::path path_;

@@ -6,7 +6,9 @@
 
 #include "core/torch.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/runs/same_run.h"
 #include "experiments/system/file_text.h"
+#include "experiments/training/lost_rows.h"
 
 namespace headlab {
 namespace {
@@ -62,6 +64,11 @@ Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
       last_row_{start.wall_s, start.tokens},
       newest_(start.newest) {
   say_notices();
+  if (!begins_log_ && made_by_run(run.manifest())) {
+    const auto kept = read_metrics(run.path() / "metrics.jsonl");
+    for (const auto& notice : restore_rows(start.step, table_, kept, metrics_, log_))
+      progress_.say(notice);
+  }
   if (!log_.absent().empty())
     progress_.say(fmt::format("log.h5 was begun without {}, and goes on without",
                               fmt::join(log_.absent(), ", ")));

@@ -39,6 +39,10 @@ class TrainingLog {
   // Statistics, and numbers of evaluations, that are not logged because the log was begun without
   // them.
   const std::vector<std::string>& absent() const { return absent_; }
+  // Of the rows in the file, numbers by name: see RunLog.
+  std::map<std::string, std::vector<double>> numbers(const std::string& group) {
+    return log_.numbers(group);
+  }
   // What whoever runs the training should be told of the log; each is given once.
   std::vector<std::string> take_notices() { return log_.take_notices(); }
 
