@@ -13,7 +13,6 @@
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
-#include "experiments/system/signals.h"
 #include "experiments/training/leak_check.h"
 #include "experiments/training/train.h"
 
@@ -48,18 +47,13 @@ Experiment experiment_of(const RunOptions& o) {
   return experiment;
 }
 
-ResumeFrom resume_of(const RunOptions& o) {
-  auto from = ResumeFrom::parse(o.resume);
-  if (!from.named.empty()) from.named = take_run(from.named);
-  return from;
-}
-
 int run_run(const RunOptions& o) {
   auto experiment = experiment_of(o);
   const auto device = pick_device(o.device);
   use_settings(experiment.train);
 
-  const auto from = resume_of(o);
+  auto from = ResumeFrom::parse(o.resume);
+  if (!from.named.empty()) from.named = take_run(from.named);
   const auto path = from.named.empty() ? run_path(o.out, experiment) : locate_run(from.named).run;
   const auto data = open_training_data(experiment);  // before any directory is made
   const auto description = describe_data(*data);
@@ -81,10 +75,7 @@ int run_run(const RunOptions& o) {
     return kDone;
   }
 
-  if (const int signal = StopSignals::received(); signal != 0) {
-    fmt::print(stderr, "headlab: {} before anything was written\n", signal_text(signal));
-    return StopSignals::exit_code(signal);
-  }
+  if (const auto code = code_of_early_stop()) return *code;
   const auto since = code_since(path);
   auto manifest = manifest_of(experiment, *model, data_files, device);
   if (initial) manifest["parent"] = initial->parent_json();

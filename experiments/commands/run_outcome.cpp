@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <optional>
 
 #include "experiments/commands/report.h"
 #include "experiments/runs/known_runs.h"
@@ -13,6 +12,7 @@
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/signals.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/train.h"
 #include "experiments/training/translated_text.h"
@@ -74,6 +74,13 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
 int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
   fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
   return print_outcome(path, status, json, code_since(path));
+}
+
+std::optional<int> code_of_early_stop() {
+  const int signal = StopSignals::received();
+  if (signal == 0) return std::nullopt;
+  fmt::print(stderr, "headlab: {} before anything was written\n", signal_text(signal));
+  return StopSignals::exit_code(signal);
 }
 
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "experiments/data/data_description.h"
@@ -18,6 +19,9 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
 
 // The same of a run that was finished before.
 int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json);
+
+// The exit code of a signal that came before anything was written, which is said; none: none came.
+std::optional<int> code_of_early_stop();
 
 // On stderr: the config, what it trains, where, and the run.
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
