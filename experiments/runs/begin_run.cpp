@@ -17,6 +17,16 @@ std::optional<Checkpoint> checkpoint_of(const fs::path& run, const ResumeFrom& f
   return load_located(locate_run(from.named), &warning);
 }
 
+// One that was killed in its last calls leaves its lock behind, which nobody holds.
+void remove_stale_lock(const fs::path& path) {
+  std::error_code none;
+  if (!fs::exists(path / ".lock", none)) return;
+  try {
+    const WriterLock lock(path);
+  } catch (const RunError&) {  // a directory that may only be read keeps it
+  }
+}
+
 bool goes_on_by_itself(const ResumeFrom& from) { return !from.never && from.named.empty(); }
 
 }  // namespace
@@ -31,7 +41,10 @@ std::optional<RunStatus> already_finished(const fs::path& path, const ResumeFrom
   const auto found = find_run(path);
   if (found.kind == FoundRun::Kind::kRunning)
     throw RunError(fmt::format("{}: is being written by {}", path.string(), found.holder));
-  if (found.kind == FoundRun::Kind::kFinished && goes_on_by_itself(from)) return found.status;
+  if (found.kind == FoundRun::Kind::kFinished && goes_on_by_itself(from)) {
+    remove_stale_lock(path);
+    return found.status;
+  }
   return std::nullopt;
 }
 

@@ -146,6 +146,14 @@ TEST_CASE("status.json and the manifest tell how a run stands and how it ended")
   CHECK(find_run(path).kind == FoundRun::Kind::kFinished);
 }
 
+TEST_CASE("the lock that a process killed in its last calls has left on a finished run goes") {
+  const Scratch scratch;
+  RunDirectory::create(scratch / "run", "", kManifest).end({.state = RunState::kFinished});
+  write_bytes(scratch / "run/.lock", "1 nowhere\n");
+  CHECK(already_finished(scratch / "run", {}));
+  CHECK_FALSE(fs::exists(scratch / "run/.lock"));
+}
+
 TEST_CASE("a run whose status is missing or damaged is an interrupted one") {
   const Scratch scratch;
   RunDirectory::create(scratch / "run", "", kManifest);
