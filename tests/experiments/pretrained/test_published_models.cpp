@@ -94,7 +94,7 @@ TEST_CASE("a published model that does not fit its settings is refused by file a
   config("n_head", 5);
   CHECK_THAT(complaint(), Contains("heads"));
   fs::remove(scratch / "config.json");
-  CHECK_THAT(complaint(), Contains("config.json: cannot be read"));
+  CHECK_THAT(complaint(), Contains("config.json: cannot be opened"));
 }
 
 }  // namespace
