@@ -90,6 +90,7 @@ inline void with_fault_at_each_call(int error, const std::function<void()>& prep
 
 extern "C" {
 
+// NOLINTBEGIN(misc-definitions-in-headers): they are weak, one of them counts
 [[gnu::weak]] ssize_t write(int descriptor, const void* data, size_t size) {
   HEADLAB_REAL(write);
   if (!headlab::StorageFault::due()) return real(descriptor, data, size);
@@ -132,6 +133,7 @@ extern "C" {
   HEADLAB_REAL(unlinkat);
   return headlab::StorageFault::due() ? headlab::StorageFault::strike() : real(at, path, flags);
 }
+// NOLINTEND(misc-definitions-in-headers)
 
 }  // extern "C"
 
