@@ -29,7 +29,7 @@ def test_every_comparison_and_sweep_has_a_place_on_the_page():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tables_are_those_of_the_results(name):
     """`scripts/studies/claims --tables` writes them anew."""
-    (shown,) = claims.marked(name).findall(PAGE)
+    (shown,) = comparison.marked(name).findall(PAGE)
     assert shown == (claims.told(name, RESULTS[name]) if name in RESULTS else "")
 
 

@@ -10,7 +10,6 @@ markers. With --tables the page is written anew from the results, without a trai
 import argparse
 import json
 import pathlib
-import re
 import sys
 
 import numpy as np
@@ -53,13 +52,11 @@ def measured(arguments, name):
     return claims_measured.SWEEPS[name](arguments)
 
 
-def row(report, arm, metrics):
+def row(arm, metrics):
     cells = [arm["name"], f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", comparison.rate(arm)]
     for metric in metrics:
-        cells += [comparison.mean(arm, metric), comparison.difference(arm, metric)]
-        found = arm.get("metrics", {}).get(metric, {}).get("difference")
-        cells.append("-" if not found else "< .001" if found["p_holm"] < 0.001
-                     else f"{found['p_holm']:.3f}")
+        cells += [comparison.mean(arm, metric), comparison.difference(arm, metric),
+                  comparison.p_holm(arm, metric)]
     cells += [comparison.speedup(arm), *comparison.heads(arm)]
     more = {**arm.get("statistics", {}), **arm.get("measured", {})}
     return cells, more
@@ -74,9 +71,8 @@ def table(report):
     """Arms, differences, what the heads did; beside them what was measured for this claim alone."""
     text = f"{report['trained']}; `scripts/{report['command']}`, {comparison.hours(report):.1f} hours of one thread\n"
     for task in report["tasks"]:
-        metrics = [name for name in ("val/loss", "val/accuracy")
-                   if any(name in arm.get("metrics", {}) for arm in task["arms"])]
-        rows = [row(report, arm, metrics) for arm in task["arms"] if arm["state"] != "impossible"]
+        metrics = comparison.measures(task)[::-1]  # the loss first
+        rows = [row(arm, metrics) for arm in task["arms"] if arm["state"] != "impossible"]
         names = list(dict.fromkeys(name for _, more in rows for name in more))
         head = ["arm", "parameters", "rate"]
         for metric in metrics:
@@ -93,15 +89,11 @@ def told(name, report):
     return table(report) if name in COMPARISONS else claims_measured.table(name, report)
 
 
-def marked(name):
-    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.S)
-
-
 def write_page(page, results):
     text = page.read_text(encoding="utf-8")
     for name, report in results.items():
         lines = told(name, report)
-        text, count = marked(name).subn(lambda _, lines=lines: lines, text)
+        text, count = comparison.marked(name).subn(lambda _, lines=lines: lines, text)
         if count != 1:
             raise ProgramError(f"claims: {page}: has no <!-- {name} --> with <!-- end of {name} -->")
     page.write_text(text, encoding="utf-8")

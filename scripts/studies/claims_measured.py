@@ -55,7 +55,7 @@ def cut_to_half(arguments, run):
     """Loss of the whole model, and by what it rises with half of the heads and as much training in each way:
     gates that train towards it, the least important ones cut, random ones cut."""
     whole = headlab(arguments.program, "eval", run, "--threads", 1)
-    built = comparison_heads(run)
+    built = built_heads(run)
     common = ["--batches", 0, "--threads", 1]
     cut = ["prune", run, "--count", built // 2, "--tune", TUNE, "--bench-batch", 1, *common]
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,7 @@ def cut_to_half(arguments, run):
     return {f"half by {way}": loss - whole["loss"] for way, loss in losses.items()}
 
 
-def comparison_heads(run):
+def built_heads(run):
     heads = hl.open_run(run).heads()
     return heads.sizes["layer"] * heads.sizes["head"]
 

@@ -14,7 +14,6 @@ anew. This made docs/kinds.md:
 import argparse
 import json
 import pathlib
-import re
 import shutil
 import sys
 import tempfile
@@ -95,7 +94,7 @@ def costs_table(report):
 
 
 def task_table(report, task):
-    metric = comparison.measure(task)
+    metric = comparison.measures(task)[0]
     unit = " [nat]" if metric == "val/loss" else ""
     head = ["kind", "rate", f"{metric}{unit}", f"less {report['baseline']}'s [95 %]", "effective speedup",
             *comparison.HEADS]
@@ -159,7 +158,7 @@ def draw(report, path):
     plt.close(figure)
 
 
-MARKED = re.compile(r"(?<=<!-- side by side -->\n).*?(?=<!-- end of side by side -->\n)", re.S)
+MARKED = comparison.marked("side by side")
 
 
 def write_into(page, text):

@@ -4,11 +4,12 @@ import collections
 import datetime
 import json
 import pathlib
+import re
 
 from headlab_program import ROOT, said
 from study import machine
 
-MEASURES = ("val/accuracy", "val/loss")  # the first that a task has is what it is measured by
+MEASURES = ("val/accuracy", "val/loss")  # the first that a task has says most of it
 
 
 def compared(arguments, file, *overrides):
@@ -44,10 +45,10 @@ def hours(report):
                for run in arm.get("runs", [])) / 3600
 
 
-def measure(task):
-    """The name of the metric that a task is measured by."""
+def measures(task):
+    """The names of the metrics that a task is measured by, the one that says most first."""
     names = {name for arm in task["arms"] for name in arm.get("metrics", {})}
-    return next(name for name in MEASURES if name in names)
+    return [name for name in MEASURES if name in names]
 
 
 def mean(arm, metric):
@@ -56,9 +57,19 @@ def mean(arm, metric):
     return f"{found['mean']:.3f} ± {found['std']:.3f}" if found else "-"
 
 
+def difference_of(arm, metric):
+    return arm.get("metrics", {}).get(metric, {}).get("difference")
+
+
+def p_holm(arm, metric):
+    """Holm's p of the difference, as a cell."""
+    found = difference_of(arm, metric)
+    return "-" if not found else "< .001" if found["p_holm"] < 0.001 else f"{found['p_holm']:.3f}"
+
+
 def difference(arm, metric):
     """To the baseline: mean [95 % interval], and * where it is reported."""
-    found = arm.get("metrics", {}).get(metric, {}).get("difference")
+    found = difference_of(arm, metric)
     if not found:
         return "-"
     low, high = found["interval"]
@@ -93,6 +104,11 @@ HEADS = ["entropy [nat]", "largest logit", "first-token share", "heads that surv
 def rate(arm):
     chosen = arm.get("rate")
     return f"{chosen['chosen']:g}{' (edge)' if chosen['at_edge'] else ''}" if chosen else "-"
+
+
+def marked(name):
+    """What stands between the markers of a page, <!-- name --> and <!-- end of name -->."""
+    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.S)
 
 
 def markdown(head, rows):
