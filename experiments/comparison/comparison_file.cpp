@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 namespace headlab {
@@ -15,6 +16,7 @@ const Keys kComparisonKeys{"tasks", "kinds", "rates", "choose_seeds", "seeds", "
 const Keys kTaskKeys{"name", "base", "set", "rates", "choose_at", "match"};
 const Keys kArmKeys{"name", "attention", "set"};
 const Limits kShare{.min = 0, .max = 1, .above_min = true, .below_max = false, .one_of = {}};
+constexpr std::array kMatches{Match::kHiddenWidth, Match::kHeadDim, Match::kNone};
 constexpr const char* kUsualBaseline = "mha";
 
 void known_keys(const ConfigNode& mapping, const std::string& path, const std::string& owner,
@@ -87,14 +89,11 @@ void check_name(const std::string& name, const Place& place, const std::string& 
 }
 
 Match match_of(const ConfigNode& node, const std::string& path, Problems& problems) {
-  std::string word = match_name(Match::kHiddenWidth);
-  const auto all = {Match::kHiddenWidth, Match::kHeadDim, Match::kNone};
-  read_value(word, node, path, problems,
-             one_of({match_name(Match::kHiddenWidth), match_name(Match::kHeadDim),
-                     match_name(Match::kNone)}));
-  const auto named = [&](Match match) { return match_name(match) == word; };
-  const auto* found = std::find_if(all.begin(), all.end(), named);
-  return found == all.end() ? Match::kHiddenWidth : *found;
+  std::vector<std::string> names;
+  for (const auto match : kMatches) names.push_back(match_name(match));
+  std::string word;
+  if (!read_value(word, node, path, problems, one_of(names))) return Match::kHiddenWidth;
+  return kMatches[std::find(names.begin(), names.end(), word) - names.begin()];
 }
 
 ComparisonTask task_of(const ConfigNode& node, const std::string& path, Problems& problems) {
