@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/analysis/single_threaded.h"
 #include "experiments/logs/log_schema.h"
@@ -58,7 +59,8 @@ struct Reader {
   // Metadata as JSON; null where it is missing.
   Json setting(const std::string& key) const {
     const auto found = metadata.find(key);
-    return found == metadata.end() ? Json() : Json::parse(found->second, nullptr, false);
+    if (found == metadata.end()) return {};
+    return parse_json<Json>(found->second).value_or(Json(Json::value_t::discarded));
   }
   int64_t count(const std::string& key, int64_t otherwise, int64_t least) const {
     const auto value = setting(key);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/conversion/convert.h"
 #include "experiments/conversion/parafac.h"
@@ -48,7 +49,7 @@ ConvertCase::ConvertCase(CaseFile file, const at::Device& device)
       decomposition_(file_.text("headlab_case") == "convert-cp-1") {
   if (!decomposition_ && file_.text("headlab_case") != "convert-1")
     file_.refuse("not a conversion: its metadata has no headlab_case = convert-1 or convert-cp-1");
-  const auto config = Json::parse(file_.text("config"), nullptr, false);
+  const auto config = parse_json<Json>(file_.text("config")).value_or(Json());
   for (const char* which : {"from", "to"})
     if (!config.is_object() || !config.contains(which) || !config[which].is_object())
       file_.refuse(fmt::format("the config has no layer '{}'", which));
