@@ -15,10 +15,11 @@ QUICK = KINDS["mha"]
 
 
 def notes_signals(pid):
-    """Whether main has begun: before, while the loader maps libraries, the default action stays."""
+    """Whether main has begun: before, while the loader maps libraries, the default action stays. SIGUSR1 is the
+    last that it takes."""
     for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
-            return int(line.split()[1], 16) >> (signal.SIGTERM - 1) & 1
+            return int(line.split()[1], 16) >> (signal.SIGUSR1 - 1) & 1
     return False
 
 

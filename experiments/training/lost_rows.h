@@ -10,12 +10,12 @@
 
 namespace headlab {
 
-// Of a run that goes on after `state`, whose files have been cut to that step. `rows`: those of
+// Of a run that goes on after `step`, whose files have been cut to that step. `kept`: the rows of
 // metrics.jsonl. Rows that only the log has go into metrics.jsonl, in the log's single precision;
 // a log without any gets those of metrics.jsonl, without what heads did. -> what was lost, and what
 // of it is there again, a line each.
 std::vector<std::string> restore_rows(int64_t step, const std::vector<TrainingMetric>& table,
-                                      std::vector<MetricsRow> rows, MetricsFile& metrics,
+                                      std::vector<MetricsRow> kept, MetricsFile& metrics,
                                       TrainingLog& log);
 
 }  // namespace headlab
