@@ -163,8 +163,9 @@ void open_team() {
 }  // namespace headlab
 
 int main(int argc, char** argv) {
-  std::optional<headlab::StopSignals> signals;
-  if (argc > 1 && headlab::asks_for_signals(argv[1])) signals.emplace();
+  // Never let go: a signal while the process ends would have the default action, all being saved.
+  [[maybe_unused]] static const auto* const signals =
+      argc > 1 && headlab::asks_for_signals(argv[1]) ? new headlab::StopSignals : nullptr;
   headlab::keep_freed_memory();
   headlab::flush_denormals();
   headlab::command_line().assign(argv, argv + argc);
