@@ -38,8 +38,8 @@ struct MtaOptions : BiasOptions {
 
   void visit(Fields& f) override {
     f("pre_kernel", pre_kernel, "queries and keys of a convolution of the scores (default: none)",
-      at_least(1));
-    f("post_kernel", post_kernel, "likewise of the weights (default: none)", at_least(1));
+      between(1, 4096));
+    f("post_kernel", post_kernel, "likewise of the weights (default: none)", between(1, 4096));
     f("pre", pre, "mixes the scores across heads before the softmax");
     f("post", post, "heads of a group whose weights are mixed; 0: none", at_least(0));
     f("pad_key", pad_key, "where the keys of a kernel lie beside the one that it stands at",

@@ -200,6 +200,12 @@ Limits at_least(double min) { return {min, {}, false, false, {}}; }
 Limits above(double min) { return {min, {}, true, false, {}}; }
 Limits between(double min, double max) { return {min, max, false, false, {}}; }
 Limits from_below(double min, double max) { return {min, max, false, true, {}}; }
+Limits integer_limits(Limits limits) {
+  constexpr double kLargestInteger = 2147483647;
+  if (!limits.min) limits.min = -kLargestInteger;
+  if (!limits.max) limits.max = kLargestInteger;
+  return limits;
+}
 Limits one_of(std::vector<std::string> words) { return {{}, {}, false, false, std::move(words)}; }
 
 std::optional<std::string> nearest_name(const std::string& word,
@@ -255,7 +261,9 @@ bool read_value(int64_t& value, const ConfigNode& node, const std::string& path,
     return refuse(node, path, problems, "an integer without leading zeros");
   }
   if (error != std::errc{}) return refuse(node, path, problems, "an integer of 64 bits");
-  if (!within(read, node, path, problems, limits)) return false;
+  if (!within(read, node, path, problems, limits) ||
+      !within(read, node, path, problems, integer_limits(limits)))
+    return false;
   value = read;
   return true;
 }

@@ -36,7 +36,7 @@ Json to_json(const ConfigNode& node) {
       break;
   }
   if (read_value(truth, node, "", no)) return truth;
-  if (read_value(integer, node, "", no)) return integer;
+  if (read_value(integer, node, "", no, between(-0x1p63, 0x1p63))) return integer;
   if (read_value(number, node, "", no)) return number;
   return node.text;
 }
@@ -47,7 +47,8 @@ Json bound(double value) {
 }
 
 // type: the word of a BlockField.
-Json scalar_schema(const std::string& type, const Limits& limits) {
+Json scalar_schema(const std::string& type, const Limits& given) {
+  const Limits limits = type == "integer" ? integer_limits(given) : given;
   static const std::map<std::string, std::string> names = {
       {"bool", "boolean"}, {"integer", "integer"}, {"number", "number"}};
   const auto name = names.find(type);

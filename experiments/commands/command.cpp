@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <type_traits>
 
 #include "experiments/commands/report.h"
 
@@ -27,6 +28,8 @@ CLI::Option* add(CLI::App& app, const std::string& name, T& value, const std::st
   const bool told = help.find("default") != std::string::npos;
   if (value != T{} && !told) option->capture_default_str();
   if (rule == Arguments::kRequired) option->required();
+  if (std::is_same_v<T, int64_t>)
+    option->check(number("at most 2147483647", [](double x) { return x <= 2147483647; }));
   if (rule == Arguments::kAboveZero)
     option->check(number("a number above 0", [](double x) { return x > 0; }));
   if (rule == Arguments::kZeroOrMore)

@@ -11,7 +11,7 @@ namespace headlab {
 
 void SyntheticOptions::visit(Fields& f) {
   DataOptions::visit(f);
-  f("symbols", symbols, "different symbols", at_least(2));
+  f("symbols", symbols, "different symbols", between(2, 1 << 24));
   f("eval_examples", eval_examples, "examples of an evaluation", at_least(1));
   f("train_examples", train_examples,
     "examples of an epoch, the same in every run; 0: training draws new ones without end",

@@ -73,7 +73,7 @@ void PositionOption::Settings::visit(Fields& f) {
     f("fraction", fraction, "share of a head's features that rotate", between(0, 1));
   }
   if (kind == "relative") {
-    f("buckets", buckets, "distances that are told apart", at_least(4));
+    f("buckets", buckets, "distances that are told apart", between(4, 1 << 20));
     f("max_distance", max_distance, "distance from which all share a bucket", at_least(2));
   }
 }

@@ -62,7 +62,8 @@ void TrainOptions::visit(Fields& f) {
   f("eval_batch", eval_batch, "examples of an evaluation's batch", at_least(1));
   f("early_stop", early_stop, "ends a run that no longer gets better");
   f("checkpoint", checkpoint, "when the state is saved, and what stays");
-  f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)", at_least(1));
+  f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)",
+    between(1, 1024));
   f("deterministic", deterministic, "refuse operations that do not repeat exactly");
   f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
 }
@@ -102,7 +103,8 @@ void AttentionLogOptions::visit(Fields& f) {
   f("layers", layers, "layers whose maps are written; empty: all", at_least(0));
   f("heads", heads, "heads whose maps are written; empty: all", at_least(0));
   f("max_positions", max_positions, "maps are cut to this many queries and keys", at_least(1));
-  f("max_bytes", max_bytes, "maps end when they have taken this much of the log", at_least(0));
+  f("max_bytes", max_bytes, "maps end when they have taken this much of the log",
+    between(0, 0x1p50));
 }
 
 void LogOptions::visit(Fields& f) {
@@ -142,7 +144,7 @@ void Experiment::visit(Fields& f) {
   f("init", init,
     "a run, or a checkpoint in one, whose weights training begins with; all else is new (default: "
     "none, weights are drawn)");
-  f("seed", seed, "of everything drawn: weights, batches, dropout", at_least(0));
+  f("seed", seed, "of everything drawn: weights, batches, dropout", from_below(0, 0x1p63));
   f("dtype", dtype,
     "of the weights: bf16 takes half the memory, and what is kept so is looked at, not trained",
     one_of({"fp32", "bf16"}));

@@ -152,6 +152,7 @@ TEST_CASE("an option with a value that it cannot have is refused in one readable
   check({"layer", "x", "--backend", "magic"}, "--backend");
   check({"completion", "tcsh"}, "shell");
   check({"run", "tiny.yaml", "--device", "gpu"}, "--device gpu: must be auto, cpu, cuda or cuda:N");
+  check({"eval", ".", "--batch", "9223372036854775807"}, "--batch: must be at most 2147483647");
 }
 
 TEST_CASE("a device that is not there exits 6 and says what is") {
