@@ -20,6 +20,7 @@
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/runs/bounded_tensors.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
@@ -57,7 +58,10 @@ int run_guarded(const std::function<int()>& action) {
     return report(kDevice, "out of memory; a smaller batch or context needs less");
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
-    if (what.find("DefaultCPUAllocator") == what.npos) return report(kInternal, what);
+    const auto says = [&](const char* words) { return what.find(words) != what.npos; };
+    if (!says("DefaultCPUAllocator") && !says("calculation overflowed") &&
+        !says("multiplication overflow"))
+      return report(kInternal, what);
     return report(kDevice, "out of memory; a smaller model, batch or context needs less");
   } catch (const std::exception& e) {
     return report(kInternal, e.what());
@@ -168,6 +172,7 @@ int main(int argc, char** argv) {
       argc > 1 && headlab::asks_for_signals(argv[1]) ? new headlab::StopSignals : nullptr;
   headlab::keep_freed_memory();
   headlab::flush_denormals();
+  headlab::bound_tensors();
   headlab::command_line().assign(argv, argv + argc);
   std::optional<headlab::BusyCores> busy_cores;
   if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))  // the user's choice

@@ -3,21 +3,11 @@
 #include <fmt/format.h>
 
 #include "experiments/system/duration.h"
+#include "experiments/system/memory.h"
 
 namespace headlab {
-namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string bytes_text(double bytes) {
-  for (const char* unit : {"B", "kB", "MB", "GB"}) {
-    if (bytes < 1000) return fmt::format("{:.3g} {}", bytes, unit);
-    bytes /= 1000;
-  }
-  return fmt::format("{:.3g} TB", bytes);
-}
-
-}  // namespace
 
 Report report_of(const std::string& what, const std::filesystem::path& folder,
                  const std::vector<ConfigCost>& costs, int64_t jobs) {
@@ -39,7 +29,7 @@ Report report_of(const std::string& what, const std::filesystem::path& folder,
                                         {"seconds", cost.seconds}});
     report.text += fmt::format("{}  {} points, {} finished; each {} steps, {:.3g} FLOPs, {}, {}\n",
                                cost.label, cost.points, cost.finished, cost.steps, cost.flops,
-                               bytes_text(cost.bytes), duration_text(cost.seconds));
+                               readable_bytes(cost.bytes), duration_text(cost.seconds));
   }
   report.object["points"] = points;
   report.object["left"] = left;
@@ -50,7 +40,7 @@ Report report_of(const std::string& what, const std::filesystem::path& folder,
   report.text += fmt::format(
       "{} points, {} to train: {:.3g} FLOPs, {} on disk at most, {} one after another; with {} at "
       "once {} at best; the last evaluation of each comes on top\n",
-      points, left, flops, bytes_text(bytes), duration_text(seconds), jobs,
+      points, left, flops, readable_bytes(bytes), duration_text(seconds), jobs,
       duration_text(seconds / static_cast<double>(jobs)));
   return report;
 }

@@ -5,8 +5,10 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/models/trained_parameters.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/system/memory.h"
 #include "experiments/training/generate.h"
 #include "experiments/training/training_log.h"
 
@@ -30,8 +32,7 @@ using Json = nlohmann::ordered_json;
 // Estimates; what they count is in the text beside them.
 Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data) {
   const auto& train = experiment.train;
-  int64_t bytes = 0;
-  for (const auto& p : model.parameters()) bytes += p.numel() * p.element_size();
+  const auto bytes = static_cast<int64_t>(parameter_bytes(model));
   const int64_t tokens = train.batch / train.accumulate * model.context();
   // A block keeps about 16 widths a token for the backward pass, the head two rows of logits.
   int64_t widths = 2 * data.vocabulary();
@@ -55,16 +56,8 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   return sizes;
 }
 
-std::string readable(double bytes) {
-  for (const char* unit : {"B", "KiB", "MiB", "GiB"}) {
-    if (bytes < 1024) return fmt::format("{:.4g} {}", bytes, unit);
-    bytes /= 1024;
-  }
-  return fmt::format("{:.4g} TiB", bytes);
-}
-
 std::string text_of(const std::string& file, const Json& s) {
-  const auto bytes = [&](const char* name) { return readable(s[name].get<double>()); };
+  const auto bytes = [&](const char* name) { return readable_bytes(s[name].get<double>()); };
   const auto count = [&](const char* name) { return s[name].get<int64_t>(); };
   return fmt::format(
       "{}: valid\n"
@@ -102,8 +95,8 @@ int run_validate(const ValidateOptions& o) {
     problems.add(log ? log->place : node.place, "log.attention",
                  fmt::format("the maps would take {}, over max_bytes {}; log them less often, of "
                              "fewer probes or positions, or raise max_bytes",
-                             readable(static_cast<double>(maps)),
-                             readable(static_cast<double>(experiment.log.attention.max_bytes))));
+                             readable_bytes(static_cast<double>(maps)),
+                             readable_bytes(static_cast<double>(experiment.log.attention.max_bytes))));
     problems.raise();
   }
   return print({.object = sizes, .text = text_of(o.file, sizes)}, o.json);

@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "experiments/logs/log_walk.h"
 #include "experiments/system/child_process.h"
+#include "experiments/system/memory.h"
 #include "experiments/system/program_name.h"
 #include "experiments/system/writer_lock.h"
 
@@ -137,13 +138,6 @@ Json inspect_here(const std::filesystem::path& path) {
   return out;
 }
 
-std::string size_text(double bytes) {
-  if (bytes < 1024) return fmt::format("{} B", bytes);
-  if (bytes < 1024 * 1024) return fmt::format("{:.1f} KiB", bytes / 1024);
-  if (bytes < 1024.0 * 1024 * 1024) return fmt::format("{:.1f} MiB", bytes / 1024 / 1024);
-  return fmt::format("{:.1f} GiB", bytes / 1024 / 1024 / 1024);
-}
-
 std::string number_text(const Json& value) {
   if (value.is_null()) return "missing";
   if (value.is_string()) return value.get<std::string>();
@@ -174,8 +168,8 @@ std::string variable_text(const Json& variable, size_t width) {
   if (variable.contains("normalization")) {
     text += fmt::format("{} {}, {} stored, {} before compression",
                         variable["normalization"].get<std::string>(),
-                        variable["type"].get<std::string>(), size_text(variable["stored_bytes"]),
-                        size_text(variable["bytes"]));
+                        variable["type"].get<std::string>(), readable_bytes(variable["stored_bytes"]),
+                        readable_bytes(variable["bytes"]));
   } else if (!variable.contains("last")) {
     text += fmt::format("{} {}", variable["type"].get<std::string>(), variable["shape"].dump());
   } else if (const Json& last = variable["last"]; last.is_object()) {
@@ -240,7 +234,7 @@ std::string to_text(const Json& log) {
   const auto text_of = [&](const char* name) { return log[name].get<std::string>(); };
   std::string text =
       fmt::format("{}: a log, schema {} {}, {}, {}\n", text_of("file"), text_of("schema_name"),
-                  text_of("schema_version"), text_of("status"), size_text(log["bytes"]));
+                  text_of("schema_version"), text_of("status"), readable_bytes(log["bytes"]));
   text += fmt::format("run {}, made {}: {}\n", text_of("run_id"), text_of("created_utc"),
                       text_of("title"));
   if (!log["writer"].is_null()) text += fmt::format("being written by {}\n", text_of("writer"));

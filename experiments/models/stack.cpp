@@ -1,5 +1,6 @@
 #include "experiments/models/stack.h"
 
+#include <fmt/format.h>
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
@@ -7,6 +8,8 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/models/trained_parameters.h"
+#include "experiments/system/memory.h"
 
 namespace headlab {
 namespace {
@@ -69,6 +72,9 @@ Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOpti
     windows_.push_back(options.window_of(layer));
     blocks_.push_back(
         blocks->register_module(std::to_string(layer), TransformerBlock(options, layer, context)));
+    if (layer == 0)
+      require_memory(parameter_bytes(*blocks_[0]) * static_cast<double>(options.layers - 1),
+                     fmt::format("the weights of {} layers", options.layers));
   }
   if (options.ends_in_norm()) norm_ = model.register_module("norm", Norm(options));
 }

@@ -17,4 +17,10 @@ bool is_trained(const Tensor& parameter, const ParameterGroups& special, bool ga
          contains(special.multipliers, parameter);
 }
 
+double parameter_bytes(const torch::nn::Module& module) {
+  double bytes = 0;
+  for (const auto& p : module.parameters()) bytes += static_cast<double>(p.nbytes());
+  return bytes;
+}
+
 }  // namespace headlab

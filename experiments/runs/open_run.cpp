@@ -18,6 +18,7 @@
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/memory.h"
 
 namespace headlab {
 
@@ -56,6 +57,8 @@ std::shared_ptr<Model> build_trained_model(const Experiment& experiment, const D
                                            const at::Device& device) {
   require_trainable(experiment);
   auto model = build_model(experiment, data, device);
+  if (device.is_cpu())
+    require_memory(3 * parameter_bytes(*model), "gradients and AdamW's two averages");
   if (model->predicts()) return model;
   Problems problems;
   problems.add(experiment.model.place("head"), "model.head",
