@@ -185,3 +185,13 @@ def test_rows_that_a_file_has_lost_are_told_and_made_again_from_the_other(halves
         assert found[name] == pytest.approx(values, rel=1e-6, nan_ok=True)
     assert (run / "ckpt/last/model.safetensors").read_bytes() == (
         whole / "ckpt/last/model.safetensors").read_bytes()
+
+
+def test_another_number_of_threads_is_told_and_kept(halves, tmp_path):
+    shutil.copytree(halves[1], tmp_path / "part", symlinks=True)
+    process = start(tmp_path / "part", (*KINDS["mha"], "train.threads=2"))
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+    assert "since it began: it ran with 1 CPU threads and goes on with 2:" in said
+    manifest = json.loads((only_run(tmp_path / "part") / "manifest.json").read_text())
+    assert (manifest["threads"], manifest["previous"][-1]["threads"]) == (2, 1)

@@ -77,6 +77,7 @@ int run_run(const RunOptions& o) {
 
   if (const auto code = code_of_early_stop()) return *code;
   const auto since = code_since(path);
+  const auto other_threads = threads_since(path, at::get_num_threads());
   auto manifest = manifest_of(experiment, *model, data_files, device);
   if (initial) manifest["parent"] = initial->parent_json();
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
@@ -86,7 +87,8 @@ int run_run(const RunOptions& o) {
   keep_patch(path);
   if (begun.checkpoint) {
     fmt::print(stderr, "headlab: goes on from step {}\n", begun.checkpoint->step);
-    if (!since.empty()) fmt::print(stderr, "headlab: since it began: {}\n", since);
+    for (const auto& told : {since, other_threads})
+      if (!told.empty()) fmt::print(stderr, "headlab: since it began: {}\n", told);
     if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
   } else if (initial) {
     fmt::print(stderr, "headlab: begins with the weights of {}\n", initial->text());

@@ -133,4 +133,14 @@ std::string code_since(const fs::path& path) {
   return text;
 }
 
+std::string threads_since(const fs::path& path, int64_t threads) {
+  const auto manifest = read_manifest(path);
+  const auto then = manifest.is_object() ? manifest.value("threads", Json()) : Json();
+  if (!then.is_number_integer() || then == threads) return "";
+  return fmt::format(
+      "it ran with {0} CPU threads and goes on with {1}: sums are taken in another order, so that its "
+      "bits are not those of a run with {0} throughout",
+      then.get<int64_t>(), threads);
+}
+
 }  // namespace headlab
