@@ -96,14 +96,13 @@ void say_what_comes_next(const std::filesystem::path& path, const Experiment& ex
                          const DataDescription& description) {
   if (status.state == RunState::kStopped) {
     const auto how = status.reason == signal_text(SIGINT) ? "interrupted" : "stopped";
-    fmt::print(stderr, "headlab: {} at step {}; {} goes on\n", how, status.step,
-               the_same_command(experiment));
+    const auto goes_on =
+        status.reason == kMeasurementCutShort ? "measures the whole split" : "goes on";
+    fmt::print(stderr, "headlab: {} at step {}; {} {}\n", how, status.step,
+               the_same_command(experiment), goes_on);
   }
   if (status.state != RunState::kFinished) return;
   const auto run = shown_path(path), program = program_name();
-  if (status.reason == kMeasurementCutShort)
-    fmt::print(stderr, "headlab: {}; `{} eval {}` measures all of it\n", status.reason, program,
-               run);
   fmt::print(stderr, "headlab: next: {} {} -o report.html\n", script_name("report"), run);
   const bool text = description.tokenizer && model.writes(), pairs = translates(description.shape);
   fmt::print(stderr, "headlab:       {} {} {}{}\n", program,

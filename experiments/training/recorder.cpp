@@ -159,6 +159,15 @@ void Recorder::write_line(const TrainingState& now) {
   row_ = {};
 }
 
+void Recorder::end_line(const TrainingState& now) {
+  auto rows = read_metrics(run_.path() / "metrics.jsonl");
+  if (rows.empty() || rows.back().step != now.step) return write_line(now);
+  rows.back().values.merge(line_of(table_, row_));
+  metrics_.replace(rows);
+  note(row_);
+  row_ = {};
+}
+
 void Recorder::note(const TrainingRow& row) {
   for (const auto& [name, value] : line_of(table_, row)) newest_[name] = value;
 }

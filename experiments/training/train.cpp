@@ -23,7 +23,7 @@ class Trainer {
  public:
   Trainer(const Experiment& experiment, std::shared_ptr<Model> model, const DataSource& data,
           const Compute& compute, TrainingState& state, const std::optional<NamedTensors>& moments,
-          Recorder* recorder)
+          Recorder* recorder, bool resumable)
       : experiment_(experiment),
         options_(experiment.train),
         seed_(static_cast<uint64_t>(experiment.seed)),
@@ -33,6 +33,7 @@ class Trainer {
         compute_(compute),
         state_(state),
         recorder_(recorder),
+        resumable_(resumable),
         updater_(model_,
                  schedule_of(options_, experiment.model.as<ModelOptions>().d_model,
                              options_.epoch_size(data)),
@@ -58,7 +59,8 @@ class Trainer {
   // What follows an update that was: evaluation, maps, checkpoint.
   void end_step();
   Evaluation evaluate_batches();
-  Evaluation evaluate_whole_split();
+  std::optional<Evaluation> evaluate_whole_split();
+  void measure_the_end();
   void judge(const Evaluation& evaluation);  // of train.eval_batches: whether it is the best
   bool done() const { return state_.step >= steps_ || stopped_early(); }
   bool stopped_early() const {
@@ -83,6 +85,7 @@ class Trainer {
   Compute compute_;
   TrainingState& state_;
   Recorder* recorder_;
+  bool resumable_;
   Updater updater_;
   double wall_before_;
   Stopwatch watch_;
@@ -91,7 +94,7 @@ class Trainer {
        improved_ = false;              // this step, by the batches that every step is judged by
   bool ends_ = false, early_ = false;  // the training, with this step
   bool stops_ = false;                 // after this step, by this signal or for want of time
-  bool cut_short_ = false;             // the last measurement, by a signal
+  bool cut_short_ = false;             // the last measurement, by a signal, to what it then had
   int signal_ = 0;
 };
 
@@ -130,20 +133,23 @@ Evaluation Trainer::evaluate_batches() {
 
 // The last step is judged by the same examples as those before it, which the whole split begins
 // with: a loss over all of it does not compare with theirs. A signal ends the measurement, which
-// may take hours, with those examples.
-Evaluation Trainer::evaluate_whole_split() {
+// may take hours: none where the training can go on with it, else that of those examples.
+std::optional<Evaluation> Trainer::evaluate_whole_split() {
   const int64_t all = data_.examples(Split::kValidation);
-  const int64_t least =
-      options_.eval_batches > 0 ? options_.eval_batches * options_.eval_batch : all;
+  const int64_t least = resumable_                  ? 0
+                        : options_.eval_batches > 0 ? options_.eval_batches * options_.eval_batch
+                                                    : all;
   const auto parts = evaluate_parts(*model_, data_, Split::kValidation, options_.eval_batch,
                                     {options_.eval_batches, 0}, compute_, [&](int64_t examples) {
                                       recorder_->measured(examples, all);
                                       if (signal_ == 0) signal_ = StopSignals::received();
                                       return signal_ == 0 || examples < least;
                                     });
+  const bool whole = !parts.back().means.empty();
+  if (!whole && resumable_) return std::nullopt;
   if (!judged_) judge(parts.front());
-  cut_short_ = parts.back().means.empty();
-  return cut_short_ ? parts.front() : parts.back();
+  cut_short_ = !whole;
+  return whole ? parts.back() : parts.front();
 }
 
 void Trainer::end_step() {
@@ -154,12 +160,26 @@ void Trainer::end_step() {
     judge(*(evaluation_ = evaluate_batches()));
   ends_ = done(), early_ = stopped_early();
   if (!recorder_) return;
-  if (ends_) evaluation_ = evaluate_whole_split();
+  if (ends_) {
+    evaluation_ = evaluate_whole_split();
+    state_.unmeasured = !evaluation_;
+  }
   if (evaluation_) recorder_->evaluated(now(), *evaluation_);
   recorder_->end_step(now(), ends_);
   const bool best = improved_ && options_.checkpoint.keep_best;
   if (due.checkpoint || best || stops_ || ends_)
     recorder_->save(now(), updater_.optimizer().state(), improved_);
+}
+
+// What a signal cut off behind the last update.
+void Trainer::measure_the_end() {
+  judged_ = state_.step < steps_;  // where it ended early, by the evaluation that ended it
+  const auto evaluation = evaluate_whole_split();
+  if (!evaluation) return;
+  state_.unmeasured = false;
+  recorder_->evaluated(now(), *evaluation);
+  recorder_->end_line(now());
+  recorder_->save(now(), updater_.optimizer().state(), improved_);
 }
 
 TrainOutcome Trainer::run() {
@@ -170,6 +190,7 @@ TrainOutcome Trainer::run() {
   if (!ends_) signal_ = StopSignals::received();
   if (signal_ != 0)  // before the first update: there is nothing that is not saved
     return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
+  if (ends_ && state_.unmeasured && recorder_) measure_the_end();
   while (!ends_) {
     if (!update())
       return ended(RunState::kDiverged, kDiverged,
@@ -179,6 +200,8 @@ TrainOutcome Trainer::run() {
     if (signal_ == 0) return ended(RunState::kStopped, kResumable, "train.max_time is over");
     return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
   }
+  if (state_.unmeasured)
+    return ended(RunState::kStopped, StopSignals::exit_code(signal_), kMeasurementCutShort);
   if (cut_short_)
     return ended(RunState::kFinished, StopSignals::exit_code(signal_), kMeasurementCutShort);
   return ended(RunState::kFinished, kDone,
@@ -204,9 +227,11 @@ void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSourc
 
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
                            const DataSource& data, const Compute& compute, TrainingState& state,
-                           const std::optional<NamedTensors>& moments, Recorder* recorder) {
+                           const std::optional<NamedTensors>& moments, Recorder* recorder,
+                           bool resumable) {
   require_trainable(experiment);
-  return Trainer(experiment, std::move(model), data, compute, state, moments, recorder).run();
+  return Trainer(experiment, std::move(model), data, compute, state, moments, recorder, resumable)
+      .run();
 }
 
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
@@ -216,7 +241,8 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
   auto state = resumed ? TrainingState::of(*resumed) : TrainingState{};
   Recorder recorder(experiment, model, data, compute, run, state, resumed.has_value());
   auto outcome = train_further(experiment, model, data, compute, state,
-                               resumed ? resumed->optimizer : std::nullopt, &recorder);
+                               resumed ? resumed->optimizer : std::nullopt, &recorder,
+                               /*resumable=*/true);
   outcome.status.metrics = recorder.close(state, outcome.status.state);
   return outcome;
 }

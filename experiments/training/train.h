@@ -20,10 +20,10 @@ struct TrainingState;
 struct TrainOutcome {
   RunStatus status;
   int exit_code = 0;
-  int signal = 0;  // that has come, also with the last update: then the status is finished
+  int signal = 0;  // that has come, also with the last update
 };
 // What a status says of it: of one that ended the training, and of one that came while the whole
-// split was measured behind the last update.
+// split was measured behind the last update, which the next process then begins with.
 std::string signal_text(int signal);
 inline constexpr const char* kMeasurementCutShort =
     "a signal came while the whole validation split was measured";
@@ -49,9 +49,11 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
 // The updates from `state`, which moves on with them, to the last. `moments`: the optimiser's,
 // none: it begins. Without a recorder the model is trained to the same weights and nothing else
 // happens; it is evaluated only where train.early_stop asks for it. The model is left in training
-// mode, the recorder open.
+// mode, the recorder open. Where it cannot be resumed, what a signal leaves of the last measurement
+// is what there is.
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
                            const DataSource& data, const Compute& compute, TrainingState& state,
-                           const std::optional<NamedTensors>& moments, Recorder* recorder);
+                           const std::optional<NamedTensors>& moments, Recorder* recorder,
+                           bool resumable = false);
 
 }  // namespace headlab

@@ -15,7 +15,8 @@ struct TrainingState {
   double wall_s = 0;                                      // seconds of training, of all sessions
   double best = std::numeric_limits<double>::infinity();  // validation loss
   int64_t since_best = 0;                                 // evaluations
-  Metrics newest = {};                                    // numbers so far, for status.json
+  bool unmeasured = false;  // all updates are done, and the whole split is still to be measured
+  Metrics newest = {};      // numbers so far, for status.json
 
   nlohmann::json json() const;  // Checkpoint::trainer; the step stands beside it
   static TrainingState of(const Checkpoint& checkpoint);

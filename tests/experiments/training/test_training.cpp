@@ -356,23 +356,42 @@ class Interrupting : public DataSource {
   mutable int64_t step_ = 0;
 };
 
-TEST_CASE("a signal while the whole split is measured ends the run with the measure it has",
+TEST_CASE("a run that a signal stops while the whole split is measured ends as one that was not",
           "[training]") {
-  const Scratch folder;
-  const auto experiment = experiment_of(small("mha", ", eval_batch: 2"));
-  const auto data = std::make_shared<Interrupting>(open_data(experiment.data), 5, 4);
-  auto model = build_model(experiment, data->shape(), at::kCPU);
-  const fs::path path = folder / "run";
-  auto directory = RunDirectory::create(path, "name: small\n", {});
-  const auto outcome = train(experiment, model, *data, {at::kCPU}, directory, {});
-  CHECK(outcome.exit_code == 130);
-  CHECK(outcome.status.state == RunState::kFinished);
-  CHECK(outcome.status.reason == kMeasurementCutShort);
-  const auto& values = outcome.status.metrics;
-  CHECK(values.at("val/step") == 6);
-  CHECK(values.at("val/examples") == 2);
-  CHECK(values.at("val/whole_split") == 0);
-  CHECK(load_latest(path)->step == 6);
+  // With and without a line of the last step, which has the loss of training; ended early too.
+  for (const auto* more : {"", ", early_stop: {patience: 1}, lr: 1.0e-30"})
+    for (const int64_t every : {1, 100}) {
+      INFO(more << " " << every);
+      const Scratch folder;
+      auto experiment = experiment_of(small("mha", std::string(", eval_batch: 2") + more));
+      experiment.log.every = every;
+      REQUIRE(run_in(folder / "whole", experiment).exit_code == kDone);
+      const auto last = load_latest(folder / "whole")->step;
+
+      const auto data = std::make_shared<Interrupting>(open_data(experiment.data), last - 1, 4);
+      auto model = build_model(experiment, data->shape(), at::kCPU);
+      const fs::path path = folder / "parts";
+      auto directory = std::make_optional(RunDirectory::create(path, "name: small\n", {}));
+      const auto outcome = train(experiment, model, *data, {at::kCPU}, *directory, {});
+      directory->end(outcome.status);
+      directory.reset();
+      CHECK(outcome.exit_code == 130);
+      CHECK(outcome.status.state == RunState::kStopped);
+      CHECK(outcome.status.reason == kMeasurementCutShort);
+      const auto& stopped = outcome.status.metrics;
+      CHECK((stopped.count("val/step") == 0 || stopped.at("val/step") < static_cast<double>(last)));
+      CHECK(load_latest(path)->step == last);
+
+      REQUIRE(run_in(path, experiment, /*resume=*/true).exit_code == kDone);
+      CHECK(metrics_of(path) == metrics_of(folder / "whole"));
+      const auto a = load_checkpoint(folder / "whole/ckpt/last"),
+                 b = load_checkpoint(path / "ckpt/last");
+      require_same_tensors(a.optimizer.value(), b.optimizer.value());
+      const auto then = TrainingState::of(a), now = TrainingState::of(b);
+      CHECK((then.best == now.best && then.since_best == now.since_best));
+      CHECK_FALSE(now.unmeasured);
+      CHECK(fs::read_symlink(folder / "whole/ckpt/best") == fs::read_symlink(path / "ckpt/best"));
+    }
 }
 
 TEST_CASE("two layers grow an induction head, one layer cannot", "[training][whole_training]") {
