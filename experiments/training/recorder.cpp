@@ -159,9 +159,16 @@ void Recorder::write_line(const TrainingState& now) {
   row_ = {};
 }
 
-void Recorder::end_line(const TrainingState& now) {
+// A process that was killed at it may have written one or both already.
+void Recorder::evaluated_later(const TrainingState& now, const Evaluation& evaluation) {
+  row_.evaluation = evaluation;
+  newest_["val/step"] = static_cast<double>(now.step);
+  log_.sync();
+  const auto steps = log_.numbers("eval").at("step");
+  if (steps.empty() || steps.back() < static_cast<double>(now.step))
+    log_.eval(now.step, logged(table_, MetricGroup::kEvals, row_));
   auto rows = read_metrics(run_.path() / "metrics.jsonl");
-  if (rows.empty() || rows.back().step != now.step) return write_line(now);
+  if (rows.empty() || rows.back().step < now.step) return write_line(now);
   rows.back().values.merge(line_of(table_, row_));
   metrics_.replace(rows);
   note(row_);

@@ -54,8 +54,8 @@ class Recorder {
   void evaluated(const TrainingState& now, const Evaluation& evaluation);
   // The maps, where they are due or this is the end, and the step's line of metrics.jsonl.
   void end_step(const TrainingState& now, bool end);
-  // Where the step has its line already, what was measured later stands in it too.
-  void end_line(const TrainingState& now);
+  // What an earlier process was to measure in the end: into the line of the step, where it has one.
+  void evaluated_later(const TrainingState& now, const Evaluation& evaluation);
   // Everything so far is on the disk when it returns, with a checkpoint.
   void save(const TrainingState& now, const NamedTensors& optimizer, bool best);
 

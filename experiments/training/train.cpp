@@ -177,8 +177,7 @@ void Trainer::measure_the_end() {
   const auto evaluation = evaluate_whole_split();
   if (!evaluation) return;
   state_.unmeasured = false;
-  recorder_->evaluated(now(), *evaluation);
-  recorder_->end_line(now());
+  recorder_->evaluated_later(now(), *evaluation);
   recorder_->save(now(), updater_.optimizer().state(), improved_);
 }
 

@@ -382,6 +382,12 @@ TEST_CASE("a run that a signal stops while the whole split is measured ends as o
       CHECK((stopped.count("val/step") == 0 || stopped.at("val/step") < static_cast<double>(last)));
       CHECK(load_latest(path)->step == last);
 
+      // Also where a process was killed when it had measured, and before it had saved that.
+      fs::copy(path / "ckpt", folder / "unmeasured",
+               fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+      REQUIRE(run_in(path, experiment, /*resume=*/true).exit_code == kDone);
+      fs::remove_all(path / "ckpt");
+      fs::rename(folder / "unmeasured", path / "ckpt");
       REQUIRE(run_in(path, experiment, /*resume=*/true).exit_code == kDone);
       CHECK(metrics_of(path) == metrics_of(folder / "whole"));
       const auto a = load_checkpoint(folder / "whole/ckpt/last"),
