@@ -1,0 +1,21 @@
+"""One round of scripts/studies/soak.py: a model of every host, of eight kinds of heads, is killed, stopped and left
+without disk until it has finished, and ends as one that was left alone."""
+
+import json
+import os
+import subprocess
+import sys
+
+from conftest import ROOT, program
+
+
+def test_a_round_of_kills_signals_and_full_disks_loses_nothing():
+    script = [sys.executable, str(ROOT / "scripts/studies/soak.py"), "--program", program()]
+    done = subprocess.run([*script, "--minutes", "0", "--seed", "3", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(done.stdout)
+    assert result["failures"] == []
+    assert result["counts"]["runs that ended alike"] == 9
+    assert {"SIGKILL", "SIGTERM", "SIGINT", "SIGUSR1"} <= set(result["counts"])
+    assert result["full_disks"] or os.geteuid() != 0 or "root" in done.stderr
+    print(result["counts"])
