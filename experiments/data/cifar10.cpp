@@ -2,14 +2,12 @@
 // pixels of three channels. The test batch validates, as there is no other.
 #include <fmt/format.h>
 
-#include "core/errors.h"
 #include "core/files/mapped_file.h"
+#include "experiments/data/formats/cifar10_file.h"
 #include "experiments/data/images.h"
 
 namespace headlab {
 namespace {
-
-constexpr int64_t kSide = 32, kChannels = 3, kRecord = 1 + kChannels * kSide * kSide;
 
 struct Cifar10Options : ImageOptions {
   FilePath path;
@@ -24,12 +22,12 @@ struct Cifar10Options : ImageOptions {
   void check(const Complain& complain) const override {
     if (path.written.empty()) complain("path", "is needed: the folder of the binary version");
     for (const auto& [field, values] : {std::pair("mean", &mean), {"std", &std}})
-      if (std::ssize(*values) != kChannels)
-        complain(field, fmt::format("must be {} numbers, one a channel", kChannels));
+      if (std::ssize(*values) != kCifarChannels)
+        complain(field, fmt::format("must be {} numbers, one a channel", kCifarChannels));
   }
   std::vector<PixelScale> scales() const {
     std::vector<PixelScale> scales;
-    for (int64_t c = 0; c < kChannels; ++c) scales.push_back({255, mean[c], std[c]});
+    for (int64_t c = 0; c < kCifarChannels; ++c) scales.push_back({255, mean[c], std[c]});
     return scales;
   }
 };
@@ -38,7 +36,7 @@ class Cifar10 : public ImageSource {
  public:
   using Options = Cifar10Options;
 
-  explicit Cifar10(const Options& options) : ImageSource(kSide, kSide, options.scales()) {
+  explicit Cifar10(const Options& options) : ImageSource(kCifarSide, kCifarSide, options.scales()) {
     for (int number = 1; number <= 5; ++number)
       add_file(Split::kTrain, options.path.resolved / fmt::format("data_batch_{}.bin", number));
     add_file(Split::kValidation, options.path.resolved / "test_batch.bin");
@@ -50,17 +48,8 @@ class Cifar10 : public ImageSource {
   void add_file(Split split, const std::filesystem::path& path) {
     const auto& file = *files_.emplace_back(std::make_unique<MappedFile>(path));
     paths_.push_back(path);
-    const auto bytes = static_cast<int64_t>(file.size());
-    if (bytes == 0 || bytes % kRecord != 0)
-      throw DataError(
-          fmt::format("{}: {} bytes are no whole number of records of {}; it is "
-                      "truncated, or not the binary version",
-                      path.string(), bytes, kRecord));
-    const auto* record = reinterpret_cast<const uint8_t*>(file.data());
-    for (int64_t n = 0; n < bytes / kRecord; ++n, record += kRecord) {
-      check_label(record[0], n, path.string());
-      add(split, record + 1, record[0]);
-    }
+    for (const auto& image : parse_cifar10(file.text(), path.string()))
+      add(split, image.pixels, image.label);
   }
 
   std::vector<std::unique_ptr<MappedFile>> files_;

@@ -1,8 +1,5 @@
 #include "experiments/data/images.h"
 
-#include <fmt/format.h>
-
-#include "core/errors.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -50,12 +47,6 @@ Batch ImageSource::batch_of(Split split, const std::vector<int64_t>& numbers) co
     *target++ = label;
   }
   return batch;
-}
-
-void check_label(uint8_t label, int64_t n, const std::string& name) {
-  if (label >= kImageClasses)
-    throw DataError(fmt::format("{}: label {} (from 0) is {}; labels are 0 to {}", name, n, label,
-                                kImageClasses - 1));
 }
 
 }  // namespace headlab

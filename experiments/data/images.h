@@ -5,10 +5,9 @@
 #include <map>
 
 #include "experiments/data/epochs.h"
+#include "experiments/data/formats/image_label.h"
 
 namespace headlab {
-
-inline constexpr int64_t kImageClasses = 10;  // of all kinds so far
 
 struct ImageOptions : DataOptions {
   void visit(Fields&) override {}  // images have no context
@@ -49,8 +48,5 @@ class ImageSource : public FiniteSource {
   std::vector<std::array<float, 256>> values_;  // of every byte, in each channel
   std::map<Split, std::vector<Image>> splits_;
 };
-
-// DataError `name: ...` for a label, that of image n, that is no class.
-void check_label(uint8_t label, int64_t n, const std::string& name);
 
 }  // namespace headlab
