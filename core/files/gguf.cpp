@@ -291,6 +291,7 @@ GgufFile::GgufFile(const std::filesystem::path& path) : map_(path) {
 }
 
 void GgufFile::numbers(const GgufTensor& tensor, int64_t begin, int64_t count, float* to) {
+  if (count == 0) return;  // an empty tensor's numbers may have no place
   switch (tensor.type) {
     case GgufType::kF32:
       std::memcpy(to, tensor.data + begin * 4, static_cast<size_t>(count) * 4);

@@ -96,6 +96,17 @@ TEST_CASE("halves of every bit pattern and eight-bit blocks are the numbers they
   CHECK(numbers[31] == 30);
 }
 
+// The fuzzers found it: copying no bytes to nowhere is undefined.
+TEST_CASE("an empty tensor of a GGUF file has no numbers, and needs no place for them") {
+  const Files files;
+  Bytes bytes;
+  bytes.begin(1, 0).tensor("empty", {0}, 0, 0).align();
+  const auto file = files.open(bytes.all());
+  const auto& tensor = file.tensors().at("empty");
+  CHECK(tensor.numbers == 0);
+  GgufFile::numbers(tensor, 0, 0, nullptr);
+}
+
 TEST_CASE("a GGUF file that lies is refused with what is wrong") {
   const Files files;
   const auto whole = two_tensors().all();
