@@ -1,0 +1,18 @@
+// WordPiece: vocab.txt, then tokenizer_config.json, then added_tokens.json, with lines of %%
+// between.
+#include "experiments/pretrained/tokenizer_files.h"
+#include "tests/fuzz/tokenizer_fuzzing.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace headlab;
+  const auto files = fuzzing::parts({reinterpret_cast<const char*>(data), size}, 3);
+  fuzzing::write("vocab.txt", files[0]);
+  fuzzing::write("tokenizer_config.json", files[1].empty() ? "{}" : files[1]);
+  fuzzing::write("added_tokens.json", files[2].empty() ? "{}" : files[2]);
+  const auto& folder = fuzzing::folder();
+  fuzzing::parse(size, folder.native(), [&] {
+    const auto found = read_tokenizer_folder(folder);
+    if (found.tokenizer) fuzzing::use(*found.tokenizer, folder.string());
+  });
+  return 0;
+}
