@@ -166,10 +166,10 @@ std::string variable_text(const Json& variable, size_t width) {
   const std::string unit = units == "1" ? "" : " " + units;
   std::string text = fmt::format("  {:<{}}  ", variable["name"].get<std::string>(), width);
   if (variable.contains("normalization")) {
-    text += fmt::format("{} {}, {} stored, {} before compression",
-                        variable["normalization"].get<std::string>(),
-                        variable["type"].get<std::string>(), readable_bytes(variable["stored_bytes"]),
-                        readable_bytes(variable["bytes"]));
+    text += fmt::format(
+        "{} {}, {} stored, {} before compression", variable["normalization"].get<std::string>(),
+        variable["type"].get<std::string>(), readable_bytes(variable["stored_bytes"]),
+        readable_bytes(variable["bytes"]));
   } else if (!variable.contains("last")) {
     text += fmt::format("{} {}", variable["type"].get<std::string>(), variable["shape"].dump());
   } else if (const Json& last = variable["last"]; last.is_object()) {

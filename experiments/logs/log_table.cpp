@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/errors.h"
+#include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {
@@ -144,6 +145,7 @@ LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows
       throw RunError(data.where() + ": has not the type and axes that this run logs");
     }
   };
+  path_ = spec.path;
   key_name_ = spec.key.name;
   key_ = group.dataset(spec.key.name);
   require(key_, H5Type::kI64, {}, true);
@@ -214,7 +216,8 @@ void LogTable::truncate(hsize_t rows) {
 }
 
 void LogTable::truncate_after(int64_t key) {
-  const std::vector<int64_t> keys = key_.read_at<int64_t>({0}, {rows_});
+  std::vector<int64_t> keys = key_.read_at<int64_t>({0}, {rows_});
+  keys.resize(counted_keys(keys, path_));
   truncate(std::upper_bound(keys.begin(), keys.end(), key) - keys.begin());
 }
 

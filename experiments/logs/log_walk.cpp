@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/errors.h"
 #include "experiments/logs/log_schema.h"
@@ -36,6 +37,13 @@ void require_log_schema(const H5Group& root) {
   }
 }
 
+hsize_t counted_keys(const std::vector<int64_t>& keys, const std::string& group) {
+  int64_t last = group.ends_with("eval") ? 0 : -1;
+  const auto wrong = std::find_if(keys.begin(), keys.end(),
+                                  [&](int64_t key) { return std::exchange(last, key) >= key; });
+  return wrong - keys.begin();
+}
+
 std::optional<LogRecords> log_records(const H5Group& group) {
   LogRecords found;
   bool keyed = false;
@@ -55,6 +63,7 @@ std::optional<LogRecords> log_records(const H5Group& group) {
   for (const H5Dataset& data : found.columns) {
     found.complete = std::min(found.complete, data.rows());
   }
+  found.complete = counted_keys(found.key.read_at<int64_t>({0}, {found.complete}), group.path());
   return found;
 }
 

@@ -22,6 +22,9 @@ struct LogRecords {
   std::vector<H5Dataset> columns;
   hsize_t complete = 0;  // rows that the key counts and every column has
 };
+// How many of the keys of a group count: a full disk may take the length of a key and not its last
+// numbers, which then are 0, out of order; an evaluation, which follows an update, has none of 0.
+hsize_t counted_keys(const std::vector<int64_t>& keys, const std::string& group);
 std::optional<LogRecords> log_records(const H5Group& group);
 
 // The group and all below it, in order of creation. RunError: deeper than any log.

@@ -142,6 +142,43 @@ TEST_CASE("rows left over from a record that was not complete are dropped by a r
   CHECK(check_records(path) == 5);
 }
 
+TEST_CASE("a record whose key a full disk did not take is no record") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  const bool killed = GENERATE(true, false);  // else the run failed, and closed the file
+  {
+    RunLog log = RunLog::create(path, small_layout());
+    for (int64_t step = 0; step < 5; ++step) log_step(log, step);
+    log.close(LogStatus::kStopped);
+  }
+  Child child([&](const Child::Say&) {
+    H5File file = H5File::edit(path);
+    const H5Group root = file.root();
+    for (const char* group : {"scalars", "eval"}) {
+      LogRecords records = log_records(root.group(group)).value();
+      for (auto& data : records.columns) data.append<float>(std::vector<float>{7});
+      records.key.append<int64_t>(std::vector<int64_t>{0});  // as what was never written reads
+    }
+    if (killed) file.start_swmr();
+    file.flush();
+    if (!killed) file.close();
+    _exit(0);
+  });
+  CHECK(child.wait() == 0);
+  if (killed) {
+    const LogRepair repair = repair_log(path);
+    CHECK((repair.groups[0].records == 5 && repair.groups[0].dropped == 1));
+    CHECK((repair.groups[1].records == 0 && repair.groups[1].dropped == 1));
+  }
+  {
+    RunLog log = RunLog::resume(path, small_layout(), 4, 0);
+    log.eval(5, {{"val_loss", 1}});
+    log.close(LogStatus::kFinished);
+  }
+  CHECK(check_records(path) == 5);
+  CHECK(H5File::open(path).root().dataset("eval/step").read<int64_t>() == std::vector<int64_t>{5});
+}
+
 TEST_CASE("while the writer lives nobody else may write, and is told who does") {
   const Scratch folder;
   const auto path = folder / "log.h5";
