@@ -113,6 +113,15 @@ Json inspect_group(const H5Group& group) {
   return out;
 }
 
+// The one text that is written anew, which a full disk may take the old of and not the new.
+std::string status_of(const H5Group& root) {
+  try {
+    return root.text("status");
+  } catch (const RunError&) {
+    return "lost";
+  }
+}
+
 Json inspect_here(const std::filesystem::path& path) {
   const H5FileFlags flags = h5_file_flags(path);
   if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
@@ -124,10 +133,10 @@ Json inspect_here(const std::filesystem::path& path) {
   const bool dead = flags.being_written && !writer;
   if (dead) require_whole(root, size);
   Json out = {{"file", path.string()}, {"bytes", size}};
-  for (const char* name :
-       {"schema_name", "schema_version", "run_id", "title", "created_utc", "status"}) {
+  for (const char* name : {"schema_name", "schema_version", "run_id", "title", "created_utc"}) {
     out[name] = root.text(name);
   }
+  out["status"] = status_of(root);
   out["writer"] = writer ? Json(*writer) : Json(nullptr);
   out["needs_repair"] = dead;
   out["groups"] = Json::array();

@@ -116,6 +116,40 @@ TEST_CASE("without SWMR a killed log keeps what was synced") {
   }
 }
 
+TEST_CASE("a log that no disk had room to close can be inspected, repaired and gone on with") {
+  const Scratch folder;
+  int lost = 0;
+  for (rlim_t room = 0; room < 8192; room += 256) {
+    const auto path = folder / "log.h5";
+    Child child([&](const Child::Say&) {
+      std::signal(SIGXFSZ, SIG_IGN);
+      RunLog log = RunLog::create(path, small_layout());
+      for (int64_t step = 0; step < 3; ++step) log_step(log, step);
+      log.sync();
+      const rlim_t size = std::filesystem::file_size(path) + room;
+      const rlimit limit = {size, size};
+      setrlimit(RLIMIT_FSIZE, &limit);
+      try {
+        for (int64_t step = 3; step < 40; ++step) log_step(log, step);
+        log.close(LogStatus::kFailed);
+      } catch (const RunError&) {
+      }
+      _exit(0);
+    });
+    REQUIRE(child.wait() == 0);
+    nlohmann::json inspected;
+    REQUIRE_NOTHROW(inspected = inspect_log(path));
+    lost += inspected["status"] == "lost";
+    REQUIRE_NOTHROW(repair_log(path));
+    RunLog log = RunLog::resume(path, small_layout(), 2, 0);
+    log.close(LogStatus::kFinished);
+    REQUIRE(check_records(path) == 3);
+    REQUIRE(inspect_log(path)["status"] == "finished");
+    std::filesystem::remove(path);
+  }
+  CHECK(lost > 0);
+}
+
 TEST_CASE("rows left over from a record that was not complete are dropped by a repair") {
   const Scratch folder;
   const auto path = folder / "log.h5";
