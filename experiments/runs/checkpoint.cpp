@@ -13,9 +13,8 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
 #include "core/files/replacement_file.h"
+#include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/system/sha256.h"
 
@@ -24,10 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSchemaVersion = 1;
 constexpr const char* kModelFile = "model.safetensors";
 constexpr const char* kOptimizerFile = "optimizer.safetensors";
-constexpr const char* kStateFile = "state.json";
 constexpr std::string_view kStepPrefix = "step-";
 
 std::string step_name(int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
@@ -49,42 +46,6 @@ std::vector<int64_t> saved_steps(const fs::path& folder) {
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
-}
-
-// The state protects itself too: its last member is the SHA-256 of the text up to its digits.
-const std::string kBeforeHash = ",\n  \"sha256\": \"", kAfterHash = "\"\n}\n";
-constexpr size_t kHashDigits = 64;
-
-std::string seal(const nlohmann::ordered_json& state) {
-  std::string text = state.dump(2);
-  text.resize(text.size() - 2);  // "\n}"
-  text += kBeforeHash;
-  return text + sha256(text) + kAfterHash;
-}
-
-bool is_sealed(std::string_view text) {
-  const size_t tail = kHashDigits + kAfterHash.size();
-  if (text.size() < tail || !text.ends_with(kAfterHash)) return false;
-  const std::string_view sealed = text.substr(0, text.size() - tail);
-  return sha256(sealed) == text.substr(sealed.size(), kHashDigits);
-}
-
-// DataError where the file is missing or damaged.
-nlohmann::json read_state(const fs::path& directory) {
-  const fs::path path = directory / kStateFile;
-  const MappedFile file(path);
-  const auto refusal = [&](const std::string& what) {
-    return DataError(fmt::format("{}: {}", path.string(), what));
-  };
-  if (!is_sealed(file.text())) throw refusal("is damaged: its bytes are not those written");
-  const auto state = parse_json(file.text()).value_or(nlohmann::json());
-  const nlohmann::json version =
-      state.is_object() ? state.value("schema_version", nlohmann::json()) : nlohmann::json();
-  if (version != kSchemaVersion) {
-    throw refusal(fmt::format("has schema version {}, this program reads {}", version.dump(),
-                              kSchemaVersion));
-  }
-  return state;
 }
 
 std::string target_of(const fs::path& link) {  // empty: no such link
@@ -148,7 +109,7 @@ void remove_old(const fs::path& folder, int64_t newest, const RetentionOptions& 
 }
 
 void write_files(const fs::path& directory, const Checkpoint& checkpoint, bool best) {
-  nlohmann::ordered_json state{{"schema_version", kSchemaVersion},
+  nlohmann::ordered_json state{{"schema_version", kStateVersion},
                                {"step", checkpoint.step},
                                {"best", best},
                                {"trainer", checkpoint.trainer}};
@@ -159,7 +120,7 @@ void write_files(const fs::path& directory, const Checkpoint& checkpoint, bool b
   };
   write(kModelFile, checkpoint.model);
   if (checkpoint.optimizer) write(kOptimizerFile, *checkpoint.optimizer);
-  replace_file(directory / kStateFile, seal(state));
+  replace_file(directory / kStateFile, sealed_state(state));
 }
 
 // Errors of the standard library and of reading back what was written, as RunError.

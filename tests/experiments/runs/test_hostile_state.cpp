@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
+#include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
@@ -75,6 +76,22 @@ TEST_CASE("no status makes a run fail") {
     INFO(mutated.dump());
     write_bytes(scratch / "run/status.json", mutated.dump());
     CHECK_NOTHROW(find_run(scratch / "run"));
+  }
+}
+
+TEST_CASE("no state of a checkpoint, sealed as it should be, is read but by its own errors") {
+  const Scratch scratch;
+  const Json state{
+      {"schema_version", kStateVersion}, {"step", 3}, {"best", true}, {"trainer", {{"tokens", 9}}}};
+  for (const auto& mutated : mutations(state, kOthers)) {
+    if (!mutated.is_object() || mutated.empty()) continue;  // nothing that has a seal
+    INFO(mutated.dump());
+    write_bytes(scratch / kStateFile, sealed_state(mutated));
+    try {
+      read_state(scratch.path()).value("best", false);
+    } catch (const DataError& error) {
+      CHECK_THAT(error.what(), Catch::Matchers::StartsWith((scratch / kStateFile).string()));
+    }
   }
 }
 
