@@ -21,7 +21,8 @@ struct SeedOption : CustomField {
     const bool plain = node.kind == ConfigNode::Kind::kScalar && !node.quoted;
     if (plain && stop == end && error == std::errc{} && large > kLargestSigned)
       value = large;
-    else if (read_value(small, node, path, problems, between(0, 0x1p63)))
+    else if (read_value(small, node, path, problems,
+                        node.text.starts_with('-') ? at_least(0) : between(0, 0x1p63)))
       value = static_cast<uint64_t>(small);
   }
   ConfigNode write() const override { return ConfigNode::scalar(std::to_string(value)); }

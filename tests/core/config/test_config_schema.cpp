@@ -46,8 +46,8 @@ TEST_CASE("the schema names every key, its type, bounds and default") {
   CHECK(schema["additionalProperties"] == false);
   const Json& keys = schema["properties"];
   CHECK(keys["extends"]["type"] == "string");
-  CHECK(keys["steps"] == Json::parse(R"({"type": "integer", "minimum": 1, "default": 2000,
-                                         "description": "training steps"})"));
+  CHECK(keys["steps"] == Json::parse(R"({"type": "integer", "minimum": 1, "maximum": 2147483647,
+                                         "default": 2000, "description": "training steps"})"));
   CHECK(keys["lr"] == Json::parse(R"({"type": "number", "exclusiveMinimum": 0, "default": 0.001,
                                       "description": "learning rate"})"));
   CHECK(keys["schedule"]["enum"] == Json{"cosine", "linear", "constant"});
@@ -135,12 +135,14 @@ TEST_CASE("the schema of a value with a syntax of its own has each of its forms"
   CHECK(keys["each"]["additionalProperties"] == false);
 
   CHECK(keys["every"]["default"] == 5);
-  CHECK(keys["every"]["anyOf"][0] == Json::parse(R"({"type": "integer", "minimum": 0})"));
+  CHECK(keys["every"]["anyOf"][0] ==
+        Json::parse(R"({"type": "integer", "minimum": 0, "maximum": 2147483647})"));
   CHECK(keys["every"]["anyOf"][1]["properties"].contains("on"));
   CHECK(keys["scale"]["anyOf"][0]["enum"] == Json{"head", "shared"});
   CHECK(keys["scale"]["anyOf"][1] == Json::parse(R"({"type": "number"})"));
   CHECK(keys["warmup"]["default"] == 100);
-  CHECK(keys["warmup"]["anyOf"][0] == Json::parse(R"({"type": "integer", "minimum": 0})"));
+  CHECK(keys["warmup"]["anyOf"][0] ==
+        Json::parse(R"({"type": "integer", "minimum": 0, "maximum": 2147483647})"));
   CHECK(keys["warmup"]["anyOf"][1] ==
         Json::parse(R"({"type": "number", "exclusiveMinimum": 0.0, "exclusiveMaximum": 1.0})"));
   CHECK(keys["seed"]["minimum"] == 0);

@@ -235,7 +235,7 @@ TEST_CASE("wrong options of data are named with their place", "[data]") {
   CHECK(config_error("kind: copy, context: 0") ==
         "f.yaml:1:29: data.context: must be at least 1, is 0");
   CHECK(config_error("kind: copy, symbols: 1") ==
-        "f.yaml:1:29: data.symbols: must be at least 2, is 1");
+        "f.yaml:1:29: data.symbols: must be in [2, 16777216], is 1");
   CHECK(config_error("kind: copy, context: 7") ==
         "f.yaml:1:29: data.context: must be even: a string, the separator, all but the last of the "
         "string again");
