@@ -51,7 +51,8 @@ TEST_CASE("describe explains sections of a config, its keys and the kinds of dat
   CHECK_THAT(described("data"), Contains("data.kind: char") && Contains("data.kind: recall"));
   CHECK_THAT(described("model"), StartsWith("model.kind: decoder: ") && Contains("d_model"));
   CHECK_THAT(described("position"), Contains("max_distance"));
-  CHECK_THAT(described("seed"), Contains("integer (default 1337, >= 0)") && !Contains("tag "));
+  CHECK_THAT(described("seed"),
+             Contains("integer (default 1337, in [0, 9223372036854775808))") && !Contains("tag "));
   CHECK_THAT(described("train.checkpoint"), Contains("checkpoint.every") && !Contains("warmup"));
   CHECK_THAT(described("lr"), Contains("peak learning rate") && !Contains("min_lr"));
   const Json tables = Json::parse(headlab({"describe", "induction", "--json"}).out).at("tables");
