@@ -29,6 +29,15 @@ size_t utf8_length(const std::string& text, size_t at) {
   return length < 0 ? 0 : static_cast<size_t>(length);
 }
 
+bool is_utf8(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
+
 // Builds nodes from yaml-cpp's events. Goes on after a problem where the structure is still clear.
 class NodeBuilder : public YAML::EventHandler {
  public:
@@ -269,6 +278,10 @@ class NodeBuilder : public YAML::EventHandler {
     const bool quoted = tag == "!";
     if (quoted) check_closed(mark);
     if (value.find('\0') != std::string::npos) complain(place(mark), "holds a NUL character");
+    if (!is_utf8(value)) {  // of these yaml-cpp makes single bytes
+      fail(place(mark),
+           "holds an escape (\\N or \\_) that is not UTF-8 text; write \\u0085 or \\u00a0");
+    }
     ConfigNode node = ConfigNode::scalar(value, quoted);
     node.place = place(mark);
     take(std::move(node), !quoted);

@@ -1,6 +1,7 @@
 // JSON of files that anyone may have written.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -18,6 +19,13 @@ std::optional<Json> parse_json(std::string_view text) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return std::nullopt;
   return json;
+}
+
+// A whole number in 64 bits. Json's own exception for any other: what get() makes of 1e300 is
+// undefined.
+template <class Json>
+int64_t whole_number(const Json& json) {
+  return json.template get_ref<const int64_t&>();
 }
 
 }  // namespace headlab

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 
 namespace headlab {
 namespace {
@@ -55,7 +56,7 @@ class PaddedTokenizer : public Tokenizer {
 
 const RegisterTokenizer padded_reader("padded", [](const nlohmann::ordered_json& json) {
   return padded_tokenizer(read_tokenizer(json.at("tokenizer")),
-                          json.at("vocabulary").get<int64_t>());
+                          whole_number(json.at("vocabulary")));
 });
 
 }  // namespace

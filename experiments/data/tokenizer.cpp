@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 
 namespace headlab {
 namespace {
@@ -42,8 +43,8 @@ void TextFrame::write(nlohmann::ordered_json& json) const {
 
 TextFrame TextFrame::read(const nlohmann::ordered_json& json) {
   TextFrame frame;
-  if (json.contains("begin")) frame.begin = json["begin"].get<int64_t>();
-  if (json.contains("end")) frame.end = json["end"].get<int64_t>();
+  if (json.contains("begin")) frame.begin = whole_number(json["begin"]);
+  if (json.contains("end")) frame.end = whole_number(json["end"]);
   return frame;
 }
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 
 namespace headlab {
 namespace {
@@ -98,7 +99,7 @@ class WordTokenizer : public Tokenizer {
 
 const RegisterTokenizer word_reader("words", [](const nlohmann::ordered_json& json) {
   WordRules rules{json.at("specials").get<std::vector<std::string>>(),
-                  json.at("unknown").get<int64_t>(), json.at("line_end").get<std::string>()};
+                  whole_number(json.at("unknown")), json.at("line_end").get<std::string>()};
   return word_tokenizer(std::move(rules), json.at("words").get<std::vector<std::string>>());
 });
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/run_files.h"
@@ -148,7 +149,7 @@ NamedTensors read_verified(const fs::path& path, const nlohmann::json& state) {
 
 // Its step, weights and the trainer's words. DataError, JSON's exceptions.
 Checkpoint read_weights(const fs::path& directory, const nlohmann::json& state) {
-  return {.step = state.at("step").get<int64_t>(),
+  return {.step = whole_number(state.at("step")),
           .model = read_verified(directory / kModelFile, state),
           .optimizer = std::nullopt,
           .trainer = state.at("trainer")};

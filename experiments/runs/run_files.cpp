@@ -202,7 +202,7 @@ std::optional<RunStatus> read_status(const fs::path& run) {
     if (state == kStateNames.end()) return std::nullopt;
     RunStatus status{.state = static_cast<RunState>(state - kStateNames.begin()),
                      .reason = json->at("reason").get<std::string>(),
-                     .step = json->at("step").get<int64_t>()};
+                     .step = whole_number(json->at("step"))};
     for (const auto& [name, value] : json->at("metrics").items()) {
       status.metrics[name] = metric_value(value);
     }

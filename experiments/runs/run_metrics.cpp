@@ -45,9 +45,9 @@ std::optional<MetricsRow> parse_row(const std::string& line) {
     MetricsRow row;
     for (const auto& [name, value] : json.items()) {
       if (name == "step") {
-        row.step = value.get<int64_t>();
+        row.step = whole_number(value);
       } else if (name == "tokens") {
-        row.tokens = value.get<int64_t>();
+        row.tokens = whole_number(value);
       } else if (name == "wall_s") {
         row.wall_s = metric_value(value);
       } else {

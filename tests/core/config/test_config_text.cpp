@@ -77,6 +77,11 @@ TEST_CASE("only UTF-8 text without control characters is read") {
         "f.yaml:1:4: control character 0x00 is not allowed");
   CHECK(parse_message("a: \"x\\0y\"") == "f.yaml:1:4: a: holds a NUL character");
   CHECK(parse_message("\xFE\xFF") == "f.yaml:1:1: is not UTF-8 text");
+  for (const char* escape : {"\\N", "\\_"})  // of which yaml-cpp makes single bytes
+    CHECK(parse_message(fmt::format("a: \"x{}\"", escape)) ==
+          "f.yaml:1:4: a: holds an escape (\\N or \\_) that is not UTF-8 text; write \\u0085 or "
+          "\\u00a0");
+  CHECK(parse_message("a: \"\\u0085\\u00a0\"") == "no error");
 }
 
 TEST_CASE("line ends, byte order mark and tabs between tokens do not matter") {

@@ -158,8 +158,14 @@ TEST_CASE("what is no tokenizer is refused", "[tokenizer]") {
   CHECK(refusal(R"({"kind": "runes"})") ==
         "no kind of tokenizer is called 'runes' here; there are bpe, bytes, char, padded, "
         "wordpiece, words");
-  for (const char* json : {"1", "null", "[]", "{}", R"({"kind": 1})", R"({"kind": "char"})",
-                           R"({"kind": "char", "characters": 1})"}) {
+  for (const char* json :
+       {"1", "null", "[]", "{}", R"({"kind": 1})", R"({"kind": "char"})",
+        R"({"kind": "char", "characters": 1})",
+        R"({"kind": "padded", "vocabulary": 1e300, "tokenizer": {"kind": "bytes"}})",
+        R"({"kind": "words", "specials": [], "unknown": 1e300, "line_end": "",
+                               "words": []})",
+        R"({"kind": "wordpiece", "lower_case": true, "strip_accents": true,
+                               "unknown": "a", "specials": [], "begin": 1e300, "tokens": ["a"]})"}) {
     INFO(json);
     CHECK_THAT(refusal(json), Catch::Matchers::StartsWith("no tokenizer: "));
   }

@@ -77,6 +77,10 @@ TEST_CASE("no status makes a run fail") {
     write_bytes(scratch / "run/status.json", mutated.dump());
     CHECK_NOTHROW(find_run(scratch / "run"));
   }
+  auto wrong = status;
+  wrong["step"] = 1e300;
+  write_bytes(scratch / "run/status.json", wrong.dump());
+  CHECK_FALSE(read_status(scratch / "run"));
 }
 
 TEST_CASE("no state of a checkpoint, sealed as it should be, is read but by its own errors") {

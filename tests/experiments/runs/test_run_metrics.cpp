@@ -74,8 +74,9 @@ TEST_CASE("a resumed run drops the metrics after its checkpoint and a half-writt
 TEST_CASE("a line that is no row of metrics is named") {
   const Scratch scratch;
   const fs::path path = scratch / "metrics.jsonl";
-  for (const char* line : {"", "x", "[1]", R"({"tokens":1})", R"({"step":"1"})",
-                           R"({"step":1,"lr":"high"})", R"({"step":1,"lr":[1]})"}) {
+  for (const char* line :
+       {"", "x", "[1]", R"({"tokens":1})", R"({"step":"1"})", R"({"step":1,"tokens":1e300})",
+        R"({"step":1,"lr":"high"})", R"({"step":1,"lr":[1]})"}) {
     INFO(line);
     const std::string text = std::string("{\"step\":0}\n") + line + "\n{\"step\":2}\n";
     write_bytes(path, text);
