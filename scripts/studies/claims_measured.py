@@ -141,7 +141,7 @@ def induction_heads(arguments):
     report["layers"] = {}
     for point in points:
         run = hl.open_run(point["run"])
-        heads, scalars = run.heads(), run.scalars()
+        heads, scalars = run.heads(), run.scalars
         score = heads.induction.max(("layer", "head"))
         loss = scalars.train_loss
         half = float(loss[0] + loss[-1]) / 2
@@ -157,7 +157,7 @@ def induction_heads(arguments):
             if gone:
                 one[name] = headlab(arguments.program, "prune", point["run"], "--heads", *gone,
                                     "--bench-batch", 1, "--threads", 1)["accuracy"]
-        of_layers = report["layers"].setdefault(str(point["settings"]["model.layers"]), [])
+        of_layers = report["layers"].setdefault(str(heads.sizes["layer"]), [])
         of_layers.append(one)
     return report
 
