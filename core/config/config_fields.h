@@ -21,8 +21,8 @@ struct BlockField {
 
 std::vector<BlockField> fields_of(Block& block);
 
-// With the bounds of an integer that has none of its own, those of 32 bits: sizes are multiplied with
-// each other, and must not overflow.
+// With the bounds of an integer that has none of its own, those of 32 bits: sizes are multiplied
+// with each other, and must not overflow.
 Limits integer_limits(Limits limits);
 
 // Where a file may write a key, "model.attention.bias", and the kinds that have it; empty: all.
