@@ -92,11 +92,12 @@ int run_validate(const ValidateOptions& o) {
   if (maps > experiment.log.attention.max_bytes) {
     Problems problems;
     const auto* log = node.find("log");
-    problems.add(log ? log->place : node.place, "log.attention",
-                 fmt::format("the maps would take {}, over max_bytes {}; log them less often, of "
-                             "fewer probes or positions, or raise max_bytes",
-                             readable_bytes(static_cast<double>(maps)),
-                             readable_bytes(static_cast<double>(experiment.log.attention.max_bytes))));
+    problems.add(
+        log ? log->place : node.place, "log.attention",
+        fmt::format("the maps would take {}, over max_bytes {}; log them less often, of "
+                    "fewer probes or positions, or raise max_bytes",
+                    readable_bytes(static_cast<double>(maps)),
+                    readable_bytes(static_cast<double>(experiment.log.attention.max_bytes))));
     problems.raise();
   }
   return print({.object = sizes, .text = text_of(o.file, sizes)}, o.json);

@@ -138,7 +138,8 @@ std::string threads_since(const fs::path& path, int64_t threads) {
   const auto then = manifest.is_object() ? manifest.value("threads", Json()) : Json();
   if (!then.is_number_integer() || then == threads) return "";
   return fmt::format(
-      "it ran with {0} CPU threads and goes on with {1}: sums are taken in another order, so that its "
+      "it ran with {0} CPU threads and goes on with {1}: sums are taken in another order, so that "
+      "its "
       "bits are not those of a run with {0} throughout",
       then.get<int64_t>(), threads);
 }
