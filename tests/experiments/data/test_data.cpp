@@ -1,5 +1,7 @@
 // Data sources: the golden vocabulary and splits, windows, determinism, and what is said when
 // something is wrong.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -313,7 +315,7 @@ TEST_CASE("wrong token files are named with the place", "[data]") {
       {R"({"vocab_size": 2, "itos": ["a"]})", "itos has 1 texts, vocab_size is 2"}};
   for (const auto& [meta, what] : metas) {
     write_token_folder(folder, meta);
-    CHECK(data_error(options, folder.path()) == at + "meta.json: " + what);
+    CHECK(data_error(options, folder.path()) == fmt::format("{}meta.json: {}", at, what));
   }
 
   write_token_folder(folder, R"({"vocab_size": 97})");

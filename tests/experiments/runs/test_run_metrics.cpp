@@ -67,7 +67,7 @@ TEST_CASE("a resumed run drops the metrics after its checkpoint and a half-writt
   }
   CHECK(steps() == std::vector<int64_t>{0, 10, 20, 30});
   CHECK(read_metrics(path).back().tokens == 8);
-  MetricsFile(path, -1);
+  { const MetricsFile emptied(path, -1); }
   CHECK(read_bytes(path).empty());
 }
 
