@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -116,5 +117,32 @@ class Child {
   pid_t process_ = 0;
   int from_ = -1, code_ = -1;
 };
+
+// The number of records, which must be those of log_step(0), (1), ...
+inline int64_t check_records(const std::filesystem::path& path) {
+  const H5File file = H5File::open(path);
+  const H5Group root = file.root();
+  const auto steps = root.dataset("heads/self/step").read<int64_t>();
+  const auto entropy = root.dataset("heads/self/entropy").read<float>();
+  const auto losses = root.dataset("scalars/train_loss").read<float>();
+  REQUIRE(entropy.size() == steps.size() * 6);
+  REQUIRE(losses.size() == root.dataset("scalars/step").rows());
+  bool same = true;
+  for (size_t row = 0; row < losses.size(); ++row) {
+    same = same && losses[row] == static_cast<float>(loss_at(static_cast<int64_t>(row)));
+  }
+  for (size_t row = 0; row < steps.size(); ++row) {
+    same = same && steps[row] == static_cast<int64_t>(row);
+    for (int head = 0; head < 6; ++head) {
+      const double expected = entropy_at(static_cast<int64_t>(row))[head];
+      same = same && entropy[row * 6 + head] == static_cast<float>(expected);
+    }
+  }
+  CHECK(same);
+  const auto maps = root.dataset("attention/self/weights").read<uint16_t>();
+  CHECK(maps.size() == root.dataset("attention/self/step").rows() * kMapSize);
+  CHECK(std::all_of(maps.begin(), maps.end(), [](uint16_t w) { return w == 16384; }));
+  return std::min<int64_t>(steps.size(), losses.size());
+}
 
 }  // namespace headlab

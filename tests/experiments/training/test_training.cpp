@@ -1,81 +1,22 @@
 // Whole trainings, small: resuming is exact, diverging stops, induction heads form.
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 
 #include "core/errors.h"
 #include "core/files/h5.h"
-#include "core/head_kinds.h"
 #include "experiments/commands/command.h"
-#include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/training/recorder.h"
-#include "experiments/training/train.h"
 #include "experiments/training/training_state.h"
 #include "headlab_build.h"
-#include "tests/catch.h"
 #include "tests/scratch.h"
+#include "tests/training_testing.h"
 
 namespace headlab::test_training {
-namespace fs = std::filesystem;
-
 namespace {
 
-Experiment experiment_of(const std::string& yaml) {
-  Experiment experiment;
-  read_config(experiment, parse_config(yaml, "test"));
-  return experiment;
-}
-
-std::string small(const std::string& kind, const std::string& train = "") {
-  const bool causal = head_kind(kind).options()->traits().causal;
-  return std::string("name: small\n") + "data: {kind: " + (causal ? "induction" : "first_token") +
-         ", symbols: 16, context: 16, eval_examples: 8}\n"
-         "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, dropout: 0.1, causal: " +
-         (causal ? "true" : "false") + ", attention: {kind: " + kind + "}}\n" +
-         "train: {steps: 6, batch: 4, accumulate: 2, warmup: 2, eval_every: 2, eval_batches: 1" +
-         train +
-         "}\n"
-         "log: {every: 1, stats_every: 2, stats: all, attention: {every: 3, probes: 2}}\n";
-}
-
-TrainOutcome run_in(const fs::path& path, const Experiment& experiment, bool resume = false) {
-  const auto data = open_data(experiment.data);
-  auto model = build_model(experiment, data->shape(), at::kCPU);
-  const nlohmann::ordered_json manifest{{"status", "running"}};
-  auto directory = resume ? RunDirectory::resume(path, WriterLock(path), manifest)
-                          : RunDirectory::create(path, "name: small\n", manifest);
-  std::optional<Checkpoint> checkpoint;
-  if (resume) checkpoint = load_latest(path);
-  auto outcome = train(experiment, model, *data, {at::kCPU}, directory, checkpoint);
-  directory.end(outcome.status);
-  return outcome;
-}
-
-void require_same_tensors(const NamedTensors& a, const NamedTensors& b) {
-  REQUIRE(a.size() == b.size());
-  for (const auto& [name, tensor] : a) {
-    INFO(name);
-    REQUIRE(at::equal(tensor, b.at(name)));
-  }
-}
-
-// metrics.jsonl without what depends on the clock.
-std::vector<std::string> metrics_of(const fs::path& run) {
-  std::vector<std::string> rows;
-  for (auto row : read_metrics(run / "metrics.jsonl")) {
-    row.values.erase("tokens_per_s");
-    std::string text = std::to_string(row.step) + " " + std::to_string(row.tokens);
-    for (const auto& [name, value] : row.values) text += " " + name + "=" + shortest(value);
-    rows.push_back(text);
-  }
-  return rows;
-}
-
-}  // namespace
-
-namespace {
+using namespace training_testing;
 
 // `config`: of small(), with more settings of `train`.
 void require_exact_resumption(const std::function<std::string(const std::string&)>& config) {
@@ -330,74 +271,6 @@ TEST_CASE("the status of a run that stops has the numbers of the step that it na
     for (const auto& logged : read_metrics(path / "metrics.jsonl"))  // which has no row more
       CHECK((logged.step == 0 || logged.values.count("train/loss") == 0));
   }
-}
-
-// Data that raise a signal when the examples from `first` on are measured, behind the update
-// `last`.
-class Interrupting : public DataSource {
- public:
-  Interrupting(std::shared_ptr<DataSource> data, int64_t last, int64_t first)
-      : data_(std::move(data)), last_(last), first_(first) {}
-  int64_t vocabulary() const override { return data_->vocabulary(); }
-  int64_t context() const override { return data_->context(); }
-  Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
-    step_ = step;
-    return data_->train_batch(seed, step, first, count);
-  }
-  int64_t examples(Split split) const override { return data_->examples(split); }
-  Batch eval_batch(Split split, int64_t first, int64_t count) const override {
-    if (step_ == last_ && first == first_) raise(SIGINT);
-    return data_->eval_batch(split, first, count);
-  }
-
- private:
-  std::shared_ptr<DataSource> data_;
-  int64_t last_, first_;
-  mutable int64_t step_ = 0;
-};
-
-TEST_CASE("a run that a signal stops while the whole split is measured ends as one that was not",
-          "[training]") {
-  // With and without a line of the last step, which has the loss of training; ended early too.
-  for (const auto* more : {"", ", early_stop: {patience: 1}, lr: 1.0e-30"})
-    for (const int64_t every : {1, 100}) {
-      INFO(more << " " << every);
-      const Scratch folder;
-      auto experiment = experiment_of(small("mha", std::string(", eval_batch: 2") + more));
-      experiment.log.every = every;
-      REQUIRE(run_in(folder / "whole", experiment).exit_code == kDone);
-      const auto last = load_latest(folder / "whole")->step;
-
-      const auto data = std::make_shared<Interrupting>(open_data(experiment.data), last - 1, 4);
-      auto model = build_model(experiment, data->shape(), at::kCPU);
-      const fs::path path = folder / "parts";
-      auto directory = std::make_optional(RunDirectory::create(path, "name: small\n", {}));
-      const auto outcome = train(experiment, model, *data, {at::kCPU}, *directory, {});
-      directory->end(outcome.status);
-      directory.reset();
-      CHECK(outcome.exit_code == 130);
-      CHECK(outcome.status.state == RunState::kStopped);
-      CHECK(outcome.status.reason == kMeasurementCutShort);
-      const auto& stopped = outcome.status.metrics;
-      CHECK((stopped.count("val/step") == 0 || stopped.at("val/step") < static_cast<double>(last)));
-      CHECK(load_latest(path)->step == last);
-
-      // Also where a process was killed when it had measured, and before it had saved that.
-      fs::copy(path / "ckpt", folder / "unmeasured",
-               fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-      REQUIRE(run_in(path, experiment, /*resume=*/true).exit_code == kDone);
-      fs::remove_all(path / "ckpt");
-      fs::rename(folder / "unmeasured", path / "ckpt");
-      REQUIRE(run_in(path, experiment, /*resume=*/true).exit_code == kDone);
-      CHECK(metrics_of(path) == metrics_of(folder / "whole"));
-      const auto a = load_checkpoint(folder / "whole/ckpt/last"),
-                 b = load_checkpoint(path / "ckpt/last");
-      require_same_tensors(a.optimizer.value(), b.optimizer.value());
-      const auto then = TrainingState::of(a), now = TrainingState::of(b);
-      CHECK((then.best == now.best && then.since_best == now.since_best));
-      CHECK_FALSE(now.unmeasured);
-      CHECK(fs::read_symlink(folder / "whole/ckpt/best") == fs::read_symlink(path / "ckpt/best"));
-    }
 }
 
 TEST_CASE("two layers grow an induction head, one layer cannot", "[training][whole_training]") {
