@@ -21,8 +21,9 @@ struct BlockField {
 
 std::vector<BlockField> fields_of(Block& block);
 
-// With the bounds of an integer that has none of its own, those of 32 bits: sizes are multiplied
-// with each other, and must not overflow.
+// Sizes are multiplied with each other, and must not overflow.
+inline constexpr int64_t kLargestInteger = 2147483647;
+// With the bounds of an integer that has none of its own.
 Limits integer_limits(Limits limits);
 
 // Where a file may write a key, "model.attention.bias", and the kinds that have it; empty: all.

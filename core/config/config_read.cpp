@@ -201,7 +201,6 @@ Limits above(double min) { return {min, {}, true, false, {}}; }
 Limits between(double min, double max) { return {min, max, false, false, {}}; }
 Limits from_below(double min, double max) { return {min, max, false, true, {}}; }
 Limits integer_limits(Limits limits) {
-  constexpr double kLargestInteger = 2147483647;
   if (!limits.min) limits.min = -kLargestInteger;
   if (!limits.max) limits.max = kLargestInteger;
   return limits;

@@ -6,13 +6,14 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/config/config_fields.h"
 #include "experiments/commands/report.h"
 
 namespace headlab {
 namespace {
 
 // CLI11's own checks spell out the largest double when they complain.
-CLI::Validator number(const char* what, bool (*holds)(double)) {
+CLI::Validator number(const std::string& what, bool (*holds)(double)) {
   const auto problem = [=](const std::string& text) {
     double value = 0;
     const bool right = CLI::detail::lexical_cast(text, value) && std::isfinite(value);
@@ -29,7 +30,8 @@ CLI::Option* add(CLI::App& app, const std::string& name, T& value, const std::st
   if (value != T{} && !told) option->capture_default_str();
   if (rule == Arguments::kRequired) option->required();
   if (std::is_same_v<T, int64_t>)
-    option->check(number("at most 2147483647", [](double x) { return x <= 2147483647; }));
+    option->check(number(fmt::format("at most {}", kLargestInteger),
+                         [](double x) { return x <= kLargestInteger; }));
   if (rule == Arguments::kAboveZero)
     option->check(number("a number above 0", [](double x) { return x > 0; }));
   if (rule == Arguments::kZeroOrMore)
