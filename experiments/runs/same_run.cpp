@@ -139,8 +139,7 @@ std::string threads_since(const fs::path& path, int64_t threads) {
   if (!then.is_number_integer() || then == threads) return "";
   return fmt::format(
       "it ran with {0} CPU threads and goes on with {1}: sums are taken in another order, so that "
-      "its "
-      "bits are not those of a run with {0} throughout",
+      "its bits are not those of a run with {0} throughout",
       then.get<int64_t>(), threads);
 }
 

@@ -29,8 +29,7 @@ void require_same_run(const std::filesystem::path& path, Experiment& experiment,
 // What has changed since in the code that made the run at `path`, and is no reason to refuse it; ""
 // where nothing has.
 std::string code_since(const std::filesystem::path& path);
-// Likewise of the number of CPU threads that it ran on, beside that of now. The manifest keeps
-// both.
+// Likewise of the number of CPU threads that it ran on; the manifest keeps both.
 std::string threads_since(const std::filesystem::path& path, int64_t threads);
 
 // `<out>/<name>/<hash>-s<seed>`, absolute; the hash is of what is not at its default.

@@ -118,9 +118,13 @@ void Recorder::after_update(const TrainingState& now, const Updater::Result& res
 
 void Recorder::measured(int64_t examples, int64_t of) { progress_.measured(examples, of); }
 
-void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation) {
+void Recorder::take(const TrainingState& now, const Evaluation& evaluation) {
   row_.evaluation = evaluation;
   newest_["val/step"] = static_cast<double>(now.step);
+}
+
+void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation) {
+  take(now, evaluation);
   log_.eval(now.step, logged(table_, MetricGroup::kEvals, row_));
   progress_.validation(evaluation.loss());
 }
@@ -161,8 +165,7 @@ void Recorder::write_line(const TrainingState& now) {
 
 // A process that was killed at it may have written one or both already.
 void Recorder::evaluated_later(const TrainingState& now, const Evaluation& evaluation) {
-  row_.evaluation = evaluation;
-  newest_["val/step"] = static_cast<double>(now.step);
+  take(now, evaluation);
   log_.sync();
   const auto steps = log_.numbers("eval").at("step");
   if (steps.empty() || steps.back() < static_cast<double>(now.step))

@@ -63,6 +63,7 @@ class Recorder {
   const Metrics& close(const TrainingState& now, RunState state);
 
  private:
+  void take(const TrainingState& now, const Evaluation& evaluation);  // for the row of this step
   void write_maps(int64_t step);
   void write_line(const TrainingState& now);
   void note(const TrainingRow& row);
