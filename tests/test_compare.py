@@ -60,8 +60,8 @@ def test_results_say_whence_and_hold_no_path_of_the_machine(results):
     bench, text = results
     kept = (bench / "results.json").read_text()
     assert str(bench) not in kept and str(bench) not in text
-    assert "headlab compare c.yaml train.weight_decay=0.05" in text
-    assert text.splitlines()[0].count(";") == 3  # when, on what, by which commit, the command
+    said, = [line for line in text.splitlines() if "headlab compare c.yaml train.weight_decay=0.05" in line]
+    assert said.count(";") == 3 and " hours of one thread" in said  # when, on what, by which commit, how long
     assert "seeds 1, 2, 3" in text and "64 examples" in text
 
 
@@ -76,6 +76,27 @@ def test_results_are_drawn_and_told_again_without_a_training(results, tmp_path):
     assert page.read_text() == (
         f"above\n<!-- side by side -->\n{text}<!-- end of side by side -->\nbelow\n")
     assert (tmp_path / "losses.png").stat().st_size > 10_000
+
+
+def test_a_task_alone_takes_its_place_among_the_others(results, tmp_path):
+    bench, _ = results
+    kept = json.loads((bench / "results.json").read_text())
+    other = {**kept["tasks"][0], "name": "other", "command": "headlab compare c.yaml --task other"}
+    path = tmp_path / "results.json"
+
+    def again(**changed):
+        path.write_text(json.dumps({**kept, "tasks": [other, {**kept["tasks"][0], "arms": []}], **changed}))
+        return compare(bench / "c.yaml", "train.weight_decay=0.05", "--task", "small", "--speed-rounds", 0,
+                       "--out", bench / "runs", "--results", path)
+
+    done = again()
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(path.read_text())["tasks"]
+    assert first == other and second["name"] == "small" and len(second["arms"]) == 4
+    assert "c.yaml --task other`" in done.stdout and "train.weight_decay=0.05 --task small`" in done.stdout
+    refused = again(seeds=[1, 2])
+    assert refused.returncode == 1 and "has other seeds, [1, 2] instead of [1, 2, 3]" in refused.stderr
+    assert json.loads(path.read_text())["seeds"] == [1, 2]
 
 
 def test_a_page_without_markers_is_refused_before_anything_is_trained(results, tmp_path):

@@ -15,7 +15,7 @@ namespace headlab {
 namespace {
 
 struct CompareOptions {
-  std::string file, out = "runs";
+  std::string file, out = "runs", task;
   std::vector<std::string> overrides;
   int64_t jobs = 0;
   bool skip_pruning = false, dry_run = false, json = false;
@@ -25,6 +25,7 @@ struct CompareOptions {
              "YAML file with tasks, kinds, rates, choose_seeds, seeds, match and baseline",
              Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ..., of every task");
+    a.option("--task", task, "the only one of the file's tasks that is meant (default: all)");
     a.option("--out", out, "directory of runs");
     a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
              Arguments::kAboveZero);
@@ -80,7 +81,7 @@ StageEnd choose_rates(const Stage& choosing, int64_t jobs) {
 }
 
 int run_compare(const CompareOptions& o) {
-  const auto comparison = resolve_comparison(o.file, o.overrides, o.out);
+  const auto comparison = resolve_comparison(o.file, o.overrides, o.out, o.task);
   if (o.dry_run) {
     const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
     return print(report_of("comparison", comparison.folder,

@@ -133,6 +133,15 @@ std::string identity(Comparison& comparison) {
   return text;
 }
 
+void keep_task(ComparisonFile& written, const std::string& name, const fs::path& file) {
+  std::vector<std::string> names;
+  for (const auto& task : written.tasks) names.push_back(task.name);
+  std::erase_if(written.tasks, [&](const ComparisonTask& task) { return task.name != name; });
+  if (written.tasks.empty())
+    throw ConfigError(fmt::format("{}: no task is called '{}'{}; there are: {}", file.string(),
+                                  name, did_you_mean(name, names), fmt::join(names, ", ")));
+}
+
 }  // namespace
 
 int64_t TaskArm::hidden_width() const { return first_stack(experiment)->hidden_width(); }
@@ -152,7 +161,7 @@ void write_comparison_file(const Comparison& comparison) {
 }
 
 Comparison resolve_comparison(const fs::path& file, const std::vector<std::string>& overrides,
-                              const fs::path& out) {
+                              const fs::path& out, const std::string& task_alone) {
   check_overrides(overrides);
   const auto text = written_text(file);
   Comparison comparison{.name = file.stem().string(),
@@ -162,6 +171,7 @@ Comparison resolve_comparison(const fs::path& file, const std::vector<std::strin
                         .written = read_comparison(
                             parse_config(text, file.string(), fs::absolute(file).parent_path())),
                         .arms = {}};
+  if (!task_alone.empty()) keep_task(comparison.written, task_alone, file);
   const auto& written = comparison.written;
   comparison.arms.assign(written.tasks.size(), std::vector<TaskArm>(written.arms.size()));
   PointProblems problems;

@@ -46,12 +46,13 @@ struct Comparison {
 };
 
 // The comparison that `file` describes; `overrides` lie over what the tasks say, and below what the
-// arms do. Nothing is written. The folder is named by all that decides what is trained and
-// compared, so that the same comparison finds itself. ConfigError with everything that is wrong in
-// any arm, DataError where data cannot be read.
+// arms do. `task_alone`: the only one of the tasks that is meant; "": all. Nothing is written. The
+// folder is named by all that decides what is trained and compared, so that the same comparison
+// finds itself. ConfigError with everything that is wrong in any arm, DataError where data cannot
+// be read.
 Comparison resolve_comparison(const std::filesystem::path& file,
                               const std::vector<std::string>& overrides,
-                              const std::filesystem::path& out);
+                              const std::filesystem::path& out, const std::string& task_alone = "");
 
 // Makes the comparison's folder, with a copy of its file. RunError where the storage refuses.
 void write_comparison_file(const Comparison& comparison);

@@ -5,10 +5,13 @@
 
 The first runs `headlab compare` (default: configs/compare/kinds.yaml), which trains nothing twice and goes on
 where it stopped, and measures speeds: short trainings without statistics, in which the arms take turns, and
-of each the fastest. --results keeps all of it in a file. The second writes tables and picture of such a file
-anew. This made docs/kinds.md:
+of each the fastest. --results keeps all of it in a file; with --task one task is compared alone, and what
+the file has of the others stays. The second writes tables and picture of such a file anew. This made
+docs/kinds.md:
 
-    scripts/studies/compare_heads --results docs/kinds.json --page docs/kinds.md --picture docs/kinds.png
+    scripts/studies/compare_heads --task char --results docs/kinds.json
+    scripts/studies/compare_heads --task mqar --speed-rounds 0 --results docs/kinds.json
+    scripts/studies/compare_heads docs/kinds.json --page docs/kinds.md --picture docs/kinds.png
 """
 
 import argparse
@@ -62,8 +65,13 @@ def fastest_steps(arguments, runs):
 
 
 def results_of(arguments):
-    """The comparison's report, with `cache_bytes_per_token` and `steps_per_s` of the first task's arms."""
-    report, runs = comparison.compared(arguments, arguments.file, *arguments.overrides)
+    """The comparison's report, with `cache_bytes_per_token` and `steps_per_s` of the first task's arms, and
+    what every task was trained by."""
+    only = ["--task", arguments.task] if arguments.task else []
+    report, runs = comparison.compared(arguments, arguments.file, *arguments.overrides, *only)
+    trained, command = report.pop("trained"), report.pop("command")
+    for task in report["tasks"]:
+        task |= {"trained": trained, "command": command}
     task = report["tasks"][0]
     runs = {arm: found[0] for (name, arm), found in runs.items() if name == task["name"]}
     speeds = fastest_steps(arguments, runs) if arguments.speed_rounds else {}
@@ -73,6 +81,18 @@ def results_of(arguments):
             arm["cache_bytes_per_token"] = costs.get("cache_bytes_per_token")
             arm["steps_per_s"] = speeds.get(arm["name"])
     return report
+
+
+def with_others(report, path):
+    """The report with the tasks that the file has beside its own, in their places there."""
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("baseline", "seeds", "choose_seeds"):
+        if kept[key] != report[key]:
+            raise ProgramError(f"{path}: has other {key}, {kept[key]} instead of {report[key]}, so that its tables "
+                               "cannot stand beside these; name another file")
+    new = {task["name"]: task for task in report["tasks"]}
+    tasks = [new.pop(task["name"], task) for task in kept["tasks"]]
+    return {**report, "tasks": [*tasks, *new.values()]}
 
 
 def costs_table(report):
@@ -107,10 +127,12 @@ def task_table(report, task):
 def told(report):
     """The tables and what they were measured on."""
     seeds = report["seeds"]
-    text = f"{report['trained']}; `scripts/{report['command']}`\n\n{costs_table(report)}"
+    text = costs_table(report)
     for task in report["tasks"]:
         on = task["measured_on"]
-        text += (f"\n{task['name']}: validation split, {on['examples']:,.0f} examples, "
+        text += (f"\n{task['trained']}; `scripts/{task['command']}`, "
+                 f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread\n\n"
+                 f"{task['name']}: validation split, {on['examples']:,.0f} examples, "
                  f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
                  f"deviation; rates of {', '.join(f'{rate:g}' for rate in task['rates'])}; *: below .05 "
                  f"after Holm's correction.\n\n{task_table(report, task)}")
@@ -173,6 +195,7 @@ def main():
     parser.add_argument("file", nargs="?", type=pathlib.Path, metavar="COMPARE.yaml|RESULTS.json",
                         default=ROOT / "configs/compare/kinds.yaml")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="of every task")
+    parser.add_argument("--task", help="the only one of the file's tasks that is meant")
     parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
     parser.add_argument("--threads", type=int, default=2,
                         help="where speed is measured (default: 2)")
@@ -182,7 +205,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
                         help="folder of the runs (default: runs)")
     parser.add_argument("--results", type=pathlib.Path, metavar="FILE",
-                        help="write everything to this JSON file")
+                        help="write everything to this JSON file; with --task the other "
+                             "tasks in it stay")
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE",
                         help="draw loss against FLOPs")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
@@ -197,6 +221,8 @@ def main():
         report = json.loads(arguments.file.read_text(encoding="utf-8"))
     else:
         report = results_of(arguments)
+    if arguments.results and arguments.task and arguments.results.exists():
+        report = with_others(report, arguments.results)
     if arguments.results:
         arguments.results.write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
     text = told(report)

@@ -55,6 +55,26 @@ TEST_CASE("head_dim is adapted where that is asked for", "[compare]") {
   CHECK(std::abs(wide.excess) <= kMatchedWithin);
 }
 
+TEST_CASE("one of the tasks can be meant alone", "[compare]") {
+  const Scratch scratch;
+  write_bytes(scratch / "task.yaml", kTask);
+  write_bytes(scratch / "c.yaml",
+              "tasks: [{name: short, base: task.yaml, set: {train.steps: 4}}, "
+              "{name: long, base: task.yaml, set: {train.steps: 20}}]\n"
+              "kinds: [mha]\nrates: 1.0e-3\nseeds: [1, 2]\n");
+  const auto of = [&](const std::string& task) {
+    return resolve_comparison(scratch / "c.yaml", {}, scratch / "runs", task);
+  };
+  const auto alone = of("long"), both = of("");
+  REQUIRE(alone.written.tasks.size() == 1);
+  CHECK(alone.arms[0][0].steps == 20);
+  CHECK(both.arms.size() == 2);
+  CHECK(alone.folder != both.folder);
+  CHECK_THROWS_WITH(of("lang"), (scratch / "c.yaml").string() +
+                                    ": no task is called 'lang'; did you mean 'long'?; there are: "
+                                    "short, long");
+}
+
 TEST_CASE("what is not matched is said", "[compare]") {
   const std::string wide = "[mha, {name: wide, set: {model.d_ff: 192}}]";
   const auto none = resolved(wide, "match: none\n").arms[0][1];
