@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
-#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/config/registry.h"
@@ -75,30 +73,6 @@ const at::Tensor& CaseFile::at(const std::string& tensor) const {
 at::Tensor CaseFile::find(const std::string& tensor) const {
   const auto found = tensors.find(tensor);
   return found == tensors.end() ? at::Tensor() : found->second;
-}
-
-const std::string& CaseFile::text(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end()) refuse("the metadata has no " + key);
-  return found->second;
-}
-
-double CaseFile::number(const std::string& key) const {
-  const auto& written = text(key);
-  double value = 0;
-  const auto [end, error] = std::from_chars(written.data(), written.data() + written.size(), value);
-  if (error != std::errc() || end != written.data() + written.size() || !std::isfinite(value) ||
-      value < 0)
-    refuse(fmt::format("metadata {}: must be a number of at least 0, is '{}'", key, written));
-  return value;
-}
-
-bool CaseFile::truth(const std::string& key) const {
-  const auto found = metadata.find(key);
-  if (found == metadata.end() || found->second == "false") return false;
-  if (found->second != "true")
-    refuse(fmt::format("metadata {}: must be true or false, is '{}'", key, found->second));
-  return true;
 }
 
 void CaseFile::read(Block& block, const std::string& key) const {

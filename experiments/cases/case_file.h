@@ -10,6 +10,7 @@
 
 #include "core/attention/attend.h"
 #include "core/config/config.h"
+#include "experiments/cases/case_settings.h"
 #include "experiments/cases/judge.h"
 
 namespace headlab {
@@ -30,10 +31,9 @@ struct CaseFile {
   const at::Tensor& at(const std::string& name) const;  // which there must be
   at::Tensor find(const std::string& name) const;       // undefined where it is missing
 
-  // Metadata, which there must be.
-  const std::string& text(const std::string& key) const;
-  double number(const std::string& key) const;  // finite, 0 or more
-  bool truth(const std::string& key) const;     // true or false; false where it is missing
+  CaseSettings settings() const { return {name, metadata}; }  // no longer than this lives
+  const std::string& text(const std::string& key) const { return settings().text(key); }
+  double number(const std::string& key) const { return settings().number(key); }
   // Reads the metadata's `key` into a block, strictly.
   void read(Block& block, const std::string& key = "config") const;
 

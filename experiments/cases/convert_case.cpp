@@ -5,7 +5,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/conversion/convert.h"
 #include "experiments/conversion/parafac.h"
@@ -14,7 +13,7 @@
 namespace headlab {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 // Takes the tensors under a prefix, without it.
 NamedTensors take_under(NamedTensors& tensors, const std::string& prefix) {
@@ -49,10 +48,7 @@ ConvertCase::ConvertCase(CaseFile file, const at::Device& device)
       decomposition_(file_.text("headlab_case") == "convert-cp-1") {
   if (!decomposition_ && file_.text("headlab_case") != "convert-1")
     file_.refuse("not a conversion: its metadata has no headlab_case = convert-1 or convert-cp-1");
-  const auto config = parse_json<Json>(file_.text("config")).value_or(Json());
-  for (const char* which : {"from", "to"})
-    if (!config.is_object() || !config.contains(which) || !config[which].is_object())
-      file_.refuse(fmt::format("the config has no layer '{}'", which));
+  config_ = file_.settings().conversion();
   auto tensors = file_.tensors;
   inputs_ = under("in.", take_under(tensors, "in."));
   from_ = take_under(tensors, "from.w.");
@@ -64,7 +60,7 @@ ConvertCase::ConvertCase(CaseFile file, const at::Device& device)
 
 LayerCase ConvertCase::layer(const std::string& which, const NamedTensors& weights) const {
   auto metadata = file_.metadata;
-  metadata["config"] = Json::parse(file_.text("config")).at(which).dump();
+  metadata["config"] = config_.at(which).dump();
   NamedTensors tensors = inputs_;
   tensors.merge(under("w.", weights));
   tensors.insert(file_.expected.begin(), file_.expected.end());
@@ -76,7 +72,7 @@ LayerCase ConvertCase::layer(const std::string& which, const NamedTensors& weigh
 NamedTensors ConvertCase::compute(Backend backend) {
   auto old = layer("from", from_);
   const Json::json_pointer place("/to/attention/shared_dim");
-  const auto R = Json::parse(file_.text("config")).value(place, Json());
+  const auto R = config_.value(place, Json());
   const auto shared_dim = R.is_number_integer() ? std::optional(R.get<int64_t>()) : std::nullopt;
   const auto made = to_collaborative({.name = file_.name,
                                       .attention = old.attention(),

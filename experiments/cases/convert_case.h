@@ -37,8 +37,9 @@ class ConvertCase {
   CaseFile file_;
   at::Device device_;
   bool decomposition_;
-  NamedTensors inputs_, cp_;  // in.*; cp.*, to.y
-  NamedTensors from_, to_;    // weights
+  nlohmann::ordered_json config_;  // of both layers
+  NamedTensors inputs_, cp_;       // in.*; cp.*, to.y
+  NamedTensors from_, to_;         // weights
 };
 
 }  // namespace headlab

@@ -1,9 +1,5 @@
 // The formats `align-1` and `dependency-1`: maps of subwords to maps of
 // words, and heads against a treebank.
-#include <algorithm>
-#include <nlohmann/json.hpp>
-
-#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/analysis/dependency.h"
 #include "experiments/cases/case_file.h"
@@ -17,21 +13,6 @@ NamedTensors align(const CaseFile& file) {
   return {{"out.attention", align_words(file.at("in.attention"), word, words)}};
 }
 
-std::vector<int64_t> offsets_of(const CaseFile& file) {
-  const auto json = parse_json(file.text("offsets")).value_or(nlohmann::json());
-  const auto whole = [](const auto& offset) { return offset.is_number_integer(); };
-  if (!json.is_array() || !std::all_of(json.begin(), json.end(), whole))
-    file.refuse("the metadata's offsets are no list of integers");
-  return json;
-}
-
-int64_t relations_of(const CaseFile& file) {
-  const auto json = parse_json(file.text("relations")).value_or(nlohmann::json());
-  if (!json.is_array() || json.empty() || json[0] != "all")
-    file.refuse("the metadata's relations are no list that begins with all");
-  return std::ssize(json);
-}
-
 std::vector<int64_t> first(const Tensor& row, int64_t n) {
   const auto values = row.narrow(0, 0, n).to(at::kLong).contiguous();
   return {values.data_ptr<int64_t>(), values.data_ptr<int64_t>() + n};
@@ -41,9 +22,9 @@ NamedTensors score(const CaseFile& file) {
   const auto &maps = file.at("in.attention"), &heads = file.at("in.heads");  // [N,L,H,n+2,n+2]
   const auto &length = file.at("in.length"), &relation = file.at("in.relation");
   if (maps.dim() != 5) file.refuse("in.attention must be [N,L,H,n+2,n+2]");
-  const int64_t relations = relations_of(file);
+  const int64_t relations = file.settings().relations();
   DependencyScores scores(maps.size(1), maps.size(2), relations);
-  DependencyBaselines baselines(relations, offsets_of(file));
+  DependencyBaselines baselines(relations, file.settings().offsets());
   for (int64_t s = 0; s < maps.size(0); ++s) {
     const int64_t n = length[s].item<int64_t>();
     const Dependencies words{first(heads[s], n), first(relation[s], n)};

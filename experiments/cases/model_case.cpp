@@ -2,8 +2,6 @@
 // Face's layout: config.json and model.safetensors. Computes all that the inputs allow.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "core/torch.h"
 #include "experiments/cases/model_of_case.h"
 #include "experiments/data/task.h"
@@ -15,7 +13,7 @@
 namespace headlab {
 namespace {
 
-constexpr int64_t kPrompt = 5, kContinued = 12;
+constexpr int64_t kPrompt = 5, kContinued = 12, kTranslated = 20;
 
 class ModelCase {
  public:
@@ -96,9 +94,9 @@ class ModelCase {
       computed["out.greedy.logprobs"] = ln_p.squeeze(2);  // [B,12]
     }
     if (!file_.metadata.contains("topk")) return;
-    const auto settings = nlohmann::json::parse(file_.text("topk"));
-    computed["out.topk.probs"] = likely(computed.at("out.logits").select(1, -1),
-                                        settings.at("temperature"), settings.at("top_k"));
+    const auto [temperature, top_k] = file_.settings().topk();
+    computed["out.topk.probs"] =
+        likely(computed.at("out.logits").select(1, -1), temperature, top_k);
   }
 
   void add_translated(NamedTensors& computed) {
@@ -107,9 +105,7 @@ class ModelCase {
       int64_t width;
       double power;
     };
-    int64_t longest = 20;
-    if (file_.metadata.contains("beam"))
-      longest = nlohmann::json::parse(file_.text("beam")).value("max_length", longest);
+    const int64_t longest = file_.settings().beam_length(kTranslated);
     for (const auto& beam :
          {Beam{"1.1", 1, 1}, Beam{"3.0", 3, 0}, Beam{"4.0.6", 4, 0.6}, Beam{"4.1", 4, 1}}) {
       const auto texts =

@@ -13,7 +13,7 @@ NamedTensors output_statistics_of_file(const CaseFile& file) {
   const auto weight = file.at("in.output_weight"), hidden = file.at("in.hidden");
   const int64_t L = attention.size(0), T = attention.size(3);
   AttentionMask mask;
-  mask.causal = file.truth("causal");
+  mask.causal = file.settings().truth("causal");
   mask.query_length = mask.key_length = file.at("in.length");
   // Rows beyond a length, and hidden keys, hold numbers that must not count.
   const auto counted = counted_pairs(attention[0], allowed_keys(mask, T, T, at::kCPU), mask);
