@@ -48,7 +48,7 @@ class Limited {
     require(hooked > 0, "the allocator takes no hooks");
     alive = 0;
     largest = std::max(kMegabyte, 4 * bytes) + 2 * unpacked;
-    most_alive = 64 * kMegabyte + 32 * bytes + 4 * unpacked;
+    most_alive = 64 * kMegabyte + 32 * bytes;
   }
   ~Limited() { largest = most_alive = SIZE_MAX; }
   Limited(const Limited&) = delete;

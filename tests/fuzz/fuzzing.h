@@ -24,9 +24,8 @@ std::vector<std::string_view> parts(std::string_view input, size_t count);
 
 // Runs a parser on a file of so many bytes. ConfigError, DataError and RunError are its answers, as
 // long as they say what file they are about (`names`: a part of its name); others escape and are
-// crashes. No allocation may have more than max(1 MB, 4 times the bytes), all that lives at once
-// not more than 64 MB and 32 times the bytes; `unpacked` is allowed beyond: what a header
-// announces.
+// crashes. No allocation may have more than max(1 MB, 4 times the bytes) and twice `unpacked`, what
+// a header announces; all that lives at once not more than 64 MB and 32 times the bytes.
 void parse(size_t bytes, std::string_view names, const std::function<void()>& work,
            size_t unpacked = 0);
 

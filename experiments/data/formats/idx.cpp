@@ -14,6 +14,10 @@ namespace headlab {
 namespace {
 
 constexpr uint8_t kByteType = 0x08;
+// What a gzip, which packs zeros a thousandfold, may unpack to: all 60,000 images of 28x28 however
+// small their file, and beyond that as many times the file as no photographs reach.
+constexpr uint64_t kAnyUnpacked = 48 << 20, kUnpackedPerByte = 24;
+constexpr size_t kBelieved = 1 << 20;  // values that have come, before there is room for all
 constexpr uint64_t kMostValues = uint64_t{1} << 40;  // far beyond any memory, far from overflow
 
 // Takes a file's bytes in parts, as they come.
@@ -31,6 +35,17 @@ class IdxReader {
       fail(fmt::format("holds more than the {} bytes that its header announces, of sizes {}",
                        count_, sizes()));
     array_.values.insert(array_.values.end(), values.begin(), values.end());
+  }
+
+  // Of a gzip of so many bytes: refuses one that announces what no such file holds.
+  void allow(size_t packed) {
+    const uint64_t most = kAnyUnpacked + kUnpackedPerByte * packed;
+    if (count_ > most)
+      fail(
+          fmt::format("announces {} bytes of values, of sizes {}, and is a gzip of {}, of which at "
+                      "most {} are unpacked; where that is right, unpack it with gunzip",
+                      count_, sizes(), packed, most));
+    if (array_.values.size() >= kBelieved) array_.values.reserve(count_);
   }
 
   // Of a file whose bytes all lie there: before any are copied.
@@ -96,7 +111,10 @@ class IdxReader {
 IdxArray parse_idx(std::string_view bytes, int64_t rank, const std::string& name) {
   IdxReader reader(rank, name);
   if (is_gzip(bytes)) {
-    inflate_gzip(bytes, name, [&](std::span<const uint8_t> block) { reader.add(block); });
+    inflate_gzip(bytes, name, [&](std::span<const uint8_t> block) {
+      reader.add(block);
+      reader.allow(bytes.size());
+    });
   } else {
     const std::span all(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
     const auto header = all.first(std::min(all.size(), reader.header_size()));

@@ -18,7 +18,8 @@ struct IdxArray {
 };
 
 // Strict: DataError `path: what is wrong` for anything but an array of bytes of this rank, whole
-// and with nothing behind it. What the header claims is believed only as far as the file goes.
+// and with nothing behind it. What the header claims is believed only as far as the file goes;
+// what a gzip may unpack to is bounded by its size.
 IdxArray read_idx(const std::filesystem::path& path, int64_t rank);
 // The same of a file's bytes; `name` stands for the path.
 IdxArray parse_idx(std::string_view bytes, int64_t rank, const std::string& name);

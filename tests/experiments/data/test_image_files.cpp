@@ -1,4 +1,6 @@
 // Files of images: what is read, and that nothing else is.
+#include <fmt/format.h>
+
 #include "core/errors.h"
 #include "experiments/data/formats/digits_file.h"
 #include "experiments/data/formats/gzip.h"
@@ -74,25 +76,35 @@ TEST_CASE("damaged and truncated gzip is refused", "[data]") {
 }
 
 TEST_CASE("no header makes the reader take memory that the file does not back", "[data]") {
-  const std::vector<uint32_t> many{0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}, some{60000, 4096, 4096};
-  for (const auto& packed : {false, true}) {
-    const auto file = [&](const std::vector<uint32_t>& sizes) {
-      const auto bytes = idx_header(sizes) + counting(100);
-      return packed ? gzip(bytes) : bytes;
-    };
-    CHECK(idx_error(file(many)) ==
-          "f: announces sizes 4294967295x4294967295..., more than any file "
-          "holds");
-    CHECK(idx_error(file(some)) ==
-          "f: holds 100 bytes of values, but its header announces 1006632960000, of sizes "
-          "60000x4096x4096; it is truncated");
-  }
+  const auto many = idx_header({0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}) + counting(100);
+  for (const auto& bytes : {many, gzip(many)})
+    CHECK(idx_error(bytes) ==
+          "f: announces sizes 4294967295x4294967295..., more than any file holds");
+  CHECK(idx_error(idx_header({60000, 4096, 4096}) + counting(100)) ==
+        "f: holds 100 bytes of values, but its header announces 1006632960000, of sizes "
+        "60000x4096x4096; it is truncated");
+  CHECK(idx_error(gzip(idx_header({1000, 10, 10}) + counting(100))) ==
+        "f: holds 100 bytes of values, but its header announces 100000, of sizes 1000x10x10; it is "
+        "truncated");
   // A small gzip of much is left as soon as it is more than its header says, long before its end.
   auto bomb = gzip(idx_header({4, 2, 3}) + std::string(10'000'000, '\0'));
   REQUIRE(bomb.size() < 20'000);
   bomb.resize(bomb.size() / 2);
   CHECK(idx_error(bomb) ==
         "f: holds more than the 24 bytes that its header announces, of sizes 4x2x3");
+}
+
+TEST_CASE("a gzip unpacks to 48 MB and 24 times its size at most", "[data]") {
+  const auto zeros = [](uint32_t images) {
+    return gzip(idx_header({images, 28, 28}) + std::string(size_t{images} * 784, '\0'));
+  };
+  CHECK(parse_idx(zeros(60'000), 3, "f").values.size() == 47'040'000);
+  const auto bomb = zeros(70'000);
+  CHECK(idx_error(bomb) ==
+        fmt::format("f: announces 54880000 bytes of values, of sizes 70000x28x28, and is a gzip of "
+                    "{}, of which at most {} are unpacked; where that is right, unpack it with "
+                    "gunzip",
+                    bomb.size(), (48 << 20) + 24 * bomb.size()));
 }
 
 TEST_CASE("digits.csv is lines of 64 pixels and a label", "[data]") {
