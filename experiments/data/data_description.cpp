@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "experiments/data/padded_tokenizer.h"
 
 namespace headlab {
@@ -39,11 +40,20 @@ int64_t size_in(const Json& shape, const char* name) {
   return size;
 }
 
+void require_token(const std::string& what, int64_t id, int64_t vocabulary) {
+  if (id < 0 || id >= vocabulary)
+    throw DataError(fmt::format("{}: {} is no token of {}", what, id, vocabulary));
+}
+
 DataShape read_shape(const Json& json) {
   DataShape shape;
   for (const auto& field : kShapeFields) shape.*field.value = size_in(json, field.name);
   for (const auto& field : kTokenFields)
-    if (json.contains(field.name)) shape.*field.value = size_in(json, field.name);
+    if (json.contains(field.name)) {
+      const int64_t token = whole_number(json[field.name]);
+      require_token(std::string("shape.") + field.name, token, shape.vocabulary);
+      shape.*field.value = token;
+    }
   return shape;
 }
 
@@ -121,15 +131,15 @@ DataDescription read_description(const Json& json) {
       read_texts(description);
     } else {
       description.token_texts = json.at("token_texts").get<std::vector<std::string>>();
-      description.token_classes = json.at("token_classes").get<std::vector<uint8_t>>();
+      for (const auto& bits : json.at("token_classes"))
+        description.token_classes.push_back(static_cast<uint8_t>(whole_number(bits)));
     }
     if (json.contains("source_tokenizer"))
       description.source_tokenizer =
           tokenizer_in(json, "source_tokenizer", description.shape.source_vocabulary);
-    if (json.contains("ends")) description.ends = json["ends"].get<std::vector<int64_t>>();
-    for (const auto id : description.ends)
-      if (id < 0 || id >= description.shape.vocabulary)
-        throw DataError(fmt::format("ends: {} is no token", id));
+    if (json.contains("ends"))
+      for (const auto& id : json["ends"]) description.ends.push_back(whole_number(id));
+    for (const auto id : description.ends) require_token("ends", id, description.shape.vocabulary);
     check_count("token_texts", description.token_texts.size(), description.shape.vocabulary);
     check_count("token_classes", description.token_classes.size(), description.shape.vocabulary);
     return description;

@@ -1,13 +1,15 @@
-// manifest.json and status.json as a stranger may have left them.
+// The JSON files of a run as a stranger may have left them.
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
 #include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_code.h"
+#include "experiments/runs/run_data.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/training/training_state.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
@@ -96,6 +98,57 @@ TEST_CASE("no state of a checkpoint, sealed as it should be, is read but by its 
     } catch (const DataError& error) {
       CHECK_THAT(error.what(), Catch::Matchers::StartsWith((scratch / kStateFile).string()));
     }
+  }
+}
+
+TEST_CASE("what the trainer left in a checkpoint is read, or the run's error") {
+  TrainingState state{.tokens = 9, .wall_s = 2, .best = 1.5, .newest = {{"val/loss", 1.5}}};
+  const Json trainer = state.json();
+  for (const auto& mutated : mutations(trainer, kOthers)) {
+    INFO(mutated.dump());
+    try {
+      TrainingState::of({.step = 3, .trainer = mutated});
+    } catch (const RunError& error) {
+      CHECK_THAT(error.what(), Catch::Matchers::StartsWith("the checkpoint of step 3: "));
+    }
+  }
+  auto wrong = trainer;
+  wrong["tokens"] = 1e300;
+  CHECK_THROWS_AS(TrainingState::of({.step = 3, .trainer = wrong}), RunError);
+  CHECK(TrainingState::of({.step = 3, .trainer = trainer}).json() == state.json());
+}
+
+TEST_CASE("what a run says of its data is read, or the run's error") {
+  const Scratch scratch;
+  const Json data{{"shape",
+                   {{"vocabulary", 2},
+                    {"context", 4},
+                    {"source_vocabulary", 0},
+                    {"source_context", 0},
+                    {"classes", 0},
+                    {"channels", 0},
+                    {"height", 0},
+                    {"width", 0},
+                    {"pad", 1}}},
+                  {"token_texts", {"a", "b"}},
+                  {"token_classes", {0, 1}},
+                  {"ends", {1}}};
+  const auto path = scratch / "data.json";
+  for (const auto& mutated : mutations(data, kOthers)) {
+    INFO(mutated.dump());
+    write_bytes(path, mutated.dump());
+    try {
+      const auto read = read_data_text(scratch.path()).value();
+      CHECK(read.shape.pad.value_or(0) < read.shape.vocabulary);
+    } catch (const RunError& error) {
+      CHECK_THAT(error.what(), Catch::Matchers::StartsWith(path.string()));
+    }
+  }
+  for (const char* place : {"/shape/pad", "/ends/0", "/token_classes/0"}) {
+    auto wrong = data;
+    wrong[Json::json_pointer(place)] = 1e300;
+    write_bytes(path, wrong.dump());
+    CHECK_THROWS_AS(read_data_text(scratch.path()), RunError);
   }
 }
 

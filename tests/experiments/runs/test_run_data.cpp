@@ -48,7 +48,8 @@ TEST_CASE("a description of data is the same after it was written and read", "[r
     CHECK(again.token_texts == description.token_texts);
     CHECK(again.token_classes == description.token_classes);
   }
-  DataDescription image{.shape = {.classes = 10, .channels = 3, .height = 8, .width = 9, .pad = 0}};
+  DataDescription image{
+      .shape = {.vocabulary = 1, .classes = 10, .channels = 3, .height = 8, .width = 9, .pad = 0}};
   const auto again = read_description(description_json(image)).shape;
   CHECK(std::tuple(again.classes, again.channels, again.height, again.width, again.pad) ==
         std::tuple(10, 3, 8, 9, std::optional<int64_t>(0)));
