@@ -135,9 +135,9 @@ void shortened_configs(const fs::path& folder) {
 
 // Overrides for the tasks that draw their examples, whose published sizes take minutes: few of them
 // show as well that a config runs.
-std::vector<std::string> fewer_examples(const fs::path& config) {
-  const Outcome outcome = headlab({"config", config.string()});
-  if (outcome.out.find("eval_examples: ") == std::string::npos) return {};
+std::vector<std::string> fewer_examples(const std::string& config) {
+  for (const char* read : {"char_", "cifar10_", "mlm_", "mnist_", "multi30k_"})
+    if (config.starts_with(read)) return {};
   return {"data.eval_examples=16", "train.batch=8"};
 }
 
@@ -148,12 +148,13 @@ TEST_CASE("every config in configs runs", "[whole_training]") {
   for (const auto& entry : fs::directory_iterator(kProject / "configs")) {
     if (entry.path().extension() != ".yaml") continue;
     ++configs;
-    const bool whole = entry.path().stem().string().ends_with("_mha");
-    const fs::path config = whole ? entry.path() : scratch / "configs" / entry.path().filename();
+    const std::string name = entry.path().stem().string();
+    const fs::path config =
+        name == "char_mha" ? entry.path() : scratch / "configs" / entry.path().filename();
     std::vector<std::string> command{
         "run",           config.string(),       "--out", (scratch / "runs").string(), "--json",
         "train.steps=2", "train.eval_batches=1"};
-    for (const auto& fewer : fewer_examples(config)) command.push_back(fewer);
+    for (const auto& fewer : fewer_examples(name)) command.push_back(fewer);
     const Outcome outcome = headlab(command);
     INFO(config << ": " << outcome.err);
     if (outcome.code == 3 && outcome.err.find("scripts/data ") != std::string::npos) {
