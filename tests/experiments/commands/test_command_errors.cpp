@@ -191,6 +191,16 @@ TEST_CASE("a case file that is cut short or missing or no case exits 3 and is na
                 {"later.safetensors: ", "does not know the format of-2031"});
 }
 
+TEST_CASE("a log that was cut short exits 4 and is named, and left as it is") {
+  const Bench bench;
+  const auto log = bench.train() / "log.h5";
+  const std::string whole = read_bytes(log), cut = whole.substr(0, whole.size() / 2);
+  write_bytes(log, cut);
+  for (const std::string command : {"inspect", "repair"})
+    check_refusal(bench.headlab({command, log.string()}), 4, {log.string() + ": ", "truncated"});
+  CHECK(read_bytes(log) == cut);
+}
+
 TEST_CASE("results that cannot be written exit 4 and name the file") {
   const Bench bench;
   const std::string cases = (kGolden / "mha/worked_h2.safetensors").string();
