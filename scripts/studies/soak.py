@@ -92,12 +92,14 @@ class Disk:
 
 
 class Soak:
-    def __init__(self, program, out, seed):
+    def __init__(self, program, out, seed, kills_alone=False):
         self.program, self.out = program, out
+        self.stops = [signal.SIGKILL] if kills_alone else list(STOPS)
         self.draws = random.Random(seed)
         self.counts = collections.Counter()
         self.failures = []
         self.disk = Disk(out / "disk", 96)
+        self.fills = self.disk.mounted and not kills_alone
 
     def start(self, words, out):
         return subprocess.Popen([self.program, "run", *words, "--out", out], stdout=subprocess.DEVNULL,
@@ -113,13 +115,13 @@ class Soak:
 
     def disturb(self, words, seconds):
         """One start and what happens to it; whether the run has finished."""
-        fills = self.disk.mounted and self.draws.random() < .25
+        fills = self.fills and self.draws.random() < .25
         if fills:
             self.disk.fill(self.draws.choice([0, 4096, 65536, self.draws.randrange(1 << 22)]))
         process = self.start(words, self.disk.path / "parts")
         happens = None
         if not fills or self.draws.random() < .5:
-            happens = self.draws.choice(list(STOPS))
+            happens = self.draws.choice(self.stops)
             process.stderr.readline()  # main has begun: before, a signal has its default action
             time.sleep(self.draws.uniform(0, seconds))
             process.send_signal(happens)
@@ -163,25 +165,32 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", default=str(ROOT / "build/release/headlab"), help="the program")
     parser.add_argument("--minutes", type=float, default=30, help="how long, at least one run of every case")
+    parser.add_argument("--kills", type=int, metavar="N", help="instead: kill -9 alone, until it happened so often")
     parser.add_argument("--seed", type=int, default=1, help="of when what happens")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     began, rounds = time.monotonic(), 0
+
+    def enough():
+        if arguments.kills:
+            return soak.counts["SIGKILL"] >= arguments.kills
+        return rounds > 0 and time.monotonic() - began > 60 * arguments.minutes
+
     with tempfile.TemporaryDirectory(prefix="headlab-soak-") as folder:
-        soak = Soak(arguments.program, pathlib.Path(folder), arguments.seed)
+        soak = Soak(arguments.program, pathlib.Path(folder), arguments.seed, bool(arguments.kills))
         try:
-            while not soak.failures and (rounds == 0 or time.monotonic() - began < 60 * arguments.minutes):
+            while not soak.failures and not enough():
                 for name in CASES:
                     soak.case(name)
                     print(f"soak: {name}: {dict(soak.counts)}", file=sys.stderr, flush=True)
-                    if soak.failures or (rounds and time.monotonic() - began > 60 * arguments.minutes):
+                    if soak.failures or enough():
                         break
                 rounds += 1
         finally:
             soak.disk.close()
     result = {"minutes": round((time.monotonic() - began) / 60, 1), "seed": arguments.seed,
-              "full_disks": soak.disk.mounted, "counts": dict(soak.counts), "failures": soak.failures,
+              "full_disks": soak.fills, "counts": dict(soak.counts), "failures": soak.failures,
               "cpu": platform.processor() or platform.machine()}
     print(json.dumps(result) if arguments.json else
           "\n".join([f"{count:6} {name}" for name, count in soak.counts.items()] + soak.failures))
