@@ -21,7 +21,7 @@ from headlab_program import ROOT
 
 STOPS = {signal.SIGKILL: {-9}, signal.SIGTERM: {143}, signal.SIGINT: {130}, signal.SIGUSR1: {75}}
 EVERY = 20  # steps between checkpoints
-SETTINGS = ["train.steps=300", "train.threads=1", "train.eval_every=30", "train.eval_batches=1",
+SETTINGS = ["train.steps=160", "train.threads=1", "train.eval_every=30", "train.eval_batches=1",
             f"train.checkpoint.every={EVERY}", "model.layers=2", "model.d_model=24", "model.dropout=0.1",
             "log.every=5", "log.stats_every=15", "log.stats=[all]", "log.attention.every=35",
             "log.attention.probes=2"]
