@@ -43,6 +43,7 @@ def test_a_row_an_arm_with_its_figures(results):
     bench, text = results
     report = json.loads((bench / "results.json").read_text())
     task, = report["tasks"]
+    assert 0 < 3600 * task["choosing_hours"] < sum(run["wall_s"] for arm in task["arms"] for run in arm.get("runs", []))
     arms = {arm["name"]: arm for arm in task["arms"]}
     costs, measured = rows_of(text)
     assert list(costs) == list(measured) and next(iter(costs)) == "mha"
@@ -61,7 +62,7 @@ def test_results_say_whence_and_hold_no_path_of_the_machine(results):
     kept = (bench / "results.json").read_text()
     assert str(bench) not in kept and str(bench) not in text
     said, = [line for line in text.splitlines() if "headlab compare c.yaml train.weight_decay=0.05" in line]
-    assert said.count(";") == 3 and " hours of one thread" in said  # when, on what, by which commit, how long
+    assert said.count(";") == 3 and " hours of one thread, and 0.0 to choose" in said  # when, on what, by which commit, how long
     assert "seeds 1, 2, 3" in text and "64 examples" in text
 
 

@@ -131,7 +131,8 @@ def told(report):
     for task in report["tasks"]:
         on = task["measured_on"]
         text += (f"\n{task['trained']}; `scripts/{task['command']}`, "
-                 f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread\n\n"
+                 f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread, and "
+                 f"{task['choosing_hours']:.1f} to choose rates\n\n"
                  f"{task['name']}: validation split, {on['examples']:,.0f} examples, "
                  f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
                  f"deviation; rates of {', '.join(f'{rate:g}' for rate in task['rates'])}; *: below .05 "

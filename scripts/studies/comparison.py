@@ -26,6 +26,7 @@ def compared(arguments, file, *overrides):
                 runs[task["name"], arm["name"]].append(folder)
                 commits.add(json.loads((folder / "manifest.json").read_text())["git"]["commit"][:8])
         task["config"] = pathlib.Path(task["config"]).name
+        task["choosing_hours"] = choosing_hours(pathlib.Path(report["comparison"]), task["name"])
     file = pathlib.Path(file).resolve()
     words[0] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name)
     report["comparison"] = pathlib.Path(report["comparison"]).name
@@ -37,6 +38,13 @@ def compared(arguments, file, *overrides):
 def trained(commits):
     """When, on what and by which commits."""
     return f"{datetime.date.today()}; {machine()}; {', '.join(sorted(commits))}"
+
+
+def choosing_hours(folder, task):
+    """Of the trainings that chose the rates of a task, one after another; 0: there was nothing to choose."""
+    summary = folder / "choose/summary.json"
+    points = json.loads(summary.read_text(encoding="utf-8"))["points"] if summary.exists() else []
+    return sum(point["wall_s"] or 0 for point in points if point["point"].startswith(f"task={task} ")) / 3600
 
 
 def hours(report):
