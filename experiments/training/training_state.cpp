@@ -14,8 +14,9 @@ namespace {
 
 RunError refusal_of(int64_t step, const std::string& what) {
   return RunError(
-      fmt::format("the checkpoint of step {}: what the trainer left in {} is damaged: {}", step,
-                  kStateFile, what));
+      fmt::format("the checkpoint of step {}: what the trainer left in {} is damaged: {}; without "
+                  "this checkpoint the run goes on from the one before",
+                  step, kStateFile, what));
 }
 
 int64_t whole_number_in(const nlohmann::json& json, const char* key) {
