@@ -278,11 +278,11 @@ TEST_CASE("two layers grow an induction head, one layer cannot", "[training][who
   auto best_score = [&](int layers) {
     const auto experiment = experiment_of(
         "name: induction\n"
-        "data: {kind: induction, symbols: 64, context: 64, eval_examples: 32}\n"
+        "data: {kind: induction, symbols: 48, context: 48, eval_examples: 32}\n"
         "model: {kind: decoder, layers: " +
         std::to_string(layers) +
-        ", d_model: 128, heads: 4}\n"
-        "train: {steps: 300, batch: 32, lr: 1.0e-3, warmup: 50, eval_every: 0}\n");
+        ", d_model: 64, heads: 4}\n"
+        "train: {steps: 400, batch: 32, lr: 2.0e-3, warmup: 50, eval_every: 0}\n");
     const auto data = open_data(experiment.data);
     auto model = build_model(experiment, data->shape(), at::kCPU);
     auto directory = RunDirectory::create(folder / std::to_string(layers), "", {});
