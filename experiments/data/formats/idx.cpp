@@ -17,6 +17,7 @@ constexpr uint8_t kByteType = 0x08;
 // What a gzip, which packs zeros a thousandfold, may unpack to: all 60,000 images of 28x28 however
 // small their file, and beyond that as many times the file as no photographs reach.
 constexpr uint64_t kAnyUnpacked = 48 << 20, kUnpackedPerByte = 24;
+constexpr uint64_t kDeflated = 1032;   // times its size, at most, is what deflate unpacks to
 constexpr size_t kBelieved = 1 << 20;  // values that have come, before there is room for all
 constexpr uint64_t kMostValues = uint64_t{1} << 40;  // far beyond any memory, far from overflow
 
@@ -45,7 +46,8 @@ class IdxReader {
           fmt::format("announces {} bytes of values, of sizes {}, and is a gzip of {}, of which at "
                       "most {} are unpacked; where that is right, unpack it with gunzip",
                       count_, sizes(), packed, most));
-    if (array_.values.size() >= kBelieved) array_.values.reserve(count_);
+    if (array_.values.size() >= kBelieved)
+      array_.values.reserve(std::min<uint64_t>(count_, kDeflated * packed));
   }
 
   // Of a file whose bytes all lie there: before any are copied.
