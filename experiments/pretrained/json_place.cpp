@@ -64,7 +64,7 @@ nlohmann::json read_json(const std::filesystem::path& file) {
   if (nests_too_deep(bytes.text())) throw DataError(file.string() + ": nests too deep");
   try {
     return nlohmann::json::parse(bytes.text());
-  } catch (const nlohmann::json::parse_error& error) {
+  } catch (const nlohmann::json::exception& error) {  // a number may overflow, too
     std::string what = error.what();
     const auto place = what.find("] ");
     if (place != what.npos) what.erase(0, place + 2);
