@@ -42,6 +42,11 @@ bool another_was_quicker(const std::string& said) {
          said.find("a run is there already") != said.npos;
 }
 
+// What `headlab run` says where the run was finished by the time it looked.
+bool was_finished(const std::string& said) {
+  return said.find("this run is finished; ") != said.npos;
+}
+
 // The last line in which a program says what went wrong, without its name.
 std::string last_complaint(const std::string& said) {
   static const std::string name = "headlab: ";
@@ -176,7 +181,7 @@ void SweepRun::end(const Job& job, int code) {
   const auto status = read_status(sweep_.points[job.point].run);
   const auto said = said_by(job);
   if (code == kDone || (is_stop(code) && status && status->state == RunState::kFinished))
-    return settle(job.point, {.state = PointState::kFinished});
+    return settle(job.point, {.state = PointState::kFinished, .found = was_finished(said)});
   if (is_stop(code) || (code < 0 && stopping_))
     return settle(job.point, {.state = PointState::kStopped,
                               .code = kResumable,
