@@ -222,9 +222,9 @@ def main():
         report = json.loads(arguments.file.read_text(encoding="utf-8"))
     else:
         report = results_of(arguments)
-    if arguments.results and arguments.task and arguments.results.exists():
-        report = with_others(report, arguments.results)
     if arguments.results:
+        if arguments.task and arguments.results.exists():
+            report = with_others(report, arguments.results)
         arguments.results.write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
     text = told(report)
     if arguments.picture:
