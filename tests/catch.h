@@ -1,14 +1,18 @@
 // Catch2 2 or 3, whichever the system has.
 #pragma once
+#include <string>
+
 #if __has_include(<catch2/catch_all.hpp>)
 #include <catch2/catch_all.hpp>
 using Catch::Approx;
+namespace Catch {  // of Catch2 2
+inline auto Contains(const std::string& text) { return Matchers::ContainsSubstring(text); }
+}  // namespace Catch
 #else
 #include <catch2/catch.hpp>
 #endif
 
 #include <iostream>
-#include <string>
 
 namespace headlab::testing {
 

@@ -251,7 +251,7 @@ inline void check_refusal(const Outcome& outcome, int code, const std::vector<st
   CHECK(outcome.out.empty());
   CHECK(lines_of(outcome.err).size() == 1);
   CHECK_THAT(outcome.err, Catch::Matchers::StartsWith("headlab: "));
-  for (const std::string& part : parts) CHECK_THAT(outcome.err, Catch::Matchers::Contains(part));
+  for (const std::string& part : parts) CHECK_THAT(outcome.err, Catch::Contains(part));
 }
 
 // A config that trains in a fraction of a second: the places of its keys are part of messages.

@@ -17,8 +17,8 @@ int main(int argc, char** argv) {
   Catch::Session session;
   // A test that comes to its end without having checked anything, and a name that finds no test,
   // are errors.
-  using Warnings = decltype(session.configData().warnings);
 #ifdef TWOBLUECUBES_SINGLE_INCLUDE_CATCH_HPP_INCLUDED  // Catch 2; 3 knows the latter by itself
+  using Warnings = decltype(session.configData().warnings);
   session.configData().warnings =
       static_cast<Warnings>(Catch::WarnAbout::NoAssertions | Catch::WarnAbout::NoTests);
 #else

@@ -101,7 +101,7 @@ Json data_json(const std::vector<std::filesystem::path>& files, const Json& know
                     .count()}};
     std::string hash;
     for (const auto& other : known)
-      if (!error && other.value("path", "") == entry["path"] &&
+      if (!error && other.value("path", "") == entry.value("path", "") &&
           other.value("bytes", Json()) == entry["bytes"] &&
           other.value("modified_ns", Json()) == entry["modified_ns"])
         hash = other.value("sha256", "");

@@ -19,7 +19,7 @@ using namespace testing;
 
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const std::filesystem::path kGolden =
     std::filesystem::path(build::kSourceDir) / "tests/golden/gate_target";

@@ -186,7 +186,7 @@ TEST_CASE("second derivatives of fused rows are refused", "[flash]") {
   const auto in = draw({"", 4, 4, {}}, Bias::kNone);
   REQUIRE_THROWS_WITH(torch::autograd::grad({loss(flash(in, {}, 1), Uses::kBoth)}, {in.q}, {}, {},
                                             /*create_graph=*/true),
-                      Catch::Matchers::Contains("second derivatives"));
+                      Catch::Contains("second derivatives"));
 }
 
 TEST_CASE("fused rows refuse sizes that do not fit", "[flash]") {
@@ -196,9 +196,9 @@ TEST_CASE("fused rows refuse sizes that do not fit", "[flash]") {
     scope.distance_bias = bias, scope.key_length = key_length;
     return flash_attend(in.q, in.k, in.v, scope, 1);
   };
-  REQUIRE_THROWS_WITH(attend(random({3, 8}), {}), Catch::Matchers::Contains("[3, 8] for 3 heads"));
+  REQUIRE_THROWS_WITH(attend(random({3, 8}), {}), Catch::Contains("[3, 8] for 3 heads"));
   REQUIRE_THROWS_WITH(attend({}, at::ones({3}, at::kLong)),
-                      Catch::Matchers::Contains("key_length [3] for 2 examples"));
+                      Catch::Contains("key_length [3] for 2 examples"));
   REQUIRE_THROWS(flash_attend(in.q, in.v, in.v, {}, 1));
   REQUIRE_FALSE(flash_serves(in.q.to(at::kBFloat16), in.k, in.v));
   REQUIRE_FALSE(flash_serves(in.q.narrow(2, 0, 0), in.k, in.v));

@@ -203,7 +203,8 @@ TEST_CASE("an unknown key is looked for in every section and every kind") {
   CHECK(meant("log: {bias: true}") == "did you mean 'attention.bias' of kind mha?");
   CHECK(meant("attention: {kind: moh, path: x}") ==
         "kind files has it; known are kind, shared, active");
-  CHECK_THAT(meant("nothing_like_it: 1"), Catch::StartsWith("known are flag, steps, lr, "));
+  CHECK_THAT(meant("nothing_like_it: 1"),
+             Catch::Matchers::StartsWith("known are flag, steps, lr, "));
   CHECK(meant("log: {stepp: 3}") == "did you mean 'steps'?");
 }
 

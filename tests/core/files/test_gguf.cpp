@@ -10,7 +10,7 @@
 namespace headlab::test_gguf {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 using Bytes = testing::GgufBytes;
 

@@ -10,7 +10,7 @@
 namespace headlab::test_h5 {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("attributes of each type read back and can be replaced") {
   const Scratch folder;

@@ -21,7 +21,7 @@ using namespace testing;
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const fs::path kGolden = fs::path(build::kSourceDir) / "tests/golden";
 
@@ -57,7 +57,7 @@ TEST_CASE("every golden file gets the verdict of the index") {
     if (file["valid"]) {
       CHECK_NOTHROW(SafetensorsFile(path));
     } else {
-      CHECK_THROWS_WITH(SafetensorsFile(path), Catch::StartsWith(path.string() + ": "));
+      CHECK_THROWS_WITH(SafetensorsFile(path), Catch::Matchers::StartsWith(path.string() + ": "));
       CHECK_THROWS_AS(SafetensorsFile(path), DataError);
     }
   }
@@ -144,7 +144,8 @@ TEST_CASE("a wrong header is refused in one line that says what is wrong with wh
   for (const Case& wrong : cases) {
     INFO(wrong.header.substr(0, 200));
     const std::string said = complaint(path, with_header(wrong.header, wrong.data_bytes));
-    CHECK_THAT(said, Catch::StartsWith(path.string() + ": ") && Contains(wrong.complaint));
+    CHECK_THAT(said,
+               Catch::Matchers::StartsWith(path.string() + ": ") && Contains(wrong.complaint));
     CHECK(said.find('\n') == std::string::npos);
     CHECK(said.size() < path.string().size() + 300);
   }

@@ -17,7 +17,7 @@ using namespace testing;
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const fs::path kGolden = fs::path(build::kSourceDir) / "tests/golden";
 

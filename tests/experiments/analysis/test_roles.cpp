@@ -6,7 +6,7 @@
 #include "tests/catch.h"
 
 namespace headlab::test_roles {
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -152,7 +152,7 @@ TEST_CASE("sentences that a model cannot read are counted by reason", "[syntax]"
 
   const auto digits = parse_treebank(conllu("1", "7", "0", "root"), "t.conllu");
   CHECK_THROWS_WITH(encode_treebank(digits, *letters.data, kContext),
-                    Catch::Matchers::Contains("none of the treebank's 1 sentences"));
+                    Catch::Contains("none of the treebank's 1 sentences"));
   const auto untold = testing::open("kind: induction");
   CHECK_THROWS_AS(encode_treebank(digits, *untold, kContext), DataError);
 }

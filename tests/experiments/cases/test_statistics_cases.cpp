@@ -76,7 +76,7 @@ TEST_CASE("a file of statistics that lacks a tensor is named", "[golden][outputs
   const auto lacks = [&](const std::string& file, const std::string& tensor) {
     const auto path = changed(scratch, file, [&](NamedTensors& tensors) { tensors.erase(tensor); });
     CHECK_THROWS_WITH(judge_case(path, at::kCPU, Backend::kAuto),
-                      Catch::Matchers::Contains(path.string() + ": " + tensor + " is missing"));
+                      Catch::Contains(path.string() + ": " + tensor + " is missing"));
   };
   lacks("outputs", "in.value");
   lacks("circuits", "w.2.k.weight");
@@ -84,9 +84,8 @@ TEST_CASE("a file of statistics that lacks a tensor is named", "[golden][outputs
   const auto path = changed(scratch, "circuits", [](NamedTensors& tensors) {
     tensors["w.0.q.weight"] = at::zeros({20, 19}, at::kDouble);
   });
-  CHECK_THROWS_WITH(
-      judge_case(path, at::kCPU, Backend::kAuto),
-      Catch::Matchers::Contains("w.0.q.weight is [20, 19], the layer wants [20, 20]"));
+  CHECK_THROWS_WITH(judge_case(path, at::kCPU, Backend::kAuto),
+                    Catch::Contains("w.0.q.weight is [20, 19], the layer wants [20, 20]"));
 }
 
 }  // namespace headlab::test_statistics_cases

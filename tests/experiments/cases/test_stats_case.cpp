@@ -11,7 +11,7 @@
 
 namespace headlab::test_stats_case {
 using namespace testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -9,7 +9,7 @@
 
 namespace headlab::test_task_case {
 using namespace testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

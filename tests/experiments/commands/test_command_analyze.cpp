@@ -10,7 +10,7 @@ namespace headlab::testing::test_command_analyze {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const Arguments kSmall{"model.layers=2", "model.heads=4"};
 
@@ -302,8 +302,9 @@ TEST_CASE("maps without a word on it are taken as what they look like, which is 
   CHECK(found.at("statistics").at("entropy_normalized")[0][1].get<double>() == Approx(1));
   const Json manifest = Json::parse(H5File::open(bench / "maps.h5").root().text("manifest_json"));
   CHECK(manifest.at("maps").at("causal_from") == "weights");
-  CHECK_THAT(bench.headlab({"analyze", "maps.safetensors"}).out,
-             Catch::StartsWith("taken as causal: no query attends to a later key (--causal no"));
+  CHECK_THAT(
+      bench.headlab({"analyze", "maps.safetensors"}).out,
+      Catch::Matchers::StartsWith("taken as causal: no query attends to a later key (--causal no"));
   const Json otherwise = analyzed(bench, {"maps.safetensors", "--causal", "no"});
   CHECK(otherwise.at("causal") == false);
   CHECK(otherwise.at("causal_from") == "option");

@@ -6,7 +6,7 @@
 namespace headlab::testing::test_command_cases {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const std::string kCase = (kGolden / "mha/llama_gqa.safetensors").string();
 

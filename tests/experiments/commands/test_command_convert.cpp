@@ -6,7 +6,7 @@ namespace headlab::testing::test_command_convert {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const Arguments kTwoLayers{"model.layers=2", "model.heads=4",
                            "model.attention={kind: mha, bias: true}"};

@@ -6,7 +6,7 @@ namespace headlab::testing::test_command_errors {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 struct WrongConfig {
   std::string old, fresh;  // in kTinyConfig

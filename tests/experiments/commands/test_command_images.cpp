@@ -5,7 +5,7 @@ namespace headlab::testing::test_command_images {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 class ImageBench : public Bench {
  public:

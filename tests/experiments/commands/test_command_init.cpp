@@ -5,7 +5,7 @@ namespace headlab::testing::test_command_init {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 std::string weights(const fs::path& run, const std::string& step) {
   return read_bytes(run / "ckpt" / step / "model.safetensors");

@@ -5,7 +5,7 @@ namespace headlab::testing::test_command_line {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 

@@ -7,7 +7,7 @@ namespace headlab::testing::test_command_model {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 
 TEST_CASE("generate says the same with and without the cache") {

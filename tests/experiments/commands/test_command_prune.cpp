@@ -12,7 +12,7 @@ namespace headlab::testing::test_command_prune {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const Arguments kTwoLayers{"model.layers=2", "model.heads=4", "train.eval_batch=8"};
 
@@ -104,8 +104,8 @@ TEST_CASE("rounds are written as a curve of loss against heads kept") {
   CHECK(
       lines[0] ==
       "round,kept,parameters,flops_per_token,loss,accuracy,split,examples,tokens,seconds,removed");
-  CHECK_THAT(lines[1], Catch::StartsWith("0,8,"));
-  CHECK_THAT(lines[3], Catch::StartsWith("2,4,"));
+  CHECK_THAT(lines[1], Catch::Matchers::StartsWith("0,8,"));
+  CHECK_THAT(lines[3], Catch::Matchers::StartsWith("2,4,"));
   const H5File file = H5File::open(bench / "half/pruning.h5");
   const auto group = file.root().group("pruning");
   CHECK(group.dataset("kept").read<double>() == std::vector<double>{8, 6, 4});

@@ -7,7 +7,7 @@ namespace headlab::testing::test_command_run {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // Rows of metrics.jsonl without what depends on the clock.
 std::vector<Json> timeless_metrics(const fs::path& run) {

@@ -5,7 +5,7 @@ namespace headlab::testing::test_command_run_config {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("a run's directory is a function of its settings and not of threads") {
   const Bench bench;

@@ -5,7 +5,7 @@ namespace headlab::testing::test_command_run_output {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("a run says that its maps have ended and that its log cannot be read along") {
   const Bench bench;

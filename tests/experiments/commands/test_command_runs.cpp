@@ -7,7 +7,7 @@ namespace headlab::testing::test_command_runs {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // As if its status had been written so long ago.
 void age(const fs::path& run, std::chrono::hours hours) {

@@ -8,7 +8,7 @@ namespace headlab::testing::test_command_same_run {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // As if another program had made the run.
 void edit_manifest(const fs::path& run, const std::function<void(Json&)>& edit) {

@@ -8,7 +8,7 @@ namespace headlab::testing::test_command_translation {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // Numbers in words, in another language and backwards: few enough to learn by heart.
 class TranslationBench : public Bench {

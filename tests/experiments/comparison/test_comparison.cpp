@@ -11,7 +11,7 @@
 namespace headlab::test_comparison {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const std::string kTask = R"(name: tiny
 data: {kind: induction, symbols: 16, context: 16}

@@ -6,7 +6,7 @@
 namespace headlab::test_comparison_file {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const std::string kWhole = R"(tasks: [a.yaml, {name: b, base: c.yaml, set: {model.layers: 2}}]
 kinds: [mha, {name: one, set: {model.heads: 1}}, {name: wide, attention: {kind: moh}}]

@@ -14,7 +14,7 @@ using namespace testing;
 
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 const std::filesystem::path kConversions =
     std::filesystem::path(build::kSourceDir) / "tests/golden/collaborative";

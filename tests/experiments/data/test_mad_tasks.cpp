@@ -8,7 +8,7 @@
 
 namespace headlab::test_mad_tasks {
 using namespace testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Ids = std::vector<int64_t>;
 
 namespace {

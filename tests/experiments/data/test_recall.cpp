@@ -7,7 +7,7 @@
 
 namespace headlab::test_recall {
 using namespace testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

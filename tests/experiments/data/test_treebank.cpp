@@ -108,7 +108,7 @@ TEST_CASE("tokens belong to the words whose bytes they share", "[treebank]") {
 TEST_CASE("what is not CoNLL-U is refused by line", "[treebank]") {
   const std::string word = conllu("1", "a", "0", "root");
   const auto after_word = [&](const std::string& line) { return complaint(word + line); };
-  using Catch::Matchers::Contains;
+  using Catch::Contains;
   CHECK_THAT(complaint("1\ta\t_\n\n"), Contains("t.conllu:1: has 3 columns"));
   CHECK_THAT(complaint(word.substr(0, word.size() - 1) + "\t_\n"), Contains("has 11 columns"));
   CHECK_THAT(complaint(std::string(11, '\t') + "\n"), Contains("has 12 columns"));

@@ -14,7 +14,7 @@
 namespace headlab::test_log {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> map_at(int64_t step) {

@@ -13,7 +13,7 @@
 namespace headlab::test_log_damage {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 // Rows 0, 1, 2, ... without end. Says each row; -n after a sync of n rows.
 void log_for_ever(const std::filesystem::path& path, const Child::Say& say, bool swmr) {

@@ -55,7 +55,7 @@ int flock(int descriptor, int operation) noexcept {
 namespace headlab::test_log_notices {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Notices = std::vector<std::string>;
 
 void log_steps(RunLog& log, int64_t begin, int64_t end) {

@@ -7,7 +7,7 @@
 #include "tests/models_testing.h"
 
 namespace headlab::test_bottleneck {
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 namespace {
 

@@ -70,7 +70,7 @@ TEST_CASE("a published model that does not fit its settings is refused by file a
     }
     return "";
   };
-  using Catch::Matchers::Contains, Catch::Matchers::StartsWith;
+  using Catch::Contains, Catch::Matchers::StartsWith;
   config("activation_function", "mish");
   CHECK_THAT(complaint(),
              StartsWith("2 ") && Contains("config.json: activation_function") && Contains("mish"));

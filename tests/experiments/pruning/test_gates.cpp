@@ -13,7 +13,7 @@ using namespace testing;
 
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Heads = std::vector<std::string>;
 
 const Tensor kIds = at::arange(24, at::kLong).view({2, 12}).remainder(18);

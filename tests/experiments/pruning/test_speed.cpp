@@ -5,7 +5,7 @@
 
 namespace headlab::test_speed {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 TEST_CASE("two models are timed by turns, and each goes first as often", "[speed]") {
   std::string order;

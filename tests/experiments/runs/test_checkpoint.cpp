@@ -15,7 +15,7 @@ namespace headlab::test_checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 using testing::same;
 

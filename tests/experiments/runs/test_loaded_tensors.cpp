@@ -7,7 +7,7 @@
 namespace headlab::test_loaded_tensors {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 using testing::same;
 

@@ -5,7 +5,7 @@
 namespace headlab::test_run_code {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Json = nlohmann::ordered_json;
 
 TEST_CASE("the code of kinds is known by the digests of their files, and of no others") {

@@ -10,7 +10,7 @@ namespace headlab::test_run_data {
 namespace {
 
 using namespace testing;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 using Json = nlohmann::ordered_json;
 

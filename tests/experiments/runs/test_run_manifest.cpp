@@ -11,7 +11,7 @@ namespace headlab::test_run_manifest {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 using testing::host_name;
 using Json = nlohmann::ordered_json;

@@ -12,7 +12,7 @@ namespace headlab::test_run_metrics {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 using Json = nlohmann::ordered_json;
 

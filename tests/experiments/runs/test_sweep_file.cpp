@@ -7,7 +7,7 @@
 namespace headlab::test_sweep_file {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 SweepFile read(const std::string& yaml) { return read_sweep(parse_config(yaml, "s.yaml")); }
 

@@ -12,7 +12,7 @@
 namespace headlab::test_sweep_summary {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 
 SweepRow row(const std::string& group, int64_t seed, double loss, const std::string& code = "a") {
   SweepRow made;

@@ -11,7 +11,7 @@
 namespace headlab::test_child_process {
 namespace {
 
-using Catch::Matchers::Contains;
+using Catch::Contains;
 using Catch::Matchers::StartsWith;
 
 // What the parent is told of a body.

@@ -273,7 +273,7 @@ TEST_CASE("every config in configs/ passes", "[leaks]") {
     try {
       data = open_data(experiment.data);
     } catch (const DataError& error) {
-      REQUIRE_THAT(error.what(), Catch::Matchers::Contains("scripts/data"));
+      REQUIRE_THAT(error.what(), Catch::Contains("scripts/data"));
       testing::skip(error.what());
       continue;
     }

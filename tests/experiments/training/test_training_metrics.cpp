@@ -57,7 +57,7 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
   CHECK(measured.loss() == measured.mean("surprise"));
   CHECK_THROWS_AS(measured.mean("accuracy"), std::out_of_range);
   CHECK_THAT(means_text(measured),
-             Catch::StartsWith("surprise ") && Catch::Contains(" nat, says_"));
+             Catch::Matchers::StartsWith("surprise ") && Catch::Contains(" nat, says_"));
 
   const auto status = status_metrics(measured);
   CHECK(status == Metrics{{"val/surprise", measured.loss()},
