@@ -105,7 +105,12 @@ Tensor add_biases(const Tensor& z, const HeadCall& call) {
   return call.bias.defined() ? biased + call.bias.to(z.scalar_type()) : biased;
 }
 
-Tensor masked_softmax(const Tensor& z, const Tensor& allowed) {
+Tensor widened(const Tensor& z) {
+  return at::isReducedFloatingType(z.scalar_type()) ? z.to(at::kFloat) : z;
+}
+
+Tensor masked_softmax(const Tensor& scores, const Tensor& allowed) {
+  const auto z = widened(scores);
   if (!allowed.defined()) return at::softmax(z, -1);
   // Hidden keys are taken out before the exponential: nothing turns NaN in a row without keys.
   auto hidden = allowed.logical_not();
@@ -113,7 +118,8 @@ Tensor masked_softmax(const Tensor& z, const Tensor& allowed) {
   return at::softmax(z.masked_fill(hidden, low), -1).masked_fill(hidden, 0);  // [B,H,T,S]
 }
 
-Tensor log_sum_exp(const Tensor& z, const Tensor& allowed) {
+Tensor log_sum_exp(const Tensor& scores, const Tensor& allowed) {
+  const auto z = widened(scores);
   if (!allowed.defined()) return at::logsumexp(z, -1);
   const auto hidden = allowed.logical_not();
   const auto low = std::numeric_limits<float>::lowest();

@@ -68,16 +68,20 @@ Tensor biases_by_pair(const HeadCall& call, int64_t T, int64_t S);
 // scores before: [B,H,T,S].
 Tensor add_biases(const Tensor& z, const HeadCall& call);
 
+// What autocast multiplies is of a half type, too coarse for scores and too narrow to hide any:
+// those as float32, others as they are.
+Tensor widened(const Tensor& z);
+
 // Softmax over the allowed keys (undefined: all): 0 at the others and in rows without any, where no
-// gradient passes either. z [B,H,T,S] -> [B,H,T,S].
-Tensor masked_softmax(const Tensor& z, const Tensor& allowed);
+// gradient passes either. Scores [B,H,T,S] -> [B,H,T,S], widened().
+Tensor masked_softmax(const Tensor& scores, const Tensor& allowed);
 
 // Dropout on the weights, then their sum of values: a [B,H,T,S], v [B,Hkv,S,e] -> [B,H,T,e].
 Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call);
 
 // ln sum_j exp z_j over the allowed keys of each row; -infinity in rows without any, where no
-// gradient passes. z [B,H,T,S] -> [B,H,T].
-Tensor log_sum_exp(const Tensor& z, const Tensor& allowed);
+// gradient passes. Scores [B,H,T,S] -> [B,H,T], widened().
+Tensor log_sum_exp(const Tensor& scores, const Tensor& allowed);
 
 // The plain kinds: call.map(scores) v by the fastest exact path, feeding call.observer.
 // q [B,H,T,d], k [B,Hkv,S,d], v [B,Hkv,S,e] -> [B,H,T,e]. scale multiplies q k^T. Paths agree up to

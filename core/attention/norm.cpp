@@ -5,7 +5,9 @@
 namespace headlab {
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return at::rms_norm(x, weight.sizes(), weight, eps);
+  // Under autocast x may be of a half type: summed in the weight's, as layer norms are there.
+  const auto wide = x.to(at::promote_types(x.scalar_type(), weight.scalar_type()));
+  return at::rms_norm(wide, weight.sizes(), weight, eps);
 }
 
 RmsNormImpl::RmsNormImpl(at::IntArrayRef sizes, double eps, bool with_bias) : eps_(eps) {

@@ -85,7 +85,8 @@ Tensor share_beside_sink(const Tensor& lse, const Tensor& sink) {
   return at::sigmoid(lse.clamp_min(kNoKey) - sink.to(lse.options()).unsqueeze(-1));
 }
 
-Tensor weights_of(const Tensor& z, const Tensor& allowed, const HeadCall& call) {
+Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& call) {
+  const auto z = widened(scores);
   const auto a = mapped(z, allowed, call);
   // Softmax and entmax give equal scores equal weights; the others would not let them sum to 1.
   if (!call.uniform.defined() || call.map.rows_sum_to_one()) return a;

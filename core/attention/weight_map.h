@@ -42,7 +42,7 @@ struct WeightMap {
 // The weights by call.map of scores z [B,H,T,S], biased, over the allowed keys (undefined: all):
 // [B,H,T,S]. In rows without any they are 0, and no gradient passes. Heads of call.uniform weigh
 // all that they may see by 1 / n.
-Tensor weights_of(const Tensor& z, const Tensor& allowed, const HeadCall& call);
+Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& call);
 
 // What a sink [H], or [1] for all, leaves to the softmax of a row with this log-sum-exp [B,H,T]:
 // A = g softmax(z), g = sigmoid(LSE - sink). 0 in rows without an allowed key.

@@ -1,4 +1,6 @@
 // Laws that every registered kind of heads must obey, each as far as its traits promise.
+#include <ATen/autocast_mode.h>
+
 #include <array>
 #include <set>
 
@@ -244,6 +246,37 @@ TEST_CASE("the eager path and torch's fused path agree", "[laws]") {
     const auto eager = s.y(x, ctx);
     ctx.backend = Backend::kAuto;
     REQUIRE(relative_difference(eager, s.y(x, ctx)) < 1e-12);
+  });
+}
+
+// With the sums that autocast makes in bfloat16, as a GPU trains by default.
+TEST_CASE("half precision is close to float32, on every path", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto shape = s.shape;
+    for (const double dropout : {0.0, 0.3}) {
+      shape.dropout = dropout;
+      const auto heads = s.make(shape);
+      heads->to(at::kFloat);
+      heads->train();
+      for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+        INFO("dropout " << dropout << ", backend " << static_cast<int>(backend));
+        auto ctx = s.widest();
+        ctx.backend = backend;
+        ctx.mask.key_length = at::tensor({T, int64_t{4}});
+        const auto x = random({B, T, 20}).to(at::kFloat).requires_grad_();
+        const auto want = s.traits.token_map ? heads->forward(x, ctx).y : Tensor();
+        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+        at::autocast::set_autocast_enabled(at::kCPU, true);
+        const auto y = heads->forward(x, ctx).y;
+        at::autocast::set_autocast_enabled(at::kCPU, false);
+        at::autocast::clear_cache();
+        if (want.defined())
+          REQUIRE((y.to(at::kFloat) - want).norm().item<double>() <
+                  0.2 * want.norm().item<double>());
+        y.sum().backward();
+        REQUIRE(x.grad().isfinite().all().item<bool>());
+      }
+    }
   });
 }
 
