@@ -1,6 +1,7 @@
 #include "experiments/training/train.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "core/torch.h"
 #include "experiments/runs/open_run.h"
@@ -216,6 +217,9 @@ std::string signal_text(int signal) { return "signal " + std::to_string(signal);
 void use_settings(const TrainOptions& options) {
   if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
   at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
+  // Without it cuBLAS does not repeat, and torch refuses it; it is read when a GPU first
+  // multiplies.
+  if (options.deterministic) setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*replace=*/0);
 }
 
 void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSource& data) {
