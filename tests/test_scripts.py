@@ -46,7 +46,7 @@ def test_the_laws_of_one_kind_are_those_of_every_kind():
     assert done.returncode == 0, done.stdout
     ran = re.findall(r'<TestCase name="([^"]*)"', done.stdout)
     texts = "".join((ROOT / "tests/core" / name).read_text(encoding="utf-8")
-                    for name in ("test_laws.cpp", "test_slicing_laws.cpp"))
+                    for name in ("test_laws.cpp", "test_slicing_laws.cpp", "test_gpu_laws.cpp"))
     assert sorted(ran) == sorted(re.findall(r'TEST_CASE\("([^"]*)"', texts))
     sections = set(re.findall(r'<Section name="([^"]*)"', done.stdout))
     assert "mha" in sections and "moh" not in sections
