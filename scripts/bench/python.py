@@ -1,11 +1,13 @@
 """The peer of headlab's training step: the same decoder in Python's torch, on the same libtorch.
 
     scripts/bench/python [--threads N] [--steps N] [--repeats N] [--json]   times both, in turns
+    scripts/bench/python --device cuda                                      on a GPU, at its size
     scripts/bench/python --peer-only                                        times Python alone
     scripts/bench/python --check tests/golden/nanogpt/train.safetensors     is the peer right?
 
 Milliseconds per training step (windows, forward, backward, clipping, AdamW) of nanoGPT's CPU
-configuration, configs/char_mha.yaml: L4 H4 D128 T64 B12, dropout 0, fp32, tinyshakespeare. One
+configuration, configs/char_mha.yaml: L4 H4 D128 T64 B12, dropout 0, fp32, tinyshakespeare; with
+--device cuda of the size of its GPU configuration: L6 H6 D384 T256 B64, bf16. One
 measurement is the mean of EVERY steps and one reading of the loss, as headlab logs it. The variants
 take turns, so that the machine's noise meets all of them; only ratios of one run mean something.
 "python" has torch's fused AdamW, "python, unfused" the one that nanoGPT runs on a CPU; the last
@@ -41,6 +43,9 @@ CONFIG = {"n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 64, "vocab_siz
 TRAIN = {"learning_rate": 1e-3, "min_lr": 1e-4, "warmup_iters": 100, "lr_decay_iters": 2000}
 TRAIN |= {"weight_decay": 0.1, "beta1": 0.9, "beta2": 0.99, "grad_clip": 1.0}
 BATCH = 12
+# The size of nanoGPT's config/train_shakespeare_char.py.
+GPU_CONFIG = {"n_layer": 6, "n_head": 6, "n_embd": 384, "block_size": 256, "vocab_size": 65}
+GPU_BATCH = 64
 
 
 class Attention(nn.Module):
@@ -110,7 +115,8 @@ class Trainer:
 
     def backward(self, ids: Tensor, targets: Tensor) -> Tensor:
         self.optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(self.model(ids).flatten(0, 1), targets.flatten())
+        with torch.autocast("cuda", torch.bfloat16, enabled=ids.is_cuda):
+            loss = F.cross_entropy(self.model(ids).flatten(0, 1), targets.flatten())
         loss.backward()
         return loss.detach()
 
@@ -176,16 +182,21 @@ def check(path: str) -> bool:
     return passed
 
 
-def python_turn(fused: bool, ids: Tensor) -> Turn:
-    windows = ids.unfold(0, CONFIG["block_size"] + 1, 1)  # [N-T,T+1], a view
-    trainer = Trainer(Decoder(CONFIG), TRAIN, fused)
+def python_turn(fused: bool, ids: Tensor, device: str, compiled: bool = False) -> Turn:
+    gpu = device == "cuda"
+    config, batch_size = (GPU_CONFIG, GPU_BATCH) if gpu else (CONFIG, BATCH)
+    windows = ids.unfold(0, config["block_size"] + 1, 1)  # [N-T,T+1], a view
+    model = Decoder(config).to(device)
+    trainer = Trainer(torch.compile(model) if compiled else model, TRAIN, fused)
 
     def turn(measurements: int) -> list[float]:
         seconds = []
         for _ in range(WARMUP // EVERY + measurements):
             start = time.perf_counter()
             for _ in range(EVERY):
-                batch = windows[torch.randint(len(windows), (BATCH,))]
+                batch = windows[torch.randint(len(windows), (batch_size,))]
+                if gpu:
+                    batch = batch.pin_memory().to(device, non_blocking=True)
                 loss = trainer.backward(batch[:, :-1], batch[:, 1:])
                 trainer.update()
             loss.item()
@@ -195,11 +206,14 @@ def python_turn(fused: bool, ids: Tensor) -> Turn:
     return turn
 
 
-def headlab_turn(program: str, threads: int, stats_every: int) -> Turn:
+def headlab_turn(program: str, threads: int, stats_every: int, device: str) -> Turn:
     """Times `headlab run` by its log; evaluation and checkpoint come after the last step only."""
     settings = {"train.threads": threads, "log.every": EVERY, "log.stats_every": stats_every}
     settings |= dict.fromkeys(("train.eval_every", "train.checkpoint.every"), NEVER)
     settings |= {"log.attention.every": NEVER, "train.precision": "fp32"}
+    if device == "cuda":
+        settings |= {"train.precision": "bf16", "train.batch": GPU_BATCH, "train.eval_batches": 1}
+        settings |= {"model.layers": 6, "model.heads": 6, "model.d_model": 384, "data.context": 256}
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     environment.pop("PYTHONPATH", None)
 
@@ -209,7 +223,7 @@ def headlab_turn(program: str, threads: int, stats_every: int) -> Turn:
         overrides.append(f"train.steps={ends[-1] + EVERY}")  # the last row may hold the evaluation
         with tempfile.TemporaryDirectory() as out:
             command = [program, "run", str(ROOT / "configs/char_mha.yaml"), *overrides]
-            command += ["--device", "cpu", "--out", out]
+            command += ["--device", device, "--out", out]
             done = subprocess.run(command, env=environment, capture_output=True, text=True)
             if done.returncode != 0:
                 sys.exit(f"{' '.join(command)}\nexit {done.returncode}: {done.stderr[-2000:]}")
@@ -225,12 +239,17 @@ def measure(arguments: argparse.Namespace) -> dict:
     text = (ROOT / "configs/data/tinyshakespeare.txt").read_text(encoding="utf-8")
     id_of = {c: i for i, c in enumerate(sorted(set(text)))}
     ids = torch.tensor([id_of[c] for c in text[: int(0.9 * len(text))]])
-    turns = {"python": python_turn(True, ids), "python, unfused": python_turn(False, ids)}
+    device = arguments.device
+    turns = {"python": python_turn(True, ids, device)}
+    turns["python, unfused"] = python_turn(False, ids, device)
     pairs = [("python", "python, unfused")]
+    if arguments.compile:
+        turns["python, compiled"] = python_turn(True, ids, device, compiled=True)
+        pairs += [("python, compiled", "python")]
     if not arguments.peer_only:
         program, threads = arguments.headlab, arguments.threads
-        turns["headlab"] = headlab_turn(program, threads, stats_every=NEVER)
-        turns["headlab, statistics"] = headlab_turn(program, threads, stats_every=1)
+        turns["headlab"] = headlab_turn(program, threads, NEVER, device)
+        turns["headlab, statistics"] = headlab_turn(program, threads, 1, device)
         pairs += [("headlab", "python"), ("headlab", "python, unfused")]
         pairs += [("headlab, statistics", "headlab")]
     times: dict[str, list[float]] = {name: [] for name in turns}
@@ -241,7 +260,8 @@ def measure(arguments: argparse.Namespace) -> dict:
     best = {name: {"min": min(t), "median": statistics.median(t)} for name, t in times.items()}
     ratios = {f"{a} / {b}": {k: best[a][k] / best[b][k] for k in best[a]} for a, b in pairs}
     run = {key: getattr(arguments, key) for key in ("threads", "steps", "repeats")}
-    return run | {"torch": torch.__version__, "step_ms": best, "ratios": ratios}
+    machine = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    return run | {"device": machine, "torch": torch.__version__, "step_ms": best, "ratios": ratios}
 
 
 def main() -> int:
@@ -256,6 +276,8 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200, help="timed steps of a turn (200)")
     parser.add_argument("--repeats", type=int, default=5, help="turns of every variant (5)")
     parser.add_argument("--headlab", default=str(ROOT / "scripts/headlab"), help="what to time")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--compile", action="store_true", help="torch.compile beside, as nanoGPT does on a GPU")
     parser.add_argument("--peer-only", action="store_true", help="leave headlab out")
     parser.add_argument("--json", action="store_true", help="print one object")
     arguments = parser.parse_args()
