@@ -195,14 +195,14 @@ TEST_CASE("a file cut off at any byte is refused") {
   }
 }
 
-TEST_CASE("a header with any byte changed is refused or still covers the data exactly") {
+TEST_CASE("a header with any bit changed is refused or still covers the data exactly") {
   const Scratch scratch;
   const fs::path path = scratch.path() / "x";
   const std::string whole = read_bytes(kGolden / "safetensors/ok_two.safetensors");
   const size_t header_end = 8 + header_of(whole).size();
   size_t accepted = 0, refused = 0;
   for (size_t at = 0; at < header_end; ++at) {
-    for (int flip = 1; flip < 256; ++flip) {
+    for (int flip = 1; flip < 256; flip *= 2) {  // each bit
       std::string bytes = whole;
       bytes[at] = static_cast<char>(bytes[at] ^ flip);
       if (!complaint(path, bytes).empty()) {
