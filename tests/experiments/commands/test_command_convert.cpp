@@ -138,7 +138,7 @@ TEST_CASE("gates around a trained model open fewer heads while it goes on traini
   CHECK(evaluation(bench, "gated/ckpt/step-00000060").at("loss") == report.at("loss_before"));
   CHECK_THAT(read_bytes(bench / "gated/config.yaml"),
              Contains("target: {heads: 3, warmup: 40, begin: 60, start: 0.0, scope: model}"));
-  const Json gates = report.at("gates");
+  const Json& gates = report.at("gates");
   CHECK(gates.at("heads") == 8);
   CHECK(gates.at("kept").size() == 3);
   CHECK(gates.at("shut").size() == 5);
