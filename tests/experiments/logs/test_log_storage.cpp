@@ -13,7 +13,6 @@
 namespace headlab::test_log_storage {
 namespace {
 
-using Catch::Contains;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST_CASE("a record counts only when its key is written, after all of its values") {

@@ -8,7 +8,6 @@ namespace headlab::test_loaded_tensors {
 namespace {
 
 using Catch::Contains;
-using Catch::Matchers::StartsWith;
 using testing::same;
 
 struct Inner : torch::nn::Module {
