@@ -4,6 +4,7 @@ Run by pytest with scripts/requirements.txt installed; HEADLAB_BUILD_DIR names t
 Run as a program it writes the blocks between README's markers anew.
 """
 
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import xarray as xr
 
 from conftest import ROOT, headlab
 
+sys.path.insert(0, str(ROOT / "scripts/studies"))
+import comparison  # noqa: E402
+
 README = ROOT / "README.md"
 
 
@@ -21,14 +25,18 @@ def cells(line):
 
 
 def kinds_with_results():
-    """The program's table of kinds, and two columns of the table of trainings in docs/kinds.md."""
-    (measured,) = marked("side by side").findall((ROOT / "docs/kinds.md").read_text(encoding="utf-8"))
-    table = [cells(line) for line in measured.splitlines() if line.startswith("| ")]
-    columns = [table[0].index(name) for name in ("FLOPs a token", "validation loss [nat]")]
-    results = {row[0]: [row[column] for column in columns] for row in table}
+    """The program's table of kinds, and what docs/kinds.json found of each on its tasks."""
+    report = json.loads((ROOT / "docs/kinds.json").read_text(encoding="utf-8"))
     head, _, *rows = [cells(line) for line in headlab("describe", "--table").splitlines()]
-    lines = [head + results["kind"], ["---"] * len(head) + ["--:"] * len(columns)]
-    lines += [row + results.get(row[0], ["-"] * len(columns)) for row in rows]
+    columns, results = [], {row[0]: [] for row in rows}
+    for task in report["tasks"]:
+        metric = comparison.measures(task)[0]
+        unit = " [nat]" if metric == "val/loss" else ""
+        columns += [f"{task['name']}: {metric}{unit}", f"less {report['baseline']}'s [95 %]"]
+        for arm in task["arms"]:
+            results[f"`{arm['name']}`"] += [comparison.mean(arm, metric), comparison.difference(arm, metric)]
+    lines = [head + columns, ["---"] * len(head) + ["--:"] * len(columns)]
+    lines += [row + results[row[0]] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -149,6 +149,8 @@ def draw(report, path):
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
+
     from headlab_log import plots
 
     plt.rcParams.update(plots.STYLE)
@@ -174,6 +176,7 @@ def draw(report, path):
             axis.legend(fontsize=7)
             axis.set_title(f"{task['name']}: {group}")
             axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(NullFormatter())
         row[0].set_ylabel(f"validation loss [nat], mean and 95 % of {len(report['seeds'])} seeds")
     for axis in axes[-1]:
         axis.set_xlabel("FLOPs of training")
