@@ -5,6 +5,7 @@ solve it, far above chance: a point of at most three minutes each. Run by `scrip
 import json
 import os
 import subprocess
+import time
 
 import pytest
 
@@ -28,6 +29,7 @@ POINTS = {
 def test_a_model_of_two_layers_reaches_it(point, tmp_path):
     config = point.split(",")[0]
     metric, least, most, overrides = POINTS[point]
+    began = time.monotonic()
     done = subprocess.run(
         [program(), "run", str(ROOT / f"configs/{config}.yaml"), "--out", str(tmp_path), "--json",
          "train.threads=1", "log.attention.every=0", "log.stats_every=0", *overrides],
@@ -35,5 +37,5 @@ def test_a_model_of_two_layers_reaches_it(point, tmp_path):
         env={**os.environ, "GOMP_SPINCOUNT": "1000"})
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    print(f"{point}: {result[f'val/{metric}']:.4f} in {result.get('wall_s', 0):.0f} s")
+    print(f"{point}: {result[f'val/{metric}']:.4f} in {time.monotonic() - began:.0f} s")
     assert least <= result[f"val/{metric}"] <= most
