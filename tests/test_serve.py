@@ -43,7 +43,7 @@ def test_the_page_of_a_run_that_trains_follows_it(chromium, served, tmp_path):
         state = "return document.querySelector('#runs td[data-label=state]')?.textContent"
         step = "return parseInt(document.querySelector('#runs td[data-label=step]')?.textContent)"
         assert chromium.wait(state) == "running"
-        before = chromium.run(step)
+        before = chromium.wait(step)  # at first the page may not have one
         chromium.wait(f"{step} > {before}")
         shown = chromium.wait(SHOWN).split()
         assert shown[-2] == "1"  # the layer asked for; the head is the one least like the others
