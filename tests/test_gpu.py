@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, TINY, headlab, program
-from test_resume import EVERY, KINDS, SETTINGS, only_run, saved_step
+from test_resume import KINDS, finish, kill
 
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 from same_end import differences  # noqa: E402
@@ -161,23 +161,8 @@ def test_every_kind_trains_in_half_precision(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_deterministic_run_that_is_killed_equals_one_that_never_was(kind, tmp_path):
-    def start(out):
-        return subprocess.Popen(
-            [program(), "run", str(ROOT / "configs/char_mha.yaml"), *SETTINGS, *KINDS[kind],
-             "train.deterministic=true", "--device", "cuda", "--out", str(out)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def finish(out):
-        process = start(out)
-        said = process.communicate()[1]
-        assert process.returncode == 0, said
-        return only_run(out)
-
-    whole = finish(tmp_path / "whole")
-    killed = start(tmp_path / "parts")
-    while saved_step(tmp_path / "parts") < 2 * EVERY:
-        assert killed.poll() is None, killed.stderr.read()
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    assert differences(whole, finish(tmp_path / "parts")) == []
+    settings = (*KINDS[kind], "train.deterministic=true", "--device", "cuda")
+    whole = finish(tmp_path / "whole", settings)
+    kill(tmp_path / "parts", settings, signal.SIGKILL)
+    assert differences(whole, finish(tmp_path / "parts", settings)) == []
     assert values(whole, "train/loss")[-1] < values(whole, "train/loss")[0]

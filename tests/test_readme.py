@@ -31,8 +31,7 @@ def kinds_with_results():
     columns, results = [], {row[0]: [] for row in rows}
     for task in report["tasks"]:
         metric = comparison.measures(task)[0]
-        unit = " [nat]" if metric == "val/loss" else ""
-        columns += [f"{task['name']}: {metric}{unit}", f"less {report['baseline']}'s [95 %]"]
+        columns += [f"{task['name']}: {comparison.titled(metric)}", f"less {report['baseline']}'s [95 %]"]
         for arm in task["arms"]:
             results[f"`{arm['name']}`"] += [comparison.mean(arm, metric), comparison.difference(arm, metric)]
     lines = [head + columns, ["---"] * len(head) + ["--:"] * len(columns)]
@@ -50,13 +49,9 @@ BLOCKS = {
 }
 
 
-def marked(name):
-    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.S)
-
-
 @pytest.mark.parametrize("page, name", BLOCKS)
 def test_the_block_is_what_it_is_made_from(page, name):
-    (block,) = marked(name).findall((ROOT / page).read_text(encoding="utf-8"))
+    (block,) = comparison.marked(name).findall((ROOT / page).read_text(encoding="utf-8"))
     remedy = "write the blocks anew: .deps/venv/bin/python tests/test_readme.py"
     assert block.strip() == BLOCKS[page, name]().strip(), remedy
 
@@ -122,4 +117,4 @@ if __name__ == "__main__":
     for (page, name), make in BLOCKS.items():
         text = (ROOT / page).read_text(encoding="utf-8")
         made = make().strip() + "\n"
-        (ROOT / page).write_text(marked(name).sub(lambda _, made=made: made, text), encoding="utf-8")
+        (ROOT / page).write_text(comparison.marked(name).sub(lambda _, made=made: made, text), encoding="utf-8")

@@ -81,10 +81,8 @@ Tensor scores(const Tensor& q, const Tensor& k, const HeadCall& call, double sca
 }
 
 Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadCall& call, double scale) {
-  const bool half = q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16;
-  auto queries = q, keys = repeat_kv(k, call, q.size(1));
-  if (half) queries = queries.to(at::kFloat), keys = keys.to(at::kFloat);
-  return at::matmul(queries * scale, keys.transpose(2, 3));  // [B,H,T,S]
+  const auto keys = widened(repeat_kv(k, call, q.size(1)));
+  return at::matmul(widened(q) * scale, keys.transpose(2, 3));  // [B,H,T,S]
 }
 
 Tensor biases_by_distance(const HeadCall& call, int64_t T, int64_t S) {

@@ -184,8 +184,7 @@ void HeadProbe::raise_scores(const ObservedMap& map, const AttentionMask& mask) 
   const double low = -std::numeric_limits<double>::infinity();
   const int64_t T = map.scores.size(2), S = map.scores.size(3);
   const auto device = map.scores.device();
-  auto z =
-      at::isReducedFloatingType(map.scores.scalar_type()) ? map.scores.to(at::kFloat) : map.scores;
+  auto z = widened(map.scores);
   if (const auto allowed = allowed_keys(mask, T, S, device); allowed.defined())
     z = z.masked_fill(allowed.logical_not(), low);  // [B,H,T,S]
   const auto highest = z.amax(-1);                  // [B,H,T]

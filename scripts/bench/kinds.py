@@ -9,21 +9,19 @@ Nothing else should run meanwhile.
 """
 
 import argparse
-import statistics
 import sys
 import tempfile
 
 from headlab_program import ROOT, ProgramError
-from speed import windows
+from speed import kinds_of, steps_per_second
 
 
 def step_ms(arguments, kind, stats_every):
     settings = [f"train.steps={arguments.steps}", "log.every=5", "log.attention.every=0",
                 f"log.stats_every={stats_every}", "train.eval_batches=1", *arguments.set]
     with tempfile.TemporaryDirectory() as out:
-        rows = windows(arguments.headlab, ROOT / f"configs/char_{kind}.yaml",
-                       [*settings, "--device", arguments.device], out)
-    return 1e3 * statistics.median(row["tokens"] / row["step"] / row["tokens_per_s"] for row in rows)
+        return 1e3 / steps_per_second(arguments.headlab, ROOT / f"configs/char_{kind}.yaml",
+                                      [*settings, "--device", arguments.device], out)
 
 
 def main():
@@ -37,9 +35,7 @@ def main():
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="another setting of all trainings")
     arguments = parser.parse_args()
-    kinds = arguments.kinds.split(",") if arguments.kinds else sorted(
-        path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
-    kinds = ["mha", *(kind for kind in kinds if kind != "mha")]
+    kinds = ["mha", *(kind for kind in kinds_of(arguments) if kind != "mha")]
     more = (" statistics |", "--:|") if arguments.statistics else ("", "")
     print(f"| kind | step [ms] | of mha's |{more[0]}\n|---|--:|--:|{more[1]}", flush=True)
     mha = None

@@ -35,6 +35,12 @@ def steps_per_second(program, config, settings, out):
                              for row in windows(program, config, settings, out))
 
 
+def kinds_of(arguments):
+    """Those of --kinds; without it every kind that has a configs/char_<kind>.yaml."""
+    return arguments.kinds.split(",") if arguments.kinds else sorted(
+        path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
+
+
 def compare(arguments, kind):
     config = ROOT / "configs" / f"char_{kind}.yaml"
     settings = [f"train.steps={arguments.steps}", "log.every=5", "log.attention.every=0",
@@ -80,11 +86,9 @@ def main():
     arguments = parser.parse_args()
     if arguments.together and len(os.sched_getaffinity(0)) < 2:
         parser.error("--together needs two cores; without it the two train by turns")
-    kinds = arguments.kinds.split(",") if arguments.kinds else sorted(
-        path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
     print("| kind | steps/s before | steps/s after | after/before, median | all pairs |")
     print("|---|---|---|---|---|")
-    for kind in kinds:
+    for kind in kinds_of(arguments):
         compare(arguments, kind)
 
 

@@ -76,8 +76,7 @@ def table(report):
         names = list(dict.fromkeys(name for _, more in rows for name in more))
         head = ["arm", "parameters", "rate"]
         for metric in metrics:
-            head += [metric + (" [nat]" if metric == "val/loss" else ""),
-                     f"less {report['baseline']}'s [95 %]", "p, Holm"]
+            head += [comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "p, Holm"]
         head += ["effective speedup", *comparison.HEADS, *(name.replace("_", " ") for name in names)]
         text += "\n" + comparison.markdown(head, [
             [*cells, *(figure(more.get(name)) for name in names)] for cells, more in rows])

@@ -115,8 +115,7 @@ def costs_table(report):
 
 def task_table(report, task):
     metric = comparison.measures(task)[0]
-    unit = " [nat]" if metric == "val/loss" else ""
-    head = ["kind", "rate", f"{metric}{unit}", f"less {report['baseline']}'s [95 %]", "effective speedup",
+    head = ["kind", "rate", comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "effective speedup",
             *comparison.HEADS]
     return comparison.markdown(head, [
         [f"`{arm['name']}`", comparison.rate(arm), comparison.mean(arm, metric),

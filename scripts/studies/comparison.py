@@ -59,6 +59,11 @@ def measures(task):
     return [name for name in MEASURES if name in names]
 
 
+def titled(metric):
+    """With its unit, if it has one."""
+    return f"{metric} [nat]" if metric == "val/loss" else metric
+
+
 def mean(arm, metric):
     """Mean and standard deviation over the seeds, as a cell; a dash where there are none."""
     found = arm.get("metrics", {}).get(metric)

@@ -1,9 +1,8 @@
 // Laws that every registered kind of heads must obey, each as far as its traits promise.
-#include <ATen/autocast_mode.h>
-
 #include <array>
 #include <set>
 
+#include "experiments/training/update.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/laws_testing.h"
@@ -265,11 +264,10 @@ TEST_CASE("half precision is close to float32, on every path", "[laws]") {
         ctx.mask.key_length = at::tensor({T, int64_t{4}});
         const auto x = random({B, T, 20}).to(at::kFloat).requires_grad_();
         const auto want = s.traits.token_map ? heads->forward(x, ctx).y : Tensor();
-        at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
-        at::autocast::set_autocast_enabled(at::kCPU, true);
-        const auto y = heads->forward(x, ctx).y;
-        at::autocast::set_autocast_enabled(at::kCPU, false);
-        at::autocast::clear_cache();
+        const auto y = [&] {
+          Autocast half(at::kCPU, /*bf16=*/true);
+          return heads->forward(x, ctx).y;
+        }();
         if (want.defined())
           REQUIRE((y.to(at::kFloat) - want).norm().item<double>() <
                   0.2 * want.norm().item<double>());

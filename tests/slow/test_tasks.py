@@ -1,5 +1,6 @@
 """Every task at the size of two cores, trained until it must be solved, or where plain heads do not
-solve it, far above chance: a point of at most three minutes each. Run by `scripts/test --slow`; not part of the usual tests.
+solve it, far above chance: a point of at most three minutes each. Run by `scripts/test --slow`; not part
+of the usual tests.
 """
 
 import json
