@@ -308,7 +308,10 @@ TEST_CASE(
   process.wait_for([](const std::string& err) { return err.find("step 1/4") != err.npos; });
   process.signal(SIGTERM);
   process.signal(SIGINT);
-  CHECK(process.end().code == 130);  // 143 where the first one is obeyed
+  // Either may be handled second (the kernel may give them to two threads); where the first one
+  // was obeyed, the run has stopped at a step, and saved.
+  const int code = process.end().code;
+  CHECK((code == 130 || code == 143));
   const fs::path run = only_entry(bench / "runs/tiny");
   CHECK(json_of(run / "status.json").at("status") == "running");
   CHECK_FALSE(fs::exists(run / "ckpt"));
