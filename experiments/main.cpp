@@ -25,6 +25,7 @@
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
+#include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
 #include "experiments/system/signals.h"
 #include "headlab_build.h"
@@ -34,7 +35,7 @@ namespace headlab {
 namespace {
 
 int report(int code, const std::string& what) {
-  fmt::print(stderr, "headlab: {}\n", what);
+  tell("{}", what);
   return code;
 }
 
@@ -129,11 +130,15 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {
-    return app.exit(e);  // --help, --version
+    action = [code = app.exit(e)] { return code; };  // --help, --version
   } catch (const CLI::ParseError& e) {
     return report(kUsage, usage_problem(app, e, argc > 1 ? argv[1] : nullptr));
   }
-  return run_guarded(action);
+  return run_guarded([&] {
+    const int code = action();
+    flush_results();
+    return code;
+  });
 }
 
 // Freed buffers of tensors stay with the process. Given back to the system, as glibc does by

@@ -8,6 +8,7 @@
 
 #include "core/config/config_fields.h"
 #include "experiments/commands/report.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -93,7 +94,7 @@ std::vector<Command>& commands() {
 }
 
 int print(const Report& report, bool json) {
-  fmt::print("{}", json ? report.object.dump() + "\n" : report.text);
+  print_result(json ? report.object.dump() + "\n" : report.text);
   return kDone;
 }
 

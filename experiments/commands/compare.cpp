@@ -1,7 +1,5 @@
 // `headlab compare COMPARE.yaml`: kinds of heads on tasks, each with its own learning rate, as many
 // parameters and the same seeds: paired differences to a baseline.
-#include <fmt/format.h>
-
 #include <memory>
 
 #include "experiments/commands/command.h"
@@ -9,6 +7,7 @@
 #include "experiments/commands/sweep_report.h"
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/runs/sweep_threads.h"
+#include "experiments/system/output.h"
 #include "experiments/system/signals.h"
 
 namespace headlab {
@@ -46,7 +45,7 @@ Survivors survivors_of(const Comparison& comparison) {
   return [kept](const std::filesystem::path& run) -> std::optional<SurvivingHeads> {
     if (const auto known = kept->find(run)) return known;
     if (StopSignals::received() != 0) return std::nullopt;
-    fmt::print(stderr, "headlab: prunes {}\n", run.string());
+    tell("prunes {}", run.string());
     const auto heads = surviving_heads(run);
     kept->add(run, heads);
     return heads;
@@ -66,8 +65,7 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
 }
 
 int said(int code) {
-  if (code == kResumable)
-    fmt::print(stderr, "headlab: not all points are finished; the same command goes on\n");
+  if (code == kResumable) tell("not all points are finished; the same command goes on");
   return code;
 }
 
@@ -75,8 +73,7 @@ int said(int code) {
 StageEnd choose_rates(const Stage& choosing, int64_t jobs) {
   if (choosing.sweep.points.empty()) return {};
   const auto threads = threads_of(choosing.sweep, jobs);
-  fmt::print(stderr, "headlab: {} short points choose the rates, {} at once\n",
-             choosing.sweep.points.size(), threads.jobs);
+  tell("{} short points choose the rates, {} at once", choosing.sweep.points.size(), threads.jobs);
   return run_stage(choosing, orders_of(threads));
 }
 
@@ -89,15 +86,14 @@ int run_compare(const CompareOptions& o) {
                  o.json);
   }
   write_comparison_file(comparison);
-  fmt::print(stderr, "headlab: {}\n", comparison.folder.string());
+  tell("{}", comparison.folder.string());
   const auto choosing = choosing_stage(comparison);
   const auto chosen = choose_rates(choosing, o.jobs);
   if (chosen.code == kResumable) return said(chosen.code);
   const auto rates = chosen_rates(comparison, choosing, chosen);
   const auto whole = final_stage(comparison, rates);
   const auto threads = threads_of(whole.sweep, o.jobs);
-  fmt::print(stderr, "headlab: {} points are compared, {} at once\n", whole.sweep.points.size(),
-             threads.jobs);
+  tell("{} points are compared, {} at once", whole.sweep.points.size(), threads.jobs);
   const auto end = run_stage(whole, orders_of(threads));
   const int code = report_results(o, comparison, rates, whole, end);
   return said(chosen.code != kDone ? chosen.code : end.code != kDone ? end.code : code);

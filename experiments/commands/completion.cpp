@@ -7,6 +7,7 @@
 #include "experiments/commands/config_description.h"
 #include "experiments/commands/manual.h"
 #include "experiments/commands/shell_functions.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -104,7 +105,7 @@ struct CompletionOptions {
 
 int run_completion(const CompletionOptions& o) {
   const auto& s = o.shell;
-  fmt::print("{}", s == "bash" ? bash() : s == "zsh" ? zsh() : s == "fish" ? fish() : manual());
+  print_result(s == "bash" ? bash() : s == "zsh" ? zsh() : s == "fish" ? fish() : manual());
   return kDone;
 }
 

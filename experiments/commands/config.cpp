@@ -1,8 +1,7 @@
 // `headlab config CONFIG`: the resolved config, what differs from the defaults, or the JSON schema.
-#include <fmt/format.h>
-
 #include "experiments/commands/command.h"
 #include "experiments/runs/experiment.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -23,13 +22,13 @@ struct ConfigOptions {
 int run_config(const ConfigOptions& o) {
   Experiment experiment, defaults;
   if (o.schema) {
-    fmt::print("{}\n", schema_of(experiment));
+    print_result(schema_of(experiment) + '\n');
     return kDone;
   }
   if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
   read_config(experiment, load_experiment(o.file, o.overrides));
-  fmt::print("{}", to_yaml(o.minimal ? write_minimal(experiment, defaults, Paths::kAbsolute)
-                                     : write_block(experiment)));
+  print_result(to_yaml(o.minimal ? write_minimal(experiment, defaults, Paths::kAbsolute)
+                                 : write_block(experiment)));
   return kDone;
 }
 

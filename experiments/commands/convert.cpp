@@ -7,6 +7,7 @@
 #include "experiments/commands/report.h"
 #include "experiments/conversion/converted_run.h"
 #include "experiments/pruning/gates.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -76,7 +77,7 @@ Conversion convert_layer(const ConvertOptions& o, const TrainedLayer& layer) {
     return o.align ? to_grouped_aligned(layer, o.kv_heads) : to_grouped(layer, o.kv_heads);
   const auto full = layer.shape.heads * layer.shape.head_dim;
   if (o.shared_dim > 0 && o.shared_dim < full)
-    fmt::print(stderr, "headlab: {}: {} of {} features\n", layer.name, o.shared_dim, full);
+    tell("{}: {} of {} features", layer.name, o.shared_dim, full);
   return to_collaborative(layer, o.shared_dim > 0 ? std::optional(o.shared_dim) : std::nullopt,
                           o.seeds);
 }

@@ -9,6 +9,7 @@
 #include "experiments/commands/head_facts.h"
 #include "experiments/commands/reference_pages.h"
 #include "experiments/commands/report.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -75,10 +76,10 @@ struct DescribeOptions {
 
 int run_describe(const DescribeOptions& o) {
   if (o.table || !o.markdown.empty()) {
-    fmt::print("{}", o.table                    ? kinds_table()
-                     : o.markdown == "config"   ? config_page()
-                     : o.markdown == "commands" ? commands_page()
-                                                : kinds_page());
+    print_result(o.table                    ? kinds_table()
+                 : o.markdown == "config"   ? config_page()
+                 : o.markdown == "commands" ? commands_page()
+                                            : kinds_page());
     return kDone;
   }
   if (o.word.empty())

@@ -11,6 +11,7 @@
 #include "experiments/models/intermediates.h"
 #include "experiments/models/named_batch.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -69,8 +70,9 @@ int run_forward(const ForwardOptions& o) {
   }
   for (auto& [name, tensor] : computed) tensor = tensor.detach();
   write_tensors(o.out, computed);
-  if (computed.count("out.loss")) fmt::print("loss {:.6f}\n", computed["out.loss"].item<double>());
-  fmt::print("{} tensors in {}\n", computed.size(), o.out);
+  if (computed.count("out.loss"))
+    print_result(fmt::format("loss {:.6f}\n", computed["out.loss"].item<double>()));
+  print_result(fmt::format("{} tensors in {}\n", computed.size(), o.out));
   return kDone;
 }
 

@@ -10,6 +10,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/system/output.h"
 #include "experiments/training/translated_text.h"
 
 namespace headlab {
@@ -44,8 +45,8 @@ struct GenerateOptions {
 };
 
 void show(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  print_result(text);
+  flush_results();
 }
 
 int sample(const OpenedRun& run, const std::string& prompt, const SamplingOptions& sampling,
@@ -85,7 +86,7 @@ int run_generate(GenerateOptions& o) {
   const auto why =
       why_no_cache(*opened.model, opened.experiment.model.as<ModelOptions>(), "generate");
   if (!why.empty() && !o.no_cache)
-    fmt::print(stderr, "headlab: generate: {}: everything is computed again for each token\n", why);
+    tell("generate: {}: everything is computed again for each token", why);
   o.sampling.cache = o.beam.cache = why.empty() && !o.no_cache;
   if (!o.no_stop) o.sampling.ends = description.ends;
   const bool pairs = translates(description.shape);

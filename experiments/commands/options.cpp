@@ -8,6 +8,7 @@
 #include "core/torch.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 
@@ -37,8 +38,7 @@ Split split_of(const OpenedRun& run, const std::string& name,
 namespace {
 OpenedRun say_code(const std::string& name, OpenedRun run) {
   if (const auto notice = code_notice(run.manifest); !notice.empty())
-    fmt::print(stderr, "headlab: {}: {}; what follows is computed by the code of now\n", name,
-               notice);
+    tell("{}: {}; what follows is computed by the code of now", name, notice);
   return run;
 }
 }  // namespace

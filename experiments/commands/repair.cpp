@@ -4,6 +4,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/logs/log_repair.h"
 #include "experiments/logs/log_walk.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -17,12 +18,14 @@ struct RepairOptions {
 int run_repair(const RepairOptions& o) {
   const std::filesystem::path path = find_log(o.file);
   const LogRepair done = repair_log(path);
-  fmt::print("{}: {}\n", path.string(), done.needed ? "repaired" : "nothing to repair");
+  auto text =
+      fmt::format("{}: {}\n", path.string(), done.needed ? "repaired" : "nothing to repair");
   for (const LogRepair::Group& group : done.groups) {
-    fmt::print("  {}: {} records", group.path, group.records);
-    if (group.dropped > 0) fmt::print(", {} incomplete dropped", group.dropped);
-    fmt::print("\n");
+    text += fmt::format("  {}: {} records", group.path, group.records);
+    if (group.dropped > 0) text += fmt::format(", {} incomplete dropped", group.dropped);
+    text += '\n';
   }
+  print_result(text);
   return kDone;
 }
 

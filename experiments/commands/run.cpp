@@ -1,6 +1,4 @@
 // `headlab run CONFIG`: trains what a config describes.
-#include <fmt/format.h>
-
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/commands/command.h"
@@ -13,6 +11,7 @@
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/output.h"
 #include "experiments/training/leak_check.h"
 #include "experiments/training/train.h"
 
@@ -82,16 +81,16 @@ int run_run(const RunOptions& o) {
   if (initial) manifest["parent"] = initial->parent_json();
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
                          from, check);
-  if (!begun.warning.empty()) fmt::print(stderr, "headlab: {}\n", begun.warning);
+  if (!begun.warning.empty()) tell("{}", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
   keep_patch(path);
   if (begun.checkpoint) {
-    fmt::print(stderr, "headlab: goes on from step {}\n", begun.checkpoint->step);
+    tell("goes on from step {}", begun.checkpoint->step);
     for (const auto& told : {since, other_threads})
-      if (!told.empty()) fmt::print(stderr, "headlab: since it began: {}\n", told);
+      if (!told.empty()) tell("since it began: {}", told);
     if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
   } else if (initial) {
-    fmt::print(stderr, "headlab: begins with the weights of {}\n", initial->text());
+    tell("begins with the weights of {}", initial->text());
   }
   announce();
   try {

@@ -11,6 +11,7 @@
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
 #include "experiments/system/signals.h"
 #include "experiments/training/evaluate.h"
@@ -72,23 +73,23 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
 }
 
 int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
-  fmt::print(stderr, "headlab: this run is finished; '--resume never' trains it anew\n");
+  tell("this run is finished; '--resume never' trains it anew");
   return print_outcome(path, status, json, code_since(path));
 }
 
 std::optional<int> code_of_early_stop() {
   const int signal = StopSignals::received();
   if (signal == 0) return std::nullopt;
-  fmt::print(stderr, "headlab: {} before anything was written\n", signal_text(signal));
+  tell("{} before anything was written", signal_text(signal));
   return StopSignals::exit_code(signal);
 }
 
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
                      const at::Device& device, const std::filesystem::path& path) {
-  fmt::print(stderr, "headlab: {}: {} heads, {} data, {}, {} threads, {} parameters\n", config,
-             fmt::join(kinds_of_heads(model), "+"), experiment.data.kind(), device.str(),
-             at::get_num_threads(), parameter_count(model));
-  fmt::print(stderr, "headlab: {}\n", path.string());
+  tell("{}: {} heads, {} data, {}, {} threads, {} parameters", config,
+       fmt::join(kinds_of_heads(model), "+"), experiment.data.kind(), device.str(),
+       at::get_num_threads(), parameter_count(model));
+  tell("{}", path.string());
 }
 
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,
@@ -98,19 +99,18 @@ void say_what_comes_next(const std::filesystem::path& path, const Experiment& ex
     const auto how = status.reason == signal_text(SIGINT) ? "interrupted" : "stopped";
     const auto goes_on =
         status.reason == kMeasurementCutShort ? "measures the whole split" : "goes on";
-    fmt::print(stderr, "headlab: {} at step {}; {} {}\n", how, status.step,
-               the_same_command(experiment), goes_on);
+    tell("{} at step {}; {} {}", how, status.step, the_same_command(experiment), goes_on);
   }
   if (status.state != RunState::kFinished) return;
   const auto run = shown_path(path), program = program_name();
-  fmt::print(stderr, "headlab: next: {} {} -o report.html\n", script_name("report"), run);
+  tell("next: {} {} -o report.html", script_name("report"), run);
   const bool text = description.tokenizer && model.writes(), pairs = translates(description.shape);
-  fmt::print(stderr, "headlab:       {} {} {}{}\n", program,
-             !text   ? "analyze"
-             : pairs ? "eval"
-                     : "generate",
-             run, text && pairs ? " --beam 1" : "");
-  fmt::print(stderr, "headlab:       {} ablate {}\n", program, run);
+  tell("      {} {} {}{}", program,
+       !text   ? "analyze"
+       : pairs ? "eval"
+               : "generate",
+       run, text && pairs ? " --beam 1" : "");
+  tell("      {} ablate {}", program, run);
 }
 
 }  // namespace headlab

@@ -13,6 +13,7 @@
 #include "experiments/runs/sweep_summary.h"
 #include "experiments/runs/sweep_table.h"
 #include "experiments/runs/sweep_threads.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -64,23 +65,21 @@ int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThread
                    .sets_threads = !threads.set};
   const auto commands =
       slurm ? write_slurm_scripts(sweep, orders) : std::vector{write_job_list(sweep, orders)};
-  fmt::print(stderr, "headlab: {} points, {} threads each; {}\n", sweep.points.size(),
-             threads.of_a_run,
-             slurm ? "these commands submit them" : "this command runs them, again and again");
+  tell("{} points, {} threads each; {}", sweep.points.size(), threads.of_a_run,
+       slurm ? "these commands submit them" : "this command runs them, again and again");
   return print({.object = {{"sweep", sweep.folder.string()}, {"commands", commands}},
                 .text = fmt::format("{}\n", fmt::join(commands, "\n"))},
                o.json);
 }
 
 int train_points(const SweepOptions& o, const FrozenSweep& sweep, const SweepOrders& orders) {
-  fmt::print(stderr, "headlab: {} points, {} at once\nheadlab: {}\n", sweep.points.size(),
-             orders.jobs, sweep.folder.string());
+  tell("{} points, {} at once\nheadlab: {}", sweep.points.size(), orders.jobs,
+       sweep.folder.string());
   const auto [points, code] = run_shown(sweep, orders);
   const auto summary = summary_of(sweep, points);
   write_summary(sweep, summary);
   print({.object = summary_json(sweep, summary), .text = summary_text(summary)}, o.json);
-  if (code == kResumable)
-    fmt::print(stderr, "headlab: not all points are finished; the same command goes on\n");
+  if (code == kResumable) tell("not all points are finished; the same command goes on");
   return code;
 }
 

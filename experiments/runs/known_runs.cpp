@@ -14,6 +14,7 @@
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
 
 namespace headlab {
@@ -238,8 +239,7 @@ fs::path take_run(const fs::path& words) {
   auto path = resolve_run(words);
   if (path == words) return path;
   const auto run = locate_run(path).run;
-  fmt::print(stderr, "headlab: {} is {} ({})\n", words.string(), shown_path(path),
-             run_text(know_run(run)));
+  tell("{} is {} ({})", words.string(), shown_path(path), run_text(know_run(run)));
   return path;
 }
 

@@ -13,6 +13,7 @@
 #include "experiments/runs/run_data.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/file_text.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -112,7 +113,7 @@ std::vector<ConfigCost> costs_of(const FrozenSweep& sweep, const SweepOrders& or
     const auto known = std::find(keys.begin(), keys.end(), key);
     const auto at = static_cast<size_t>(known - keys.begin());
     if (known == keys.end()) {
-      fmt::print(stderr, "headlab: measures {}\n", point.label());
+      tell("measures {}", point.label());
       keys.push_back(key);
       costs.push_back(cost_of(point, orders));
     }
