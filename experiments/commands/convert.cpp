@@ -75,11 +75,10 @@ Conversion convert_layer(const ConvertOptions& o, const TrainedLayer& layer) {
   if (o.to == "gated") return to_gated(layer, gate_options(o.gates));
   if (o.kv_heads > 0)
     return o.align ? to_grouped_aligned(layer, o.kv_heads) : to_grouped(layer, o.kv_heads);
+  const auto asked = o.shared_dim > 0 ? std::optional(o.shared_dim) : std::nullopt;
   const auto full = layer.shape.heads * layer.shape.head_dim;
-  if (o.shared_dim > 0 && o.shared_dim < full)
-    tell("{}: {} of {} features", layer.name, o.shared_dim, full);
-  return to_collaborative(layer, o.shared_dim > 0 ? std::optional(o.shared_dim) : std::nullopt,
-                          o.seeds);
+  if (asked && *asked < full) tell("{}: {} of {} features", layer.name, *asked, full);
+  return to_collaborative(layer, asked, o.seeds);
 }
 
 int run_convert(ConvertOptions& o) {

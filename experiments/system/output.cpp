@@ -10,16 +10,16 @@
 namespace headlab {
 namespace {
 
-void require(bool written) {
+void require_written(bool written) {
   if (!written) throw RunError(std::string("stdout: cannot be written: ") + std::strerror(errno));
 }
 
 }  // namespace
 
 void print_result(std::string_view text) {
-  require(std::fwrite(text.data(), 1, text.size(), stdout) == text.size());
+  require_written(std::fwrite(text.data(), 1, text.size(), stdout) == text.size());
 }
 
-void flush_results() { require(std::fflush(stdout) == 0 && std::ferror(stdout) == 0); }
+void flush_results() { require_written(std::fflush(stdout) == 0 && std::ferror(stdout) == 0); }
 
 }  // namespace headlab

@@ -24,14 +24,14 @@ char32_t composite(char32_t first, char32_t second) {
 }
 
 // A character of a normal form, and by how many it is more than those that it was made of.
-struct Part {
+struct CharPart {
   char32_t value;
   TextRange range;
   ptrdiff_t more;
 };
 
-std::vector<Part> parts_of(const PlacedChars& chars) {
-  std::vector<Part> parts;
+std::vector<CharPart> parts_of(const PlacedChars& chars) {
+  std::vector<CharPart> parts;
   parts.reserve(chars.size());
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE);
   for (const auto& c : chars) {
@@ -43,11 +43,11 @@ std::vector<Part> parts_of(const PlacedChars& chars) {
       parts.push_back({static_cast<char32_t>(into[n]), c.range, n == 0 ? 0 : 1});
   }
   // Marks between two starters stand in the order of their classes.
-  const auto is_starter = [](const Part& part) { return combining_class(part.value) == 0; };
+  const auto is_starter = [](const CharPart& part) { return combining_class(part.value) == 0; };
   for (auto at = parts.begin(); at != parts.end();) {
     at = std::find_if_not(at, parts.end(), is_starter);
     const auto end = std::find_if(at, parts.end(), is_starter);
-    std::stable_sort(at, end, [](const Part& a, const Part& b) {
+    std::stable_sort(at, end, [](const CharPart& a, const CharPart& b) {
       return combining_class(a.value) < combining_class(b.value);
     });
     at = end;
@@ -56,8 +56,8 @@ std::vector<Part> parts_of(const PlacedChars& chars) {
 }
 
 // Parts that have a composite are joined, unless what lies between them blocks it.
-std::vector<Part> joined(const std::vector<Part>& parts) {
-  std::vector<Part> made;
+std::vector<CharPart> joined(const std::vector<CharPart>& parts) {
+  std::vector<CharPart> made;
   std::optional<size_t> starter;  // its place in `made`
   for (const auto& part : parts) {
     const auto own = combining_class(part.value);
