@@ -4,8 +4,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"

@@ -73,8 +73,8 @@ int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThread
 }
 
 int train_points(const SweepOptions& o, const FrozenSweep& sweep, const SweepOrders& orders) {
-  tell("{} points, {} at once\nheadlab: {}", sweep.points.size(), orders.jobs,
-       sweep.folder.string());
+  tell("{} points, {} at once", sweep.points.size(), orders.jobs);
+  tell("{}", sweep.folder.string());
   const auto [points, code] = run_shown(sweep, orders);
   const auto summary = summary_of(sweep, points);
   write_summary(sweep, summary);
