@@ -117,21 +117,28 @@ def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(bench, 
 
 
 @contextlib.contextmanager
-def locked(run, host):
-    """Holds the lock of a run as a process of that host does."""
-    with (run / ".lock").open("w") as file:
+def locked(lock, host):
+    """Holds the lock of a run, or of what a point prints, as a process of that host does."""
+    with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(f"{os.getpid()} {host}\n")
         file.flush()
         yield
-        (run / ".lock").unlink()
+        lock.unlink()
 
 
-def test_a_point_that_this_host_trains_is_waited_for(one_kind):
+@pytest.mark.parametrize("begun", (True, False))
+def test_a_point_that_this_host_trains_is_waited_for(one_kind, begun):
+    """One whose run has begun, and one that another sweep has just started."""
     bench = one_kind
     sweep(bench, "runs", "--emit", "joblist")
-    run = first_point_stopped(bench)
-    with locked(run, socket.gethostname()):
+    if begun:
+        lock = first_point_stopped(bench) / ".lock"
+    else:
+        config = pathlib.Path((folder_of(bench, "runs") / "points.tsv").read_text().split()[1])
+        lock = folder_of(bench, "runs") / f"output/{config.stem}.txt.lock"
+        lock.parent.mkdir(exist_ok=True)
+    with locked(lock, socket.gethostname()):
         process = start(bench, "runs")
         said = ""
         while "waits: is being written by process" not in said:
@@ -150,7 +157,7 @@ def test_a_point_that_another_host_trains_is_left_to_it(one_kind):
     bench = one_kind
     sweep(bench, "runs", "--emit", "joblist")
     run = first_point_stopped(bench)
-    with locked(run, "another-host"):
+    with locked(run / ".lock", "another-host"):
         _, said = sweep(bench, "runs", code=75)
     assert "is left to another host: is being written by process" in said
     assert sorted(row["status"] for row in table(bench, "runs")) == ["elsewhere"] + ["finished"] * 2

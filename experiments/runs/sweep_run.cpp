@@ -127,15 +127,21 @@ void SweepRun::look_at(size_t point) {
   try {
     const auto found = find_run(sweep_.points[point].run);
     if (found.kind == FoundRun::Kind::kFinished) return look_at_finished(point);
-    const bool room = static_cast<int64_t>(jobs_.size()) < orders_.jobs;
-    if (found.kind != FoundRun::Kind::kRunning) return room ? begin(point) : void();
-    const bool here = of_this_host(found.holder);
-    settle(point, {.state = here ? PointState::kLocked : PointState::kElsewhere,
-                   .code = here ? 0 : kResumable,
-                   .reason = "is being written by " + found.holder});
+    if (found.kind == FoundRun::Kind::kRunning) return leave_to(point, found.holder);
+    if (const auto holder = WriterLock::holder(output_of(point))) return leave_to(point, *holder);
+    if (static_cast<int64_t>(jobs_.size()) < orders_.jobs) begin(point);
   } catch (const RunError& error) {
+    if (another_was_quicker(error.what()))
+      return settle(point, {.state = PointState::kLocked, .reason = error.what()});
     settle(point, {.state = PointState::kFailed, .code = kStorage, .reason = error.what()});
   }
+}
+
+void SweepRun::leave_to(size_t point, const std::string& holder) {
+  const bool here = of_this_host(holder);
+  settle(point, {.state = here ? PointState::kLocked : PointState::kElsewhere,
+                 .code = here ? 0 : kResumable,
+                 .reason = "is being written by " + holder});
 }
 
 void SweepRun::look_at_finished(size_t point) {
@@ -162,9 +168,10 @@ fs::path SweepRun::output_of(size_t point) const {
 
 void SweepRun::begin(size_t point) {
   const auto& frozen = sweep_.points[point];
+  WriterLock output(output_of(point));
   std::error_code none;
   const auto before = fs::file_size(output_of(point), none);
-  jobs_.push_back({point,
+  jobs_.push_back({point, std::move(output),
                    SpawnedProgram({"run", frozen.config.string(), "--out", sweep_.out.string()},
                                   output_of(point), orders_.environment),
                    none ? 0 : before});

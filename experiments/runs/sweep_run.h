@@ -13,6 +13,7 @@
 #include "experiments/runs/sweep_points.h"
 #include "experiments/system/spawned_program.h"
 #include "experiments/system/stopwatch.h"
+#include "experiments/system/writer_lock.h"
 
 namespace headlab {
 
@@ -55,12 +56,14 @@ class SweepRun {
  private:
   struct Job {
     size_t point;
+    WriterLock output;  // what another sweep's child prints of the point is not this one's
     SpawnedProgram program;
     uintmax_t output_before;  // bytes
   };
 
   void look_at_all();
   void look_at(size_t point);  // and begin it, where it is to be trained and there is room
+  void leave_to(size_t point, const std::string& holder);
   void look_at_finished(size_t point);
   void begin(size_t point);
   void end(const Job& job, int code);
