@@ -1,5 +1,6 @@
 """scripts/report of several runs, of unlike kinds, shapes and files."""
 
+import json
 import shutil
 
 import h5py
@@ -101,6 +102,47 @@ def test_a_run_without_maps_says_what_logs_them(page, many):
     choose(page, "run", 0)  # and the others still show theirs
     page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
     assert page.one("#attention-body").is_displayed()
+
+
+# Words of the table of runs that lie on more than one line.
+BROKEN = """
+const broken = [];
+for (const cell of document.querySelectorAll("#runs td:not(:first-child)")) {
+  const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    for (const word of node.data.matchAll(/\\S+/g)) {
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) broken.push(word[0]);
+    }
+  }
+}
+return broken;
+"""
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 700])
+def test_no_number_in_the_table_of_runs_is_broken(page, small_run, tmp_path, width):
+    """With losses of several measures, long names and large counts, as a sweep's."""
+    for n, seed in enumerate((1337, 1338, 1339)):
+        path = tmp_path / f"a-run-with-a-name-that-takes-its-room-{n}" / f"0123abcd-s{seed}"
+        shutil.copytree(small_run, path)
+        with h5py.File(path / "log.h5", "r+") as file:
+            file["eval/val_tokens"][:] = 4096 * (n + 1)
+            file["scalars/wall_time"][:] = 123456.0
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest["parameters"] = {"trained": 123456789, "total": 987654321}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    out = tmp_path / "page.html"
+    done = make(*tmp_path.glob("a-run*/*"), "-o", out)
+    assert done.returncode == 0, done.stderr
+    page.size(width, 900)
+    page.open(out)
+    page.wait("return document.querySelector('#runs td')")
+    assert "987,654,321" in text(page, "#runs")
+    assert page.run(BROKEN) == []
+    assert is_wide_as_the_window(page)
 
 
 def test_runs_of_different_shapes_lie_over_each_other(page, many, kinds):
