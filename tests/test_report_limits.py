@@ -167,6 +167,27 @@ def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, sma
     assert said in text(page, "#notes")
 
 
+def test_statistics_without_a_number_name_the_call_that_a_kind_lacks(page, small_run, tmp_path):
+    def missing(name):
+        (tmp_path / "page.html").write_text(report.build([tmp_path / name]))
+        page.open(tmp_path / "page.html")
+        page.wait("return !document.querySelector('#statistics-missing').hidden")
+        return text(page, "#statistics-missing")
+
+    for name in ("silent", "none"):
+        shutil.copytree(small_run, tmp_path / name)
+        with h5py.File(tmp_path / name / "log.h5", "r+") as file:
+            for variable in file["heads/self"].values():
+                if name == "none":
+                    if variable.maxshape and variable.maxshape[0] is None:
+                        variable.resize(0, axis=0)
+                elif variable.dtype == "f4":
+                    variable[:] = np.nan
+    assert "call.observer->weights" in missing("silent") and "'mha'" in missing("silent")
+    assert "log.stats_every" not in missing("silent")
+    assert "log.stats_every" in missing("none")
+
+
 @pytest.mark.parametrize("arguments, status, said", [
     (["nowhere"], 4, "there is no such run"),
     ([], 2, "RUN"),

@@ -176,11 +176,25 @@ function sparkline(steps, values, [left, right], [low, high]) {
   return path;
 }
 
+/** Why there is no statistic to choose: none was logged, or what was logged has no numbers. */
+function whyNone() {
+  const silent = data.runs.filter((run) => run.sites[state.site]?.statistics);
+  if (!silent.length)
+    return "No run here has statistics of heads: log.stats_every in the config sets how often they "
+      + "are logged.";
+  const kinds = [...new Set(silent.map((run) => `'${run.kind}'`))].join(", ");
+  return `Statistics of heads were logged, but none has a number: compute() of kind ${kinds} tells `
+    + "its observer nothing. attend() does that by itself. Weights that a kind makes without it are "
+    + "told by call.observer->weights(...), a statistic of its own by call.observer->report(...); a "
+    + "kind without a map of weights has the latter alone (docs/own_kind.md).";
+}
+
 let statDrawn = 0;
 async function drawStatistics() {
   const names = statistics();
   find("#statistics-body").hidden = !names.length;
   find("#statistics-missing").hidden = names.length > 0;
+  find("#statistics-missing").textContent = names.length ? "" : whyNone();
   if (!names.length) return;
   fill("#stat", names.map((name) => [name, `${name}: ${named(data.variables.heads[name])}`]),
     state.stat);
@@ -318,8 +332,6 @@ export function startGrid() {
   const radios = bindRadio("view"), slider = find("#at", HTMLInputElement);
   slider.addEventListener("input", () =>
     set({ at: site().statistics?.steps[Number(slider.value)] ?? null }));
-  find("#statistics-missing").textContent = "No run here has statistics of heads: log.stats_every "
-    + "in the config sets how often they are logged.";
   on(["run", "site", "stat", "view", "at", "hide"], () => { showStep(); drawStatistics(); });
   on(["layer", "head"], () => statGrid.mark());
   radios();
