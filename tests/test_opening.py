@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import warnings
 
@@ -189,6 +190,22 @@ def test_at_is_the_newest_run_below_runs_of_the_working_directory(
     assert hl.open_run("@").path.name == "new" and hl.open_run("@2").path.name == "old"
     with pytest.raises(hl.LogError, match="there are 2 runs"):
         hl.open_run("@3")
+
+
+@pytest.mark.parametrize("command", [("report", "@"), ("to_csv", "@"), ("to_tensorboard", "@"),
+                                     ("watch", "@", "--once"), ("report", "@2", "@"), ("to_csv", "a")])
+def test_commands_name_the_run_that_at_stands_for(small_run, tmp_path, command):
+    for n, name in enumerate(("new", "old")):
+        shutil.copytree(small_run, tmp_path / "runs" / name)
+        os.utime(tmp_path / "runs" / name / "status.json", (1e9 - n, 1e9 - n))
+    (tmp_path / "a").symlink_to("runs/new")
+    done = subprocess.run([sys.executable, "-m", "headlab_log", command[0].removeprefix("to_"), *command[1:]],
+                          cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = [f"{command[0]}: {words} is runs/{'old' if words == '@2' else 'new'} (char_mha s1337, finished)"
+            for words in command[1:] if words.startswith("@")]
+    assert done.stderr.splitlines() == said
 
 
 def test_a_label_names_kind_and_tag_and_what_was_made_of_a_run_its_own_directory(

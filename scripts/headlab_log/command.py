@@ -2,10 +2,13 @@
 
 import contextlib
 import os
+import pathlib
 import sys
 import warnings
 
 from .files import LogError
+from .opening import NEWEST, find_run
+from .run import Run
 
 UNREADABLE, INTERRUPTED, TERMINATED = 4, 130, 143  # exit codes of `headlab`
 
@@ -27,3 +30,13 @@ def told_plainly(name):
         sys.exit(UNREADABLE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def taken(name, words):
+    """The path of the run that a command is given; the one that `@` stands for is named on stderr."""
+    if not NEWEST.fullmatch(str(words)):
+        return words
+    path = find_run(pathlib.Path(words))
+    with Run(path) as run:
+        print(f"{name}: {words} is {path} ({run.label}, {run.state})", file=sys.stderr)
+    return path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .command import told_plainly
+from .command import taken, told_plainly
 from .files import LogError, PathLike, pick, write_whole
 from .opening import open_run
 from .run import Run
@@ -253,6 +253,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", metavar="RUN", help="run directory, finished or not")
     parser.add_argument("-o", metavar="FOLDER", help="where to (default: RUN/csv)")
     options = parser.parse_args(arguments)
-    with told_plainly("to_csv"), open_run(options.run) as run:
+    with told_plainly("to_csv"), open_run(taken("to_csv", options.run)) as run:
         for path in to_csv(run, options.o):
             print(path)

@@ -10,6 +10,8 @@ from .files import LogError, LogWarning, PathLike
 from .program import program_name
 from .run import FILES, Run
 
+NEWEST = re.compile(r"@(\d*)")  # a run by when it was written: @ the last, @2 the one before it
+
 
 def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
     """Opens a run that goes on, has ended or was killed.
@@ -39,7 +41,7 @@ def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
 
 def find_run(path: pathlib.Path) -> pathlib.Path:
     """The run directory that a path means."""
-    if number := re.fullmatch(r"@(\d*)", str(path)):
+    if number := NEWEST.fullmatch(str(path)):
         return newest_run(path, int(number[1] or 1))
     if path.is_file():
         if path.name not in ("log.h5", *FILES.values()):

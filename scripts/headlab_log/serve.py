@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 from . import report
-from .command import told_plainly
+from .command import taken, told_plainly
 from .files import LogError, PathLike
 from .opening import find_run
 
@@ -112,4 +112,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=0, help="port (default: a free one)")
     options = parser.parse_args(arguments)
     with told_plainly("serve"):
-        serve(options.runs, options.port)
+        serve([taken("serve", run) for run in options.runs], options.port)

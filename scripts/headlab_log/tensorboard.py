@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .command import told_plainly
+from .command import taken, told_plainly
 from .compare import settings
 from .exports import logged_maps
 from .extras import needed
@@ -235,8 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with told_plainly("to_tensorboard"):
         written = set()
-        for path in options.runs:
-            with open_run(path) as run:
+        for words in options.runs:
+            with open_run(taken("to_tensorboard", words)) as run:
                 folder = options.o
                 if folder and len(options.runs) > 1:
                     folder = pathlib.Path(folder) / f"{run.name}-{run.path.name}"

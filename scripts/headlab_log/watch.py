@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .command import TERMINATED, told_plainly
+from .command import TERMINATED, taken, told_plainly
 from .extras import needed
 from .files import LogError, LogWarning, PathLike
 from .measures import by_measure
@@ -333,13 +333,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     colour = terminal and not os.environ.get("NO_COLOR")
     with told_plainly("watch"):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # the screen comes back
+        path = taken("watch", options.run)
         if options.serve:
             from .serve import serve
 
-            return serve([options.run], options.port)
+            return serve([path], options.port)
         chosen = options.statistic, options.site
         if terminal and not options.once:
-            run = watch(options.run, options.interval, *chosen, colour)
+            run = watch(path, options.interval, *chosen, colour)
         else:
-            run = look(options.run)
+            run = look(path)
         print("\n".join(lines_of(run, shutil.get_terminal_size().columns, None, colour, *chosen)))

@@ -15,6 +15,7 @@ import numpy as np
 
 import headlab_log as hl
 from headlab_log import plots
+from headlab_log.command import taken
 
 STATISTICS = ("entropy", "mean_distance", "prev_token", "self_token", "first_token")  # tabulated
 
@@ -44,7 +45,7 @@ def main():
     parser.add_argument("--site", default="self", help="which attention (default: self)")
     options = parser.parse_args()
     try:
-        run = hl.open_run(options.run)
+        run = hl.open_run(taken("plot_run", options.run))
         heads = run.heads(options.site)
     except hl.LogError as error:
         sys.exit(f"plot_run: {error}")

@@ -8,7 +8,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from ..command import told_plainly
+from ..command import taken, told_plainly
 from ..files import write_whole
 from . import MAX_BYTES, compose
 
@@ -31,7 +31,7 @@ def options_of(arguments):
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     with told_plainly("report"):
-        html, left_out = compose(options.runs, options.title, int(options.max_mb * 1e6))
+        html, left_out = compose([taken("report", run) for run in options.runs], options.title, int(options.max_mb * 1e6))
         write_whole(options.out, html)
         for sentence in left_out:
             print(f"report: {sentence}", file=sys.stderr)
