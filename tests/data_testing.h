@@ -36,6 +36,18 @@ inline std::shared_ptr<DataSource> open(const std::string& options, const fs::pa
   return open_data(config.data);
 }
 
+inline std::string contents_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A text as an editor of Windows saves it.
+inline std::string with_crlf(const std::string& text) {
+  std::string made;
+  for (const char c : text) made += c == '\n' ? "\r\n" : std::string(1, c);
+  return made;
+}
+
 // What the action's error says.
 template <class Error, class Action>
 std::string error_of(Action action) {

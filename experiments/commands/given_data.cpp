@@ -5,9 +5,10 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "core/torch.h"
+#include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/sentences.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 
@@ -27,14 +28,17 @@ struct GivenText {
   std::vector<std::filesystem::path> files;
 };
 
-GivenText read_given(const std::string& path) {
-  return {std::string(MappedFile(path).text()), path, {std::filesystem::canonical(path)}};
+GivenText read_given(const OpenedRun& run, const std::string& path) {
+  const auto& tokenizer = run.data_description.tokenizer;
+  auto text = tokenizer ? file_for(*tokenizer, path) : std::string(TextFile(path).text());
+  return {std::move(text), path, {std::filesystem::canonical(path)}};
 }
 
 // --text is the text itself where no file is called so.
-GivenText given_words(const std::string& text) {
+GivenText given_words(const OpenedRun& run, const std::string& text) {
   std::error_code none;
-  if (text.size() < 4096 && std::filesystem::is_regular_file(text, none)) return read_given(text);
+  if (text.size() < 4096 && std::filesystem::is_regular_file(text, none))
+    return read_given(run, text);
   return {text, "--text", {}};
 }
 
@@ -75,7 +79,7 @@ void GivenData::open_to_train(OpenedRun& run) const {
 
 void GivenData::open_given(OpenedRun& run) const {
   if (!run.model->predicts()) {
-    run.data = sentences_for(run, data ? read_given(*data) : given_words(*text));
+    run.data = sentences_for(run, data ? read_given(run, *data) : given_words(run, *text));
     return;
   }
   auto description = run.data_description;
@@ -83,7 +87,7 @@ void GivenData::open_given(OpenedRun& run) const {
   if (data) {
     run.data = open_other_data(run.experiment, description, *data);
   } else {
-    const auto given = given_words(*text);
+    const auto given = given_words(run, *text);
     run.data = open_text(run.experiment, description, given.text, given.name);
   }
 }

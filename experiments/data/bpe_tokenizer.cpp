@@ -11,6 +11,7 @@
 #include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 #include "experiments/data/bpe_pieces.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -254,15 +255,11 @@ std::pair<std::string, std::string> bpe_merge(const std::string& text, const std
 
 std::vector<std::pair<std::string, std::string>> read_merges(const std::filesystem::path& file) {
   std::vector<std::pair<std::string, std::string>> merges;
-  const MappedFile lines(file);
-  int64_t number = 0;
-  for (size_t at = 0; at < lines.size(); ++number) {
-    const auto end = std::min(lines.text().find('\n', at), lines.size());
-    const std::string line(lines.text().substr(at, end - at));
-    at = end + 1;
-    if (line.empty() || (number == 0 && line.starts_with("#version"))) continue;
-    merges.push_back(bpe_merge(line, fmt::format("{}:{}", file.string(), number + 1)));
-  }
+  const MappedFile bytes(file);
+  each_line(plain_text(bytes.text(), file.string()), [&](std::string_view line, int64_t number) {
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) return;
+    merges.push_back(bpe_merge(std::string(line), fmt::format("{}:{}", file.string(), number)));
+  });
   return merges;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "experiments/system/plain_text.h"
+
 namespace headlab {
 namespace {
 
@@ -46,5 +48,13 @@ const RegisterTokenizer byte_reader("bytes",
 }  // namespace
 
 std::shared_ptr<const Tokenizer> byte_tokenizer() { return std::make_shared<ByteTokenizer>(); }
+
+std::string file_for(const Tokenizer& tokenizer, const std::filesystem::path& path) {
+  if (dynamic_cast<const ByteTokenizer*>(&tokenizer) == nullptr)
+    return std::string(TextFile(path).text());
+  const MappedFile file(path);
+  tell_of_format(file.text(), path);
+  return std::string(file.text());
+}
 
 }  // namespace headlab

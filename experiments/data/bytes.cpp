@@ -2,6 +2,7 @@
 #include "core/files/mapped_file.h"
 #include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/text_stream.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -12,6 +13,7 @@ class Bytes : public TextStream {
 
   explicit Bytes(const Options& options)
       : TextStream(options.context), path_(options.path.resolved), file_(path_) {
+    tell_of_format(file_.text(), path_);
     const std::span bytes(reinterpret_cast<const uint8_t*>(file_.data()), file_.size());
     add_splits(bytes, options.train_share, path_);
   }

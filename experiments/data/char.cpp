@@ -1,8 +1,8 @@
 // Characters of a text file: a token is a code point, the vocabulary is what occurs in the text, in
 // ascending order. Splits and ids are those of nanoGPT's data/shakespeare_char/prepare.py.
-#include "core/files/mapped_file.h"
 #include "experiments/data/char_tokenizer.h"
 #include "experiments/data/text_stream.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -13,7 +13,7 @@ class Char : public TextStream {
 
   explicit Char(const Options& options)
       : TextStream(options.context), path_(options.path.resolved) {
-    const MappedFile file(path_);
+    const TextFile file(path_);
     // Twice over the text, so that one of gigabytes is never held as code points.
     std::vector<uint32_t> id_of(0x110000);  // first: does it occur; then: its id
     size_t count = 0;
@@ -41,7 +41,7 @@ class Char : public TextStream {
   std::vector<std::filesystem::path> files() const override { return {path_}; }
 
  private:
-  void decode(const MappedFile& file, const std::function<void(char32_t)>& take) const {
+  void decode(const TextFile& file, const std::function<void(char32_t)>& take) const {
     decode_utf8(file.text(), path_.string(), take);
   }
 

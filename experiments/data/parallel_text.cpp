@@ -16,18 +16,13 @@ std::string place_of(const std::filesystem::path& path, int64_t line) {
 }  // namespace
 
 ParallelText::Side::Side(const std::filesystem::path& path) : path(path), file(path) {
-  const auto text = file.text();
-  for (size_t at = 0; at < text.size();) {
-    const auto end = std::min(text.find('\n', at), text.size());
-    auto line = text.substr(at, end - at);
-    if (line.ends_with('\r')) line.remove_suffix(1);  // of a file from Windows
-    const auto place = place_of(path, std::ssize(lines));
+  each_line(file.text(), [&](std::string_view line, int64_t number) {
+    const auto place = place_of(path, number - 1);
     if (line.find_first_not_of(" \t\r") == line.npos)
       throw DataError(place + ": is empty; leave the pair out, in both files");
     decode_utf8(line, place, [](char32_t) {});
     lines.push_back(line);
-    at = end + 1;
-  }
+  });
 }
 
 ParallelText::ParallelText(const std::filesystem::path& source, const std::filesystem::path& target)

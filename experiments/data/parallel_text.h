@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/files/mapped_file.h"
 #include "experiments/data/tokenizer.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 
@@ -14,8 +14,8 @@ namespace headlab {
 struct ParallelText {
   struct Side {
     std::filesystem::path path;
-    MappedFile file;
-    std::vector<std::string_view> lines;  // without their '\n'
+    TextFile file;
+    std::vector<std::string_view> lines;  // without their ends
 
     // DataError `path:line: ...` for a line that is empty or not UTF-8.
     explicit Side(const std::filesystem::path& path);

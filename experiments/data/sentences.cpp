@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -15,12 +16,9 @@ class Sentences : public DataSource {
   Sentences(const DataDescription& description, std::string_view text, const std::string& name,
             std::vector<std::filesystem::path> files)
       : shape_(description.shape), tokenizer_(description.tokenizer), files_(std::move(files)) {
-    int64_t number = 0;
-    for (size_t at = 0; at < text.size();) {
-      const auto end = std::min(text.find('\n', at), text.size());
-      add(text.substr(at, end - at), fmt::format("{}:{}", name, ++number));
-      at = end + 1;
-    }
+    each_line(text, [&](std::string_view line, int64_t number) {
+      add(line, fmt::format("{}:{}", name, number));
+    });
     if (ids_.empty()) throw DataError(name + ": has no line with a word");
   }
 

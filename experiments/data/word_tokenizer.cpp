@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "core/files/json_text.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -18,10 +19,17 @@ constexpr std::string_view kUnknownInText = "<unk>";  // as WikiText's makers wr
 template <class Take>
 void split_words(std::string_view text, Take take) {
   for (size_t at = 0; at < text.size();) {
-    size_t end = at + 1;
-    if (text[at] != '\n') end = std::min(text.find_first_of(" \n", at), text.size());
-    if (text[at] != ' ') take(TextRange{at, end});
-    at = text[at] == ' ' ? at + 1 : end;
+    if (text[at] == ' ') {
+      ++at;
+      continue;
+    }
+    size_t end = at + line_end_at(text, at);
+    if (end == at) {
+      end = std::min(text.find_first_of(" \n", at), text.size());
+      if (line_end_at(text, end - 1) == 2) --end;
+    }
+    take(TextRange{at, end});
+    at = end;
   }
 }
 
@@ -48,7 +56,7 @@ class WordTokenizer : public Tokenizer {
     int64_t word = 0;
     split_words(text, [&](const TextRange& range) {
       const auto bytes = text.substr(range.begin, range.end - range.begin);
-      const bool ends = bytes == "\n";
+      const bool ends = line_end_at(bytes, 0) > 0;
       if (ends && rules_.line_end.empty()) return;
       const auto found = id_of_.find(ends ? std::string_view(rules_.line_end) : bytes);
       encoding.ids.push_back(found == id_of_.end() ? rules_.unknown : found->second);
@@ -111,7 +119,7 @@ std::vector<std::string> frequent_words(const std::vector<std::string_view>& tex
   for (const auto text : texts)
     split_words(text, [&](const TextRange& range) {
       const auto bytes = text.substr(range.begin, range.end - range.begin);
-      if (bytes != "\n")
+      if (line_end_at(bytes, 0) == 0)
         ++counts[bytes];
       else if (!rules.line_end.empty())
         ++counts[rules.line_end];

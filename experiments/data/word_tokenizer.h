@@ -9,7 +9,8 @@ namespace headlab {
 struct WordRules {
   std::vector<std::string> specials;  // each is a token also where a text spells it out
   int64_t unknown = 0;                // the special for words that are not known, and for "<unk>"
-  std::string line_end = {};  // the word that every '\n' is; empty: it separates words as spaces do
+  std::string line_end =
+      {};  // the word that every end of a line is; empty: they separate words as spaces do
 };
 
 // Words that occur `min_count` times or more in the texts, by their count and then by their bytes.

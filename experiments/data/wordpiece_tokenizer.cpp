@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "experiments/data/bert_words.h"
 #include "experiments/data/special_tokens.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -148,13 +149,8 @@ std::shared_ptr<const Tokenizer> wordpiece_tokenizer(WordPieceModel model) {
 WordPieceModel read_wordpiece(std::string_view vocabulary, const std::string& name) {
   decode_utf8(vocabulary, name, [](char32_t) {});
   WordPieceModel model;
-  for (size_t at = 0; at < vocabulary.size();) {
-    const auto end = std::min(vocabulary.find('\n', at), vocabulary.size());
-    auto line = vocabulary.substr(at, end - at);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    model.tokens.emplace_back(line);
-    at = end + 1;
-  }
+  each_line(plain_text(vocabulary, name),
+            [&](std::string_view line, int64_t) { model.tokens.emplace_back(line); });
   const auto id = [&](const std::string& token) -> std::optional<int64_t> {
     const auto found = std::ranges::find(model.tokens, token);
     if (found == model.tokens.end()) return std::nullopt;

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "core/torch.h"
 #include "experiments/data/masked_text.h"
 #include "experiments/data/text_stream.h"
 #include "experiments/data/word_tokenizer.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -47,20 +47,25 @@ struct WordTexts {
   std::vector<fs::path> files() const;
 };
 
-// Where the first `share` of a text ends: with a line, else with a word.
+// Where the first `share` of a text ends: with a line, else with a word. The end of a line counts
+// as one byte, so that a text is cut at the same word whether its lines end in LF or in CRLF.
 size_t end_of_share(std::string_view text, double share) {
-  const auto part = static_cast<size_t>(static_cast<double>(text.size()) * share);
+  size_t doubled = 0;
+  for (size_t at = 0; at < text.size(); ++at) doubled += line_end_at(text, at) == 2;
+  auto left = static_cast<size_t>(static_cast<double>(text.size() - doubled) * share);
+  size_t part = 0;
+  for (; left > 0; --left) part += line_end_at(text, part) == 2 ? 2 : 1;
   for (const char separator : {'\n', ' '})
     if (const auto at = text.find(separator, part); at < text.size()) return at + 1;
   return text.size();
 }
 
 WordTexts::WordTexts(const WordsOptions& options, WordRules rules) {
-  std::vector<std::unique_ptr<MappedFile>> files;
+  std::vector<std::unique_ptr<TextFile>> files;
   std::map<Split, std::string_view> texts;
   const auto read = [&](Split split, const FilePath& path) {
     if (path.written.empty()) return;
-    const auto& file = *files.emplace_back(std::make_unique<MappedFile>(path.resolved));
+    const auto& file = *files.emplace_back(std::make_unique<TextFile>(path.resolved));
     decode_utf8(file.text(), path.resolved.string(), [](char32_t) {});  // refuses what is none
     texts[split] = file.text(), parts[split] = {path.resolved};
   };

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
+#include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/given_text.h"
 
 namespace headlab {
@@ -69,8 +70,8 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
                                             const DataDescription& description,
                                             const fs::path& path) {
   if (description.tokenizer) {
-    const MappedFile file(path);
-    return given_text(description, file.text(), path.string(), {fs::canonical(path)});
+    const auto text = file_for(*description.tokenizer, path);
+    return given_text(description, text, path.string(), {fs::canonical(path)});
   }
   ConfigNode options = experiment.data.write();
   if (!options.find("path"))

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
+#include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/masked_text.h"
 #include "experiments/data/text_stream.h"
 #include "experiments/pretrained/tokenizer_files.h"
@@ -76,7 +76,7 @@ class TokenTexts {
  private:
   std::vector<uint32_t> encode(const fs::path& path, const Tokenizer& tokenizer) {
     files.push_back(path);
-    const auto all = tokenizer.encode(MappedFile(path).text(), path.string()).ids;
+    const auto all = tokenizer.encode(file_for(tokenizer, path), path.string()).ids;
     return {all.begin(), all.end()};
   }
 };

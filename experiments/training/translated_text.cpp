@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/system/plain_text.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -69,9 +71,10 @@ std::string text_of(const Translated& translated, const DataDescription& descrip
 void translate_lines(Model& model, const DataDescription& description,
                      const std::filesystem::path& file, int64_t batch, const BeamOptions& options,
                      const Compute& compute, const std::function<void(const std::string&)>& emit) {
-  std::ifstream in(file);
+  std::ifstream in(file, std::ios::binary);  // not mapped: it may be a pipe
   if (!in || std::filesystem::is_directory(file))
     throw DataError(file.string() + ": cannot be read");
+  const std::string bytes{std::istreambuf_iterator<char>(in), {}};
   int64_t first = 1;
   std::vector<std::string> lines;
   const auto translate_them = [&] {
@@ -82,10 +85,10 @@ void translate_lines(Model& model, const DataDescription& description,
     first += std::ssize(lines);
     lines.clear();
   };
-  for (std::string line; std::getline(in, line);) {
-    lines.push_back(std::move(line));
+  each_line(plain_text(bytes, file.string()), [&](std::string_view line, int64_t) {
+    lines.emplace_back(line);
     if (std::ssize(lines) == batch) translate_them();
-  }
+  });
   translate_them();
 }
 

@@ -7,18 +7,17 @@
 
 #include "core/errors.h"
 #include "experiments/data/formats/gzip.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 
 DigitImages parse_digits(std::string_view text, const std::string& name) {
   constexpr int64_t kNumbers = kDigitSide * kDigitSide + 1;
   DigitImages digits;
-  for (int64_t line = 1; !text.empty(); ++line) {
+  each_line(text, [&](std::string_view rest, int64_t line) {
     const auto fail = [&](const std::string& what) {
       throw DataError(fmt::format("{}:{}: {}", name, line, what));
     };
-    auto rest = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(rest.size() + 1, text.size()));
     if (const auto count = std::count(rest.begin(), rest.end(), ',') + 1; count != kNumbers)
       fail(fmt::format("has {} numbers, not {} pixels and a label", count, kNumbers - 1));
     for (int64_t n = 0; n < kNumbers; ++n) {
@@ -32,7 +31,7 @@ DigitImages parse_digits(std::string_view text, const std::string& name) {
         fail(fmt::format("number {} is '{}'; it must be 0 to {}", n + 1, word, most));
       (is_label ? digits.labels : digits.pixels).push_back(number);
     }
-  }
+  });
   return digits;
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/errors.h"
 #include "core/files/mapped_file.h"
+#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {
@@ -42,12 +43,10 @@ class Reader {
       : name_(name), options_(options) {}
 
   std::vector<TreebankSentence> read(std::string_view text) {
-    while (!text.empty()) {
-      const size_t end = text.find('\n');
-      ++line_;
-      add_line(text.substr(0, end));
-      text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    }
+    each_line(text, [&](std::string_view line, int64_t number) {
+      line_ = number;
+      add_line(line);
+    });
     ++line_;
     if (sentence_.line > 0) end_sentence();
     return std::move(sentences_);
@@ -61,7 +60,7 @@ class Reader {
 
   void add_line(std::string_view line) {
     if (line.find('\r') != std::string_view::npos)
-      fail("ends in a carriage return; CoNLL-U lines end in a line feed alone");
+      fail("holds a carriage return, which stands in no column of CoNLL-U");
     const bool inside = sentence_.line > 0;
     if (line.empty()) {
       if (inside) end_sentence();
@@ -195,7 +194,7 @@ class Reader {
 
 std::vector<TreebankSentence> parse_treebank(std::string_view text, const std::string& name,
                                              const TreebankOptions& options) {
-  return Reader(name, options).read(text);
+  return Reader(name, options).read(plain_text(text, name));
 }
 
 std::vector<TreebankSentence> read_treebank(const std::filesystem::path& path,

@@ -54,6 +54,55 @@ TEST_CASE("commands measure an imported model on a text, in windows of it") {
   }
 }
 
+TEST_CASE("a text that a command is given has no mark of byte order, and is no other format") {
+  const Imported bench;
+  const auto text = read_bytes(bench / "text.txt");
+  write_bytes(bench / "marked.txt", "\xEF\xBB\xBF" + text);
+  write_bytes(bench / "wide.txt", "\xFF\xFE" + text);
+  for (const char* option : {"--data", "--text"}) {
+    INFO(option);
+    const auto of = [&](const char* file) {
+      return bench.succeed({"eval", "taken", option, file});
+    };
+    CHECK(of("marked.txt").at("loss") == of("text.txt").at("loss"));
+    check_refusal(bench.headlab({"eval", "taken", option, "wide.txt"}), 3,
+                  {"wide.txt: is text in UTF-16", "iconv -f UTF-16 -t UTF-8"});
+  }
+}
+
+TEST_CASE("who trains on the syntax of another format is told so, and what takes the text out") {
+  const Bench bench;
+  std::string jsonl, csv = "id,text\n", pretty = "[\n";
+  for (int n = 0; n < 60; ++n) {
+    jsonl += R"({"id": 1, "story": "The fox naps."})"
+             "\n";
+    csv += "1,\"The fox, it naps.\"\n";
+    pretty += R"(  {"text": "The fox naps."},)"
+              "\n";
+  }
+  const auto told = [&](const std::string& name, const std::string& text, const char* kind) {
+    write_bytes(bench / name, text);
+    const auto outcome = bench.headlab(
+        {"run", "tiny.yaml", "--dry-run", "data.path=" + name, std::string("data.kind=") + kind});
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    return outcome.err;
+  };
+  using Catch::Contains;
+  for (const char* kind : {"char", "words", "bytes"}) {
+    CHECK_THAT(told("a.txt", jsonl, kind),
+               Contains("is JSON lines") && Contains("jq -r '.[\"story\"]'"));
+    CHECK_THAT(told("b.txt", csv, kind), Contains("is CSV") && Contains("['text']"));
+    CHECK_THAT(told("c.txt", pretty, kind), Contains("is JSON:"));
+    CHECK_THAT(told("d.csv", "a;b\n" + csv, kind), Contains("is CSV"));
+    CHECK_THAT(told("e.html", "<!DOCTYPE html>\n" + csv, kind), Contains("is XML or HTML"));
+    CHECK_THAT(told("f.txt", read_bytes(bench / "text.txt"), kind), !Contains("warning"));
+  }
+  CHECK_THAT(told("g.parquet", "PAR1\x15\x04" + jsonl, "bytes"),
+             Contains("is a Parquet file: its bytes are taken as they are"));
+  CHECK_THAT(told("h.gz", "\x1F\x8B\x08" + jsonl, "bytes"), Contains("gunzip -c"));
+}
+
 TEST_CASE("an imported model is tuned on the file that --data names") {
   const Imported bench;
   const Json pruned = bench.succeed({"prune", "taken", "--heads", "0:1", "--tune", "3", "--data",

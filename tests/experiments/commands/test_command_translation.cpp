@@ -70,6 +70,9 @@ TEST_CASE("a model learns to translate, line by line and by BLEU") {
     CHECK(outcome.code == 0);
     CHECK(outcome.out == want);
   }
+  std::ofstream(bench / "some.de") << "\xEF\xBB\xBF"
+                                   << "eins zwei acht .\r\nvier drei eins .\r\n";
+  CHECK(bench.headlab({"generate", bench.run(), "--input", "some.de"}).out == want);
 }
 
 TEST_CASE("maps of texts of different lengths are kept, with the tokens of both sides") {

@@ -277,4 +277,14 @@ TEST_CASE("what is no BPE is refused", "[tokenizer]") {
           at("m") + ":2: '" + merge + "' is no merge of two tokens");
 }
 
+TEST_CASE("merges are the same with lines that end in CRLF, behind a byte order mark",
+          "[tokenizer]") {
+  const Folder folder;
+  const std::string text = "#version: 0.2\na b\n\nab c\n";
+  using Merges = std::vector<std::pair<std::string, std::string>>;
+  folder.write("lf", text), folder.write("crlf", "\xEF\xBB\xBF" + with_crlf(text));
+  CHECK(read_merges(folder / "lf") == Merges{{"a", "b"}, {"ab", "c"}});
+  CHECK(read_merges(folder / "crlf") == read_merges(folder / "lf"));
+}
+
 }  // namespace headlab::test_bpe

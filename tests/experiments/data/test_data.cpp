@@ -31,11 +31,6 @@ std::shared_ptr<DataSource> shakespeare() {
   return open("kind: char, path: data/tinyshakespeare.txt", kProject / "configs");
 }
 
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 std::string sha256_uint16(const std::vector<int64_t>& ids) {
   Folder folder;
   folder.write_tokens("ids", std::vector<uint16_t>(ids.begin(), ids.end()));
@@ -72,7 +67,7 @@ void write_token_folder(const Folder& folder, const std::string& meta) {
 }  // namespace
 
 TEST_CASE("char has nanoGPT's vocabulary, ids and splits of tinyshakespeare", "[data][golden]") {
-  const auto golden = nlohmann::json::parse(contents(kProject / "tests/golden/char.json"));
+  const auto golden = nlohmann::json::parse(contents_of(kProject / "tests/golden/char.json"));
   const auto data = shakespeare();
   CHECK(data->vocabulary() == 65);
   CHECK(data->token_texts() == golden["vocab"].get<std::vector<std::string>>());
@@ -84,8 +79,9 @@ TEST_CASE("char has nanoGPT's vocabulary, ids and splits of tinyshakespeare", "[
   for (const std::string unknown : golden["unknown"])
     CHECK_THROWS_AS(data->tokenizer()->encode(unknown, "t"), DataError);
 
-  const auto all =
-      data->tokenizer()->encode(contents(kProject / "configs/data/tinyshakespeare.txt"), "t").ids;
+  const auto all = data->tokenizer()
+                       ->encode(contents_of(kProject / "configs/data/tinyshakespeare.txt"), "t")
+                       .ids;
   const int64_t cut = golden["train"]["count"];
   const std::map<Split, std::vector<int64_t>> splits{
       {Split::kTrain, {all.begin(), all.begin() + cut}},
@@ -293,6 +289,33 @@ TEST_CASE("wrong texts are named with what to do", "[data]") {
   }
   CHECK(data_error("kind: char, path: latin1", folder.path()) ==
         at + "/latin1: byte 3 (0xE9) is not UTF-8; convert the text, or read it with kind bytes");
+}
+
+TEST_CASE("characters and bytes are those of the file, its byte order mark is one of bytes alone",
+          "[data]") {
+  Folder folder;
+  folder.write("t", "\xEF\xBB\xBF" + std::string("a\r\nb\r\na\r\nb\r\n"));
+  const auto chars = open("kind: char, path: t, context: 1, train_share: 0.5", folder.path());
+  CHECK(chars->token_texts() == std::vector<std::string>{"\n", "\r", "a", "b"});
+  CHECK(row(chars->eval_batch(Split::kTrain, 0, 1).ids, 0) == std::vector<int64_t>{2});
+  const auto bytes = open("kind: bytes, path: t, context: 4, train_share: 0.5", folder.path());
+  CHECK(row(bytes->eval_batch(Split::kTrain, 0, 1).ids, 0) ==
+        std::vector<int64_t>{0xEF, 0xBB, 0xBF, 'a'});
+}
+
+TEST_CASE("a file of another format is no text, and for kind bytes it is bytes", "[data]") {
+  Folder folder;
+  const std::string gzip = "\x1F\x8B\x08" + std::string(200, '\x07');
+  for (const std::string kind : {"char", "words"}) {
+    folder.write("t", gzip);
+    CHECK_THAT(data_error("kind: " + kind + ", path: t, context: 8", folder.path()),
+               Catch::Contains("t: is a gzip file, not a text in UTF-8; gunzip -c "));
+    folder.write("t", "\xFF\xFE" + std::string("h\0i\0", 4));
+    CHECK_THAT(data_error("kind: " + kind + ", path: t, context: 8", folder.path()),
+               Catch::Contains("t: is text in UTF-16") && Catch::Contains("iconv"));
+  }
+  folder.write("t", gzip);
+  CHECK(open("kind: bytes, path: t, context: 4", folder.path())->vocabulary() == 256);
 }
 
 TEST_CASE("wrong token files are named with the place", "[data]") {

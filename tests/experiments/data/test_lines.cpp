@@ -222,7 +222,10 @@ TEST_CASE("wrong options and texts of pairs are named with their line", "[data]"
             ":2: has 4 tokens and its end, but data.context is 4; raise it to 6, or leave "
             "out the 2 pairs of lines that are too long");
   CHECK(error("a b c d\n", "a b c d", 5) == "no error");
-  folder.write("s", "ein mann\r\nein hund\r\n"), folder.write("t", "a man\na dog\n");
+  folder.write("s",
+               "\xEF\xBB\xBF"
+               "ein mann\r\nein hund\r\n"),
+      folder.write("t", "a man\na dog\n");
   const auto windows = open(kPairs + kMeasured + ", min_count: 1", folder.path());
   CHECK(windows->source_tokenizer()->token_texts() ==
         std::vector<std::string>{"<pad>", "<unk>", "<s>", "</s>", "ein", "hund", "mann"});

@@ -132,7 +132,26 @@ TEST_CASE("what is not CoNLL-U is refused by line", "[treebank]") {
   CHECK_THAT(after_word(conllu("2.1", "b", "_", "_")), Contains("'2.1' is no empty node"));
   CHECK_THAT(complaint(conllu("0.1", "b", "_", "_") + "\n"), Contains("has no words"));
   CHECK_THAT(after_word("# text\n"), Contains("t.conllu:2: a comment"));
-  CHECK_THAT(complaint("# text\r\n"), Contains("t.conllu:1: ends in a carriage return"));
+  CHECK_THAT(complaint("# te\rxt\n"), Contains("t.conllu:1: holds a carriage return"));
+}
+
+TEST_CASE("a treebank is the same with lines that end in CRLF, behind a byte order mark",
+          "[treebank]") {
+  const std::string text = "# text\n" + conllu("1", "a", "0", "root") + "\n" +
+                           conllu("1", "b", "2", "det") + conllu("2", "c", "0", "root");
+  std::string crlf = "\xEF\xBB\xBF";
+  for (const char c : text) crlf += c == '\n' ? "\r\n" : std::string(1, c);
+  const auto plain = parse_treebank(text, "t.conllu"), read = parse_treebank(crlf, "t.conllu");
+  REQUIRE(plain.size() == 2);
+  REQUIRE(read.size() == 2);
+  for (size_t n = 0; n < 2; ++n) {
+    CHECK(read[n].text == plain[n].text);
+    CHECK(read[n].line == plain[n].line);
+    CHECK(read[n].words.back().relation == plain[n].words.back().relation);
+  }
+  const Scratch folder;
+  write_bytes(folder / "t.conllu", "\xFF\xFE#\n");
+  CHECK_THROWS_AS(read_treebank(folder / "t.conllu"), DataError);
 }
 
 TEST_CASE("a treebank without a sentence is refused", "[treebank]") {

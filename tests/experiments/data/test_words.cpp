@@ -71,6 +71,31 @@ TEST_CASE("one text is cut behind a line, else behind a word, and only its begin
             "or a longer text");
 }
 
+TEST_CASE("words of a text are the same whether its lines end in LF or CRLF", "[data]") {
+  Folder folder;
+  const auto text = contents_of(fs::path(build::kSourceDir) / "configs/data/tinyshakespeare.txt");
+  folder.write("lf", text);
+  folder.write("crlf", "\xEF\xBB\xBF" + with_crlf(text));
+  const auto words = [&](const std::string& options) {
+    return open("kind: words, " + options, folder.path());
+  };
+  const auto lf = words("path: lf"), crlf = words("path: crlf");
+  CHECK(lf->vocabulary() == 23843);
+  CHECK(crlf->token_texts() == lf->token_texts());
+  const auto last = lf->examples(Split::kValidation);
+  REQUIRE(crlf->examples(Split::kValidation) == last);
+  CHECK(crlf->eval_batch(Split::kValidation, 0, last)
+            .ids.equal(lf->eval_batch(Split::kValidation, 0, last).ids));
+  const auto encoding = crlf->tokenizer()->encode("be\r\nor", "t");
+  CHECK(encoding.ids == lf->tokenizer()->encode("be\nor", "t").ids);
+  CHECK(encoding.ranges == std::vector<TextRange>{{0, 2}, {2, 4}, {4, 6}});
+  // A carriage return that ends no line is a character of its word.
+  folder.write("lone", "a\rb c\r\rd\r\n\r a\rb c\n");
+  const auto lone = words("path: lone, train_share: 0.999, validation: lone, context: 2");
+  CHECK(lone->token_texts() ==
+        std::vector<std::string>{"<unk>", "<eos>", "a\rb", "\r", "c", "c\r\rd"});
+}
+
 TEST_CASE("masked blocks of WikiText-2 hold the text between [CLS] and [SEP]", "[data]") {
   const auto data = wikitext();
   CHECK(data->vocabulary() == 6932);

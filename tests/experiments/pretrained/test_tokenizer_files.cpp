@@ -277,7 +277,8 @@ TEST_CASE("a damaged tokenizer.json is refused by file and place", "[tokenizer][
 
 TEST_CASE("vocab.txt is WordPiece as tokenizer_config.json has it", "[tokenizer][pretrained]") {
   const Folder folder;
-  folder.write("vocab.txt", "[PAD]\r\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\nAB\n\u00e9\ne\n");
+  folder.write("vocab.txt",
+               "\xEF\xBB\xBF[PAD]\r\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nab\nAB\n\u00e9\ne\n");
   const auto reason = [&](const std::string& config) {
     folder.write("tokenizer_config.json", config);
     return read_tokenizer_folder(folder.path()).reason;
