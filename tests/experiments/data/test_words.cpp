@@ -88,7 +88,7 @@ TEST_CASE("words of a text are the same whether its lines end in LF or CRLF", "[
             .ids.equal(lf->eval_batch(Split::kValidation, 0, last).ids));
   const auto encoding = crlf->tokenizer()->encode("be\r\nor", "t");
   CHECK(encoding.ids == lf->tokenizer()->encode("be\nor", "t").ids);
-  CHECK(encoding.ranges == std::vector<TextRange>{{0, 2}, {2, 4}, {4, 6}});
+  CHECK((encoding.ranges == std::vector<TextRange>{{0, 2}, {2, 4}, {4, 6}}));
   // A carriage return that ends no line is a character of its word.
   folder.write("lone", "a\rb c\r\rd\r\n\r a\rb c\n");
   const auto lone = words("path: lone, train_share: 0.999, validation: lone, context: 2");
