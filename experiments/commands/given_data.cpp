@@ -6,16 +6,18 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/sentences.h"
-#include "experiments/system/plain_text.h"
+#include "experiments/data/text_or_file.h"
 
 namespace headlab {
 
 void GivenData::visit(Arguments& a) {
   a.option("--data", data,
            "other data to measure on: a text file, not split; for the kind tokens a directory");
-  a.option("--text", text, "a text to measure on, or the file that holds it");
+  a.option(
+      "--text", text,
+      "a text to measure on, or the file that holds it; one word with a / or an extension names "
+      "a file");
   a.option("--context", context,
            "tokens of a window of that text (default: the model's; of imported models 1024)",
            Arguments::kAboveZero);
@@ -23,26 +25,7 @@ void GivenData::visit(Arguments& a) {
 
 namespace {
 
-struct GivenText {
-  std::string text, name;
-  std::vector<std::filesystem::path> files;
-};
-
-GivenText read_given(const OpenedRun& run, const std::string& path) {
-  const auto& tokenizer = run.data_description.tokenizer;
-  auto text = tokenizer ? file_for(*tokenizer, path) : std::string(TextFile(path).text());
-  return {std::move(text), path, {std::filesystem::canonical(path)}};
-}
-
-// --text is the text itself where no file is called so.
-GivenText given_words(const OpenedRun& run, const std::string& text) {
-  std::error_code none;
-  if (text.size() < 4096 && std::filesystem::is_regular_file(text, none))
-    return read_given(run, text);
-  return {text, "--text", {}};
-}
-
-std::shared_ptr<DataSource> sentences_for(OpenedRun& run, const GivenText& given) {
+std::shared_ptr<DataSource> sentences_for(OpenedRun& run, const NamedText& given) {
   if (!run.data_description.tokenizer)
     throw ConfigError(given.name + ": the model has no tokenizer, so no text can be measured on");
   return sentences(run.data_description, given.text, given.name, given.files,
@@ -78,8 +61,10 @@ void GivenData::open_to_train(OpenedRun& run) const {
 }
 
 void GivenData::open_given(OpenedRun& run) const {
+  const auto* tokenizer = run.data_description.tokenizer.get();
   if (!run.model->predicts()) {
-    run.data = sentences_for(run, data ? read_given(run, *data) : given_words(run, *text));
+    run.data = sentences_for(
+        run, data ? text_of_file(*data, tokenizer) : text_or_file("--text", *text, tokenizer));
     return;
   }
   auto description = run.data_description;
@@ -87,8 +72,8 @@ void GivenData::open_given(OpenedRun& run) const {
   if (data) {
     run.data = open_other_data(run.experiment, description, *data);
   } else {
-    const auto given = given_words(run, *text);
-    run.data = open_text(run.experiment, description, given.text, given.name);
+    const auto given = text_or_file("--text", *text, tokenizer);
+    run.data = open_text(run.experiment, description, given.text, given.name, given.files);
   }
 }
 

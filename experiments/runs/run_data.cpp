@@ -92,11 +92,11 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
 
 std::shared_ptr<DataSource> open_text(const Experiment& experiment,
                                       const DataDescription& description, const std::string& text,
-                                      const std::string& name) {
+                                      const std::string& name, std::vector<fs::path> files) {
   if (!description.tokenizer)
     throw ConfigError(fmt::format("{}: the run's data, of kind '{}', have no text", name,
                                   experiment.data.kind()));
-  return given_text(description, text, name);
+  return given_text(description, text, name, std::move(files));
 }
 
 }  // namespace headlab

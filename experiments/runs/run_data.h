@@ -32,6 +32,7 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
 // run's data.
 std::shared_ptr<DataSource> open_text(const Experiment& experiment,
                                       const DataDescription& description, const std::string& text,
-                                      const std::string& name);
+                                      const std::string& name,
+                                      std::vector<std::filesystem::path> files = {});
 
 }  // namespace headlab
