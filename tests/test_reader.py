@@ -269,7 +269,8 @@ def test_maps_of_an_analysis_say_their_tokens(small_run, tmp_path):
     shutil.copytree(small_run, run)
     headlab("analyze", run, "--text", "To be", "--maps", 1)
     with hl.open_run(run) as opened:
-        weights = opened.analysis().attention.sel(example=0, layer=1, head=2)
+        of = list(opened.results)[-1].removeprefix("analysis-")
+        weights = opened.analysis(of=of).attention.sel(example=0, layer=1, head=2)
         assert weights.key_text.values.tolist() == weights.query_text.values.tolist() == list("To be")
         assert float(weights.sel(query=0, key=0)) == 1
 

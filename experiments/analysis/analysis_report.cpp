@@ -175,18 +175,13 @@ std::string analysis_text(const std::vector<Analysis>& sites, bool sort) {
   return tables(sites, of_images ? std::span<const Column>(kImageColumns) : kColumns, sort);
 }
 
-void write_analysis(const std::filesystem::path& out, const std::string& run_id,
-                    const OpenedRun& run, const std::vector<Analysis>& sites, Split split,
-                    const at::Device& device) {
+std::vector<ResultGroup> analysis_groups(const std::vector<Analysis>& sites) {
   std::vector<ResultGroup> groups;
   for (const auto& site : sites) {
     groups.push_back(site.statistics);
     groups.push_back(site.roles);
   }
-  write_results(out,
-                root_attributes(run.experiment, fmt::format("analysis on {}", split_name(split)),
-                                run_id, manifest_of(run, run.experiment, *run.model, device)),
-                groups);
+  return groups;
 }
 
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,

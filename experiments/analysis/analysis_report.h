@@ -24,11 +24,9 @@ std::string importance_text(const std::vector<Analysis>& sites, bool sort);
 nlohmann::ordered_json maps_json(const std::filesystem::path& path, const MapFile& file);
 std::string maps_text(const MapFile& file);
 
-// Statistics and roles as a file. Of a run: with its config and versions; of maps: of that file,
-// `about` them in the manifest.
-void write_analysis(const std::filesystem::path& out, const std::string& run_id,
-                    const OpenedRun& run, const std::vector<Analysis>& sites, Split split,
-                    const at::Device& device);
+// Statistics and roles of every site, for a file.
+std::vector<ResultGroup> analysis_groups(const std::vector<Analysis>& sites);
+// As a file of maps: `about` them in the manifest.
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
                     const Analysis& analysis, const nlohmann::ordered_json& about);
 

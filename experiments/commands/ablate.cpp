@@ -3,13 +3,11 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/commands/answer.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
-#include "experiments/logs/result_arrays.h"
 #include "experiments/pruning/ablation_report.h"
-#include "experiments/runs/run_files.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -37,7 +35,9 @@ struct AblateOptions {
     a.option("--resamples", resamples, "of the paired bootstrap over examples",
              Arguments::kAboveZero);
     a.option("--seed", seed, "of the bootstrap");
-    a.option("--out", out, "HDF5 file (default: ablation.h5 in the run)");
+    a.option("--out", out,
+             "HDF5 file (default: ablation.h5 in the run; of another mode, other heads or data "
+             "ablation-....h5)");
     given.visit(a);
     measure.visit(a);
     compute.visit(a);
@@ -62,14 +62,23 @@ std::vector<AblationStudy> studies_of(const AblateOptions& o, Model& model) {
   return studies;
 }
 
+ResultQuestion question_of(const AblateOptions& o, Model& model) {
+  ResultQuestion question{"ablation"};
+  if (o.mode != "zero") question.measure.push_back(o.mode == "all" ? "all-modes" : o.mode);
+  if (!o.heads.empty()) question.measure.push_back(heads_word(o.heads, model));
+  if (o.pairs) question.extent.emplace_back("pairs");
+  if (o.all_but_one) question.extent.emplace_back("all-but-one");
+  return question;
+}
+
 int run_ablate(AblateOptions& o) {
   const auto compute = o.compute.apply();
   auto opened = open_named_run(o.run, compute.device);
-  const auto located = locate_run(o.run).run;
-  const auto out = o.out.empty() ? located / "ablation.h5" : std::filesystem::path(o.out);
-  require_place(out);
+  Answer answer{o.run, o.out, question_of(o, *opened.model), o.given, o.measure};
+  answer.require_its_place();
   o.given.open(opened);
-  const AblationSettings settings{.split = o.measure.resolve(opened, o.run),
+  answer.split = o.measure.resolve(opened, o.run);
+  const AblationSettings settings{.split = answer.split,
                                   .batch = o.measure.batch,
                                   .most_batches = o.measure.batches,
                                   .resamples = o.resamples,
@@ -81,11 +90,9 @@ int run_ablate(AblateOptions& o) {
   auto studies = studies_of(o, *opened.model);
   const auto& task = opened.data->task();
   run_studies(studies, modes, opened, settings, compute);
-  write_results(
-      out,
-      root_attributes(opened.experiment, "ablation", located.filename().string(),
-                      manifest_of(opened, opened.experiment, *opened.model, compute.device)),
-      studies_groups(studies, modes, *opened.model, task, o.resamples, whole));
+  const auto out =
+      answer.write(opened, "ablation", compute.device,
+                   studies_groups(studies, modes, *opened.model, task, o.resamples, whole));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},

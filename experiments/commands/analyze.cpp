@@ -8,8 +8,8 @@
 #include "experiments/analysis/analysis_report.h"
 #include "experiments/analysis/relations_report.h"
 #include "experiments/commands/analyze_options.h"
+#include "experiments/commands/answer.h"
 #include "experiments/commands/report.h"
-#include "experiments/runs/run_files.h"
 
 namespace headlab {
 namespace {
@@ -47,6 +47,19 @@ int run_on_file(const AnalyzeOptions& o) {
   return print(report_of(o, std::move(about), {analysis}, maps_text(file)), o.json);
 }
 
+ResultQuestion question_of(const AnalyzeOptions& o) {
+  ResultQuestion question{"analysis"};
+  const auto& a = o.analysis;
+  if (o.top_k > 0) question.measure.push_back(fmt::format("top-k-{}", o.top_k));
+  if (a.js_stride > 1) question.measure.push_back(fmt::format("js-stride-{}", a.js_stride));
+  for (const auto& threshold : o.thresholds) question.measure.push_back(file_word(threshold, 40));
+  if (o.importance) question.extent.emplace_back("importance");
+  for (const auto& name : a.names) question.extent.push_back(file_word(name, 40));
+  if (!o.treebank.empty()) question.extent.emplace_back("treebank");
+  if (a.maps > 0) question.extent.push_back(fmt::format("maps-{}", a.maps));
+  return question;
+}
+
 int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   refuse(o.causal != "auto", "--causal: is for files of maps; the model of a run knows");
   auto options = analysis_of(o);
@@ -57,11 +70,11 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
          "--treebank: is for models that read one text");
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
-  const auto located = locate_run(o.source).run;
-  const auto out = o.out.empty() ? located / "analysis.h5" : std::filesystem::path(o.out);
-  require_place(out);
+  const Answer answer{o.source, o.out, question_of(o), o.given, o.measure, options.split};
+  answer.require_its_place();
   const auto analysis = analyze_run(opened, options, compute);
-  write_analysis(out, located.filename().string(), opened, analysis, options.split, compute.device);
+  const auto out = answer.write(opened, fmt::format("analysis on {}", split_name(options.split)),
+                                compute.device, analysis_groups(analysis));
   nlohmann::ordered_json about{{"run", std::filesystem::canonical(o.source).string()},
                                {"step", opened.step},
                                {"out", out.string()}};

@@ -44,8 +44,10 @@ struct AnalyzeOptions {
              {"auto", "yes", "no"});
     a.option("--treebank", treebank, "CoNLL-U file: which relations the heads of a run follow");
     a.flag("--sort", sort, "the table begins with the head of most importance in its layer");
-    a.option("--out", out,
-             "HDF5 file (default: analysis.h5 in the run; of a file: none is written)");
+    a.option(
+        "--out", out,
+        "HDF5 file (default: analysis.h5 in the run; of other data analysis-....h5; of a file: "
+        "none is written)");
     compute.visit(a);
     a.flag("--json", json, "print one JSON object");
   }

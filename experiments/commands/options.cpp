@@ -68,8 +68,16 @@ void MeasureOptions::visit(Arguments& a) {
 }
 
 Split MeasureOptions::resolve(const OpenedRun& run, const std::string& name) {
+  own_batch_ = batch > 0;
   if (batch == 0) batch = run.experiment.train.eval_batch;
   return split_of(run, name, split);
+}
+
+std::vector<std::string> MeasureOptions::words() const {
+  std::vector<std::string> words;
+  if (batches != MeasureOptions().batches) words.push_back(fmt::format("batches-{}", batches));
+  if (own_batch_) words.push_back(fmt::format("batch-{}", batch));
+  return words;
 }
 
 void require_free(const std::string& out) {

@@ -42,6 +42,10 @@ struct MeasureOptions {
 
   void visit(Arguments& a);
   Split resolve(const OpenedRun& run, const std::string& name);  // split_of(); sets `batch`
+  std::vector<std::string> words() const;  // of a file's name; none: as many as usual
+
+ private:
+  bool own_batch_ = false;  // --batch was given
 };
 
 // RunError where `out`, a new run's directory, holds a run already; empty: none is wanted.

@@ -58,6 +58,7 @@ void make_array(H5Group& group, const ResultGroup& spec, const ResultArray& arra
   auto data = group.make_dataset(array.about.name, layout);
   describe(data, array.about);
   for (const auto& [name, value] : array.attributes) data.set_number(name, value);
+  for (const auto& [name, text] : array.notes) data.set_text(name, text);
   for (unsigned a = 0; a < array.dims.size(); ++a) data.attach_scale(a, scales.at(array.dims[a]));
   if (of_text) return data.write_text(array.texts);
   if (!array.flags) {

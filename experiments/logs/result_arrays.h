@@ -30,6 +30,7 @@ struct ResultArray {
   bool flags = false;             // 0 and 1 only: u1 in the file; others are f8
   std::map<std::string, double> attributes = {};  // thresholds and the like
   std::vector<std::string> texts = {};            // instead of values
+  std::map<std::string, std::string> notes = {};  // attributes that are texts
 };
 
 struct ResultGroup {

@@ -12,7 +12,7 @@ import numpy as np
 from .command import taken, told_plainly
 from .files import LogError, PathLike, pick, write_whole
 from .opening import open_run
-from .run import Run
+from .run import Run, kind_of
 from .text import visible
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def to_pandas(run: Run, group: str = "heads/self",
     >>> hl.to_pandas(run, "heads/self").index.names
     FrozenList(['step', 'layer', 'head'])
     """
-    main = ROWS.get(group.split("/")[0])
+    main = ROWS.get(kind_of(group))
     if not main:
         raise LogError(f"{run.path}: {group!r} is no table; tables are {', '.join(tables(run))}")
     data = run.group(group)
@@ -183,7 +183,7 @@ def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
     paths, columns = [], []
     for group in tables(run):
         data = run.group(group)
-        main = ROWS[group.split("/")[0]]
+        main = ROWS[kind_of(group)]
         for rows in sorted({data[name].dims for name in data.data_vars if data[name].dims}):
             name = group.replace("/", "_") + ("" if rows == main else "_by_" + "_".join(rows))
             frame = to_pandas(run, group, rows)
@@ -204,7 +204,7 @@ def described(variable):
 
 def tables(run):
     """The groups of a run that are tables, in whichever of its files."""
-    return [group for group in run.groups if group.split("/")[0] in ROWS]
+    return [group for group in run.groups if kind_of(group) in ROWS]
 
 
 def logged_maps(run, step, probe, site):

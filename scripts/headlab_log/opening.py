@@ -44,7 +44,7 @@ def find_run(path: pathlib.Path) -> pathlib.Path:
     if number := NEWEST.fullmatch(str(path)):
         return newest_run(path, int(number[1] or 1))
     if path.is_file():
-        if path.name not in ("log.h5", *FILES.values()):
+        if path.name != "log.h5" and f"{path.stem.partition('-')[0]}.h5" not in FILES.values():
             raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
                            "belongs into a folder of its own under that one")
         return path.parent

@@ -13,12 +13,15 @@ import xarray as xr
 import yaml
 
 from .attention_map import AttentionMap
-from .files import LogError, PathLike, check_schema, groups, is_locked, open_group, open_h5, pick
+from .files import (
+    LogError, PathLike, check_schema, datasets_in, groups, is_locked, open_group, open_h5, pick)
 from .measures import measured
 from .program import program_name
 from .text import token_texts
 
-# Which file of a run directory holds a group, by the group's first name; log.h5 has the others.
+# Which file of a run directory holds a group, by the group's first name; log.h5 has the others. Of
+# another measure than the usual one -MEASURE stands behind both: ablation-mean/self is /ablation/self
+# of ablation-mean.h5.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
          "pruning": "pruning.h5"}
 # What makes a group that a run lacks, by its first name.
@@ -148,8 +151,14 @@ class Run:
     @property
     def groups(self) -> tuple[str, ...]:
         """Names of all groups in the files of the run: `scalars`, `heads/self`, ..."""
-        return tuple(group for name in ("log.h5", *sorted(set(FILES.values())))
+        return tuple(group for name in ("log.h5", *self._result_files())
                      for group in self._groups_of(name))
+
+    def _result_files(self):
+        """Names of the files beside the log that there are, the usual measure first."""
+        stems = {name.removesuffix(".h5") for name in FILES.values()}
+        found = [path for path in self.path.glob("*.h5") if path.stem.partition("-")[0] in stems]
+        return [path.name for path in sorted(found, key=lambda path: path.stem)]
 
     def _groups_of(self, file_name):
         """Those of one file: of the log as it was opened, of others as they are now."""
@@ -158,8 +167,9 @@ class Run:
         file = self.path / file_name
         if not file.is_file():
             return ()
+        measure = file.stem.partition("-")[2]
         with open_h5(file) as opened:
-            return groups(opened)
+            return tuple(named(group, measure) for group in groups(opened))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.groups)
@@ -181,7 +191,7 @@ class Run:
             if name not in self._groups_of(file_of(name)):
                 raise self._lacks(name)
             lazy = name.startswith("attention/")  # the one that may not fit into memory
-            self._groups[name] = open_group(self.path / file_of(name), name, lazy)
+            self._groups[name] = open_group(self.path / file_of(name), inside_of_file(name), lazy)
         return self._groups[name]
 
     def _at_its_site(self, name):
@@ -203,8 +213,8 @@ class Run:
                 f"it has: {', '.join(self) or 'nothing'}"]
         if file_of(name) == "log.h5" and not (self.path / "log.h5").is_file():
             said.append(self._why_no_log())
-        elif kind in REMEDIES and not elsewhere:
-            said.append(REMEDIES[kind].format(program=program_name(), run=self.path))
+        elif kind_of(name) in REMEDIES and not elsewhere:
+            said.append(REMEDIES[kind_of(name)].format(program=program_name(), run=self.path))
         return LogError("; ".join(said))
 
     def _why_no_log(self):
@@ -253,22 +263,61 @@ class Run:
         """
         return self.group(f"heads/{site}")
 
-    def analysis(self, site: str = "self") -> xr.Dataset:
+    @property
+    def results(self) -> dict[str, str]:
+        """The files of `headlab ablate` and `headlab analyze`: {name: what it was measured on}.
+
+        `ablation` and `analysis` are of the usual measure; behind others stands what differs.
+        `attrs["measured"]` of a variable says the same.
+
+        >>> run.results["ablation"]
+        'val of tinyshakespeare.txt, first 64 examples'
+        """
+        found = {}
+        for file in self._result_files():
+            if kind_of(file.removesuffix(".h5")) == "pruning":
+                continue
+            with open_h5(self.path / file) as opened:
+                words = [data.attrs["measured"] for group in groups(opened)
+                         for data in datasets_in(opened[group]).values() if "measured" in data.attrs]
+            # Roles name no examples.
+            found[file.removesuffix(".h5")] = max(words, key=len, default="not known on what")
+        return found
+
+    def _result(self, kind, site, of):
+        """What a measure found; of: what stands behind `ablation-`; None: the usual measure, or the
+        only one that there is."""
+        others = [group for group in self.groups
+                  if group.startswith(f"{kind}-") and group.endswith(f"/{site}")]
+        if of or f"{kind}/{site}" in self or not others:
+            return self.group(f"{kind}-{of}/{site}" if of else f"{kind}/{site}")
+        if len(others) > 1:
+            names = ", ".join(group.split("/")[0] for group in others)
+            raise LogError(f"{self.path} has no {kind} of the usual measure; say which of these, by "
+                           f"of= and what stands behind {kind}-: {names}")
+        return self.group(others[0])
+
+    def analysis(self, site: str = "self", of: str | None = None) -> xr.Dataset:
         """What `headlab analyze` measured, (layer, head) and pairs.
 
+        of: another measure than the usual one, as `results` names it without `analysis-`.
         With --maps `attention` (example, layer, head, query, key) and, of texts, the coordinates
         query_text (example, query) and key_text (example, key).
         """
-        measured = self.group(f"analysis/{site}")
+        measured = self._result("analysis", site, of)
         return measured.set_coords([n for n in ("query_text", "key_text") if n in measured])
 
-    def roles(self, site: str = "self") -> xr.Dataset:
-        """Which heads have which role by `headlab analyze`, (layer, head)."""
-        return self.group(f"roles/{site}")
+    def roles(self, site: str = "self", of: str | None = None) -> xr.Dataset:
+        """Which heads have which role by `headlab analyze`, (layer, head); of: as in `analysis`."""
+        return self._result("roles", site, of)
 
-    def ablation(self, site: str = "self") -> xr.Dataset:
-        """What `headlab ablate` measured, (mode, layer, head)."""
-        return self.group(f"ablation/{site}")
+    def ablation(self, site: str = "self", of: str | None = None) -> xr.Dataset:
+        """What `headlab ablate` measured, (mode, layer, head); of: another measure, as `mean`.
+
+        >>> run.ablation().loss_delta.attrs["measured"]
+        'val of tinyshakespeare.txt, first 64 examples'
+        """
+        return self._result("ablation", site, of)
 
     @property
     def vocabulary(self) -> list[str]:
@@ -382,6 +431,30 @@ class Run:
         return f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>"
 
 
+def kind_of(group: str) -> str:
+    """The first name of a group without its measure: `ablation` of `ablation-mean/self`."""
+    first = group.split("/")[0]
+    kind = first.partition("-")[0]
+    return kind if kind in FILES else first
+
+
+def measure_of(group: str) -> str:
+    """`-mean` of `ablation-mean/self`; of the usual measure nothing."""
+    return group.split("/")[0].removeprefix(kind_of(group))
+
+
 def file_of(group):
     """Which file of a run holds a group."""
-    return FILES.get(group.split("/")[0], "log.h5")
+    name = FILES.get(kind_of(group), "log.h5")
+    return name.replace(".h5", f"{measure_of(group)}.h5")
+
+
+def inside_of_file(group):
+    """The name of a group in its file."""
+    return kind_of(group) + group[len(group.split("/")[0]):]
+
+
+def named(group, measure):
+    """The name of a file's group in the run."""
+    first, *rest = group.split("/")
+    return "/".join([f"{first}-{measure}" if measure else first, *rest])

@@ -16,7 +16,7 @@ from .command import taken, told_plainly
 from .files import LogError, PathLike
 from .opening import find_run
 
-FILES = ("log.h5", "status.json", "analysis.h5", "ablation.h5", "pruning.h5")
+FILES = ("log.h5", "status.json", "analysis*.h5", "ablation*.h5", "pruning.h5")
 EVERY = 5.0  # seconds between two pages, at the least
 
 
@@ -48,8 +48,8 @@ class Pages:
 
     def _stamp(self):
         """Changes when a file of a run does."""
-        seen = [(file.stat().st_mtime_ns, file.stat().st_size)
-                for run in self.runs for file in map(run.joinpath, FILES) if file.is_file()]
+        seen = [(file.name, file.stat().st_mtime_ns, file.stat().st_size)
+                for run in self.runs for name in FILES for file in sorted(run.glob(name))]
         return hashlib.sha256(repr(seen).encode()).hexdigest()[:16]
 
 

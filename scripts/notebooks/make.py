@@ -152,7 +152,7 @@ class Bench:
         text = self.out / "pretrained/twice.txt"
         text.write_text(" ".join(draw.choices(words, k=6 if self.small else 24) * 2))
         given = ["--text", text, "--context", 128, *self.measured[:2]]
-        self.headlab("analyze", run, *given, "--batch", 1, "--maps", 1)
+        self.headlab("analyze", run, *given, "--batch", 1, "--maps", 1, "--out", run / "analysis.h5")
         with h5py.File(run / "analysis.h5") as file:
             scores = file["analysis/self/induction_repeated"][()]
         order = [f"{n // scores.shape[1]}:{n % scores.shape[1]}" for n in (-scores).argsort(axis=None)]
@@ -166,7 +166,7 @@ class Bench:
         sentences = self.out / "pretrained/sentences.txt"
         sentences.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
         given = ["--text", sentences, *self.measured[:2]]
-        self.headlab("analyze", run, "--treebank", treebank, *given)
+        self.headlab("analyze", run, "--treebank", treebank, *given, "--out", run / "analysis.h5")
         self.prune_to(run, "minilm_cut", "--fraction", 0.3, "--slice", "--bench-batch", 1, *given)
 
     def prune_to(self, run, name, *options):

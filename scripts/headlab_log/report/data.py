@@ -8,11 +8,13 @@ import math
 import warnings
 
 import numpy as np
+import xarray as xr
 
 from .. import measures
 from ..compare import differing_code, differing_settings
 from ..files import LogError
 from ..program import program_name
+from ..run import kind_of, measure_of
 
 ROWS = 1000  # of curves: about as many as a screen has columns
 
@@ -122,7 +124,7 @@ def sites_of(run):
     """Where statistics, maps or an analysis are: a sliced run may have an analysis and no log."""
     about_heads = ("heads", "analysis", "roles", "ablation")
     return list(dict.fromkeys(group.split("/")[1] for group in run.groups
-                              if group.split("/")[0] in about_heads))
+                              if kind_of(group) in about_heads))
 
 
 def has_rows(run, group):
@@ -272,32 +274,46 @@ def grid_values(variable):
     return [number(value) for value in variable.transpose("layer", "head").values.flat]
 
 
+def parts_of(run, site, kind):
+    """{measure: group} of what analyze or ablate found, the usual measure ("") first."""
+    return {measure_of(group).removeprefix("-"): run.group(group) for group in run.groups
+            if kind_of(group) == kind and group.endswith(f"/{site}")}
+
+
 def analysis(run, site, described):
-    """What analyze and ablate found of each head; None where neither has run."""
-    parts = {kind: run.group(f"{kind}/{site}") for kind in ("analysis", "ablation")
-             if f"{kind}/{site}" in run}
+    """What analyze and ablate found of each head; None where neither has run.
+
+    A value of another measure than the usual one has it behind its name: `importance [test]`.
+    `measured` says on what each was measured.
+    """
+    analyzed, ablated, roles = (parts_of(run, site, kind) for kind in ("analysis", "ablation", "roles"))
+    parts = [*analyzed.items(), *ablated.items()]
     if not parts:
         return None
-    given = next(iter(parts.values()))
+    given = parts[0][1]
     found = {"layers": given["layer"].values.tolist(), "heads": given["head"].values.tolist(),
-             "values": {}, "roles": {}, "points": None, "analyzed": "analysis" in parts,
-             "ablated": "ablation" in parts}
-    for part in parts.values():
+             "values": {}, "measured": {}, "roles": {}, "points": None, "analyzed": bool(analyzed),
+             "ablated": bool(ablated)}
+    for measure, part in parts:
         for key, variable in part.data_vars.items():
             if key == "head_mask":
                 continue
             for name, one in by_mode(key, variable):
                 if set(one.dims) == {"layer", "head"} and np.isfinite(one.values).any():
+                    name += f" [{measure}]" if measure else ""
                     found["values"][name] = grid_values(one)
+                    found["measured"][name] = str(one.attrs.get("measured", ""))
                     described["analysis"][name] = meta(variable)
-    if "head_map" in parts.get("analysis", ()):
-        plane = parts["analysis"].head_map.transpose("layer", "head", ...)
+    plane = next((part.head_map for part in analyzed.values() if "head_map" in part), None)
+    if plane is not None:
+        plane = plane.transpose("layer", "head", ...)
         found["points"] = [number(value) for value in plane.values.flat]
-        found["plane"] = meta(plane) | {"share": number(plane.attrs.get("share", math.nan))}
-    if f"roles/{site}" in run:
-        for key, variable in run.roles(site).data_vars.items():
-            found["roles"][key] = grid_values(variable)
-            described["roles"][key] = meta(variable)
+        found["plane"] = meta(plane) | {"share": number(plane.attrs.get("share", math.nan)),
+                                        "measured": str(plane.attrs.get("measured", ""))}
+    for key, variable in next(iter(roles.values()), xr.Dataset()).data_vars.items():
+        found["roles"][key] = grid_values(variable)
+        found["measured"][key] = str(variable.attrs.get("measured", ""))
+        described["roles"][key] = meta(variable)
     return found
 
 

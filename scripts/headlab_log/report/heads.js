@@ -37,7 +37,7 @@ function valueNames(analysis) {
   const first = ["importance", "importance_global", "loss_delta"];
   /** @param {string} name */
   const rank = (name) => {
-    const found = first.findIndex((one) => name === one || name.startsWith(`${one} (`));
+    const found = first.findIndex((one) => name === one || name.startsWith(`${one} `));
     return found < 0 ? first.length : found;
   };
   return Object.keys(analysis.values).filter((name) => !name.startsWith("p_value"))
@@ -103,10 +103,18 @@ function drawRoleGrid(analysis, name) {
   }
   const meta = data.variables.analysis[name ?? ""];
   find("#value-formula").textContent = meta ? `${named(meta)}: ${meta.comment}. `
+    + sourceOf(analysis, name ?? "")
     + (chances ? "*: p < 0.05. " : "")
     + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.")
     + numbers.note : "";
 }
+
+/**
+ * On what a value was measured, as a sentence; nothing where that is not known.
+ * @param {Analysis} analysis
+ * @param {string} name
+ */
+const sourceOf = ({ measured }, name) => measured[name] ? `Measured on ${measured[name]}. ` : "";
 
 /**
  * How likely by chance each change of a loss is; none where nobody has asked.
@@ -132,7 +140,7 @@ function chanceText(p, meta) {
 }
 
 /** @param {Analysis} analysis */
-function drawRoleList({ roles }) {
+function drawRoleList({ roles, measured }) {
   /** @param {string} role */
   const count = (role) => roles[role].filter((flag) => flag === 1).length;
   /** @param {string} role */
@@ -140,7 +148,7 @@ function drawRoleList({ roles }) {
     const meta = data.variables.roles[role], heads = count(role);
     return make("li", {}, badge(role), " ",
       make("b", {}, `${role}, ${heads} ${heads === 1 ? "head" : "heads"}`),
-      `: ${meta.long_name} (${meta.comment})`);
+      `: ${meta.long_name} (${meta.comment})${measured[role] ? `, on ${measured[role]}` : ""}`);
   };
   const names = Object.keys(roles), held = names.filter(count);
   const vacant = names.filter((name) => !count(name));
@@ -163,10 +171,11 @@ function showRoles() {
   for (const [name, values] of Object.entries(analysis.values)) {
     const value = values[n];
     if (value === null || value === undefined) continue;
-    if (name === "importance") said.push(`importance ${format(value)}`);
+    const measured = analysis.measured[name], source = measured ? ` (${measured})` : "";
+    if (/^importance( \[|$)/.test(name)) said.push(`${name}${source} ${format(value)}`);
     if (name.startsWith("loss_delta")) {
       const chance = chancesOf(analysis, name)?.[n] ?? null;
-      said.push(`${name} ${format(value)} nat, `
+      said.push(`${name}${source} ${format(value)} nat, `
         + chanceText(chance, data.variables.analysis[chanceName(name)]));
     }
   }
@@ -235,9 +244,10 @@ async function drawPlane(analysis = site().analysis) {
       + "without --importance makes it, and finds roles.";
     return;
   }
-  const { comment, share, unit } = analysis.plane, points = planePoints(analysis);
-  find("#plane-note").textContent = `${comment}. ${share === null ? "" :
-    `The plane holds ${Math.round(share * 100)} % of the spread. `}Labels are layer.head; where `
+  const { comment, share, unit, measured } = analysis.plane, points = planePoints(analysis);
+  find("#plane-note").textContent = `${comment}. ${measured ? `Measured on ${measured}. ` : ""}`
+    + `${share === null ? "" : `The plane holds ${Math.round(share * 100)} % of the spread. `}`
+    + "Labels are layer.head; where "
     + "there is no room for one, the pointer shows it. A click selects.";
   const width = element.clientWidth - 150, height = element.clientHeight - 90;
   const placed = placeLabels(points, width, height);

@@ -1,0 +1,116 @@
+// The files of ablate and analyze: one for each question.
+#include "experiments/commands/answer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/torch.h"
+#include "experiments/models/site_heads.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/system/sha256.h"
+#include "experiments/system/utf8.h"
+#include "experiments/system/with_commas.h"
+
+namespace headlab {
+namespace {
+
+// What was opened, for people: "val of a.txt".
+std::string source_of(const GivenData& given, const OpenedRun& run, Split split) {
+  const auto files = run.data->files();
+  if (given.text && files.empty()) {
+    constexpr size_t kShown = 24;
+    auto begin = given.text->substr(0, kShown);
+    begin.resize(begin.size() - utf8_unfinished(begin));
+    std::replace(begin.begin(), begin.end(), '\n', ' ');
+    return fmt::format("the text '{}{}'", begin, begin.size() < given.text->size() ? "..." : "");
+  }
+  const auto name = given.data          ? std::filesystem::path(*given.data).filename().string()
+                    : files.size() == 1 ? files.front().filename().string()
+                                        : run.experiment.data.kind();
+  return split == Split::kWhole ? name : fmt::format("{} of {}", split_name(split), name);
+}
+
+// How that is not what the run is usually measured on, as words of a file's name. `files`:
+// data_json() of what was read.
+std::vector<std::string> source_words(const GivenData& given, const OpenedRun& run, Split split,
+                                      const nlohmann::ordered_json& files) {
+  std::vector<std::string> words;
+  if (const auto& text = given.data ? given.data : given.text) {
+    std::string contents;
+    for (const auto& file : files) contents += file["sha256"].get<std::string>();
+    const auto name = contents.empty() ? *text : std::filesystem::path(*text).stem().string();
+    words.push_back(fmt::format("{}-{}-{}", given.data ? "data" : "text", file_word(name),
+                                sha256(contents.empty() ? *text : contents).substr(0, 8)));
+  }
+  if (given.context > 0) words.push_back(fmt::format("context-{}", given.context));
+  if (split != run.data->evaluated()) words.emplace_back(split_name(split));
+  return words;
+}
+
+// The checkpoint that was named, unless it is the run's last one, as a word of a file's name.
+std::vector<std::string> checkpoint_words(const LocatedRun& located, int64_t step) {
+  std::error_code none;
+  if (located.checkpoint.empty() ||
+      std::filesystem::equivalent(located.checkpoint, located.run / "ckpt/last", none))
+    return {};
+  return {fmt::format("step-{}", step)};
+}
+
+// "val of a.txt, first 1,280 examples", at what is measured on examples, and at the roles that
+// follow from it.
+void note_source(std::vector<ResultGroup>& groups, const std::string& source) {
+  for (auto& group : groups)
+    for (auto& array : group.arrays) {
+      const auto examples = array.attributes.find("examples");
+      if (examples == array.attributes.end()) {
+        if (group.path.starts_with("roles/")) array.notes["measured"] = source;
+        continue;
+      }
+      const bool whole = array.attributes.at("whole_split") != 0;
+      array.notes["measured"] = fmt::format("{}, {}{} example{}", source, whole ? "" : "first ",
+                                            with_commas(static_cast<int64_t>(examples->second)),
+                                            examples->second == 1 ? "" : "s");
+    }
+}
+
+}  // namespace
+
+std::string heads_word(const std::vector<std::string>& heads, Model& model) {
+  auto text = fmt::format("{}", fmt::join(to_texts(parse_heads(heads, model)), "-"));
+  std::replace(text.begin(), text.end(), ':', '.');
+  std::replace(text.begin(), text.end(), '/', '-');
+  constexpr size_t kLongest = 60;  // a file's name takes 255 bytes
+  return "heads-" + (text.size() <= kLongest ? text : sha256(text).substr(0, 8));
+}
+
+void Answer::require_its_place() const {
+  require_place(out.empty() ? locate_run(run).run / (question.about + ".h5")
+                            : std::filesystem::path(out));
+}
+
+std::filesystem::path Answer::write(const OpenedRun& opened, const std::string& title,
+                                    const at::Device& device,
+                                    std::vector<ResultGroup> groups) const {
+  const auto located = locate_run(run);
+  const auto manifest = manifest_of(opened, opened.experiment, *opened.model, device);
+  note_source(groups, source_of(given, opened, split));
+  auto file = std::filesystem::path(out);
+  if (out.empty()) {
+    auto all = question;
+    const auto add = [](std::vector<std::string>& to, const std::vector<std::string>& more) {
+      to.insert(to.end(), more.begin(), more.end());
+    };
+    add(all.measure, source_words(given, opened, split, manifest["data"]));
+    add(all.measure, checkpoint_words(located, opened.step));
+    add(all.extent, measure.words());
+    file = result_file(located.run, all, manifest, groups);
+  }
+  write_results(
+      file, root_attributes(opened.experiment, title, located.run.filename().string(), manifest),
+      groups);
+  return file;
+}
+
+}  // namespace headlab
