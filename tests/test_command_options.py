@@ -177,7 +177,7 @@ def test_eval_batch_does_not_change_what_is_measured(small_run):
 
 @pytest.mark.parametrize("reduction", ["paper", "per_position", "batch"])
 def test_prune_reduction_and_norm_choose_the_lowest_importance(small_run, tmp_path, reduction):
-    importance = found("analyze", small_run, "--importance", "--batches", 1, "--out",
+    importance = found("analyze", small_run, "--importance", "--split", "train", "--batches", 1, "--out",
                        tmp_path / "a.h5")["statistics"]
     values = np.array(importance[f"importance_{reduction}"])
     by_layer = np.linalg.norm(values, axis=1, keepdims=True)

@@ -11,6 +11,7 @@ from report_testing import (  # noqa: F401, fixtures too
     choose, chromium, four_digits, is_wide_as_the_window, make, numbers_in, page, settle,
     SHOWN, shown_weight, statistic, text, token_numbers, url, view, weights)
 
+from conftest import headlab
 from headlab_log import report
 
 
@@ -158,6 +159,39 @@ def test_a_chance_is_never_said_to_be_nothing(page, small_run, tmp_path):
         page.open(url(tmp_path / "page.html", layer=layer, head=head))
         page.wait("return document.querySelector('#head-roles').textContent")
         assert text(page, "#head-roles").endswith(said)
+
+
+def test_a_number_of_a_head_names_its_source_and_another_measure_stands_beside_it(page, small_run,
+                                                                                   tmp_path):
+    shutil.copytree(small_run, tmp_path / "run", symlinks=True)
+    headlab("ablate", tmp_path / "run", "--batches", 1, "--batch", 4, "--mode", "mean")
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+    page.open(url(tmp_path / "page.html", layer=1, head=1))
+    page.wait("return document.querySelector('#head-roles').textContent")
+    usual, other = (f"val of tinyshakespeare.txt, first {n} examples" for n in (64, 4))
+    said = text(page, "#head-roles")
+    for name, source in (("importance", usual), ("loss_delta (zero)", usual),
+                         ("loss_delta (mean) [mean]", other)):
+        assert f"{name} ({source}) " in said
+    for name, source in ("loss_delta (zero)", usual), ("loss_delta (mean) [mean]", other):
+        choose(page, "value", name)
+        assert f". Measured on {source}. " in text(page, "#value-formula")
+    assert f"Measured on {usual}." in text(page, "#plane-note")
+    assert f", on {usual.split(', first')[0]}" in text(page, "#role-list") + text(page, "#vacant")
+
+
+def test_the_uncut_model_is_drawn_beside_the_cut_one(page, small_run, tmp_path):
+    headlab("prune", small_run, "--count", 2, "--tune", 2, "--batches", 1, "--out", tmp_path / "cut")
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "cut"]))
+    page.open(tmp_path / "page.html")
+    page.wait("return document.querySelector('#prune-plot').data?.length == 2")
+    drawn = page.run("return document.querySelector('#prune-plot').data.map(t => [...t.y])")
+    with h5py.File(tmp_path / "cut/pruning.h5") as file:
+        assert drawn[0] == pytest.approx(list(file["pruning/loss"]))
+        assert drawn[1] == pytest.approx(list(file["pruning/uncut_loss"]))
+    assert "the whole model after as many updates of tuning" in text(page, "#prune-note")
+    offered = page.run("return [...document.querySelector('#prune-y').options].map(o => o.value)")
+    assert "loss" in offered and not any(name.startswith("uncut_") for name in offered)
 
 
 def test_everything_can_be_done_by_keyboard(page, pages, small_run):

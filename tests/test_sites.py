@@ -123,7 +123,7 @@ def test_heads_are_ranked_over_all_sites(run):
     report = found("prune", run, "--count", 4, "--by", "importance", "--norm", "global",
                    "--bench-batch", 1)
     values = {}
-    for site, one in found("analyze", run, "--importance")["sites"].items():
+    for site, one in found("analyze", run, "--importance", "--split", "train")["sites"].items():
         for head, value in enumerate(one["statistics"]["importance_global"][0]):
             values[f"{site}/0:{head}"] = value
     assert np.linalg.norm(list(values.values())) == pytest.approx(1)

@@ -69,7 +69,8 @@ void check(const PruneOptions& o) {
   if (by_gates && o.settings.recompute) refuse("--recompute: is not for --by gates");
   if (o.fraction != -1 && !(o.fraction >= 0 && o.fraction <= 1))
     refuse(fmt::format("--fraction {}: must lie in 0 to 1", o.fraction));
-  if (!o.heads.empty() && o.settings.rounds > 1) refuse("--rounds: is for --count or --fraction");
+  if (!o.heads.empty() && (o.settings.rounds > 1 || o.settings.keep_per_layer > 0))
+    refuse("--rounds, --keep-per-layer: are for --count or --fraction");
   if (o.slice && o.out.empty()) refuse("--slice: needs --out DIR for the smaller checkpoint");
   if (o.settings.tune > 0 && o.out.empty()) refuse("--tune: needs --out DIR for what it trains");
   require_free(o.out);
@@ -78,13 +79,11 @@ void check(const PruneOptions& o) {
 PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
   auto s = o.settings;
   s.split = o.measure.resolve(run, o.run);
-  s.measured_batch = o.measure.batch;
-  s.most_batches = o.measure.batches;
+  s.measured_batch = o.measure.batch, s.most_batches = o.measure.batches;
   const int64_t built = built_heads(*run.model);
   if (o.count > built)
-    throw ConfigError(
-        fmt::format("prune --count {}: {} was built with {} heads; choose at most that many",
-                    o.count, o.run, built));
+    throw ConfigError(fmt::format("prune --count {}: {} was built with {} heads; choose no more",
+                                  o.count, o.run, built));
   s.heads = parse_heads(o.heads, *run.model);
   const bool by_gates = s.by == "gates";  // without an amount: those that have shut
   if (by_gates && !has_gates(*run.model))
@@ -92,7 +91,8 @@ PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
         fmt::format("prune --by gates: the heads of {} have none; see convert --to gated", o.run));
   if (o.count >= 0) s.count = o.count;
   if (o.fraction != -1) s.count = std::llround(o.fraction * static_cast<double>(built));
-  if (by_gates && o.count < 0 && o.fraction == -1) s.count = gone_or_shut(*run.model);
+  if (by_gates && o.count < 0 && o.fraction == -1)
+    s.count = std::min(gone_or_shut(*run.model), most_gone(*run.model, s.keep_per_layer));
   return s;
 }
 
@@ -101,8 +101,8 @@ int run_prune(PruneOptions& o) {
   const auto compute = o.compute.apply();
   auto opened = open_named_run(o.run, compute.device);
   o.given.open(opened, o.settings.tune > 0);
-  const auto settings = settings_of(o, opened);
-  auto pruned = prune_run(o.run, opened, settings, o.bench_batch, o.slice, o.out, compute);
+  const auto s = settings_of(o, opened);
+  auto pruned = prune_run(o.run, opened, s, o.bench_batch, o.slice, o.out, compute);
   add_code(pruned.report, opened);
   print({.object = pruned.report, .text = pruned.text}, o.json);
   return pruned.exit_code;

@@ -32,8 +32,10 @@ SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute&
   SiteGrids scores;
   for (const auto& site : site_heads(*run.model)) scores[site.name()] = site.no_values();
   const auto rise = change_name(run.data->task().metrics().front());
-  const AblationSettings settings{
-      .split = s.split, .batch = s.measured_batch, .most_batches = s.most_batches, .resamples = 1};
+  const AblationSettings settings{.split = ranking_split(*run.data, s.split),
+                                  .batch = s.measured_batch,
+                                  .most_batches = s.most_batches,
+                                  .resamples = 1};
   for (const auto& ablated :
        ablate(*run.model, *run.data, single_heads(*run.model), settings, compute)) {
     const auto& id = ablated.heads[0];
@@ -45,8 +47,8 @@ SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute&
 SiteGrids scores_of(OpenedRun& run, const PruneSettings& s, const Compute& compute) {
   if (s.by == "random") return random_scores(*run.model, s.seed);
   if (s.by == "ablation") return ablation_scores(run, s, compute);
-  const auto measured =
-      measure_importance(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
+  const auto measured = measure_importance(*run.model, *run.data, ranking_split(*run.data, s.split),
+                                           s.measured_batch, s.most_batches, compute);
   if (s.by == "activation") return measured.activation;
   TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
   return normalized(measured.raw.at(s.reduction), s.norm);
@@ -62,7 +64,31 @@ void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
       evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
 }
 
+// ConfigError where the layers keep so many that fewer go than are asked for.
+void require_reachable(Model& model, const PruneSettings& s) {
+  const int64_t most = most_gone(model, s.keep_per_layer), built = built_heads(model);
+  if (!s.heads.empty() || s.count <= most) return;
+  throw ConfigError(fmt::format(
+      "prune --keep-per-layer {}: {} of {} heads can go then, not {}; choose --count {} or "
+      "--fraction "
+      "{:.3g} at most, or keep fewer in each layer",
+      s.keep_per_layer, most, built, s.count, most,
+      std::floor(1000.0 * static_cast<double>(most) / static_cast<double>(built)) / 1000));
+}
+
 }  // namespace
+
+Split ranking_split(const DataSource& data, Split judged) {
+  return data.examples(Split::kTrain) > 0 ? Split::kTrain : judged;
+}
+
+int64_t most_gone(Model& model, int64_t keep_per_layer) {
+  int64_t stay = 0;
+  for (const auto& [site, alive] : alive_heads(model))
+    for (int64_t layer = 0; layer < alive.size(0); ++layer)
+      stay += std::min(keep_per_layer, alive[layer].sum().item<int64_t>());
+  return built_heads(model) - stay;
+}
 
 std::vector<HeadId> lowest_heads(const SiteGrids& score, const SiteGrids& alive, int64_t count,
                                  int64_t keep_per_layer) {
@@ -136,6 +162,7 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
 
 std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Compute& compute,
                               Tuning* tuning) {
+  require_reachable(*run.model, s);
   Tuning unkept("", s.tune, s.rounds, compute);
   if (!tuning) tuning = &unkept;
   std::vector<PruneRound> rounds(1);
@@ -175,9 +202,22 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
   return rounds;
 }
 
+void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& s, const Compute& compute) {
+  Tuning tuning("", s.tune, s.rounds, compute);
+  auto& rounds = pruning.rounds;
+  rounds.front().uncut = rounds.front().evaluation;
+  const int64_t begin = whole.step;
+  for (size_t n = 1; n < rounds.size() && tuning.train(whole); ++n)
+    rounds[n].uncut =
+        evaluate(*whole.model, *whole.data, s.split, s.measured_batch, s.most_batches, compute);
+  pruning.uncut_updates = whole.step - begin;
+  pruning.uncut_ended = tuning.ended();
+}
+
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
                           bool keep, const Compute& compute, Tuning& tuning) {
   const auto whole = copy_of(run, compute.device);
+  OpenedRun uncut = run;
   Pruning done;
   done.rounds = prune(run, settings, compute, &tuning);
   if (tuning.ended()) return done;
@@ -197,6 +237,10 @@ Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t
       run.data->eval_batch(settings.split, 0, done.timed_examples).to(compute.device);
   constexpr int64_t kPairs = 31;  // by chance 23 of them agree in one measurement of a hundred
   done.time = time_saved(compare_speed(*run.model, *done.sliced, batch, kPairs, compute.backend));
+  if (settings.tune > 0) {
+    uncut.model = whole;
+    tune_uncut(std::move(uncut), done, settings, compute);
+  }
   return done;
 }
 

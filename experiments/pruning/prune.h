@@ -19,6 +19,9 @@ std::vector<HeadId> lowest_heads(const SiteGrids& score, const SiteGrids& alive,
 
 // What heads are ranked by.
 const std::vector<std::string>& prune_orders();
+// The split they are ranked on: the training data, so that what judges the cut has no part in it;
+// of data without any, those that judge.
+Split ranking_split(const DataSource& data, Split judged);
 
 struct PruneSettings {
   std::vector<HeadId> heads;        // these go; or, of the model as built,
@@ -29,9 +32,9 @@ struct PruneSettings {
   bool recompute = false;           // the order anew before each round
   int64_t rounds = 1, keep_per_layer = 0;
   int64_t tune = 0;  // updates after each round, with the run's own data and settings
-  int64_t measured_batch = 64, most_batches = 20;  // of `split`: orders and losses
-  Split split = Split::kValidation;
-  uint64_t seed = 0;  // of the random order
+  int64_t measured_batch = 64, most_batches = 20;  // of `split`, and of ranking_split()
+  Split split = Split::kValidation;                // which judges
+  uint64_t seed = 0;                               // of the random order
 };
 
 // The options of `prune` that say which heads go next.
@@ -43,13 +46,18 @@ struct PruneRound {
   int64_t kept = 0, parameters = 0;
   double flops = 0;  // a token, forward, full context
   Evaluation evaluation;
-  double seconds = 0;  // ranking, pruning and tuning
+  std::optional<Evaluation> uncut = {};  // the whole model after as many updates of tuning
+  double seconds = 0;                    // ranking, pruning and tuning
 };
+
+// The most heads, of the model as built, that can be gone where every layer keeps so many.
+int64_t most_gone(Model& model, int64_t keep_per_layer);
 
 // Prunes run.model (masked; run.step moves on by the updates of tuning). By gates: in the end the
 // heads that stay have a gate of 1 for good, run.experiment too has none any more. `tuning`: keeps
 // what is tuned, null: nothing does. Where it ends before its time the round that it was in is not
-// among those returned.
+// among those returned. ConfigError where settings.keep_per_layer leaves more than settings.count
+// asks for.
 std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings, const Compute& compute,
                               Tuning* tuning = nullptr);
 
@@ -73,10 +81,19 @@ struct KeptLosses {
   Evaluation judged;         // the pruned one over train.eval_batches
 };
 
+// Trains `whole`, a run as it was before pruning, as long as each round was tuned, by the same
+// settings and batches, and puts what it then is into the rounds: tuning by itself is no effect of
+// the cut.
+struct Pruning;
+void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& settings,
+                const Compute& compute);
+
 // All of it for one run, which is pruned. Where tuning ended before its time there are rounds only.
 struct Pruning {
-  std::vector<PruneRound> rounds;  // the first is before any pruning
-  std::optional<KeptLosses> kept;  // where the run is
+  std::vector<PruneRound> rounds;           // the first is before any pruning
+  int64_t uncut_updates = 0;                // of the whole model, by tune_uncut();
+  std::optional<TrainOutcome> uncut_ended;  // how it ended, where that was before its time
+  std::optional<KeptLosses> kept;           // where the run is
   std::shared_ptr<Model> sliced;
   PruneEffect effect;
   TimeSaved time;              // by the sliced model, of the masked one's

@@ -26,6 +26,8 @@ Json rounds_json(const std::vector<PruneRound>& rounds) {
                     {"flops_per_token", round.flops}});
     for (const auto& mean : round.evaluation.means) list.back()[mean.name] = mean.value;
     list.back().update(measured_json(round.evaluation));
+    if (round.uncut)
+      for (const auto& mean : round.uncut->means) list.back()["uncut"][mean.name] = mean.value;
     list.back()["seconds"] = round.seconds;
   }
   return list;
@@ -73,6 +75,13 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
                  [&](const auto& r) { return r.evaluation.mean(metric.name); });
     group.arrays.back().attributes = measured_attributes(measured);
   }
+  if (rounds.front().uncut)
+    for (const auto& metric : measured.means) {
+      add_variable({"uncut_" + metric.name, metric.units, metric.long_name + " without a cut",
+                    "the same of the whole model after as many updates of tuning"},
+                   [&](const auto& r) { return r.uncut ? r.uncut->mean(metric.name) : kNaN; });
+      group.arrays.back().attributes = measured_attributes(measured);
+    }
   add("seconds", "s", "time of ranking, pruning and tuning",
       [](const auto& r) { return r.seconds; });
   const auto sites = site_heads(model);
@@ -124,6 +133,22 @@ std::string time_text(const Json& r) {
       percent(r["time_saved_quartiles"][0]), percent(r["time_saved_quartiles"][1]));
 }
 
+// What tuning alone does: the whole model's metrics beside the cut one's.
+std::string uncut_text(const Json& r, const Task& task) {
+  if (!r.contains("uncut")) return "";
+  const auto& uncut = r["uncut"];
+  if (uncut.contains("reason"))
+    return fmt::format("the uncut model was not tuned as long: {}\n",
+                       uncut["reason"].get<std::string>());
+  std::vector<std::string> means;
+  for (const auto& metric : task.metrics())
+    means.push_back(fmt::format("{} {:.4f}, cut {:.4f}{}", metric.name,
+                                uncut[metric.name].get<double>(), r[metric.name].get<double>(),
+                                metric.units == "1" ? "" : " " + metric.units));
+  return fmt::format("uncut, after as many updates of tuning ({}): {}\n",
+                     uncut["updates"].get<int64_t>(), fmt::join(means, "; "));
+}
+
 constexpr int kLeastWidth = 6;  // of a column of a metric
 
 // Those that have no head any more: "1", "cross/1".
@@ -168,6 +193,15 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
       kept[mean.name] = mean.value;
     }
   }
+  if (first.uncut) {
+    auto& uncut = report["uncut"] = {{"updates", pruning.uncut_updates}};
+    if (last.uncut)
+      for (const auto& mean : last.uncut->means) uncut[mean.name] = mean.value;
+    if (const auto& ended = pruning.uncut_ended) {
+      uncut["status"] = run_state_name(ended->status.state);
+      uncut["reason"] = ended->status.reason;
+    }
+  }
   report["parameters_before"] = first.parameters, report["parameters"] = last.parameters;
   report["flops_before"] = first.flops, report["flops"] = last.flops;
   report["flops_saved"] = 1 - last.flops / first.flops;
@@ -198,7 +232,13 @@ std::string pruning_text(const Json& r, const Task& task) {
     text += fmt::format("  {:10}  {:11.3f}  {}\n", round["parameters"].get<int64_t>(),
                         round["flops_per_token"].get<double>() / 1e6, removed);
   }
-  if (r.contains("ranking")) text += fmt::format("ranked: {}\n", r["ranking"].get<std::string>());
+  if (r.contains("ranking"))
+    text +=
+        fmt::format("ranked: {}{}\n", r["ranking"].get<std::string>(),
+                    r.contains("ranked_on") ? "; on split " + r["ranked_on"].get<std::string>() +
+                                                  ", judged on " + r["split"].get<std::string>()
+                                            : "");
+  text += uncut_text(r, task);
   if (const auto& empty = r["empty_layers"]; !empty.empty())
     text += fmt::format("no head is left in layer {} (--keep-per-layer 1 keeps one in each)\n",
                         fmt::join(empty.get<std::vector<std::string>>(), ", "));

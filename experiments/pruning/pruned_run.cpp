@@ -18,12 +18,16 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
   }
   auto report = pruning_json(source, slice, run, pruning);
   if (settings.heads.empty()) report["ranking"] = ranking_options(settings);
+  if (settings.heads.empty() && settings.by != "gates" && settings.by != "random")
+    report["ranked_on"] = split_name(ranking_split(*run.data, settings.split));
   if (!out.empty()) {
     write_pruned(out, run, slice ? pruning.sliced : run.model, pruning, report, compute.device,
                  tuning);
     report["out"] = std::filesystem::canonical(out).string();
   }
-  return {report, pruning_text(report, run.data->task())};
+  const auto& uncut = pruning.uncut_ended;
+  return {report, pruning_text(report, run.data->task()),
+          uncut && uncut->signal != 0 ? uncut->exit_code : 0};
 }
 
 }  // namespace

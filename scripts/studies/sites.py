@@ -41,7 +41,8 @@ class Knife:
 
     def importance(self):
         """Head -> importance; all of its site and layer."""
-        sites = self.bench.headlab("analyze", self.run, "--importance", *self.bench.measured)["sites"]
+        sites = self.bench.headlab("analyze", self.run, "--importance", "--split", "train",
+                                   *self.bench.measured)["sites"]
         return {"heads": {f"{site}/{layer}:{head}": value
                           for site, one in sites.items()
                           for layer, values in enumerate(one["statistics"]["importance_paper"])
@@ -139,7 +140,7 @@ def main():
     parser.add_argument("--random", type=int, default=3, help="random orders of each site")
     parser.add_argument("--threads", type=int, default=1, help="of a measurement")
     parser.add_argument("--batches", type=int, default=20,
-                        help="validation batches that importance is measured on; 0: the whole split")
+                        help="training batches that importance is measured on; 0: all of them")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_sites")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()

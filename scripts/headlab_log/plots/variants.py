@@ -14,7 +14,8 @@ def pruning(orders: Mapping[str, Sequence[xr.Dataset]], quantity: str = "loss") 
     """What pruning left, against heads kept: a line an order, a band where there are several runs.
 
     orders: name -> list of run.pruning, all of one model, a round a head. quantity: one of their
-    variables, such as `loss` [nat], `accuracy`, `flops`. See 3_pruning.ipynb.
+    variables, such as `loss` [nat], `accuracy`, `flops`. Of a tuned run the whole model after as
+    many updates is dotted beside it. See 3_pruning.ipynb.
     """
     figure, axes = plt.subplots(figsize=(6.5, 2.8), layout="constrained")
     for n, (name, rounds) in enumerate(orders.items()):
@@ -23,6 +24,10 @@ def pruning(orders: Mapping[str, Sequence[xr.Dataset]], quantity: str = "loss") 
         several = f", {len(rounds)} draws" if len(rounds) > 1 else ""
         axes.plot(kept, values.mean(0), "o-", ms=3, lw=1.2, label=name + several, color=COLOURS[n])
         axes.fill_between(kept, values.min(0), values.max(0), color=COLOURS[n], alpha=0.15, lw=0)
+        if f"uncut_{quantity}" in rounds[0]:
+            uncut = np.stack([one[f"uncut_{quantity}"].values for one in rounds]).mean(0)
+            axes.plot(kept, uncut, "D:", ms=3, lw=1, mfc="none", label=f"{name}, uncut",
+                      color=COLOURS[n])
     axes.set(xlabel="heads kept", ylabel=axis_label(rounds[0][quantity]))
     axes.invert_xaxis()
     axes.grid(alpha=0.3)

@@ -212,13 +212,30 @@ async function drawPruning() {
       removed[n]?.length ? `removed: ${wrap(removed[n])}` : ""].join("<br>")),
     hovertemplate: "%{y:.4g}<br>%{text}<extra></extra>",
   }));
+  const uncut = uncutTraces(runs);
   find("#prune-note").textContent = "One point a round of pruning"
     + (runs.length > 1 ? ", one line a run" : "") + `; ${names[state.prune_y]?.comment ?? ""}. `
-    + "Removed heads are named layer.head.";
-  await plot(find("#prune-plot"), traces, {
+    + "Removed heads are named layer.head."
+    + (uncut.length ? " Open diamonds: the whole model after as many updates of tuning." : "");
+  await plot(find("#prune-plot"), [...traces, ...uncut], {
     xaxis: { title: named(names[state.prune_x]) },
     yaxis: { title: named(names[state.prune_y]) },
   });
+}
+
+/**
+ * What tuning alone does: the uncut model beside each round.
+ * @param {(import("./data.js").Pruning & { run: number })[]} runs
+ */
+function uncutTraces(runs) {
+  return runs.filter(({ run, values }) => visible(run) && values[`uncut_${state.prune_y}`])
+    .map(({ values, run }) => ({
+      x: values[state.prune_x], y: values[`uncut_${state.prune_y}`], mode: "lines+markers",
+      marker: { size: 7, symbol: "diamond-open" },
+      line: { color: plotColour(run), dash: "dot", width: 1 },
+      text: values.kept.map(() => `${escape(data.runs[run].label)}<br>uncut, tuned as long`),
+      hovertemplate: "%{y:.4g}<br>%{text}<extra></extra>",
+    }));
 }
 
 /** @param {string[]} names */

@@ -60,9 +60,11 @@ import { find } from "./elements.js";
  * @property {number[]} layers
  * @property {number[]} heads
  * @property {Record<string, Numbers>} values
+ * @property {Record<string, string>} measured on what each value and role was; "": not known, or
+ *   on no examples
  * @property {Record<string, Numbers>} roles
  * @property {Numbers | null} points in the plane, x and y of every head
- * @property {Meta & { share: number | null }} [plane]
+ * @property {Meta & { share: number | null, measured: string }} [plane]
  * @property {boolean} analyzed
  * @property {boolean} ablated
  *
@@ -128,9 +130,10 @@ export function pruningVariables() {
   return Object.assign({}, ...data.runs.map((run) => run.pruning?.names));
 }
 
-// Names of what can be drawn of it: up, and across.
+// Names of what can be drawn of it: up, and across. What the uncut model became is drawn beside.
 export function pruningNames() {
-  const names = Object.keys(pruningVariables()), across = ["kept", "parameters", "flops"];
+  const names = Object.keys(pruningVariables()).filter((name) => !name.startsWith("uncut_"));
+  const across = ["kept", "parameters", "flops"];
   return [names.filter((name) => !across.includes(name) && name !== "seconds"),
     across.filter((name) => names.includes(name))];
 }
