@@ -41,9 +41,9 @@ class Tempered : public ProjectedHeads<TemperedOptions> {
     const auto q = queries(x, call);                                            // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);                          // [B,Hkv,S,d]
     auto z = scores(q, k, call, scale()) / log_tau_.exp().view({1, -1, 1, 1});  // [B,H,T,S]
-    if (strength_) z = uniform_scores(z + strength(x, call).transpose(2, 3), call);
+    if (strength_) z = z + strength(x, call).transpose(2, 3);
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), x.device());
-    const auto a = weights(z, allowed);              // [B,H,T,S]
+    const auto a = weights(z, allowed, call);        // [B,H,T,S]
     const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
     if (call.observer) observe(*call.observer, {.a = a, .scores = z, .v = v, .out = heads}, call);
     return {.y = output(heads, call)};  // [B,T,D]
@@ -55,11 +55,14 @@ class Tempered : public ProjectedHeads<TemperedOptions> {
                   [&] { return strength_(source(x, call)).transpose(1, 2).unsqueeze(-1); });
   }
 
-  // 0 where a key is hidden, also in rows that see none; no gradient passes there.
-  static Tensor weights(const Tensor& z, const Tensor& allowed) {
-    if (!allowed.defined()) return (z - std::log(z.size(3))).sigmoid();
-    const auto n = allowed.expand_as(z).sum(-1, /*keepdim=*/true).clamp_min(1);  // [B,H,T,1]
-    return (z - n.to(z.scalar_type()).log()).sigmoid().masked_fill(allowed.logical_not(), 0);
+  // 0 where a key is hidden, also in rows that see none; no gradient passes there. An ablation may
+  // ask heads to weigh every key that they see by 1 / n.
+  static Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall& call) {
+    const auto seen = allowed.defined() ? allowed.expand_as(z) : at::ones_like(z, at::kBool);
+    const auto n = seen.sum(-1, /*keepdim=*/true).clamp_min(1).to(z.scalar_type());  // [B,H,T,1]
+    auto a = (z - n.log()).sigmoid();
+    if (call.uniform.defined()) a = at::where(call.uniform.view({-1, 1, 1}), 1 / n, a);
+    return a.masked_fill(seen.logical_not(), 0);
   }
 
   static void observe(HeadObserver& observer, ObservedMap map, const HeadCall& call) {

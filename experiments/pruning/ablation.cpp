@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/torch.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/models/site_probes.h"
 #include "experiments/training/evaluate.h"
 
@@ -134,6 +135,8 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, compute);
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
+  std::vector<bool> measured;
+  for (const auto& heads : sets) measured.push_back(can_be_ablated(model, heads, s.mode));
   std::vector<OutputChangeSums> sums(sets.size(), OutputChangeSums(data.task()));
   for_each_batch(data, s.split, s.batch, s.most_batches, compute.device, [&](const Batch& b) {
     HiddenStates hidden;
@@ -142,6 +145,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
     const Pass full{model.last_state(hidden), logits};
     for (size_t n = 0; n < sets.size(); ++n) {
       if (before_each) before_each();
+      if (!measured[n]) continue;
       sums[n].add(full,
                   edits[n].empty()
                       ? full
@@ -154,6 +158,11 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
   Tensor draws;  // the same for every set: they are compared
   for (size_t n = 0; n < sets.size(); ++n) {
     results.push_back({sets[n], sums[n].values()});
+    if (!measured[n]) {
+      for (const auto& variable : output_change_variables(data.task()))
+        results.back().changes[variable.name] = kNaN;
+      continue;
+    }
     const auto& examples = sums[n].example_loss_changes();
     if (examples.empty()) continue;
     if (!draws.defined() || draws.size(1) != std::ssize(examples))
@@ -161,6 +170,13 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
     results.back().changes["p_value"] = bootstrap(at::tensor(examples, at::kDouble), draws).p();
   }
   return results;
+}
+
+bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode mode) {
+  if (mode != AblationMode::kUniform) return true;
+  return std::all_of(heads.begin(), heads.end(), [&](const HeadId& id) {
+    return heads_at(model, id.site).layer(id.layer).traits().token_map;
+  });
 }
 
 std::vector<std::vector<HeadId>> single_heads(Model& model) {

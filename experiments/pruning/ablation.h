@@ -20,9 +20,14 @@ AblationMode ablation_mode(const std::string& name);  // of those
 // undefined: 0.
 void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, const Tensor& mean);
 
+// Whether a mode means anything for all of these heads: equal weights are of heads whose weights
+// are over tokens (HeadTraits::token_map).
+bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode mode);
+
 struct Ablated {
   std::vector<HeadId> heads;
-  std::map<std::string, double> changes;  // OutputChangeSums::values() and p_value
+  // OutputChangeSums::values() and p_value; NaN where they cannot be ablated.
+  std::map<std::string, double> changes;
 };
 
 struct AblationSettings {

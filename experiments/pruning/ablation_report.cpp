@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "core/torch.h"
@@ -15,6 +17,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Why a result may have no numbers; empty where all have some.
+std::string why_unmeasured(const std::vector<Ablated>& results) {
+  const auto is_unmeasured = [](const Ablated& r) { return std::isnan(r.changes.at("l2")); };
+  if (std::none_of(results.begin(), results.end(), is_unmeasured)) return "";
+  return "mode uniform is not measured for heads whose weights are not over tokens: they have no "
+         "keys to weigh alike";
+}
+
+// A number, or a dash where there is none.
+std::string cell(double value, const char* format) {
+  return std::isnan(value) ? "-" : fmt::format(fmt::runtime(format), value);
+}
+
 Json study_json(const AblationStudy& study, const std::vector<Ablated>& results, const Task& task) {
   Json object;
   auto& removed = object["removed"] = Json::array();
@@ -24,6 +39,7 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results,
   }
   if (study.prefix == "only_")
     for (const auto& place : study.places) object["stays"].push_back(to_text(place.front()));
+  if (const auto why = why_unmeasured(results); !why.empty()) object["not_measured"] = why;
   for (const auto& variable : output_change_variables(task)) {
     auto& values = object[variable.name] = Json::array();
     for (const auto& r : results) {
@@ -38,11 +54,13 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results,
 std::vector<size_t> rows_of(const std::vector<Ablated>& results, const Task& task, bool sort) {
   std::vector<size_t> rows(results.size());
   std::iota(rows.begin(), rows.end(), size_t{0});
-  const auto rise = change_name(task.metrics().front());
+  const auto rise = [&](size_t n) {
+    const double value = results[n].changes.at(change_name(task.metrics().front()));
+    return std::isnan(value) ? -std::numeric_limits<double>::infinity() : value;  // goes last
+  };
   if (sort)
-    std::stable_sort(rows.begin(), rows.end(), [&](size_t a, size_t b) {
-      return results[a].changes.at(rise) > results[b].changes.at(rise);
-    });
+    std::stable_sort(rows.begin(), rows.end(),
+                     [&](size_t a, size_t b) { return rise(a) > rise(b); });
   return rows;
 }
 
@@ -87,11 +105,13 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
     text += fmt::format("{:>{}} ", places[n], width);
     const auto* star = d.at("p_value") < 0.01 ? "  *  " : "     ";
     for (const auto& metric : task.metrics())
-      text += fmt::format(" {:+{}.4f}{}", d.at(change_name(metric)), column_width(metric, kLeast),
-                          &metric == &task.metrics().front() ? star : "");
-    text += fmt::format("  {:10.4g}  {:9.4g}  {:9.4g}  {:8.5f}  {:>8}\n", d.at("l2_per_position"),
-                        d.at("relative"), d.at("kl"), d.at("cosine"),
-                        p_text(d.at("p_value"), resamples));
+      text +=
+          fmt::format(" {:>{}}{}", cell(d.at(change_name(metric)), "{:+.4f}"),
+                      column_width(metric, kLeast), &metric == &task.metrics().front() ? star : "");
+    text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}\n",
+                        cell(d.at("l2_per_position"), "{:.4g}"), cell(d.at("relative"), "{:.4g}"),
+                        cell(d.at("kl"), "{:.4g}"), cell(d.at("cosine"), "{:.5f}"),
+                        std::isnan(d.at("p_value")) ? "-" : p_text(d.at("p_value"), resamples));
   }
   return text;
 }
@@ -110,6 +130,9 @@ ResultArray array_of(const AblationStudy& study, const std::vector<std::string>&
   const auto place = [&](const HeadId& id) {
     return static_cast<size_t>(id.layer * heads + id.head);
   };
+  for (const auto& mode : modes)
+    if (const auto why = why_unmeasured(study.by_mode.at(mode)); !why.empty())
+      array.about.comment += "; NaN: " + why;
   for (size_t m = 0; m < modes.size(); ++m)
     for (size_t n = 0; n < study.places.size(); ++n) {
       const auto &first = study.places[n].front(), &second = study.places[n].back();
@@ -195,7 +218,11 @@ std::string studies_text(const std::vector<AblationStudy>& studies,
                          bool sort) {
   std::string text;
   for (const auto& mode : modes)
-    for (const auto& study : studies) text += study_text(study, mode, task, resamples, sort);
+    for (const auto& study : studies) {
+      text += study_text(study, mode, task, resamples, sort);
+      if (const auto why = why_unmeasured(study.by_mode.at(mode)); !why.empty())
+        text += fmt::format("-: {}\n", why);
+    }
   return text + legend(task);
 }
 

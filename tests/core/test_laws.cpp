@@ -2,6 +2,7 @@
 #include <array>
 #include <set>
 
+#include "core/attention/attend.h"
 #include "experiments/training/update.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
@@ -19,6 +20,32 @@ Tensor map_of(const Subject& s, const Tensor& x, HeadContext ctx) {
   s.heads->forward(x, ctx);
   return probe.layer_maps().at(s.shape.layer);
 }
+
+// What a layer tells its observer of its maps: weights before heads mix and those that meet the
+// values, the values, and what heads make of them.
+class MapWatcher : public HeadProbe {
+ public:
+  MapWatcher() { maps = true; }
+  std::vector<ObservedMap> seen;
+
+  void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+               const HeadCall& call, double scale, const Tensor& counted) override {
+    HeadProbe::softmax(q, k, v, out, call, scale, counted);
+    const auto z = scores(uniform_queries(q, call), k, call, scale);
+    const auto p = masked_softmax(z, allowed_keys(call.mask, z.size(2), z.size(3), z.device()));
+    seen.push_back({.p = p, .a = p, .v = v, .out = out});
+  }
+  void weights(const ObservedMap& map, const HeadCall& call) override {
+    HeadProbe::weights(map, call);
+    seen.push_back(map);
+  }
+  // Whether the first map's outputs are its weights times the values: kinds may norm them.
+  bool is_plain() const {
+    const auto& map = seen.at(0);
+    const auto sums = at::matmul(map.a, map.v);
+    return sums.sizes() == map.out.sizes() && difference(sums, map.out) < 1e-11;
+  }
+};
 
 }  // namespace
 
@@ -322,6 +349,46 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
     for (const auto& aux : out.aux) losses.insert(aux.name);
     const auto names = s.heads->aux_names();
     REQUIRE(losses == std::set<std::string>(names.begin(), names.end()));
+  });
+}
+
+// Mode uniform of ablate. A kind whose weights are not over tokens has no keys to weigh alike, and
+// says so by its trait.
+TEST_CASE("heads that are made uniform weigh the keys that they may see by 1 / n", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    if (!s.traits.token_map) return not_promised();
+    auto ctx = s.natural();
+    ctx.bias = random({B, 1, T, T});
+    ctx.mask.allowed = at::rand({B, 1, T, T}) < 0.8;
+    const auto x = random({B, T, 20});
+    const auto pass = [&](const Tensor& uniform, Backend backend) {
+      auto own = ctx;
+      own.uniform = uniform, own.backend = backend;
+      MapWatcher watcher;
+      own.observer = &watcher;
+      return std::pair(s.y(x, own), watcher);
+    };
+    auto equal = allowed_keys(ctx.mask, T, T, at::kCPU).to(at::kDouble);
+    equal = (equal / equal.sum(-1, true).clamp_min(1)).squeeze(1);  // [B,T,T]
+    const auto second = at::arange(4) == 2, all = at::ones({4}, at::kBool);
+    for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+      const auto [y, plain] = pass({}, backend);
+      REQUIRE_FALSE(plain.seen.empty());
+      for (const auto& uniform : {second, all}) {
+        const auto [other_y, other] = pass(uniform, backend);
+        for (size_t m = 0; m < other.seen.size(); ++m)
+          for (int64_t h = 0; h < 4; ++h) {
+            INFO("map " << m << ", head " << h);
+            const auto p = other.seen[m].p.select(1, h), was = plain.seen.at(m).p.select(1, h);
+            if (uniform[h].item<bool>())
+              REQUIRE(difference(p, equal) < 1e-12);
+            else if (s.traits.independent)
+              REQUIRE(difference(p, was) < 1e-12);
+          }
+        REQUIRE(other.is_plain() == plain.is_plain());  // its outputs follow the weights
+        REQUIRE(difference(y, other_y) > 1e-6);
+      }
+    }
   });
 }
 
