@@ -172,6 +172,14 @@ def test_what_the_heads_did_stands_in_the_row(compared):
     assert heads["built"] == 2 and 0 <= heads["surviving"] <= 2
 
 
+def test_heads_that_survive_are_ranked_on_the_training_split(compared):
+    """Another entry is of a version that ranked and judged on one split, and is measured anew."""
+    bench, _, _ = compared
+    folder, = (bench / "runs/comparisons").iterdir()
+    kept = json.loads((folder / "surviving_heads.json").read_text())
+    assert kept and all(one["ranked_on"] == "train" for one in kept.values())
+
+
 def test_a_comparison_killed_in_either_stage_ends_as_one_that_never_was(bench, compared):
     words = ["train.steps=48", "--skip-pruning", "--json"]
     whole, _ = compare(bench, *words, out="whole")

@@ -24,7 +24,8 @@ using Json = nlohmann::ordered_json;
 // A batch more changes the number of heads seldom and costs as many passes as there are heads.
 constexpr int64_t kBatches = 5;
 
-std::vector<HeadId> least_missed_first(const OpenedRun& run, const AblationSettings& settings) {
+std::vector<HeadId> least_missed_first(const OpenedRun& run, AblationSettings settings) {
+  settings.split = ranking_split(*run.data, settings.split);
   const auto rise = change_name(run.data->task().metrics().front());
   auto ablated = ablate(*run.model, *run.data, single_heads(*run.model), settings, {});
   std::stable_sort(ablated.begin(), ablated.end(), [&](const Ablated& a, const Ablated& b) {
@@ -64,8 +65,9 @@ KeptSurvivors::KeptSurvivors(fs::path file) : file_(std::move(file)) {
   if (!kept || !kept->is_object()) return;
   try {
     for (const auto& [run, heads] : kept->items())
-      known_[run] = {heads.at("built").get<int64_t>(), heads.at("kept").get<int64_t>(),
-                     heads.at("rise").get<double>(), heads.at("examples").get<int64_t>()};
+      if (heads.contains("ranked_on"))  // else by a version that ranked and judged on one split
+        known_[run] = {heads.at("built").get<int64_t>(), heads.at("kept").get<int64_t>(),
+                       heads.at("rise").get<double>(), heads.at("examples").get<int64_t>()};
   } catch (const Json::exception&) {
     known_.clear();
   }
@@ -80,8 +82,11 @@ void KeptSurvivors::add(const fs::path& run, const SurvivingHeads& heads) {
   known_[run] = heads;
   Json all = Json::object();
   for (const auto& [path, one] : known_)
-    all[path.string()] = {
-        {"built", one.built}, {"kept", one.kept}, {"rise", one.rise}, {"examples", one.examples}};
+    all[path.string()] = {{"built", one.built},
+                          {"kept", one.kept},
+                          {"rise", one.rise},
+                          {"examples", one.examples},
+                          {"ranked_on", split_name(Split::kTrain)}};
   replace_file(file_, all.dump(2) + "\n");
 }
 

@@ -17,8 +17,9 @@ struct SurvivingHeads {
   int64_t examples = 0;         // of the validation split, that it was measured on
 };
 
-// Heads are ranked once by what the loss rises without each alone, and go in that order; the loss
-// is measured after each, on the first kBatches batches of train.eval_batch validation examples.
+// Heads are ranked once by what the loss rises without each alone on the split of ranking_split(),
+// and go in that order; the loss is measured after each on validation examples. Both are the first
+// kBatches batches of train.eval_batch.
 // RunError and DataError where the run or its data cannot be read.
 SurvivingHeads surviving_heads(const std::filesystem::path& run);
 

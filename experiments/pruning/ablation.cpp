@@ -179,6 +179,10 @@ bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode
   });
 }
 
+Split ranking_split(const DataSource& data, Split judged) {
+  return data.examples(Split::kTrain) > 0 ? Split::kTrain : judged;
+}
+
 std::vector<std::vector<HeadId>> single_heads(Model& model) {
   std::vector<std::vector<HeadId>> sets;
   for (const auto& id : heads_where(alive_heads(model))) sets.push_back({id});

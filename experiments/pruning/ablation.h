@@ -47,6 +47,10 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
                             const AblationSettings& settings, const Compute& compute,
                             const std::function<void()>& before_each = {});
 
+// The split that heads are ranked on before some are cut: the training data, so that what judges
+// the cut has no part in it; of data without any, those that judge.
+Split ranking_split(const DataSource& data, Split judged);
+
 // Of the alive heads: every one alone; every pair; all but one of each layer (the sets name those
 // that go; one for each head that stays).
 std::vector<std::vector<HeadId>> single_heads(Model& model);

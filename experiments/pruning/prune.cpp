@@ -78,10 +78,6 @@ void require_reachable(Model& model, const PruneSettings& s) {
 
 }  // namespace
 
-Split ranking_split(const DataSource& data, Split judged) {
-  return data.examples(Split::kTrain) > 0 ? Split::kTrain : judged;
-}
-
 int64_t most_gone(Model& model, int64_t keep_per_layer) {
   int64_t stay = 0;
   for (const auto& [site, alive] : alive_heads(model))

@@ -19,9 +19,6 @@ std::vector<HeadId> lowest_heads(const SiteGrids& score, const SiteGrids& alive,
 
 // What heads are ranked by.
 const std::vector<std::string>& prune_orders();
-// The split they are ranked on: the training data, so that what judges the cut has no part in it;
-// of data without any, those that judge.
-Split ranking_split(const DataSource& data, Split judged);
 
 struct PruneSettings {
   std::vector<HeadId> heads;        // these go; or, of the model as built,
