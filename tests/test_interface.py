@@ -32,15 +32,21 @@ def options_of(command):
 
 
 def config_keys(node, definitions, path="", inside=()):
-    """`a.b`; the options of a kind as `a{kind}.b`. A kind inside of itself is not entered again."""
-    for other in node.get("oneOf", []) + node.get("anyOf", []) + node.get("allOf", []):
+    """`a.b`; the options of a kind as `a{kind}.b`. A kind inside of itself is not entered again, nor
+    is a mapping that names no kind, whose keys are those of kinds."""
+    for other in node.get("anyOf", []) + node.get("allOf", []):
         yield from config_keys(other, definitions, path, inside)
+    if "not" not in node.get("if", {}):
+        for branch in {"then", "else"} & node.keys():
+            yield from config_keys(node[branch], definitions, path, inside)
     if node.get("$ref", "").startswith("#/$defs/") and node["$ref"] not in inside:
         name = node["$ref"].removeprefix("#/$defs/")
-        kind = name.split(".", 1)[-1]
-        yield from config_keys(definitions[name], definitions, f"{path}{{{kind}}}",
-                               (*inside, node["$ref"]))
+        kind = definitions[name]["properties"]["kind"].get("const")  # else it is any of some
+        yield from config_keys(definitions[name], definitions, f"{path}{{{kind}}}" if kind else path,
+                               (*inside, node["$ref"]) if kind else inside)
     for key, value in node.get("properties", {}).items():
+        if key == "kind" and "allOf" in node:  # any of some kinds, each of which has it
+            continue
         below = f"{path}.{key}" if path else key
         yield below
         yield from config_keys(value, definitions, below, inside)
@@ -56,6 +62,7 @@ def log_names(run):
 
 def interface(run):
     schema = json.loads(headlab("config", "--schema"))
+    del schema["then"]  # of files that extend others: the same keys
     codes = (ROOT / "experiments/system/exit_codes.h").read_text(encoding="utf-8")
     sections = {"commands and their options": [f"{command} {word}" for command in commands()
                                                for word in words_of(command)],

@@ -6,6 +6,7 @@ Run by pytest with scripts/requirements.txt installed; HEADLAB_BUILD_DIR names t
 import copy
 import functools
 import json
+import re
 import subprocess
 
 import jsonschema
@@ -15,17 +16,26 @@ import yaml
 from conftest import ROOT, headlab, program
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+SWEEPS = sorted((ROOT / "configs/sweeps").rglob("*.yaml"))
+COMPARISONS = sorted((ROOT / "configs/compare").rglob("*.yaml"))
 
 
 @functools.cache
-def schema():
-    return json.loads(headlab("config", "--schema"))
+def validator(of="config"):
+    schema = json.loads(headlab("config", "--schema", "--of", of))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
 
 
-@functools.cache
-def validator():
-    jsonschema.Draft202012Validator.check_schema(schema())
-    return jsonschema.Draft202012Validator(schema())
+def complaints(config, of="config"):
+    """Every error of the schema: where it is, and what it says."""
+    return [(".".join(map(str, error.absolute_path)), error.message)
+            for error in validator(of).iter_errors(config)]
+
+
+def plain(path):
+    """The YAML of a file as an editor sees it: without what it extends."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def merged(base, over):
@@ -73,7 +83,15 @@ def small():
 
 
 def test_there_are_configs():
-    assert len(CONFIGS) > 10
+    assert len(CONFIGS) > 10 and len(SWEEPS) > 2 and len(COMPARISONS) > 10
+    assert {*CONFIGS, *SWEEPS, *COMPARISONS} == {*(ROOT / "configs").rglob("*.yaml")}
+
+
+def test_every_file_that_lies_in_configs_obeys_its_schema_as_an_editor_sees_it():
+    wrong = {path.name: said for files, of in ((CONFIGS, "config"), (SWEEPS, "sweep"),
+                                               (COMPARISONS, "comparison"))
+             for path in files if (said := complaints(plain(path), of))}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -155,3 +173,104 @@ def test_a_mistake_is_refused_by_the_program_and_the_schema(small, settings, tmp
     assert not reads
     with pytest.raises(jsonschema.ValidationError):
         validator().validate(config)
+
+
+LEFT_TO_A_PARENT = {"unknown key of the usual kind", "option of positions without their kind"}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_by_its_key_and_not_as_none_of_many_forms(small, name):
+    for parent in ({}, {"extends": "other.yaml"}):
+        config = changed(small | parent, MISTAKES[name])
+        said = complaints(config)
+        assert bool(said) == (not parent or name not in LEFT_TO_A_PARENT)
+        keys = re.findall(r"[A-Za-z_]+", str(MISTAKES[name]))
+        for path, message in said:
+            assert "any of the given schemas" not in message
+            assert any(key in f"{path} {message}" for key in keys), (path, message)
+
+
+def test_an_error_is_about_the_key_that_is_wrong(small):
+    def one(settings):
+        (said,) = complaints(changed(small, settings))
+        return said
+
+    assert one({"model.attention": {"kind": "moh", "sharedd": 1}}) == (
+        "model.attention", "Additional properties are not allowed ('sharedd' was unexpected)")
+    assert one({"model.attention": {"kind": "moh", "active": "all"}}) == (
+        "model.attention.active", "'all' is not of type 'integer'")
+    path, said = one({"model.attention": {"kind": "moj"}})
+    assert path == "model.attention.kind" and said.startswith("'moj' is not one of ['bigbird'")
+    path, said = one({"model.attention": "moj"})
+    assert path == "model.attention" and said.startswith("'moj' is not one of ['bigbird'")
+    inner = {"kind": "entmax", "alpha": 0.5}
+    path, said = one({"model.attention": {"kind": "gated", "inner": inner}})
+    assert path == "model.attention.inner.alpha" and said.startswith("0.5 is less than")
+    assert one({"model.window": [16, -1]})[0] == "model.window.1"
+    assert one({"train.warmup": -5}) == ("train.warmup", "-5 is less than the minimum of 0")
+    assert one({"train.warmup": 1.5})[0] == "train.warmup"
+
+
+def test_a_file_that_extends_another_may_leave_kinds_to_it():
+    part = {"extends": "other.yaml", "model": {"attention": {"shared": 1}, "patch": 4},
+            "data": {"symbols": 16}}
+    assert complaints(part) == []
+    assert [at for at, _ in complaints({key: value for key, value in part.items()
+                                        if key != "extends"})] != []
+    for wrong, at in (({"model": {"attention": {"sharde": 1}}}, "model.attention"),
+                      ({"model": {"pach": 4}}, "model"), ({"model": {"patch": "four"}}, "model.patch"),
+                      ({"model": {"kind": "decoder", "patch": 4}}, "model"),
+                      ({"data": {"sybols": 16}}, "data")):
+        assert [path for path, _ in complaints({"extends": "other.yaml"} | wrong)] == [at]
+
+
+SWEEP = {"base": "char_mha.yaml", "grid": {"seed": [1, 2]}}
+SWEEP_MISTAKES = {
+    "unknown key": ({"gird": {}}, "gird"),
+    "no base": ({"base": None}, "base"),
+    "unknown setting": ({"grid": {"train.lrr": [0.1]}}, "train.lrr"),
+    "one value for a list": ({"grid": {"seed": 3}}, "grid.seed"),
+    "wrong type of a value": ({"grid": {"train.lr": ["fast"]}}, "grid.train.lr.0"),
+    "unknown kind": ({"grid": {"model.attention": ["mha", {"kind": "mhaa"}]}},
+                     "grid.model.attention.1.kind"),
+    "unknown option": ({"zip": {"model.attention": [{"kind": "moh", "sharde": 1}]}}, "sharde"),
+    "a value twice": ({"grid": {"seed": [1, 1]}}, "grid.seed"),
+    "no list of points": ({"exclude": {"seed": 1}}, "exclude"),
+    "unknown setting of a point": ({"exclude": [{"sed": 1}]}, "sed"),
+}
+COMPARISON = {"tasks": ["char_mha.yaml"], "kinds": ["mha", "moh"], "rates": [1e-3, 2e-3],
+              "choose_seeds": 6, "seeds": [1, 2]}
+COMPARISON_MISTAKES = {
+    "unknown key": ({"kind": ["mha"]}, "'kind'"),
+    "unknown kind": ({"kinds": ["mha", "mhaa"]}, "kinds.1"),
+    "an arm without a name": ({"kinds": [{"attention": "moh"}]}, "name"),
+    "unknown option of an arm": ({"kinds": [{"name": "a", "attention": {"kind": "moh", "x": 1}}]},
+                                 "kinds.0.attention"),
+    "a seed of an arm": ({"kinds": [{"name": "a", "set": {"seed": 1}}]}, "seed"),
+    "unknown setting of a task": ({"tasks": [{"base": "a.yaml", "set": {"train.lrr": 1}}]},
+                                  "train.lrr"),
+    "one seed": ({"seeds": [1]}, "seeds"),
+    "a rate of 0": ({"rates": [0]}, "rates.0"),
+    "unknown match": ({"match": "dff"}, "match"),
+}
+
+
+@pytest.mark.parametrize("of, whole, mistakes", [("sweep", SWEEP, SWEEP_MISTAKES),
+                                                 ("comparison", COMPARISON, COMPARISON_MISTAKES)])
+def test_mistakes_in_sweeps_and_comparisons_are_told_by_their_key(of, whole, mistakes):
+    assert complaints(whole, of) == []
+    for name, (change, key) in mistakes.items():
+        said = complaints(whole | change, of)
+        assert said, name
+        assert all("any of the given schemas" not in message for _, message in said), (name, said)
+        assert all(key in f"{path} {message}" for path, message in said), (name, said)
+
+
+def test_what_a_sweep_may_hold_its_schema_allows():
+    allowed = SWEEP | {"base": ["a.yaml", "b.yaml"], "zip": {"model.d_model": [8, 16],
+                                                            "model.heads": [2, 4]},
+                       "grid": {"model.attention": ["mha", {"kind": "moh", "shared": 1}, {"bias": True}],
+                                "model.attention.inner.alpha": [1.5], "log.stats": [[], ["entropy"]],
+                                "model.attention_at.0.kind": ["moh"], "train.warmup": [0.1, 100]},
+                       "exclude": [{"base": "a.yaml", "model.heads": 2}]}
+    assert complaints(allowed, "sweep") == []

@@ -1,185 +1,294 @@
 // Typed fields -> JSON schema. Types, limits and defaults are those of the fields' own `visit`.
+#include "core/config/config_schema.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 
 #include "core/config/config_fields.h"
+#include "core/config/schema_values.h"
 
 namespace headlab {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = SchemaJson;
 
-// A scalar has the JSON type that its text has in YAML.
-Json to_json(const ConfigNode& node) {
-  Problems no;  // not of this type: not a problem
-  int64_t integer = 0;
-  double number = 0;
-  bool truth = false;
-  switch (node.kind) {
-    case ConfigNode::Kind::kNull:
-      return nullptr;
-    case ConfigNode::Kind::kSequence: {
-      Json list = Json::array();
-      for (const ConfigNode& item : node.items) list.push_back(to_json(item));
-      return list;
-    }
-    case ConfigNode::Kind::kMapping: {
-      Json object = Json::object();
-      for (const auto& [key, value] : node.entries) object[key] = to_json(value);
-      return object;
-    }
-    case ConfigNode::Kind::kScalar:
-      break;
+constexpr const char* kDraft = "https://json-schema.org/draft/2020-12/schema";
+
+// What a kind may be where none is written: the usual one, or any, since the file that is extended,
+// or the base of a sweep, names it.
+enum class Unnamed { kUsual, kAny };
+
+// What stands under `$defs`: kinds whose options hold kinds again would never end.
+struct Definitions {
+  Json schemas = Json::object();
+  std::set<std::string> in_work;
+  std::vector<const KindRegistry*> families;
+
+  size_t family(const KindRegistry& registry) {
+    const auto found = std::ranges::find(families, &registry);
+    const auto number = static_cast<size_t>(found - families.begin());
+    if (found == families.end()) families.push_back(&registry);
+    return number;
   }
-  if (read_value(truth, node, "", no)) return truth;
-  if (read_value(integer, node, "", no, between(-0x1p63, 0x1p63))) return integer;
-  if (read_value(number, node, "", no)) return number;
-  return node.text;
-}
-
-Json bound(double value) {
-  if (std::trunc(value) == value && std::abs(value) < 1e15) return static_cast<int64_t>(value);
-  return value;
-}
-
-// type: the word of a BlockField.
-Json scalar_schema(const std::string& type, const Limits& given) {
-  const Limits limits = type == "integer" ? integer_limits(given) : given;
-  static const std::map<std::string, std::string> names = {
-      {"bool", "boolean"}, {"integer", "integer"}, {"number", "number"}};
-  const auto name = names.find(type);
-  Json schema{{"type", name == names.end() ? "string" : name->second}};
-  if (!limits.one_of.empty()) schema["enum"] = limits.one_of;
-  if (limits.min) schema[limits.above_min ? "exclusiveMinimum" : "minimum"] = bound(*limits.min);
-  if (limits.max) schema[limits.below_max ? "exclusiveMaximum" : "maximum"] = bound(*limits.max);
-  return schema;
-}
-
-Json object_schema(Json properties) {
-  return {
-      {"type", "object"}, {"properties", std::move(properties)}, {"additionalProperties", false}};
-}
-
-Json any_of(Json forms) { return forms.size() == 1 ? forms[0] : Json{{"anyOf", std::move(forms)}}; }
-
-// Kinds whose options hold kinds again would never end, so each stands once under `$defs`.
-class SchemaWriter {
- public:
-  Json properties_of(Block& block);
-  Json custom_schema(const CustomField& field);
-  // `{kind: <kind>, ...}`, where `kind` itself is left to the caller to require.
-  Json kind_schema(const std::string& kind, Block& options);
-  std::string definition(const KindRegistry& registry, const std::string& kind);  // its address
-
-  Json definitions = Json::object();
-
- private:
-  std::vector<const KindRegistry*> families_;
 };
 
+Json reference(const std::string& id) { return {{"$ref", "#/$defs/" + id}}; }
+
+class SchemaWriter {
+ public:
+  SchemaWriter(Definitions& definitions, Unnamed unnamed)
+      : definitions_(definitions), unnamed_(unnamed) {}
+
+  SchemaProperties properties_of(Block& block) {
+    SchemaProperties properties;
+    for (const BlockField& field : fields_of(block)) {
+      ValueSchema value;
+      if (field.block)
+        value.add("object", object_of(properties_of(*field.block)));
+      else if (field.custom)
+        value = custom(*field.custom);
+      else
+        value = plain(field);
+      value.notes["description"] = field.help;
+      if (field.value && !field.block)
+        value.notes["default"] =
+            json_of(field.custom ? field.custom->write_minimal() : *field.value);
+      properties.emplace_back(field.name, std::move(value));
+    }
+    return properties;
+  }
+
+  Json kinds(const std::vector<KindSchema>& kinds, const std::string& usual) const {
+    const auto is_usual = [&](const auto& kind) { return kind.name == usual; };
+    const auto found = std::ranges::find_if(kinds, is_usual);
+    const bool any = unnamed_ == Unnamed::kAny || found == kinds.end();
+    return kinds_schema(kinds, any ? any_kind(kinds) : object_of(found->properties));
+  }
+
+  // A mapping of a family's kinds: a reference to it.
+  Json family(const KindRegistry& registry, const std::string& usual) {
+    const bool any = unnamed_ == Unnamed::kAny;
+    const auto number = definitions_.family(registry);
+    const auto id = any             ? fmt::format("{}.extending", number)
+                    : usual.empty() ? fmt::format("{}", number)
+                                    : fmt::format("{}.or_{}", number, usual);
+    if (!definitions_.schemas.contains(id) && definitions_.in_work.insert(id).second) {
+      std::vector<KindSchema> all;
+      for (const auto& kind : registry.names())
+        all.push_back(
+            {kind, reference(definition(registry, kind)), properties_of(*registry.options(kind))});
+      definitions_.schemas[id] = kinds(all, usual);
+    }
+    return reference(id);
+  }
+
+ private:
+  ValueSchema plain(const BlockField& field) const {
+    ValueSchema value;
+    const Json schema = scalar_schema(field.type, field.limits);
+    const std::string type = schema["type"];
+    value.add(type == "integer" ? "number" : type, schema);
+    if (field.list) value.add("array", {{"type", "array"}, {"items", schema}});
+    return value;
+  }
+  ValueSchema custom(const CustomField& field);
+
+  // A kind's id. Where it holds no other kinds, it is the same whatever is not named.
+  std::string definition(const KindRegistry& registry, const std::string& kind) {
+    const auto id = fmt::format("{}.{}", definitions_.family(registry), kind);
+    const auto write = [&](SchemaWriter writer) {
+      return with_kind(kind, writer.properties_of(*registry.options(kind)));
+    };
+    if (!definitions_.schemas.contains(id) && definitions_.in_work.insert(id).second)
+      definitions_.schemas[id] = write({definitions_, Unnamed::kUsual});
+    if (unnamed_ == Unnamed::kUsual) return id;
+    const auto extending = id + ".extending";
+    if (definitions_.schemas.contains(extending) || !definitions_.in_work.insert(extending).second)
+      return extending;
+    const auto schema = write(*this);
+    definitions_.in_work.erase(extending);
+    if (definitions_.schemas.contains(id) && definitions_.schemas[id] == schema) return id;
+    definitions_.schemas[extending] = schema;
+    return extending;
+  }
+
+  Definitions& definitions_;
+  Unnamed unnamed_;
+};
+
+// The forms of one value.
 class FormSchemas : public Forms {
  public:
   explicit FormSchemas(SchemaWriter& writer) : writer_(writer) {}
 
-  void integer(const Limits& limits) override { add(scalar_schema("integer", limits)); }
-  void number(const Limits& limits) override { add(scalar_schema("number", limits)); }
-  void word(const std::vector<std::string>& words) override { add({{"enum", words}}); }
-  void mapping(Block& block) override { add(object_schema(writer_.properties_of(block))); }
-
-  void kind(const std::string& kind, Block& options, bool usual) override {
-    Json schema = writer_.kind_schema(kind, options);
-    if (!usual) schema["required"] = {"kind"};
-    add(std::move(schema));
+  void integer(const Limits& limits) override { whole_ = scalar_schema("integer", limits); }
+  void number(const Limits& limits) override { number_ = scalar_schema("number", limits); }
+  void word(const std::vector<std::string>& words) override {
+    value_.add("string", {{"enum", words}});
   }
-
+  void mapping(Block& block) override {
+    value_.add("object", object_of(writer_.properties_of(block)));
+  }
+  void kind(const std::string& kind, Block& options, bool usual) override {
+    auto properties = writer_.properties_of(options);
+    std::erase_if(properties, [](const auto& property) { return property.first == "kind"; });
+    kinds_.push_back({kind, with_kind(kind, properties), properties});
+    if (usual) usual_ = kind;
+  }
   void kinds(const KindRegistry& registry, const std::string& usual) override {
     word(registry.names());
-    for (const std::string& kind : registry.names()) {
-      Json schema{{"$ref", writer_.definition(registry, kind)}};
-      if (!usual.empty() && kind != usual) schema["required"] = {"kind"};
-      add(std::move(schema));
-    }
+    value_.add("object", writer_.family(registry, usual));
   }
-
   void entries(const std::string& key_pattern, const std::function<void(Forms&)>& value) override {
     FormSchemas values(writer_);
     value(values);
-    add({{"type", "object"},
-         {"patternProperties", {{key_pattern, values.schema()}}},
-         {"additionalProperties", false}});
+    value_.add("object", {{"type", "object"},
+                          {"patternProperties", {{key_pattern, values.value().schema()}}},
+                          {"additionalProperties", false}});
   }
 
-  Json schema() const { return any_of(forms_); }
+  ValueSchema value() const {
+    auto made = value_;
+    if (whole_ && number_)
+      made.add("number", {{"if", {{"multipleOf", 1}}}, {"then", *whole_}, {"else", *number_}});
+    else if (whole_ || number_)
+      made.add("number", whole_ ? *whole_ : *number_);
+    if (!kinds_.empty()) made.add("object", writer_.kinds(kinds_, usual_));
+    return made;
+  }
 
  private:
-  void add(Json form) { forms_.push_back(std::move(form)); }
-
   SchemaWriter& writer_;
-  Json forms_ = Json::array();
+  ValueSchema value_;
+  std::optional<Json> whole_, number_;
+  std::vector<KindSchema> kinds_;
+  std::string usual_;
 };
 
-Json SchemaWriter::properties_of(Block& block) {
-  Json properties = Json::object();
-  for (const BlockField& field : fields_of(block)) {
-    Json schema;
-    if (field.block) {
-      schema = object_schema(properties_of(*field.block));
-    } else if (field.custom) {
-      schema = custom_schema(*field.custom);
-    } else {
-      schema = scalar_schema(field.type, field.limits);
-      if (field.list) schema = any_of({schema, {{"type", "array"}, {"items", schema}}});
-    }
-    schema["description"] = field.help;
-    if (field.value && !field.block)
-      schema["default"] = to_json(field.custom ? field.custom->write_minimal() : *field.value);
-    properties[field.name] = std::move(schema);
-  }
-  return properties;
-}
-
-Json SchemaWriter::custom_schema(const CustomField& field) {
+ValueSchema SchemaWriter::custom(const CustomField& field) {
   FormSchemas forms(*this);
   field.forms(forms);
-  return forms.schema();
+  return forms.value();
 }
 
-Json SchemaWriter::kind_schema(const std::string& kind, Block& options) {
-  Json properties{{"kind", {{"const", kind}}}};
-  Json own = properties_of(options);
-  own.erase("kind");  // a block that names it itself allows every kind there
-  properties.update(own);
-  return object_schema(std::move(properties));
-}
+// Every path of a block, through its blocks and the kinds of its values.
+class SettingPaths {
+ public:
+  explicit SettingPaths(Definitions& definitions) : writer_(definitions, Unnamed::kAny) {}
 
-std::string SchemaWriter::definition(const KindRegistry& registry, const std::string& kind) {
-  const size_t family =
-      std::find(families_.begin(), families_.end(), &registry) - families_.begin();
-  if (family == families_.size()) families_.push_back(&registry);
-  const std::string id = fmt::format("{}.{}", family, kind);
-  if (!definitions.contains(id)) {
-    definitions[id] = nullptr;  // being made
-    Json schema = kind_schema(kind, *registry.options(kind));
-    definitions[id] = std::move(schema);
+  void add(Block& block, const std::string& above) {
+    SchemaProperties here = writer_.properties_of(block);
+    for (auto& property : here) property.first = above + property.first;
+    join(found, here);
+    for (const BlockField& field : fields_of(block)) {
+      const auto below = above + field.name + ".";
+      if (field.block) add(*field.block, below);
+      if (!field.custom) continue;
+      PathForms forms(*this, below);
+      field.custom->forms(forms);
+    }
   }
-  return "#/$defs/" + id;
-}
+
+  SchemaProperties found;
+  std::set<std::string> open;  // below these any path is one
+
+ private:
+  class PathForms : public Forms {
+   public:
+    PathForms(SettingPaths& paths, std::string below) : paths_(paths), below_(std::move(below)) {}
+    void integer(const Limits&) override {}
+    void number(const Limits&) override {}
+    void word(const std::vector<std::string>&) override {}
+    void mapping(Block& block) override { paths_.add(block, below_); }
+    void kind(const std::string&, Block& options, bool) override { paths_.add(options, below_); }
+    void kinds(const KindRegistry& registry, const std::string&) override {
+      auto& inside = paths_.inside_;
+      if (std::ranges::find(inside, &registry) != inside.end()) {
+        paths_.open.insert(below_);  // kinds in kinds of their family would never end
+        return;
+      }
+      inside.push_back(&registry);
+      ValueSchema names;
+      names.add("string", {{"enum", registry.names()}});
+      join(paths_.found, {{below_ + "kind", names}});
+      for (const auto& kind : registry.names()) paths_.add(*registry.options(kind), below_);
+      inside.pop_back();
+    }
+    void entries(const std::string&, const std::function<void(Forms&)>&) override {
+      paths_.open.insert(below_);
+    }
+
+   private:
+    SettingPaths& paths_;
+    std::string below_;
+  };
+
+  SchemaWriter writer_;
+  std::vector<const KindRegistry*> inside_;
+};
 
 }  // namespace
 
+SettingsSchema::SettingsSchema(Block& root) {
+  Definitions definitions;
+  SettingPaths paths(definitions);
+  paths.add(root, "");
+  for (const auto& [path, value] : paths.found) {
+    definitions.schemas["set." + path] = value.schema();
+    settings_[path] = reference("set." + path);
+  }
+  for (std::string path : paths.open) {
+    for (size_t dot = 0; (dot = path.find('.', dot)) != path.npos; dot += 2) path.insert(dot, "\\");
+    patterns_["^" + path] = Json::object();
+  }
+  definitions_ = std::move(definitions.schemas);
+}
+
+SchemaJson SettingsSchema::paths(const std::function<SchemaJson(SchemaJson)>& of) const {
+  Json properties = Json::object(), patterns = Json::object();
+  for (const auto& [path, schema] : settings_.items()) properties[path] = of(schema);
+  for (const auto& [pattern, any] : patterns_.items()) patterns[pattern] = of(any);
+  Json schema = object_schema(std::move(properties));
+  schema["patternProperties"] = std::move(patterns);
+  return schema;
+}
+
+SchemaJson SettingsSchema::at(const std::string& path) const { return settings_.at(path); }
+
+std::string SettingsSchema::file(SchemaJson properties,
+                                 const std::vector<std::string>& required) const {
+  Json schema{{"$schema", kDraft}};
+  schema.update(object_schema(std::move(properties), required));
+  schema["$defs"] = definitions_;
+  return schema.dump(2);
+}
+
 std::string schema_of(Block& block) {
-  SchemaWriter writer;
+  Definitions definitions;
+  const auto whole = SchemaWriter(definitions, Unnamed::kUsual).properties_of(block);
+  const auto extending = SchemaWriter(definitions, Unnamed::kAny).properties_of(block);
   Json properties{{"extends",
                    {{"type", "string"},
                     {"description", "file whose settings hold where this one says nothing"}}}};
-  properties.update(writer.properties_of(block));
-  Json schema{{"$schema", "https://json-schema.org/draft/2020-12/schema"}};
+  Json of_whole = Json::object(), of_extending = Json::object();
+  for (size_t n = 0; n < whole.size(); ++n) {
+    const auto& [name, value] = whole[n];
+    properties[name] = value.schema();
+    if (properties[name] == extending[n].second.schema()) continue;
+    of_whole[name] = std::exchange(properties[name], value.notes);
+    of_extending[name] = extending[n].second.schema();
+  }
+  Json schema{{"$schema", kDraft}};
   schema.update(object_schema(std::move(properties)));
-  if (!writer.definitions.empty()) schema["$defs"] = std::move(writer.definitions);
+  if (!of_whole.empty()) {
+    schema["if"] = {{"required", Json::array({"extends"})}};
+    schema["then"] = {{"properties", of_extending}};
+    schema["else"] = {{"properties", of_whole}};
+  }
+  if (!definitions.schemas.empty()) schema["$defs"] = std::move(definitions.schemas);
   return schema.dump(2);
 }
 

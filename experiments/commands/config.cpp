@@ -1,6 +1,9 @@
-// `headlab config CONFIG`: the resolved config, what differs from the defaults, or the JSON schema.
+// `headlab config CONFIG`: the resolved config, what differs from the defaults, or the JSON schema
+// of configs, sweeps or comparisons.
 #include "experiments/commands/command.h"
+#include "experiments/comparison/comparison_file.h"
 #include "experiments/runs/experiment.h"
+#include "experiments/runs/sweep_file.h"
 #include "experiments/system/output.h"
 
 namespace headlab {
@@ -9,6 +12,7 @@ namespace {
 struct ConfigOptions {
   std::string file;
   std::vector<std::string> overrides;
+  std::string of = "config";
   bool minimal = false, schema = false;
 
   void visit(Arguments& a) {
@@ -16,15 +20,20 @@ struct ConfigOptions {
     a.option("overrides", overrides, "a.b=value ...");
     a.flag("--minimal", minimal, "only what differs from the defaults");
     a.flag("--schema", schema, "JSON schema, for editors");
+    a.choice("--of", of, "the files that --schema is of", {"config", "sweep", "comparison"});
   }
 };
 
 int run_config(const ConfigOptions& o) {
   Experiment experiment, defaults;
   if (o.schema) {
-    print_result(schema_of(experiment) + '\n');
+    print_result((o.of == "sweep"        ? sweep_schema(experiment)
+                  : o.of == "comparison" ? comparison_schema(experiment)
+                                         : schema_of(experiment)) +
+                 '\n');
     return kDone;
   }
+  if (o.of != "config") throw ConfigError("--of: goes with --schema");
   if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
   read_config(experiment, load_experiment(o.file, o.overrides));
   print_result(to_yaml(o.minimal ? write_minimal(experiment, defaults, Paths::kAbsolute)

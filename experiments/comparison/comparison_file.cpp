@@ -6,6 +6,8 @@
 #include <array>
 #include <filesystem>
 
+#include "core/config/config_schema.h"
+
 namespace headlab {
 namespace {
 
@@ -223,6 +225,39 @@ std::string match_name(Match match) {
 
 int64_t ComparisonTask::choosing_steps(int64_t steps) const {
   return std::max(static_cast<int64_t>(choose_at * static_cast<double>(steps)), int64_t{1});
+}
+
+std::string comparison_schema(Block& settings) {
+  const SettingsSchema schema(settings);
+  const SchemaJson text{{"type", "string"}, {"minLength", 1}};
+  const SchemaJson seed{{"type", "integer"}, {"minimum", 0}};
+  const auto rates = one_or_list("number", {{"type", "number"}, {"exclusiveMinimum", 0}});
+  SchemaJson match{{"type", "string"}, {"enum", SchemaJson::array()}};
+  for (const auto one : kMatches) match["enum"].push_back(match_name(one));
+  auto set = schema.paths([](SchemaJson value) { return value; });
+  for (const char* own : {"seed", "train.lr"}) set["properties"].erase(own);  // of the comparison
+  const auto task =
+      object_schema({{"name", text},
+                     {"base", text},
+                     {"set", set},
+                     {"rates", rates},
+                     {"choose_at", {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}}},
+                     {"match", match}},
+                    {"base"});
+  const auto attention = schema.at("model.attention");
+  const auto arm =
+      object_schema({{"name", text}, {"attention", attention}, {"set", set}}, {"name"});
+  const auto list = [](const SchemaJson& items, int64_t least) {
+    return SchemaJson{{"type", "array"}, {"items", items}, {"minItems", least}};
+  };
+  return schema.file({{"tasks", list(schema_by_type({{"string", text}, {"object", task}}), 1)},
+                      {"kinds", list(schema_by_type({{"string", attention}, {"object", arm}}), 1)},
+                      {"rates", rates},
+                      {"choose_seeds", one_or_list("number", seed)},
+                      {"seeds", list(seed, 2)},
+                      {"match", match},
+                      {"baseline", text}},
+                     {"tasks", "kinds", "seeds"});
 }
 
 ComparisonFile read_comparison(const ConfigNode& file) {

@@ -47,5 +47,7 @@ struct ComparisonFile {
 
 // ConfigError with everything that is wrong, each with its place.
 ComparisonFile read_comparison(const ConfigNode& file);
+// JSON schema of a comparison of these settings, for editors.
+std::string comparison_schema(Block& settings);
 
 }  // namespace headlab

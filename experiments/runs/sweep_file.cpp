@@ -6,6 +6,8 @@
 #include <charconv>
 #include <optional>
 
+#include "core/config/config_schema.h"
+
 namespace headlab {
 namespace {
 
@@ -225,6 +227,34 @@ SweepFile read_sweep(const ConfigNode& file) {
   if (const auto* exclude = file.find("exclude")) read_exclude(*exclude, sweep, problems);
   problems.raise();
   return sweep;
+}
+
+std::string sweep_schema(Block& settings) {
+  const SettingsSchema schema(settings);
+  const auto described = [](SchemaJson json, const char* what) {
+    json["description"] = what;
+    return json;
+  };
+  const auto axes = [&](bool once, const char* what) {
+    auto keys = schema.paths([once](SchemaJson value) {
+      SchemaJson list{{"type", "array"}, {"items", std::move(value)}, {"minItems", 1}};
+      if (once) list["uniqueItems"] = true;
+      return list;
+    });
+    keys["minProperties"] = 1;
+    return described(std::move(keys), what);
+  };
+  const SchemaJson path{{"type", "string"}, {"minLength", 1}};
+  auto point = schema.paths([](SchemaJson value) { return value; });
+  point["properties"]["base"] = path;
+  point["minProperties"] = 1;
+  return schema.file(
+      {{"base", described(one_or_list("string", path), "the config of every point, or some")},
+       {"grid", axes(true, "lists of values, of which all combinations are points")},
+       {"zip", axes(false, "lists of as many values, which change together")},
+       {"exclude", described({{"type", "array"}, {"items", std::move(point)}},
+                             "points that match all of an entry are left out")}},
+      {"base"});
 }
 
 std::vector<SweepPoint> points_of(const SweepFile& sweep) {

@@ -35,6 +35,8 @@ struct SweepPoint {
 
 // ConfigError with everything that is wrong, each with its place.
 SweepFile read_sweep(const ConfigNode& file);
+// JSON schema of a sweep over these settings, for editors.
+std::string sweep_schema(Block& settings);
 
 // Every combination but the excluded ones: the first axis changes slowest, and bases slower still.
 // ConfigError where none is left, where an entry of `exclude` matches none, and over

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config/alternatives.h"
+#include "core/config/schema_values.h"
 #include "core/config/seed_option.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"
@@ -39,6 +40,19 @@ TEST_CASE("a block describes its fields") {
         "attention (kind) [{kind: mha}] <files | gated | mha | moh> the heads\n");
 }
 
+namespace {
+
+// The schema of a value that has this type, where several are allowed.
+const Json& form(const Json& schema, const std::string& type) {
+  static const Json none;
+  if (!schema.contains("allOf")) return none;
+  for (const Json& one : schema["allOf"])
+    if (one["if"].value("type", "") == type) return one["then"];
+  return none;
+}
+
+}  // namespace
+
 TEST_CASE("the schema names every key, its type, bounds and default") {
   Settings s;
   const Json schema = Json::parse(schema_of(s));
@@ -52,9 +66,10 @@ TEST_CASE("the schema names every key, its type, bounds and default") {
                                       "description": "learning rate"})"));
   CHECK(keys["schedule"]["enum"] == Json{"cosine", "linear", "constant"});
   CHECK_FALSE(keys["window"].contains("default"));
-  CHECK(keys["betas"]["anyOf"][0] ==
+  CHECK(keys["betas"]["type"] == Json{"number", "array"});
+  CHECK(form(keys["betas"], "number") ==
         Json::parse(R"({"type": "number", "minimum": 0, "exclusiveMaximum": 1})"));
-  CHECK(keys["betas"]["anyOf"][1]["items"] == keys["betas"]["anyOf"][0]);
+  CHECK(form(keys["betas"], "array")["items"] == form(keys["betas"], "number"));
   CHECK(keys["log"]["properties"]["every"]["default"] == 10);
   CHECK(keys["log"]["additionalProperties"] == false);
 }
@@ -62,18 +77,32 @@ TEST_CASE("the schema names every key, its type, bounds and default") {
 TEST_CASE("the schema of a kind is one of its family, which may hold the family again") {
   Settings s;
   const Json schema = Json::parse(schema_of(s));
-  const Json& choices = schema["properties"]["attention"]["anyOf"];
-  REQUIRE(choices.size() == 5);
-  CHECK(choices[0]["enum"] == Json{"files", "gated", "mha", "moh"});
-  const Json& moh = schema["$defs"][choices[4]["$ref"].get<std::string>().substr(8)];
+  const auto target = [&](const Json& reference) {
+    return schema["$defs"][reference.at("$ref").get<std::string>().substr(8)];
+  };
+  const Json whole = schema["else"]["properties"]["attention"];
+  CHECK(schema["if"]["required"] == Json{"extends"});
+  CHECK(form(whole, "string")["enum"] == Json{"files", "gated", "mha", "moh"});
+  const Json family = target(form(whole, "object"));
+  CHECK(family["properties"]["kind"]["enum"] == form(whole, "string")["enum"]);
+  const Json& kinds = family["allOf"];
+  REQUIRE(kinds.size() == 5);
+  CHECK(kinds[3]["if"] ==
+        Json::parse(R"({"properties": {"kind": {"const": "moh"}}, "required": ["kind"]})"));
+  const Json moh = target(kinds[3]["then"]);
   CHECK(moh["properties"]["kind"]["const"] == "moh");
   CHECK(moh["properties"]["shared"]["minimum"] == 0);
   CHECK(moh["additionalProperties"] == false);
-  CHECK(choices[4]["required"] == Json{"kind"});
-  CHECK_FALSE(choices[3].contains("required"));  // mha is the default
-  const Json& gated = schema["$defs"][choices[2]["$ref"].get<std::string>().substr(8)];
-  CHECK(gated["properties"]["inner"]["anyOf"].size() == 5);
-  CHECK(schema["$defs"].size() == 4);
+  // Without a kind it is mha, the usual one; where a parent may name it, any of them.
+  CHECK(kinds[4]["if"] == Json::parse(R"({"not": {"required": ["kind"]}})"));
+  CHECK_FALSE(kinds[4]["then"]["properties"].contains("shared"));
+  const Json part = target(form(schema["then"]["properties"]["attention"], "object"));
+  CHECK(part["allOf"][4]["then"]["properties"].contains("shared"));
+  CHECK(part["allOf"][4]["then"]["additionalProperties"] == false);
+  CHECK(part["allOf"][3]["then"] == kinds[3]["then"]);  // moh holds no kinds
+  const Json gated = target(kinds[1]["then"]);
+  CHECK(form(gated["properties"]["inner"], "object") == form(whole, "object"));
+  CHECK(target(part["allOf"][1]["then"]) != gated);
 }
 
 // `size: 3`, `size: {flag: true, ...}` or `size: big`; any kinds under keys of one's own.
@@ -118,35 +147,70 @@ TEST_CASE("the schema of a value with a syntax of its own has each of its forms"
   Sized sized;
   const Json schema = Json::parse(schema_of(sized));
   const Json& keys = schema["properties"];
-  const Json& size = keys["size"]["anyOf"];
-  REQUIRE(size.size() == 5);
-  CHECK(size[0] == Json::parse(R"({"type": "integer", "minimum": 1, "maximum": 9})"));
-  CHECK(size[1]["properties"]["every"]["minimum"] == 1);
-  CHECK(size[1]["additionalProperties"] == false);
-  CHECK(size[2] == Json::parse(R"({"enum": ["big"]})"));
-  CHECK(size[3]["properties"]["kind"] == Json::parse(R"({"const": "moh"})"));
-  CHECK(size[3]["required"] == Json{"kind"});
-  CHECK(size[4]["properties"]["active"]["minimum"] == 1);
-  CHECK_FALSE(size[4].contains("required"));
+  const Json& size = keys["size"];
+  CHECK(size["type"] == Json{"object", "string", "number"});
+  CHECK(form(size, "number") == Json::parse(R"({"type": "integer", "minimum": 1, "maximum": 9})"));
+  CHECK(form(size, "string") == Json::parse(R"({"enum": ["big"]})"));
+  const Json& either = form(size, "object")["anyOf"];  // a mapping of one's own, or of a kind
+  REQUIRE(either.size() == 2);
+  CHECK(either[0]["properties"]["every"]["minimum"] == 1);
+  CHECK(either[0]["additionalProperties"] == false);
+  const Json& kinds = either[1]["allOf"];
+  REQUIRE(kinds.size() == 3);
+  CHECK(kinds[0]["then"]["properties"]["kind"] == Json::parse(R"({"const": "moh"})"));
+  CHECK(kinds[2]["then"]["properties"]["active"]["minimum"] == 1);
 
-  const Json& each = keys["each"]["patternProperties"]["^[0-9]+$"]["anyOf"];
-  REQUIRE(each.size() == 5);
-  for (size_t n = 1; n < 5; ++n) CHECK_FALSE(each[n].contains("required"));
-  CHECK(keys["each"]["additionalProperties"] == false);
+  const Json& each = schema["else"]["properties"]["each"];
+  CHECK(each["patternProperties"].contains("^[0-9]+$"));
+  CHECK(each["additionalProperties"] == false);
 
   CHECK(keys["every"]["default"] == 5);
-  CHECK(keys["every"]["anyOf"][0] ==
+  CHECK(form(keys["every"], "number") ==
         Json::parse(R"({"type": "integer", "minimum": 0, "maximum": 2147483647})"));
-  CHECK(keys["every"]["anyOf"][1]["properties"].contains("on"));
-  CHECK(keys["scale"]["anyOf"][0]["enum"] == Json{"head", "shared"});
-  CHECK(keys["scale"]["anyOf"][1] == Json::parse(R"({"type": "number"})"));
+  CHECK(form(keys["every"], "object")["properties"].contains("on"));
+  CHECK(form(keys["scale"], "string")["enum"] == Json{"head", "shared"});
+  CHECK(form(keys["scale"], "number") == Json::parse(R"({"type": "number"})"));
   CHECK(keys["warmup"]["default"] == 100);
-  CHECK(keys["warmup"]["anyOf"][0] ==
+  CHECK(keys["warmup"]["if"] == Json::parse(R"({"multipleOf": 1})"));
+  CHECK(keys["warmup"]["then"] ==
         Json::parse(R"({"type": "integer", "minimum": 0, "maximum": 2147483647})"));
-  CHECK(keys["warmup"]["anyOf"][1] ==
+  CHECK(keys["warmup"]["else"] ==
         Json::parse(R"({"type": "number", "exclusiveMinimum": 0.0, "exclusiveMaximum": 1.0})"));
   CHECK(keys["seed"]["minimum"] == 0);
   CHECK(keys["seed"]["exclusiveMaximum"] == 0x1p64);
+}
+
+TEST_CASE("paths of settings have the schema of any kind that has them") {
+  Settings s;
+  const SettingsSchema settings(s);
+  const Json file = Json::parse(
+      settings.file({{"set", settings.paths([](SchemaJson value) { return value; })}}, {"set"}));
+  const Json& paths = file["properties"]["set"]["properties"];
+  const auto of = [&](const char* path) { return file["$defs"][std::string("set.") + path]; };
+  CHECK(paths["steps"]["$ref"] == "#/$defs/set.steps");
+  CHECK(of("steps")["minimum"] == 1);
+  CHECK(of("log.every")["minimum"] == 1);
+  CHECK(of("attention.kind")["enum"] == Json{"files", "gated", "mha", "moh"});
+  CHECK(of("attention.shared")["minimum"] == 0);
+  CHECK(file["properties"]["set"]["additionalProperties"] == false);
+  CHECK(file["properties"]["set"]["patternProperties"].contains("^attention\\.inner\\."));
+  CHECK_FALSE(paths.contains("attention.sharde"));
+  CHECK(file["required"] == Json{"set"});
+}
+
+TEST_CASE("settings of one name in several kinds are as loose as the loosest of them") {
+  ValueSchema value;
+  value.add("number", {{"type", "integer"}, {"minimum", 3}, {"maximum", 9}});
+  value.add("number", {{"type", "number"}, {"exclusiveMinimum", 1}});
+  CHECK(value.schema() == SchemaJson({{"type", "number"}, {"exclusiveMinimum", 1}}));
+  value = {};
+  value.add("number", {{"type", "integer"}, {"minimum", 0}, {"maximum", 9}});
+  value.add("number", {{"type", "integer"}, {"exclusiveMinimum", 0}, {"maximum", 11}});
+  CHECK(value.schema() == SchemaJson({{"type", "integer"}, {"minimum", 0}, {"maximum", 11}}));
+  value = {};
+  value.add("string", {{"enum", {"a", "b"}}});
+  value.add("string", {{"enum", {"b", "c"}}});
+  CHECK(value.schema() == SchemaJson({{"type", "string"}, {"enum", {"a", "b", "c"}}}));
 }
 
 }  // namespace headlab::test_config_schema
