@@ -41,9 +41,12 @@ class PlainLayer {
     const auto* kind = options.find("kind");
     if ((heads.kind() != "mha" && !gated) || (kind && kind->text != "mha"))
       throw ConfigError(fmt::format(
-          "{}{} has '{}' heads, published layouts know plain ones; headlab convert RUN --to mha "
-          "--out PLAIN makes these of kinds that can be written so",
-          site == kSelfSite ? "layer " : site + " of layer ", layer, heads.kind()));
+          "{}{} has '{}' heads. Published layouts have places for 'mha' heads, and 'gated' ones "
+          "around these; headlab convert makes other kinds of 'mha', and 'mha' of no other kind. "
+          "The run's ckpt/last/model.safetensors has the weights, named as the kind names them; "
+          "headlab forward computes what the model makes of any input",
+          site == kSelfSite ? "layer " : site + " of layer ", layer,
+          gated && kind ? heads.kind() + "' around '" + kind->text : heads.kind()));
     if (options.find("map"))
       throw ConfigError(
           fmt::format("{}{} has another map than the softmax, published layouts know no other",

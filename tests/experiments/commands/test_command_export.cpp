@@ -97,7 +97,9 @@ TEST_CASE("what no class of transformers can be is refused with the reason") {
     check_refusal(bench.headlab({"export", run, "out"}), 2, parts);
     CHECK_FALSE(fs::exists(bench / "out"));
   };
-  refused("model.attention.kind=moh", {"layer 0 has 'moh' heads", "headlab convert"});
+  refused("model.attention.kind=moh", {"layer 0 has 'moh' heads", "'mha' of no other kind",
+                                       "model.safetensors", "headlab forward"});
+  refused("model.attention={kind: gated, inner: entmax}", {"has 'gated' around 'entmax' heads"});
   refused("model.position=rope", {"norm", "rope"});
   refused("model.mlp=swiglu", {"swiglu"});
   refused("model={kind: decoder, layers: 2, d_model: 16, heads: 2, window: [4, 0]}", {"windows"});
