@@ -301,7 +301,9 @@ void RunDirectory::end(const RunStatus& status) {
 
 void RunDirectory::fail(const std::string& reason) noexcept {
   try {
-    end({.state = RunState::kFailed, .reason = reason});
+    // Without the forty frames that torch appends to what happened.
+    const auto cause = reason.substr(0, reason.find("\nException raised from "));
+    end({.state = RunState::kFailed, .reason = cause});
   } catch (const std::exception&) {  // the storage that fails here too; status.json says running
   }
 }

@@ -72,6 +72,10 @@ TEST_CASE("a parameter registered without saying where its heads lie is an error
                       Catch::Contains("'tau' was registered without saying where its heads lie"));
 }
 
+TEST_CASE("an error of torch is told by its cause, without the frames behind it") {
+  REQUIRE_THROWS_WITH([] { TORCH_CHECK(false, "the cause"); }(), "the cause");
+}
+
 TEST_CASE("wider projections slice, group and decode by what they say of themselves") {
   torch::manual_seed(3);
   for (const int64_t kv_heads : {4, 2}) {

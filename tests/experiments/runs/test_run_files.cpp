@@ -267,6 +267,18 @@ TEST_CASE("a run that fails on a failing storage keeps its first error") {
       });
 }
 
+TEST_CASE("a run that fails by an error of torch keeps its cause, not the frames behind it") {
+  const Scratch scratch;
+  RunDirectory run = RunDirectory::create(scratch / "run", "", kManifest);
+  try {
+    TORCH_CHECK(false, "the cause");
+  } catch (const std::exception& error) {
+    REQUIRE(std::string(error.what()).find("Exception raised from") != std::string::npos);
+    run.fail(error.what());
+  }
+  CHECK(json_of(scratch / "run/status.json")["reason"] == "the cause");
+}
+
 TEST_CASE("who starts a run second takes nothing away from who was first") {
   const Scratch scratch;
   const fs::path path = scratch / "run";
