@@ -83,6 +83,7 @@ function(headlab_test name)
   add_executable(${name} ${units})
   target_link_libraries(${name} PRIVATE headlab_test_main headlab_plain Catch2::Catch2 ${ARGN})
   if("headlab_core" IN_LIST ARGN)
+    target_link_libraries(${name} PRIVATE headlab_torch_errors)
     headlab_torch_target(${name})
     headlab_test_files(${name})
     return()
@@ -93,6 +94,11 @@ endfunction()
 
 add_library(headlab_test_main OBJECT tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC headlab_plain Catch2::Catch2)
+
+# Errors of torch without the frames behind them: what a law says must not be looked for.
+add_library(headlab_torch_errors OBJECT tests/torch_errors.cpp)
+headlab_torch_target(headlab_torch_errors)
+target_link_libraries(headlab_torch_errors PUBLIC Catch2::Catch2)
 
 # What every kind must obey, compiled once for two programs: of our kinds (`scripts/test --kind` runs
 # it for one of them), and of the examples.
@@ -108,17 +114,19 @@ headlab_test(test_command_line)
 
 add_executable(test_laws)
 set_target_properties(test_laws PROPERTIES LINKER_LANGUAGE CXX)
-target_link_libraries(test_laws PRIVATE headlab_laws headlab_test_main headlab_variants
+target_link_libraries(test_laws PRIVATE headlab_laws headlab_test_main headlab_torch_errors headlab_variants
                       headlab_experiments headlab_core)
 set(test_laws ${laws})
 headlab_test_files(test_laws)
 
-# The examples of README and docs/own_kind.md obey the laws of all kinds, in a program without ours.
+# The examples of README and docs/own_kind.md, and a kind without a map of weights, obey the laws of
+# all kinds, in a program without ours.
 # Kinds are never joined in units: their names may be alike.
-add_library(headlab_examples OBJECT tests/example_head.cpp tests/own_kind_head.cpp)
+set(examples tests/example_head.cpp tests/own_kind_head.cpp tests/recurrent_head.cpp)
+add_library(headlab_examples OBJECT ${examples})
 headlab_torch_target(headlab_examples)
-headlab_less_optimised(${CMAKE_SOURCE_DIR}/tests/example_head.cpp
-                       ${CMAKE_SOURCE_DIR}/tests/own_kind_head.cpp)
+list(TRANSFORM examples PREPEND ${CMAKE_SOURCE_DIR}/)
+headlab_less_optimised(${examples})
 target_link_libraries(headlab_examples PUBLIC headlab_core)
 set(test_example ${example_test})
 headlab_test(test_example headlab_examples headlab_laws headlab_experiments headlab_core)

@@ -1,5 +1,6 @@
-// README's example of a kind of heads (example_head.cpp) and that of docs/own_kind.md
-// (own_kind_head.cpp): this program has no other kinds, and runs the laws of test_laws.cpp on them.
+// README's example of a kind of heads (example_head.cpp), that of docs/own_kind.md
+// (own_kind_head.cpp) and one without a map (recurrent_head.cpp): this program has no other kinds,
+// and runs the laws of test_laws.cpp on them.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 #include "tests/option_laws.h"
@@ -16,7 +17,7 @@ Tensor parameter(const AttentionHeads& layer, const std::string& name) {
 }  // namespace
 
 TEST_CASE("README's example registers itself", "[example]") {
-  REQUIRE(head_names() == std::vector<std::string>{"temperature", "tempered"});
+  REQUIRE(head_names() == std::vector<std::string>{"recurrent", "temperature", "tempered"});
   REQUIRE(head_kind("temperature").summary == "each head learns how sharp it is");
 }
 
@@ -83,6 +84,40 @@ TEST_CASE("the example of docs/own_kind.md weighs keys by sigmoids", "[example]"
   const auto sums = a.sum(3).mean(at::IntArrayRef{0, 2});
   const auto reported = probe.values(small_shape().layer).at("row_sum");
   for (int h = 0; h < 4; ++h) REQUIRE(reported[h] == Approx(sums[h].item<double>()));
+}
+
+TEST_CASE("the kind without a map sums what its state forgets", "[example]") {
+  const auto layer = make_layer("recurrent", small_shape());
+  at::NoGradGuard no_grad;
+  const auto x = random({2, 7, 20});
+  auto heads = [&](const char* name) {
+    return at::linear(x, parameter(*layer, name)).view({2, 7, 4, 6}).transpose(1, 2);
+  };
+  const auto back = at::arange(7).unsqueeze(1) - at::arange(7);  // [T,S] places from key to query
+  const auto g = parameter(*layer, "rate").sigmoid().view({4, 1, 1});
+  const auto decay = g.pow(back.clamp_min(0)) * (back >= 0);  // [H,T,S]
+  const auto z = at::matmul(heads("q.weight"), heads("k.weight").transpose(2, 3)) / std::sqrt(6.);
+  const auto joined = at::matmul(z * decay, heads("v.weight")).transpose(1, 2).reshape({2, 7, 24});
+  REQUIRE(difference(layer->forward(x, causal()).y,
+                     at::linear(joined, parameter(*layer, "o.weight"))) < 1e-12);
+}
+
+TEST_CASE("a kind without a map is refused by name where it is asked for one", "[example]") {
+  const auto layer = make_layer("recurrent", small_shape());
+  const auto x = random({2, 7, 20});
+  auto ctx = causal();
+  ctx.bias = random({1, 1, 7, 7});
+  REQUIRE_THROWS_WITH(layer->forward(x, ctx), Catch::Contains("not over tokens"));
+  ctx = causal();
+  ctx.mask.allowed = at::rand({2, 1, 7, 7}) < 0.8;
+  REQUIRE_THROWS_WITH(layer->forward(x, ctx), Catch::Contains("not over tokens"));
+  // Keys that are hidden from all queries leave no trace in the state.
+  ctx.mask.allowed = at::ones({2, 1, 1, 7}, at::kBool);
+  ctx.mask.allowed.select(3, 2).fill_(false);
+  auto other = x.clone();
+  other.select(1, 2).normal_();
+  const auto before = layer->forward(x, ctx).y, after = layer->forward(other, ctx).y;
+  REQUIRE(difference(before.narrow(1, 3, 4), after.narrow(1, 3, 4)) < 1e-12);
 }
 
 TEST_CASE("the options of the example of docs/own_kind.md are its own", "[example]") {
