@@ -20,8 +20,9 @@ AttentionHeads::AttentionHeads(const HeadShape& shape, const HeadTraits& traits)
 
 namespace {
 
-// Near alpha 1 the gradient of entmax is ill-conditioned.
-constexpr double kLeastAlpha = 1.01;
+// Near alpha 1 the gradient of entmax is ill-conditioned. Below its floor an alpha has none, so
+// that updates lead no parameter further down than where alpha is just above it.
+constexpr double kLeastAlpha = 1.01, kLeastRawAlpha = -4.59;  // 1 + sigmoid(-4.59) = 1.01005
 
 // true where `given` broadcasts to `target`
 bool broadcasts(at::IntArrayRef given, at::IntArrayRef target) {
@@ -133,6 +134,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   call.rng.layer = shape_.layer;
   call.rng.site = CounterRng::site_key(shape_.site);
   call.dropout = is_training() ? shape_.dropout : 0;
+  if (call.dropout > 0) call.rng = call.rng.seeded();  // all that is dropped in a pass agrees
   call.map = weight_map();
   const auto is_alive = alive();
   const auto ids = head_ids();
@@ -145,6 +147,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   }
   if (call.bias.defined()) call.bias = uniform_scores(call.bias, call);
   if (head_ids_.defined()) select_own_heads(call);
+  if (head_ids_.defined() && ids.empty()) call.gates = call.offset = Tensor();  // nothing is said
   if (call.observer)
     call.observer->enter({.site = shape_.site,
                           .layer = shape_.layer,
@@ -235,6 +238,12 @@ void AttentionHeads::set_map(const WeightMapOptions& options) {
   map_ = options.map();
   if (const auto learned = options.learned(shape_.heads))
     learned_of_map_ = parameter(learned->name, learned->start, heads_along({0}));
+}
+
+void AttentionHeads::after_step() {
+  if (!learned_of_map_.defined() || map_.kind != WeightMap::Kind::kEntmax) return;
+  at::NoGradGuard no_grad;
+  learned_of_map_.clamp_min_(kLeastRawAlpha);
 }
 
 WeightMap AttentionHeads::weight_map() const {

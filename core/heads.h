@@ -149,7 +149,8 @@ class AttentionHeads : public torch::nn::Module {
   virtual void parameter_groups(ParameterGroups&) {}
   // Gates that training opens and shuts (core/gate_target.h); here there are none.
   virtual LearnedGates learned_gates() const;
-  virtual void after_step() {}
+  // Brings parameters that an update has moved out of their range back into it.
+  virtual void after_step();
   virtual int64_t value_width() const { return shape_.head_dim; }  // e
   virtual Tensor output_weight() const;  // [D, H*e]; undefined: no output projection
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which

@@ -29,17 +29,18 @@ struct Subject {
   Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
 };
 
-// By default sigmoid's weights depend on the number of keys, padding included, and mta is mha.
+// By default mta is mha.
 inline std::string options_in_laws(const std::string& kind) {
   if (kind == "mta")
     return ", pre_kernel: [3, 5], post_kernel: [2, 3], pre: true, post: 2, norm: true, gate: head";
-  return kind == "sigmoid" ? ", offset: -1.9" : "";
+  return "";
 }
 
 // What turns scores into weights, in kinds that leave it open.
 inline std::vector<std::string> maps_in_laws(const std::string& kind) {
   const std::vector<std::string> maps{"entmax",
                                       "{kind: entmax, learn_alpha: true}",
+                                      "sigmoid",
                                       "{kind: sigmoid, offset: -1.9, normalize: sqrt}",
                                       "softpick",
                                       "sink",
@@ -64,6 +65,34 @@ inline void for_every_kind(Law law) {
         law(Subject(kind, options));
       }
   }
+}
+
+// Options of a kind that change the types of queries and keys under autocast.
+inline std::vector<std::string> norms_in_laws(const Subject& s) {
+  std::vector<std::string> all{""};
+  const bool by_name = s.kind == "forgetting";
+  for (const auto& field : describe_block(*head_registry().options(s.kind)))
+    if (field.name == "qk_norm") all.push_back(by_name ? ", qk_norm: per_head" : ", qk_norm: true");
+  if (s.kind == "gated") all.push_back(", gate: sigmoid");
+  return all;
+}
+
+// In float32, with weights that are the same in bfloat16, and maps neither flat nor of one key.
+inline std::shared_ptr<AttentionHeads> rounded_layer(const Subject& s, const std::string& options) {
+  const auto heads = make_layer(s.kind, s.shape, s.options + options, 3);
+  at::NoGradGuard no_grad;
+  for (const auto& p : heads->named_parameters()) {
+    const double factor = p.key().ends_with("norm.weight") ? 1 : 0.5;
+    p.value().copy_((factor * p.value()).to(at::kBFloat16));
+  }
+  heads->to(at::kFloat);
+  return heads;
+}
+
+// |got - want| / |want|, of all numbers together.
+inline double error_of(const Tensor& got, const Tensor& want) {
+  const auto right = want.to(at::kCPU, at::kDouble);
+  return ((got.to(at::kCPU, at::kDouble) - right).norm() / right.norm()).item<double>();
 }
 
 // A kind whose traits do not promise the law has none to break.

@@ -13,6 +13,7 @@
 
 #include "core/attention/compose.h"
 #include "core/attention/compose_statistics.h"
+#include "core/attention/precision.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -94,7 +95,11 @@ class ComposeImpl : public torch::nn::Module {
     const auto hidden = at::gelu(tokens.mm(in.flatten(1)), options_.gelu == "erf" ? "none" : "tanh")
                             .view({B * N, sides, K})
                             .transpose(0, 1);  // [s,BN,K]
-    auto u = hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
+    const auto u_of = [&] {
+      const WithoutAutocast exact;
+      return hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
+    };
+    auto u = u_of();
     if (bias.defined()) {
       const auto of_rows = bias.view({2, 2, 2 * R, H}).select(1, which).narrow(0, first, sides);
       u = u + of_rows.to(type).unsqueeze(1);  // [s,1,2R,H]

@@ -12,11 +12,10 @@
 //
 // c_i - c_j is a product of two features, (c_i, 1) (1, -c_j)^T, beside those of q and k: so every
 // path of attention serves, and no [T,S] is held of it.
-#include <ATen/autocast_mode.h>
-
 #include <cmath>
 #include <numbers>
 
+#include "core/attention/precision.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -65,8 +64,7 @@ void finish_half_life(int64_t, LayerValues& values) {
 // c [B,H,S,1] as numbers side by side that add up to it. Where products are of half types there are
 // three, each of which they hold as it is: c may be large where differences are small.
 Tensor summands(const Tensor& c, const Tensor& q) {
-  const bool rounds = q.element_size() == 2 || at::autocast::is_autocast_enabled(q.device().type());
-  if (!rounds) return c;
+  if (!rounds(q)) return c;
   std::vector<Tensor> parts;
   for (auto rest = c; parts.size() < 3; rest = (rest - parts.back()).detach())
     parts.push_back(rest.to(at::kBFloat16).to(c.scalar_type()));

@@ -11,6 +11,7 @@
 #include <cmath>
 
 #include "core/attention/norm.h"
+#include "core/attention/precision.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"
 
@@ -165,9 +166,12 @@ class Mla : public AttentionHeads {
     const auto rows = [](const Tensor& t) { return t.flatten(1, 2); };   // [B,H,T,.] -> [B,HT,.]
     const auto L = latents.squeeze(1);                                   // [B,S,c]
     const auto p = at::matmul(content, matrices_of(k_up_, w_.content));  // [B,H,T,c]
-    auto z = at::matmul(rows(p).to(wide) * scale_, L.to(wide).transpose(1, 2));  // [B,HT,S]
-    if (keys.defined())
-      z = z + at::matmul(rows(turned).to(wide) * scale_, keys.squeeze(1).to(wide).transpose(1, 2));
+    const auto products = [&](const Tensor& of_queries, const Tensor& of_keys) {
+      const WithoutAutocast exact;
+      return at::matmul(rows(of_queries).to(wide) * scale_, of_keys.to(wide).transpose(1, 2));
+    };
+    auto z = products(p, L);  // [B,HT,S]
+    if (keys.defined()) z = z + products(turned, keys.squeeze(1));
     z = add_biases(z.unflatten(1, {shape_.heads, T}), call);  // [B,H,T,S]
     const auto a = masked_softmax(z, allowed_keys(call.mask, T, L.size(1), L.device()));
     const auto kept = dropout(a, call.dropout, call.rng, CounterRng::kAttentionDropout);

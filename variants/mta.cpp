@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "core/attention/compose_statistics.h"
+#include "core/attention/precision.h"
 #include "core/attention/weight_map_statistics.h"
 #include "core/errors.h"
 #include "core/projected_heads.h"
@@ -206,6 +207,7 @@ class Mta : public ProjectedHeads<MtaOptions> {
 
   Tensor convolution(const Tensor& map, const Tensor& kernel) const {  // [B,H,T,S]
     if (!kernel.defined()) return map;
+    const WithoutAutocast exact;
     const int64_t H = map.size(1), T = map.size(2), S = map.size(3), ck = kernel.size(2);
     const auto& pad = options_.pad_key;
     const int64_t p = pad == "both" ? (ck - 1) / 2 : pad == "left" ? ck - 1 : 0;

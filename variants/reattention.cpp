@@ -5,7 +5,9 @@
 //   R_g = sum_h P_h theta[h,g] (+ theta_bias_g)
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include "core/attention/compose_statistics.h"
+#include "core/attention/precision.h"
 #include "core/attention/weight_map_statistics.h"
+#include "core/errors.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -84,6 +86,9 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
         !call.cache || !options_.batch() || !is_training(),
         "reattention with norm: batch decodes in eval mode only: in training its statistics "
         "are of the whole batch");
+    if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
+      throw BackendError(
+          "backends sdpa and flash: not for heads that are mixed; auto or eager serves");
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
@@ -105,6 +110,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
   // Over the alive heads of each pair. The mean over heads is taken out of theta instead of R: R
   // then comes centred, and its variance is its mean square.
   Tensor layer_normed(const Tensor& p, const HeadCall& call) const {
+    const WithoutAutocast exact;
     const auto type = p.options();
     const auto alive =
         call.alive.defined() ? call.alive.to(type.dtype()) : at::ones({p.size(1)}, type);  // [H]

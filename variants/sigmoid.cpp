@@ -2,7 +2,7 @@
 //
 // Ramapuram et al., "Theory, Analysis, and Best Practices for Sigmoid Self-Attention", arXiv
 // 2409.04431, equation (3) and section 3; apple/ml-sigmoid-attention:
-//   A_ij = sigmoid(z_ij + offset),   offset = -ln S
+//   A_ij = sigmoid(z_ij + offset),   offset = -ln S, S the keys of the example
 // so that rows sum to about 1 at first. `normalize` divides row i by sqrt(i + 1) or i + 1.
 #include "core/config/alternatives.h"
 #include "core/projected_heads.h"
@@ -16,8 +16,8 @@ struct SigmoidMap : WeightMapOptions {
 
   void visit(Fields& f) override {
     f("offset", offset,
-      "added to the scores: length = -ln of the number of keys; decoding needs a number, -ln of "
-      "the training context");
+      "added to the scores: length = -ln of the number of keys, padding left out; decoding needs a "
+      "number, -ln of the training context");
     f("normalize", normalize, "divides row i by sqrt(i + 1), or by its length i + 1",
       one_of({"none", "sqrt", "length"}));
   }

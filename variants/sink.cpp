@@ -18,7 +18,9 @@ struct SinkMap : WeightMapOptions {
   void visit(Fields& f) override {
     f("sink", sink, "score of the sink, which has no value: learned of each head, or a number");
   }
-  WeightMap map() const override { return {.sink = at::full({1}, sink.number().value_or(0))}; }
+  WeightMap map() const override {
+    return {.sink = at::full({1}, sink.number().value_or(0), at::kDouble)};
+  }
   std::optional<Learned> learned(int64_t heads) const override {
     if (sink.number()) return {};
     return Learned{"sink", at::randn({heads}) * 0.02};

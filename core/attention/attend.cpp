@@ -5,6 +5,7 @@
 #include "core/attention/cache.h"
 #include "core/attention/observer.h"
 #include "core/attention/positions.h"
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -81,6 +82,7 @@ Tensor scores(const Tensor& q, const Tensor& k, const HeadCall& call, double sca
 }
 
 Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadCall& call, double scale) {
+  const WithoutAutocast exact;
   const auto keys = widened(repeat_kv(k, call, q.size(1)));
   return at::matmul(widened(q) * scale, keys.transpose(2, 3));  // [B,H,T,S]
 }
@@ -97,10 +99,10 @@ Tensor biases_by_pair(const HeadCall& call, int64_t T, int64_t S) {
 }
 
 Tensor add_biases(const Tensor& z, const HeadCall& call) {
-  auto biased = uniform_scores(z, call);
-  if (call.position_bias)
-    biased = biased + biases_by_pair(call, z.size(2), z.size(3)).to(z.scalar_type());
-  return call.bias.defined() ? biased + call.bias.to(z.scalar_type()) : biased;
+  auto biased = uniform_scores(widened(z), call);
+  const auto type = biased.scalar_type();
+  if (call.position_bias) biased = biased + biases_by_pair(call, z.size(2), z.size(3)).to(type);
+  return call.bias.defined() ? biased + call.bias.to(type) : biased;
 }
 
 Tensor widened(const Tensor& z) {

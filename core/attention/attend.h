@@ -89,7 +89,7 @@ Tensor log_sum_exp(const Tensor& scores, const Tensor& allowed);
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
               double scale);
 // The same by the softmax, whatever the map, with the log-sum-exp of each row's scores, before
-// dropout; gradients pass through both.
+// dropout; gradients pass through both. sdpa does not serve: it has no log-sum-exp.
 AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                         double scale);
 

@@ -1,10 +1,12 @@
 // The ways to compute one attention call, and which of them is taken.
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "core/attention/attend.h"
 #include "core/attention/compose.h"
 #include "core/attention/observer.h"
+#include "core/attention/precision.h"
 #include "core/attention/weight_map_statistics.h"
 #include "core/errors.h"
 #include "core/kernels/attention_rows.h"
@@ -40,10 +42,11 @@ AttendedRows eager(const Asked& asked) {
           wants_lse ? log_sum_exp(z, allowed) : Tensor()};
 }
 
+// It takes a bias in the type of its products, and half types are too coarse for one.
 bool sdpa_serves(const Asked& asked) {
   const auto& call = asked.call;
-  const bool learned_bias = call.bias.defined() && call.bias.requires_grad();
-  return call.dropout == 0 && !call.position_bias && !learned_bias && asked.q.size(1) > 0;
+  const bool bias = !call.bias.defined() || (!call.bias.requires_grad() && !rounds(asked.q));
+  return call.dropout == 0 && !call.position_bias && bias && asked.q.size(1) > 0;
 }
 
 // Torch's fused attention spares memory and time, but where narrow values are widened to the keys
@@ -117,6 +120,23 @@ AttendedRows flash(const Asked& asked) {
   return flash_attend(q, repeat_kv(k, call, H), repeat_kv(v, call, H), scope, scale);
 }
 
+// torch's fused kernels take a row of scores that are no numbers for one without keys, and give 0.
+AttendedRows with_lost_rows(const Asked& asked, AttendedRows rows) {
+  const auto& [q, k, v, call, scale, wants_lse] = asked;
+  if (!q.is_cpu() || (sums_are_finite(q) && sums_are_finite(k))) return rows;
+  Tensor lost;  // [B,H,T,1]
+  {
+    at::NoGradGuard no_grad;
+    const auto z = scores(q, k, call, scale);
+    const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
+    lost = both_allowed(z.isnan() | z.isposinf(), allowed).any(-1, /*keepdim=*/true);
+  }
+  constexpr double kLost = std::numeric_limits<double>::quiet_NaN();
+  rows.out = rows.out.masked_fill(lost, kLost);
+  if (rows.lse.defined()) rows.lse = rows.lse.masked_fill(lost.squeeze(-1), kLost);
+  return rows;
+}
+
 bool always(const Asked&) { return true; }
 
 // The first that serves and pays is taken.
@@ -124,7 +144,7 @@ constexpr std::array<Path, 3> kPaths{
     {{Backend::kFlash, "flash", true, flash_serves_call, flash_pays, flash,
       "not with dropout, a dense mask or bias, half types, or on a GPU"},
      {Backend::kSdpa, "sdpa", false, sdpa_serves, sdpa_pays, sdpa_rows,
-      "not with dropout, a bias by distance or a bias that learns"},
+      "not with dropout, a bias by distance, a bias that learns or one in half precision"},
      {Backend::kEager, "eager", true, always, always, eager, ""}}};
 
 AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, const HeadCall& call,
@@ -132,15 +152,21 @@ AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, c
   const auto q = uniform_queries(queries, call);  // on every path; biases are equal already
   const Asked asked{q, k, v, call, scale, wants_lse};
   for (const auto& path : kPaths) {
-    const bool forced = call.backend == path.backend && (path.has_lse || !wants_lse);
-    if (!forced && call.backend != Backend::kAuto && path.backend != Backend::kEager) continue;
-    if (forced && !path.serves(asked))
-      throw BackendError(std::string("backend ") + path.name + ": " + path.limits +
+    const bool forced = call.backend == path.backend;
+    if (!forced && call.backend != Backend::kAuto) continue;
+    const auto refuse = [&](const char* limits) {
+      throw BackendError(std::string("backend ") + path.name + ": " + limits +
                          "; auto or eager serves");
-    if (wants_lse && !path.has_lse) continue;
+    };
+    if (forced && !path.serves(asked)) refuse(path.limits);
+    if (wants_lse && !path.has_lse) {
+      if (forced) refuse("gives no log-sum-exp of a row's scores, which these heads need");
+      continue;
+    }
     // Of the log-sum-exp's paths the one without the map is taken wherever it serves.
     if (!forced && !(path.serves(asked) && (wants_lse || path.pays(asked)))) continue;
-    const auto rows = path.run(asked);
+    auto rows = path.run(asked);
+    if (path.backend != Backend::kEager) rows = with_lost_rows(asked, rows);
     if (call.observer) call.observer->softmax(q, k, v, rows.out, call, scale);
     return rows;
   }
@@ -161,8 +187,8 @@ Tensor attend_with_sink(const Tensor& q, const Tensor& k, const Tensor& v, const
   auto sink = call.map.sink.to(rows.lse.options());
   if (call.uniform.defined())
     sink = sink.masked_fill(call.uniform, -std::numeric_limits<double>::infinity());
-  const auto share = share_beside_sink(rows.lse, sink);              // [B,H,T]
-  return rows.out * share.unsqueeze(-1).to(rows.out.scalar_type());  // [B,H,T,e]
+  const auto share = share_beside_sink(rows.lse, sink).unsqueeze(-1);  // [B,H,T,1]
+  return (widened(rows.out) * share).to(rows.out.scalar_type());       // [B,H,T,e]
 }
 
 Tensor attend_mapped(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,

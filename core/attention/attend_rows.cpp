@@ -8,6 +8,7 @@
 
 #include "core/attention/cache.h"
 #include "core/attention/masks.h"
+#include "core/attention/precision.h"
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"
 
@@ -135,6 +136,7 @@ class AttendRows : public torch::autograd::Function<AttendRows> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "rows that heads choose have no second derivatives");
     auto saved = ctx->get_saved_variables();
     for (auto& t : saved) t = t.detach();
     const auto &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse = saved[4];
@@ -196,9 +198,9 @@ Tensor attend_lists(const Tensor& q, const Tensor& k, const Tensor& v, const Cho
 
 // torch's fused attention with a mask that a chunk makes for itself.
 bool fused_serves(const Tensor& x, const HeadCall& call) {
-  return call.map.is_softmax() && x.is_cpu() && call.dropout == 0 &&
-         call.backend != Backend::kEager && !call.bias.defined() && !call.position_bias &&
-         !call.mask.allowed.defined();
+  const bool path = call.backend == Backend::kAuto || call.backend == Backend::kFlash;
+  return call.map.is_softmax() && x.is_cpu() && call.dropout == 0 && path && !call.bias.defined() &&
+         !call.position_bias && !call.mask.allowed.defined();
 }
 
 }  // namespace
@@ -206,7 +208,9 @@ bool fused_serves(const Tensor& x, const HeadCall& call) {
 Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const ChosenRows& rows,
                    const HeadCall& call, double scale) {
   if (rows.size() == 0) return q;
-  if (!fused_serves(q, call)) return attend_lists(q, k, v, rows, call, scale);
+  // The kernel gives 0 in rows of scores that are no numbers.
+  if (!fused_serves(q, call) || !sums_are_finite(q) || !sums_are_finite(k))
+    return attend_lists(q, k, v, rows, call, scale);
   return AttendRows::apply(
       q, k, v, c10::make_intrusive<RowPlan>(rows, k.size(2), call, scale, q.scalar_type()));
 }

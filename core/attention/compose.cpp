@@ -1,6 +1,7 @@
 #include "core/attention/compose.h"
 
 #include "core/attention/attend.h"
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -43,18 +44,20 @@ Tensor apply(const Tensor& a, const Tensor& matrix) {
 
 }  // namespace
 
-Composition::Composition(const Tensor& fixed, const Tensor& query, const Tensor& key)
-    : fixed_(fixed), query_(query), key_(key) {
-  const auto& some = fixed.defined() ? fixed : query.defined() ? query : key;
+Composition::Composition(const Tensor& fixed, const Tensor& query, const Tensor& key) {
+  const WithoutAutocast exact;
+  const auto wide = [](const Tensor& t) { return t.defined() ? widened(t) : t; };
+  fixed_ = wide(fixed), query_ = wide(query), key_ = wide(key);
+  const auto& some = fixed_.defined() ? fixed_ : query_.defined() ? query_ : key_;
   auto matrix = at::eye(some.size(-1), some.options());
-  if (fixed.defined()) matrix = matrix + fixed;
+  if (fixed_.defined()) matrix = matrix + fixed_;
   matrix = matrix.unsqueeze(0).unsqueeze(0);  // [1,1,H,H]
-  if (query.defined()) {
-    const int64_t R = query.size(1) / 2;
-    const auto w1 = query.narrow(1, 0, R).permute({0, 2, 3, 1});  // [B,T,H,R]
-    const auto w2 = query.narrow(1, R, R).permute({0, 2, 1, 3});  // [B,T,R,H]
+  if (query_.defined()) {
+    const int64_t R = query_.size(1) / 2;
+    const auto w1 = query_.narrow(1, 0, R).permute({0, 2, 3, 1});  // [B,T,H,R]
+    const auto w2 = query_.narrow(1, R, R).permute({0, 2, 1, 3});  // [B,T,R,H]
     matrix = matrix + at::matmul(w1, w2);
-    if (has_gates(query)) matrix = matrix + at::diag_embed(query.select(1, 2 * R));
+    if (has_gates(query_)) matrix = matrix + at::diag_embed(query_.select(1, 2 * R));
   }
   matrix_ = matrix;
 }
@@ -73,6 +76,7 @@ Composition Composition::by_matrix(const Tensor& matrix, const Tensor& bias, con
 
 Tensor Composition::operator()(const Tensor& a) const {
   if (is_identity()) return a;
+  const WithoutAutocast exact;
   auto composed = apply(a, matrix_);
   if (key_.defined()) composed = composed + low_rank(a, key_, 3);
   if (key_.defined() && has_gates(key_)) composed = composed + gated(a, key_, 3);
@@ -80,6 +84,7 @@ Tensor Composition::operator()(const Tensor& a) const {
 }
 
 std::vector<Tensor> Composition::terms(const Tensor& a) const {
+  const WithoutAutocast exact;
   std::vector<Tensor> terms(5);
   if (fixed_.defined()) terms[0] = apply(a, fixed_.unsqueeze(0).unsqueeze(0));
   const auto add = [&](const Tensor& factors, int64_t token_dim, int n) {

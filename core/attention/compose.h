@@ -22,7 +22,7 @@ class Composition {
  public:
   Composition() = default;  // the identity
   // fixed [H,H]; query [B,2R+1,T,H] and key [B,2R+1,S,H] are rows w1, then rows w2, then g, or 2R
-  // rows without g. What is undefined is 0.
+  // rows without g. What is undefined is 0. Composed in float32 at least, as matrices are.
   Composition(const Tensor& fixed, const Tensor& query, const Tensor& key);
   // M_ij = matrix [H,H] at every pair (undefined: the identity), behind which bias [H] is added
   // (undefined: none). Heads that are not in `alive` bool [H] (undefined: all) put nothing in.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/attention/context.h"
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -149,7 +150,9 @@ void report_likeness(HeadObserver& observer, const char* cosine_name, const char
   if (H == 0) return;
   const auto cosine =
       (products / norms / norms.unsqueeze(1)).index_select(0, weighted).index_select(1, weighted);
-  const auto eigenvalues = (at::linalg_eigvalsh(cosine) / H).clamp_min(0);  // [H]
+  const auto eigenvalues =
+      (of_finite(cosine, [](const Tensor& m) { return at::linalg_eigvalsh(m); }) / H)
+          .clamp_min(0);  // [H]
   const auto one = at::ones({}, at::kDouble);
   if (H > 1) observer.report(cosine_name, (cosine.sum() - H) / (H * (H - 1)), one);
   observer.report(rank_name, at::xlogy(eigenvalues, eigenvalues).sum().neg().exp(), one);

@@ -9,6 +9,7 @@
 #include "core/attention/attend.h"
 #include "core/attention/compose.h"
 #include "core/attention/observer.h"
+#include "core/attention/precision.h"
 #include "core/attention/weight_map_statistics.h"
 #include "core/errors.h"
 #include "core/kernels/compose_rows.h"
@@ -52,14 +53,15 @@ struct Call {
 };
 constexpr int kWithGradient = 8;  // q to sink
 
-RowMap<double> row_map(const WeightMap& map, int64_t S) {
+// An offset of sigmoid that examples do not share is among the biases.
+RowMap<double> row_map(const WeightMap& map, double default_offset) {
   switch (map.kind) {
     case WeightMap::Kind::kSoftmax:
       break;
     case WeightMap::Kind::kEntmax:
       return {RowMapKind::kEntmax, map.alpha, 0, 0};
     case WeightMap::Kind::kSigmoid:
-      return {RowMapKind::kSigmoid, 0, map.offset.value_or(-std::log(static_cast<double>(S))), 0};
+      return {RowMapKind::kSigmoid, 0, map.offset.value_or(default_offset), 0};
     case WeightMap::Kind::kSoftpick:
       return {RowMapKind::kSoftpick, 0, 0, map.eps};
   }
@@ -237,14 +239,16 @@ class ByRows : public torch::autograd::Function<ByRows> {
   }
 };
 
-// All biases on the scores [B,H,T,S], broadcast; or, where they depend on the distance alone, by
-// it: [H,S+T-1]. Undefined: none.
+// All that is added to the scores, offset_by_example() included: [B,H,T,S], broadcast; or, where it
+// depends on the distance alone, by it: [H,S+T-1]. Undefined: nothing.
 Tensor all_biases(const Tensor& q, int64_t S, const HeadCall& call) {
   const int64_t T = q.size(2);
-  if (call.position_bias && !call.bias.defined())
+  const auto offset = offset_by_example(call, S, q.options());
+  if (call.position_bias && !call.bias.defined() && !offset.defined())
     return biases_by_distance(call, T, S).to(q.scalar_type()).contiguous();
   Tensor bias = call.bias;
   if (call.position_bias) bias = add_biases(q.new_zeros({}).expand({1, 1, T, S}), call);
+  if (offset.defined()) bias = bias.defined() ? bias.to(q.scalar_type()) + offset : offset;
   return bias.defined() ? bias.to(q.scalar_type()).expand({q.size(0), q.size(1), T, S}) : bias;
 }
 
@@ -266,9 +270,11 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
                       const Composition& post, const Tensor& bias, const HeadCall& call) {
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2);
   const auto& mask = call.mask;
-  const auto or_empty = [&](const Tensor& t) { return t.defined() ? t : q.new_empty({0}); };
+  const auto or_empty = [&](const Tensor& t) {
+    return t.defined() ? t.to(q.scalar_type()) : q.new_empty({0});
+  };
   const auto matrix = [&](const Composition& c) {
-    return c.is_identity() ? or_empty({}) : c.matrix().expand({B, T, H, H});
+    return c.is_identity() ? or_empty({}) : or_empty(c.matrix()).expand({B, T, H, H});
   };
   Call rest;
   if (mask.allowed.defined()) rest.allowed = mask.allowed.expand({B, H, T, S});
@@ -276,12 +282,14 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
     rest.key_length = mask.key_length.to(at::kCPU, at::kLong).contiguous();
   rest.bias = bias;
   rest.causal = mask.causal, rest.window = mask.window;
-  rest.map = row_map(call.map, S);
+  const bool differ = offset_by_example(call, S, q.options()).defined();
+  rest.map = row_map(call.map, differ ? 0 : -std::log(static_cast<double>(S)));
   const auto sink = call.map.sink.defined() ? call.map.sink.to(q.options()).expand({H}).contiguous()
                                             : call.map.sink;
+  const auto kv = [&](const Tensor& t) { return in_lanes(repeat_kv(or_empty(t), call, H)); };
   const Tensor with_gradient[] = {in_lanes(q),
-                                  in_lanes(repeat_kv(k, call, H)),
-                                  in_lanes(repeat_kv(v, call, H)),
+                                  kv(k),
+                                  kv(v),
                                   matrix(pre),
                                   or_empty(with_gates(pre.key())),
                                   matrix(post),
@@ -305,12 +313,14 @@ ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
     throw BackendError(std::string("backends sdpa and flash: not for ") +
                        (composed ? "heads that are composed" : "maps other than the softmax") +
                        "; auto or eager serves");
-  const auto bias = all_biases(q, k.size(2), call);
+  // By rows everything is of one type, which sums are made in.
+  const auto wide_q = widened(q);
+  const auto bias = all_biases(wide_q, k.size(2), call);
   const bool by_rows =
-      rows_serve(q, k, bias, call) && !pre.bias().defined() && !post.bias().defined();
+      rows_serve(wide_q, k, bias, call) && !pre.bias().defined() && !post.bias().defined();
   ComposedHeads heads;
   heads.out = by_rows
-                  ? attend_by_rows(q * scale, k, v, pre, post, bias, call)
+                  ? attend_by_rows(wide_q * scale, k, v, pre, post, bias, call).to(v.scalar_type())
                   : weighted_values(composed_maps(q, k, pre, post, call, scale).composed, v, call);
   if (!call.observer || !call.observer->wants_maps()) return heads;
   // The maps are made for the observer alone, so that what it sees changes nothing.

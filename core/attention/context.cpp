@@ -53,7 +53,7 @@ HeadCall HeadCall::of_other_heads(const Scope& scope) const {
 
 HeadCall HeadCall::with_draws(uint64_t index) const {
   auto call = *this;
-  call.rng.seed = rng.bits(CounterRng::kAttentionDropout, index);
+  if (rng.seed || rng.step != 0) call.rng.seed = rng.bits(CounterRng::kAttentionDropout, index);
   return call;
 }
 

@@ -49,7 +49,8 @@ struct Edits {
 
 // The caller's.
 struct HeadContext : Source, Scope, Edits {
-  CounterRng rng;                    // (seed, step); the layer adds its site and number
+  // (seed, step), and the layer adds its site and number; neither: each pass draws anew.
+  CounterRng rng;
   HeadObserver* observer = nullptr;  // null: nothing is observed and nothing is paid
   Backend backend = Backend::kAuto;
 };

@@ -13,7 +13,8 @@ namespace {
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 
 // Threshold and weights of rows y [...,S] whose largest entry is 0. An entry of -1 or less has no
-// weight and changes no threshold, so that hidden keys may stand anywhere below.
+// weight and changes no threshold, so that hidden keys may stand anywhere below. Rows of NaN have
+// no support, and stay NaN with one of 1.
 struct Sorted {
   Tensor values, k;  // descending, not below -1; 1..S
 
@@ -24,9 +25,10 @@ struct Sorted {
 
 Tensor sparsemax(const Tensor& y) {
   const Sorted sorted(y);
-  const auto sum = sorted.values.cumsum(-1);                                            // [...,S]
-  const auto support = (sorted.k * sorted.values + 1 > sum).sum(-1, /*keepdim=*/true);  // [...,1]
-  const auto tau = (sum.gather(-1, support - 1) - 1) / support;                         // [...,1]
+  const auto sum = sorted.values.cumsum(-1);  // [...,S]
+  const auto support =
+      (sorted.k * sorted.values + 1 > sum).sum(-1, /*keepdim=*/true).clamp_min(1);  // [...,1]
+  const auto tau = (sum.gather(-1, support - 1) - 1) / support;                     // [...,1]
   return (y - tau).clamp_min_(0);
 }
 
@@ -41,7 +43,8 @@ Tensor entmax15(const Tensor& y) {
   // not count them.
   const auto support = (taus <= sorted.values)
                            .logical_and_(sorted.values > -1)
-                           .sum(-1, /*keepdim=*/true);  // [...,1]
+                           .sum(-1, /*keepdim=*/true)
+                           .clamp_min(1);  // [...,1]
   return (half - taus.gather(-1, support - 1)).clamp_min_(0).square_();
 }
 
@@ -122,13 +125,14 @@ struct Entmax : torch::autograd::Function<Entmax> {
     const auto sum = [](const Tensor& t) { return t.sum(-1, /*keepdim=*/true); };  // [...,1]
     // dz = q (g - <s,g>), q = p^(2-alpha) on the support, s = q / sum q; a row without keys has
     // none.
-    const auto q = at::where(p > 0, (p.log() * (2 - alpha)).exp_(), 0);
+    const auto some = at::where(p > 0, p, 1);  // no derivative of this backward pass is NaN
+    const auto q = at::where(p > 0, (some.log() * (2 - alpha)).exp_(), 0);
     const auto total = sum(q).clamp_min(std::numeric_limits<float>::min());
     const auto along = sum(q * g) / total;  // <s,g>
     const auto dz = q * (g - along);
     if (!alpha.requires_grad()) return {dz, Tensor(), Tensor(), Tensor()};
     // dp/dalpha = (p - s) / (alpha-1)^2 - (p ln p - s sum p ln p) / (alpha-1)
-    const auto e = alpha - 1, surprise = at::xlogy(p, p);
+    const auto e = alpha - 1, surprise = p * some.log();
     const auto dalpha = (sum(p * g) - along) / e.square() -
                         (sum(surprise * g) - along * sum(surprise)) / e;  // [...,1]
     return {dz, Tensor(), dalpha.sum_to_size(alpha.sizes()), Tensor()};

@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "core/torch.h"
@@ -16,12 +17,18 @@ using at::Tensor;
 // which oneDNN uses: measured twice as fast for the products of a small decoder.
 bool onednn_is_faster() {
 #if defined(__x86_64__)
-  static const bool faster = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f") &&
-                             at::globalContext().hasMKLDNN();
+  static const bool faster = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512f");
   return faster;
 #else
   return false;
 #endif
+}
+
+std::atomic<int> chosen_library{-1};  // as use_onednn() chose; -1: the faster one
+
+bool takes_onednn() {
+  const int chosen = chosen_library;
+  return at::globalContext().hasMKLDNN() && (chosen < 0 ? onednn_is_faster() : chosen > 0);
 }
 
 // a b^T + bias by oneDNN: a [M,K], b [N,K] of any strides -> [M,N].
@@ -51,6 +58,13 @@ class Product : public torch::autograd::Function<Product> {
     const auto &x = saved[0], &weight = saved[1];  // [M,K], [N,K]
     const auto g = gradients[0].contiguous();      // [M,N]
     Tensor for_x, for_weight, for_bias;
+    // oneDNN's product has no derivative: gradients that are to be derived again are torch's.
+    if (at::GradMode::is_enabled()) {
+      if (ctx->needs_input_grad(0)) for_x = g.mm(weight);
+      if (ctx->needs_input_grad(1)) for_weight = g.t().mm(x);
+      if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) for_bias = g.sum(0);
+      return {for_x, for_weight, for_bias};
+    }
     if (ctx->needs_input_grad(0)) for_x = onednn_product(g, weight.t());  // [M,K]
     // The first factor is copied into rows: better the smaller one.
     if (ctx->needs_input_grad(1))
@@ -66,10 +80,12 @@ bool onednn_serves(const Tensor& x, const Tensor& weight) {
   constexpr int64_t kFewestRows = 16;  // below, it is memory that counts
   return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
          weight.numel() > 0 && x.numel() >= kFewestRows * weight.size(1) &&
-         !at::autocast::is_autocast_enabled(at::kCPU) && onednn_is_faster();
+         !at::autocast::is_autocast_enabled(at::kCPU) && takes_onednn();
 }
 
 }  // namespace
+
+void use_onednn(std::optional<bool> choice) { chosen_library = choice ? *choice : -1; }
 
 Tensor product(const Tensor& a, const Tensor& b) {
   return onednn_serves(a, b) ? onednn_product(a, b) : a.mm(b.t());

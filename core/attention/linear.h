@@ -5,6 +5,7 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace headlab {
 
@@ -13,6 +14,9 @@ namespace headlab {
 at::Tensor project(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {});
 // a b^T likewise, through which no gradient passes: a [M,K], b [N,K] of any strides -> [M,N].
 at::Tensor product(const at::Tensor& a, const at::Tensor& b);
+// Whether oneDNN takes what it can take; none: only where it is faster. For tests of both libraries
+// on one processor.
+void use_onednn(std::optional<bool> choice);
 
 // Parameters `weight` [out, in] and `bias` [out], drawn as torch::nn::Linear draws them: its
 // headers cost every file two seconds of templates.

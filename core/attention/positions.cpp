@@ -46,7 +46,8 @@ Tensor alibi_slopes(int64_t heads) {
 }
 
 Alibi::Alibi(int64_t heads, const at::TensorOptions& options)
-    : slopes_(alibi_slopes(heads).to(options)) {}
+    : slopes_(alibi_slopes(heads).to(options.dtype(
+          at::promote_types(c10::typeMetaToScalarType(options.dtype()), at::kFloat)))) {}
 
 Tensor Alibi::by_distance(int64_t first, int64_t last) const {
   auto distance = at::arange(first, last + 1, slopes_.options()).abs();

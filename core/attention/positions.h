@@ -42,6 +42,7 @@ class PositionBias {
 // -m_h |j - i| (Press et al., arXiv 2108.12409).
 class Alibi : public PositionBias {
  public:
+  // In float32 at least: half types cannot tell distances apart.
   Alibi(int64_t heads, const at::TensorOptions& options);
   Tensor by_distance(int64_t first, int64_t last) const override;
 

@@ -21,17 +21,24 @@ uint64_t CounterRng::site_key(std::string_view name) {
   return h;
 }
 
+CounterRng CounterRng::seeded() const {
+  auto rng = *this;
+  if (!seed && step == 0) rng.seed = at::empty({}, at::kLong).random_().item<int64_t>();
+  return rng;
+}
+
 uint64_t CounterRng::bits(uint64_t stream, uint64_t index) const {
-  uint64_t h = mix_bits(seed);
+  uint64_t h = mix_bits(seed.value_or(0));
   if (site != 0) h = mix_bits(h ^ site);
   for (uint64_t word : {step, static_cast<uint64_t>(layer), stream, index}) h = mix_bits(h ^ word);
   return h;
 }
 
 at::Generator CounterRng::generator(uint64_t stream, const at::Device& device) const {
-  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(bits(stream));
+  const auto own = seeded().bits(stream);
+  if (device.is_cpu()) return at::make_generator<at::CPUGeneratorImpl>(own);
   auto generator = at::detail::getCUDAHooks().getNewGenerator(device.index());
-  generator.set_current_seed(bits(stream));
+  generator.set_current_seed(own);
   return generator;
 }
 

@@ -1,11 +1,13 @@
 // Counter-based randomness: every draw is a function of (seed, step, site, layer, stream) alone, so
-// that nothing has to be saved for a resumed run to draw the same numbers.
+// that nothing has to be saved for a resumed run to draw the same numbers. Where neither a seed nor
+// a step is set, each draw is a new one from torch's generator.
 #pragma once
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace headlab {
@@ -16,7 +18,9 @@ using at::Tensor;
 uint64_t mix_bits(uint64_t x);
 
 struct CounterRng {
-  uint64_t seed = 0, step = 0;
+  // Neither: each draw starts from torch's default generator, as manual_seed() sets it.
+  std::optional<uint64_t> seed = {};
+  uint64_t step = 0;
   uint64_t site = 0;  // site_key() of the attention: that of a decoder alone is 0
   int64_t layer = 0;
 
@@ -35,7 +39,9 @@ struct CounterRng {
     kExpertDropout
   };
 
-  uint64_t bits(uint64_t stream, uint64_t index = 0) const;
+  // The same with a seed, drawn now where nothing is set: for draws that have to agree.
+  CounterRng seeded() const;
+  uint64_t bits(uint64_t stream, uint64_t index = 0) const;  // without a seed: those of seed 0
   at::Generator generator(uint64_t stream, const at::Device& device) const;
 };
 

@@ -25,8 +25,10 @@ Tensor by_head(const Tensor& of_head, const Tensor& z) {  // [H] -> [H,1,1]
 
 Tensor sigmoid(const Tensor& z, const Tensor& allowed, const HeadCall& call) {
   const int64_t T = z.size(2), S = z.size(3);
+  const auto of_examples = offset_by_example(call, S, z.options());
   const double offset = call.map.offset.value_or(-std::log(static_cast<double>(S)));
-  const auto a = hidden_as(at::sigmoid(z + offset), allowed, 0);
+  const auto biased = of_examples.defined() ? z + of_examples : z + offset;
+  const auto a = hidden_as(at::sigmoid(biased), allowed, 0);
   const auto divisors = row_divisors(call, T, S, z);
   return divisors.defined() ? a / divisors.unsqueeze(-1) : a;
 }
@@ -66,6 +68,19 @@ WeightMap WeightMap::of_heads(int64_t first, int64_t count) const {
   part.sink = some(sink, first, count);
   part.alphas = some(alphas, first, count);
   return part;
+}
+
+Tensor offset_by_example(const HeadCall& call, int64_t S, const at::TensorOptions& options) {
+  if (call.map.kind != WeightMap::Kind::kSigmoid || call.map.offset) return {};
+  auto seen = within_length(call.mask.key_length, S, options.device());  // [B,S]
+  const auto& allowed = call.mask.allowed;
+  const auto one = [&](int64_t from_end) {
+    return allowed.dim() < from_end || allowed.size(-from_end) == 1;
+  };
+  if (allowed.defined() && one(2) && one(3))  // of keys alone, such as padding
+    seen = both_allowed(seen, allowed.reshape({-1, allowed.size(-1)}).expand({-1, S}));
+  if (!seen.defined()) return {};
+  return -seen.sum(1).clamp_min(1).to(options.dtype()).log().view({-1, 1, 1, 1});
 }
 
 Tensor row_divisors(const HeadCall& call, int64_t T, int64_t S, const Tensor& like) {

@@ -10,7 +10,7 @@
 
 namespace headlab::CPU_CAPABILITY {
 
-// A row of n entries; scores of hidden keys are -infinity.
+// A row of n entries; scores of hidden keys are -infinity. A score that is NaN makes its row NaN.
 template <class T>
 struct MapRow {
   using V = Vec<T>;
@@ -34,18 +34,20 @@ struct MapRow {
     for (int64_t j = 0; j < n; j += V::size()) most = at::vec::maximum(most, V::loadu(z + j));
     return at::vec::vec_reduce_all<T>([](V& a, V& c) { return at::vec::maximum(a, c); }, most);
   }
-  void clear() const {
-    each([](const V&, int64_t) { return V(T(0)); });
+  void fill(T value) const {
+    each([&](const V&, int64_t) { return V(value); });
   }
+  void clear() const { fill(0); }
 
   // The softmax with a score `sink` that has no key (-infinity: without). Returns the log of its
   // sum, infinite where no key is allowed.
   T softmax(T sink) const {
     const T of_keys = highest(), max = of_keys > sink ? of_keys : sink;
-    if (!(of_keys > kLow)) {
+    if (of_keys == kLow) {
       clear();
       return -kLow;
     }
+    if (of_keys != of_keys) return fill(of_keys), of_keys;  // exp_u20() makes numbers of NaN
     T total = 0;
     V partial(T(0));
     each([&](const V& score, int64_t) {
@@ -59,6 +61,7 @@ struct MapRow {
     return max + std::log(total);
   }
   void softmax_of(T lse) const {
+    if (lse != lse) return fill(lse);
     each([&](const V& score, int64_t) { return (score - V(lse)).exp_u20(); });
   }
   // The gradient of the scores, in place of that of the weights a. Returns sum_j a_j g_j.
@@ -71,7 +74,7 @@ struct MapRow {
   void sigmoid(T offset) const {
     each([&](const V& score, int64_t) {
       const V w = V(T(1)) / (V(T(1)) + (V(-offset) - score).exp_u20());
-      return V::blendv(V(T(0)), w, score > V(kLow));
+      return V::blendv(V::blendv(w, V(T(0)), score == V(kLow)), score, score != score);
     });
   }
   void sigmoid_backward(const T* a) const {
@@ -91,7 +94,7 @@ struct MapRow {
     V total(T(0));
     each([&](const V& score, int64_t) {
       const V e = (score - V(m)).exp() - V(least);
-      const V kept = V::blendv(V(T(0)), e, score > V(kLow));
+      const V kept = V::blendv(e, V(T(0)), score == V(kLow));
       total = total + kept.abs();
       return kept;
     });
@@ -127,10 +130,8 @@ struct MapRow {
 
   // scratch [n + 16]
   void entmax(T alpha, T* scratch) const {
-    if (highest() > kLow)
-      CPU_CAPABILITY::entmax(z, n, alpha, z, scratch);
-    else
-      clear();
+    if (highest() == kLow) return clear();
+    CPU_CAPABILITY::entmax(z, n, alpha, z, scratch);
   }
   void entmax_backward(const T* a, T alpha) const {
     const V zero(T(0)), power(2 - alpha);

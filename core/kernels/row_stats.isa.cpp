@@ -329,7 +329,7 @@ void value_norms(const RowProblem<T>& p, int64_t h, T* scratch) {
         square = at::vec::fmadd(image, V::loadu(value + x), square);
       }
       const T norm2 = sum_lanes(square);
-      p.value_norm[(b * p.H + h) * p.keys + j] = norm2 > 0 ? std::sqrt(norm2) : T(0);
+      p.value_norm[(b * p.H + h) * p.keys + j] = norm2 < 0 ? T(0) : std::sqrt(norm2);  // NaN stays
     }
 }
 

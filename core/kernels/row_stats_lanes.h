@@ -286,7 +286,8 @@ HEADLAB_DEVICE void norm_value(const Lanes& lanes, const RowProblem<T>& p, const
     s.x += image * v[c];
   });
   if (lanes.leader())
-    p.value_norm[(b * p.H + h) * p.keys + j] = square.x > 0 ? std::sqrt(square.x) : T(0);
+    p.value_norm[(b * p.H + h) * p.keys + j] =
+        square.x < 0 ? T(0) : std::sqrt(square.x);  // NaN stays
 }
 
 }  // namespace headlab

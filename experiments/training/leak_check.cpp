@@ -169,7 +169,7 @@ class LeakCheck {
   const DataShape& data_;
   Compute compute_;
   std::vector<Site> sites_;
-  at::Generator generator_ = CounterRng{}.generator(CounterRng::kRows, at::kCPU);
+  at::Generator generator_ = CounterRng{.seed = 0}.generator(CounterRng::kRows, at::kCPU);
   bool last_token_is_hidden_ = true;  // from those before it, in all layers
 };
 

@@ -1,6 +1,10 @@
 // That a GPU computes what the CPU computes, for every registered kind of heads.
 #include <torch/cuda.h>
 
+#include <cmath>
+
+#include "core/errors.h"
+#include "experiments/training/update.h"
 #include "tests/catch.h"
 #include "tests/laws_testing.h"
 
@@ -173,6 +177,52 @@ TEST_CASE("decoding and sliced heads are the same on a GPU", "[laws][gpu]") {
       REQUIRE(relative_difference(y, want.narrow(1, at, chunk)) < kClose);
       at += chunk;
     }
+  });
+}
+
+TEST_CASE("half precision on a GPU is as near to float32 as torch's fused attention",
+          "[laws][gpu][precision]") {
+  const auto x = random({B, T, 20}).to(at::kBFloat16).to(at::kFloat);
+  const auto found = [&](const Subject& s, const std::string& options, Backend backend) {
+    const auto heads = rounded_layer(s, options);
+    auto ctx = s.natural();
+    const auto want = heads->forward(x, ctx).y;
+    heads->to(at::kCUDA);
+    ctx.backend = backend;
+    Autocast half(at::kCUDA, /*bf16=*/true);
+    return error_of(heads->forward(x.to(at::kCUDA), ctx).y, want);
+  };
+  double fused = 0;
+  on_a_gpu([&](const Subject& s) {
+    if (fused == 0) fused = found(Subject("mha"), "", Backend::kSdpa);
+    for (const auto& options : norms_in_laws(s))
+      for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+        INFO(options << ", backend " << static_cast<int>(backend));
+        CHECK(found(s, options, backend) < 8 * fused);
+      }
+  });
+}
+
+TEST_CASE("scores that are no numbers end in rows that are none on a GPU", "[laws][gpu]") {
+  on_a_gpu([](const Subject& s) {
+    for (const auto backend : {Backend::kAuto, Backend::kEager, Backend::kSdpa})
+      for (const auto type : {at::kFloat, at::kBFloat16})
+        for (const bool all : {false, true}) {
+          INFO("backend " << static_cast<int>(backend) << (all ? ", all tokens" : ", one token"));
+          const auto heads = s.make(s.shape);
+          heads->to(at::kCUDA, type);
+          const auto x = random({B, T, 20});
+          const int64_t first = s.traits.causal && !all ? 3 : 0;
+          x.narrow(1, first, all ? T : 1).fill_(std::nan(""));
+          auto ctx = s.natural();
+          ctx.backend = backend;
+          try {
+            const auto y = heads->forward(x.to(at::kCUDA, type), ctx).y;
+            CHECK(y.narrow(1, first, T - first).isnan().any(-1).all().item<bool>());
+          } catch (const BackendError&) {
+            CHECK(backend == Backend::kSdpa);
+          }
+        }
   });
 }
 

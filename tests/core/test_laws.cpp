@@ -309,6 +309,7 @@ TEST_CASE("half precision is close to float32, on every path", "[laws]") {
         INFO("dropout " << dropout << ", backend " << static_cast<int>(backend));
         auto ctx = s.widest();
         ctx.backend = backend;
+        ctx.rng.seed = 1;  // both passes drop the same
         ctx.mask.key_length = at::tensor({T, int64_t{4}});
         const auto x = random({B, T, 20}).to(at::kFloat).requires_grad_();
         const auto want = s.traits.token_map ? heads->forward(x, ctx).y : Tensor();

@@ -158,7 +158,7 @@ TEST_CASE("dropout on bigbird's tiles is a function of the counter and keeps the
   layer->train();
   const auto at_step = [&](uint64_t step) {
     HeadContext ctx;
-    ctx.rng.step = step;
+    ctx.rng = {.seed = 0, .step = step};
     return layer->forward(x, ctx).y;
   };
   REQUIRE(difference(at_step(1), at_step(1)) == 0);

@@ -258,6 +258,42 @@ TEST_CASE("entmax in single precision stays near the double one", "[entmax]") {
   }
 }
 
+TEST_CASE("rows of NaN stay NaN at every alpha, by every algorithm", "[entmax]") {
+  for (const double alpha : {1., 1.01, 1.3, 1.5, 2., 2.5})
+    for (const auto backend : {Backend::kAuto, Backend::kEager})
+      for (const auto type : {at::kDouble, at::kFloat})
+        for (const int64_t lost : {0, 4, 8}) {
+          INFO("alpha " << alpha << ", entry " << lost);
+          auto z = at::randn({3, 9}, type);
+          z[1][lost] = std::nan("");
+          const auto p = entmax(z, {}, alpha, backend);
+          CHECK(p[1].isnan().all().item<bool>());
+          CHECK(p[0].isfinite().all().item<bool>());
+          CHECK(p[2].isfinite().all().item<bool>());
+        }
+}
+
+TEST_CASE("an alpha below its floor is led back to where it has a gradient", "[entmax]") {
+  const auto layer = make_layer("entmax", small_shape(), ", learn_alpha: true");
+  for (const auto type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    layer->to(type);
+    set(layer, "alpha", at::tensor({-9., 0.5, -4.7, 8.}).to(type));
+    const auto gradient = [&] {
+      layer->zero_grad();
+      torch::manual_seed(2);
+      const auto x = random({2, 7, 20}).to(type);
+      (layer->forward(x, causal()).y * random({2, 7, 20}).to(type)).sum().backward();
+      return parameter(layer, "alpha").grad();
+    };
+    CHECK(gradient()[0].item<double>() == 0);
+    layer->after_step();
+    const auto led_back = gradient();
+    for (const int64_t h : {0, 2}) CHECK(led_back[h].item<double>() != 0);
+    CHECK(parameter(layer, "alpha")[1].item<double>() == 0.5);
+    CHECK(parameter(layer, "alpha")[3].item<double>() == 8);
+  }
+}
+
 TEST_CASE("entmax heads obey the laws with every alpha", "[entmax]") {
   for (const char* options :
        {"", ", alpha: 1", ", alpha: 1.2", ", alpha: 2", ", learn_alpha: true"})

@@ -1,4 +1,6 @@
 // The linear layer's product against torch's, whichever library this machine takes.
+#include <torch/csrc/autograd/autograd.h>
+
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -54,6 +56,48 @@ TEST_CASE("a frozen weight or input of a projection gets no gradient, the other 
   x.requires_grad_();
   project(x, frozen).sum().backward();
   CHECK(testing::difference(x.grad(), frozen.sum(0).expand({64, 24})) < 1e-4);
+}
+
+// Of one library, whichever this machine would take.
+struct Library {
+  explicit Library(bool onednn) { use_onednn(onednn); }
+  ~Library() { use_onednn({}); }
+};
+
+TEST_CASE("second derivatives through projections are torch's, by either library") {
+  for (const bool onednn : {false, true})
+    for (const bool biased : {false, true}) {
+      INFO((onednn ? "oneDNN" : "torch") << (biased ? ", biased" : ""));
+      const Library library(onednn);
+      torch::manual_seed(4);
+      const auto x = at::randn({2, 33, 24}), weight = at::randn({40, 24}), bias = at::randn({40}),
+                 cotangent = at::randn({2, 33, 40});
+      const auto seconds = [&](const auto& function) {
+        const auto leaves = [&] {
+          std::vector<Tensor> all{x.clone().requires_grad_(), weight.clone().requires_grad_()};
+          if (biased) all.push_back(bias.clone().requires_grad_());
+          return all;
+        }();
+        const auto y = function(leaves[0], leaves[1], biased ? leaves[2] : Tensor());
+        const auto firsts = torch::autograd::grad({(y.tanh() * cotangent).sum()}, leaves, {},
+                                                  /*retain_graph=*/true, /*create_graph=*/true);
+        Tensor sum;
+        for (const auto& first : firsts) {
+          const auto square = first.square().sum();
+          sum = sum.defined() ? sum + square : square;
+        }
+        auto all = torch::autograd::grad({sum}, leaves);
+        all.insert(all.end(), firsts.begin(), firsts.end());
+        return all;
+      };
+      const auto got = seconds([](auto&&... a) { return project(a...); }),
+                 want = seconds([](auto&&... a) { return at::linear(a...); });
+      for (size_t n = 0; n < want.size(); ++n) {
+        INFO("tensor " << n);
+        CHECK(testing::difference(got[n], want[n]) <
+              1e-5 * (1 + want[n].abs().max().item<double>()));
+      }
+    }
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // What turns scores into weights: its formulas, its paths, its statistics.
+#include <cmath>
+
 #include "core/attention/compose.h"
 #include "core/attention/entmax.h"
 #include "core/attention/weight_map.h"
@@ -197,6 +199,79 @@ TEST_CASE("maps that are no softmax are refused where only the softmax is served
     CHECK_THROWS_WITH(attend(in.q, in.k, in.v, call_with(map, context), 1),
                       Catch::Contains("maps other than the softmax"));
   }
+}
+
+TEST_CASE("scores that are no numbers make rows of NaN in every map", "[weight_map]") {
+  const auto mixing = at::eye(3, at::kDouble) + 0.3 * at::ones({3, 3}, at::kDouble);
+  for (const auto& [name, map] : all_maps())
+    for (const bool composed : {false, true})
+      for (const int64_t lost : {0, 11, 40})  // queries; or, behind the last one, a key
+        for (const auto type : {at::kDouble, at::kFloat})
+          for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+            INFO(name << (composed ? ", composed" : "") << ", row " << lost << ", backend "
+                      << static_cast<int>(backend));
+            torch::manual_seed(8);
+            const auto in = inputs(40, 40, type);
+            {
+              at::NoGradGuard no_grad;
+              // Of one feature alone.
+              if (lost < 40) in.q.select(2, lost).select(2, 1).fill_(std::nan(""));
+              if (lost == 40) in.k.select(2, 20).fill_(std::nan(""));
+            }
+            HeadContext context;
+            context.mask.causal = true;
+            auto call = call_with(map, context);
+            call.backend = backend;
+            const auto c =
+                composed ? Composition::by_matrix(mixing.to(type), {}, {}) : Composition();
+            for (auto* learned : {&call.map.sink, &call.map.alphas})
+              if (learned->defined()) *learned = learned->detach().to(type);
+            const auto y = composed_attend(in.q, in.k, in.v, c, c, call, 0.9).out;
+            const auto rows = y.isnan().all(-1);  // [B,H,T]
+            const auto seen = at::arange(40);
+            const auto want = lost < 40 ? seen == lost : seen >= 20;
+            CHECK((rows | want.logical_not()).all().item<bool>());
+            // A kernel may find a key in rows that it is hidden from, and no row finds another one.
+            if (lost < 40) CHECK(y.isnan().any(-1).equal(want.expand_as(rows)));
+          }
+}
+
+TEST_CASE("padding does not count among the keys of the sigmoid's offset", "[weight_map]") {
+  WeightMap map;
+  map.kind = Kind::kSigmoid;
+  for (const auto backend : {Backend::kAuto, Backend::kEager})
+    for (const int way : {0, 1, 2}) {
+      INFO("backend " << static_cast<int>(backend) << ", way " << way);
+      torch::manual_seed(8);
+      const auto in = inputs(6, 6);
+      const Alibi alibi(3, at::kDouble);
+      HeadContext context, alone;
+      const auto real = at::arange(6) < at::tensor({int64_t{6}, int64_t{2}}).unsqueeze(1);  // [B,S]
+      if (way == 1)
+        context.mask.allowed = real.view({2, 1, 1, 6});
+      else
+        context.mask.key_length = at::tensor({int64_t{6}, int64_t{2}});
+      if (way == 2) context.position_bias = alone.position_bias = &alibi;
+      context.backend = alone.backend = backend;
+      const auto y = attend(in.q, in.k, in.v, call_with(map, context), 0.9);
+      const auto of = [](const Tensor& t) { return t.narrow(0, 1, 1).narrow(2, 0, 2); };
+      const auto want = attend(of(in.q), of(in.k), of(in.v), call_with(map, alone), 0.9);
+      CHECK(difference(of(y), want) < 1e-12);
+    }
+}
+
+TEST_CASE("a sink refuses the path that has no log-sum-exp", "[weight_map]") {
+  const auto in = inputs(4, 6);
+  WeightMap map;
+  map.sink = at::tensor({0.3, -1., 2.}, at::kDouble);
+  HeadContext context;
+  context.backend = Backend::kSdpa;
+  CHECK_THROWS_WITH(attend(in.q, in.k, in.v, call_with(map, context), 1),
+                    Catch::Contains("backend sdpa: gives no log-sum-exp"));
+  context.backend = Backend::kFlash;
+  const auto flash = attend(in.q, in.k, in.v, call_with(map, context), 1);
+  context.backend = Backend::kEager;
+  CHECK(difference(flash, attend(in.q, in.k, in.v, call_with(map, context), 1)) < 1e-12);
 }
 
 }  // namespace headlab::test_weight_map

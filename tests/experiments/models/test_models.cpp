@@ -186,6 +186,23 @@ TEST_CASE("dropout is a function of seed and step alone, and rests in evaluation
   }
 }
 
+TEST_CASE("a model called without a seed drops anew in every pass, as torch's generator says") {
+  const auto ids = some_ids(2, 7);
+  for (const char* rates : {"dropout: 0.4, attention_dropout: 0.0", "attention_dropout: 0.4",
+                            "activation_dropout: 0.4"}) {
+    INFO(rates);
+    auto model = small_decoder(fmt::format("{{layers: 2, d_model: 16, heads: 4, {}}}", rates));
+    model->train();
+    const auto run = [&] { return model->forward({ids}, {}).logits; };
+    torch::manual_seed(3);
+    const auto first = run(), second = run();
+    CHECK(difference(first, second) > 1e-3);
+    torch::manual_seed(3);
+    CHECK(difference(run(), first) == 0);
+    CHECK(difference(run(), second) == 0);
+  }
+}
+
 TEST_CASE("losses of heads are summed or averaged over the layers that return them, by name") {
   auto model = small_decoder(
       "{layers: 3, d_model: 16, heads: 4, attention: {kind: fake, weight: 2.0}, "

@@ -1,0 +1,405 @@
+// Laws of numbers that every registered kind must obey: half precision, numbers that are none, and
+// derivatives of derivatives.
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <limits>
+
+#include "core/attention/compose.h"
+#include "core/errors.h"
+#include "experiments/training/update.h"
+#include "tests/catch.h"
+#include "tests/laws_testing.h"
+
+namespace headlab::test_precision_laws {
+using namespace testing;
+
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+// What an experiment may ask of a layer beside its kind.
+struct Asked {
+  std::string name;
+  HeadContext ctx;
+  std::shared_ptr<PositionBias> bias = nullptr;
+  std::shared_ptr<Rotary> rotary = nullptr;
+};
+
+std::vector<Asked> all_asked(const Subject& s, at::ScalarType type) {
+  std::vector<Asked> all{{"plain", s.widest()}};
+  if (s.traits.rotary) {
+    Asked rotated{"rotary", s.natural()};
+    rotated.rotary = std::make_shared<Rotary>();
+    rotated.ctx.rotary = rotated.rotary.get();
+    all.push_back(rotated);
+  }
+  if (s.traits.token_map) {
+    Asked padded{"alibi, window and padding", s.natural()};
+    padded.ctx.mask.window = 5;
+    padded.ctx.mask.key_length = padded.ctx.mask.query_length = at::tensor({T, int64_t{4}});
+    padded.bias = std::make_shared<Alibi>(4, type);
+    padded.ctx.position_bias = padded.bias.get();
+    all.push_back(padded);
+    Asked biased{"relative and a bias", s.widest()};
+    torch::manual_seed(9);
+    biased.bias =
+        std::make_shared<RelativeBias>(at::randn({16, 4}, at::kFloat), 32, s.traits.causal);
+    biased.ctx.position_bias = biased.bias.get();
+    biased.ctx.bias = at::randn({1, 4, T, T}, at::kFloat);
+    all.push_back(biased);
+  }
+  return all;
+}
+
+Tensor in_autocast(AttentionHeads& heads, const Tensor& x, const HeadContext& ctx) {
+  Autocast half(at::kCPU, /*bf16=*/true);
+  return heads.forward(x, ctx).y;
+}
+
+}  // namespace
+
+TEST_CASE("every kind runs in every precision, as near to float32 as torch's fused attention",
+          "[laws][precision]") {
+  torch::manual_seed(1);
+  const auto x = at::randn({B, T, 20}).to(at::kBFloat16).to(at::kFloat);
+  const auto of_fused = [&](bool autocast) {
+    const auto mha = rounded_layer(Subject("mha"), "");
+    auto ctx = causal();
+    const auto want = mha->forward(x, ctx).y;
+    ctx.backend = Backend::kSdpa;
+    if (autocast) return error_of(in_autocast(*mha, x, ctx), want);
+    mha->to(at::kBFloat16);
+    return error_of(mha->forward(x.to(at::kBFloat16), ctx).y, want);
+  };
+  const double autocast_error = of_fused(true), half_error = of_fused(false);
+  for_every_kind([&](const Subject& s) {
+    for (const auto& options : norms_in_laws(s)) {
+      const auto heads = rounded_layer(s, options), half = rounded_layer(s, options),
+                 wide = rounded_layer(s, options);
+      half->to(at::kBFloat16);
+      wide->to(at::kDouble);
+      const auto asked = all_asked(s, at::kFloat), asked_half = all_asked(s, at::kBFloat16),
+                 asked_wide = all_asked(s, at::kDouble);
+      for (size_t n = 0; n < asked.size(); ++n)
+        for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+          INFO(options << ", " << asked[n].name << ", backend " << static_cast<int>(backend));
+          const auto at_backend = [&](HeadContext ctx) {
+            ctx.backend = backend;
+            return ctx;
+          };
+          const auto ctx = at_backend(asked[n].ctx);
+          const auto want = heads->forward(x, ctx).y;
+          const auto near = [&](const char* what, double found, double limit) {
+            INFO(what);
+            UNSCOPED_INFO(s.kind << s.options);
+            CHECK(found < limit);
+          };
+          near("autocast", error_of(in_autocast(*heads, x, ctx), want), 4 * autocast_error);
+          near("bfloat16 weights",
+               error_of(half->forward(x.to(at::kBFloat16), at_backend(asked_half[n].ctx)).y, want),
+               4 * half_error);
+          near("float64",
+               error_of(wide->forward(x.to(at::kDouble), at_backend(asked_wide[n].ctx)).y, want),
+               1e-5);
+          // Watched, and with gradients.
+          HeadProbe probe;
+          probe.statistics = probe.maps = true;
+          auto watched = ctx;
+          watched.observer = &probe;
+          auto leaf = x.clone().requires_grad_();
+          in_autocast(*heads, leaf, watched).sum().backward();
+          CHECK(leaf.grad().isfinite().all().item<bool>());
+          auto watched_half = at_backend(asked_half[n].ctx);
+          watched_half.observer = &probe;
+          probe.reset();
+          half->forward(x.to(at::kBFloat16), watched_half);
+        }
+    }
+  });
+}
+
+TEST_CASE("scores and maps are in float32 under autocast, however wide queries and keys are",
+          "[laws][precision]") {
+  torch::manual_seed(2);
+  const auto draw = [](int64_t n) { return at::randn({2, 3, n, 64}).to(at::kBFloat16); };
+  const auto q = draw(40), k = draw(40), v = draw(40);
+  HeadContext ctx = causal();
+  const Alibi alibi(3, at::kFloat);
+  const auto layer_call = [&](Backend backend, const WeightMap& map) {
+    ctx.backend = backend;
+    auto call = HeadCall::outside_a_layer(ctx);
+    call.map = map;
+    return call;
+  };
+  const auto fused = [&] {
+    const auto want = attend(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble),
+                             layer_call(Backend::kEager, {}), 0.125);
+    Autocast half(at::kCPU, /*bf16=*/true);
+    return error_of(attend(q, k, v, layer_call(Backend::kSdpa, {}), 0.125), want);
+  }();
+  CHECK(fused < 5e-3);
+  std::vector<WeightMap> maps(7);
+  maps[1].sink = at::tensor({0.3, -1., 2.}).to(at::kFloat);
+  maps[2].kind = maps[3].kind = WeightMap::Kind::kEntmax;
+  maps[3].alphas = at::tensor({1.2, 1.5, 1.9}).to(at::kFloat);
+  maps[4].kind = WeightMap::Kind::kSigmoid;
+  maps[5].kind = WeightMap::Kind::kSoftpick;
+  const auto mixing = at::eye(3) + 0.3 * at::randn({3, 3});
+  for (size_t n = 0; n < maps.size(); ++n)
+    for (const bool biased : {false, true})
+      for (const bool wide : {false, true})
+        for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+          INFO("map " << n << (biased ? ", alibi" : "") << (wide ? ", wide q and k" : "")
+                      << ", backend " << static_cast<int>(backend));
+          ctx.position_bias = biased ? &alibi : nullptr;
+          const auto call = layer_call(backend, maps[n]);
+          const bool mixes = n == 6;
+          const auto run = [&](const Tensor& queries, const Tensor& keys, const Tensor& values) {
+            if (!mixes) return attend(queries, keys, values, call, 0.125);
+            const auto mixed = Composition::by_matrix(
+                mixing.to(at::promote_types(queries.scalar_type(), at::kFloat)), {}, {});
+            return composed_attend(queries, keys, values, mixed, mixed, call, 0.125).out;
+          };
+          const auto want = run(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble));
+          Autocast half(at::kCPU, /*bf16=*/true);
+          const auto z = scores(q, k, call, 0.125);
+          CHECK(z.scalar_type() == at::kFloat);
+          CHECK(error_of(z, scores(q.to(at::kDouble), k.to(at::kDouble), call, 0.125)) < 1e-6);
+          const auto type = wide ? at::kFloat : at::kBFloat16;
+          const auto got = run(q.to(type), k.to(type), v);
+          CHECK(got.scalar_type() == at::kBFloat16);
+          // What a sink leaves of the outputs is rounded once more.
+          CHECK(error_of(got, want) < (n == 1 ? 1.7 : 1.5) * fused);
+        }
+}
+
+TEST_CASE("half types tell all distances of ALiBi apart", "[laws][precision]") {
+  const auto wide = Alibi(8, at::kFloat).by_distance(-600, 0);
+  const auto half = Alibi(8, at::TensorOptions(at::kBFloat16)).by_distance(-600, 0);
+  CHECK(half.equal(wide));
+  for (int64_t h = 0; h < 8; ++h) CHECK(std::get<0>(at::_unique(half[h])).numel() == 601);
+}
+
+TEST_CASE("scores that are no numbers end in rows that are none, in every kind and path",
+          "[laws][precision]") {
+  for_every_kind([](const Subject& s) {
+    torch::manual_seed(4);
+    const int64_t lost = s.traits.causal ? 3 : 0;
+    for (const double bad : {kNan, std::numeric_limits<double>::infinity()})
+      for (const int64_t tokens : {int64_t{1}, T})  // one, or all
+        for (const auto backend :
+             {Backend::kAuto, Backend::kEager, Backend::kSdpa, Backend::kFlash})
+          for (const auto type : {at::kDouble, at::kFloat}) {
+            INFO(bad << " in " << tokens << " tokens, backend " << static_cast<int>(backend));
+            const auto heads = s.make(s.shape);
+            heads->to(type);
+            auto x = at::randn({B, T, 20}, type);
+            const int64_t first = tokens == T ? 0 : lost;
+            x.narrow(1, first, tokens == T ? T : 1).fill_(bad);
+            HeadProbe probe;
+            probe.statistics = probe.maps = true;
+            auto ctx = s.natural();
+            ctx.backend = backend;
+            ctx.observer = &probe;
+            try {
+              const auto y = heads->forward(x, ctx).y;
+              CHECK(y.narrow(1, first, T - first).isnan().any(-1).all().item<bool>());
+            } catch (const BackendError&) {
+              CHECK(backend != Backend::kAuto);
+              CHECK(backend != Backend::kEager);
+            }
+          }
+  });
+}
+
+TEST_CASE("second derivatives are right or refused", "[laws][precision]") {
+  for_every_kind([](const Subject& s) {
+    for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+      INFO("backend " << static_cast<int>(backend));
+      torch::manual_seed(6);
+      auto ctx = s.natural();
+      ctx.backend = backend;
+      const auto x = random({B, T, 20}), along = random({B, T, 20}), cotangent = random(x.sizes());
+      const auto gradient = [&](const Tensor& at, bool again) {
+        const auto y = s.y(at, ctx);
+        return torch::autograd::grad({(y * cotangent).sum()}, {at}, {}, {}, again)[0];
+      };
+      Tensor second;
+      try {
+        const auto leaf = x.clone().requires_grad_();
+        const auto slope = (gradient(leaf, true) * along).sum();
+        second = torch::autograd::grad({slope}, {leaf})[0];
+      } catch (const c10::Error& refused) {  // by its own words, or torch's
+        const std::string what = refused.what_without_backtrace();
+        CHECK((what.find("second derivatives") != std::string::npos ||
+               what.find("is not implemented") != std::string::npos));
+        continue;
+      }
+      const double step = 1e-5;
+      const auto at = [&](double side) {
+        return gradient((x + side * step * along).requires_grad_(), false);
+      };
+      const auto want = (at(1) - at(-1)) / (2 * step);
+      CHECK(relative_difference(second, want) < 1e-5);
+    }
+  });
+}
+
+namespace {
+
+thread_local std::set<std::string> ops;
+
+std::unique_ptr<at::ObserverContext> note_op(const at::RecordFunction& function) {
+  ops.insert(function.name());
+  return nullptr;
+}
+
+std::set<std::string> ops_of(const std::function<void()>& work) {
+  ops.clear();
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(note_op).scopes({at::RecordScope::FUNCTION}));
+  struct Removal {
+    at::CallbackHandle handle;
+    ~Removal() { at::removeCallback(handle); }
+  } removal{handle};
+  work();
+  return ops;
+}
+
+}  // namespace
+
+TEST_CASE("a path that is asked for by name is taken or refused", "[laws]") {
+  const bool was_one = at::get_num_threads() == 1;
+  if (!was_one) at::set_num_threads(1);  // ops are noted on this thread
+  for_every_kind([](const Subject& s) {
+    for (const double dropout : {0.0, 0.3})
+      for (const auto backend : {Backend::kSdpa, Backend::kFlash}) {
+        INFO("dropout " << dropout << ", backend " << static_cast<int>(backend));
+        auto shape = s.shape;
+        shape.dropout = dropout;
+        const auto heads = s.make(shape);
+        heads->train();
+        auto ctx = s.natural();
+        ctx.backend = backend;
+        const auto x = random({B, T, 20});
+        try {
+          const auto seen = ops_of([&] { heads->forward(x, ctx); });
+          const bool sdpa = seen.contains("aten::scaled_dot_product_attention"),
+                     flash = seen.contains("aten::_scaled_dot_product_flash_attention_for_cpu") &&
+                             !sdpa;
+          CHECK((backend == Backend::kSdpa ? sdpa : flash));
+        } catch (const BackendError&) {
+          SUCCEED("refused");
+        }
+      }
+  });
+}
+
+TEST_CASE("a layer without heads takes every field of a context", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20}), memory = random({B, 5, 20});
+    const Rotary rotary;
+    const Alibi alibi(4, at::kDouble);
+    const int64_t e = s.heads->value_width();
+    using Change = std::function<void(HeadContext&)>;
+    std::vector<std::pair<const char*, Change>> fields{
+        {"gates of a head",
+         [&](HeadContext& c) {
+           c.gates = random({B, 4, T});
+         }},
+        {"gates of all",
+         [&](HeadContext& c) {
+           c.gates = random({1, 1, 1});
+         }},
+        {"gates of an element",
+         [&](HeadContext& c) {
+           c.gates = random({1, 4, 1, e});
+         }},
+        {"offset",
+         [&](HeadContext& c) {
+           c.offset = random({1, 4, 1, e});
+         }},
+        {"offset of all",
+         [&](HeadContext& c) {
+           c.offset = random({B, 1, T, e});
+         }},
+        {"uniform",
+         [&](HeadContext& c) {
+           c.uniform = at::tensor({1, 0, 1, 0}).to(at::kBool);
+         }},
+        {"noise", [&](HeadContext& c) { c.noise = at::rand({4}, at::kDouble); }},
+        {"lengths",
+         [&](HeadContext& c) {
+           c.mask.key_length = c.mask.query_length = at::tensor({T, int64_t{4}});
+         }},
+        {"training", [&](HeadContext&) { s.heads->train(); }}};
+    if (s.traits.token_map) {
+      fields.push_back({"bias", [&](HeadContext& c) { c.bias = random({B, 4, T, T}); }});
+      fields.push_back({"position bias", [&](HeadContext& c) { c.position_bias = &alibi; }});
+      fields.push_back({"window", [&](HeadContext& c) { c.mask.window = 3; }});
+      fields.push_back({"allowed", [&](HeadContext& c) {
+                          c.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
+                        }});
+    }
+    if (s.traits.rotary) fields.push_back({"rotary", [&](HeadContext& c) { c.rotary = &rotary; }});
+    if (s.traits.cross)
+      fields.push_back({"memory", [&](HeadContext& c) {
+                          c.memory = memory;
+                          c.mask.causal = false;
+                        }});
+    LayerCache cache;
+    if (s.traits.decodes) fields.push_back({"cache", [&](HeadContext& c) { c.cache = &cache; }});
+    HeadProbe probe;
+    probe.statistics = probe.maps = true;
+    fields.push_back({"observer", [&](HeadContext& c) { c.observer = &probe; }});
+    for (const auto& [name, change] : fields) {
+      INFO(name);
+      auto ctx = s.natural();
+      change(ctx);
+      auto heads = s.make(s.shape);
+      if (s.heads->is_training()) heads->train();
+      s.heads->eval();
+      const auto plain = [&] {
+        heads->mask_heads({0, 1, 2, 3});
+        return heads->slice();
+      }();
+      auto y = Tensor();
+      REQUIRE_NOTHROW(y = plain->forward(x, ctx).y);
+      CHECK(y.sizes() == x.sizes());
+      CHECK(difference(y, y[0][0].expand_as(y)) < 1e-12);  // the output bias
+      for (auto backend : {Backend::kSdpa, Backend::kFlash, Backend::kEager}) {
+        ctx.backend = backend;
+        if (ctx.cache) cache.clear();
+        try {
+          plain->forward(x, ctx);
+        } catch (const BackendError&) {
+          CHECK(backend != Backend::kEager);
+        }
+      }
+      cache.clear();
+    }
+  });
+}
+
+TEST_CASE("a context without a seed drops anew in every pass, as torch's generator says",
+          "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto shape = s.shape;
+    shape.dropout = 0.3;
+    const auto heads = s.make(shape);
+    heads->train();
+    const auto x = random({B, T, 20});
+    const auto y = [&] { return heads->forward(x, s.natural()).y; };
+    torch::manual_seed(5);
+    const auto first = y(), second = y();
+    CHECK(difference(first, second) > 1e-6);
+    torch::manual_seed(5);
+    CHECK(difference(first, y()) == 0);
+    CHECK(difference(second, y()) == 0);
+    heads->eval();
+    CHECK(difference(y(), y()) == 0);
+  });
+}
+
+}  // namespace headlab::test_precision_laws
