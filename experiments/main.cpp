@@ -21,6 +21,7 @@
 #include "core/config/registry.h"
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/runs/bounded_tensors.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
@@ -50,6 +51,8 @@ int run_guarded(const std::function<int()>& action) {
     return report(kData, e.what());
   } catch (const RunError& e) {
     return report(kStorage, e.what());
+  } catch (const NotFiniteError& e) {
+    return report(kDiverged, e.what());
   } catch (const LeakError& e) {
     return report(kCheckFailed, e.what());
   } catch (const DeviceError& e) {

@@ -1,5 +1,6 @@
 #include "experiments/analysis/circuits.h"
 
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -8,14 +9,21 @@ namespace {
 Tensor wide(const Tensor& t) { return t.detach().to(at::kCPU, at::kDouble); }
 
 // R of A = Q R, A [H,D,m] -> [H, min(D,m), m].
-Tensor triangle(const Tensor& a) { return std::get<1>(at::linalg_qr(a, "r")); }
+Tensor triangle(const Tensor& a) {
+  return of_finite(a, [](const Tensor& m) { return std::get<1>(at::linalg_qr(m, "r")); });
+}
 
 Tensor frobenius(const Tensor& matrices) { return at::linalg_matrix_norm(matrices, "fro"); }
+
+Tensor singular_values_of(const Tensor& matrices) {
+  return of_finite(matrices, [](const Tensor& m) { return at::linalg_svdvals(m); });
+}
 
 // Of any matrices with the same eigenvalues but for zeros, [H,m,m] -> [H].
 Tensor copying(const Tensor& matrices) {
   const auto sum = matrices.diagonal(0, 1, 2).sum(-1);
-  return sum / at::linalg_eigvals(matrices).abs().sum(-1);
+  return sum /
+         of_finite(matrices, [](const Tensor& m) { return at::linalg_eigvals(m).abs(); }).sum(-1);
 }
 
 }  // namespace
@@ -28,12 +36,12 @@ FactoredHeads key_query(const HeadMatrices& heads) { return {heads.k.mT(), heads
 FactoredHeads value_output(const HeadMatrices& heads) { return {heads.v.mT(), heads.o.mT()}; }
 
 Tensor singular_values(const FactoredHeads& m) {
-  return at::linalg_svdvals(at::matmul(m.columns, m.rows.mT()));
+  return singular_values_of(at::matmul(m.columns, m.rows.mT()));
 }
 
 Tensor layer_singular_values(const FactoredHeads& m) {
   const auto left = m.left.transpose(0, 1).flatten(1);                 // [D,H*m]
-  return at::linalg_svdvals(at::matmul(left, m.right.flatten(0, 1)));  // the sum over heads
+  return singular_values_of(at::matmul(left, m.right.flatten(0, 1)));  // the sum over heads
 }
 
 Tensor rank_95(const Tensor& singular_values) {

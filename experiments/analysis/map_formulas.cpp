@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -51,7 +52,8 @@ RowValues rare_token(const ExampleMap& e) {
 
 // sigma_k [1,n,min(T,S)]; and that an example counts where any of its rows does: [1,n].
 RowValues of_spectrum(const ExampleMap& e, Tensor (*value)(const Tensor& sigma)) {
-  return {value(at::linalg_svdvals(e.rows.a)), e.rows.counted.any(-1)};
+  const auto sigma = of_finite(e.rows.a, [](const Tensor& a) { return at::linalg_svdvals(a); });
+  return {value(sigma), e.rows.counted.any(-1)};
 }
 RowValues effective_rank(const ExampleMap& e) {
   return of_spectrum(e, [](const Tensor& sigma) {

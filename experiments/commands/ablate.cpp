@@ -86,6 +86,7 @@ int run_ablate(AblateOptions& o) {
   const auto whole = evaluate(*opened.model, *opened.data, settings.split, settings.batch,
                               settings.most_batches, compute);
   if (whole.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
+  require_finite(whole, *opened.model);
   const auto modes = o.mode == "all" ? ablation_modes() : std::vector<std::string>{o.mode};
   auto studies = studies_of(o, *opened.model);
   const auto& task = opened.data->task();

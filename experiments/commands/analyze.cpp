@@ -10,6 +10,7 @@
 #include "experiments/commands/analyze_options.h"
 #include "experiments/commands/answer.h"
 #include "experiments/commands/report.h"
+#include "experiments/models/finite_weights.h"
 
 namespace headlab {
 namespace {
@@ -72,6 +73,8 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
   options.batch = o.measure.batch, options.batches = o.measure.batches;
   const Answer answer{o.source, o.out, question_of(o), o.given, o.measure, options.split};
   answer.require_its_place();
+  if (!not_finite(module_tensors(*opened.model)).empty())
+    throw NotFiniteError("analyze: heads of weights that are not finite have no statistics");
   const auto analysis = analyze_run(opened, options, compute);
   const auto out = answer.write(opened, fmt::format("analysis on {}", split_name(options.split)),
                                 compute.device, analysis_groups(analysis));

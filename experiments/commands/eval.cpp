@@ -85,11 +85,14 @@ int run_eval(const EvalOptions& o) {
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));
   const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
-  return print({.object = object,
-                .text = fmt::format("{}{} {}; {}{} (step {})\n", split_name(split), of,
-                                    fmt::join(texts, ", "), measured_text(e), examples_text(e),
-                                    opened.step)},
-               o.json);
+  const int code = print({.object = object,
+                          .text = fmt::format("{}{} {}; {}{} (step {})\n", split_name(split), of,
+                                              fmt::join(texts, ", "), measured_text(e),
+                                              examples_text(e), opened.step)},
+                         o.json);
+  if (e.is_finite()) return code;
+  tell("eval: the {} is not finite", e.means.front().name);
+  return kDiverged;
 }
 
 const RegisterCommand eval_command(

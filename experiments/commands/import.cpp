@@ -5,6 +5,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/data/fetched_data.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/pretrained/hugging_face.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "experiments/runs/open_run.h"
@@ -59,10 +60,21 @@ FoundTokenizer find_tokenizer(const fs::path& model, const HuggingFaceModel& mad
   return read_tokenizer_folder(model);
 }
 
+// Its weights under the names of their file, and ours.
+NamedTensors by_both_names(const HuggingFaceModel& made) {
+  const auto ours = module_tensors(*made.model);
+  NamedTensors named;
+  for (const auto& rule : made.tensors)
+    for (const auto& name : rule.ours)
+      named[fmt::format("{}, here {}", rule.name, name)] = ours.at(name);
+  return named;
+}
+
 int run_import(const ImportOptions& o) {
   require_fetched(fs::path(o.model));
   const at::ScalarType type = o.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   const auto made = read_hugging_face(o.model, type);
+  warn_if_not_finite(o.model, by_both_names(made));
   const auto experiment = experiment_of(made, o);
   DataDescription description{.shape = made.shape, .ends = made.ends};
   const auto found = find_tokenizer(o.model, made);

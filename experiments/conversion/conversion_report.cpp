@@ -17,9 +17,10 @@ ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
   const int64_t batch = run.experiment.train.eval_batch;
   if (run.data->examples(split) == 0)
     throw DataError(source + ": its data has no validation split to measure the conversion on");
+  const auto before = evaluate(*run.model, *run.data, split, batch, most_batches, compute);
+  require_finite(before, *run.model);
   return {
-      evaluate(*run.model, *run.data, split, batch, most_batches, compute),
-      evaluate(*converted.model, *run.data, split, batch, most_batches, compute),
+      before, evaluate(*converted.model, *run.data, split, batch, most_batches, compute),
       compare_models(*run.model, *converted.model, *run.data, split, batch, most_batches, compute),
       most_batches};
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/torch.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/models/gate_target.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
@@ -129,6 +130,8 @@ ConvertedModel convert_model(const OpenedRun& run,
   const auto stacks = run.experiment.model.as<ModelOptions>().stacks();
   ConvertedModel made;
   NamedTensors tensors = module_tensors(*run.model);
+  if (!not_finite(tensors).empty())
+    throw NotFiniteError("weights that are not finite cannot be converted");
   for (const auto& stack : stacks)
     for (const auto& site : sites_of(*stack))
       for (int64_t l = 0; l < stack->layers; ++l) {

@@ -62,6 +62,7 @@ void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
   round.flops = sliced->flops_per_token();
   round.evaluation =
       evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
+  require_finite(round.evaluation, *run.model);
 }
 
 // ConfigError where the layers keep so many that fewer go than are asked for.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_data.h"
@@ -122,6 +123,7 @@ void InitialWeights::put_into(Model& model, const DataDescription& data) const {
   } catch (const RunError& error) {
     throw ConfigError(fmt::format("init: {}: {}", text(), error.what()));
   }
+  warn_if_not_finite("init: " + text(), checkpoint_.model);
 }
 
 }  // namespace headlab

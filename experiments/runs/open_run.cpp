@@ -13,6 +13,7 @@
 #include "core/kernels/device_name.h"
 #include "core/torch.h"
 #include "experiments/models/default_type.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
@@ -111,6 +112,7 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device) 
   }
   opened.model = build_model(opened.experiment, opened.data_description.shape, device);
   load_model(*opened.model, checkpoint.model);
+  warn_if_not_finite(located.run.string(), checkpoint.model);
   opened.model->eval();
   opened.step = checkpoint.step;
   opened.path = located.run;

@@ -8,6 +8,8 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/models/finite_weights.h"
+#include "experiments/runs/checkpoint.h"
 #include "experiments/system/with_commas.h"
 
 namespace headlab {
@@ -25,6 +27,16 @@ std::optional<double> Evaluation::validation_loss() const {
 
 std::optional<double> Evaluation::perplexity() const {
   return of_words ? std::optional(std::exp(loss())) : std::nullopt;
+}
+
+bool Evaluation::is_finite() const { return means.empty() || std::isfinite(loss()); }
+
+void require_finite(const Evaluation& whole, const Model& model) {
+  if (!whole.is_finite())
+    throw NotFiniteError("the " + whole.means.front().name +
+                         " of the whole model is not finite; there is nothing to compare with");
+  if (whole.means.empty() && !not_finite(module_tensors(model)).empty())
+    throw NotFiniteError("weights that are not finite leave nothing to compare with");
 }
 
 std::string to_text(const Evaluation::Mean& mean) {
@@ -112,8 +124,10 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
                         "so there is nothing to measure; measure on more of it",
                         split_name(split), examples));
       const auto means = (sums / scored.clamp_min(1)).cpu();
-      for (const auto& metric : task.metrics())
-        part.means.push_back({metric, means[std::ssize(part.means)].item<double>()});
+      for (const auto& metric : task.metrics()) {
+        const auto mean = means[std::ssize(part.means)].item<double>();
+        part.means.push_back({metric, std::isnan(mean) ? std::abs(mean) : mean});  // never "-nan"
+      }
       const auto summaries = summed.defined() ? task.summarised(summed.cpu())
                                               : std::vector<double>(task.summaries().size());
       for (size_t m = 0; m < summaries.size(); ++m)

@@ -25,6 +25,7 @@ struct Evaluation {
 
   bool whole_split() const { return batches == 0; }
   double loss() const { return means.at(0).value; }
+  bool is_finite() const;                         // the loss, where there is one
   double mean(const std::string& name) const;     // std::out_of_range for another task's
   std::optional<double> validation_loss() const;  // none: of another split
   std::optional<double> perplexity() const;       // exp(loss), of words
@@ -63,5 +64,9 @@ std::vector<Evaluation> evaluate_parts(
     const std::function<bool(int64_t examples)>& goes_on = nullptr);
 Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
                     int64_t most_batches, const Compute& compute);
+
+// NotFiniteError where the whole model is no measure: its loss, or the weights of a model that has
+// none, are not finite.
+void require_finite(const Evaluation& whole, const Model& model);
 
 }  // namespace headlab

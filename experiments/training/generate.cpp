@@ -1,9 +1,11 @@
 #include "experiments/training/generate.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/torch.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/models/stack_options.h"
 
 namespace headlab {
@@ -63,6 +65,8 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
     if (options.cache) ctx.caches = &caches;
     const auto input = at::tensor(fresh, at::kLong).unsqueeze(0).to(compute.device);  // [1,n]
     const auto logits = model.forward({input}, ctx).logits[0][-1];                    // [V]
+    if (!std::isfinite(logits.max().item<double>()))  // NaN, where there is any
+      throw NotFiniteError("generate: the model's predictions are not finite");
     cached += std::ssize(fresh);
     ids.push_back(draw(logits, options, static_cast<uint64_t>(step)));
     if (std::find(options.ends.begin(), options.ends.end(), ids.back()) != options.ends.end())

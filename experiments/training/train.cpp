@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/torch.h"
+#include "experiments/models/finite_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/signals.h"
@@ -240,7 +241,10 @@ TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> 
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const Compute& compute, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed) {
-  if (resumed) load_model(*model, resumed->model);
+  if (resumed) {
+    load_model(*model, resumed->model);
+    warn_if_not_finite(run.path().string(), resumed->model);
+  }
   auto state = resumed ? TrainingState::of(*resumed) : TrainingState{};
   Recorder recorder(experiment, model, data, compute, run, state, resumed.has_value());
   auto outcome = train_further(experiment, model, data, compute, state,

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/torch.h"
+#include "experiments/models/finite_weights.h"
 
 namespace headlab {
 namespace {
@@ -141,6 +142,8 @@ class BeamSearch {
     ctx.known = &known_, ctx.first_block = first_block_;
     if (options_.cache) ctx.caches = &caches_;
     const auto logits = model_.forward(batch_, ctx).logits.select(1, -1);  // [rows,V]
+    if (!std::isfinite(logits.max().item<double>()))  // NaN, where there is any
+      throw NotFiniteError("translation: the model's predictions are not finite");
     auto ln_p = at::log_softmax(logits.to(at::kDouble), -1);
     ln_p.select(1, *shape_.pad).fill_(kNever);
     return ln_p.cpu();

@@ -1,5 +1,8 @@
 // What weights say of heads: the matrices that every kind gives, held against the layer itself, and
 // the statistics of circuits, held against the D x D and V x V matrices that they never form.
+#include <cmath>
+#include <limits>
+
 #include "experiments/analysis/circuit_arrays.h"
 #include "experiments/analysis/circuits.h"
 #include "tests/hand_built.h"
@@ -193,6 +196,25 @@ TEST_CASE("circuits: a head that copies has 1, one that suppresses -1, a silent 
   REQUIRE(got[0].item<double>() == Approx(1));
   REQUIRE(got[1].item<double>() == Approx(-1));
   REQUIRE(std::isnan(got[2].item<double>()));
+}
+
+TEST_CASE("circuits: heads of weights that are not finite have NaN, the others their numbers",
+          "[circuits]") {
+  const auto whole = random_heads(3, 6, 5);
+  for (const double lost : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+    auto heads = HeadMatrices{
+        .q = whole.q.clone(), .k = whole.k.clone(), .v = whole.v.clone(), .o = whole.o.clone()};
+    heads.q[1][2][3].fill_(lost);
+    heads.o[1][2][3].fill_(lost);
+    const auto check = [](const Tensor& got, const Tensor& want) {
+      CHECK(got[1].isnan().all().item<bool>());
+      for (const int64_t h : {0, 2}) CHECK(difference(got[h], want[h]) < 1e-12);
+    };
+    check(singular_values(query_key(heads)), singular_values(query_key(whole)));
+    check(singular_values(value_output(heads)), singular_values(value_output(whole)));
+    check(ov_copying(heads), ov_copying(whole));
+    CHECK(layer_singular_values(query_key(heads)).isnan().all().item<bool>());
+  }
 }
 
 TEST_CASE("circuits: the induction circuit written by hand shows in its weights", "[circuits]") {
