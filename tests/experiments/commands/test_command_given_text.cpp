@@ -82,8 +82,8 @@ TEST_CASE("who trains on the syntax of another format is told so, and what takes
   }
   const auto told = [&](const std::string& name, const std::string& text, const char* kind) {
     write_bytes(bench / name, text);
-    const auto outcome = bench.headlab(
-        {"run", "tiny.yaml", "--dry-run", "data.path=" + name, std::string("data.kind=") + kind});
+    const auto data = std::string("data={kind: ") + kind + ", path: " + name + ", context: 8}";
+    const auto outcome = bench.headlab({"run", "tiny.yaml", "--dry-run", data});
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     return outcome.err;
