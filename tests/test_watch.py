@@ -243,3 +243,17 @@ def test_serve_hands_over_to_the_report(run, monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert asked == [([str(run.path)], 8123)]
+
+
+def test_a_kind_without_a_map_shows_what_it_has_and_a_silent_one_is_named(small_run, tmp_path):
+    def table(keep):
+        shutil.copytree(small_run, tmp_path / str(keep))
+        with h5py.File(tmp_path / str(keep) / "log.h5", "r+") as file:
+            for name, variable in file["heads/self"].items():
+                if variable.dtype == "f4" and name != keep:
+                    variable[:] = np.nan
+        return watch.heads_table(hl.open_run(tmp_path / str(keep)), 80, colour=False)
+
+    assert table("output_norm")[0].startswith("output_norm ")
+    assert " ".join(table(None)) == ("no statistic of heads has a number: compute() of kind 'mha' "
+                                     "tells its observer nothing (docs/own_kind.md)")

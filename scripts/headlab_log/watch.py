@@ -182,7 +182,13 @@ def heads_table(run, width, colour, statistic=None, site=None):
     names = [name for name in heads.data_vars
              if heads[name].dims == ("step", "layer", "head") and name != "head_mask"]
     if statistic is None:
-        statistic = "entropy" if "entropy" in names else next(iter(names), None)
+        known = names
+        if heads.sizes["step"]:  # a kind without a map has no entropy
+            known = [name for name in names if np.isfinite(heads[name].values[-1]).any()]
+            if names and not known:
+                return wrapped([f"no statistic of heads has a number: compute() of kind {run.kind!r} "
+                                "tells its observer nothing (docs/own_kind.md)"], width)
+        statistic = "entropy" if "entropy" in known else next(iter(known), None)
     if statistic not in names:
         raise LogError(f"{run.path}: no statistic {statistic!r} of heads at site {site!r}; "
                        f"there are {', '.join(names) or 'none'}")
