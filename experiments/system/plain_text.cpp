@@ -132,10 +132,21 @@ std::optional<Format> binary_format(std::string_view bytes) {
   return unmarked_utf16(bytes);
 }
 
+// A name as a shell takes it.
+std::string shell_word(const std::string& name) {
+  const bool plain = std::ranges::all_of(name, [](unsigned char c) {
+    return std::isalnum(c) != 0 || c >= 0x80 ||
+           std::string_view("/._-+@,:=").find(c) != std::string_view::npos;
+  });
+  return plain ? name : "'" + name + "'";
+}
+
 std::string remedy_for(const Format& format, const std::string& name) {
   if (format.remedy.empty()) return "name a file of text";
   auto command = format.remedy;
-  command.replace(command.find("{}"), 2, name);
+  const auto at = command.find("{}");
+  const bool quoted = at > 0 && command[at - 1] == '\'';
+  command.replace(at, 2, quoted ? name : shell_word(name));
   return command + " makes a text of it";
 }
 
@@ -289,7 +300,7 @@ std::string_view plain_text(std::string_view bytes, const std::string& name) {
     throw DataError(
         fmt::format("{}: byte {} is NUL, which no text holds; tr -d '\\000' < {} > text.txt drops "
                     "such bytes from what is a text otherwise",
-                    name, at, name));
+                    name, at, shell_word(name)));
   return bytes.starts_with(kByteOrderMark) ? bytes.substr(kByteOrderMark.size()) : bytes;
 }
 

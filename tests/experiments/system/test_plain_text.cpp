@@ -20,9 +20,9 @@ Lines lines(std::string_view text) {
   return all;
 }
 
-std::string refusal(const std::string& bytes) {
+std::string refusal(const std::string& bytes, const std::string& name = "f.txt") {
   try {
-    plain_text(bytes, "f.txt");
+    plain_text(bytes, name);
   } catch (const DataError& error) {
     return error.what();
   }
@@ -86,6 +86,9 @@ TEST_CASE("bytes of other encodings and of other programs are no text", "[text]"
   CHECK_THAT(refusal("a text\nwith one \0 in it"s),
              Contains("f.txt: byte 16 is NUL") && Contains("tr -d"));
   CHECK_THAT(refusal("\xEF\xBB\xBF"s + "a\0b"s), Contains("byte 4 is NUL"));
+  CHECK_THAT(refusal("\x1F\x8B"s, "my texts/a.gz"),
+             Contains("; gunzip -c 'my texts/a.gz' > text.txt"));
+  CHECK_THAT(refusal("PAR1\x15\0"s, "my texts/a"), Contains("read_parquet('my texts/a')"));
   for (const std::string text :
        {"GGUF is a format\n", "ORC: to battle!\n", "PAR1 and PAR2\n", "ARROW1 flies\n", "GIF8\n",
         "PK stands for Phil Katz\n", "caf\u00e9\n", "\x1B[1mbold\x1B[0m\n", "BZh\n"})
