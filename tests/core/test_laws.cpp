@@ -388,7 +388,8 @@ TEST_CASE("heads that are made uniform weigh the keys that they may see by 1 / n
       own.uniform = uniform, own.backend = backend;
       MapWatcher watcher;
       own.observer = &watcher;
-      return std::pair(s.y(x, own), watcher);
+      const auto y = s.y(x, own);
+      return std::pair(y, watcher);
     };
     auto equal = allowed_keys(ctx.mask, T, T, at::kCPU).to(at::kDouble);
     equal = (equal / equal.sum(-1, true).clamp_min(1)).squeeze(1);  // [B,T,T]
