@@ -180,6 +180,8 @@ def test_csv_files_hold_what_the_log_holds(run, log, tmp_path):
     np.testing.assert_array_equal(
         heads.entropy.to_numpy().reshape(5, 2, 3), log["heads/self/entropy"][:])
     what = pd.read_csv(tmp_path / "csv/variables.csv").set_index(["table", "column"])
+    for column in ("ablation_self", "loss_delta"), ("analysis_self", "importance"):
+        assert what.loc[column, "measured"] == "val of tinyshakespeare.txt, first 64 examples"
     assert what.units["heads_self", "entropy"] == "nat"
 
 

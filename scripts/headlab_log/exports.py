@@ -170,8 +170,8 @@ def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
 
     scalars.csv, eval.csv, heads_self.csv, analysis_self.csv, pruning.csv, ...: `to_pandas` of each
     group; variables over other axes in tables of their own, as heads_self_by_step_layer_head_head2.
-    variables.csv: table, unit and formula of each column. Attention maps are not among them. A file
-    appears whole or not at all; it takes the place of an earlier one.
+    variables.csv: table, unit, formula of each column, and what it was measured on. Attention maps
+    are not among them. A file appears whole or not at all; it takes the place of an earlier one.
 
     >>> [path.name for path in hl.to_csv(run, "csv")][:2]
     ['eval.csv', 'heads_self.csv']
@@ -198,7 +198,7 @@ def write_csv(folder, name, frame):
 
 
 def described(variable):
-    usual = {"units": "1", "long_name": "", "comment": ""}
+    usual = {"units": "1", "long_name": "", "comment": "", "measured": ""}
     return {name: variable.attrs.get(name, absent) for name, absent in usual.items()}
 
 
