@@ -11,7 +11,7 @@
 #include "experiments/comparison/comparison_stages.h"
 #include "experiments/comparison/curves.h"
 #include "experiments/comparison/head_columns.h"
-#include "experiments/comparison/paired.h"
+#include "experiments/runs/paired.h"
 #include "experiments/comparison/surviving_heads.h"
 
 namespace headlab {

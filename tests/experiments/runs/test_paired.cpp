@@ -4,7 +4,7 @@
 #include <random>
 #include <stdexcept>
 
-#include "experiments/comparison/paired.h"
+#include "experiments/runs/paired.h"
 #include "tests/catch.h"
 
 namespace headlab::test_paired {

@@ -1,4 +1,4 @@
-#include "experiments/comparison/paired.h"
+#include "experiments/runs/paired.h"
 
 #include <algorithm>
 #include <cmath>
