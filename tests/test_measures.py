@@ -55,13 +55,34 @@ def test_a_log_says_what_each_evaluation_was_over(trained, whole):
             (FIRST, [5, 10, 15]), (all_of_it, [20])]
 
 
-def test_logs_of_older_versions_tell_by_their_tokens(trained, whole, tmp_path):
+def test_logs_of_floatsversions_tell_by_their_tokens(trained, whole, tmp_path):
     with hl.open_run(older(trained, tmp_path / "old")) as run:
         assert measures.whole_split(run.evaluations).tolist() == [0, 0, 0, 1]
         # Of one measure alone nobody knows which.
         one = run.evaluations.isel(step=[0, 1])
         assert np.isnan(measures.whole_split(one)).all()
         assert measures.measured(run, one) == ["1,024 tokens"] * 2
+
+
+def test_counts_are_integers_and_those_of_floatslogs_read_alike(trained, tmp_path):
+    names = "val_tokens", "val_examples", "val_whole_split"
+    shutil.copytree(trained, tmp_path / "old")
+    with h5py.File(tmp_path / "old/log.h5", "r+") as file:
+        group = file["eval"]
+        for name in names:
+            assert group[name].dtype == "int64"
+            values, attributes = group[name][:].astype("f4"), dict(group[name].attrs)
+            del group[name]
+            floats = group.create_dataset(name, data=values, maxshape=(None,), chunks=(16,))
+            for key in "units", "long_name", "comment":
+                floats.attrs[key] = attributes[key]
+            floats.attrs["_FillValue"] = np.float32(np.nan)
+            floats.dims[0].attach_scale(group["step"])
+    with hl.open_run(trained) as now, hl.open_run(tmp_path / "old") as old:
+        for name in names:
+            assert now.evaluations[name].dtype == "int64"
+            assert old.evaluations[name].values.tolist() == now.evaluations[name].values.tolist()
+        assert old.evaluations.measured.values.tolist() == now.evaluations.measured.values.tolist()
 
 
 def test_the_last_loss_stands_apart_in_pictures(trained):

@@ -29,7 +29,7 @@ std::string table(const Analysis& analysis, const ResultArray& accuracy) {
   const auto& directions = axis_of(group, "direction").labels;
   const auto& counts = find_array(group, "relation_count")->values;
   const auto& baseline = find_array(group, "baseline")->values;
-  const auto least = find_array(group, "best_relation")->attributes.at("least_cases");
+  const auto least = find_array(group, "best_relation")->count_attributes.at("least_cases");
   const auto R = static_cast<size_t>(relations.size), H = static_cast<size_t>(analysis.heads);
   std::vector<size_t> rows(R);
   std::iota(rows.begin(), rows.end(), size_t{0});
@@ -38,7 +38,7 @@ std::string table(const Analysis& analysis, const ResultArray& accuracy) {
   auto text = fmt::format("{:>14}  {:>6}  {:>6}  {:>8}  {:<13}  {:>8}  {:>6}\n", "relation",
                           "words", "head", "accuracy", "by its", "baseline", "offset");
   for (const size_t r : rows) {
-    if (counts[r] < least || relations.labels[r] == "root") continue;
+    if (counts[r] < static_cast<double>(least) || relations.labels[r] == "root") continue;
     const auto [n, share] = largest(accuracy.values, r, R);
     const auto [offset, fixed] = largest(baseline, r, R);
     const size_t head = n % (static_cast<size_t>(analysis.layers) * H);

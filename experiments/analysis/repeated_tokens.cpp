@@ -29,13 +29,13 @@ HeadScores scores_of(const SiteHeads& heads, const HeadProbe& probe,
 }
 
 ResultArray head_array(const HeadScores& scores, const char* name, const char* long_name,
-                       const char* formula, std::map<std::string, double> attributes) {
+                       const char* formula, std::map<std::string, int64_t> counts) {
   const auto values = scores.at(name).contiguous();
   const double* first = values.data_ptr<double>();
   return {.about = {name, "1", long_name, formula},
           .dims = {"layer", "head"},
           .values = {first, first + values.numel()},
-          .attributes = std::move(attributes)};
+          .count_attributes = std::move(counts)};
 }
 
 }  // namespace
@@ -89,10 +89,10 @@ HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const Rep
 std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,
                                                const RepeatedTokens& tokens,
                                                const RepeatedTokensOptions& options) {
-  const std::map<std::string, double> facts{{"period", static_cast<double>(tokens.period)},
-                                            {"batch", static_cast<double>(tokens.ids.size(0))},
-                                            {"seed", static_cast<double>(options.seed)},
-                                            {"distinct", tokens.distinct ? 1 : 0}};
+  const std::map<std::string, int64_t> facts{{"period", tokens.period},
+                                             {"batch", tokens.ids.size(0)},
+                                             {"seed", static_cast<int64_t>(options.seed)},
+                                             {"distinct", tokens.distinct ? 1 : 0}};
   return {head_array(scores, "induction_repeated",
                      "weight on tokens after the earlier copy, on repeated random tokens",
                      "induction on random tokens repeated twice, no begin token; distinct tokens: "

@@ -232,17 +232,16 @@ void add_syntax(ResultGroup& analysis, const SyntaxScores& scores) {
   add(about("relation_count", "1", "words of the relation", "in the sentences that were read"),
       {"relation"}, scores.count);
   const auto& left = scores.left_out;
-  analysis.arrays.back().attributes = {
-      {"sentences", static_cast<double>(scores.sentences)},
-      {"sentences_too_long", static_cast<double>(left.too_long)},
-      {"sentences_not_encoded", static_cast<double>(left.not_encoded)},
-      {"sentences_not_aligned", static_cast<double>(left.not_aligned)}};
+  analysis.arrays.back().about.counts = true;
+  analysis.arrays.back().count_attributes = {{"sentences", scores.sentences},
+                                             {"sentences_too_long", left.too_long},
+                                             {"sentences_not_encoded", left.not_encoded},
+                                             {"sentences_not_aligned", left.not_aligned}};
   const auto best = best_relations(scores);
   add(about("best_relation", "1", "relation that the head predicts best, an index of `relation`",
             "largest best_gain; without all, punct, root and rare relations"),
       by_head, best.relation);
-  analysis.arrays.back().attributes = {
-      {"least_cases", static_cast<double>(scores.options.least_cases)}};
+  analysis.arrays.back().count_attributes = {{"least_cases", scores.options.least_cases}};
   add(about("best_direction", "1", "its direction, an index of `direction`", "see best_relation"),
       by_head, best.direction);
   add(about("best_accuracy", "1", "its accuracy", "see best_relation"), by_head, best.accuracy);
@@ -258,8 +257,8 @@ ResultArray syntactic_role(const SyntaxScores& scores) {
           .dims = {"layer", "head"},
           .values = numbers(gain >= scores.options.margin),
           .flags = true,
-          .attributes = {{"threshold", scores.options.margin},
-                         {"least_cases", static_cast<double>(scores.options.least_cases)}}};
+          .attributes = {{"threshold", scores.options.margin}},
+          .count_attributes = {{"least_cases", scores.options.least_cases}}};
 }
 
 }  // namespace headlab

@@ -63,15 +63,15 @@ std::vector<std::string> checkpoint_words(const LocatedRun& located, int64_t ste
 void note_source(std::vector<ResultGroup>& groups, const std::string& source) {
   for (auto& group : groups)
     for (auto& array : group.arrays) {
-      const auto examples = array.attributes.find("examples");
-      if (examples == array.attributes.end()) {
+      const auto examples = array.count_attributes.find("examples");
+      if (examples == array.count_attributes.end()) {
         if (group.path.starts_with("roles/")) array.notes["measured"] = source;
         continue;
       }
-      const bool whole = array.attributes.at("whole_split") != 0;
-      array.notes["measured"] = fmt::format("{}, {}{} example{}", source, whole ? "" : "first ",
-                                            with_commas(static_cast<int64_t>(examples->second)),
-                                            examples->second == 1 ? "" : "s");
+      const bool whole = array.count_attributes.at("whole_split") != 0;
+      array.notes["measured"] =
+          fmt::format("{}, {}{} example{}", source, whole ? "" : "first ",
+                      with_commas(examples->second), examples->second == 1 ? "" : "s");
     }
 }
 

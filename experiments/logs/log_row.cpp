@@ -21,9 +21,12 @@ LogRowShape::LogRowShape(const LogGroup& group)
   size_t begin = 0;
   for (const LogColumn& column : group.columns) {
     const size_t bytes = group.row_bytes(column);
-    const bool named = column.type == H5Type::kF32;
-    places_[column.about.name] = {begin, bytes / h5_size(column.type), named};
-    if (named) {
+    const bool counts = column.about.counts, named = counts || column.type == H5Type::kF32;
+    places_[column.about.name] = {begin, bytes / h5_size(column.type), named, counts};
+    if (counts) {
+      const std::vector<int64_t> none(bytes / sizeof(int64_t), kNoCount);
+      std::memcpy(missing_.data() + begin, none.data(), bytes);
+    } else if (named) {
       const std::vector<float> nans(bytes / sizeof(float), std::numeric_limits<float>::quiet_NaN());
       std::memcpy(missing_.data() + begin, nans.data(), bytes);
     }
@@ -41,8 +44,13 @@ void LogRowShape::put(std::vector<std::byte>& row, const std::string& name,
   require_count(name, values.size(), at->second.count);
   for (size_t i = 0; i < values.size(); ++i) {
     if (keep && !keep(i)) continue;
-    const float value = static_cast<float>(values[i]);
-    std::memcpy(row.data() + at->second.begin + i * sizeof value, &value, sizeof value);
+    const auto store = [&](auto value) {
+      std::memcpy(row.data() + at->second.begin + i * sizeof value, &value, sizeof value);
+    };
+    if (at->second.counts)
+      store(std::isnan(values[i]) ? kNoCount : int64_t{std::llround(values[i])});
+    else
+      store(static_cast<float>(values[i]));
   }
 }
 

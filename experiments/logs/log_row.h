@@ -40,7 +40,8 @@ class LogRowShape {
  private:
   struct Place {
     size_t begin = 0, count = 0;
-    bool named = false;  // by the layout, so a float
+    bool named = false;   // by the layout
+    bool counts = false;  // i8; others that are named are f4
   };
   std::string path_;
   std::map<std::string, Place> places_;

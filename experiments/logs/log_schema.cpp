@@ -33,9 +33,10 @@ std::vector<int32_t> narrow(const std::vector<int64_t>& values) {
   return std::vector<int32_t>(values.begin(), values.end());
 }
 
-std::vector<LogColumn> float_columns(const std::vector<LogVariable>& variables) {
+std::vector<LogColumn> named_columns(const std::vector<LogVariable>& variables) {
   std::vector<LogColumn> columns;
-  for (const LogVariable& v : variables) columns.push_back({v, H5Type::kF32, {}});
+  for (const LogVariable& v : variables)
+    columns.push_back({v, v.counts ? H5Type::kI64 : H5Type::kF32, {}});
   return columns;
 }
 
@@ -47,7 +48,7 @@ LogGroup scalars_group(const LogLayout& layout) {
        H5Type::kF64,
        {}},
       {{"tokens", "token", "tokens seen", "sum over all updates so far"}, H5Type::kI64, {}}};
-  for (LogColumn& column : float_columns(layout.scalars)) group.columns.push_back(column);
+  for (LogColumn& column : named_columns(layout.scalars)) group.columns.push_back(column);
   return group;
 }
 
@@ -196,7 +197,7 @@ size_t LogGroup::row_bytes() const {
 
 std::vector<LogGroup> log_groups(const LogLayout& layout) {
   std::vector<LogGroup> groups = {scalars_group(layout),
-                                  {"eval", kSnapshots, {}, {}, float_columns(layout.evals), ""}};
+                                  {"eval", kSnapshots, {}, {}, named_columns(layout.evals), ""}};
   for (const LogSite& site : layout.sites) groups.push_back(heads_group(site));
   for (const LogSite& site : layout.sites) {
     if (site.maps) groups.push_back(attention_group(site));

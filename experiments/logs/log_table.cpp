@@ -138,10 +138,13 @@ void make_log_group(H5Group& root, const LogGroup& spec) {
 
 LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows_per_chunk(spec)) {
   const H5Group group = root.group(spec.path);
-  const auto require = [](const H5Dataset& data, H5Type type, const H5Extent& row, bool grows) {
+  const auto require = [](const H5Dataset& data, H5Type type, const H5Extent& row, bool grows,
+                          bool counts = false) {
     H5Extent extent = data.extent();
     if (grows && !extent.empty()) extent.erase(extent.begin());
-    if (data.type() != type || data.grows() != grows || extent != row) {
+    // Logs that older versions began have floating-point counts, and HDF5 converts.
+    const bool has_type = data.type() == type || (counts && data.type() == H5Type::kF32);
+    if (!has_type || data.grows() != grows || extent != row) {
       throw RunError(data.where() + ": has not the type and axes that this run logs");
     }
   };
@@ -159,7 +162,7 @@ LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows
   }
   for (const LogColumn& column : spec.columns) {
     H5Dataset data = group.dataset(column.about.name);
-    require(data, column.type, spec.extent(column.axes), true);
+    require(data, column.type, spec.extent(column.axes), true, column.about.counts);
     rows_ = std::min(rows_, data.rows());
     columns_.push_back(
         {column.about.name, std::move(data), column.type, spec.row_bytes(column), {}});

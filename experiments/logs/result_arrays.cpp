@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -53,14 +54,28 @@ void make_array(H5Group& group, const ResultGroup& spec, const ResultArray& arra
   if (element_count(extent) != count)
     throw std::invalid_argument(fmt::format("{}/{}: {} values for {}", spec.path, array.about.name,
                                             count, fmt::join(extent, " x ")));
-  H5Layout layout{of_text ? H5Type::kText : array.flags ? H5Type::kU8 : H5Type::kF64, extent};
+  H5Layout layout{of_text              ? H5Type::kText
+                  : array.flags        ? H5Type::kU8
+                  : array.about.counts ? H5Type::kI64
+                                       : H5Type::kF64,
+                  extent};
   if (layout.type == H5Type::kF64) layout.fill = std::numeric_limits<double>::quiet_NaN();
   auto data = group.make_dataset(array.about.name, layout);
   describe(data, array.about);
   for (const auto& [name, value] : array.attributes) data.set_number(name, value);
   for (const auto& [name, text] : array.notes) data.set_text(name, text);
+  for (const auto& [name, value] : array.count_attributes) data.set_number(name, value);
   for (unsigned a = 0; a < array.dims.size(); ++a) data.attach_scale(a, scales.at(array.dims[a]));
   if (of_text) return data.write_text(array.texts);
+  if (array.about.counts) {
+    std::vector<int64_t> numbers;
+    for (const double value : array.values)
+      numbers.push_back(std::isnan(value) ? kNoCount : std::llround(value));
+    // Named only where it is needed: readers give all that has one as floating-point numbers.
+    if (std::count(numbers.begin(), numbers.end(), kNoCount) > 0)
+      data.set_number("_FillValue", kNoCount);
+    return data.write<int64_t>(numbers);
+  }
   if (!array.flags) {
     data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
     data.write<double>(array.values);

@@ -27,8 +27,9 @@ struct ResultArray {
   LogVariable about;
   std::vector<std::string> dims;  // names of the group's axes, e.g. {"layer", "head"}
   std::vector<double> values;     // row-major; NaN: does not exist
-  bool flags = false;             // 0 and 1 only: u1 in the file; others are f8
+  bool flags = false;             // 0 and 1 only: u1 in the file; others but counts are f8
   std::map<std::string, double> attributes = {};  // thresholds and the like
+  std::map<std::string, int64_t> count_attributes = {};
   std::vector<std::string> texts = {};            // instead of values
   std::map<std::string, std::string> notes = {};  // attributes that are texts
 };

@@ -29,9 +29,9 @@ const ResultArray* array_at(const std::vector<ResultGroup>& groups, const std::s
 bool is_as_much(const ResultArray& array, const H5Dataset& then) {
   const auto count = std::max(array.values.size(), array.texts.size());
   if (element_count(then.extent()) > count) return false;
-  const auto examples = array.attributes.find("examples");
-  return examples == array.attributes.end() || !then.has_attribute("examples") ||
-         then.number("examples") <= examples->second;
+  const auto examples = array.count_attributes.find("examples");
+  return examples == array.count_attributes.end() || !then.has_attribute("examples") ||
+         then.number("examples") <= static_cast<double>(examples->second);
 }
 
 // Which weights results are of: what a manifest says of their run. Null: not known.

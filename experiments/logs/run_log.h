@@ -19,7 +19,9 @@ namespace headlab {
 // A variable and what a reader must know of it. `comment` has the exact formula.
 struct LogVariable {
   std::string name, units, long_name, comment;
+  bool counts = false;  // whole numbers: i8 in the file, where kNoCount stands for none
 };
+inline constexpr int64_t kNoCount = -1;
 
 enum class LogDims { kLayerHead, kLayerHeadHead, kLayer, kLayerHeadExpert };  // after `step`
 

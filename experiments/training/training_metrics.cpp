@@ -82,16 +82,18 @@ std::vector<TrainingMetric> evaluation_measures(const TaskMetric& loss) {
       return static_cast<double>(number(*row.evaluation));
     };
   };
-  return {{{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name},
+  constexpr bool kCounts = true;
+  return {{{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name,
+            kCounts},
            "val/tokens",
            MetricGroup::kEvals,
            of([](const Evaluation& e) { return e.tokens; })},
-          {{"val_examples", "1", "validation examples", "count behind val_" + loss.name},
+          {{"val_examples", "1", "validation examples", "count behind val_" + loss.name, kCounts},
            "val/examples",
            MetricGroup::kEvals,
            of([](const Evaluation& e) { return e.examples; })},
           {{"val_whole_split", "1", "whether the whole validation split was measured",
-            "1: all of its examples; 0: its first train.eval_batches batches"},
+            "1: all of its examples; 0: its first train.eval_batches batches", kCounts},
            "val/whole_split",
            MetricGroup::kEvals,
            of([](const Evaluation& e) { return e.whole_split(); })}};
@@ -151,11 +153,13 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
         table.end(),
         {{{"gates_undecided", "1", "undecided gates",
            "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
-           "/heads"},
+           "/heads",
+           /*counts=*/true},
           "gates/undecided",
           kScalars,
           of_gates(&GateDecisions::undecided)},
-         {{"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0"},
+         {{"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0",
+           /*counts=*/true},
           "gates/alive",
           kScalars,
           of_gates(&GateDecisions::alive)},

@@ -83,7 +83,7 @@ TEST_CASE("the induction head scores 1 on repeated tokens, its neighbours do not
   REQUIRE(arrays.size() == 2);
   CHECK(arrays[0].about.name == "induction_repeated");
   CHECK(arrays[0].values[4] == at_place(induction, {1, 0}));
-  CHECK(arrays[0].attributes.at("period") == 50);
+  CHECK(arrays[0].count_attributes.at("period") == 50);
 }
 
 TEST_CASE("the score of repeated tokens is the mean over the second half of the map",

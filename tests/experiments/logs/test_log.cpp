@@ -7,6 +7,7 @@
 #include "core/files/h5.h"
 #include "experiments/logs/log_file.h"
 #include "experiments/logs/log_repair.h"
+#include "experiments/logs/result_arrays.h"
 #include "experiments/logs/run_log.h"
 #include "tests/catch.h"
 #include "tests/log_testing.h"
@@ -90,6 +91,57 @@ TEST_CASE("what a row does not say is missing, and a head that is not alive says
     const bool dead = i < 9 && (i / 3 == 1 || i % 3 == 1);
     CHECK(std::isnan(js[i]) == dead);
   }
+}
+
+TEST_CASE("counts are whole numbers in the file, however large, and one that is not there is -1") {
+  const Scratch folder;
+  LogLayout layout = small_layout();
+  layout.evals.push_back({"val_tokens", "token", "scored targets", "how many", /*counts=*/true});
+  RunLog log = RunLog::create(folder / "log.h5", layout);
+  constexpr int64_t kMany = (int64_t{1} << 24) + 1;  // no float32
+  log.eval(1, {{"val_tokens", static_cast<double>(kMany)}});
+  log.eval(2, {{"val_loss", 1}});
+  log.close(LogStatus::kFinished);
+  const H5File file = H5File::open(folder / "log.h5");
+  const auto tokens = file.root().dataset("eval/val_tokens");
+  CHECK(tokens.type() == H5Type::kI64);
+  CHECK(tokens.read<int64_t>() == std::vector<int64_t>{kMany, kNoCount});
+}
+
+TEST_CASE("a log that an older version began with floating-point counts goes on") {
+  const Scratch folder;
+  LogLayout older = small_layout(), now = small_layout();
+  older.evals.push_back({"val_tokens", "token", "scored targets", "how many"});
+  now.evals.push_back({"val_tokens", "token", "scored targets", "how many", /*counts=*/true});
+  RunLog log = RunLog::create(folder / "log.h5", older);
+  log.eval(1, {{"val_tokens", 640}});
+  log.close(LogStatus::kStopped);
+  RunLog again = RunLog::resume(folder / "log.h5", now, 1, 0.5);
+  again.eval(2, {{"val_tokens", 1280}, {"val_loss", 2}});
+  again.sync();
+  CHECK(again.numbers("eval").at("val_tokens") == std::vector<double>{640, 1280});
+  again.close(LogStatus::kFinished);
+  const H5File file = H5File::open(folder / "log.h5");
+  CHECK(file.root().dataset("eval/val_tokens").read<int64_t>() == std::vector<int64_t>{640, 1280});
+  CHECK(file.root().dataset("eval/val_loss").read<float>()[1] == 2);
+}
+
+TEST_CASE("counts of an analysis and of what it was measured on are whole numbers") {
+  const Scratch folder;
+  const ResultAxis axis{{"head", "1", "head", "original index"}, 2};
+  ResultArray some{{"examples", "1", "examples", "how many", /*counts=*/true}, {"head"}, {7, kNaN}};
+  some.count_attributes = {{"tokens", 81920}};
+  ResultArray all = some;
+  all.about.name = "kept", all.values = {7, 8};
+  write_results(folder / "found.h5", {}, {{"ablation/self", {axis}, {some, all}}});
+  const H5File file = H5File::open(folder / "found.h5");
+  const auto group = file.root().group("ablation/self");
+  CHECK(group.dataset("examples").type() == H5Type::kI64);
+  CHECK(group.dataset("examples").read<int64_t>() == std::vector<int64_t>{7, kNoCount});
+  CHECK(group.dataset("examples").number("_FillValue") == kNoCount);
+  CHECK(group.dataset("kept").read<int64_t>() == std::vector<int64_t>{7, 8});
+  CHECK_FALSE(group.dataset("kept").has_attribute("_FillValue"));
+  CHECK(group.dataset("kept").number("tokens") == 81920);
 }
 
 TEST_CASE("statistics by expert have an axis of experts, where there are any") {
