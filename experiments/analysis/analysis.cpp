@@ -167,8 +167,7 @@ void finish(HeadMeasurement& measurement, ResultGroup& group, int64_t examples, 
   measurement.finish(group);
   if (!measurement.of_examples()) return;
   for (size_t i = others; i < group.arrays.size(); ++i)
-    group.arrays[i].attributes.insert(
-        {{"examples", static_cast<double>(examples)}, {"whole_split", whole_split}});
+    group.arrays[i].count_attributes.insert({{"examples", examples}, {"whole_split", whole_split}});
 }
 
 Analysis finish(SiteWork& work, int64_t examples) {
@@ -179,7 +178,9 @@ Analysis finish(SiteWork& work, int64_t examples) {
   group.path = "analysis/" + heads.name();
   add_head_axes(group, {"layer", "head"}, heads.layers(), heads.heads());
   add_head_mask(group, heads.alive());
-  const bool whole = examples == work.setup.run.data->examples(work.setup.options.split);
+  const auto split = work.setup.options.split;
+  const auto& data = *work.setup.run.data;
+  const bool whole = examples == data.examples(split) && takes_whole(split, data.tokens(split));
   for (auto& measurement : work.measurements) finish(*measurement, group, examples, whole);
   add_roles(result, work.setup.options, /*of_model=*/true);
   keep_arrays(group, work.kept);

@@ -4,6 +4,8 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/logs/result_arrays.h"
+#include "experiments/system/number_text.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -42,7 +44,7 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
       row["output_error"] = cost.errors.outputs.at(site)[l];
       if (!layers[l].order.empty()) row["order"] = layers[l].order;
     }
-  report["logits_error"] = cost.errors.logits;
+  report["logits_error"] = run.model->predicts() ? cost.errors.logits : kNaN;
   const auto& metric = cost.before.means.at(0);
   report["metric"] = metric.name, report["units"] = metric.units;
   report["split"] = split_name(cost.before.split);
@@ -60,14 +62,16 @@ std::string conversion_text(const Json& report) {
       site = layer["site"];
       text += site + "\n";
     }
-    text += fmt::format("{:5}  {:13.3e}  {:12.3e}\n", layer["layer"].get<int64_t>(),
-                        layer["weights_error"].get<double>(), layer["output_error"].get<double>());
+    text += fmt::format("{:5}  {:>13}  {:>12}\n", layer["layer"].get<int64_t>(),
+                        number_text(layer["weights_error"].get<double>(), "{:.3e}"),
+                        number_text(layer["output_error"].get<double>(), "{:.3e}"));
     if (layer.contains("order"))
       text += fmt::format("       heads in order {}\n", layer["order"].dump());
   }
-  text += fmt::format(
-      "logits error {:.3e}, parameters {} -> {}\n", report["logits_error"].get<double>(),
-      report["parameters_before"].get<int64_t>(), report["parameters_after"].get<int64_t>());
+  text += fmt::format("logits error {}, parameters {} -> {}\n",
+                      number_text(report["logits_error"].get<double>(), "{:.3e}"),
+                      report["parameters_before"].get<int64_t>(),
+                      report["parameters_after"].get<int64_t>());
   const auto metric = report["metric"].get<std::string>(),
              units = report["units"].get<std::string>();
   const auto what = fmt::format("{} {}", report["split"].get<std::string>(), metric);
@@ -79,10 +83,9 @@ std::string conversion_text(const Json& report) {
                         report["tuned"].get<int64_t>());
   text += fmt::format(", {}\n", report["measured"].get<std::string>());
   if (report.contains("on_whole_split"))
-    text += fmt::format("as converted, over the whole split, {}: {} {:.4f}{}\n",
-                        scored_text(report["on_whole_split"]["tokens"].get<int64_t>(),
-                                    report["on_whole_split"]["examples"].get<int64_t>()),
-                        what, report["on_whole_split"][metric].get<double>(), unit);
+    text += fmt::format("as converted, over the {}: {} {:.4f}{}\n",
+                        report["on_whole_split"]["measured"].get<std::string>(), what,
+                        report["on_whole_split"][metric].get<double>(), unit);
   return text;
 }
 

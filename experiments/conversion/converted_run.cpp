@@ -44,8 +44,9 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
   const auto parts = evaluate_parts(*converted.model, *run.data, run.data->evaluated(),
                                     settings.eval_batch, {settings.eval_batches, 0}, compute);
   const auto &judged = parts.front(), &whole = parts.back();
-  if (!cost.after.whole_split()) {
+  if (cost.after.batches > 0) {
     auto& kept = report["on_whole_split"] = measured_json(whole);
+    kept["measured"] = measured_text(whole);
     for (const auto& mean : whole.means) kept[mean.name] = mean.value;
   }
   auto manifest = manifest_of(run, experiment, *converted.model, compute.device);

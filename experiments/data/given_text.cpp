@@ -24,6 +24,9 @@ class GivenText : public SequenceSource {
     if (split != Split::kWhole) return 0;
     return std::max<int64_t>(1, (std::ssize(tokens_) - 1) / context());
   }
+  SplitTokens tokens(Split split) const override {
+    return windowed_tokens(std::ssize(tokens_), examples(split) * context());
+  }
   Split evaluated() const override { return Split::kWhole; }
   std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
   std::vector<std::filesystem::path> files() const override { return files_; }

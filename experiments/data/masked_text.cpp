@@ -36,6 +36,11 @@ class MaskedText : public FiniteSource {
     const auto found = ids_.find(split);
     return found == ids_.end() ? 0 : std::ssize(found->second) / taken();
   }
+  SplitTokens tokens(Split split) const override {
+    const auto found = ids_.find(split);
+    if (found == ids_.end()) return {};
+    return {examples(split) * taken(), std::ssize(found->second)};
+  }
   Split evaluated() const override {
     return ids_.contains(Split::kWhole) ? Split::kWhole : Split::kValidation;
   }

@@ -22,6 +22,10 @@ class SequenceSource : public DataSource {
   explicit SequenceSource(int64_t context) : context_(context) {}
   Batch made_of(int64_t count, const WriteExample& write) const;
   virtual bool targets_follow() const { return true; }
+  // Of `all` tokens the first `windows` are in windows; one more is a target alone.
+  static SplitTokens windowed_tokens(int64_t all, int64_t windows) {
+    return {windows + 1 >= all ? all : windows, all};
+  }
 
  private:
   // One example: ids [T] and targets [T] are to be written.

@@ -22,6 +22,17 @@ enum class Split { kTrain, kValidation, kTest, kWhole };  // kWhole: of data tha
 Split split_named(const std::string& name);               // "train", ...; ConfigError otherwise
 const char* split_name(Split split);
 
+// How many tokens a split has and how many of them its examples take: not those at its end that
+// fill no window. 0 of 0: a split of anything else, whose examples are all of it.
+struct SplitTokens {
+  int64_t used = 0, all = 0;
+};
+// Whether all examples of a split are called the whole of it: of a training's split they are, which
+// lacks less than a window; of a text that was given only where they take every token.
+inline bool takes_whole(Split split, const SplitTokens& tokens) {
+  return split != Split::kWhole || tokens.used == tokens.all;
+}
+
 // Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
 // may come from several threads. Wrong arguments are a c10::Error, data that turns out to be wrong
 // only when it is read a DataError.
@@ -54,6 +65,7 @@ class DataSource {
   // The fixed examples of a split, for evaluation: the same in every run. 0 examples: the source
   // has no such split. eval_batch takes first + count <= examples(split).
   virtual int64_t examples(Split split) const = 0;
+  virtual SplitTokens tokens(Split) const { return {}; }
   virtual Split evaluated() const { return Split::kValidation; }  // where none is asked for
   virtual Batch eval_batch(Split split, int64_t first, int64_t count) const = 0;
 

@@ -62,6 +62,7 @@ class Embedding : public Task {
     return at::ones({batch.examples()}, batch.ids.options().dtype(at::kBool));
   }
   bool predicts() const override { return false; }
+  bool least_at_whole() const override { return true; }
   Tensor loss(const Tensor& e, const Batch& batch, double) const override {
     return distances(e, batch).sum();
   }

@@ -26,6 +26,8 @@ class Task {
   // Logits are those of a distribution over words or classes.
   virtual bool predicts() const { return true; }
   Tensor scored(const Batch& batch) const;  // how many they are: int64 scalar
+  // The model as it was has the least loss that there is: any change of it is a rise.
+  virtual bool least_at_whole() const { return false; }
   // The loss summed over them: a differentiable scalar. `smoothing` e: (1-e) loss + e mean over all
   // V of -ln p.
   virtual Tensor loss(const Tensor& logits, const Batch& batch, double smoothing = 0) const = 0;

@@ -40,6 +40,12 @@ int64_t TextStream::examples(Split split) const {
   return found == streams_.end() ? 0 : (found->second.size() - 1) / context();
 }
 
+SplitTokens TextStream::tokens(Split split) const {
+  const auto found = streams_.find(split);
+  if (found == streams_.end()) return {};
+  return windowed_tokens(found->second.size(), examples(split) * context());
+}
+
 void TextStream::train_example(uint64_t bits, int64_t* ids, int64_t* targets) const {
   const Stream& stream = streams_.at(Split::kTrain);
   const auto starts = static_cast<uint64_t>(stream.size() - context());

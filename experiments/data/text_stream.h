@@ -14,6 +14,7 @@ namespace headlab {
 class TextStream : public SequenceSource {
  public:
   int64_t examples(Split split) const final;
+  SplitTokens tokens(Split split) const final;
 
  protected:
   using SequenceSource::SequenceSource;

@@ -65,21 +65,31 @@ std::string examples_text(const Evaluation& evaluation) {
 
 std::string measured_text(const Evaluation& evaluation) {
   const auto scored = scored_text(evaluation.tokens, evaluation.examples);
-  if (evaluation.whole_split()) return "whole split, " + scored;
+  if (evaluation.batches == 0) {
+    const auto& [used, all] = evaluation.of_split;
+    if (used == all) return "whole split, " + scored;
+    return fmt::format("{}{} of {} tokens{}", evaluation.whole_split() ? "whole split, " : "first ",
+                       with_commas(used), with_commas(all),
+                       used == evaluation.tokens
+                           ? ""
+                           : fmt::format(", {} scored", with_commas(evaluation.tokens)));
+  }
   if (evaluation.batches == 1) return "first batch, " + scored;
   return fmt::format("first {} batches, {}", evaluation.batches, scored);
 }
 
 nlohmann::ordered_json measured_json(const Evaluation& evaluation) {
-  return {{"split", split_name(evaluation.split)},
-          {"examples", evaluation.examples},
-          {"tokens", evaluation.tokens},
-          {"whole_split", evaluation.whole_split()}};
+  nlohmann::ordered_json json{{"split", split_name(evaluation.split)},
+                              {"examples", evaluation.examples},
+                              {"tokens", evaluation.tokens},
+                              {"whole_split", evaluation.whole_split()}};
+  if (evaluation.of_split.all > 0) json["split_tokens"] = evaluation.of_split.all;
+  return json;
 }
 
-std::map<std::string, double> measured_attributes(const Evaluation& evaluation) {
-  return {{"examples", static_cast<double>(evaluation.examples)},
-          {"tokens", static_cast<double>(evaluation.tokens)},
+std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation) {
+  return {{"examples", evaluation.examples},
+          {"tokens", evaluation.tokens},
           {"whole_split", evaluation.whole_split()}};
 }
 
@@ -117,6 +127,7 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
       part.examples = examples;
       part.tokens = static_cast<int64_t>(scored.item<double>());
       part.batches = examples < all ? most_batches[n] : 0;
+      part.of_split = data.tokens(split);
       part.of_words = task.predicts() && data.shape().classes == 0;
       if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
         throw DataError(

@@ -20,10 +20,11 @@ struct Evaluation {
   std::vector<Mean> means = {};
   int64_t tokens = 0;  // scored targets
   int64_t examples = 0;
-  int64_t batches = 0;    // measured on the first so many; 0: on the whole split
+  int64_t batches = 0;    // measured on the first so many; 0: on all examples of the split
   bool of_words = false;  // what is predicted are words or symbols, neither classes nor directions
+  SplitTokens of_split = {};  // of all examples
 
-  bool whole_split() const { return batches == 0; }
+  bool whole_split() const { return batches == 0 && takes_whole(split, of_split); }
   double loss() const { return means.at(0).value; }
   bool is_finite() const;                         // the loss, where there is one
   double mean(const std::string& name) const;     // std::out_of_range for another task's
@@ -41,12 +42,13 @@ std::string means_text(const Evaluation& evaluation);
 std::string scored_text(int64_t tokens, int64_t examples);
 // " in 2,000 examples"; nothing where that is what was scored.
 std::string examples_text(const Evaluation& evaluation);
-// What they were measured on: "whole split, 111,488 tokens", "first 20 batches, 81,920 tokens"; and
-// {"split", "examples", "tokens", "whole_split"}.
+// What they were measured on: "whole split, 111,488 of 111,540 tokens" (the last ones fill no
+// window), "first 20 batches, 81,920 tokens", "first 64 of 94 tokens" of a text that was given; and
+// {"split", "examples", "tokens", "whole_split"}, with "split_tokens" where the split has tokens.
 std::string measured_text(const Evaluation& evaluation);
 nlohmann::ordered_json measured_json(const Evaluation& evaluation);
 // The same but the split, for an array of results.
-std::map<std::string, double> measured_attributes(const Evaluation& evaluation);
+std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation);
 
 // Batches of the fixed examples of a split, in order, on `device`. `most_batches` 0: the whole
 // split.

@@ -44,6 +44,17 @@ TEST_CASE("a longer text is windows that do not overlap, as a split is", "[data]
   CHECK(row(whole(*given("abcd", 3)).targets, 0) == Ids{'b', 'c', 'd'});
 }
 
+TEST_CASE("what a text has and what its windows take of it is known", "[data]") {
+  const auto tokens = [&](size_t length, int64_t context) {
+    return given(std::string(length, 'a'), context)->tokens(Split::kWhole);
+  };
+  CHECK(tokens(94, 64).used == 64);
+  CHECK(tokens(94, 64).all == 94);
+  CHECK(tokens(65, 64).used == 65);  // the last one is predicted
+  CHECK(tokens(66, 64).used == 64);
+  CHECK(tokens(60, 64).used == 60);
+}
+
 TEST_CASE("a given text is one split, its tokens those of the tokenizer", "[data]") {
   const auto data = given("abc", 8);
   for (Split split : {Split::kTrain, Split::kValidation, Split::kTest})

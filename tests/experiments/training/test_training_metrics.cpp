@@ -104,6 +104,22 @@ TEST_CASE("the beginnings of a split are measured in one pass as each alone") {
   CHECK(measured_text(measured) == "first 2 batches, 1,234,567 tokens");
   measured.batches = 0, measured.tokens = 81920;
   CHECK(measured_text(measured) == "whole split, 81,920 tokens");
+  measured.of_split = {81920, 81943};  // the last 23 fill no window
+  CHECK(measured_text(measured) == "whole split, 81,920 of 81,943 tokens");
+  CHECK(measured.whole_split());
+}
+
+TEST_CASE("of a text that was given it is said how much was measured") {
+  Evaluation measured{.split = Split::kWhole, .tokens = 64, .examples = 1, .of_split = {64, 94}};
+  CHECK(measured_text(measured) == "first 64 of 94 tokens");
+  CHECK_FALSE(measured.whole_split());
+  CHECK(measured_json(measured).at("whole_split") == false);
+  CHECK(measured_json(measured).at("split_tokens") == 94);
+  measured.tokens = 9;  // of masked words
+  CHECK(measured_text(measured) == "first 64 of 94 tokens, 9 scored");
+  measured = {.split = Split::kWhole, .tokens = 59, .examples = 1, .of_split = {60, 60}};
+  CHECK(measured_text(measured) == "whole split, 59 tokens");
+  CHECK(measured.whole_split());
 }
 
 TEST_CASE("no two numbers of a run have one name, and each has a unit and a formula") {
