@@ -154,7 +154,7 @@ class AttentionHeads : public torch::nn::Module {
   virtual int64_t value_width() const { return shape_.head_dim; }  // e
   virtual Tensor output_weight() const;  // [D, H*e]; undefined: no output projection
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
-  // attend (T S; causal: half of it). Here those of plain attention with its four projections.
+  // attend (T S; causal: half of it). NaN, as here: the kind does not say.
   virtual double flops(int64_t T, int64_t S, double pairs) const;
 
   // How this layer is built with another shape: set where a kind's make() builds it. Then every

@@ -72,7 +72,7 @@ std::optional<HeadMatrices> QkvHeads::matrices() const {
                       .o = o_->weight.detach().view({D, H, v_width_}).transpose(0, 1)};
 }
 
-double QkvHeads::flops(int64_t T, int64_t S, double pairs) const {
+double QkvHeads::projected_flops(int64_t T, int64_t S, double pairs) const {
   const auto numel = [](const Linear& linear) {
     return static_cast<double>(linear->weight.numel());
   };

@@ -75,9 +75,11 @@ class QkvHeads : public AttentionHeads {
  public:
   std::optional<HeadMatrices> matrices() const override;
   int64_t value_width() const override { return v_width_; }
-  double flops(int64_t T, int64_t S, double pairs) const override;
 
  protected:
+  // What flops() asks, of the projections q, k, v, o and of the maps; a kind adds what it does
+  // beside them.
+  double projected_flops(int64_t T, int64_t S, double pairs) const;
   // Initialised as the shape says; norms 1.
   QkvHeads(const HeadShape& shape, const HeadTraits& traits, const Projections& projections);
 
@@ -120,6 +122,10 @@ template <class KindOptions>
 class MapHeads : public ProjectedHeads<KindOptions> {
  public:
   using ProjectedHeads<KindOptions>::ProjectedHeads;
+
+  double flops(int64_t T, int64_t S, double pairs) const override {
+    return this->projected_flops(T, S, pairs);
+  }
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {

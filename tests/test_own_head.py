@@ -79,6 +79,15 @@ def test_the_new_kind_is_listed_described_and_trains(tree):
                        (ROOT / "README.md").read_text(encoding="utf-8").split("## Your own kind of heads\n")[1])[1]
     small = "train.steps=4 model.layers=2 model.d_model=16 data.context=16 train.eval_batches=1"
     headlab(tree, "run", config, *small.split())
+    # It does not say its FLOPs, and mha's are not shown for it.
+    assert re.search(r"^FLOPs a token +- \(", headlab(tree, "validate", config, *small.split()), re.M)
+    sizes = json.loads(headlab(tree, "validate", config, *small.split(), "--json"))
+    assert sizes["flops_per_token"] is None
+    (run_path,) = (tree / "runs/char_temperature").glob("*")
+    pruned = headlab(tree, "prune", run_path, "--heads", "0:1", "--batches", "1")
+    assert ", - of FLOPs saved" in pruned and "nan" not in pruned
+    report = json.loads(headlab(tree, "prune", run_path, "--heads", "0:1", "--batches", "1", "--json"))
+    assert report["flops"] is report["flops_saved"] is report["rounds"][0]["flops_per_token"] is None
     assert "temperature" in headlab(tree, "list")
     assert "tau before training" in headlab(tree, "describe", "temperature")
     (log,) = tree.glob("runs/char_temperature/*/log.h5")

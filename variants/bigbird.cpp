@@ -115,7 +115,7 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
     const auto& o = options_;
     const double seen = 1.0 * o.global_blocks + o.window_blocks + o.random_blocks;
     const double of_pattern = 1.0 * o.block * (T * seen + 1.0 * o.global_blocks * S);
-    return ProjectedHeads::flops(T, S, o.block > 0 ? std::min(pairs, of_pattern) : pairs);
+    return projected_flops(T, S, o.block > 0 ? std::min(pairs, of_pattern) : pairs);
   }
 
  private:

@@ -175,7 +175,7 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
       if (options_.key_wise) sum += static_cast<double>(S) * branch + pairs * (2 * R + g) * H;
       if (options_.fixed) sum += pairs * H * H;
     }
-    return ProjectedHeads::flops(T, S, pairs) + 2 * sum;
+    return projected_flops(T, S, pairs) + 2 * sum;
   }
 
   std::vector<Statistic> own_statistics() const override {

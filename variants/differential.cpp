@@ -101,7 +101,7 @@ class Differential : public QkvHeads {
     // Both maps meet the values at once.
     const double twice = 2 * pairs * static_cast<double>(shape_.heads * shape_.head_dim);
     const double of_lambda = lambda_ ? 2.0 * T * static_cast<double>(lambda_->weight.numel()) : 0;
-    return QkvHeads::flops(T, S, pairs) - twice + of_lambda;
+    return projected_flops(T, S, pairs) - twice + of_lambda;
   }
 
  private:

@@ -123,7 +123,7 @@ class Forgetting : public QkvHeads {
     int64_t weights = forget_weight_.defined() ? forget_weight_.numel() : 0;
     for (const auto* linear : {&gate_, &k_shift_, &v_shift_})
       if (*linear) weights += (*linear)->weight.numel();
-    return QkvHeads::flops(T, S, pairs) + 2.0 * static_cast<double>(T * weights);
+    return projected_flops(T, S, pairs) + 2.0 * static_cast<double>(T * weights);
   }
 
  private:

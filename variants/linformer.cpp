@@ -66,7 +66,7 @@ class Linformer : public ProjectedHeads<LinformerOptions> {
   double flops(int64_t T, int64_t S, double) const override {
     const double P = static_cast<double>(e_.size(1)), D = static_cast<double>(shape_.d_model);
     const double compressions = f_.defined() ? 2 : 1;
-    return ProjectedHeads::flops(T, P, T * P) + 2.0 * compressions * S * P * D;
+    return projected_flops(T, P, T * P) + 2.0 * compressions * S * P * D;
   }
 
  private:

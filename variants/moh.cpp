@@ -153,7 +153,7 @@ class Moh : public ProjectedHeads<MohOptions> {
 
   // Of what the method asks for: queries, attention and outputs of active heads only.
   double flops(int64_t T, int64_t S, double pairs) const override {
-    const double all = ProjectedHeads::flops(T, S, pairs);
+    const double all = projected_flops(T, S, pairs);
     const double width = static_cast<double>(shape_.heads * shape_.head_dim);
     const double projection = 2.0 * T * shape_.d_model * width;  // q, and as much o
     const bool dense = options_.compute == "dense" || shape_.heads == 0;

@@ -135,7 +135,7 @@ class Mta : public ProjectedHeads<MtaOptions> {
     for (const auto& weight : {conv_pre_, conv_post_, pre_, post_})
       if (weight.defined()) of_pair += 2.0 * weight.numel();
     const double of_token = gate_ ? 2.0 * shape_.heads * gate_->weight.numel() : 0;
-    return ProjectedHeads::flops(T, S, pairs) + of_pair * pairs + of_token * T;
+    return projected_flops(T, S, pairs) + of_pair * pairs + of_token * T;
   }
 
  private:

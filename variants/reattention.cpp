@@ -77,7 +77,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const double H = static_cast<double>(shape_.heads);
-    return ProjectedHeads::flops(T, S, pairs) + 2 * H * H * pairs;
+    return projected_flops(T, S, pairs) + 2 * H * H * pairs;
   }
 
  private:

@@ -54,7 +54,7 @@ class Talking : public ProjectedHeads<TalkingOptions> {
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const double H = static_cast<double>(shape_.heads);
-    return ProjectedHeads::flops(T, S, pairs) + 2 * H * H * pairs * (options_.pre + options_.post);
+    return projected_flops(T, S, pairs) + 2 * H * H * pairs * (options_.pre + options_.post);
   }
 
  private:

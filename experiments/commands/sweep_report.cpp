@@ -4,6 +4,7 @@
 
 #include "experiments/system/duration.h"
 #include "experiments/system/memory.h"
+#include "experiments/system/number_text.h"
 
 namespace headlab {
 
@@ -27,9 +28,10 @@ Report report_of(const std::string& what, const std::filesystem::path& folder,
                                         {"flops", cost.flops},
                                         {"bytes", cost.bytes},
                                         {"seconds", cost.seconds}});
-    report.text += fmt::format("{}  {} points, {} finished; each {} steps, {:.3g} FLOPs, {}, {}\n",
-                               cost.label, cost.points, cost.finished, cost.steps, cost.flops,
-                               readable_bytes(cost.bytes), duration_text(cost.seconds));
+    report.text +=
+        fmt::format("{}  {} points, {} finished; each {} steps, {} FLOPs, {}, {}\n", cost.label,
+                    cost.points, cost.finished, cost.steps, number_text(cost.flops, "{:.3g}"),
+                    readable_bytes(cost.bytes), duration_text(cost.seconds));
   }
   report.object["points"] = points;
   report.object["left"] = left;
@@ -38,10 +40,10 @@ Report report_of(const std::string& what, const std::filesystem::path& folder,
   report.object["hours"] = seconds / 3600;
   report.object["jobs"] = jobs;
   report.text += fmt::format(
-      "{} points, {} to train: {:.3g} FLOPs, {} on disk at most, {} one after another; with {} at "
+      "{} points, {} to train: {} FLOPs, {} on disk at most, {} one after another; with {} at "
       "once {} at best; the last evaluation of each comes on top\n",
-      points, left, flops, readable_bytes(bytes), duration_text(seconds), jobs,
-      duration_text(seconds / static_cast<double>(jobs)));
+      points, left, number_text(flops, "{:.3g}"), readable_bytes(bytes), duration_text(seconds),
+      jobs, duration_text(seconds / static_cast<double>(jobs)));
   return report;
 }
 

@@ -9,6 +9,7 @@
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/memory.h"
+#include "experiments/system/number_text.h"
 #include "experiments/training/generate.h"
 #include "experiments/training/training_log.h"
 
@@ -62,13 +63,13 @@ std::string text_of(const std::string& file, const Json& s) {
   return fmt::format(
       "{}: valid\n"
       "parameters        {}\n"
-      "FLOPs a token     {:.4g} (forward, full context)\n"
+      "FLOPs a token     {} (forward, full context)\n"
       "{}training memory   about {} (weights, gradients, moments, activations)\n"
       "attention maps    {} in log.h5 before compression\n"
       "head statistics   {} in log.h5\n"
       "checkpoints       {}\n"
       "data              {}, {} training and {} validation examples\n",
-      file, count("parameters"), s["flops_per_token"].get<double>(),
+      file, count("parameters"), number_text(s["flops_per_token"].get<double>(), "{:.4g}"),
       s.contains("cache_bytes_per_token")
           ? fmt::format("cache a token     {} (decoding, full context)\n",
                         bytes("cache_bytes_per_token"))

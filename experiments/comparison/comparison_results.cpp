@@ -165,7 +165,8 @@ void add_curves(const Comparison& comparison, size_t task, ComparedTask& compare
     MeanOfAll wall;
     for (const auto& row : arm.rows) wall.add(row.wall_s);
     arm.wall_s = wall.mean();
-    if (!arm.curve.empty()) arm.flops = arm.curve.back().flops;
+    if (!arm.curve.empty() && !std::isnan(arm.curve.back().flops))
+      arm.flops = arm.curve.back().flops;
   }
   const size_t base = comparison.written.baseline;
   for (size_t a = 0; a < compared.arms.size(); ++a) {

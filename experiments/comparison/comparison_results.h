@@ -1,6 +1,7 @@
 // What a comparison found: every arm of every task with its trainings, against the baseline.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -11,8 +12,8 @@
 #include "experiments/comparison/comparison_stages.h"
 #include "experiments/comparison/curves.h"
 #include "experiments/comparison/head_columns.h"
-#include "experiments/runs/paired.h"
 #include "experiments/comparison/surviving_heads.h"
+#include "experiments/runs/paired.h"
 
 namespace headlab {
 
@@ -49,7 +50,7 @@ struct ComparedArm {
 
   // That compute over the arm's own, by reach.bound; none where one of them is not known.
   std::optional<double> speedup() const {
-    if (reach.bound == Reach::kNone || !flops) return std::nullopt;
+    if (reach.bound == Reach::kNone || std::isnan(reach.flops) || !flops) return std::nullopt;
     return reach.flops / *flops;
   }
 };

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -88,7 +89,9 @@ ConfigCost cost_of(const FrozenPoint& point, const SweepOrders& orders) {
   cost.parameters = sizes["parameters"].get<int64_t>();
   for (const char* part : {"attention_bytes", "statistics_bytes", "checkpoint_bytes"})
     cost.bytes += sizes[part].get<double>();
-  measure(folder.path(), orders, sizes["flops_per_token"].get<double>(), cost);
+  const auto& flops = sizes["flops_per_token"];
+  measure(folder.path(), orders,
+          flops.is_null() ? std::numeric_limits<double>::quiet_NaN() : flops.get<double>(), cost);
   return cost;
 }
 

@@ -18,7 +18,7 @@ struct ConfigCost {
   std::string label;                 // of the first of them
   int64_t points = 0, finished = 0;  // finished: these are trained already
   int64_t steps = 0, parameters = 0;
-  double flops = 0, bytes = 0, seconds = 0;  // of one training
+  double flops = 0, bytes = 0, seconds = 0;  // of one training; flops NaN: a kind does not say
 };
 
 // Trains each config for some seconds in a folder of its own, which goes again; nothing of the

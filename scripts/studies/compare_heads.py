@@ -106,8 +106,9 @@ def costs_table(report):
             rows.append([*cells, *["-"] * 5])
             continue
         cache, speed = arm.get("cache_bytes_per_token"), arm.get("steps_per_s")
+        flops = arm["flops_per_token"]  # None: the kind does not say
         rows.append([*cells, f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", f"{arm['d_ff']}",
-                     f"{arm['flops_per_token'] / 1e6:.2f} M", f"{cache:,.0f}" if cache else "-",
+                     f"{flops / 1e6:.2f} M" if flops else "-", f"{cache:,.0f}" if cache else "-",
                      f"{speed / plain:.2f}" if speed and plain else "-"])
     return comparison.markdown(["kind", "what it changes", "parameters", "d_ff", "FLOPs a token",
                                 "cache a token [bytes]", f"speed against {report['baseline']}"], rows)

@@ -92,6 +92,11 @@ def difference(row, other):
     return mean if mean.startswith("-") else f"+{mean}"
 
 
+def millions(number, digits):
+    """In a table; None: not known."""
+    return "-" if number is None else f"{number / 1e6:.{digits}f} M"
+
+
 def table(rows, against=None):
     """Markdown. against: one of the rows."""
     metrics = [name for name in METRICS if any(name in row for row in rows)]
@@ -105,7 +110,7 @@ def table(rows, against=None):
         if against:
             values.append(difference(row, against))
         cells = [str(row["seeds"]), *values, f"{row['parameters']:,}",
-                 f"{row['flops_per_token'] / 1e6:.3f} M", spread(row["time"], 0)]
+                 millions(row["flops_per_token"], 3), spread(row["time"], 0)]
         lines.append(f"| `{row['config']}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 // What core promises the author of a kind: where heads lie is said once, and slicing, grouping and
 // initialisation follow from it; draws and caches keep apart what is not the same.
+#include <cmath>
 #include <set>
 
 #include "core/config/registry.h"
@@ -105,6 +106,15 @@ TEST_CASE("wider projections slice, group and decode by what they say of themsel
     ctx.cache = &cache;
     for (int64_t t = 0; t < 7; ++t)
       REQUIRE(difference(layer->forward(x.narrow(1, t, 1), ctx).y[0][0], whole[0][t]) < 1e-12);
+  }
+}
+
+TEST_CASE("FLOPs are those that the kind says, and none where it says nothing") {
+  CHECK(std::isnan(Forgetful(small_shape(), {}).flops(7, 7, 28)));
+  CHECK(std::isnan(build_heads<TwoMaps>(small_shape(), {})->flops(7, 7, 28)));  // beside q k v o
+  for (const auto& kind : head_names()) {
+    INFO(kind);
+    CHECK(make_layer(kind, small_shape())->flops(7, 7, 28) > 0);
   }
 }
 

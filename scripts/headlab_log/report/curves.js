@@ -202,13 +202,14 @@ async function drawPruning() {
   const names = pruningVariables(), [ys, xs] = pruningNames();
   fill("#prune-y", ys.map((name) => [name, named(names[name])]), state.prune_y);
   fill("#prune-x", xs.map((name) => [name, named(names[name])]), state.prune_x);
+  /** @param {number | null | undefined} value */
+  const count = (value) => value?.toLocaleString("en") ?? "-";
   const traces = runs.filter(({ run }) => visible(run)).map(({ values, removed, run }) => ({
     x: values[state.prune_x], y: values[state.prune_y], mode: "lines+markers",
     marker: { size: 7 },
     line: { color: plotColour(run), dash: plotDash(run) },
     text: values.kept.map((kept, n) => [escape(data.runs[run].label), `${kept} heads left`,
-      `${values.parameters?.[n]?.toLocaleString("en")} parameters`,
-      `${values.flops?.[n]?.toLocaleString("en")} operations a token`,
+      `${count(values.parameters?.[n])} parameters`, `${count(values.flops?.[n])} operations a token`,
       removed[n]?.length ? `removed: ${wrap(removed[n])}` : ""].join("<br>")),
     hovertemplate: "%{y:.4g}<br>%{text}<extra></extra>",
   }));

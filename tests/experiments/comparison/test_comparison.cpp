@@ -3,6 +3,7 @@
 
 #include "core/torch.h"
 #include "experiments/comparison/comparison.h"
+#include "experiments/comparison/comparison_results.h"
 #include "experiments/comparison/curves.h"
 #include "experiments/runs/run_data.h"
 #include "headlab_build.h"
@@ -166,6 +167,19 @@ TEST_CASE("compute for a loss is read between points, never beyond them", "[comp
   CHECK(compute_for(kCurve, 4).bound == Reach::kAt);
   CHECK(compute_for(kCurve, 5).bound == Reach::kBelow);
   CHECK(compute_for({}, 5).bound == Reach::kNone);
+}
+
+TEST_CASE("a kind that does not say its FLOPs has no effective speedup, and none is set beside it",
+          "[compare]") {
+  auto unknown = kCurve;
+  for (auto& point : unknown) point.flops = NAN;
+  ComparedArm arm;
+  arm.reach = compute_for(kCurve, 3);
+  CHECK_FALSE(arm.speedup());
+  arm.flops = 300;
+  CHECK(arm.speedup() == 0.5);
+  arm.reach = compute_for(unknown, 3);
+  CHECK_FALSE(arm.speedup());
 }
 
 TEST_CASE("the loss at a time is read between points, and is none beyond them", "[compare]") {
