@@ -18,19 +18,43 @@ def found(*arguments):
     return json.loads(headlab(*arguments, "--json"))
 
 
-def test_ablate_resamples_and_seed_are_of_the_bootstrap_alone(small_run, tmp_path):
-    def ablated(*options):
-        return found("ablate", small_run, "--batches", 1, "--batch", 4, "--out", tmp_path / "a.h5",
+def test_ablate_says_no_p_of_fewer_than_ten_examples(small_run, tmp_path):
+    def ablated(batch, *options):
+        return found("ablate", small_run, "--batches", 1, "--batch", batch, "--out", tmp_path / "a.h5",
                      *options)
 
-    once = ablated("--resamples", 1)
-    assert set(once["p_value"]) == {1}  # of one resample nothing follows
-    assert once["resamples"] == 1
+    few = ablated(4, "--pairs", "--all-but-one")
+    for table in few, few["pairs"], few["all_but_one"]:
+        assert set(table["p_value"]) == set(table["p_holm"]) == {None}
+        assert set(table["p_examples"]) == {4}
     with h5py.File(tmp_path / "a.h5") as file:
-        assert file["ablation/self/p_value"].attrs["resamples"] == 1
-    first, again, other = (ablated("--resamples", 25, "--seed", seed) for seed in (1, 1, 2))
-    assert first["p_value"] == again["p_value"] != other["p_value"]
-    assert first["loss_delta"] == other["loss_delta"] == once["loss_delta"]
+        assert np.isnan(file["ablation/self/p_holm"][:]).all()
+        assert (file["ablation/self/p_examples"][:] == 4).all()
+        assert file["ablation/self/p_examples"].dtype == "int64"
+    text = headlab("ablate", small_run, "--batches", 1, "--batch", 4, "--out", tmp_path / "a.h5")
+    assert all("*" not in line and line.split()[-2:] == ["-", "4"] for line in heads_of(text))
+
+
+def test_ablate_corrects_p_for_all_heads_of_a_table(small_run, tmp_path):
+    once = ("ablate", small_run, "--batches", 1, "--batch", 30, "--out", tmp_path / "a.h5")
+    every, some = found(*once), found(*once, "--heads", "0:1,2")
+    for table, count in (every, 6), (some, 2):
+        assert min(table["p_holm"]) == pytest.approx(min(1, count * min(table["p_value"])))
+        assert set(table["p_examples"]) == {30}
+    assert "p < 0.05" in every["p_legend"] and "Holm" in every["p_legend"]
+    text = headlab(*once)
+    for line, p in zip(heads_of(text), every["p_holm"]):
+        assert ("  *  " in line) == (p < 0.05)
+    with h5py.File(tmp_path / "a.h5") as file:
+        p = file["ablation/self/p_holm"]
+        assert p.attrs["comment"].startswith(every["p_legend"])
+        assert p.attrs["significant_below"] == 0.05 and p.attrs["rows_of_table"] == 6
+        assert p.attrs["examples"] == 30 and p.attrs["examples"].dtype == "int64"
+
+
+def heads_of(table):
+    """Lines of a table that begin with a head."""
+    return re.findall(r"^ *\d+:\d+ .*$", table, flags=re.M)
 
 
 def rows(table):
@@ -65,8 +89,9 @@ def test_ablate_sort_begins_with_the_largest_rise_and_explains_its_columns(small
     plain, by_effect = headlab(*once), headlab(*once, "--sort")
     assert list(rows(plain)) == deltas["removed"] != order
     assert list(rows(by_effect)) == order and rows(by_effect) == rows(plain)
-    for n, head in enumerate(deltas["removed"]):  # l2 is of a position, whatever their number
-        assert float(rows(plain)[head][2]) == pytest.approx(deltas["l2_per_position"][n], rel=1e-3)
+    for n, head in enumerate(deltas["removed"]):  # as in prune: over all positions
+        assert float(rows(plain)[head][2]) == pytest.approx(deltas["l2"][n], rel=1e-3)
+    assert "l2  Frobenius norm of the change of the last hidden states, over all positions\n" in plain
     assert "loss  change of the loss [nat]\n" in plain
     assert "val: first batch, 1,024 tokens" in plain
     with h5py.File(tmp_path / "a.h5") as file:

@@ -100,15 +100,20 @@ class Importance : public HeadMeasurement {
                            numbers(values.at(setup_.heads.name()))});
     };
     const auto& raw = measured->raw;
-    add("importance", "1", "importance of the head within its layer",
-        "I / (norm2(I of the layer) + 1e-20), I = importance_paper",
-        normalized(raw.at("paper"), "layer"));
-    add("importance_global", "1", "importance of the head within the model",
-        "I / (norm2(I of all layers) + 1e-20), I = importance_paper",
-        normalized(raw.at("paper"), "global"));
-    add("importance_paper", "nat", "how much the loss of an example moves with the head's gate",
-        "mean over examples of |dL_n/dxi|, L_n summed over the example, at gates xi of 1",
-        raw.at("paper"));
+    const auto add_paper = [&](const std::string& name, const char* units, const char* what,
+                               const char* formula, const std::string& norm) {
+      add(name, units, what, formula, normalized(raw.at("paper"), norm));
+      add(name + "_interval", units, "half the 95 % interval of the importance",
+          "of t, over the examples, with the norm taken as it is",
+          over_norms_of(raw.at("paper"), measured->paper_interval, norm));
+    };
+    add_paper("importance", "1", "importance of the head within its layer",
+              "I / (norm2(I of the layer) + 1e-20), I = importance_paper", "layer");
+    add_paper("importance_global", "1", "importance of the head within the model",
+              "I / (norm2(I of all layers) + 1e-20), I = importance_paper", "global");
+    add_paper(
+        "importance_paper", "nat", "how much the loss of an example moves with the head's gate",
+        "mean over examples of |dL_n/dxi|, L_n summed over the example, at gates xi of 1", "none");
     add("importance_per_position", "nat", "importance by position",
         "mean over positions of |<o, dL/do>|", raw.at("per_position"));
     add("importance_batch", "nat", "importance by batch",

@@ -2,6 +2,8 @@
 // prune-order-1, slice-1, delta-1.
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+
 #include "core/observe/probe.h"
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
@@ -150,6 +152,15 @@ const RegisterCase slices(
        return result;
      }});
 
+// Paired bootstrap on the changes [N] of examples: the rows of `resample` [R,N] are those drawn.
+void add_bootstrap(NamedTensors& computed, const Tensor& changes, const Tensor& resample) {
+  const auto means = changes.index({resample}).mean(1);  // [R]
+  const auto share = [&](const Tensor& of) { return of.to(at::kDouble).mean().item<double>(); };
+  const double p = std::min(1.0, 2 * std::min(share(means <= 0), share(means >= 0)));
+  computed["out.bootstrap_mean"] = means.mean();
+  computed["out.p_value"] = at::scalar_tensor(p, at::kDouble);
+}
+
 const RegisterCase deltas("delta-1", [](const CaseFile& file) {
   OutputChangeSums sums(prediction_task());
   sums.add({file.at("in.y"), file.at("in.logits")},
@@ -160,11 +171,8 @@ const RegisterCase deltas("delta-1", [](const CaseFile& file) {
     computed["out." + name] = at::scalar_tensor(value, at::kDouble);
   const auto examples = at::tensor(sums.example_loss_changes(), at::kDouble);
   computed["out.example_delta"] = examples;
-  if (const auto resample = file.find("in.resample"); resample.defined()) {
-    const auto drawn = bootstrap(examples, resample);
-    computed["out.bootstrap_mean"] = at::scalar_tensor(drawn.mean, at::kDouble);
-    computed["out.p_value"] = at::scalar_tensor(drawn.p_of_shares(), at::kDouble);
-  }
+  if (const auto resample = file.find("in.resample"); resample.defined())
+    add_bootstrap(computed, examples, resample);
   return computed;
 });
 

@@ -17,8 +17,6 @@ struct AblateOptions {
   std::string run, mode = "zero", out;
   std::vector<std::string> heads;
   bool pairs = false, all_but_one = false, sort = false, json = false;
-  int64_t resamples = kResamples;
-  uint64_t seed = 0;
   MeasureOptions measure;
   GivenData given;
   ComputeOptions compute;
@@ -32,9 +30,6 @@ struct AblateOptions {
     a.flag("--pairs", pairs, "every pair of heads too");
     a.flag("--all-but-one", all_but_one, "every layer with each of its heads alone too");
     a.flag("--sort", sort, "tables begin with the largest rise of the loss");
-    a.option("--resamples", resamples, "of the paired bootstrap over examples",
-             Arguments::kAboveZero);
-    a.option("--seed", seed, "of the bootstrap");
     a.option("--out", out,
              "HDF5 file (default: ablation.h5 in the run; of another mode, other heads or data "
              "ablation-....h5)");
@@ -78,11 +73,8 @@ int run_ablate(AblateOptions& o) {
   answer.require_its_place();
   o.given.open(opened);
   answer.split = o.measure.resolve(opened, o.run);
-  const AblationSettings settings{.split = answer.split,
-                                  .batch = o.measure.batch,
-                                  .most_batches = o.measure.batches,
-                                  .resamples = o.resamples,
-                                  .seed = o.seed};
+  const AblationSettings settings{
+      .split = answer.split, .batch = o.measure.batch, .most_batches = o.measure.batches};
   const auto whole = evaluate(*opened.model, *opened.data, settings.split, settings.batch,
                               settings.most_batches, compute);
   if (whole.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
@@ -91,19 +83,19 @@ int run_ablate(AblateOptions& o) {
   auto studies = studies_of(o, *opened.model);
   const auto& task = opened.data->task();
   run_studies(studies, modes, opened, settings, compute);
-  const auto out =
-      answer.write(opened, "ablation", compute.device,
-                   studies_groups(studies, modes, *opened.model, task, o.resamples, whole));
+  const auto out = answer.write(opened, "ablation", compute.device,
+                                studies_groups(studies, modes, *opened.model, task, whole));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
       .text = fmt::format("whole model: {}; {}: {}{}\n{}{}\n", means_text(whole),
                           split_name(settings.split), measured_text(whole), examples_text(whole),
-                          studies_text(studies, modes, task, o.resamples, o.sort), out.string())};
+                          studies_text(studies, modes, task, o.sort), out.string())};
   for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
   report.object.update(measured_json(whole));
-  report.object.update(
-      {{"resamples", o.resamples}, {"kept", alive_count(*opened.model)}, {"out", out.string()}});
+  report.object.update({{"kept", alive_count(*opened.model)},
+                        {"out", out.string()},
+                        {"p_legend", significance_legend(task)}});
   report.object.update(examples_json(opened, settings.split));
   report.object.update(studies_json(studies, modes, task));
   return print(report, o.json);

@@ -48,7 +48,7 @@ struct PruneOptions {
              Arguments::kZeroOrMore);
     a.option("--tune", settings.tune, "updates after each round, with the run's data and settings",
              Arguments::kZeroOrMore);
-    a.option("--seed", settings.seed, "of --by random, and of the bootstrap");
+    a.option("--seed", settings.seed, "of --by random");
     a.flag("--slice", slice, "write the smaller model instead of a masked one");
     a.option("--out", out, "new run directory for the pruned model");
     a.option("--bench-batch", bench_batch, "examples of a timed forward pass",

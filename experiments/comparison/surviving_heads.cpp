@@ -42,8 +42,8 @@ SurvivingHeads surviving_heads(const fs::path& run) {
   const auto opened = open_run_and_data(run, at::kCPU);
   use_settings(opened.experiment.train);
   auto& model = *opened.model;
-  const AblationSettings settings{
-      .batch = opened.experiment.train.eval_batch, .most_batches = kBatches, .resamples = 1};
+  const AblationSettings settings{.batch = opened.experiment.train.eval_batch,
+                                  .most_batches = kBatches};
   const auto measure = [&] {
     return evaluate(model, *opened.data, settings.split, settings.batch, settings.most_batches, {});
   };

@@ -154,20 +154,15 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
     }
   });
   model.train(was_training);
+  std::vector<std::vector<double>> rises;
+  for (const auto& of_set : sums) rises.push_back(of_set.example_loss_changes());
+  const auto significance = significance_of(rises, data.task());
   std::vector<Ablated> results;
-  Tensor draws;  // the same for every set: they are compared
   for (size_t n = 0; n < sets.size(); ++n) {
-    results.push_back({sets[n], sums[n].values()});
-    if (!measured[n]) {
-      for (const auto& variable : output_change_variables(data.task()))
-        results.back().changes[variable.name] = kNaN;
-      continue;
-    }
-    const auto& examples = sums[n].example_loss_changes();
-    if (examples.empty()) continue;
-    if (!draws.defined() || draws.size(1) != std::ssize(examples))
-      draws = draw_resamples(s.resamples, std::ssize(examples), s.seed);
-    results.back().changes["p_value"] = bootstrap(at::tensor(examples, at::kDouble), draws).p();
+    results.push_back({sets[n], sums[n].values(), significance[n]});
+    if (measured[n]) continue;
+    for (const auto& variable : output_change_variables(data.task()))
+      results.back().changes[variable.name] = kNaN;
   }
   return results;
 }

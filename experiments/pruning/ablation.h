@@ -5,6 +5,7 @@
 #include "experiments/data/source.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/pruning/change_of_outputs.h"
+#include "experiments/pruning/significance.h"
 
 namespace headlab {
 
@@ -26,16 +27,15 @@ bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode
 
 struct Ablated {
   std::vector<HeadId> heads;
-  // OutputChangeSums::values() and p_value; NaN where they cannot be ablated.
+  // OutputChangeSums::values(); NaN where they cannot be ablated.
   std::map<std::string, double> changes;
+  Significance significance;  // of the change of the loss, among all sets
 };
 
 struct AblationSettings {
   AblationMode mode = AblationMode::kZero;
   Split split = Split::kValidation;
   int64_t batch = 64, most_batches = 20;  // 0: the whole split
-  int64_t resamples = kResamples;
-  uint64_t seed = 0;  // of the bootstrap
 };
 
 // Every set of heads by itself, in eval mode, the changes against the whole model. A pass goes on

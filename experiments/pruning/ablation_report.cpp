@@ -9,7 +9,9 @@
 #include <numeric>
 
 #include "core/torch.h"
+#include "experiments/system/number_text.h"
 #include "experiments/system/progress.h"
+#include "experiments/system/with_commas.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -25,11 +27,6 @@ std::string why_unmeasured(const std::vector<Ablated>& results) {
          "keys to weigh alike";
 }
 
-// A number, or a dash where there is none.
-std::string cell(double value, const char* format) {
-  return std::isnan(value) ? "-" : fmt::format(fmt::runtime(format), value);
-}
-
 Json study_json(const AblationStudy& study, const std::vector<Ablated>& results, const Task& task) {
   Json object;
   auto& removed = object["removed"] = Json::array();
@@ -42,10 +39,11 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results,
   if (const auto why = why_unmeasured(results); !why.empty()) object["not_measured"] = why;
   for (const auto& variable : output_change_variables(task)) {
     auto& values = object[variable.name] = Json::array();
-    for (const auto& r : results) {
-      const auto found = r.changes.find(variable.name);
-      values.push_back(found == r.changes.end() ? kNaN : found->second);
-    }
+    for (const auto& r : results) values.push_back(r.changes.at(variable.name));
+  }
+  for (const auto& variable : significance_variables(task)) {
+    auto& values = object[variable.name] = Json::array();
+    for (const auto& r : results) values.push_back(variable.json(r.significance));
   }
   return object;
 }
@@ -72,19 +70,18 @@ std::string legend(const Task& task) {
   for (const auto& metric : task.metrics())
     add(metric.name, fmt::format("change of the {}{}", metric.long_name,
                                  metric.units == "1" ? "" : " [" + metric.units + "]"));
-  add("l2",
-      "how far a position's last hidden state moves (norm of the change, mean over positions)");
-  add("relative", "norm of the change of all last hidden states over their norm");
+  add("l2", "Frobenius norm of the change of the last hidden states, over all positions");
+  add("relative", "l2 over the norm of the whole model's last hidden states");
   add("KL", "of the predictions, from the whole model's [nat]");
   add("cosine", "between the last hidden states before and after; 1: the same direction");
-  add("p", "chance of such a change of the loss where there is no effect");
-  add("*", "p < 0.01: the change of the loss is more than chance");
+  add("p", p_legend(task));
+  add("*", star_legend());
   return text;
 }
 
 // Changes of the metrics under their names, the loss with a star where it is more than chance.
 std::string study_text(const AblationStudy& study, const std::string& mode, const Task& task,
-                       int64_t resamples, bool sort) {
+                       bool sort) {
   size_t width = 13;
   std::vector<std::string> places;
   for (const auto& heads : study.places) {
@@ -97,29 +94,32 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
   for (const auto& metric : task.metrics())
     text += fmt::format(" {:>{}}{}", metric.name, column_width(metric, kLeast),
                         &metric == &task.metrics().front() ? "     " : "");
-  text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}\n", "l2", "relative", "KL [nat]",
-                      "cosine", "p");
+  text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}  {:>8}\n", "l2", "relative", "KL [nat]",
+                      "cosine", "p", "examples");
   const auto& results = study.by_mode.at(mode);
   for (const size_t n : rows_of(results, task, sort)) {
     const auto& d = results[n].changes;
     text += fmt::format("{:>{}} ", places[n], width);
-    const auto* star = d.at("p_value") < 0.01 ? "  *  " : "     ";
+    const auto& chance = results[n].significance;
+    const auto* star = chance.more_than_chance() ? "  *  " : "     ";
     for (const auto& metric : task.metrics())
       text +=
-          fmt::format(" {:>{}}{}", cell(d.at(change_name(metric)), "{:+.4f}"),
+          fmt::format(" {:>{}}{}", number_text(d.at(change_name(metric)), "{:+.4f}"),
                       column_width(metric, kLeast), &metric == &task.metrics().front() ? star : "");
-    text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}\n",
-                        cell(d.at("l2_per_position"), "{:.4g}"), cell(d.at("relative"), "{:.4g}"),
-                        cell(d.at("kl"), "{:.4g}"), cell(d.at("cosine"), "{:.5f}"),
-                        std::isnan(d.at("p_value")) ? "-" : p_text(d.at("p_value"), resamples));
+    text +=
+        fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}  {:>8}\n",
+                    number_text(d.at("l2"), "{:.4g}"), number_text(d.at("relative"), "{:.4g}"),
+                    number_text(d.at("kl"), "{:.4g}"), number_text(d.at("cosine"), "{:.5f}"),
+                    p_text(chance.holm), chance.examples > 0 ? with_commas(chance.examples) : "-");
   }
   return text;
 }
 
-// One change of a study in every mode: [mode, layer, head], of pairs within the site [mode, layer,
+// One number of a study in every mode: [mode, layer, head], of pairs within the site [mode, layer,
 // head, layer2, head2], NaN where nothing was ablated.
+template <class ValueOf>
 ResultArray array_of(const AblationStudy& study, const std::vector<std::string>& modes,
-                     const LogVariable& variable, const SiteHeads& site) {
+                     const LogVariable& variable, const SiteHeads& site, ValueOf value_of) {
   const int64_t layers = site.layers(), heads = site.heads();
   const bool pairs = study.dims.size() == 4;
   const auto grid = static_cast<size_t>(layers * heads), cells = pairs ? grid * grid : grid;
@@ -138,7 +138,7 @@ ResultArray array_of(const AblationStudy& study, const std::vector<std::string>&
       const auto &first = study.places[n].front(), &second = study.places[n].back();
       if (first.site != site.name() || second.site != site.name()) continue;
       const auto a = place(first), b = place(second);
-      const double value = study.by_mode.at(modes[m])[n].changes.at(variable.name);
+      const double value = value_of(study.by_mode.at(modes[m])[n]);
       array.values[m * cells + (pairs ? a * grid + b : a)] = value;
       array.values[m * cells + (pairs ? b * grid + a : b)] = value;  // both sides of the diagonal
     }
@@ -214,12 +214,11 @@ Json studies_json(const std::vector<AblationStudy>& studies, const std::vector<s
 }
 
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes, const Task& task, int64_t resamples,
-                         bool sort) {
+                         const std::vector<std::string>& modes, const Task& task, bool sort) {
   std::string text;
   for (const auto& mode : modes)
     for (const auto& study : studies) {
-      text += study_text(study, mode, task, resamples, sort);
+      text += study_text(study, mode, task, sort);
       if (const auto why = why_unmeasured(study.by_mode.at(mode)); !why.empty())
         text += fmt::format("-: {}\n", why);
     }
@@ -228,8 +227,7 @@ std::string studies_text(const std::vector<AblationStudy>& studies,
 
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
-                                        const Task& task, int64_t resamples,
-                                        const Evaluation& whole) {
+                                        const Task& task, const Evaluation& whole) {
   std::vector<ResultGroup> groups;
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();
@@ -240,12 +238,20 @@ std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studie
                    modes}};
     for (const auto& study : studies) {
       add_head_axes(group, study.dims, site.layers(), site.heads());
-      for (const auto& variable : output_change_variables(task)) {
-        group.arrays.push_back(array_of(study, modes, variable, site));
-        auto& attributes = group.arrays.back().attributes;
-        attributes = measured_attributes(whole);
-        if (variable.name == "p_value") attributes["resamples"] = static_cast<double>(resamples);
+      const size_t first = group.arrays.size();
+      for (const auto& variable : output_change_variables(task))
+        group.arrays.push_back(array_of(study, modes, variable, site, [&](const Ablated& a) {
+          return a.changes.at(variable.name);
+        }));
+      for (const auto& variable : significance_variables(task)) {
+        group.arrays.push_back(array_of(study, modes, variable, site, [&](const Ablated& a) {
+          return variable.value(a.significance);
+        }));
+        group.arrays.back().attributes = {{"significant_below", kReportedBelow}};
+        group.arrays.back().count_attributes = {{"rows_of_table", std::ssize(study.sets)}};
       }
+      for (size_t n = first; n < group.arrays.size(); ++n)
+        group.arrays[n].count_attributes.merge(measured_attributes(whole));
     }
   }
   return groups;

@@ -31,18 +31,16 @@ void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::str
                  const OpenedRun& run, AblationSettings settings, const Compute& compute);
 
 // The object of a single mode; of several: one under each mode's name.
-// `task`: that of the run; `resamples`: of the bootstrap.
+// `task`: that of the run.
 nlohmann::ordered_json studies_json(const std::vector<AblationStudy>& studies,
                                     const std::vector<std::string>& modes, const Task& task);
 // Tables, and what their columns are, with units. `sort`: the largest rise of the loss first.
 std::string studies_text(const std::vector<AblationStudy>& studies,
-                         const std::vector<std::string>& modes, const Task& task, int64_t resamples,
-                         bool sort);
+                         const std::vector<std::string>& modes, const Task& task, bool sort);
 // The groups /ablation/<site>: modes, layers and heads, with an array a change and study, which
 // says what it was measured on as `whole`, the whole model, was.
 std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
-                                        const Task& task, int64_t resamples,
-                                        const Evaluation& whole);
+                                        const Task& task, const Evaluation& whole);
 
 }  // namespace headlab

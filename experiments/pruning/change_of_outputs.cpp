@@ -1,13 +1,8 @@
 #include "experiments/pruning/change_of_outputs.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/attention/masks.h"
-#include "core/attention/random.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -40,7 +35,9 @@ void OutputChangeSums::add(const Pass& full, const Pass& changed, const Batch& b
   const auto type = full.logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto p = at::log_softmax(full.logits, -1, type),
              q = at::log_softmax(changed.logits, -1, type);
-  const auto kl = (p.exp() * (p - q)).sum(-1).to(at::kDouble);  // [N,T], or [N]
+  // Where p is 0 nothing is added, whatever q is; and no sum is below 0 but by rounding.
+  const auto terms = (p.exp() * (p - q)).masked_fill(p.isneginf(), 0);
+  const auto kl = terms.sum(-1).to(at::kDouble).clamp_min(0);  // [N,T], or [N]
   const bool by_position = kl.dim() == 2;
   kl_ += total(kl, by_position ? valid : at::ones_like(kl, at::kBool));
   predictions_ += by_position ? valid.sum().item<double>() : static_cast<double>(kl.numel());
@@ -95,53 +92,7 @@ std::vector<LogVariable> output_change_variables(const Task& task) {
   for (const auto& metric : task.metrics())
     all.push_back({change_name(metric), metric.units, "change of the " + metric.long_name,
                    "changed minus full model: " + metric.formula});
-  all.push_back(
-      {"p_value", "1", "chance of such a change of the " + task.metrics().front().long_name,
-       "paired bootstrap over examples: min(1, 2 (min(resampled means <= 0, those >= 0) + 1) / "
-       "(resamples + 1))"});
   return all;
-}
-
-Bootstrap bootstrap(const Tensor& changes, const Tensor& resample) {
-  const auto means = changes.to(at::kDouble).index({resample}).mean(1);  // [R]
-  return {.mean = means.mean().item<double>(),
-          .resamples = means.numel(),
-          .below = (means <= 0).sum().item<int64_t>(),
-          .above = (means >= 0).sum().item<int64_t>()};
-}
-
-double Bootstrap::p() const {
-  if (std::isnan(mean)) return mean;
-  return std::min(1.0, 2 * static_cast<double>(std::min(below, above) + 1) /
-                           static_cast<double>(resamples + 1));
-}
-
-double Bootstrap::p_of_shares() const {
-  return std::min(1.0,
-                  2 * static_cast<double>(std::min(below, above)) / static_cast<double>(resamples));
-}
-
-Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed) {
-  auto draws = at::empty({resamples, examples}, at::kLong);
-  const CounterRng rng{.seed = seed};
-  auto* to = draws.data_ptr<int64_t>();
-  for (int64_t n = 0; n < draws.numel(); ++n)
-    to[n] = static_cast<int64_t>(rng.bits(CounterRng::kSampling, n) % examples);
-  return draws;
-}
-
-double p_value(const std::vector<double>& changes, uint64_t seed) {
-  if (changes.empty()) return std::numeric_limits<double>::quiet_NaN();
-  return bootstrap(at::tensor(changes, at::kDouble),
-                   draw_resamples(kResamples, std::ssize(changes), seed))
-      .p();
-}
-
-std::string p_text(double p, int64_t resamples) {
-  const double least = 2 / static_cast<double>(resamples + 1);
-  if (!(p <= least) || least >= 1) return fmt::format("{:.3g}", p);
-  const double digit = std::pow(10, std::floor(std::log10(least)) - 1);  // the second one
-  return fmt::format("<= {:.2g}", std::ceil(least / digit) * digit);
 }
 
 }  // namespace headlab

@@ -1,5 +1,5 @@
 // What a change of a model did: outputs, logits, loss and metrics of the changed against the full
-// one, and whether the change of the loss is more than chance.
+// one.
 //
 // N examples, T positions, D width, V vocabulary.
 #pragma once
@@ -46,26 +46,7 @@ class OutputChangeSums {
 
 // "loss_delta"
 std::string change_name(const TaskMetric& metric);
-// Units and formulas of OutputChangeSums::values() and p_value.
+// Units and formulas of OutputChangeSums::values().
 std::vector<LogVariable> output_change_variables(const Task& task);
-
-struct Bootstrap {
-  double mean = 0;                              // of the resampled means
-  int64_t resamples = 0, below = 0, above = 0;  // how many means, how many <= 0, how many >= 0
-
-  // min(1, 2 (min(below, above) + 1) / (resamples + 1)): what was measured counts as one resample
-  // more, so that no number of them says that chance is ruled out. NaN where the mean is.
-  double p() const;
-  // min(1, 2 min(below, above) / resamples), which may be 0: that of the case files `delta-1`.
-  double p_of_shares() const;
-};
-// Paired bootstrap on per-example changes [N]: resample [R,N] int64 are the drawn examples.
-Bootstrap bootstrap(const Tensor& changes, const Tensor& resample);
-Tensor draw_resamples(int64_t resamples, int64_t examples, uint64_t seed);  // [R,N]
-inline constexpr int64_t kResamples = 1000;
-// Bootstrap::p() of kResamples; NaN without examples.
-double p_value(const std::vector<double>& changes, uint64_t seed);
-// "0.034"; at the least that so many resamples can say "<= 0.002", in two digits, rounded up.
-std::string p_text(double p, int64_t resamples);
 
 }  // namespace headlab

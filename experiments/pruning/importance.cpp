@@ -3,9 +3,11 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
+#include <limits>
 
 #include "core/torch.h"
 #include "experiments/models/site_probes.h"
+#include "experiments/runs/paired.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -23,6 +25,7 @@ void ImportanceSums::add(const Tensor& c, const Tensor& length) {
     sum = sum.defined() ? sum + more : more;
   };
   add_to(by_example_, of_example.abs().sum(0));
+  add_to(example_squares_, of_example.square().sum(0));
   add_to(by_position_, own.abs().sum(at::IntArrayRef({0, 2})));
   add_to(by_batch_, of_example.sum(0).abs());
   examples_ += static_cast<double>(own.size(0));
@@ -30,6 +33,12 @@ void ImportanceSums::add(const Tensor& c, const Tensor& length) {
 }
 
 Tensor ImportanceSums::paper() const { return by_example_ / examples_; }
+Tensor ImportanceSums::paper_interval() const {
+  if (examples_ < 2) return at::full_like(by_example_, std::numeric_limits<double>::quiet_NaN());
+  const auto variance =
+      (example_squares_ / examples_ - paper().square()).clamp_min(0) / (examples_ - 1);
+  return t_of_p(0.05, examples_ - 1) * variance.sqrt();
+}
 Tensor ImportanceSums::per_position() const { return by_position_ / positions_; }
 Tensor ImportanceSums::batch() const { return by_batch_ / positions_; }
 
@@ -39,9 +48,15 @@ const std::vector<std::string>& importance_reductions() {
 }
 
 const std::vector<std::string>& importance_arrays() {
-  static const std::vector<std::string> names{"importance",       "importance_global",
-                                              "importance_paper", "importance_per_position",
-                                              "importance_batch", "activation"};
+  static const std::vector<std::string> names{"importance",
+                                              "importance_interval",
+                                              "importance_global",
+                                              "importance_global_interval",
+                                              "importance_paper",
+                                              "importance_paper_interval",
+                                              "importance_per_position",
+                                              "importance_batch",
+                                              "activation"};
   return names;
 }
 
@@ -52,22 +67,34 @@ Tensor ImportanceSums::reduced(const std::string& reduction) const {
   return batch();
 }
 
+namespace {
+
+Tensor norms_of_layers(const Tensor& importance) {
+  return importance.square().nansum(1, true).sqrt() + 1e-20;  // [L,1]
+}
+
+}  // namespace
+
 Tensor normalized_by_layer(const Tensor& importance) {
-  const auto norms = importance.square().nansum(1, true).sqrt();  // [L,1]
-  return importance / (norms + 1e-20);
+  return importance / norms_of_layers(importance);
 }
 
 SiteGrids normalized(const SiteGrids& importance, const std::string& norm) {
-  if (norm == "none") return importance;
+  return over_norms_of(importance, importance, norm);
+}
+
+SiteGrids over_norms_of(const SiteGrids& importance, const SiteGrids& numbers,
+                        const std::string& norm) {
+  if (norm == "none") return numbers;
   SiteGrids relative;
   double square = 0;
   for (const auto& [site, grid] : importance) {
-    relative[site] = normalized_by_layer(grid);
+    relative[site] = numbers.at(site) / norms_of_layers(grid);
     square += grid.square().nansum().item<double>();
   }
   if (norm == "layer") return relative;
   TORCH_CHECK(norm == "global", "no norm is called ", norm);
-  for (const auto& [site, grid] : importance) relative[site] = grid / (std::sqrt(square) + 1e-20);
+  for (const auto& [site, grid] : numbers) relative[site] = grid / (std::sqrt(square) + 1e-20);
   return relative;
 }
 
@@ -150,6 +177,8 @@ void put_grids(HeadImportance& result, const SiteHeads& heads, const SiteSums& s
   for (const auto& name : importance_reductions())
     result.raw[name][heads.name()] =
         grid([&](const LayerSums& s, int64_t) { return s.importance.reduced(name); });
+  result.paper_interval[heads.name()] =
+      grid([&](const LayerSums& s, int64_t) { return s.importance.paper_interval(); });
   result.activation[heads.name()] = grid([&](const LayerSums& s, int64_t own) {
     return s.activation.defined() ? s.activation / sums.positions : at::zeros({own});
   });

@@ -17,13 +17,14 @@ class ImportanceSums {
   void add(const Tensor& c, const Tensor& length = {});
 
   // [H], float64. NaN without examples.
-  Tensor paper() const;         // 1/N sum_n |sum_t c|: E |dL_n/dxi_h|, equation 2
-  Tensor per_position() const;  // sum_n sum_t |c| / sum_n length_n: both released forks
+  Tensor paper() const;           // 1/N sum_n |sum_t c|: E |dL_n/dxi_h|, equation 2
+  Tensor paper_interval() const;  // half of its 95 % interval, of t; NaN of one example
+  Tensor per_position() const;    // sum_n sum_t |c| / sum_n length_n: both released forks
   Tensor batch() const;  // sum_b |sum_{n in b} sum_t c| / sum_n length_n: depends on the batch size
   Tensor reduced(const std::string& reduction) const;  // by name
 
  private:
-  Tensor by_example_, by_position_, by_batch_;  // [H]
+  Tensor by_example_, example_squares_, by_position_, by_batch_;  // [H]
   double examples_ = 0, positions_ = 0;
 };
 const std::vector<std::string>& importance_reductions();  // "paper", ...
@@ -33,15 +34,20 @@ Tensor normalized_by_layer(const Tensor& importance);
 // `norm`, one of importance_norms(): "layer" does so in every layer; "global" divides by the norm
 // over the heads of all sites, "none" by nothing, so that these two rank heads alike.
 SiteGrids normalized(const SiteGrids& importance, const std::string& norm);
+// Other numbers of the heads, such as intervals, over the same norms.
+SiteGrids over_norms_of(const SiteGrids& importance, const SiteGrids& numbers,
+                        const std::string& norm);
 const std::vector<std::string>& importance_norms();
 
 // Names under which an analysis has what follows: importance (paper, within its layer),
-// importance_global, importance_<reduction>, activation.
+// importance_global, importance_<reduction>, activation, and of what comes from paper
+// <name>_interval.
 const std::vector<std::string>& importance_arrays();
 
 // All that one pass over some batches says of the heads; NaN where none is.
 struct HeadImportance {
   std::map<std::string, SiteGrids> raw;  // by reduction
+  SiteGrids paper_interval;              // half of raw["paper"]'s
   SiteGrids activation;                  // mean over positions of the norm of what the head says
 };
 

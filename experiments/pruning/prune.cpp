@@ -34,8 +34,7 @@ SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute&
   const auto rise = change_name(run.data->task().metrics().front());
   const AblationSettings settings{.split = ranking_split(*run.data, s.split),
                                   .batch = s.measured_batch,
-                                  .most_batches = s.most_batches,
-                                  .resamples = 1};
+                                  .most_batches = s.most_batches};
   for (const auto& ablated :
        ablate(*run.model, *run.data, single_heads(*run.model), settings, compute)) {
     const auto& id = ablated.heads[0];
@@ -75,6 +74,11 @@ void require_reachable(Model& model, const PruneSettings& s) {
       "{:.3g} at most, or keep fewer in each layer",
       s.keep_per_layer, most, built, s.count, most,
       std::floor(1000.0 * static_cast<double>(most) / static_cast<double>(built)) / 1000));
+}
+
+// NaN where one is; what is infinite in both does not differ.
+Tensor largest_difference(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().masked_fill(a == b, 0).max().to(at::kCPU, at::kDouble);
 }
 
 }  // namespace
@@ -138,6 +142,7 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
   torch::InferenceMode inference;
   OutputChangeSums sums(data.task());
   PruneEffect effect;
+  if (!data.task().predicts()) effect.sliced_difference = kNaN;
   const auto pass = [&](Model& model, const Batch& batch) {
     HiddenStates hidden;
     const ModelContext ctx{.backend = compute.backend, .hidden = &hidden};
@@ -148,12 +153,15 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
                  [&](const Batch& b) {
                    const auto after = pass(pruned, b);
                    sums.add(pass(whole, b), after, b);
+                   if (!data.task().predicts()) return;
                    const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
-                   const auto apart = (cut - after.logits).abs().max().item<double>();
-                   effect.sliced_difference = std::max(effect.sliced_difference, apart);
+                   effect.sliced_difference =
+                       at::maximum(at::scalar_tensor(effect.sliced_difference, at::kDouble),
+                                   largest_difference(cut, after.logits))
+                           .item<double>();
                  });
   effect.changes = sums.values();
-  effect.changes["p_value"] = p_value(sums.example_loss_changes(), s.seed);
+  effect.significance = significance_of({sums.example_loss_changes()}, data.task()).front();
   return effect;
 }
 

@@ -62,10 +62,12 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& settings, con
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device);
 std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& device);
 
-// What pruning did: changes (OutputChangeSums and p_value) of the pruned against the whole model,
-// and the largest difference between the pruned model's logits and those of its sliced copy.
+// What pruning did: changes (OutputChangeSums) of the pruned against the whole model, and the
+// largest difference between the pruned model's logits and those of its sliced copy; NaN: a model
+// has no logits, or they are not finite.
 struct PruneEffect {
   std::map<std::string, double> changes;
+  Significance significance;  // of the change of the loss
   double sliced_difference = 0;
 };
 PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,

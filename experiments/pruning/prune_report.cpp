@@ -4,11 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
 #include "core/files/replacement_file.h"
 #include "core/torch.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/system/number_text.h"
+#include "experiments/system/with_commas.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/training_metrics.h"
 
@@ -57,6 +61,7 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
   const auto add_variable = [&](const LogVariable& about, auto value_of) {
     ResultArray array{about, {"round"}, {}};
     for (const auto& round : rounds) array.values.push_back(static_cast<double>(value_of(round)));
+    array.about.counts = std::is_integral_v<decltype(value_of(rounds.front()))>;
     group.arrays.push_back(std::move(array));
   };
   const auto add = [&](const char* name, const char* units, const char* what, auto value_of) {
@@ -73,14 +78,14 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
                   fmt::format("{}; split {}, {}", metric.formula, split_name(measured.split),
                               measured_text(measured))},
                  [&](const auto& r) { return r.evaluation.mean(metric.name); });
-    group.arrays.back().attributes = measured_attributes(measured);
+    group.arrays.back().count_attributes = measured_attributes(measured);
   }
   if (rounds.front().uncut)
     for (const auto& metric : measured.means) {
       add_variable({"uncut_" + metric.name, metric.units, metric.long_name + " without a cut",
                     "the same of the whole model after as many updates of tuning"},
                    [&](const auto& r) { return r.uncut ? r.uncut->mean(metric.name) : kNaN; });
-      group.arrays.back().attributes = measured_attributes(measured);
+      group.arrays.back().count_attributes = measured_attributes(measured);
     }
   add("seconds", "s", "time of ranking, pruning and tuning",
       [](const auto& r) { return r.seconds; });
@@ -108,17 +113,22 @@ std::string csv(const Json& report, const Task& task) {
     for (const auto& head : round["removed"])
       removed += (removed.empty() ? "" : " ") + head.get<std::string>();
     std::vector<std::string> cells;
-    for (const auto& column : columns)
-      cells.push_back(round[column].is_string() ? round[column].get<std::string>()
-                                                : round[column].dump());
+    for (const auto& column : columns) {
+      const auto& value = round[column];
+      const bool none = value.is_number_float() && std::isnan(value.get<double>());
+      cells.push_back(none ? "" : value.is_string() ? value.get<std::string>() : value.dump());
+    }
     text += fmt::format("{},{},{}\n", n++, fmt::join(cells, ","), removed);
   }
   return text;
 }
 
-std::string p_with_sign(const Json& r) {
-  const auto p = p_text(r["p_value"].get<double>(), r["resamples"].get<int64_t>());
-  return p.starts_with("<=") ? p : "= " + p;
+// " (p = 0.03 *, 64 examples)", of the change of the loss.
+std::string chance_text(const Json& r) {
+  const auto p = p_text(r["p_holm"].get<double>());
+  return fmt::format(" (p {}{}{}, {} examples)", p.starts_with("<") || p == "-" ? "" : "= ", p,
+                     r["p_holm"].get<double>() < kReportedBelow ? " *" : "",
+                     with_commas(r["p_examples"].get<int64_t>()));
 }
 
 // What slicing saves of the time of a forward pass, with its spread.
@@ -179,7 +189,10 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
               {"empty_layers", empty_layers(alive_heads(*run.model))},
               {"sliced", slice}};
   for (const auto& [name, value] : pruning.effect.changes) report[name] = value;
-  report["resamples"] = kResamples;
+  const auto& task = run.data->task();
+  for (const auto& variable : significance_variables(task))
+    report[variable.name] = variable.json(pruning.effect.significance);
+  report["p_legend"] = significance_legend(task);
   for (const auto& mean : last.evaluation.means) {
     report[mean.name + "_before"] = first.evaluation.mean(mean.name);
     report[mean.name] = mean.value;
@@ -188,6 +201,7 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
   report["measured"] = measured_text(last.evaluation);
   if (pruning.kept) {
     auto& kept = report["on_whole_split"] = measured_json(pruning.kept->after);
+    kept["measured"] = measured_text(pruning.kept->after);
     for (const auto& mean : pruning.kept->after.means) {
       kept[mean.name + "_before"] = pruning.kept->before.mean(mean.name);
       kept[mean.name] = mean.value;
@@ -227,10 +241,11 @@ std::string pruning_text(const Json& r, const Task& task) {
     for (const auto& head : round["removed"]) removed += head.get<std::string>() + " ";
     text += fmt::format("{:10}", round["kept"].get<int64_t>());
     for (const auto& metric : task.metrics())
-      text += fmt::format("  {:{}.4f}", round[metric.name].get<double>(),
+      text += fmt::format("  {:>{}}", number_text(round[metric.name].get<double>(), "{:.4f}"),
                           column_width(metric, kLeastWidth));
-    text += fmt::format("  {:10}  {:11.3f}  {}\n", round["parameters"].get<int64_t>(),
-                        round["flops_per_token"].get<double>() / 1e6, removed);
+    text +=
+        fmt::format("  {:10}  {:>11}  {}\n", round["parameters"].get<int64_t>(),
+                    number_text(round["flops_per_token"].get<double>() / 1e6, "{:.3f}"), removed);
   }
   if (r.contains("ranking"))
     text +=
@@ -243,28 +258,33 @@ std::string pruning_text(const Json& r, const Task& task) {
     text += fmt::format("no head is left in layer {} (--keep-per-layer 1 keeps one in each)\n",
                         fmt::join(empty.get<std::vector<std::string>>(), ", "));
   const auto n = [&](const char* name) { return r[name].get<double>(); };
-  text += fmt::format("output: l2 {:.4g}, relative {:.4g}, cosine {:.4f}", n("l2"), n("relative"),
-                      n("cosine"));
-  text += task.predicts() ? fmt::format("; logits: KL {:.4g} nat\n", n("kl")) : "\n";
+  text += fmt::format("output: l2 {}, relative {}, cosine {}; logits: KL {}\n",
+                      number_text(n("l2"), "{:.4g}"), number_text(n("relative"), "{:.4g}"),
+                      number_text(n("cosine"), "{:.4f}"), number_text(n("kl"), "{:.4g} nat"));
   for (const auto& metric : task.metrics()) {
-    text += fmt::format("{} {:+.4f}{}", metric.name, n(change_name(metric).c_str()),
-                        metric.units == "1" ? "" : " " + metric.units);
-    if (&metric == &task.metrics().front()) text += fmt::format(" (p {})", p_with_sign(r));
+    text +=
+        fmt::format("{} {}{}", metric.name, number_text(n(change_name(metric).c_str()), "{:+.4f}"),
+                    metric.units == "1" ? "" : " " + metric.units);
+    if (&metric == &task.metrics().front()) text += chance_text(r);
     text += ", ";
   }
-  text += fmt::format("over the {}\n", r["measured"].get<std::string>());
+  text +=
+      fmt::format("over the {}\n{}\n", r["measured"].get<std::string>(), significance_legend(task));
   if (r.contains("on_whole_split")) {
     const auto& kept = r["on_whole_split"];
     const auto& loss = task.metrics().front();
-    text += fmt::format("over the whole split {}, {}: {} {:.4f} -> {:.4f}{}\n",
-                        kept["split"].get<std::string>(),
-                        scored_text(kept["tokens"].get<int64_t>(), kept["examples"].get<int64_t>()),
-                        loss.name, kept[loss.name + "_before"].get<double>(),
-                        kept[loss.name].get<double>(), loss.units == "1" ? "" : " " + loss.units);
+    const auto of = kept["whole_split"].get<bool>()
+                        ? fmt::format("whole split {}, {}", kept["split"].get<std::string>(),
+                                      scored_text(kept["tokens"].get<int64_t>(),
+                                                  kept["examples"].get<int64_t>()))
+                        : kept["measured"].get<std::string>();
+    text += fmt::format("over the {}: {} {:.4f} -> {:.4f}{}\n", of, loss.name,
+                        kept[loss.name + "_before"].get<double>(), kept[loss.name].get<double>(),
+                        loss.units == "1" ? "" : " " + loss.units);
   }
-  return text +
-         fmt::format("sliced against masked: logits within {:.2e}, {:.1f} % of FLOPs saved\n{}",
-                     n("masked_sliced_difference"), 100 * n("flops_saved"), time_text(r));
+  return text + fmt::format("sliced against masked: logits {}, {} of FLOPs saved\n{}",
+                            number_text(n("masked_sliced_difference"), "within {:.2e}"),
+                            number_text(100 * n("flops_saved"), "{:.1f} %"), time_text(r));
 }
 
 void write_pruned(const std::filesystem::path& out, const OpenedRun& run,

@@ -69,6 +69,18 @@ double t_of_p(double p, double freedom) {
   return (low + high) / 2;
 }
 
+std::optional<double> mean_p_value(const std::vector<double>& differences, double rounding) {
+  if (differences.size() < 2 || !std::all_of(differences.begin(), differences.end(),
+                                             [](double value) { return std::isfinite(value); }))
+    return std::nullopt;
+  const auto [least, most] = std::minmax_element(differences.begin(), differences.end());
+  if (*most - *least <= rounding)
+    return *least <= rounding && *most >= -rounding ? std::optional(1.0) : std::nullopt;
+  const auto spread = spread_of(differences);
+  const auto n = static_cast<double>(spread.n);
+  return t_p_value(spread.mean * std::sqrt(n) / *spread.deviation, n - 1);
+}
+
 std::optional<Interval> t_interval(const SweepMean::Spread& spread) {
   if (!spread.deviation) return std::nullopt;
   const auto n = static_cast<double>(spread.n);
@@ -94,10 +106,9 @@ PairedDifference paired_difference(const std::vector<double>& arm,
     paired.without_spread = paired.mean != 0;
     if (!paired.without_spread) paired.p = 1;
   } else {
-    const auto n = static_cast<double>(arm.size());
     paired.deviation = spread.deviation;
     paired.interval = t_interval(spread);
-    paired.p = t_p_value(paired.mean * std::sqrt(n) / *spread.deviation, n - 1);
+    paired.p = mean_p_value(paired.differences);
   }
   if (arm.size() >= kPairsOfBootstrap) paired.bootstrap = bootstrap_interval(paired.differences);
   return paired;

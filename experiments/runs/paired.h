@@ -27,6 +27,10 @@ double t_of_p(double p, double freedom);
 struct Interval {
   double low = 0, high = 0;
 };
+// Two-sided, of a t test that the mean is 0; 1 where all are 0. None of fewer than two, where one
+// is not finite, and where all are equal and not 0, which no t can be formed of. `rounding`: what
+// equals may lie apart.
+std::optional<double> mean_p_value(const std::vector<double>& differences, double rounding = 0);
 // Of the mean: 95 %, of t; none of one value.
 std::optional<Interval> t_interval(const SweepMean::Spread& spread);
 

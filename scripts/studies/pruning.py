@@ -97,10 +97,11 @@ def study_model(bench, task, seed, run):
         "curves": curves,
         "tuned": study_gates(bench, task, run, seed, len(heads)),
         "roles": roles_of(whole, heads),
-        "ablation": {head: {"loss_delta": loss, "accuracy_delta": accuracy, "p_value": p}
-                     for head, loss, accuracy, p in zip(
+        "ablation": {head: {"loss_delta": loss, "accuracy_delta": accuracy, "p_holm": p,
+                            "p_examples": examples}
+                     for head, loss, accuracy, p, examples in zip(
                          ablation["removed"], ablation["loss_delta"], ablation["accuracy_delta"],
-                         ablation["p_value"])},
+                         ablation["p_holm"], ablation["p_examples"])},
         "joint": joint_ablations(bench, task, run, whole, heads),
     }
 

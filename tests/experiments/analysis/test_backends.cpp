@@ -56,9 +56,7 @@ void watch(Model& model, std::multiset<Backend>& asked) {
                      std::make_shared<Watched>(*site.layers[l], asked));
 }
 
-AblationSettings zeroed(AblationMode mode) {
-  return {.mode = mode, .batch = 5, .most_batches = 1, .resamples = 1};
-}
+AblationSettings zeroed(AblationMode mode) { return {.mode = mode, .batch = 5, .most_batches = 1}; }
 
 void analyze(OpenedRun& run, const Compute& compute, const std::string& name) {
   analyze_run(run, {.batches = 1, .batch = 5, .names = {name}}, compute);

@@ -1,4 +1,6 @@
 // Imported models, which have no data of their own, on a text that a command is given.
+#include <fmt/format.h>
+
 #include "tests/command_testing.h"
 
 namespace headlab::test_command_given_text {
@@ -103,6 +105,26 @@ TEST_CASE("who trains on the syntax of another format is told so, and what takes
   CHECK_THAT(told("h.gz", "\x1F\x8B\x08" + jsonl, "bytes"), Contains("gunzip -c"));
 }
 
+TEST_CASE("of a text that fills no further window it is said what was measured") {
+  const Imported bench;
+  const auto whole = bench.succeed({"eval", "taken", "--text", kText}).at("split_tokens");
+  const int64_t N = whole.get<int64_t>(), used = (N - 1) / 4 * 4;
+  REQUIRE(used < N - 1);
+  const auto said = fmt::format("first {} of {} tokens", used, N);
+  const std::vector<Arguments> commands{{"eval", "taken"},
+                                        {"ablate", "taken"},
+                                        {"prune", "taken", "--heads", "0:1"},
+                                        {"convert", "taken", "--to", "gated"}};
+  for (auto command : commands) {
+    INFO(command[0]);
+    command.insert(command.end(), {"--text", kText, "--context", "4"});
+    const auto outcome = bench.headlab(command);
+    CHECK_THAT(outcome.out, Catch::Contains(said));
+    CHECK(outcome.out.find("whole split") == outcome.out.npos);
+    CHECK(bench.succeed(command).at("whole_split") == false);
+  }
+}
+
 TEST_CASE("an imported model is tuned on the file that --data names") {
   const Imported bench;
   const Json pruned = bench.succeed({"prune", "taken", "--heads", "0:1", "--tune", "3", "--data",
@@ -193,6 +215,26 @@ TEST_CASE("a model that only embeds is measured by how far sentences move") {
   const auto ablated = bench.headlab({"ablate", "taken", "--text", "lines.txt", "--json"});
   INFO(ablated.err);
   REQUIRE(ablated.code == 0);
+  // It has no logits, and no change can bring embeddings nearer to where they are.
+  std::string many;
+  for (int n = 0; n < 12; ++n) many += n % 2 == 0 ? "The fox naps.\n" : "A dog, the fox.\n";
+  write_bytes(bench / "many.txt", many);
+  const auto words_of = [&](Arguments arguments) {
+    arguments.insert(arguments.end(), {"--text", "many.txt"});
+    const auto outcome = bench.headlab(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return outcome.out;
+  };
+  const auto of_heads = words_of({"ablate", "taken"});
+  CHECK(of_heads.find("  *  ") == of_heads.npos);
+  CHECK_THAT(of_heads, Catch::Contains("none: any change raises the distance of embeddings"));
+  for (const auto& p : Json::parse(words_of({"ablate", "taken", "--json"})).at("p_holm"))
+    CHECK(p.is_null());
+  const auto of_cut = words_of({"prune", "taken", "--heads", "0:1"});
+  CHECK_THAT(of_cut, Catch::Contains("logits: KL -\n") && Catch::Contains("masked: logits -, ") &&
+                         Catch::Contains("(p -, 12 examples)"));
+  CHECK(of_cut.find("within") == of_cut.npos);
   const auto weighed =
       bench.headlab({"analyze", "taken", "--importance", "--text", "lines.txt", "--json"});
   REQUIRE(weighed.code == 0);

@@ -24,7 +24,7 @@ struct Subject {
   explicit Subject(const std::string& attention = "{kind: mha, bias: true}")
       : model(small_decoder("{" + std::string(kThreeLayers) + ", attention: " + attention + "}")) {}
   AblationSettings settings(AblationMode mode = AblationMode::kZero) const {
-    return {.mode = mode, .batch = 4, .most_batches = 2, .resamples = 100};
+    return {.mode = mode, .batch = 4, .most_batches = 2};
   }
   Batch examples() const { return data->eval_batch(Split::kValidation, 0, 8); }
 };
@@ -125,11 +125,11 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
     if (id.head == 0) {
       CHECK(d.at("accuracy_delta") < -0.85);
       CHECK(d.at("loss_delta") > 2);
-      CHECK(d.at("p_value") == 2. / 1001);  // as far as 1000 resamples tell
+      CHECK(result.significance.holm < 1e-6);
     } else {
       CHECK(d.at("l2") == 0);
       CHECK(d.at("loss_delta") == 0);
-      CHECK(d.at("p_value") == 1);
+      CHECK(result.significance.p == 1);
     }
   }
   // Equal weights on all keys find no token either.
@@ -158,6 +158,8 @@ TEST_CASE("importance is the mean size of the derivative at gates of one", "[imp
       const auto slope = (at_gate(1 + 1e-4) - at_gate(1 - 1e-4)) / 2e-4;  // dL_n / dxi
       CHECK(measured.raw.at("paper").at("self")[l][h].item<double>() ==
             Approx(slope.abs().mean().item<double>()).epsilon(1e-5));
+      CHECK(measured.paper_interval.at("self")[l][h].item<double>() ==
+            Approx(2.364624 * slope.abs().std().item<double>() / std::sqrt(8)).epsilon(1e-4));
       const auto batches = slope.view({2, 4}).sum(1).abs().sum() / b.ids.numel();
       CHECK(measured.raw.at("batch").at("self")[l][h].item<double>() ==
             Approx(batches.item<double>()).epsilon(1e-5));

@@ -1,9 +1,12 @@
 // What a change of a model did to what its task asks, whatever that is.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "core/torch.h"
 #include "experiments/pruning/ablation_report.h"
 #include "experiments/pruning/prune.h"
+#include "experiments/system/number_text.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 #include "tests/models_testing.h"
@@ -79,16 +82,32 @@ TEST_CASE("reports of an ablation have the metrics of the task", "[ablation]") {
   run.model = s.whole;
   run.data = std::shared_ptr<DataSource>(&s.data, [](auto*) {});
   std::vector<AblationStudy> studies{study_of_heads(*s.whole)};
-  run_studies(studies, {"zero"}, run, {.batch = 5, .most_batches = 1, .resamples = 9}, {at::kCPU});
+  run_studies(studies, {"zero"}, run, {.batch = 5, .most_batches = 1}, {at::kCPU});
   const auto json = studies_json(studies, {"zero"}, s.task);
-  const auto text = studies_text(studies, {"zero"}, s.task, 9, false);
-  const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task, 9, Evaluation{});
+  const auto text = studies_text(studies, {"zero"}, s.task, false);
+  const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task, Evaluation{});
   for (const auto& metric : s.task.metrics()) {
     CHECK(json.at(metric.name + "_delta").size() == 6);
     CHECK_THAT(text, Catch::Contains(" " + metric.name + " "));
     CHECK(std::any_of(groups.front().arrays.begin(), groups.front().arrays.end(),
                       [&](const auto& a) { return a.about.name == metric.name + "_delta"; }));
   }
+  // Five examples have no p, and their number is said beside it.
+  CHECK(json.at("p_examples") == nlohmann::ordered_json(std::vector<int>(6, 5)));
+  CHECK(nlohmann::ordered_json::parse(json.dump()).at("p_holm")[0].is_null());
+  CHECK_THAT(text, Catch::Contains("         -         5\n"));
+  const auto& arrays = groups.front().arrays;
+  const auto array = [&](const std::string& name) {
+    return *std::find_if(arrays.begin(), arrays.end(),
+                         [&](const auto& a) { return a.about.name == name; });
+  };
+  CHECK(array("p_holm").about.comment.starts_with(significance_legend(s.task)));
+  CHECK(array("p_holm").count_attributes.at("rows_of_table") == 6);
+  CHECK(array("p_examples").about.counts);
+  CHECK(array("surprise_delta_interval").about.units == "nat");
+  // The norm of a table's l2 is that of its JSON: over all positions.
+  const double l2 = studies.front().by_mode.at("zero")[0].changes.at("l2");
+  CHECK_THAT(text, Catch::Contains(fmt::format("  {:10.4g}  ", l2)));
 }
 
 TEST_CASE("a task may ask one target of each example", "[pruning]") {
@@ -107,32 +126,30 @@ TEST_CASE("a task may ask one target of each example", "[pruning]") {
   CHECK(sums.values().at("l2_per_position") == Approx((z - y).norm(2, -1).mean().item<double>()));
 }
 
-TEST_CASE("no number of resamples says that chance is ruled out", "[pruning]") {
-  const auto changes = at::tensor({1.0, 2.0, -1.0, 3.0}, at::kDouble);
-  // Means 1, 2, -1, 0, 3: two at most 0, four at least 0.
-  const auto resample = at::tensor({0, 0, 1, 1, 2, 2, 0, 2, 3, 3}, at::kLong).view({5, 2});
-  const auto found = bootstrap(changes, resample);
-  CHECK(found.mean == Approx(1));
-  CHECK(found.p() == 1);
-  CHECK(found.p_of_shares() == Approx(0.8));
-  const auto sure = bootstrap(changes.abs(), resample);
-  CHECK(sure.p() == Approx(2. / 6));
-  CHECK(sure.p_of_shares() == 0);  // the formula of the case files
-  CHECK(p_value(std::vector<double>(20, 0.5), 1) == 2. / 1001);
-  CHECK(p_value(std::vector<double>(20, -0.5), 1) == 2. / 1001);
-  CHECK(p_value(std::vector<double>(20, 0), 1) == 1);
-  CHECK(std::isnan(p_value({1, std::nan("")}, 1)));  // a loss that is no number is not significant
-}
-
-TEST_CASE("p is printed as a bound where the resamples tell no more", "[pruning]") {
-  CHECK(p_text(2. / 1001, 1000) == "<= 0.002");
-  CHECK(p_text(4. / 1001, 1000) == "0.004");
-  CHECK(p_text(0.0341, 1000) == "0.0341");
-  CHECK(p_text(1, 1000) == "1");
-  CHECK(p_text(2. / 27, 26) == "<= 0.075");  // 0.07407
-  CHECK(p_text(2. / 10001, 10000) == "<= 0.0002");
-  CHECK(p_text(1, 1) == "1");
-  CHECK(p_text(std::nan(""), 1000) == "nan");
+TEST_CASE("KL is never below 0, and a word that cannot come adds nothing to it", "[pruning]") {
+  torch::manual_seed(4);
+  const auto y = random({2, 3, 4});
+  const Batch batch{.targets = at::ones({2, 3}, at::kLong)};
+  const auto kl = [&](const Tensor& p, const Tensor& q) {
+    OutputChangeSums sums(prediction_task());
+    sums.add({y, p}, {y, q}, batch);
+    return sums.values().at("kl");
+  };
+  const auto p = at::randn({2, 3, 4000});
+  CHECK(kl(p, p) == 0);
+  for (int n = 0; n < 50; ++n) {  // but for rounding 0
+    const double rounding = kl(p, p + 1e-7 * at::randn_like(p));
+    CHECK(rounding >= 0);
+    CHECK(rounding < 1e-6);
+  }
+  auto cut = p.clone(), other = at::randn_like(p);
+  const auto least = -std::numeric_limits<double>::infinity();
+  cut.slice(-1, 0, 100).fill_(least), other.slice(-1, 0, 100).fill_(least);
+  CHECK(kl(cut, other) ==
+        Approx(kl(p.slice(-1, 100), other.slice(-1, 100))).epsilon(1e-5));  // as if they were not
+  CHECK(kl(cut, p) > 0);
+  CHECK(std::isinf(kl(p, cut)));
+  CHECK(number_text(kl(at::full_like(p, least), p), "{:.4g}") == "-");
 }
 
 }  // namespace headlab::test_change_of_outputs
