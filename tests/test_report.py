@@ -145,20 +145,67 @@ def test_roles_importance_and_ablation_are_those_of_the_files(page, pages, small
     assert f"loss_delta (zero) {four_digits(delta[0, 2]):g}" in label
 
 
-def test_a_chance_is_never_said_to_be_nothing(page, small_run, tmp_path):
+def test_a_chance_stands_beside_its_examples_or_is_a_dash(page, small_run, tmp_path):
     shutil.copytree(small_run, tmp_path / "run")
     with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
-        chances = file["ablation/self/p_value"]
-        assert chances.attrs["resamples"] == 1000
-        chances[0, 0] = [2 / 1001, 4 / 1001, 1]
-        chances[0, 1, 0] = 0  # of a file made before resamples were counted so
+        group = file["ablation/self"]
+        examples = group["p_examples"][0, 0, 0]
+        group["p_holm"][0, 0] = [0.0123, 2e-9, np.nan]
+        legend = group["p_holm"].attrs["comment"]
     (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-    for layer, head, said in (0, 0, "p <= 0.002"), (0, 1, "p 0.003996"), (0, 2, "p 1"), (
-            1, 0, "p <= 0.002"):
+    for head, said in (0, "p 0.0123"), (1, "p < 0.0001"), (2, "p -"):
         page.open("about:blank")
-        page.open(url(tmp_path / "page.html", layer=layer, head=head))
+        page.open(url(tmp_path / "page.html", layer=0, head=head))
         page.wait("return document.querySelector('#head-roles').textContent")
-        assert text(page, "#head-roles").endswith(said)
+        assert text(page, "#head-roles").endswith(f"{said} ({examples} examples)")
+    choose(page, "value", "loss_delta (zero)")
+    assert legend.startswith("*: p < 0.05") and f"{legend}." in text(page, "#value-formula")
+    stars = page.run("""return [...document.querySelectorAll('#role-grid .cell .value')]
+        .map(cell => cell.textContent.endsWith('*'))""")
+    assert stars[:3] == [True, True, False]
+    # No p of a version that resampled: those of few examples meant nothing.
+    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
+        for name in "p_holm", "p_examples", "loss_delta_interval":
+            del file["ablation/self"][name]
+        file["ablation/self/p_value"].attrs["resamples"] = 1000.0
+        file["ablation/self/p_value"][:] = 0.002
+    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+    page.open("about:blank")
+    page.open(url(tmp_path / "page.html", layer=0, head=0, value="loss_delta (zero)"))
+    page.wait("return document.querySelector('#head-roles').textContent")
+    assert text(page, "#head-roles").endswith("p -")
+    assert "*" not in text(page, "#role-grid")
+
+
+def test_colours_say_their_ends_and_tell_only_apart_what_differs(page, small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+
+    def drawn(value):
+        (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
+        page.open("about:blank")
+        page.open(url(tmp_path / "page.html", layer=0, head=0, value=value))
+        page.wait("return document.querySelector('#role-grid .cell .value')?.textContent")
+        return text(page, "#value-formula"), page.run(
+            """return [...document.querySelectorAll('#role-grid .cell')]
+            .map(cell => cell.style.background)""")
+
+    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
+        group = file["ablation/self"]
+        group["loss_delta"][0] = [[0.250, 0.251, 0.252], [0.253, 0.254, 0.252]]
+        group["loss_delta_interval"][0] = np.full((2, 3), 0.01)
+    said, colours = drawn("loss_delta (zero)")
+    assert len(set(colours)) == 1
+    assert "Colours: blue 0.25 to yellow 0.254 nat." in said
+    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
+        file["ablation/self/loss_delta"][0] = [[0.250, 0.251, 0.5], [0.253, 0.254, 0.251]]
+    said, colours = drawn("loss_delta (zero)")
+    assert len(set(colours)) == 2 and colours.count(colours[2]) == 1
+    assert "blue 0.25 to yellow 0.5 nat." in said
+    with h5py.File(tmp_path / "run/analysis.h5", "r+") as file:  # of an interval that nobody knows
+        file["analysis/self/importance"][:] = [[0.250, 0.251, 0.252], [0.253, 0.254, 0.252]]
+    _, colours = drawn("importance")
+    blues = [int(colour.split("(")[1].split(",")[0]) for colour in colours]
+    assert max(blues) - min(blues) < 100  # of 254 between the ends
 
 
 def test_a_number_of_a_head_names_its_source_and_another_measure_stands_beside_it(page, small_run,

@@ -9,10 +9,13 @@ from matplotlib.figure import Figure
 from .style import COLOURS, name_and_unit
 
 
-def head_grid(values: xr.DataArray, title: str | None = None, digits: int = 2) -> Figure:
+def head_grid(values: xr.DataArray, title: str | None = None, digits: int = 2,
+              interval: xr.DataArray | None = None) -> Figure:
     """A number for each head, (layer, head), as coloured cells; an absent head's is empty.
 
-    Signed values are coloured around 0.
+    Signed values are coloured around 0. interval: half of each number's, such as
+    `run.ablation().loss_delta_interval` of `loss_delta`; numbers that differ by less than the
+    larger of theirs share a colour, and so do those linked through others between them.
 
     >>> from headlab_log import plots
     >>> len(plots.head_grid(run.ablation().kl.sel(mode="zero")).axes[0].texts)  # one a head
@@ -27,10 +30,11 @@ def head_grid(values: xr.DataArray, title: str | None = None, digits: int = 2) -
     if least < 0:
         widest = max(-least, most)
         cmap, norm = "RdBu_r", Normalize(-widest, widest)
-    image = axes.imshow(numbers, cmap=cmap, norm=norm, aspect="auto")
+    shown = numbers if interval is None else told_apart(numbers, interval.values.astype(float))
+    image = axes.imshow(shown, cmap=cmap, norm=norm, aspect="auto")
     for (layer, head), number in np.ndenumerate(numbers):
         if not np.isnan(number):
-            red, green, blue, _ = image.cmap(norm(number))
+            red, green, blue, _ = image.cmap(norm(shown[layer, head]))
             dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
             axes.text(head, layer, f"{number:.{digits}f}", ha="center", va="center",
                       fontsize=7, color="white" if dark else "black")
@@ -38,8 +42,22 @@ def head_grid(values: xr.DataArray, title: str | None = None, digits: int = 2) -
     axes.set_xticks(range(columns), values["head"].values)
     axes.set(xlabel="head", ylabel="layer", title=title or name_and_unit(values))
     axes.tick_params(length=0)
-    figure.colorbar(image, ax=axes, aspect=12)
+    bar = figure.colorbar(image, ax=axes, aspect=12, format=f"%.{digits}f")
+    bar.set_ticks(np.linspace(norm.vmin, norm.vmax, 5))  # with both ends
     return figure
+
+
+def told_apart(numbers, intervals):
+    """The numbers that cells are coloured by: the mean of those that are not told apart."""
+    shown = numbers.copy()
+    order = np.flatnonzero(~np.isnan(numbers))
+    order = order[np.argsort(numbers.flat[order], kind="stable")]
+    known = np.nan_to_num(intervals).flat[order]
+    far = np.diff(numbers.flat[order]) >= np.maximum(known[1:], known[:-1])
+    for alike in np.split(order, np.flatnonzero(far) + 1):
+        if len(alike):
+            shown.flat[alike] = numbers.flat[alike].mean()
+    return shown
 
 
 def head_roles(roles: xr.Dataset) -> Figure:

@@ -26,7 +26,7 @@ def weight_scale(values):
 def weight_bar(image, axes, label="attention weight"):
     """A colour bar beside axes with images of weight_scale()."""
     least, most = image.norm.vmin, image.norm.vmax
-    marks = [mark for mark in MARKS if mark <= most]
+    marks = [mark for mark in MARKS if mark < 0.9 * most] + [float(f"{most:.3g}")]
     if least < 0:
         marks = [mark for mark in marks if mark == 0 or mark >= 0.2]  # there is half the room
         marks = [-mark for mark in marks[:0:-1]] + marks

@@ -2,8 +2,7 @@
 import { find } from "./elements.js";
 
 /**
- * @typedef {{ unit: string, long_name: string, comment: string, resamples?: number }} Meta of a
- *   variable; resamples: of the bootstrap that a p comes from
+ * @typedef {{ unit: string, long_name: string, comment: string }} Meta of a variable
  * @typedef {(number | null)[]} Numbers of heads or rounds; null: there is none
  *
  * @typedef {object} Content

@@ -58,9 +58,8 @@ def number(value):
 def meta(variable):
     """Unit, name and formula of a variable, as its attributes say."""
     given = variable.attrs
-    said = {"unit": str(given.get("units", "1")), "long_name": str(given.get("long_name", "")),
+    return {"unit": str(given.get("units", "1")), "long_name": str(given.get("long_name", "")),
             "comment": str(given.get("comment", ""))}
-    return said | ({"resamples": int(given["resamples"])} if "resamples" in given else {})
 
 
 def thin(length, most):

@@ -153,6 +153,38 @@ export function limits(lists) {
 }
 
 /**
+ * The ends of a colour scale of these numbers: where nobody knows how surely they are, it spans at
+ * least a twentieth of the largest, so that what hardly differs looks alike.
+ * @param {number[]} scale as limits() gives it
+ */
+export function colourEnds([low, high]) {
+  const least = Math.max(-low, high) / 20, middle = (low + high) / 2;
+  return high - low >= least ? [low, high] : [middle - least / 2, middle + least / 2];
+}
+
+/**
+ * The numbers that cells are coloured by. Two that differ by less than the larger of their
+ * intervals get one number, and so does what is linked through others between them.
+ * @param {(number | null)[]} values
+ * @param {(number | null)[]} intervals half of each, as it is known to plus or minus
+ */
+export function toldApart(values, intervals) {
+  const shown = [...values];
+  const order = values.flatMap((value, n) => value === null ? [] : [{ value, n }])
+    .sort((a, b) => a.value - b.value);
+  for (let first = 0, n = 1; n <= order.length; n++) {
+    const here = order[n], before = order[n - 1];
+    if (here && here.value - before.value
+      < Math.max(intervals[here.n] ?? 0, intervals[before.n] ?? 0)) continue;
+    const alike = order.slice(first, n);
+    const mean = alike.reduce((sum, one) => sum + one.value / alike.length, 0);
+    for (const one of alike) shown[one.n] = mean;
+    first = n;
+  }
+  return shown;
+}
+
+/**
  * A path in a box of 100 x 100; at most some hundred points, since a cell is no wider.
  * @param {number[]} steps
  * @param {ArrayLike<number>} values
@@ -265,10 +297,10 @@ function drawValues(parts, curves, scale, meta) {
   const part = parts.findIndex((one) => one.run === state.run);
   const row = part < 0 || state.at === null ? -1 : parts[part].steps.indexOf(state.at);
   const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
-  const numbers = cellNumbers(most);
+  const numbers = cellNumbers(most), [least, largest] = colourEnds(scale);
   for (const [cell, lines] of curves) {
     const value = row < 0 ? NaN : lines[part]?.[row] ?? NaN;
-    const share = signed ? 0.5 + value / most / 2 : (value - scale[0]) / (scale[1] - scale[0]);
+    const share = signed ? 0.5 + value / most / 2 : (value - least) / (largest - least);
     const known = !Number.isNaN(value);
     const text = make("span", { class: "value" }, known ? numbers.text(value) : "");
     show(cell, [text], known ? format(value) + unit(meta) : "absent",
@@ -276,7 +308,7 @@ function drawValues(parts, curves, scale, meta) {
   }
   find("#stat-scale").textContent = `${data.runs[state.run].label} at step ${state.at}. Colours: `
     + (signed ? `purple ${format(-most)}, white 0, orange ${format(most)}`
-      : `blue ${format(scale[0])} to yellow ${format(scale[1])}`)
+      : `blue ${format(least)} to yellow ${format(largest)}`)
     + `${unit(meta)}, the range over all steps and runs shown.${numbers.note} Hatched: no such `
     + "head or number.";
 }

@@ -2,14 +2,13 @@
 import { css, onTheme, shade } from "./colours.js";
 import { bind, fill } from "./controls.js";
 import { onClick, plot } from "./curves.js";
-import { data, format, named } from "./data.js";
+import { data, format, named, unit } from "./data.js";
 import { find, make } from "./elements.js";
-import { cellNumbers, HeadGrid, limits, show } from "./grid.js";
+import { cellNumbers, colourEnds, HeadGrid, limits, show, toldApart } from "./grid.js";
 import { among, indexOf, on, set, site, state } from "./state.js";
 
 /**
  * @typedef {import("./data.js").Analysis} Analysis
- * @typedef {import("./data.js").Meta} Meta
  */
 
 const roleGrid = new HeadGrid(find("#role-grid"), "roles of every head");
@@ -40,7 +39,7 @@ function valueNames(analysis) {
     const found = first.findIndex((one) => name === one || name.startsWith(`${one} `));
     return found < 0 ? first.length : found;
   };
-  return Object.keys(analysis.values).filter((name) => !name.startsWith("p_value"))
+  return Object.keys(analysis.values).filter((name) => !/^(only_)?p_|_interval\b/.test(name))
     .sort((a, b) => rank(a) - rank(b));
 }
 
@@ -82,15 +81,18 @@ function advice(analysis, path) {
 function drawRoleGrid(analysis, name) {
   const { layers, heads, values, roles } = analysis;
   roleGrid.shape(layers, heads);
-  const shown = values[name ?? ""] ?? [], deltas = Boolean(name?.startsWith("loss_delta"));
-  const chances = deltas ? chancesOf(analysis, name ?? "") : undefined;
+  const shown = values[name ?? ""] ?? [], deltas = /^(only_)?loss_delta/.test(name ?? "");
+  const chances = deltas ? values[beside(name ?? "", "p_holm")] : undefined;
+  const intervals = values[beside(name ?? "", "interval")];
+  const coloured = toldApart(shown, intervals ?? []);
   const known = shown.flatMap((value) => value === null ? [] : [value]), scale = limits([known]);
+  const [least, largest] = intervals ? scale : colourEnds(scale);
   const signed = scale[0] < 0 && scale[1] > 0, most = Math.max(-scale[0], scale[1]);
   const numbers = cellNumbers(known.length ? most : 0);
   for (const cell of roleGrid.cells.values()) {
     const n = indexOf(analysis, Number(cell.dataset.layer), Number(cell.dataset.head));
-    const value = shown[n] ?? null;
-    const sure = (chances?.[n] ?? 1) < 0.05;
+    const value = shown[n] ?? null, colour = coloured[n] ?? null;
+    const sure = (chances?.[n] ?? 1) < significantBelow;
     const text = make("span", { class: "value" }, value === null ? "" : numbers.text(value)
       + (sure ? "*" : ""));
     const has = Object.keys(roles).filter((role) => roles[role][n] === 1);
@@ -98,16 +100,22 @@ function drawRoleGrid(analysis, name) {
       ...has.map(badge));
     show(cell, [text, held], value === null && !has.length ? "absent"
       : [value === null ? null : `${name} ${format(value)}`, ...has].filter(Boolean).join(", "),
-      value === null ? null : signed ? shade("diverging", 0.5 + value / most / 2)
-        : shade("sequential", (value - scale[0]) / (scale[1] - scale[0])));
+      colour === null ? null : signed ? shade("diverging", 0.5 + colour / most / 2)
+        : shade("sequential", (colour - least) / (largest - least)));
   }
   const meta = data.variables.analysis[name ?? ""];
+  const legend = data.variables.analysis[beside(name ?? "", "p_holm")]?.comment;
   find("#value-formula").textContent = meta ? `${named(meta)}: ${meta.comment}. `
     + sourceOf(analysis, name ?? "")
-    + (chances ? "*: p < 0.05. " : "")
-    + (signed ? "Purple: below 0, orange: above." : "Blue: least, yellow: most.")
+    + (chances && legend ? `${legend}. ` : "") + "Colours: "
+    + (signed ? `purple ${format(-most)}, white 0, orange ${format(most)}`
+      : `blue ${format(least)} to yellow ${format(largest)}`) + `${unit(meta)}. `
+    + (intervals ? "Cells that differ by less than their 95 % interval share a colour." : "")
     + numbers.note : "";
 }
+
+// After Holm's correction, as `headlab ablate` has it.
+const significantBelow = 0.05;
 
 /**
  * On what a value was measured, as a sentence; nothing where that is not known.
@@ -117,26 +125,24 @@ function drawRoleGrid(analysis, name) {
 const sourceOf = ({ measured }, name) => measured[name] ? `Measured on ${measured[name]}. ` : "";
 
 /**
- * How likely by chance each change of a loss is; none where nobody has asked.
- * @param {Analysis} analysis
- * @param {string} name of the changes
+ * What stands beside a value in its file: "loss_delta_interval (zero)" beside "loss_delta (zero)",
+ * and of a change of the loss its "p_holm (zero)" and "p_examples (zero)".
+ * @param {string} name
+ * @param {"interval" | "p_holm" | "p_examples"} what
  */
-const chancesOf = ({ values }, name) => values[chanceName(name)];
-
-/** @param {string} name of the changes */
-const chanceName = (name) => name.replace("loss_delta", "p_value");
+const beside = (name, what) =>
+  name.replace(/^(only_)?(\w+)/, (_, only, value) =>
+    (only ?? "") + (what === "interval" ? `${value}_interval` : what));
 
 /**
- * p as it may be said: at the least that its resamples can tell it is a bound, rounded up. Files
- * that do not say how many they were have the usual 1000.
+ * How likely by chance a change is, and of how many examples that is. Files of versions that
+ * resampled have neither.
  * @param {number | null} p
- * @param {Meta | undefined} meta
+ * @param {number | null} examples
  */
-function chanceText(p, meta) {
-  const least = 2 / ((meta?.resamples ?? 1000) + 1);
-  if (p === null || p > least * (1 + 1e-6)) return `p ${format(p)}`; // p is a float32
-  const digit = 10 ** (Math.floor(Math.log10(least)) - 1); // the second one
-  return `p <= ${format(Math.min(1, Number((Math.ceil(least / digit) * digit).toPrecision(2))))}`;
+function chanceText(p, examples) {
+  const said = p === null ? "p -" : p < 1e-4 ? "p < 0.0001" : `p ${format(p)}`;
+  return said + (examples === null ? "" : ` (${examples} examples)`);
 }
 
 /** @param {Analysis} analysis */
@@ -173,10 +179,10 @@ function showRoles() {
     if (value === null || value === undefined) continue;
     const measured = analysis.measured[name], source = measured ? ` (${measured})` : "";
     if (/^importance( \[|$)/.test(name)) said.push(`${name}${source} ${format(value)}`);
-    if (name.startsWith("loss_delta")) {
-      const chance = chancesOf(analysis, name)?.[n] ?? null;
-      said.push(`${name}${source} ${format(value)} nat, `
-        + chanceText(chance, data.variables.analysis[chanceName(name)]));
+    if (/^loss_delta( |$)/.test(name)) {
+      const [p, examples] = /** @type {const} */ (["p_holm", "p_examples"]).map((what) =>
+        analysis.values[beside(name, what)]?.[n] ?? null);
+      said.push(`${name}${source} ${format(value)} nat, ${chanceText(p, examples)}`);
     }
   }
   find("#head-roles").textContent = said.join("; ");
