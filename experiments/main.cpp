@@ -26,6 +26,7 @@
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
+#include "experiments/system/most_threads.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
 #include "experiments/system/signals.h"
@@ -104,7 +105,16 @@ std::string usage_problem(const CLI::App& app, const CLI::ParseError& error, con
   return fmt::format("{}; see {} --help", what, name);
 }
 
+// What is wrong with OMP_NUM_THREADS; "": nothing. OpenMP itself would end the process.
+std::string threads_problem() {
+  const char* asked = std::getenv("OMP_NUM_THREADS");
+  const int threads = omp_get_max_threads();
+  if (!asked || threads <= std::max(kMostThreads, omp_get_num_procs())) return "";
+  return fmt::format("OMP_NUM_THREADS={}: must be at most {}", asked, kMostThreads);
+}
+
 int run(int argc, char** argv) {
+  if (const auto problem = threads_problem(); !problem.empty()) return report(kUsage, problem);
   if (const auto& conflicts = registration_conflicts(); !conflicts.empty()) {
     for (const auto& conflict : conflicts) report(kInternal, conflict);
     return kInternal;

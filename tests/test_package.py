@@ -3,6 +3,7 @@
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -119,8 +120,16 @@ def test_tables_need_no_more(small_run, tmp_path):
 def test_what_needs_more_names_the_extra_that_brings_it(small_run, tmp_path, extra, code):
     asks = f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print('told:', error)"
     told = python(ONLY_NEEDED + READS + asks, small_run, tmp_path / "events").splitlines()[-1]
-    assert told.startswith("told: ") and f'pip install "headlab_log[{extra}]"' in told
+    assert told.startswith("told: ") and f'pip install "{ROOT}/scripts[{extra}]"' in told
     assert extra in extras()
+
+
+def test_a_copy_without_its_checkout_names_the_package_itself(tmp_path):
+    """No package index has headlab_log: a command with its name would install somebody else's."""
+    shutil.copytree(ROOT / "scripts/headlab_log", tmp_path / "headlab_log")
+    code = "from headlab_log.extras import how_to_get as how; print(how('plotext', 'watch'))"
+    told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert told.stdout.strip() == "pip install plotext", told.stderr
 
 
 def extras():

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/config/config_fields.h"
@@ -92,6 +93,15 @@ bool within(const T& value, const ConfigNode& node, const std::string& path, Pro
   if (!limits.min) due = (limits.below_max ? "below " : "at most ") + shortest(*limits.max);
   problems.add(node.place, path, "must be " + due + ", is " + node.text);
   return false;
+}
+
+bool is_utf8(const std::string& text) {
+  try {
+    nlohmann::json(text).dump();
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+  return true;
 }
 
 const char* items_of(const std::vector<int64_t>&) { return "integers"; }
@@ -307,8 +317,15 @@ bool read_value(FilePath& value, const ConfigNode& node, const std::string& path
   if (node.kind != ConfigNode::Kind::kScalar || node.text.empty()) {
     return refuse(node, path, problems, "a path");
   }
+  const auto resolved = fs::absolute(node.place.base / node.text).lexically_normal();
+  if (!is_utf8(resolved.string())) {  // of the folder that a relative one starts from, too
+    problems.add(node.place, path,
+                 "leads to a folder or file whose name is not UTF-8, which a run could not write "
+                 "down; rename it");
+    return false;
+  }
   value.written = node.text;
-  value.resolved = fs::absolute(node.place.base / node.text).lexically_normal();
+  value.resolved = resolved;
   return true;
 }
 

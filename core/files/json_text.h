@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace headlab {
@@ -19,6 +20,13 @@ std::optional<Json> parse_json(std::string_view text) {
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) return std::nullopt;
   return json;
+}
+
+// As text, which every value has: U+FFFD stands in place of bytes that are not UTF-8, as names of
+// files may hold them. indent -1: on one line.
+template <class Json>
+std::string json_text(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 // A whole number in 64 bits. Json's own exception for any other: what get() makes of 1e300 is

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 
+#include "core/files/json_text.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 
@@ -192,7 +193,7 @@ void write_analysis(const std::filesystem::path& out, const std::filesystem::pat
                 {.title = "analysis of " + maps.filename().string(),
                  .run_id = {},
                  .config_yaml = {},
-                 .manifest_json = manifest.dump(),
+                 .manifest_json = json_text(manifest),
                  .created_utc = utc_now()},
                 {analysis.statistics, analysis.roles});
 }

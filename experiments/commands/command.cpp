@@ -4,9 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "core/config/config_fields.h"
+#include "core/files/json_text.h"
 #include "experiments/commands/report.h"
 #include "experiments/system/output.h"
 
@@ -66,7 +68,9 @@ void Arguments::option(const std::string& name, uint64_t& value, const std::stri
   add(app_, name, value, help, rule);
 }
 void Arguments::option(const std::string& name, double& value, const std::string& help, Rule rule) {
-  add(app_, name, value, help, rule);
+  add(app_, name, value, help, rule)
+      ->check(number("a number that a 32-bit float holds",
+                     [](double x) { return std::abs(x) <= std::numeric_limits<float>::max(); }));
 }
 
 void Arguments::choice(const std::string& name, std::string& value, const std::string& help,
@@ -94,7 +98,7 @@ std::vector<Command>& commands() {
 }
 
 int print(const Report& report, bool json) {
-  print_result(json ? report.object.dump() + "\n" : report.text);
+  print_result(json ? json_text(report.object) + "\n" : report.text);
   return kDone;
 }
 

@@ -10,6 +10,7 @@
 #include "experiments/commands/reference_pages.h"
 #include "experiments/commands/report.h"
 #include "experiments/system/output.h"
+#include "experiments/system/program_name.h"
 
 namespace headlab {
 namespace {
@@ -54,6 +55,10 @@ Report report_on(const std::string& word) {
     return {.object = object_of(facts), .text = text_of(facts)};
   }
   const auto tables = tables_called(word);
+  const auto is_command = [&](const Command& command) { return command.name == word; };
+  if (tables.empty() && std::any_of(commands().begin(), commands().end(), is_command))
+    throw ConfigError(fmt::format("describe: '{}' is a command; {} {} --help describes it", word,
+                                  program_name(), word));
   if (tables.empty()) {
     const std::string meant = did_you_mean(word, words());
     throw ConfigError(fmt::format("describe: nothing is called '{}'{} there are {}", word,

@@ -1,8 +1,8 @@
 #include "experiments/commands/head_facts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
-#include <regex>
 
 #include "core/observe/probe.h"
 #include "core/torch.h"
@@ -34,14 +34,26 @@ std::string opening_of(const std::string& kind) {
   return "";
 }
 
-// arXiv numbers in the order of their first appearance.
+// arXiv numbers, 2312.04927, in the order of their first appearance.
 std::vector<std::string> papers_in(const std::string& text) {
-  static const std::regex number(R"(\b\d{4}\.\d{5}\b)");
+  constexpr size_t kLength = 10, kPoint = 4;
+  const auto digit = [&](size_t at) {
+    return at < text.size() && std::isdigit(static_cast<unsigned char>(text[at]));
+  };
+  const auto in_word = [&](size_t at) {
+    return at < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[at])) || text[at] == '_');
+  };
+  const auto is_number = [&](size_t from) {
+    for (size_t i = 0; i < kLength; ++i)
+      if (i == kPoint ? text[from + i] != '.' : !digit(from + i)) return false;
+    return (from == 0 || !in_word(from - 1)) && !in_word(from + kLength);
+  };
   std::vector<std::string> found;
-  for (auto match = std::sregex_iterator(text.begin(), text.end(), number);
-       match != std::sregex_iterator(); ++match)
-    if (std::find(found.begin(), found.end(), match->str()) == found.end())
-      found.push_back(match->str());
+  for (size_t from = 0; from + kLength <= text.size(); ++from)
+    if (is_number(from) &&
+        std::find(found.begin(), found.end(), text.substr(from, kLength)) == found.end())
+      found.push_back(text.substr(from, kLength));
   return found;
 }
 

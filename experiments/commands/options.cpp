@@ -1,13 +1,13 @@
 #include "experiments/commands/options.h"
 
 #include <fmt/format.h>
-#include <torch/cuda.h>
 
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/system/most_threads.h"
 #include "experiments/system/output.h"
 
 namespace headlab {
@@ -22,6 +22,8 @@ void ComputeOptions::visit(Arguments& a) {
 }
 
 Compute ComputeOptions::apply() const {
+  if (threads > kMostThreads)
+    throw ConfigError(fmt::format("--threads {}: must be at most {}", threads, kMostThreads));
   if (threads > 0) at::set_num_threads(threads);
   return {pick_device(device), backend_named(backend)};
 }
@@ -83,19 +85,6 @@ std::vector<std::string> MeasureOptions::words() const {
 void require_free(const std::string& out) {
   if (!out.empty() && find_run(out).kind != FoundRun::Kind::kAbsent)
     throw RunError(out + ": a run is there already; choose another place");
-}
-
-at::Device pick_device(const std::string& name) {
-  if (name == "cpu" || (name == "auto" && !torch::cuda::is_available())) return at::kCPU;
-  if (name != "auto" && !name.starts_with("cuda"))
-    throw ConfigError("--device " + name + ": must be auto, cpu, cuda or cuda:N");
-  if (!torch::cuda::is_available())
-    throw DeviceError("--device " + name + ": no CUDA device is available; use --device cpu");
-  const at::Device device(name == "auto" ? "cuda" : name);
-  if (device.index() >= torch::cuda::device_count())
-    throw DeviceError("--device " + name + ": there are only " +
-                      std::to_string(torch::cuda::device_count()) + " CUDA devices");
-  return device;
 }
 
 }  // namespace headlab

@@ -48,7 +48,7 @@ struct SweepOptions {
       throw ConfigError("--emit slurm: needs --time HH:MM:SS, the limit of a job");
     if (emit != "slurm" && !time.empty()) throw ConfigError("--time: goes with --emit slurm only");
     if (!time.empty() && !is_time_limit(time))
-      throw ConfigError(fmt::format("--time {}: must be HH:MM:SS", time));
+      throw ConfigError(fmt::format("--time {:.40}: must be HH:MM:SS", time));
   }
 };
 

@@ -87,7 +87,7 @@ void KeptSurvivors::add(const fs::path& run, const SurvivingHeads& heads) {
                           {"rise", one.rise},
                           {"examples", one.examples},
                           {"ranked_on", split_name(Split::kTrain)}};
-  replace_file(file_, all.dump(2) + "\n");
+  replace_file(file_, json_text(all, 2) + "\n");
 }
 
 }  // namespace headlab

@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
 
 #include "core/observe/probe.h"
 #include "experiments/data/source.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/schedule.h"
+#include "experiments/system/most_threads.h"
 
 namespace headlab {
 
@@ -63,7 +67,7 @@ void TrainOptions::visit(Fields& f) {
   f("early_stop", early_stop, "ends a run that no longer gets better");
   f("checkpoint", checkpoint, "when the state is saved, and what stays");
   f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)",
-    between(1, 1024));
+    between(1, kMostThreads));
   f("deterministic", deterministic, "refuse operations that do not repeat exactly");
   f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
 }
@@ -155,6 +159,26 @@ void Experiment::visit(Fields& f) {
 }
 
 namespace {
+// Models compute in 32 bits: beyond them torch throws, and a number above 0 below them is taken for
+// 0.
+void check_numbers(const ConfigNode& node, const std::string& path, const Complain& complain) {
+  for (const auto& [key, value] : node.entries)
+    check_numbers(value, path.empty() ? key : fmt::format("{}.{}", path, key), complain);
+  for (const auto& item : node.items) check_numbers(item, path, complain);
+  double value = 0;
+  const char* end = node.text.data() + node.text.size();
+  const auto [stop, error] = std::from_chars(node.text.data(), end, value);
+  if (node.kind != ConfigNode::Kind::kScalar || node.quoted || stop != end || error != std::errc())
+    return;
+  using Float = std::numeric_limits<float>;
+  const double size = std::abs(value);
+  if (size > Float::max())
+    complain(path, fmt::format("must be at most 3.4e38, as 32-bit floats are, is {}", node.text));
+  if (size != 0 && size < Float::min())
+    complain(path,
+             fmt::format("must be 0 or at least 1.2e-38, as 32-bit floats are, is {}", node.text));
+}
+
 bool is_plain(const std::string& word) {
   return std::all_of(word.begin(), word.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '_' || c == '-' || c == '.';
@@ -163,6 +187,8 @@ bool is_plain(const std::string& word) {
 }  // namespace
 
 void Experiment::check(const Complain& complain) const {
+  auto written = *this;
+  check_numbers(write_block(written), "", complain);
   if (!is_plain(tag)) complain("tag", "must be of letters, digits, '_', '-' and '.'");
   if (name.empty())
     complain("name", "is missing; write name: <what the run is called>");

@@ -21,6 +21,7 @@
 #include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
+#include "experiments/system/utf8.h"
 
 namespace headlab {
 namespace {
@@ -61,7 +62,7 @@ std::string status_text(const RunStatus& status) {
   json["step"] = status.step;
   json["metrics"] = Json::object();
   for (const auto& [name, value] : status.metrics) json["metrics"][name] = metric_json(value);
-  return json.dump(2) + '\n';
+  return json_text(json, 2) + '\n';
 }
 
 // The names in a directory, sorted, the first few of them, for a message.
@@ -156,13 +157,14 @@ class RunInTheMaking {
 // `clear_the_way` is called when the new run is whole, just before it gets its name.
 WriterLock make_run(const fs::path& path, const std::string& config_yaml, const Json& manifest,
                     const std::string& data_json, const std::function<void()>& clear_the_way) {
+  require_utf8(fs::absolute(path));
   const auto unmade = [&](const std::string& reason) {
     return RunError(fmt::format("{}: cannot be made: {}", path.string(), reason));
   };
   try {
     RunInTheMaking run(path);
     run.write("config.yaml", config_yaml);
-    run.write("manifest.json", manifest.dump(2) + '\n');
+    run.write("manifest.json", json_text(manifest, 2) + '\n');
     if (!data_json.empty()) run.write("data.json", data_json);
     run.write("status.json", status_text({}));
     clear_the_way();
@@ -191,6 +193,12 @@ fs::path run_path(const fs::path& out, const std::string& name, const std::strin
 
 std::string run_state_name(RunState state) {
   return std::string(kStateNames.at(static_cast<size_t>(state)));
+}
+
+void require_utf8(const fs::path& path) {
+  const auto name = path.string(), shown = replace_invalid_utf8(name);
+  if (shown != name)
+    throw RunError(shown + ": cannot be made: its name is not UTF-8; choose another place");
 }
 
 std::optional<RunStatus> read_status(const fs::path& run) {
@@ -279,7 +287,7 @@ RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const J
   RunDirectory resumed(run, std::move(lock), continue_manifest(run, read_manifest(run), manifest));
   remove_temporaries(run);
   remove_temporaries(run / "ckpt");
-  replace_file(run / "manifest.json", resumed.manifest_.dump(2) + '\n');
+  replace_file(run / "manifest.json", json_text(resumed.manifest_, 2) + '\n');
   if (!data_json.empty() && !fs::exists(run / "data.json"))
     replace_file(run / "data.json", data_json);
   resumed.running(stood ? stood->step : 0);
@@ -295,7 +303,7 @@ void RunDirectory::note(const std::string& key, Json value) { manifest_[key] = s
 void RunDirectory::end(const RunStatus& status) {
   manifest_["status"] = run_state_name(status.state);
   manifest_["end_utc"] = utc_now();
-  replace_file(path_ / "manifest.json", manifest_.dump(2) + '\n');
+  replace_file(path_ / "manifest.json", json_text(manifest_, 2) + '\n');
   replace_file(path_ / "status.json", status_text(status));
 }
 

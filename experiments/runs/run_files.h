@@ -35,6 +35,9 @@ struct RunStatus {
 
 bool is_run(const std::filesystem::path& directory);  // it holds a config.yaml
 
+// RunError of a path that is to hold runs and is not UTF-8, which their files are written in.
+void require_utf8(const std::filesystem::path& path);
+
 // What lies at a path where a run should go.
 struct FoundRun {
   enum class Kind {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
@@ -19,7 +20,7 @@ RootAttributes root_attributes(const RunDirectory& run, const std::string& title
   return {.title = title,
           .run_id = run_id,
           .config_yaml = file_text(run.path() / "config.yaml"),
-          .manifest_json = run.manifest().dump(),
+          .manifest_json = json_text(run.manifest()),
           .created_utc = utc_now()};
 }
 

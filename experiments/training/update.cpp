@@ -1,6 +1,9 @@
 #include "experiments/training/update.h"
 
 #include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+
+#include <algorithm>
 
 #include "core/torch.h"
 #include "experiments/runs/experiment.h"
@@ -16,6 +19,21 @@ Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch
   schedule.decay = options.decays_over(epoch_size);
   schedule.d_model = d_model;
   return schedule;
+}
+
+std::string unreached_rate(const Schedule& schedule, int64_t steps) {
+  const bool noam = schedule.kind == "noam";  // peaks with the last update of the warmup
+  const int64_t w = schedule.warmup;
+  const double peak = noam ? schedule.at(w - 1) : schedule.lr;
+  double highest = 0;
+  for (const int64_t step : {int64_t{0}, w - 1, w, steps - 1})
+    if (step >= 0 && step < steps) highest = std::max(highest, schedule.at(step));
+  if (highest >= peak * (1 - 1e-9)) return "";
+  const bool cut = w >= steps;
+  return fmt::format(
+      "{} {} is never reached, the highest rate is {:.4g}: train.warmup takes {} updates, {} {}",
+      noam ? "the peak of train.schedule noam," : "train.lr", fmt::format("{:.4g}", peak), highest,
+      w, cut ? "the run ends after" : "train.decay_steps ends after", cut ? steps : schedule.decay);
 }
 
 AdamW::Settings adamw_of(const TrainOptions& options) {

@@ -14,6 +14,8 @@ struct TrainOptions;
 
 // Settings of `train:` for a model of width d_model, on data of TrainOptions::epoch_size().
 Schedule schedule_of(const TrainOptions& options, int64_t d_model, int64_t epoch_size);
+// Why a training of `steps` updates never reaches the schedule's peak; "": it does.
+std::string unreached_rate(const Schedule& schedule, int64_t steps);
 AdamW::Settings adamw_of(const TrainOptions& options);
 
 // Half precision of forward passes on one device while it lives, where asked for.

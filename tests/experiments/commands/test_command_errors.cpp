@@ -151,8 +151,74 @@ TEST_CASE("an option with a value that it cannot have is refused in one readable
   check({"layer", "x", "--threads", "0"}, "--threads");
   check({"layer", "x", "--backend", "magic"}, "--backend");
   check({"completion", "tcsh"}, "shell");
-  check({"run", "tiny.yaml", "--device", "gpu"}, "--device gpu: must be auto, cpu, cuda or cuda:N");
+  for (const std::string device :
+       {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0x", "cudax", "CPU", "cuda:99999999999"})
+    check({"run", "tiny.yaml", "--device", device},
+          "--device " + device + ": must be auto, cpu, cuda or cuda:N");
+  check({"run", "tiny.yaml", "--device", "cuda:0,1"}, "cuda:N, of one device");
+  check({"layer", "x", "--threads", "100000"}, "--threads 100000: must be at most 1024");
+  check({"generate", ".", "--prompt", "a", "--temperature", "1e300"}, "--temperature");
   check({"eval", ".", "--batch", "9223372036854775807"}, "--batch: must be at most 2147483647");
+}
+
+TEST_CASE("more threads than can be begun are refused, in the environment too") {
+  const Bench bench;
+  const auto outcome =
+      Process({{"run", "tiny.yaml"}, bench.path(), {{"OMP_NUM_THREADS", "100000"}}}).end();
+  check_refusal(outcome, 2, {"OMP_NUM_THREADS=100000: must be at most 1024"});
+  check_refusal(bench.headlab({"run", "tiny.yaml", "train.threads=100000"}), 2, {"train.threads"});
+}
+
+TEST_CASE("a limit of time of any length is refused by a word") {
+  const Bench bench;
+  write_bytes(bench / "sweep.yaml", "base: tiny.yaml\ngrid: {seed: [1, 2]}\n");
+  check_refusal(
+      bench.headlab({"sweep", "sweep.yaml", "--emit", "slurm", "--time", std::string(50'000, '1')}),
+      2, {"--time", "must be HH:MM:SS"});
+}
+
+TEST_CASE("numbers that no 32-bit float holds are refused where they stand") {
+  const Bench bench;
+  for (const std::string key : {"train.clip", "train.lr", "train.weight_decay", "train.eps",
+                                "model.norm_eps", "model.attention.scale"}) {
+    check_refusal(bench.headlab({"run", "tiny.yaml", key + "=1e300"}), 2,
+                  {key + ": must be at most 3.4e38"});
+    check_refusal(bench.headlab({"run", "tiny.yaml", key + "=1e-300"}), 2,
+                  {key + ": must be 0 or at least 1.2e-38"});
+  }
+  CHECK_FALSE(fs::exists(bench / "runs"));
+}
+
+TEST_CASE("names that are not UTF-8 are refused where a run would keep them, printed elsewhere") {
+  const Bench bench;
+  const std::string bad = "bad\xff";
+  check_refusal(bench.headlab({"run", "tiny.yaml", "--out", bad}), 4, {"its name is not UTF-8"});
+  write_bytes(bench / "sweep.yaml", "base: tiny.yaml\ngrid: {seed: [1, 2]}\n");
+  check_refusal(bench.headlab({"sweep", "sweep.yaml", "--out", bad}), 4, {"its name is not UTF-8"});
+  CHECK_FALSE(fs::exists(bench / bad));
+  fs::copy(bench / "text.txt", bench / (bad + ".txt"));
+  CHECK(bench.headlab({"run", "tiny.yaml", "data.path=" + bad + ".txt"}).code == 2);
+  CHECK(bench.headlab({"run", "tiny.yaml", "--init", bad}).code == 4);
+  const fs::path run = bench.train();
+  const Outcome eval = bench.headlab({"eval", run.string(), "--data", bad + ".txt", "--json"});
+  CHECK(eval.code == 0);
+  CHECK_THAT(Json::parse(eval.out).dump(), Contains("bad\uFFFD.txt"));
+  const auto pruned = bench.headlab({"prune", run.string(), "--heads", "0:0", "--out", bad});
+  CHECK(pruned.code == 4);
+  CHECK_THAT(pruned.err, Contains("bad\uFFFD: cannot be made: its name is not UTF-8"));
+  fs::create_directories(bench / bad);
+  fs::copy(bench / "tiny.yaml", bench / (bad + "/tiny.yaml"));
+  const Outcome inside =
+      headlab({"run", "tiny.yaml", "data.path=" + (bench / "text.txt").string()}, bench / bad);
+  check_refusal(inside, 4, {"its name is not UTF-8"});
+  fs::rename(run, bench / (bad + "/run"));
+  CHECK(bench.headlab({"eval", bad + "/run", "--json"}).code == 0);
+}
+
+TEST_CASE("describe of a command says where its description is") {
+  for (const std::string command : {"compare", "sweep", "run", "prune"})
+    check_refusal(headlab({"describe", command}), 2,
+                  {"'" + command + "' is a command", command + " --help"});
 }
 
 TEST_CASE("a device that is not there exits 6 and says what is") {

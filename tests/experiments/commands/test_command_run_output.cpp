@@ -69,5 +69,21 @@ TEST_CASE("on a terminal progress is one live line and without colours where the
   CHECK_THAT(dumb.err, Contains("step 5/5") && !Contains("\r") && !Contains("\x1b"));
 }
 
+TEST_CASE("a warmup that is longer than the run is told once, by validate too") {
+  const Bench bench;
+  const auto count = [](const std::string& text) {
+    size_t found = 0;
+    for (const auto& line : lines_of(text))
+      found += line.find("train.lr 0.001 is never reached") != line.npos;
+    return found;
+  };
+  for (const std::string command : {"run", "validate"}) {
+    const Outcome longer = bench.headlab({command, "tiny.yaml", "train.warmup=9"});
+    CHECK(longer.code == 0);
+    CHECK(count(longer.err) == 1);
+    CHECK(count(bench.headlab({command, "tiny.yaml"}).err) == 0);
+  }
+}
+
 }  // namespace
 }  // namespace headlab::testing::test_command_run_output

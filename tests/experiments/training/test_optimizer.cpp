@@ -79,6 +79,26 @@ const AdamW::Settings kSettings{.beta1 = 0.8,
                                 .gate_lr = 0.07,
                                 .multiplier_lr = 0.05};
 
+TEST_CASE("a schedule whose peak a training never reaches is told, any other is not") {
+  const auto told = [](const std::string& kind, int64_t warmup, int64_t steps, int64_t decay) {
+    return unreached_rate({.kind = kind, .warmup = warmup, .decay = decay, .d_model = 16}, steps);
+  };
+  for (const auto& kind : schedule_names()) {
+    INFO(kind);
+    CHECK(told(kind, 10, 100, 100).empty());
+    CHECK(told(kind, 10, 11, 100).empty());
+    CHECK_THAT(told(kind, 10, 9, 100), Catch::Contains("is never reached"));
+  }
+  for (const std::string kind : {"cosine", "linear", "constant"}) {
+    CHECK(told(kind, 0, 1, 1).empty());
+    CHECK_THAT(told(kind, 100, 50, 50),
+               Catch::Contains("train.lr 0.001 is never reached, the highest rate is 0.00049") &&
+                   Catch::Contains("train.warmup takes 100 updates, the run ends after 50"));
+  }
+  CHECK_THAT(told("cosine", 100, 200, 50), Catch::Contains("train.decay_steps ends after 50"));
+  CHECK(told("noam", 10, 10, 10).empty());  // its last update of warmup is the peak
+}
+
 TEST_CASE("AdamW follows its formula in every group, what has no gradient stays") {
   Plain model;
   AdamW optimizer(model, model.groups(), kSettings);
