@@ -1,6 +1,7 @@
 // The report of a comparison as JSON, and its files.
 #include "experiments/comparison/comparison_report.h"
 
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 
 namespace headlab {
@@ -68,7 +69,8 @@ Json runs_json(const ComparedArm& arm) {
                     {"status", point_state_name(row.status.state)},
                     {"reason", row.status.reason},
                     {"wall_s", number_or_null(row.wall_s)},
-                    {"code", row.code}});
+                    {"code", row.code},
+                    {"device", row.device}});
   return runs;
 }
 
@@ -153,7 +155,7 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
 }
 
 void write_comparison(const Comparison& comparison, const Json& object, const std::string& text) {
-  replace_file(comparison.folder / "compare.json", object.dump(2) + "\n");
+  replace_file(comparison.folder / "compare.json", json_text(object, 2) + "\n");
   replace_file(comparison.folder / "compare.md", text);
 }
 

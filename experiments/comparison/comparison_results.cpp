@@ -23,6 +23,12 @@ std::set<std::string> rests_of(const std::string& code) {
   return rests;
 }
 
+std::set<std::string> devices_of_rows(const std::vector<SweepRow>& rows) {
+  std::set<std::string> devices;
+  for (const auto& row : rows) devices.insert(row.device);
+  return devices;
+}
+
 // Why rows are not one set of trainings to form statistics of; "": they are.
 std::string what_is_missing(const std::vector<SweepRow>& rows) {
   std::vector<std::string> reasons;
@@ -36,6 +42,13 @@ std::string what_is_missing(const std::vector<SweepRow>& rows) {
         return row.code != rows.front().code;
       }))
     reasons.emplace_back("its seeds were trained by different code; tag=WORD trains all anew");
+  if (reasons.empty() && std::any_of(rows.begin(), rows.end(), [&](const SweepRow& row) {
+        return row.device != rows.front().device;
+      }))
+    reasons.push_back(fmt::format(
+        "its seeds were trained on different devices or in different precisions ({}); tag=WORD "
+        "trains all anew",
+        fmt::join(devices_of_rows(rows), ", ")));
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
@@ -140,17 +153,22 @@ void add_differences(const Comparison& comparison, size_t task, ComparedTask& co
   }
 }
 
-// Trainings of an arm by code that also differs from the baseline's beyond the kinds of heads say
-// nothing of the heads.
-void require_one_code(const Comparison& comparison, ComparedTask& compared) {
+// Trainings of an arm by code that also differs from the baseline's beyond the kinds of heads, or
+// on another device or in another precision, say nothing of the heads.
+void require_one_computation(const Comparison& comparison, ComparedTask& compared) {
   const auto& baseline = compared.arms[comparison.written.baseline];
   for (auto& arm : compared.arms) {
     if (arm.rows.empty() || !arm.missing.empty() || !baseline.missing.empty()) continue;
-    if (rests_of(arm.code) == rests_of(baseline.code)) continue;
-    arm.missing = fmt::format(
-        "it was trained by other code than the baseline ({} and {}); tag=WORD trains all anew",
-        arm.code, baseline.code);
-    arm.metrics.clear();
+    const auto &device = arm.rows[0].device, &of_baseline = baseline.rows[0].device;
+    if (rests_of(arm.code) != rests_of(baseline.code))
+      arm.missing = fmt::format(
+          "it was trained by other code than the baseline ({} and {}); tag=WORD trains all anew",
+          arm.code, baseline.code);
+    else if (device != of_baseline)
+      arm.missing =
+          fmt::format("it was trained on {}, the baseline on {}; tag=WORD trains all anew", device,
+                      of_baseline);
+    if (!arm.missing.empty()) arm.metrics.clear();
   }
 }
 
@@ -216,7 +234,7 @@ std::vector<ComparedTask> compare_arms(const Comparison& comparison, const Chose
     auto& compared = tasks.emplace_back();
     for (size_t arm = 0; arm < rates[task].size(); ++arm)
       compared.arms.push_back(arm_of(comparison, task, arm, rates[task][arm], whole, end));
-    require_one_code(comparison, compared);
+    require_one_computation(comparison, compared);
     add_differences(comparison, task, compared);
     add_curves(comparison, task, compared);
     for (auto& arm : compared.arms)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/sweep_table.h"
@@ -86,8 +87,11 @@ ChosenRate choose(const Comparison& comparison, const Stage& stage, const StageE
   const auto& rates = comparison.written.tasks[training.task].rates;
   ChosenRate chosen;
   std::optional<double> least;
+  std::set<std::string> devices;
   for (const double rate : rates) {
     training.rate = rate;
+    for (const auto seed : comparison.written.choose_seeds)
+      devices.insert(end.row(stage, {training.task, training.arm, rate, seed}).device);
     const auto judged = judge(stage, end, training, comparison.written.choose_seeds);
     if (!judged.failure.empty()) return {.rate = {}, .failure = judged.failure};
     chosen.tried.push_back({rate, judged.loss});
@@ -95,6 +99,11 @@ ChosenRate choose(const Comparison& comparison, const Stage& stage, const StageE
     least = judged.loss;
     chosen.rate = rate;
   }
+  if (devices.size() > 1)
+    return {.rate = {},
+            .failure = fmt::format("its short trainings ran on different devices or in different "
+                                   "precisions ({}); tag=WORD trains all anew",
+                                   fmt::join(devices, ", "))};
   if (!chosen.rate) chosen.failure = "it diverges at every rate";
   chosen.at_edge = chosen.rate == rates.front() || chosen.rate == rates.back();
   return chosen;

@@ -1,6 +1,7 @@
 #include "experiments/runs/open_run.h"
 
 #include <ATen/Context.h>
+#include <ATen/Version.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -9,6 +10,7 @@
 #include <system_error>
 
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "core/kernels/device_name.h"
 #include "core/torch.h"
@@ -17,6 +19,7 @@
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/memory.h"
@@ -126,6 +129,10 @@ OpenedRun open_run_and_data(const std::filesystem::path& path, const at::Device&
   return opened;
 }
 
+std::string device_type_of(const at::Device& device) {
+  return c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+}
+
 std::string cuda_version(const at::Device& device) {
   if (!device.is_cuda()) return "";
   if (!at::hasCUDA()) return "unknown";
@@ -164,15 +171,25 @@ std::set<std::string> kinds_of_heads(Model& model) {
   return kinds;
 }
 
+nlohmann::ordered_json process_manifest(const Experiment& experiment,
+                                        const nlohmann::ordered_json& data,
+                                        const at::Device& device) {
+  const auto type = device_type_of(device);
+  return make_manifest({.torch = TORCH_VERSION,
+                        .cuda = cuda_version(device),
+                        .gpus = gpu_names(device),
+                        .device = type,
+                        .precision = resolved_precision(experiment.train, type),
+                        .cpu_capability = at::get_cpu_capability(),
+                        .threads = at::get_num_threads(),
+                        .seed = experiment.seed,
+                        .data = data});
+}
+
 nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
                                    const nlohmann::ordered_json& data, const at::Device& device) {
-  auto manifest = make_manifest({.torch = TORCH_VERSION,
-                                 .cuda = cuda_version(device),
-                                 .gpus = gpu_names(device),
-                                 .threads = at::get_num_threads(),
-                                 .seed = experiment.seed,
-                                 .data = data,
-                                 .code = code_json(kinds_of_heads(model))});
+  auto manifest = process_manifest(experiment, data, device);
+  manifest["code"] = code_json(kinds_of_heads(model));
   manifest["parameters"] = parameters_json(model, experiment.train);
   return manifest;
 }
@@ -198,7 +215,7 @@ RootAttributes root_attributes(Experiment experiment, const std::string& title,
   return {.title = title + " of " + experiment.name,
           .run_id = run_id,
           .config_yaml = to_yaml(write_block(experiment)),
-          .manifest_json = manifest.dump(),
+          .manifest_json = json_text(manifest),
           .created_utc = utc_now()};
 }
 
@@ -214,6 +231,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const DataDescription& description, const Checkpoint& checkpoint,
                const nlohmann::ordered_json& manifest, const Metrics& metrics,
                const std::function<void(const fs::path& run)>& add_files) {
+  require_utf8(fs::absolute(path));
   fs::path target = fs::weakly_canonical(path);
   if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
   if (find_run(target).kind != FoundRun::Kind::kAbsent)

@@ -50,8 +50,9 @@ OpenedRun open_run(const std::filesystem::path& path, const at::Device& device);
 // With its own data. DataError where they cannot be read.
 OpenedRun open_run_and_data(const std::filesystem::path& path, const at::Device& device);
 
-// What the manifest says of the device: version of the CUDA runtime, "" without a GPU; the names of
-// the GPUs in use.
+// What the manifest says of the device: its type, "cpu" or "cuda"; version of the CUDA runtime, ""
+// without a GPU; the names of the GPUs in use.
+std::string device_type_of(const at::Device& device);
 std::string cuda_version(const at::Device& device);
 std::vector<std::string> gpu_names(const at::Device& device);
 // Numbers in all parameters of a model and in those that `train` trains, and the names of these.
@@ -59,8 +60,11 @@ nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train);
 // The kinds of heads of every layer as built, and of layers within layers.
 std::set<std::string> kinds_of_heads(Model& model);
 
-// The manifest of this process working on an experiment: with the parameters and the code of the
-// model. `data`: data_json() of the source's files.
+// The manifest of this process working on an experiment. `data`: data_json() of the source's files.
+nlohmann::ordered_json process_manifest(const Experiment& experiment,
+                                        const nlohmann::ordered_json& data,
+                                        const at::Device& device);
+// The same with the parameters and the code of the model.
 nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
                                    const nlohmann::ordered_json& data, const at::Device& device);
 // `parent` in the manifest of what is made of step `step` of a run: with the code that made it.

@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/sha256.h"
@@ -49,6 +50,7 @@ std::optional<double> wall_of(const std::filesystem::path& run) {
 }
 
 SweepRow row_of(const FrozenPoint& point, const PointStatus& status) {
+  const auto manifest = read_manifest(point.run);
   SweepRow row{.group = {},
                .name = point.experiment.name,
                .label = point.label(),
@@ -58,7 +60,8 @@ SweepRow row_of(const FrozenPoint& point, const PointStatus& status) {
                .status = status,
                .metrics = {},
                .wall_s = wall_of(point.run),
-               .code = code_of(read_manifest(point.run))};
+               .code = code_of(manifest),
+               .device = devices_of(manifest, point.experiment.train)};
   std::vector<std::string> words;
   for (const auto& [key, value] : point.settings)
     if (key != "seed") words.push_back((key == "base" ? "" : key + "=") + to_flow(value));
@@ -77,17 +80,20 @@ bool is_result(const std::string& metric) {
   return true;
 }
 
-std::vector<std::string> mixed_codes(const std::vector<SweepMean>& means) {
-  std::map<std::string, std::vector<std::string>> codes;
-  for (const auto& mean : means) codes[mean.group].push_back(mean.code);
-  std::vector<std::string> notices;
-  for (const auto& [group, several] : codes)
+// What is not averaged, as several values of `of` stand in one group.
+void add_mixed(const std::vector<SweepMean>& means, std::string SweepMean::*of, const char* what,
+               std::vector<std::string>& notices) {
+  std::map<std::string, std::vector<std::string>> values;
+  for (const auto& mean : means) {
+    auto& known = values[mean.group];
+    if (std::find(known.begin(), known.end(), mean.*of) == known.end()) known.push_back(mean.*of);
+  }
+  for (const auto& [group, several] : values)
     if (several.size() > 1)
       notices.push_back(fmt::format(
-          "{}: its seeds were trained by different code ({}), so they are not averaged together; "
-          "tag=WORD trains all points anew beside them",
-          group, fmt::join(several, ", ")));
-  return notices;
+          "{}: its seeds were trained {} ({}), so they are not averaged together; tag=WORD trains "
+          "all points anew beside them",
+          group, what, fmt::join(several, ", ")));
 }
 
 }  // namespace
@@ -127,11 +133,12 @@ std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows) {
   for (const auto& row : rows) {
     if (row.status.state != PointState::kFinished) continue;
     auto mean = std::find_if(means.begin(), means.end(), [&](const SweepMean& one) {
-      return one.group == row.group && one.code == row.code;
+      return one.group == row.group && one.code == row.code && one.device == row.device;
     });
     if (mean == means.end()) {
       mean = means.insert(means.end(), SweepMean());
-      mean->group = row.group, mean->name = row.name, mean->code = row.code;
+      mean->group = row.group, mean->name = row.name;
+      mean->code = row.code, mean->device = row.device;
       values.emplace_back();
     }
     auto& of_mean = values[static_cast<size_t>(mean - means.begin())];
@@ -148,12 +155,22 @@ std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows) {
   return means;
 }
 
+std::vector<std::string> SweepSummary::devices() const {
+  std::vector<std::string> all;
+  for (const auto& row : rows)
+    if (!row.device.empty() && std::find(all.begin(), all.end(), row.device) == all.end())
+      all.push_back(row.device);
+  return all;
+}
+
 SweepSummary summary_of(const FrozenSweep& sweep, const std::vector<PointStatus>& points) {
   SweepSummary summary;
   for (size_t i = 0; i < points.size(); ++i)
     summary.rows.push_back(row_of(sweep.points[i], points[i]));
   summary.means = means_of(summary.rows);
-  summary.notices = mixed_codes(summary.means);
+  add_mixed(summary.means, &SweepMean::code, "by different code", summary.notices);
+  add_mixed(summary.means, &SweepMean::device, "on different devices or in different precisions",
+            summary.notices);
   return summary;
 }
 

@@ -26,15 +26,16 @@ struct SweepRow {
   Metrics metrics;               // final ones
   std::optional<double> wall_s;  // that its training took, over all its sessions
   std::string code;              // digests of the code that made it; "" where none is kept
+  std::string device;            // "cpu in fp32": what it was trained on; "" where it is not known
 
   std::string state_text() const;  // "failed: its reason", "finished"
   // kLossMetric; none where it is not there, or not finite.
   std::optional<double> final_loss() const;
 };
 
-// Of finished rows of one group that one code made.
+// Of finished rows of one group that one code made, on one type of device in one precision.
 struct SweepMean {
-  std::string group, name, code;
+  std::string group, name, code, device;
   std::vector<int64_t> seeds;
   int64_t asked = 0;  // seeds that the sweep has of the group
   struct Spread {
@@ -48,7 +49,11 @@ struct SweepMean {
 struct SweepSummary {
   std::vector<SweepRow> rows;
   std::vector<SweepMean> means;
-  std::vector<std::string> notices;  // of groups that several codes made: those are not averaged
+  // Of groups that several codes made, or several devices or precisions: those are not averaged.
+  std::vector<std::string> notices;
+
+  // What the rows were trained on, each once. Tables have a column of it where it is not one.
+  std::vector<std::string> devices() const;
 };
 
 SweepSummary summary_of(const FrozenSweep& sweep, const std::vector<PointStatus>& points);

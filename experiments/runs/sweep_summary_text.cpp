@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <set>
 
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/sweep_summary.h"
 #include "experiments/system/duration.h"
@@ -59,7 +60,9 @@ std::string aligned(const Cells& rows, size_t texts) {
 std::string points_text(const SweepSummary& summary, const std::vector<std::string>& metrics) {
   Cells rows{{"point", "run", "state", "steps"}};
   rows[0].insert(rows[0].end(), metrics.begin(), metrics.end());
+  const bool devices = summary.devices().size() > 1;
   rows[0].insert(rows[0].end(), {"time", "code"});
+  if (devices) rows[0].emplace_back("device");
   for (const auto& row : summary.rows) {
     auto& cells = rows.emplace_back(std::vector<std::string>{row.label, row.run.filename().string(),
                                                              point_state_name(row.status.state),
@@ -70,6 +73,7 @@ std::string points_text(const SweepSummary& summary, const std::vector<std::stri
     }
     cells.push_back(row.wall_s ? duration_text(*row.wall_s) : "");
     cells.push_back(row.code);
+    if (devices) cells.push_back(row.device);
   }
   return aligned(rows, 3);
 }
@@ -77,7 +81,9 @@ std::string points_text(const SweepSummary& summary, const std::vector<std::stri
 std::string means_text(const SweepSummary& summary, const std::vector<std::string>& metrics) {
   Cells rows{{"mean over seeds", "n"}};
   for (const auto& name : metrics) rows[0].push_back(name + " mean ± std");
+  const bool devices = summary.devices().size() > 1;
   rows[0].insert(rows[0].end(), {"time", "code"});
+  if (devices) rows[0].emplace_back("device");
   for (const auto& mean : summary.means) {
     const auto n = static_cast<int64_t>(mean.seeds.size());
     auto& cells = rows.emplace_back(std::vector<std::string>{
@@ -95,6 +101,7 @@ std::string means_text(const SweepSummary& summary, const std::vector<std::strin
     const auto time = mean.metrics.find("wall_s");
     cells.push_back(time == mean.metrics.end() ? "" : duration_text(time->second.mean));
     cells.push_back(mean.code);
+    if (devices) cells.push_back(mean.device);
   }
   return aligned(rows, 1);
 }
@@ -129,7 +136,8 @@ Json row_json(const SweepRow& row) {
           {"step", row.step},
           {"metrics", metrics},
           {"wall_s", row.wall_s ? Json(*row.wall_s) : Json()},
-          {"code", row.code}};
+          {"code", row.code},
+          {"device", row.device}};
 }
 
 Json mean_json(const SweepMean& mean) {
@@ -138,8 +146,8 @@ Json mean_json(const SweepMean& mean) {
     metrics[name] = {{"mean", metric_json(spread.mean)},
                      {"std", spread.deviation ? metric_json(*spread.deviation) : Json()},
                      {"n", spread.n}};
-  return {{"group", mean.group}, {"name", mean.name},  {"seeds", mean.seeds},
-          {"asked", mean.asked}, {"metrics", metrics}, {"code", mean.code}};
+  return {{"group", mean.group}, {"name", mean.name}, {"seeds", mean.seeds},  {"asked", mean.asked},
+          {"metrics", metrics},  {"code", mean.code}, {"device", mean.device}};
 }
 
 }  // namespace
@@ -170,6 +178,8 @@ std::string rows_csv(const SweepSummary& summary) {
   std::vector<std::string> head{"point", "name", "run", "seed", "status", "step"};
   head.insert(head.end(), names.begin(), names.end());
   head.insert(head.end(), {"wall_s", "code"});
+  const bool devices = summary.devices().size() > 1;
+  if (devices) head.emplace_back("device");
   auto text = csv_line(head);
   for (const auto& row : summary.rows) {
     std::vector<std::string> cells{row.label,
@@ -184,6 +194,7 @@ std::string rows_csv(const SweepSummary& summary) {
     }
     cells.push_back(row.wall_s ? csv_number(*row.wall_s) : "");
     cells.push_back(row.code);
+    if (devices) cells.push_back(row.device);
     text += csv_line(cells);
   }
   return text;
@@ -196,6 +207,8 @@ std::string means_csv(const SweepSummary& summary) {
   std::vector<std::string> head{"group", "name", "n", "asked"};
   for (const auto& name : names) head.insert(head.end(), {name + " mean", name + " std"});
   head.emplace_back("code");
+  const bool devices = summary.devices().size() > 1;
+  if (devices) head.emplace_back("device");
   auto text = csv_line(head);
   for (const auto& mean : summary.means) {
     std::vector<std::string> cells{mean.group, mean.name, std::to_string(mean.seeds.size()),
@@ -207,6 +220,7 @@ std::string means_csv(const SweepSummary& summary) {
       cells.push_back(there && found->second.deviation ? csv_number(*found->second.deviation) : "");
     }
     cells.push_back(mean.code);
+    if (devices) cells.push_back(mean.device);
     text += csv_line(cells);
   }
   return text;
@@ -215,7 +229,7 @@ std::string means_csv(const SweepSummary& summary) {
 void write_summary(const FrozenSweep& sweep, const SweepSummary& summary) {
   replace_file(sweep.folder / "summary.csv", rows_csv(summary));
   replace_file(sweep.folder / "means.csv", means_csv(summary));
-  replace_file(sweep.folder / "summary.json", summary_json(sweep, summary).dump(2) + "\n");
+  replace_file(sweep.folder / "summary.json", json_text(summary_json(sweep, summary), 2) + "\n");
 }
 
 }  // namespace headlab

@@ -6,6 +6,7 @@
 #include "core/torch.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/runs/run_machine.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/signals.h"
 #include "experiments/system/stopwatch.h"
@@ -17,8 +18,7 @@ namespace headlab {
 namespace {
 
 bool half_precision(const TrainOptions& options, const at::Device& device) {
-  // bf16 is slower than fp32 on a CPU without units for it, so it is never assumed there.
-  return options.precision == "bf16" || (options.precision == "auto" && device.is_cuda());
+  return resolved_precision(options, device_type_of(device)) == "bf16";
 }
 
 class Trainer {

@@ -23,6 +23,13 @@ SweepRow row(const std::string& group, int64_t seed, double loss, const std::str
   return made;
 }
 
+FrozenSweep sweep_of(const std::filesystem::path& folder, size_t points) {
+  FrozenSweep sweep{.folder = folder, .out = "/o ut", .name = "s", .points = {}};
+  sweep.points.resize(points);
+  for (size_t i = 0; i < points; ++i) sweep.points[i].config = folder / fmt::format("{}.yaml", i);
+  return sweep;
+}
+
 TEST_CASE("means are over the seeds of a group that are finished", "[sweep]") {
   auto stopped = row("x", 4, 100);
   stopped.status.state = PointState::kStopped;
@@ -47,6 +54,28 @@ TEST_CASE("rows of different code are apart, and what is not finite stays so", "
   CHECK(std::isnan(means[1].metrics.at("val/loss").mean));
 }
 
+TEST_CASE("rows of different devices or precisions are apart, and the table says which is which",
+          "[sweep]") {
+  SweepSummary summary{
+      .rows = {row("x", 1, 1), row("x", 2, 2), row("x", 3, 4)}, .means = {}, .notices = {}};
+  for (auto& one : summary.rows) one.device = "cpu in fp32";
+  summary.means = means_of(summary.rows);
+  CHECK(summary.means.size() == 1);
+  for (const auto& text : {summary_text(summary), rows_csv(summary), means_csv(summary)})
+    CHECK_THAT(text, !Contains("device"));
+  summary.rows[2].device = "cuda in bf16";
+  summary.means = means_of(summary.rows);
+  REQUIRE(summary.means.size() == 2);
+  CHECK(summary.means[0].metrics.at("val/loss").mean == 1.5);
+  CHECK(summary.means[1].metrics.at("val/loss").mean == 4);
+  const auto json = summary_json(sweep_of("/s", 0), summary);
+  CHECK(json["means"][1]["device"] == "cuda in bf16");
+  CHECK(json["points"][0]["device"] == "cpu in fp32");
+  CHECK_THAT(summary_text(summary), Contains("device") && Contains("cuda in bf16"));
+  CHECK_THAT(rows_csv(summary), Contains(",device\n") && Contains(",cuda in bf16\n"));
+  CHECK_THAT(means_csv(summary), Contains(",device\n") && Contains(",cuda in bf16\n"));
+}
+
 TEST_CASE("the printed table and the files name metrics, means and code", "[sweep]") {
   SweepSummary summary{.rows = {row("x", 1, 1), row("x", 2, 2)}, .means = {}, .notices = {"mixed"}};
   summary.rows[1].label = "a,\"b\"";
@@ -56,13 +85,6 @@ TEST_CASE("the printed table and the files name metrics, means and code", "[swee
     CHECK_THAT(text, Contains(part));
   CHECK_THAT(rows_csv(summary), Contains("\"a,\"\"b\"\"\",n,,2,finished,0,2,100,,a\n"));
   CHECK_THAT(means_csv(summary), Contains("group,name,n,asked,val/loss mean,val/loss std,code\n"));
-}
-
-FrozenSweep sweep_of(const std::filesystem::path& folder, size_t points) {
-  FrozenSweep sweep{.folder = folder, .out = "/o ut", .name = "s", .points = {}};
-  sweep.points.resize(points);
-  for (size_t i = 0; i < points; ++i) sweep.points[i].config = folder / fmt::format("{}.yaml", i);
-  return sweep;
 }
 
 TEST_CASE("an array script holds at most a thousand points, with its line written in", "[sweep]") {
@@ -92,6 +114,12 @@ TEST_CASE("a line of the job list is quoted, and sets threads where the configs 
 }
 
 TEST_CASE("a limit of time is what Slurm takes", "[sweep]") {
+  for (const char* right : {"1:00:00", "12-100:59:59"}) CHECK(is_time_limit(right));
+  for (const auto& wrong :
+       {std::string(50'000, '1'), fmt::format("1-{}:00:00", std::string(50'000, '1')),
+        std::string("-1:00:00"), std::string("1-2-00:00:00"), std::string("00:00:60"),
+        std::string("1000:00:00")})
+    CHECK_FALSE(is_time_limit(wrong));
   for (const char* right : {"00:10:00", "1-00:00:00", "100:00:00"}) CHECK(is_time_limit(right));
   for (const char* wrong : {"", "10", "10:00", "1h", "00:61:00", "00:10:00 ; x"})
     CHECK_FALSE(is_time_limit(wrong));
