@@ -214,6 +214,37 @@ def test_runs_of_different_code_are_never_averaged_together(one_kind):
     assert "not averaged together" in sweep(bench, "runs")[0]
 
 
+def test_runs_of_different_devices_are_never_averaged_together(one_kind):
+    """As a cluster makes them whose nodes differ: what a second device trains is put into a manifest."""
+    bench = one_kind
+    sweep(bench, "runs")
+    run = sorted(statuses(bench, "runs"))[0]
+    manifest = json.loads((run / "manifest.json").read_text())
+    manifest.update(device="cuda", precision="bf16", gpus=["a GPU"])
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    printed, _ = sweep(bench, "runs", "--json")
+    summary = json.loads(printed)
+    assert {(mean["device"], len(mean["seeds"])) for mean in summary["means"]} == {
+        ("cuda in bf16", 1), ("cpu in fp32", 2)}
+    assert "different devices or in different precisions" in summary["notices"][0]
+    assert len(summary["notices"]) == 1
+    assert {row["device"] for row in table(bench, "runs")} == {"cuda in bf16", "cpu in fp32"}
+
+
+def test_a_sweep_takes_a_run_that_was_made_alone(one_kind):
+    """However the command wrote its settings and its data, and whatever an older version named it."""
+    bench = one_kind
+    subprocess.run([os.path.abspath(program()), "run", ROOT / "configs/char_mha.yaml", *SETTINGS,
+                    f"data.path={bench / 'text.txt'}", "model.d_ff=64", "seed=1", "--out", "runs"],
+                   cwd=bench, check=True, capture_output=True)
+    (alone,) = statuses(bench, "runs")
+    alone = alone.rename(alone.with_name("0123abcd-s1"))
+    _, said = sweep(bench, "runs")
+    assert said.count("finished before") == 1
+    assert alone in statuses(bench, "runs") and len(statuses(bench, "runs")) == 3
+    assert set(sessions(bench, "runs").values()) == {0}
+
+
 def test_a_dry_run_measures_each_config_once_and_leaves_nothing(bench):
     printed, said = sweep(bench, "runs", "--dry-run", "--json")
     assert said.count("measures ") == 3

@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "core/config/alternatives.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -34,7 +35,7 @@ Tensor initial_mixing(const std::string& how, int64_t H, int64_t R) {
 
 class Collaborative : public AttentionHeads {
  public:
-  struct Options : HeadOptions {
+  struct Options : HeadOptions, DerivedDefaults<HeadShape> {
     std::optional<int64_t> shared_dim;
     bool content_bias = true;
     WordOrNumber scale{{"head", "shared"}};
@@ -64,6 +65,7 @@ class Collaborative : public AttentionHeads {
             fmt::format("rotary positions turn pairs of features, here are {}; choose {} or {}",
                         features(shape), features(shape) - 1, features(shape) + 1));
     }
+    void derive(const HeadShape& shape) override { shared_dim = features(shape); }
     int64_t features(const HeadShape& s) const { return shared_dim.value_or(s.heads * s.head_dim); }
     double factor(const HeadShape& s) const {
       if (scale.number()) return *scale.number();

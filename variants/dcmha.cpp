@@ -14,6 +14,7 @@
 #include "core/attention/compose.h"
 #include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -23,7 +24,7 @@ namespace {
 using Side = ComposedSide;
 enum class Branch { kQuery, kKey };
 
-struct DcmhaOptions : MappedOptions {
+struct DcmhaOptions : MappedOptions, DerivedDefaults<HeadShape> {
   int64_t rank = 2;
   std::optional<int64_t> hidden;
   bool pre = true, post = true, query_wise = true, key_wise = true, fixed = false;
@@ -46,6 +47,8 @@ struct DcmhaOptions : MappedOptions {
     f("gelu", gelu, "activation of the hidden layer, approximated or exact",
       one_of({"tanh", "erf"}));
   }
+  int64_t width(int64_t heads) const { return hidden.value_or(2 * rank * heads); }
+  void derive(const HeadShape& shape) override { hidden = width(shape.heads); }
   bool on(Side side) const { return side == Side::kPre ? pre : post; }
   bool dynamic() const { return (pre || post) && (query_wise || key_wise); }
   bool mixes(Side side) const { return on(side) && (query_wise || key_wise || fixed); }
@@ -64,7 +67,7 @@ struct DcmhaOptions : MappedOptions {
 class ComposeImpl : public torch::nn::Module {
  public:
   ComposeImpl(const HeadShape& shape, const DcmhaOptions& options) : options_(options) {
-    const int64_t H = shape.heads, R = options.rank, K = options.hidden.value_or(2 * R * H);
+    const int64_t H = shape.heads, R = options.rank, K = options.width(H);
     const auto D = static_cast<double>(shape.d_model), h = static_cast<double>(H),
                k = static_cast<double>(K);
     const auto normal = [&](const char* name, at::IntArrayRef sizes, double std) {

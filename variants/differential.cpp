@@ -12,13 +12,14 @@
 #include <cmath>
 
 #include "core/attention/compose_statistics.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-struct DifferentialOptions : BiasOptions {
+struct DifferentialOptions : BiasOptions, DerivedDefaults<HeadShape> {
   int64_t version = 1;
   std::optional<double> lambda_init;
   std::optional<bool> norm;
@@ -39,6 +40,10 @@ struct DifferentialOptions : BiasOptions {
   }
   bool halves() const { return version == 1; }
   bool normed() const { return norm.value_or(halves()); }
+  void derive(const HeadShape& shape) override {
+    norm = normed();
+    if (!scale) scale = 1 / std::sqrt(halves() ? shape.head_dim / 2 : shape.head_dim);
+  }
   void check(const Complain& complain) const override {
     if (halves()) return;
     if (lambda_init)

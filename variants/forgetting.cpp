@@ -16,13 +16,14 @@
 #include <numbers>
 
 #include "core/attention/precision.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-struct ForgettingOptions : HeadOptions {
+struct ForgettingOptions : HeadOptions, DerivedDefaults<HeadShape> {
   std::string forget = "full", output_gate = "none", qk_norm = "none";
   std::optional<double> time_min, time_max, scale;
   bool output_norm = false, k_shift = false, v_shift = false;
@@ -44,6 +45,9 @@ struct ForgettingOptions : HeadOptions {
     f("k_shift", k_shift, "keys are mixed with those of the token before");
     f("v_shift", v_shift, "values likewise");
     f("scale", scale, "factor on q k^T (default: head_dim^-0.5)");
+  }
+  void derive(const HeadShape& shape) override {
+    if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
   void check(const Complain& complain) const override {
     if (time_min.has_value() != time_max.has_value())

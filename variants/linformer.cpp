@@ -14,13 +14,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-struct LinformerOptions : BiasOptions {
+struct LinformerOptions : BiasOptions, DerivedDefaults<HeadShape> {
   std::optional<int64_t> length, projected;
   bool share_kv = false;
 
@@ -34,6 +35,11 @@ struct LinformerOptions : BiasOptions {
   HeadTraits traits() const override {
     return {
         .token_map = false, .causal = false, .decodes = false, .grouped = true, .rotary = false};
+  }
+  void derive(const HeadShape& shape) override {
+    if (rows(shape) == 0) return;  // without a model's context
+    projected = columns(shape);
+    length = rows(shape);
   }
   int64_t rows(const HeadShape& shape) const { return length.value_or(shape.context); }
   int64_t columns(const HeadShape& shape) const {

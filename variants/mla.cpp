@@ -12,6 +12,7 @@
 
 #include "core/attention/norm.h"
 #include "core/attention/precision.h"
+#include "core/config/derived_defaults.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"
 
@@ -23,7 +24,7 @@ struct MlaWidths {
   int64_t latent, query_latent, content, rope, value;  // c, 0 for none, n, r, dv
 };
 
-struct MlaOptions : HeadOptions {
+struct MlaOptions : HeadOptions, DerivedDefaults<HeadShape> {
   std::optional<int64_t> kv_rank, nope_dim, rope_dim, value_dim;
   int64_t q_rank = 0;
   double norm_eps = 1e-6;
@@ -44,6 +45,14 @@ struct MlaOptions : HeadOptions {
     f("scale", scale, "factor on q k^T (default: (nope_dim + rope_dim)^-0.5)");
     f("bias", bias, "biases on q_down, kv_down, k_rope and o");
   }
+  void derive(const HeadShape& shape) override {
+    const auto w = widths(shape);
+    kv_rank = w.latent, nope_dim = w.content, rope_dim = w.rope, value_dim = w.value;
+    if (!scale) scale = usual_scale(w);
+  }
+  static double usual_scale(const MlaWidths& w) {
+    return 1 / std::sqrt(static_cast<double>(w.content + w.rope));
+  }
   MlaWidths widths(const HeadShape& s) const {
     return {kv_rank.value_or(4 * s.head_dim), q_rank, nope_dim.value_or(s.head_dim),
             rope_dim.value_or(s.head_dim / 2), value_dim.value_or(s.head_dim)};
@@ -57,7 +66,7 @@ class Mla : public AttentionHeads {
   Mla(const HeadShape& s, const Options& options)
       : AttentionHeads(s, options.traits()),
         w_(options.widths(s)),
-        scale_(options.scale.value_or(1 / std::sqrt(static_cast<double>(w_.content + w_.rope)))) {
+        scale_(options.scale.value_or(Options::usual_scale(w_))) {
     const int64_t H = s.heads, width = w_.content + w_.rope;
     const bool bias = options.bias;
     const auto norm = [&](const char* name, int64_t features) {

@@ -16,20 +16,19 @@
 #include "core/attention/attend_rows.h"
 #include "core/attention/routed_attention.h"
 #include "core/attention/routes.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-struct MohOptions : HeadOptions {
+struct MohOptions : HeadOptions, DerivedDefaults<HeadShape> {
   std::optional<int64_t> shared, active;
   std::string router = "learned", gates = "normalized", straight_through = "none";
-  bool two_stage = true;
-  std::string balance = "code";
+  std::string balance = "code", compute = "auto";
   double balance_weight = 0.01;
-  std::string compute = "auto";
-  bool qkv_bias = false, o_bias = false;
+  bool two_stage = true, qkv_bias = false, o_bias = false;
   MapBlock map;
 
   void visit(Fields& f) override {
@@ -63,6 +62,9 @@ struct MohOptions : HeadOptions {
   int64_t active_of(int64_t H) const {
     const int64_t hs = shared_of(H);
     return active.value_or(std::min(H - hs, std::max<int64_t>(1, H / 2 - hs)));
+  }
+  void derive(const HeadShape& shape) override {
+    active = active_of(shape.heads), shared = shared_of(shape.heads);
   }
 
   HeadTraits traits() const override {

@@ -15,6 +15,7 @@
 #include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
 #include "core/attention/weight_map_statistics.h"
+#include "core/config/derived_defaults.h"
 #include "core/errors.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -27,7 +28,7 @@ using Kernel = std::vector<int64_t>;  // queries and keys; empty: none
 // A row of what it gives is made of so many rows before it too.
 int64_t rows_of(const Kernel& kernel) { return kernel.empty() ? 0 : kernel[0] - 1; }
 
-struct MtaOptions : BiasOptions {
+struct MtaOptions : BiasOptions, DerivedDefaults<HeadShape> {
   Kernel pre_kernel, post_kernel;
   bool pre = false;
   int64_t post = 0;
@@ -52,6 +53,9 @@ struct MtaOptions : BiasOptions {
       one_of({"none", "head", "element"}));
     f("scale", scale, "factor on q k^T (default: head_dim^-0.5)");
     BiasOptions::visit(f);
+  }
+  void derive(const HeadShape& shape) override {
+    if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
   void check(const Complain& complain) const override {
     const auto check_kernel = [&](const char* name, const Kernel& kernel) {

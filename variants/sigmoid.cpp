@@ -4,7 +4,10 @@
 // 2409.04431, equation (3) and section 3; apple/ml-sigmoid-attention:
 //   A_ij = sigmoid(z_ij + offset),   offset = -ln S, S the keys of the example
 // so that rows sum to about 1 at first. `normalize` divides row i by sqrt(i + 1) or i + 1.
+#include <cmath>
+
 #include "core/config/alternatives.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 
 namespace headlab {
@@ -33,7 +36,7 @@ struct SigmoidMap : WeightMapOptions {
 };
 
 // Their norm of queries and keys is a layer norm, and has a bias.
-struct NormedOptions : BiasOptions {
+struct NormedOptions : BiasOptions, DerivedDefaults<HeadShape> {
   bool qk_norm = false;
   std::string qk_norm_kind = "layer";
   double qk_norm_eps = 1e-5;
@@ -46,6 +49,9 @@ struct NormedOptions : BiasOptions {
       one_of({"layer", "rms"}));
     f("qk_norm_eps", qk_norm_eps, "epsilon of qk_norm", above(0));
     f("scale", scale, "factor on q k^T (default: head_dim^-0.5)");
+  }
+  void derive(const HeadShape& shape) override {
+    if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
   Projections projections() const override {
     auto projections = BiasOptions::projections();

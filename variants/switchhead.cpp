@@ -13,13 +13,14 @@
 #include <numeric>
 
 #include "core/attention/chosen_experts.h"
+#include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-struct SwitchheadOptions : HeadOptions {
+struct SwitchheadOptions : HeadOptions, DerivedDefaults<HeadShape> {
   int64_t experts = 4;
   std::optional<int64_t> active;
   double expert_dropout = 0;
@@ -37,6 +38,10 @@ struct SwitchheadOptions : HeadOptions {
     if (active_of_head() > experts)
       complain("active", std::to_string(active_of_head()) + " active of " +
                              std::to_string(experts) + " experts; choose at most that many");
+  }
+  void derive(const HeadShape& shape) override {
+    active = active_of_head();
+    if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
   int64_t active_of_head() const { return active.value_or(std::min<int64_t>(2, experts)); }
   Projections projections(const HeadShape& shape) const {

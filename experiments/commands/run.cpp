@@ -1,14 +1,15 @@
 // `headlab run CONFIG`: trains what a config describes.
-#include "core/errors.h"
-#include "core/torch.h"
+#include "core/files/json_text.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/commands/run_notices.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_code.h"
+#include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
@@ -39,7 +40,7 @@ struct RunOptions {
 // The config with its overrides; what `@` means stands in its place.
 Experiment experiment_of(const RunOptions& o) {
   auto overrides = o.overrides;
-  if (o.init) overrides.push_back("init=" + nlohmann::json(*o.init).dump());
+  if (o.init) overrides.push_back("init=" + json_text(nlohmann::json(*o.init)));
   Experiment experiment;
   read_config(experiment, load_experiment(o.file, overrides));
   resolve_init(experiment);
@@ -60,7 +61,8 @@ int run_run(const RunOptions& o) {
   auto files = data->files();
   if (initial) files.push_back(initial->file());
   const auto data_files = data_json(files, kept_data(path));
-  const auto check = [&] { require_same_run(path, experiment, data_files, from); };
+  const auto process = process_manifest(experiment, data_files, device);
+  const auto check = [&] { require_same_run(path, experiment, process, from); };
   const auto finished = already_finished(path, from);
   check();
   if (finished) return print_finished(path, *finished, o.json);
@@ -68,16 +70,17 @@ int run_run(const RunOptions& o) {
   auto model = build_trained_model(experiment, data->shape(), device);
   if (initial) initial->put_into(*model, description);
   check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
-  const auto announce = [&] { say_what_begins(o.file, experiment, *model, device, path); };
+  const auto announce = [&] { say_what_begins(o.file, experiment, *model, *data, device, path); };
+  say_same_on_other_data(path, experiment, data_files);
   if (o.dry_run) {
     announce();
     return kDone;
   }
 
   if (const auto code = code_of_early_stop()) return *code;
-  const auto since = code_since(path);
-  const auto other_threads = threads_since(path, at::get_num_threads());
+  const auto since = changed_since(path, process);
   auto manifest = manifest_of(experiment, *model, data_files, device);
+  manifest["config_hash"] = run_hash(experiment);
   if (initial) manifest["parent"] = initial->parent_json();
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
                          from, check);
@@ -86,8 +89,7 @@ int run_run(const RunOptions& o) {
   keep_patch(path);
   if (begun.checkpoint) {
     tell("goes on from step {}", begun.checkpoint->step);
-    for (const auto& told : {since, other_threads})
-      if (!told.empty()) tell("since it began: {}", told);
+    for (const auto& told : since) tell("since it began: {}", told);
     if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
   } else if (initial) {
     tell("begins with the weights of {}", initial->text());

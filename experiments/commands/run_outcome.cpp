@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "experiments/commands/report.h"
+#include "experiments/commands/run_notices.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
@@ -85,11 +86,13 @@ std::optional<int> code_of_early_stop() {
 }
 
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
-                     const at::Device& device, const std::filesystem::path& path) {
+                     const DataSource& data, const at::Device& device,
+                     const std::filesystem::path& path) {
   tell("{}: {} heads, {} data, {}, {} threads, {} parameters", config,
        fmt::join(kinds_of_heads(model), "+"), experiment.data.kind(), device.str(),
        at::get_num_threads(), parameter_count(model));
   tell("{}", path.string());
+  say_unreached_rate(experiment, data);
 }
 
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,

@@ -23,9 +23,11 @@ int print_finished(const std::filesystem::path& path, const RunStatus& status, b
 // The exit code of a signal that came before anything was written, which is said; none: none came.
 std::optional<int> code_of_early_stop();
 
-// On stderr: the config, what it trains, where, and the run.
+// On stderr: the config, what it trains, where, and the run; where its schedule never reaches its
+// peak, that too.
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
-                     const at::Device& device, const std::filesystem::path& path);
+                     const DataSource& data, const at::Device& device,
+                     const std::filesystem::path& path);
 // On stderr: what one does with a finished run of such a model and data, as commands to paste;
 // where a stopped one stands, and what goes on with it.
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,

@@ -4,6 +4,7 @@
 #include "core/torch.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
+#include "experiments/commands/run_notices.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/initial_weights.h"
@@ -88,6 +89,7 @@ int run_validate(const ValidateOptions& o) {
   resolve_init(experiment);
   const auto data = open_training_data(experiment);
   const auto model = build_trained_model(experiment, data->shape(), at::kCPU);
+  say_unreached_rate(experiment, *data);
   const auto sizes = sizes_of(experiment, *model, *data);
   const int64_t maps = sizes["attention_bytes"].get<int64_t>();
   if (maps > experiment.log.attention.max_bytes) {

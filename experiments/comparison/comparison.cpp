@@ -11,6 +11,7 @@
 #include "experiments/comparison/matched_size.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
+#include "experiments/runs/run_identity.h"
 #include "experiments/runs/sweep_points.h"
 #include "experiments/system/sha256.h"
 
@@ -114,8 +115,9 @@ void resolve_task(Comparison& comparison, size_t task, const std::vector<std::st
       each(a, [&](TaskArm& arm) { sizes.match(arm, written.tasks[task].match, wanted); });
 }
 
-// Everything that decides what is trained and what is compared with what.
-std::string identity(Comparison& comparison) {
+// Everything that decides what is trained and what is compared with what; `text_of` an experiment.
+template <class Text>
+std::string comparison_hash(const Comparison& comparison, const Text& text_of) {
   const auto& written = comparison.written;
   auto text =
       fmt::format("{} {} {}\n", fmt::join(written.seeds, ","), fmt::join(written.choose_seeds, ","),
@@ -125,12 +127,25 @@ std::string identity(Comparison& comparison) {
     text += fmt::format("{} {} {} {}\n", task.name, fmt::join(task.rates, ","), task.choose_at,
                         match_name(task.match));
     for (size_t a = 0; a < written.arms.size(); ++a) {
-      auto& arm = comparison.arms[t][a];
+      const auto& arm = comparison.arms[t][a];
       text += fmt::format("{} {}\n{}", written.arms[a].name, arm.cannot,
-                          arm.takes_part() ? to_yaml(write_block(arm.experiment)) : "");
+                          arm.takes_part() ? text_of(arm.experiment) : "");
     }
   }
-  return text;
+  return sha256(text).substr(0, 8);
+}
+
+// Where the same comparison lies under the name that an older version gave it, that.
+fs::path folder_of(const Comparison& comparison) {
+  const auto folder = [&](const std::string& hash) {
+    return comparison.out / "comparisons" / fmt::format("{}-{}", comparison.name, hash);
+  };
+  const auto as_written =
+      folder(comparison_hash(comparison, [](Experiment one) { return to_yaml(write_block(one)); }));
+  std::error_code none;
+  if (fs::is_directory(as_written, none)) return as_written;
+  return folder(
+      comparison_hash(comparison, [](const Experiment& one) { return to_yaml(identity_of(one)); }));
 }
 
 void keep_task(ComparisonFile& written, const std::string& name, const fs::path& file) {
@@ -181,8 +196,7 @@ Comparison resolve_comparison(const fs::path& file, const std::vector<std::strin
       problems.add(error.what());
     }
   problems.raise();
-  const auto hash = sha256(identity(comparison)).substr(0, 8);
-  comparison.folder = comparison.out / "comparisons" / fmt::format("{}-{}", comparison.name, hash);
+  comparison.folder = folder_of(comparison);
   return comparison;
 }
 

@@ -3,13 +3,14 @@
 #include <fmt/format.h>
 
 #include "core/files/mapped_file.h"
+#include "experiments/data/folder_files.h"
 #include "experiments/data/formats/cifar10_file.h"
 #include "experiments/data/images.h"
 
 namespace headlab {
 namespace {
 
-struct Cifar10Options : ImageOptions {
+struct Cifar10Options : ImageOptions, ReadsFolder {
   FilePath path;
   // Of the training images.
   std::vector<double> mean{0.4914, 0.4822, 0.4465}, std{0.2470, 0.2435, 0.2616};
@@ -18,6 +19,10 @@ struct Cifar10Options : ImageOptions {
     f("path", path, "the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin");
     f("mean", mean, "of red, green and blue: taken from every pixel, of 0 to 1");
     f("std", std, "of red, green and blue: what the rest is divided by", above(0));
+  }
+  std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder) const override {
+    return files_of_names(folder, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                   "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"});
   }
   void check(const Complain& complain) const override {
     if (path.written.empty()) complain("path", "is needed: the folder of the binary version");

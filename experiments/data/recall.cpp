@@ -16,6 +16,7 @@
 #include <map>
 #include <numeric>
 
+#include "core/config/derived_defaults.h"
 #include "experiments/data/accuracies.h"
 #include "experiments/data/rule_task.h"
 
@@ -24,12 +25,13 @@ namespace {
 
 class Recall : public RuleTask {
  public:
-  struct Options : SyntheticOptions {
+  struct Options : SyntheticOptions, DerivedDefaults<> {
     std::optional<int64_t> pairs;
     double power = 0.01;
     std::string fill = "values";
     int64_t updates = 0;
 
+    void derive() override { pairs = pair_count(); }
     int64_t pair_count() const { return pairs.value_or(std::max<int64_t>(1, context / 8)); }
     bool answers_follow() const { return fill == "values"; }
 

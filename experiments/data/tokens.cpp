@@ -1,6 +1,7 @@
 // Tokens on disk, as nanoGPT prepares them: a directory with train.bin and val.bin, perhaps
 // test.bin, and meta.json (formats/token_files.h). Files are mapped, never copied.
 #include "core/files/mapped_file.h"
+#include "experiments/data/folder_files.h"
 #include "experiments/data/text_stream.h"
 
 namespace headlab {
@@ -10,12 +11,15 @@ namespace fs = std::filesystem;
 
 class Tokens : public TextStream {
  public:
-  struct Options : DataOptions {
+  struct Options : DataOptions, ReadsFolder {
     FilePath path;
 
     void visit(Fields& f) override {
       DataOptions::visit(f);
       f("path", path, "the directory of train.bin, val.bin and meta.json");
+    }
+    std::vector<fs::path> files_in(const fs::path& folder) const override {
+      return files_of_names(folder, {"meta.json", "train.bin", "val.bin", "test.bin"});
     }
     void check(const Complain& complain) const override {
       if (path.written.empty()) complain("path", "is needed: the directory of the token files");

@@ -3,6 +3,7 @@
 #include <H5public.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <system_error>
+#include <thread>
 
 #include "core/errors.h"
 #include "core/files/json_text.h"
@@ -69,6 +71,46 @@ bool is_sound(const Json& manifest) {
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
+// By what a file is known again without being read. Who writes to it changes changed_ns, which no
+// program sets back.
+Json file_stamp(const std::filesystem::path& file) {
+  namespace fs = std::filesystem;
+  struct stat found {};
+  if (::stat(file.c_str(), &found) != 0) found = {};
+  const auto nanoseconds = [](const timespec& time) {
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  return {{"path", fs::absolute(file).string()},
+          {"bytes", int64_t{found.st_size}},
+          {"modified_ns", nanoseconds(found.st_mtim)},
+          {"changed_ns", nanoseconds(found.st_ctim)},
+          {"inode", static_cast<uint64_t>(found.st_ino)}};
+}
+
+// A write in the same tick of the file system's clock as the one before would not be seen: waits
+// for the next one. False where that clock is not this machine's.
+bool is_settled(const Json& stamp) {
+  constexpr auto kTick = std::chrono::milliseconds(20);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto age = now - std::chrono::nanoseconds(stamp.at("changed_ns").get<int64_t>());
+  if (age < -kTick) return false;
+  if (age < kTick) std::this_thread::sleep_for(kTick - age);
+  return true;
+}
+
+Json without_digest(Json entry) {
+  entry.erase("sha256");
+  return entry;
+}
+
+// The entry of `files` whose file is as it is there; null: there is none.
+template <class Files>
+const Json* entry_of(const Json& stamp, const Files& files) {
+  for (const auto& entry : files)
+    if (entry.value("sha256", Json()).is_string() && without_digest(entry) == stamp) return &entry;
+  return nullptr;
+}
+
 }  // namespace
 
 std::string hdf5_version() {
@@ -88,26 +130,26 @@ std::vector<std::string>& command_line() {
   return words;
 }
 
-Json data_json(const std::vector<std::filesystem::path>& files, const Json& known) {
-  namespace fs = std::filesystem;
-  Json data = Json::array();
-  for (const auto& file : files) {
-    std::error_code error;
-    const auto modified = std::chrono::file_clock::to_sys(fs::last_write_time(file, error));
-    Json entry{{"path", fs::absolute(file).string()},
-               {"bytes", fs::file_size(file, error)},
-               {"modified_ns",
-                std::chrono::duration_cast<std::chrono::nanoseconds>(modified.time_since_epoch())
-                    .count()}};
-    std::string hash;
-    for (const auto& other : known)
-      if (!error && other.value("path", "") == entry.value("path", "") &&
-          other.value("bytes", Json()) == entry["bytes"] &&
-          other.value("modified_ns", Json()) == entry["modified_ns"])
-        hash = other.value("sha256", "");
-    entry["sha256"] = hash.empty() ? sha256_of_file(file) : hash;
-    data.push_back(std::move(entry));
+Json file_json(const std::filesystem::path& file, const Json& known) {
+  static std::vector<Json> read;  // by this process
+  auto entry = file_stamp(file);
+  if (const auto* found = entry_of(entry, known)) return *found;
+  if (const auto* found = entry_of(entry, read)) return *found;
+  const bool settled = is_settled(entry);
+  auto digest = sha256_of_file(file);
+  if (settled && file_stamp(file) == entry) {
+    entry["sha256"] = std::move(digest);
+    read.push_back(entry);
+  } else {
+    entry["sha256"] = std::move(digest);
+    entry.erase("changed_ns");  // not to be known again by its times
   }
+  return entry;
+}
+
+Json data_json(const std::vector<std::filesystem::path>& files, const Json& known) {
+  Json data = Json::array();
+  for (const auto& file : files) data.push_back(file_json(file, known));
   return data;
 }
 
@@ -136,7 +178,10 @@ Json make_manifest(const ManifestEntries& entries) {
             {"cuda", text_or_null(entries.cuda)},
             {"hdf5", hdf5_version()},
             {"compiler", build::kCompiler}}},
+          {"device", entries.device},
+          {"precision", entries.precision},
           {"cpu", cpu_name()},
+          {"cpu_capability", text_or_null(entries.cpu_capability)},
           {"gpus", entries.gpus},
           {"threads", entries.threads},
           {"seeds", {{"seed", entries.seed}}},

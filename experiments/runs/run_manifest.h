@@ -19,22 +19,28 @@ struct ManifestEntries {
   std::string torch = {};              // version
   std::string cuda = {};               // version; empty: runs without
   std::vector<std::string> gpus = {};  // names
+  std::string device = "cpu";          // its type, "cuda" of a GPU
+  std::string precision = "fp32";      // of passes in training, "bf16"
+  std::string cpu_capability = {};     // instruction set of torch's kernels; empty: not known
   int64_t threads = 0, seed = 0;
   nlohmann::ordered_json data = nlohmann::ordered_json::array();  // data_json()
   nlohmann::ordered_json code = {};                               // code_json()
 };
 
-// Path, bytes, modified_ns and sha256 of each file. What `known` says of the same path, size and
-// time is believed, everything else is read. DataError where a file cannot be read.
+// Path, bytes, times, inode and sha256 of a file. It is read, except where this process has read it
+// before, or `known`, the entries of a manifest, has one of the same path, bytes, times and inode.
+// DataError where it cannot be read.
+nlohmann::ordered_json file_json(const std::filesystem::path& file,
+                                 const nlohmann::ordered_json& known = {});
 nlohmann::ordered_json data_json(const std::vector<std::filesystem::path>& files,
                                  const nlohmann::ordered_json& known = {});
 // Which of the files have other contents, in their order, a line each. Empty: the same data.
 std::vector<std::string> data_that_differ(const nlohmann::ordered_json& then,
                                           const nlohmann::ordered_json& now);
 
-// git (see git_json), code, versions, cpu, gpus, threads, seeds, data (path,
-// bytes, sha256), argv, hostname, scheduler (ids that the environment has), start_utc, end_utc
-// null, status "running".
+// git (see git_json), code, versions, device, precision, cpu, cpu_capability, gpus, threads, seeds,
+// data (path, bytes, sha256), argv, hostname, scheduler (ids that the environment has), start_utc,
+// end_utc null, status "running".
 nlohmann::ordered_json make_manifest(const ManifestEntries& entries);
 
 // manifest.json; null where it is missing or damaged: no JSON, or other types than those above.

@@ -5,8 +5,11 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_identity.h"
+#include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
 
 namespace headlab {
@@ -42,9 +45,10 @@ void compare(const ConfigNode* then, const ConfigNode* now, const std::string& p
   }
 }
 
-// --resume RUN: whether it is of these settings, and `run` made it.
-void require_named_run(const fs::path& path, Experiment& experiment, const Json& manifest) {
-  if (!made_by_run(manifest))
+// --resume RUN: whether it is of these settings and this device, and `run` made it.
+void require_named_run(const fs::path& path, const Experiment& experiment, const Json& then,
+                       const Json& now) {
+  if (!made_by_run(then))
     throw ConfigError(
         fmt::format("--resume {}: is made from another run and not trained by 'run', "
                     "so it cannot be gone on with; 'init={}' begins with its weights",
@@ -53,6 +57,10 @@ void require_named_run(const fs::path& path, Experiment& experiment, const Json&
   if (!lines.empty())
     throw ConfigError(fmt::format("--resume {}: is a run of other settings: {}", path.string(),
                                   fmt::join(lines, "; ")));
+  const auto device = device_that_differs(then, now, experiment.train);
+  if (!device.empty())
+    throw ConfigError(fmt::format("--resume {}: was computed otherwise: {}; {}", path.string(),
+                                  fmt::join(device, "; "), device_remedy(then, now)));
 }
 
 // What a run keeps of itself is believed, so that nothing else may stand there.
@@ -79,48 +87,73 @@ Json kept_data(const fs::path& path) {
   return manifest.is_object() ? manifest.value("data", Json::array()) : Json::array();
 }
 
-fs::path run_path(const fs::path& out, Experiment& experiment) {
-  Experiment defaults;
-  for (auto* all : {&experiment, &defaults}) write_block(*all);  // derived defaults are filled in
-  const auto hash = config_hash(write_minimal(experiment, defaults));
-  return fs::absolute(run_path(out, experiment.name, hash, experiment.seed));
+fs::path run_path(const fs::path& out, const Experiment& experiment) {
+  const auto hash = run_hash(experiment, out / experiment.name);
+  const auto path = fs::absolute(run_path(out, experiment.name, hash, experiment.seed));
+  if (is_run(path)) return path;
+  return run_of_other_name(path.parent_path(), hash, experiment.seed).value_or(path);
 }
 
-std::vector<std::string> settings_that_differ(const fs::path& run, Experiment& experiment) {
+std::string same_on_other_data(const fs::path& path, const Experiment& experiment,
+                               const Json& data) {
+  if (is_run(path)) return "";
+  const auto seed = fmt::format("-s{}", experiment.seed);
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(path.parent_path(), error);
+       !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const auto& run = entry->path();
+    if (!run.filename().string().ends_with(seed) || !is_run(run)) continue;
+    const auto other = data_that_differ(kept_data(run), data);
+    if (!other.empty() && made_by_run(read_manifest(run)) &&
+        settings_that_differ(run, experiment).empty())
+      return fmt::format("{} has these settings and other data: {}", run.string(),
+                         fmt::join(other, "; "));
+  }
+  return "";
+}
+
+std::vector<std::string> settings_that_differ(const fs::path& run, const Experiment& experiment) {
   Experiment before;
   try {
     read_config(before, load_config(run / "config.yaml"));
   } catch (const ConfigError& error) {
     return {std::string("its config is not one of this version: ") + error.what()};
   }
-  const auto then = write_block(before, Paths::kWritten);
-  const auto now = write_block(experiment, Paths::kWritten);
+  auto one = resolved(before), other = resolved(experiment);
+  const auto then = write_block(one, Paths::kWritten);
+  const auto now = write_block(other, Paths::kWritten);
   std::vector<std::string> lines;
   compare(&then, &now, "", lines);
   return lines;
 }
 
-void require_same_run(const fs::path& path, Experiment& experiment, const Json& data,
+void require_same_run(const fs::path& path, const Experiment& experiment, const Json& now,
                       const ResumeFrom& from) {
   if (from.never || find_run(path).kind == FoundRun::Kind::kAbsent) return;
   require_sound_state(path);
   const auto manifest = read_manifest(path);
-  if (!from.named.empty()) return require_named_run(path, experiment, manifest);
+  if (!from.named.empty()) return require_named_run(path, experiment, manifest, now);
   auto lines = settings_that_differ(path, experiment);
   const auto add = [&](std::vector<std::string> more) {
     lines.insert(lines.end(), std::make_move_iterator(more.begin()),
                  std::make_move_iterator(more.end()));
   };
+  std::string remedy;
   if (manifest.is_object()) {
-    add(data_that_differ(manifest.value("data", Json::array()), data));
+    add(data_that_differ(manifest.value("data", Json::array()), now.value("data", Json::array())));
     add(kinds_that_differ(manifest.value("code", Json())));
+    if (auto device = device_that_differs(manifest, now, experiment.train); !device.empty()) {
+      add(std::move(device));
+      remedy = device_remedy(manifest, now) + ", ";
+    }
   }
   if (!lines.empty())
     throw RunError(fmt::format(
-        "{}: a run of this name, config and seed lies there, and it is not the same: {}; tag=WORD "
+        "{}: a run of this name, config and seed lies there, and it is not the same: {}; "
+        "{}tag=WORD "
         "trains beside it, '--resume never' in its place, '--resume {}' goes on with it where only "
         "code differs",
-        path.string(), fmt::join(lines, "; "), path.string()));
+        path.string(), fmt::join(lines, "; "), remedy, path.string()));
 }
 
 std::string code_since(const fs::path& path) {
@@ -133,14 +166,20 @@ std::string code_since(const fs::path& path) {
   return text;
 }
 
-std::string threads_since(const fs::path& path, int64_t threads) {
+std::vector<std::string> changed_since(const fs::path& path, const Json& now) {
+  std::vector<std::string> lines;
+  if (auto code = code_since(path); !code.empty()) lines.push_back(std::move(code));
   const auto manifest = read_manifest(path);
-  const auto then = manifest.is_object() ? manifest.value("threads", Json()) : Json();
-  if (!then.is_number_integer() || then == threads) return "";
-  return fmt::format(
-      "it ran with {0} CPU threads and goes on with {1}: sums are taken in another order, so that "
-      "its bits are not those of a run with {0} throughout",
-      then.get<int64_t>(), threads);
+  if (!manifest.is_object()) return lines;
+  const auto then = manifest.value("threads", Json());
+  if (then.is_number_integer() && then != now.at("threads"))
+    lines.push_back(fmt::format(
+        "it ran with {0} CPU threads and goes on with {1}: sums are taken in another order, so "
+        "that its bits are not those of a run with {0} throughout",
+        then.get<int64_t>(), now.at("threads").get<int64_t>()));
+  if (auto machine = machine_since(manifest, now); !machine.empty())
+    lines.push_back(std::move(machine));
+  return lines;
 }
 
 }  // namespace headlab

@@ -16,24 +16,32 @@ namespace headlab {
 // In which settings the run at `run` differs from `experiment`, a line each; files that settings
 // name are compared by their contents, elsewhere, and threads may differ. Empty: none.
 std::vector<std::string> settings_that_differ(const std::filesystem::path& run,
-                                              Experiment& experiment);
+                                              const Experiment& experiment);
 
-// What may lie at `path` for `experiment` on these data (data_json()) to be trained there.
-// RunError, with what differs and the two ways out, where a run of other settings, data or kinds of
-// heads is to be gone on with, or taken as the result. Where --resume names a run, its settings and
-// data must be these, but not its code or its name: ConfigError where they are not, or where
-// another command than `run` made it.
-void require_same_run(const std::filesystem::path& path, Experiment& experiment,
-                      const nlohmann::ordered_json& data, const ResumeFrom& from);
+// What may lie at `path` for `experiment` to be trained there by a process of this manifest.
+// RunError, with what differs and the ways out, where a run of other settings, data, device,
+// precision or kinds of heads is to be gone on with, or taken as the result. Where --resume names a
+// run, all of these but its code and its name must be the same: ConfigError where they are not, or
+// where another command than `run` made it.
+void require_same_run(const std::filesystem::path& path, const Experiment& experiment,
+                      const nlohmann::ordered_json& manifest, const ResumeFrom& from);
 
 // What has changed since in the code that made the run at `path`, and is no reason to refuse it; ""
 // where nothing has.
 std::string code_since(const std::filesystem::path& path);
-// Likewise of the number of CPU threads that it ran on; the manifest keeps both.
-std::string threads_since(const std::filesystem::path& path, int64_t threads);
+// The same, and of the number of CPU threads that it ran on, of the machine and its libraries, a
+// line each; `manifest` is this process's.
+std::vector<std::string> changed_since(const std::filesystem::path& path,
+                                       const nlohmann::ordered_json& manifest);
 
-// `<out>/<name>/<hash>-s<seed>`, absolute; the hash is of what is not at its default.
-std::filesystem::path run_path(const std::filesystem::path& out, Experiment& experiment);
+// `<out>/<name>/<hash>-s<seed>`, absolute, of run_hash(); where no run lies there, one of the same
+// identity under the name that an older version gave it.
+std::filesystem::path run_path(const std::filesystem::path& out, const Experiment& experiment);
+
+// Runs beside `path`, where none lies, of the same settings and seed but other data: what to say of
+// the first, "" where there is none. `data` are data_json() of this experiment.
+std::string same_on_other_data(const std::filesystem::path& path, const Experiment& experiment,
+                               const nlohmann::ordered_json& data);
 
 // `data` of the manifest of the run at `path`; an empty array where there is none.
 nlohmann::ordered_json kept_data(const std::filesystem::path& path);

@@ -95,10 +95,9 @@ ConfigCost cost_of(const FrozenPoint& point, const SweepOrders& orders) {
   return cost;
 }
 
-// Its name and the hash of its config, without the seed.
+// What it is but for the seed.
 std::string config_key(const FrozenPoint& point) {
-  const auto run = point.run.string();
-  return run.substr(0, run.rfind("-s"));
+  return point.experiment.name + "/" + point.hash;
 }
 
 bool is_finished(const FrozenPoint& point) {

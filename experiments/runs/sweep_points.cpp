@@ -13,8 +13,11 @@
 
 #include "core/config/config_overrides.h"
 #include "core/errors.h"
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/initial_weights.h"
+#include "experiments/runs/run_files.h"
+#include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/sha256.h"
@@ -37,13 +40,6 @@ ConfigNode config_of(const SweepPoint& point, const fs::path& sweep,
   for (const auto& [key, value] : point.settings)
     add_setting(tree, base, key, value, value.key_place());
   return override_config(merge_config(base, tree), overrides);
-}
-
-// Of what a frozen file holds: paths that it has written absolute are part of the name of the run.
-fs::path run_of_frozen(const std::string& yaml, const fs::path& out) {
-  Experiment experiment;
-  read_config(experiment, parse_config(yaml, "frozen", "/"));
-  return run_path(out, experiment);
 }
 
 FrozenPoint freeze(const SweepPoint& point, bool several_bases, const fs::path& sweep,
@@ -96,7 +92,7 @@ std::string points_json(const FrozenSweep& sweep) {
                       {"seed", point.experiment.seed},
                       {"settings", settings}});
   }
-  return nlohmann::ordered_json{{"sweep", sweep.name}, {"points", points}}.dump(2) + "\n";
+  return json_text(nlohmann::ordered_json{{"sweep", sweep.name}, {"points", points}}, 2) + "\n";
 }
 
 }  // namespace
@@ -139,12 +135,14 @@ FrozenPoint freeze_point(std::vector<std::pair<std::string, ConfigNode>> setting
   read_config(frozen.experiment, config);
   resolve_init(frozen.experiment);
   frozen.yaml = to_yaml(write_block(frozen.experiment));
-  frozen.run = run_of_frozen(frozen.yaml, out);
+  frozen.hash = run_hash(frozen.experiment, out / frozen.experiment.name);
+  frozen.run = run_path(out, frozen.experiment);
   return frozen;
 }
 
 fs::path folder_of_runs(const fs::path& out) {
   const auto folder = fs::absolute(out).lexically_normal();
+  require_utf8(folder);
   return folder.has_filename() ? folder : folder.parent_path();
 }
 

@@ -19,6 +19,7 @@ struct FrozenPoint {
   std::string yaml;              // the resolved config, with absolute paths
   std::filesystem::path run;     // that `headlab run` of this config makes, absolute
   std::filesystem::path config;  // the file that holds it
+  std::string hash;              // run_hash(), by which the run is named
 
   std::string label() const;  // "model.attention.kind=moh seed=1"; the name where no axis is
 };

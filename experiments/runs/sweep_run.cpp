@@ -14,6 +14,7 @@
 
 #include "core/errors.h"
 #include "experiments/runs/run_code.h"
+#include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/exit_codes.h"
@@ -59,16 +60,15 @@ std::string last_complaint(const std::string& said) {
 
 bool is_stop(int code) { return code == kResumable || code == kInterrupted || code == kTerminated; }
 
-// In what a finished run is not what this program would make of the same config.
-std::vector<std::string> what_is_other(const fs::path& run) {
-  const auto manifest = read_manifest(run);
+// In what a finished run is not what this program would make of the point.
+std::vector<std::string> what_is_other(const FrozenPoint& point) {
+  const auto manifest = read_manifest(point.run);
   if (!manifest.is_object()) return {};
   auto lines = kinds_that_differ(manifest.value("code", Json()));
-  const auto kept = kept_data(run);
-  std::vector<fs::path> files;
-  for (const auto& file : kept) files.emplace_back(file.at("path").get<std::string>());
-  for (auto& line : data_that_differ(kept, data_json(files, kept)))
+  if (hash_of_run(point.run) == point.hash) return lines;
+  for (auto& line : settings_that_differ(point.run, point.experiment))
     lines.push_back(std::move(line));
+  if (lines.empty()) lines.emplace_back("its data were others");
   return lines;
 }
 
@@ -146,7 +146,7 @@ void SweepRun::leave_to(size_t point, const std::string& holder) {
 
 void SweepRun::look_at_finished(size_t point) {
   try {
-    const auto other = what_is_other(sweep_.points[point].run);
+    const auto other = what_is_other(sweep_.points[point]);
     if (other.empty()) return settle(point, {.state = PointState::kFinished, .found = true});
     settle(point,
            {.state = PointState::kFailed,
@@ -154,8 +154,8 @@ void SweepRun::look_at_finished(size_t point) {
             .reason = fmt::format("a run of this config lies there, and it is not the same: {}; "
                                   "tag=WORD trains all points anew beside it",
                                   fmt::join(other, "; "))});
-  } catch (const DataError& error) {
-    settle(point, {.state = PointState::kFailed, .code = kData, .reason = error.what()});
+  } catch (const ConfigError& error) {
+    settle(point, {.state = PointState::kFailed, .code = kStorage, .reason = error.what()});
   } catch (const Json::exception&) {  // a manifest that this version has not written
     settle(point, {.state = PointState::kFinished, .found = true});
   }

@@ -5,6 +5,7 @@
 
 #include "core/errors.h"
 #include "experiments/data/byte_tokenizer.h"
+#include "experiments/data/folder_files.h"
 #include "experiments/data/masked_text.h"
 #include "experiments/data/text_stream.h"
 #include "experiments/pretrained/tokenizer_files.h"
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct TextDataOptions : TextOptions {
+struct TextDataOptions : TextOptions, ReadsFolder {
   FilePath validation, test, tokenizer;
   std::string objective = "next";
 
@@ -28,6 +29,11 @@ struct TextDataOptions : TextOptions {
     f("objective", objective,
       "next: each token predicts the next; masked: some are to be filled in",
       one_of({"next", "masked"}));
+  }
+  // Of a tokenizer.
+  std::vector<fs::path> files_in(const fs::path& folder) const override {
+    auto kept = files_of_names(folder, {"data.json"});
+    return kept.empty() ? read_tokenizer_folder(folder).files : kept;
   }
   void check(const Complain& complain) const override {
     TextOptions::check(complain);

@@ -95,17 +95,86 @@ TEST_CASE("a run whose settings or text were others is refused, finished or not"
     named.insert(named.end(), {"--resume", run.string()});
     check_refusal(bench.headlab(named), 2, {"other settings", "train.eps"});
   }
-  SECTION("other letters in the text") {
+  SECTION("other letters in the text are another run, which says so") {
     std::string text = read_bytes(bench / "text.txt");
     std::swap(text[10], text[11]);
     write_bytes(bench / "text.txt", text);
-    check_that_it_is_refused(bench, again, {"text.txt was another"});
+    const auto files = snapshot(run);
+    const Outcome beside = bench.headlab(again);
+    CHECK(beside.code == (finished ? 0 : 75));
+    CHECK_THAT(beside.err, Contains(run.string() + " has these settings and other data") &&
+                               Contains("text.txt was another"));
+    CHECK(names_in(run.parent_path()).size() == 2);
+    CHECK((snapshot(run) == files));
+    Arguments named = again;
+    named.insert(named.end(), {"--resume", run.string()});
+    check_refusal(bench.headlab(named), 4, {"its data have changed"});
   }
   SECTION("the same text with another time and in another place is the same") {
     fs::rename(bench / "text.txt", bench / "other.txt");
     fs::create_symlink(bench / "other.txt", bench / "text.txt");
     CHECK(bench.headlab(again).code == (finished ? 0 : 75));
   }
+}
+
+// As a machine with a GPU would have made it.
+void on_a_gpu(Json& manifest) {
+  manifest["device"] = "cuda", manifest["precision"] = "bf16", manifest["gpus"] = {"a GPU"};
+}
+// The same of a version that kept neither.
+void on_a_gpu_of_old(Json& manifest) {
+  manifest.erase("device"), manifest.erase("precision");
+  manifest["gpus"] = {"a GPU"};
+}
+
+TEST_CASE("a run of another device and precision is refused, finished or not, named or not") {
+  const Bench bench;
+  const bool finished = GENERATE(true, false);
+  const fs::path run = finished ? bench.train() : interrupted(bench);
+  const Arguments again = finished ? Arguments{"run", "tiny.yaml"} : kAgain;
+  CHECK(json_of(run / "manifest.json").at("device") == "cpu");
+  CHECK(json_of(run / "manifest.json").at("precision") == "fp32");
+  const bool old = GENERATE(true, false);
+  edit_manifest(run, old ? on_a_gpu_of_old : on_a_gpu);
+  check_that_it_is_refused(
+      bench, again,
+      {"device was cuda, is cpu; precision was bf16, is fp32", "'--device cuda' goes on with it"});
+  Arguments named = again;
+  named.insert(named.end(), {"--resume", run.string()});
+  check_refusal(bench.headlab(named), 2, {"computed otherwise", "device was cuda, is cpu"});
+}
+
+TEST_CASE("what else of the machine was another is told, and the run goes on") {
+  const Bench bench;
+  const fs::path run = interrupted(bench);
+  edit_manifest(run, [](Json& manifest) {
+    manifest["versions"]["torch"] = "1.0", manifest["cpu"] = "another CPU";
+  });
+  const Outcome outcome = bench.headlab(kAgain);
+  CHECK(outcome.code == 75);
+  CHECK_THAT(outcome.err, Contains("torch was 1.0") && Contains("the CPU was another CPU"));
+}
+
+TEST_CASE("a run is found by what it is: settings as they resolve, data by their contents") {
+  const Bench bench;
+  const fs::path run = bench.train();
+  const auto files = snapshot(bench / "runs");
+  fs::copy(bench / "text.txt", bench / "copy.txt");
+  for (const Arguments& same : {Arguments{"model.d_ff=64"},
+                                {"model.kv_heads=2", "train.min_lr=1e-4"},
+                                {"data.path=" + (bench / "text.txt").string()},
+                                {"data.path=copy.txt"}}) {
+    INFO(same[0]);
+    CHECK(bench.train(same) == run);
+  }
+  CHECK((snapshot(bench / "runs") == files));
+  const fs::path old = run.parent_path() / "0123abcd-s7";  // as another version named it
+  fs::rename(run, old);
+  CHECK(bench.train() == old);
+  CHECK(bench.train({"data.path=copy.txt"}) == old);
+  edit_manifest(old, [](Json& manifest) { manifest.erase("config_hash"); });
+  CHECK(bench.train() == old);
+  CHECK(bench.train({"train.lr=2e-3"}) != old);
 }
 
 TEST_CASE(

@@ -72,6 +72,21 @@ TEST_CASE("data are known by their contents, which are read where path, size and
   CHECK(data_that_differ(data, data_json({path})).empty());
 }
 
+TEST_CASE("a file that is rewritten at its size and time is read again") {
+  const Scratch scratch;
+  const fs::path path = scratch / "data.txt";
+  write_bytes(path, "abc");
+  const auto time = fs::last_write_time(path);
+  const Json before = data_json({path});
+  write_bytes(path, "abd");
+  fs::last_write_time(path, time);
+  CHECK(data_json({path}, before)[0]["sha256"] == sha256("abd"));
+  fs::remove(path);
+  write_bytes(path, "abe");
+  fs::last_write_time(path, time);
+  CHECK(data_json({path}, before)[0]["sha256"] == sha256("abe"));
+}
+
 TEST_CASE("a run does not go on with other data than it began with") {
   const auto manifest_with = [](const char* hash) {
     return Json{{"data", {{{"path", "/data/a.txt"}, {"sha256", hash}}}}};
