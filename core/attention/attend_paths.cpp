@@ -56,10 +56,25 @@ bool sdpa_pays(const Asked& asked) {
   return asked.q.size(-1) < 2 * asked.v.size(-1) || asked.k.size(2) > asked.q.size(-1);
 }
 
+// torch's fused kernels of a GPU load 16 bytes at once and look only at the width of a head: rows
+// that begin elsewhere, as views of overlapping windows do, give wrong numbers or no kernel.
+Tensor aligned(const Tensor& t) {
+  const int64_t step = 16 / t.element_size();
+  if (!t.is_cuda() || t.size(-1) % step != 0)
+    return t;  // they do not take other widths as they are
+  const auto strides = t.strides();
+  const bool all = t.storage_offset() % step == 0 && strides.back() == 1 &&
+                   std::all_of(strides.begin(), strides.end() - 1,
+                               [&](int64_t stride) { return stride % step == 0; });
+  return all ? t : t.clone(at::MemoryFormat::Contiguous);
+}
+
 // torch's fused attention. It wants one dense mask and knows no row without keys.
-Tensor sdpa(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call, double scale) {
-  const int64_t T = q.size(2), S = k.size(2), H = q.size(1);
-  auto keys = repeat_kv(k, call, H), values = repeat_kv(v, call, H);
+Tensor sdpa(const Tensor& queries, const Tensor& k, const Tensor& v, const HeadCall& call,
+            double scale) {
+  const int64_t T = queries.size(2), S = k.size(2), H = queries.size(1);
+  const auto q = aligned(queries), keys = aligned(repeat_kv(k, call, H)),
+             values = aligned(repeat_kv(v, call, H));
   const auto& m = call.mask;
   const bool plain = m.window == 0 && !m.key_length.defined() && !m.allowed.defined();
   if (plain && !call.bias.defined() && (!m.causal || T == S))
