@@ -40,7 +40,8 @@ TEST_CASE("a run begins with what it trains, and ends with what comes next, to b
   const Bench bench;
   const Outcome outcome = Process({.arguments = {"run", "tiny.yaml"},
                                    .directory = bench.path(),
-                                   .environment = {{"HEADLAB_COMMAND", "../scripts/headlab"}}})
+                                   .environment = {{"HEADLAB_COMMAND", "../scripts/headlab"},
+                                                   {"CUDA_VISIBLE_DEVICES", ""}}})
                               .end();
   REQUIRE(outcome.code == 0);
   const auto lines = lines_of(outcome.err);

@@ -89,7 +89,7 @@ TEST_CASE("char has nanoGPT's vocabulary, ids and splits of tinyshakespeare", "[
   for (const auto& [split, ids] : splits) {
     const auto& expected = golden[split_name(split)];
     CHECK(std::ssize(ids) == expected["count"]);
-    CHECK(sha256_uint16(ids) == expected["sha256_uint16_le"]);
+    CHECK(sha256_uint16(ids) == expected["sha256_uint16_le"].get<std::string>());
     const int64_t windows = data->examples(split);
     CHECK(windows == (std::ssize(ids) - 1) / 64);
     const Batch batch = data->eval_batch(split, 0, windows);
