@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 // What the heads of all layers have in common.
 struct Heads {
-  int64_t heads = 0, kv_heads = 0, head_dim = 0, window = 0;
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
   bool qkv_bias = false, o_bias = false, qk_norm = false;
   double qk_norm_eps = 0;
   friend bool operator==(const Heads&, const Heads&) = default;
@@ -32,14 +32,13 @@ bool is_true(const ConfigNode& node, const char* key, bool otherwise) {
   return found && found->kind == ConfigNode::Kind::kScalar ? found->text == "true" : otherwise;
 }
 
-Heads heads_of(const HeadShape& shape, const KindBlock& block, int64_t window) {
+Heads heads_of(const HeadShape& shape, const KindBlock& block) {
   ConfigNode options = block.write();
   if (const auto* inner = options.find("inner")) options = ConfigNode(*inner);
   const bool bias = is_true(options, "bias", false);
   Heads heads{.heads = shape.heads,
               .kv_heads = shape.kv_heads,
               .head_dim = shape.head_dim,
-              .window = window,
               .qkv_bias = is_true(options, "qkv_bias", bias),
               .o_bias = is_true(options, "o_bias", bias),
               .qk_norm = is_true(options, "qk_norm", false)};
@@ -48,16 +47,45 @@ Heads heads_of(const HeadShape& shape, const KindBlock& block, int64_t window) {
 }
 
 Heads common_heads(const StackOptions& stack) {
-  const auto first = heads_of(stack.shape(0), stack.attention_of(0), stack.window_of(0));
+  const auto first = heads_of(stack.shape(0), stack.attention_of(0));
   for (int64_t l = 1; l < stack.layers; ++l)
-    require(heads_of(stack.shape(l), stack.attention_of(l), stack.window_of(l)) == first,
-            fmt::format("layers 0 and {} differ in their heads, biases or windows", l));
-  if (stack.cross()) {
-    auto cross = heads_of(stack.cross_shape(0), *stack.cross(), first.window);
-    require(cross == first, "cross-attention differs from the decoder's own");
-  }
+    require(heads_of(stack.shape(l), stack.attention_of(l)) == first,
+            fmt::format("layers 0 and {} differ in their heads or biases", l));
+  if (stack.cross())
+    require(heads_of(stack.cross_shape(0), *stack.cross()) == first,
+            "cross-attention differs from the decoder's own");
   return first;
 }
+
+// Of every layer, 0 where it has none; all that there are have the one width that a file names.
+struct Windows {
+  std::vector<int64_t> of_layer;
+  int64_t width = 0;
+  bool alike = true;  // of all layers
+
+  explicit Windows(const StackOptions& stack) {
+    for (int64_t l = 0; l < stack.layers; ++l) {
+      of_layer.push_back(stack.window_of(l));
+      if (of_layer[l] == 0) continue;
+      require(width == 0 || of_layer[l] == width,
+              fmt::format("windows of {} and of {} tokens in one model", width, of_layer[l]));
+      width = of_layer[l];
+    }
+    for (const int64_t window : of_layer) alike &= window == of_layer[0];
+  }
+
+  // As Qwen's classes have them; those without layer_types know the last layers alone.
+  void put(Json& json) const {
+    json["use_sliding_window"] = width > 0;
+    json["sliding_window"] = width > 0 ? Json(width) : Json();
+    const auto first = std::find(of_layer.begin(), of_layer.end(), width);
+    json["max_window_layers"] =
+        width > 0 ? first - of_layer.begin() : static_cast<int64_t>(of_layer.size());
+    auto& types = json["layer_types"] = Json::array();
+    for (const int64_t window : of_layer)
+      types.push_back(window > 0 ? "sliding_attention" : "full_attention");
+  }
+};
 
 // Of all layouts but LLaMA's: heads that fill the width, each with keys of its own, layer norm.
 void require_plain(const StackOptions& stack, const Heads& heads, bool pre_norm) {
@@ -69,7 +97,7 @@ void require_plain(const StackOptions& stack, const Heads& heads, bool pre_norm)
   require(heads.heads * heads.head_dim == stack.d_model,
           fmt::format("{}head_dim: {} heads of {} do not fill {}", of, heads.heads, heads.head_dim,
                       stack.d_model));
-  require(heads.window == 0, of + "window");
+  require(Windows(stack).width == 0, of + "window: windows in this model");
   require(!heads.qk_norm, of + "attention.qk_norm");
 }
 
@@ -120,15 +148,17 @@ PublishedConfig llama(const StackOptions& s, const DataShape& data, bool tied,
   require(s.d_model % heads.heads == 0,
           fmt::format("model.heads: {} do not divide d_model {}", heads.heads, s.d_model));
   require(s.dropout == 0, "model.dropout beside rope, on more than attention weights");
+  const Windows windows(s);
   const bool qkv_only = heads.qkv_bias && !heads.o_bias;
-  const int special = (heads.window > 0) + qkv_only + heads.qk_norm;
-  require(special <= 1, "a mix of window, qkv_bias and qk_norm");
+  require(!qkv_only || !heads.qk_norm, "qkv_bias beside qk_norm");
   require(!heads.qk_norm || heads.qk_norm_eps == s.norm_eps,
           "model.attention.qk_norm_eps that differs from norm_eps");
-  const std::string type = heads.window > 0 ? "mistral"
-                           : qkv_only       ? "qwen2"
-                           : heads.qk_norm  ? "qwen3"
-                                            : "llama";
+  const std::string type = qkv_only            ? "qwen2"
+                           : heads.qk_norm     ? "qwen3"
+                           : windows.width > 0 ? "mistral"
+                                               : "llama";
+  require(type.starts_with("qwen") || windows.alike,
+          "model.window: windows that differ from layer to layer, without qkv_bias or qk_norm");
   const std::string name =
       type == "llama" ? "Llama" : std::string(1, type[0] - 32) + type.substr(1);
   require(!s.bias || type == "llama", "model.bias of the MLP in " + type + "'s layout");
@@ -152,7 +182,8 @@ PublishedConfig llama(const StackOptions& s, const DataShape& data, bool tied,
             {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", rope->base}}}};
   if (type == "llama" || type == "qwen3") json["attention_bias"] = heads.o_bias;
   if (type == "llama") json["mlp_bias"] = s.bias;
-  if (type == "mistral") json["sliding_window"] = heads.window;
+  if (type == "mistral") json["sliding_window"] = windows.width;
+  if (type.starts_with("qwen")) windows.put(json);
   json["pad_token_id"] = data.pad ? Json(*data.pad) : Json();
   put_ends(json, ends);
   return {type, json};

@@ -90,6 +90,35 @@ TEST_CASE("a trained model is exported, with heads pruned, sliced, grouped or ga
   }
 }
 
+TEST_CASE("windows of some layers go out as layer_types, and come in again") {
+  const Bench bench;
+  const std::string heads = GENERATE("qkv_bias: true", "qk_norm: true");
+  const std::string window = GENERATE("[4, 0]", "[0, 4]", "[4]", "[0]");
+  INFO(heads << ", " << window);
+  const std::string run =
+      bench
+          .train({"train.steps=1",
+                  "model={kind: decoder, layers: 2, d_model: 16, heads: 2, norm: rms, norm_eps: "
+                  "1.0e-6, mlp: swiglu, position: rope, window: " +
+                      window + ", attention: {kind: mha, " + heads + "}}"})
+          .string();
+  CHECK(exported(bench, run).at("difference") < 1e-5);
+  const Json config = json_of(bench / "out/config.json");
+  CHECK(config.at("model_type") == (heads.starts_with("qkv") ? "qwen2" : "qwen3"));
+  const auto slides = [&](int layer) {
+    return window == "[4]" || window[layer == 0 ? 1 : window.size() - 2] == '4';
+  };
+  Json types = Json::array();
+  for (const int layer : {0, 1})
+    types.push_back(slides(layer) ? "sliding_attention" : "full_attention");
+  CHECK(config.at("layer_types") == types);
+  CHECK(config.at("use_sliding_window") == (window != "[0]"));
+  CHECK(config.at("sliding_window") == (window == "[0]" ? Json() : Json(4)));
+  import_to(bench, bench / "out", "taken");
+  exported(bench, "taken", "again");
+  CHECK(json_of(bench / "again/config.json") == config);
+}
+
 TEST_CASE("what no class of transformers can be is refused with the reason") {
   const Bench bench;
   const auto refused = [&](const std::string& model, const std::vector<std::string>& parts) {
@@ -103,6 +132,11 @@ TEST_CASE("what no class of transformers can be is refused with the reason") {
   refused("model.position=rope", {"norm", "rope"});
   refused("model.mlp=swiglu", {"swiglu"});
   refused("model={kind: decoder, layers: 2, d_model: 16, heads: 2, window: [4, 0]}", {"windows"});
+  const std::string rope =
+      "model={kind: decoder, layers: 2, d_model: 16, heads: 2, norm: rms, mlp: "
+      "swiglu, position: rope, window: ";
+  refused(rope + "[4, 0]}", {"windows that differ from layer to layer"});
+  refused(rope + "[4, 2], attention: {kind: mha, qkv_bias: true}}", {"windows of 4 and of 2"});
   refused("model.kv_heads=1", {"kv_heads"});
   const std::string bottleneck =
       bench
