@@ -1,4 +1,5 @@
-"""Models that were trained here, cut and exported: transformers opens them and says the same."""
+"""Models that were trained here, cut and exported, and models of transformers that are imported: both
+say the same."""
 
 import json
 import subprocess
@@ -60,6 +61,11 @@ def opened(tmp_path_factory, translator):  # noqa: F811
         for name, model in ((style, run), (f"{style}_cut", folder / f"{style}_cut")):
             headlab("export", model, folder / f"{name}_out")
             pairs[name] = [str(model), str(folder / f"{name}_out")]
+    return compared(pairs)
+
+
+def compared(pairs):
+    """What transformers says of each pair of a run and a folder, by its name."""
     done = subprocess.run([*bench_python(), ROOT / "tests/transformers_peer.py", program(),
                            *sum(pairs.values(), [])], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -79,3 +85,25 @@ def test_the_class_of_the_task_gives_the_same_logits(opened, style, cut):
     assert found["class"] == CLASSES[style]
     assert found["missing"] == [] and found["unexpected"] == []
     assert found["difference"] < 2e-5 * max(1, found["largest"])
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory):
+    """The same of every model of tests/transformers_maker.py, imported."""
+    folder = tmp_path_factory.mktemp("made")
+    done = subprocess.run([*bench_python(), ROOT / "tests/transformers_maker.py", folder],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pairs = {}
+    for made in sorted(folder.iterdir()):
+        run = folder / f"{made.name}_run"
+        headlab("import", made, "--out", run)
+        pairs[made.name] = [str(run), str(made)]
+    return compared(pairs)
+
+
+@pytest.mark.parametrize("name", [
+    "bert_classes", "bert_scores", "bert_bare", "bert_pretraining", "bert_tied", "gpt2_tied",
+    "llama_tied", "marian_tied", "marian_apart", "mistral_default", "qwen2_late", "qwen3_types"])
+def test_a_model_of_transformers_says_the_same_here(imported, name):
+    assert imported[name]["difference"] < 2e-5 * max(1, imported[name]["largest"])

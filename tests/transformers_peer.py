@@ -48,7 +48,8 @@ def compare(program, run, folder):
     inputs = inputs_of(model.config)
     with torch.no_grad():
         out = model.eval()(**dict(inputs.values()))
-    theirs = out.logits if "logits" in out else out.last_hidden_state
+    logits = next((name for name in ("logits", "prediction_logits") if name in out), None)
+    theirs = out[logits] if logits else out.last_hidden_state
     with tempfile.TemporaryDirectory() as scratch:
         given, made = f"{scratch}/in.safetensors", f"{scratch}/out.safetensors"
         save_file({key: value.contiguous() for key, (_, value) in inputs.items()}, given)
@@ -57,9 +58,9 @@ def compare(program, run, folder):
         tensors = load_file(made)
     last = max((key for key in tensors if key.startswith("out.hidden.")),
                key=lambda key: int(key.rpartition(".")[2]), default="")
-    ours = tensors["out.logits"] if "logits" in out else tensors[last]
+    ours = tensors["out.logits"] if logits else tensors[last]
     there = torch.ones(ours.shape[:-1], dtype=bool)
-    if "in.mask" in inputs:
+    if "in.mask" in inputs and there.dim() == 2:
         there = inputs["in.mask"][1] == 1
     return {"class": name, "missing": sorted(info["missing_keys"]),
             "unexpected": sorted(info["unexpected_keys"]),

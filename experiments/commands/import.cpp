@@ -70,6 +70,12 @@ NamedTensors by_both_names(const HuggingFaceModel& made) {
   return named;
 }
 
+std::string lines(const std::vector<std::string>& sentences) {
+  std::string all;
+  for (const auto& sentence : sentences) all += sentence + ".\n";
+  return all;
+}
+
 int run_import(const ImportOptions& o) {
   require_fetched(fs::path(o.model));
   const at::ScalarType type = o.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
@@ -81,7 +87,8 @@ int run_import(const ImportOptions& o) {
   if (found.tokenizer) add_tokenizer(description, found.tokenizer);
   auto manifest = manifest_of(experiment, *made.model, data_json({}), at::kCPU);
   manifest["imported"] = {{"from", fs::canonical(o.model).string()},
-                          {"files", data_json(made.files)}};
+                          {"files", data_json(made.files)},
+                          {"notices", made.notices}};
   write_run(o.out, experiment, description, untrained_checkpoint(*made.model, 0, std::nullopt),
             manifest, {});
   const auto run = fs::canonical(o.out).string();
@@ -93,9 +100,11 @@ int run_import(const ImportOptions& o) {
                   {"dtype", o.dtype},
                   {"tokenizer", found.tokenizer ? Json(found.tokenizer->json()["kind"]) : Json()},
                   {"no_tokenizer", found.tokenizer ? Json() : Json(found.reason)},
-                  {"from", fs::canonical(o.model).string()}},
-       .text = fmt::format("{}: {} of {} parameters ({}){}\n", run, made.kind, parameters, o.dtype,
-                           found.tokenizer ? "" : "; no text, only ids: " + found.reason)},
+                  {"from", fs::canonical(o.model).string()},
+                  {"notices", made.notices}},
+       .text = fmt::format("{}: {} of {} parameters ({}){}\n{}", run, made.kind, parameters,
+                           o.dtype, found.tokenizer ? "" : "; no text, only ids: " + found.reason,
+                           lines(made.notices))},
       o.json);
 }
 

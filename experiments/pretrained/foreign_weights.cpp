@@ -11,12 +11,11 @@ namespace {
 
 constexpr int64_t kPieceNumbers = int64_t{1} << 20;
 
-// Masks of GPT-2 and counters that are no weights, a head that is not asked, places that are
-// computed.
+// Masks of GPT-2 and counters that are no weights, places that are computed.
 bool is_no_weight(const std::string& name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with("position_ids") || name.ends_with("rotary_emb.inv_freq") ||
-         name.ends_with("embed_positions.weight") || name.starts_with("cls.seq_relationship.");
+         name.ends_with("embed_positions.weight");
 }
 
 std::vector<int64_t> without_ones_before(std::vector<int64_t> shape) {
@@ -74,8 +73,13 @@ bool equals(const WeightFiles& files, const std::string& copy, const Tensor& sou
 
 class Taking {
  public:
-  Taking(const WeightFiles& files, const HuggingFaceFamily& family, const NamedTensors& ours)
-      : files_(files), family_(family), ours_(ours), names_(files, family.prefix) {}
+  Taking(const WeightFiles& files, const HuggingFaceFamily& family,
+         const std::vector<TiedNames>& tied, const NamedTensors& ours)
+      : files_(files),
+        family_(family),
+        tied_(tied),
+        ours_(ours),
+        names_(files, family.prefix, tied) {}
 
   void fit(std::vector<ForeignTensor>& rules) {
     std::erase_if(rules, [&](const ForeignTensor& rule) {  // zeros where there is none
@@ -96,15 +100,17 @@ class Taking {
                                         fmt::join(rule.shape, ","), fmt::join(meant, ",")));
     }
     for (const auto& [name, shape] : files_.shapes())
-      if (!taken_.contains(name) && !is_no_weight(name) && !tied(name))
+      if (!taken_.contains(name) && !is_no_weight(name) && !leave_out(name) && !tied(name))
         problems_.push_back(name + " is not known here");
     raise();
   }
 
+  std::vector<std::string> notices() const { return {notices_.begin(), notices_.end()}; }
+
   // Once the weights are there.
   void check_copies() {
     for (const auto& [name, shape] : files_.shapes())
-      if (const auto* source = taken_.contains(name) ? nullptr : tied(name))
+      if (const auto* source = taken_.contains(name) || left_.contains(name) ? nullptr : tied(name))
         if (!equals(files_, name, ours_.at(by_name_.at(*source))))
           problems_.push_back(fmt::format("{} is tied to {} and yet another", name, *source));
     raise();
@@ -113,11 +119,27 @@ class Taking {
  private:
   // What a tensor that no rule takes is a copy of.
   const std::string* tied(const std::string& name) const {
-    for (const auto& [copy, source] : family_.copies) {
-      const auto* own = names_.find(copy);
-      if (own && *own == name && by_name_.contains(source)) return &source;
+    for (const auto& names : tied_) {
+      const auto is_it = [&](const std::string& member) {
+        return member == name || member == family_.prefix + name;
+      };
+      if (std::none_of(names.begin(), names.end(), is_it)) continue;
+      for (const auto& source : names)
+        if (by_name_.contains(source)) return &source;
     }
     return nullptr;
+  }
+  // Whether it belongs to a part of which the model here has nothing; then it is said.
+  bool leave_out(const std::string& name) {
+    for (const auto& [beginning, what] : family_.left_out) {
+      if (!name.starts_with(beginning) && !(family_.prefix + name).starts_with(beginning)) continue;
+      const auto taken = by_name_.lower_bound(beginning);
+      if (taken != by_name_.end() && taken->first.starts_with(beginning)) continue;
+      notices_.insert(fmt::format("{}* is left out: {}", beginning, what));
+      left_.insert(name);
+      return true;
+    }
+    return false;
   }
   void raise() const {
     if (!problems_.empty()) files_.refuse(fmt::format("{}", fmt::join(problems_, "; ")));
@@ -125,9 +147,11 @@ class Taking {
 
   const WeightFiles& files_;
   const HuggingFaceFamily& family_;
+  const std::vector<TiedNames>& tied_;
   const NamedTensors& ours_;
   ForeignNames names_;
-  std::set<std::string> taken_;
+  std::set<std::string> taken_, left_;
+  std::set<std::string> notices_;
   std::map<std::string, std::string> by_name_;  // names of rules -> ours
   std::vector<std::string> problems_;
 };
@@ -147,11 +171,12 @@ std::vector<int64_t> shape_meant(const ForeignTensor& rule, const NamedTensors& 
   return shape;
 }
 
-void take_weights(const WeightFiles& files, const HuggingFaceFamily& family,
-                  std::vector<ForeignTensor>& rules, const NamedTensors& ours,
-                  std::optional<int64_t> interleaved_head_dim) {
+std::vector<std::string> take_weights(const WeightFiles& files, const HuggingFaceFamily& family,
+                                      const std::vector<TiedNames>& tied,
+                                      std::vector<ForeignTensor>& rules, const NamedTensors& ours,
+                                      std::optional<int64_t> interleaved_head_dim) {
   at::NoGradGuard no_grad;
-  Taking taking(files, family, ours);
+  Taking taking(files, family, tied, ours);
   taking.fit(rules);
   for (const auto& rule : rules) {
     rule.transposed ? copy_transposed(files, rule, ours) : copy_rows(files, rule, ours);
@@ -162,6 +187,7 @@ void take_weights(const WeightFiles& files, const HuggingFaceFamily& family,
         sort_pairs(ours.at(name), *interleaved_head_dim);
   }
   taking.check_copies();
+  return taking.notices();
 }
 
 }  // namespace headlab

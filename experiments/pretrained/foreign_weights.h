@@ -15,9 +15,11 @@ void sort_pairs(const Tensor& rows, int64_t head_dim);
 // Fills the parameters and buffers that the rules name, and takes the file's own names and shapes
 // over into them. DataError with all tensors that are missing, not known, of another shape than
 // config.json means, or unlike the tensor that they are tied to. `interleaved`: features of heads
-// that rotate together lie side by side in the file, not half a head apart.
-void take_weights(const WeightFiles& files, const HuggingFaceFamily& family,
-                  std::vector<ForeignTensor>& rules, const NamedTensors& ours,
-                  std::optional<int64_t> interleaved_head_dim);
+// that rotate together lie side by side in the file, not half a head apart. Returns a sentence on
+// each part of the file that is left out.
+std::vector<std::string> take_weights(const WeightFiles& files, const HuggingFaceFamily& family,
+                                      const std::vector<TiedNames>& tied,
+                                      std::vector<ForeignTensor>& rules, const NamedTensors& ours,
+                                      std::optional<int64_t> interleaved_head_dim);
 
 }  // namespace headlab

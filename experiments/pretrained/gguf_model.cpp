@@ -72,6 +72,7 @@ class GgufSettings {
       throw DataError(name_ + ": token_embd.weight is missing");
     json config{{"model_type", "llama"},
                 {"hidden_act", "silu"},
+                {"eos_token_id", nullptr},  // where the file names none, none is meant
                 {"vocab_size", embedding->second.shape[0]},
                 {"tie_word_embeddings", !file_.tensors().contains("output.weight")},
                 {"attention_bias", file_.tensors().contains("blk.0.attn_q.bias")},

@@ -2,13 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/models/default_type.h"
+#include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/pretrained/foreign_weights.h"
 #include "experiments/pretrained/gguf_model.h"
 #include "experiments/pretrained/hugging_face_families.h"
+#include "experiments/pretrained/import_notices.h"
 #include "experiments/pretrained/published_names.h"
 
 namespace headlab {
@@ -24,6 +28,35 @@ void check_size(const HuggingFaceSettings& settings, const WeightFiles& files,
   for (const auto& stack : options.stacks())
     asked = std::max(asked, static_cast<double>(stack->layers) * stack->d_model * stack->d_model);
   if (asked > numbers) settings.refuse("asks for more weights than the file of weights holds");
+}
+
+// The heads that its file of weights has no rows for: {"0": [1, 3]}, counted as the model was
+// built.
+std::vector<HeadId> pruned_heads(const HuggingFaceSettings& settings, Model& model) {
+  std::vector<HeadId> gone;
+  const auto* pruned = settings.find("pruned_heads");
+  if (!pruned || pruned->empty()) return gone;
+  const auto& type = settings.model_type();
+  if (type != "gpt2" && type != "bert" && type != "vit")
+    settings.unknown(fmt::format("pruned_heads: transformers prunes none of {}", type));
+  const auto site = heads_at(model, kSelfSite);
+  const auto refuse = [&] {
+    settings.refuse(
+        fmt::format("pruned_heads: {} names no heads of {} layers", pruned->dump(), site.layers()));
+  };
+  if (!pruned->is_object()) refuse();
+  for (const auto& [name, heads] : pruned->items()) {
+    int64_t layer = -1;
+    const auto* end = name.data() + name.size();
+    if (std::from_chars(name.data(), end, layer).ptr != end || layer < 0 ||
+        layer >= site.layers() || !heads.is_array())
+      refuse();
+    for (const auto& head : heads) {
+      if (!head.is_number_integer() || head < 0 || head >= site.layer(layer).heads()) refuse();
+      gone.push_back({layer, head.get<int64_t>()});
+    }
+  }
+  return gone;
 }
 
 }  // namespace
@@ -49,7 +82,9 @@ HuggingFaceModel read_hugging_face(const fs::path& path, at::ScalarType type) {
           : PublishedFiles{HuggingFaceSettings(path / "config.json"), open_weights(path)};
   const auto& settings = files.settings;
   const auto& family = hugging_face_family(settings);
-  const auto plan = family.plan(settings, ForeignNames(*files.weights, family.prefix));
+  const auto tied = family.tied(settings);
+  const ForeignNames names(*files.weights, family.prefix, tied);
+  const auto plan = family.plan(settings, names, hugging_face_task(settings, names));
   HuggingFaceModel made{.kind = plan.kind,
                         .options = KindBlock(model_registry(), plan.kind),
                         .shape = plan.shape,
@@ -67,6 +102,10 @@ HuggingFaceModel read_hugging_face(const fs::path& path, at::ScalarType type) {
     throw DataError(error.what());
   }
   made.model->to(type);
+  if (const auto gone = pruned_heads(settings, *made.model); !gone.empty()) {
+    remove_heads(*made.model, gone);
+    slice_heads(*made.model);
+  }
   const auto ours = parameters_and_buffers(*made.model);
   ForeignTensorList list(ours);
   family.list(list, made.options.as<ModelOptions>().layers);
@@ -76,7 +115,11 @@ HuggingFaceModel read_hugging_face(const fs::path& path, at::ScalarType type) {
   made.files = files.weights->files();
   if (const auto config = path / "config.json"; fs::exists(config))
     made.files.insert(made.files.begin(), fs::canonical(config));
-  take_weights(*files.weights, family, made.tensors, ours, files.interleaved_head_dim);
+  made.notices = plan.notices;
+  for (auto& notice :
+       take_weights(*files.weights, family, tied, made.tensors, ours, files.interleaved_head_dim))
+    made.notices.push_back(std::move(notice));
+  for (auto& notice : notices_of_folder(path, settings)) made.notices.push_back(std::move(notice));
   return made;
 }
 

@@ -31,6 +31,7 @@ struct HuggingFaceModel {
   std::vector<ForeignTensor> tensors;
   std::vector<int64_t> ends = {};                 // ids that end a text
   std::vector<std::filesystem::path> files = {};  // settings and weights, absolute
+  std::vector<std::string> notices = {};  // sentences on what of the files has no place here
 
   // Parameters of the model, or as many gradients, under their names and in their shapes.
   NamedTensors named_as_theirs(const NamedTensors& ours) const;

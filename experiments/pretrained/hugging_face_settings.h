@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,41 +14,38 @@
 
 namespace headlab {
 
-// config.json: keys that must be there, and those that may. Errors name file and key: DataError for
-// what is wrong, ConfigError for what no model here can do.
+// config.json, with what transformers assumes of the keys that it leaves out
+// (hugging_face_defaults.h). Errors name file and key: DataError for what is wrong, ConfigError for
+// what no model here can do.
 class HuggingFaceSettings {
  public:
   explicit HuggingFaceSettings(const std::filesystem::path& file);
-  HuggingFaceSettings(nlohmann::json json, std::string name)
-      : file_(std::move(name)), json_(std::move(json)) {}
+  HuggingFaceSettings(nlohmann::json json, std::string name);
 
   const std::string& name() const { return file_; }
   [[noreturn]] void refuse(const std::string& what) const { throw DataError(file_ + ": " + what); }
   [[noreturn]] void unknown(const std::string& what) const {
     throw ConfigError(file_ + ": " + what);
   }
-  const nlohmann::json* find(const std::string& key) const {
-    const auto found = json_.find(key);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
+  const std::string& model_type() const { return model_type_; }
+  // Null where the value is null. `key`: "architectures", or one of the table of defaults.
+  const nlohmann::json* find(const std::string& key) const;
   template <class T>
   T get(const std::string& key) const {
     const auto* value = find(key);
     if (!value) refuse(key + " is missing");
     return as<T>(key, *value);
   }
-  template <class T>
-  T get(const std::string& key, T otherwise) const {
-    const auto* value = find(key);
-    return value ? as<T>(key, *value) : otherwise;
-  }
   // At least 1, and not so much that products of sizes overflow.
   int64_t size(const std::string& key) const { return checked(key, get<int64_t>(key)); }
-  int64_t size(const std::string& key, int64_t otherwise) const {
-    return find(key) ? size(key) : otherwise;
+  int64_t size(const std::string& key, int64_t where_null) const {
+    return find(key) ? size(key) : where_null;
   }
   std::string activation(const std::string& key) const;
-  // One number, or a list of them; none where the key is missing.
+  // A token of `vocabulary`; counted from the end where it is negative, as torch does. None where
+  // it is null.
+  std::optional<int64_t> token(const std::string& key, int64_t vocabulary) const;
+  // One number, or a list of them; none where the value is null.
   std::vector<int64_t> ids(const std::string& key) const;
   void require(const std::string& key, const nlohmann::json& value) const;  // or none
 
@@ -61,8 +59,9 @@ class HuggingFaceSettings {
     }
   }
   int64_t checked(const std::string& key, int64_t value) const;
+  void add_defaults();
 
-  std::string file_;
+  std::string file_, model_type_;
   nlohmann::json json_;
 };
 

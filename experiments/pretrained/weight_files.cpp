@@ -42,6 +42,7 @@ class SafetensorsWeights : public WeightFiles {
     for (const auto& file : files) {
       const auto& shard = *shards_.emplace_back(std::make_unique<SafetensorsFile>(folder / file));
       files_.push_back(fs::canonical(folder / file));
+      aliases_.insert(shard.metadata().begin(), shard.metadata().end());  // "format" is one of none
       for (const auto& entry : shard.entries()) {
         lies_in[entry.name] = file;
         if (!entries_.emplace(entry.name, std::pair{&shard, &entry}).second)

@@ -26,6 +26,9 @@ class WeightFiles {
   bool contains(const std::string& tensor) const { return shapes_.contains(tensor); }
   int64_t numbers() const;  // in all tensors
   const std::vector<std::filesystem::path>& files() const { return files_; }
+  // Names that a file does not hold, since they were one tensor with another when it was written
+  // (safetensors.torch.save_model says so in the metadata): name -> the one that it holds.
+  const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
   // Numbers of a tensor from `begin` on, row by row, into all of `to` (contiguous, on the CPU,
   // floating), in its type. DataError for a tensor of integers.
@@ -41,6 +44,7 @@ class WeightFiles {
   std::string name_;  // for messages
   std::vector<std::filesystem::path> files_;
   std::map<std::string, std::vector<int64_t>> shapes_;
+  std::map<std::string, std::string> aliases_;
 };
 
 // model.safetensors of a folder, or the shards that model.safetensors.index.json names. DataError

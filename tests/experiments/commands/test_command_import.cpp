@@ -48,6 +48,21 @@ TEST_CASE("numbers of a model that lies elsewhere are judged with --model") {
                 {"nowhere"});
 }
 
+TEST_CASE("an import says what it leaves out, in lines and in its manifest") {
+  const Bench bench;
+  CHECK(imported(bench, kModels / "vit").at("notices").empty());
+  fs::copy(kModels / "vit", bench / "named");
+  auto config = json_of(bench / "named/config.json");
+  config["id2label"]["3"] = "three";
+  write_bytes(bench / "named/config.json", config.dump());
+  const Outcome outcome = bench.headlab({"import", "named", "--out", "again"});
+  REQUIRE(outcome.code == 0);
+  const std::string notice =
+      "id2label is left out: the 10 classes keep their numbers and lose their names";
+  CHECK(outcome.out.ends_with("\n" + notice + ".\n"));
+  CHECK(json_of(bench / "again/manifest.json").at("imported").at("notices").at(0) == notice);
+}
+
 TEST_CASE("imported weights may be kept in bf16, which is half the memory and is not trained") {
   const Bench bench;
   imported(bench, kModels / "gpt2");
