@@ -86,7 +86,7 @@ int run_convert(ConvertOptions& o) {
   const auto compute = o.compute.apply();
   require_free(o.out);
   auto opened = open_named_run(o.run, compute.device);
-  o.given.open(opened, o.tune > 0);
+  o.given.open_if_any(opened, o.tune > 0);
   o.gates.begin = opened.step, o.gates.updates = o.tune;
   torch::manual_seed(static_cast<uint64_t>(opened.experiment.seed));  // of new gates
   auto converted = convert_model(

@@ -43,6 +43,8 @@ std::string add_bleu(nlohmann::ordered_json& object, OpenedRun& run, Split split
                      const EvalOptions& o, const Compute& compute) {
   if (!translates(run.data_description.shape))
     throw ConfigError("--beam: this model translates nothing");
+  if (!run.data_description.tokenizer)
+    throw ConfigError("--beam: the model has no tokenizer, so that its translations are no texts");
   BeamOptions beam{.width = o.beam, .power = o.length_power};
   const auto& options = run.experiment.model.as<ModelOptions>();
   beam.cache = why_no_cache(*run.model, options, "eval").empty();

@@ -6,6 +6,9 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/commands/given_block.h"
+#include "experiments/commands/imported_data.h"
+#include "experiments/data/given_lines.h"
 #include "experiments/data/sentences.h"
 #include "experiments/data/text_or_file.h"
 
@@ -13,7 +16,8 @@ namespace headlab {
 
 void GivenData::visit(Arguments& a) {
   a.option("--data", data,
-           "other data to measure on: a text file, not split; for the kind tokens a directory");
+           "other data to measure on: a text file, not split; of translations lines with a tab; a "
+           "block, '{kind: mnist, images: F, labels: F}'; or the folder of tokens or CIFAR-10");
   a.option(
       "--text", text,
       "a text to measure on, or the file that holds it; one word with a / or an extension names "
@@ -61,6 +65,12 @@ void GivenData::open_to_train(OpenedRun& run) const {
 }
 
 void GivenData::open_given(OpenedRun& run) const {
+  if (data && run.data_description.shape.source_vocabulary > 0) {
+    run.data = given_lines(run.data_description, *data);
+    return;
+  }
+  if (run.model->predicts() && is_imported(run))
+    require_text_reader(run, data ? "--data " + *data : "--text");
   const auto* tokenizer = run.data_description.tokenizer.get();
   if (!run.model->predicts()) {
     run.data = sentences_for(
@@ -80,14 +90,16 @@ void GivenData::open_given(OpenedRun& run) const {
 void GivenData::open(OpenedRun& run, bool to_train) const {
   if (data && text) throw ConfigError("--data and --text: name one of the two");
   if (context > 0 && !data && !text) throw ConfigError("--context: is of --data or --text");
-  if (data || text) {
+  const auto block = data ? given_block(*data, window(run), is_imported(run)) : std::nullopt;
+  if (block) {
+    run.data = open_block(*block, run);
+    if (to_train) run.experiment.data = *block;
+  } else if (data || text) {
     to_train ? open_to_train(run) : open_given(run);
-    return;
   }
-  if (run.experiment.data.kind() == "none")
-    throw ConfigError(
-        "the run was imported and has no data of its own; --data FILE or --text TEXT measures on a "
-        "text");
+  if (data || text) return;
+  if (is_imported(run))
+    throw ConfigError("the run was imported and has no data of its own; " + what_to_give(run));
   if (run.data) return;
   try {
     run.data = open_own_data(run.experiment, run.data_description);
@@ -95,6 +107,11 @@ void GivenData::open(OpenedRun& run, bool to_train) const {
     if (run.data_description.shape.source_vocabulary > 0) throw;  // one text is no pair of them
     throw DataError(fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));
   }
+}
+
+void GivenData::open_if_any(OpenedRun& run, bool to_train) const {
+  const bool asked = data || text || context > 0 || to_train;
+  if (asked || !is_imported(run) || reads_text(run)) open(run, to_train);
 }
 
 }  // namespace headlab

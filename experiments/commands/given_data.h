@@ -18,6 +18,9 @@ struct GivenData {
   // Opens it, or the run's own, which DataError says how to do without where they are gone. To be
   // trained on, a text file is split, and from then on the data of the run's experiment.
   void open(OpenedRun& run, bool to_train = false) const;
+  // Likewise; but of an imported model that reads no text, and where none are given, run.data stays
+  // null: what is done to it is then not measured.
+  void open_if_any(OpenedRun& run, bool to_train = false) const;
 
  private:
   static constexpr int64_t kWindow = 1024;  // longer ones take memory by the vocabulary

@@ -72,6 +72,7 @@ void MeasureOptions::visit(Arguments& a) {
 Split MeasureOptions::resolve(const OpenedRun& run, const std::string& name) {
   own_batch_ = batch > 0;
   if (batch == 0) batch = run.experiment.train.eval_batch;
+  if (!run.data) return Split::kWhole;
   return split_of(run, name, split);
 }
 

@@ -100,7 +100,7 @@ int run_prune(PruneOptions& o) {
   check(o);
   const auto compute = o.compute.apply();
   auto opened = open_named_run(o.run, compute.device);
-  o.given.open(opened, o.settings.tune > 0);
+  o.given.open_if_any(opened, o.settings.tune > 0);
   const auto s = settings_of(o, opened);
   auto pruned = prune_run(o.run, opened, s, o.bench_batch, o.slice, o.out, compute);
   add_code(pruned.report, opened);

@@ -15,6 +15,11 @@ using Json = nlohmann::ordered_json;
 ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
                                const ConvertedModel& converted, int64_t most_batches,
                                const Compute& compute) {
+  if (!run.data) {
+    ConversionCost none;
+    none.measured = false;
+    return none;
+  }
   const auto split = run.data->evaluated();
   const int64_t batch = run.experiment.train.eval_batch;
   if (run.data->examples(split) == 0)
@@ -41,9 +46,13 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
       if (converted.layers.size() > 1) row["site"] = site;
       row["layer"] = l;
       row["weights_error"] = layers[l].error;
-      row["output_error"] = cost.errors.outputs.at(site)[l];
+      if (cost.measured) row["output_error"] = cost.errors.outputs.at(site)[l];
       if (!layers[l].order.empty()) row["order"] = layers[l].order;
     }
+  if (!cost.measured) {
+    report["measured"] = nullptr;
+    return report;
+  }
   report["logits_error"] = run.model->predicts() ? cost.errors.logits : kNaN;
   const auto& metric = cost.before.means.at(0);
   report["metric"] = metric.name, report["units"] = metric.units;
@@ -55,19 +64,28 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
 }
 
 std::string conversion_text(const Json& report) {
-  std::string text = "layer  weights error  output error\n";
+  const bool measured = !report["measured"].is_null();
+  std::string text = measured ? "layer  weights error  output error\n" : "layer  weights error\n";
   std::string site;
   for (const auto& layer : report["layers"]) {
     if (layer.value("site", "") != site) {
       site = layer["site"];
       text += site + "\n";
     }
-    text += fmt::format("{:5}  {:>13}  {:>12}\n", layer["layer"].get<int64_t>(),
-                        number_text(layer["weights_error"].get<double>(), "{:.3e}"),
-                        number_text(layer["output_error"].get<double>(), "{:.3e}"));
+    text += fmt::format("{:5}  {:>13}", layer["layer"].get<int64_t>(),
+                        number_text(layer["weights_error"].get<double>(), "{:.3e}"));
+    if (measured)
+      text += fmt::format("  {:>12}", number_text(layer["output_error"].get<double>(), "{:.3e}"));
+    text += '\n';
     if (layer.contains("order"))
       text += fmt::format("       heads in order {}\n", layer["order"].dump());
   }
+  if (!measured)
+    return text + fmt::format(
+                      "parameters {} -> {}\nnothing was measured: the imported model has no "
+                      "data; --data names some\n",
+                      report["parameters_before"].get<int64_t>(),
+                      report["parameters_after"].get<int64_t>());
   text += fmt::format("logits error {}, parameters {} -> {}\n",
                       number_text(report["logits_error"].get<double>(), "{:.3e}"),
                       report["parameters_before"].get<int64_t>(),

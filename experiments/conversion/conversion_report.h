@@ -13,6 +13,7 @@ struct ConversionCost {
   Evaluation before, after;  // over the validation split
   ConversionErrors errors;
   int64_t most_batches = 0;  // measured on; 0: all
+  bool measured = true;      // false: the run has no data, and the rest says nothing
 };
 // `most_batches` 0: the whole split. DataError naming `source` where there is none.
 ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,

@@ -39,6 +39,17 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
                    const FurtherTraining& further, const Compute& compute,
                    nlohmann::ordered_json& report) {
   auto& experiment = converted.experiment;
+  const auto write = [&](std::optional<double> loss, const Metrics& metrics) {
+    auto manifest = manifest_of(run, experiment, *converted.model, compute.device);
+    manifest["converted"] = report;
+    write_run(out, experiment, run.data_description,
+              untrained_checkpoint(*converted.model, run.step, loss), manifest, metrics);
+    return manifest;
+  };
+  if (!cost.measured) {
+    write(std::nullopt, {});
+    return kDone;
+  }
   if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
   const auto& settings = run.experiment.train;
   const auto parts = evaluate_parts(*converted.model, *run.data, run.data->evaluated(),
@@ -49,11 +60,7 @@ int keep_converted(const std::filesystem::path& out, const OpenedRun& run,
     kept["measured"] = measured_text(whole);
     for (const auto& mean : whole.means) kept[mean.name] = mean.value;
   }
-  auto manifest = manifest_of(run, experiment, *converted.model, compute.device);
-  manifest["converted"] = report;
-  write_run(out, experiment, run.data_description,
-            untrained_checkpoint(*converted.model, run.step, judged.validation_loss()), manifest,
-            status_metrics(whole));
+  const auto manifest = write(judged.validation_loss(), status_metrics(whole));
   if (further.updates == 0) return kDone;
   const int code = tune(out, converted, *run.data, manifest, compute);
   report["tuned"] = further.updates;

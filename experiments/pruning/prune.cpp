@@ -59,6 +59,7 @@ void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
   round.kept = alive_count(*run.model);
   round.parameters = parameter_count(*sliced);
   round.flops = sliced->flops_per_token();
+  if (!run.data) return;
   round.evaluation =
       evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
   require_finite(round.evaluation, *run.model);

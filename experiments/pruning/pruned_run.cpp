@@ -3,6 +3,7 @@
 #include "core/torch.h"
 #include "experiments/pruning/prune_report.h"
 #include "experiments/pruning/tuning_report.h"
+#include "experiments/pruning/unmeasured_pruning.h"
 #include "experiments/training/leak_check.h"
 
 namespace headlab {
@@ -35,6 +36,7 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
 PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                     int64_t bench_batch, bool slice, const std::filesystem::path& out,
                     const Compute& compute) {
+  if (!run.data) return prune_unmeasured(source, run, settings, slice, out, compute);
   if (settings.tune > 0)
     check_leaks(*run.model, run.experiment.model.as<ModelOptions>(), run.data->shape(), compute);
   Tuning tuning(out, settings.tune, settings.rounds, compute);

@@ -205,7 +205,8 @@ nlohmann::ordered_json parent_json(const fs::path& run, int64_t step,
 
 nlohmann::ordered_json manifest_of(const OpenedRun& parent, const Experiment& experiment,
                                    Model& model, const at::Device& device) {
-  auto manifest = manifest_of(experiment, model, data_json(parent.data->files()), device);
+  const auto files = parent.data ? parent.data->files() : std::vector<fs::path>();
+  auto manifest = manifest_of(experiment, model, data_json(files), device);
   manifest["parent"] = parent_json(parent.path, parent.step, parent.manifest);
   return manifest;
 }
