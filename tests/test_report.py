@@ -202,10 +202,10 @@ def test_colours_say_their_ends_and_tell_only_apart_what_differs(page, small_run
     assert len(set(colours)) == 2 and colours.count(colours[2]) == 1
     assert "blue 0.25 to yellow 0.5 nat." in said
     with h5py.File(tmp_path / "run/analysis.h5", "r+") as file:  # of an interval that nobody knows
-        file["analysis/self/importance"][:] = [[0.250, 0.251, 0.252], [0.253, 0.254, 0.252]]
-    _, colours = drawn("importance")
-    blues = [int(colour.split("(")[1].split(",")[0]) for colour in colours]
-    assert max(blues) - min(blues) < 100  # of 254 between the ends
+        file["analysis/self/activation"][:] = [[2.50, 2.501, 2.502], [2.503, 2.504, 2.502]]
+    _, colours = drawn("activation")
+    reds = [int(colour.split("(")[1].split(",")[0]) for colour in colours]
+    assert max(reds) - min(reds) < 25  # of 254 between the ends
 
 
 def test_a_number_of_a_head_names_its_source_and_another_measure_stands_beside_it(page, small_run,
