@@ -19,7 +19,7 @@ struct SigmoidMap : WeightMapOptions {
 
   void visit(Fields& f) override {
     f("offset", offset,
-      "added to the scores: length = -ln of the number of keys, padding left out; decoding needs a "
+      "added to the scores: length = -ln of the number of keys within the length; decoding needs a "
       "number, -ln of the training context");
     f("normalize", normalize, "divides row i by sqrt(i + 1), or by its length i + 1",
       one_of({"none", "sqrt", "length"}));

@@ -72,13 +72,8 @@ WeightMap WeightMap::of_heads(int64_t first, int64_t count) const {
 
 Tensor offset_by_example(const HeadCall& call, int64_t S, const at::TensorOptions& options) {
   if (call.map.kind != WeightMap::Kind::kSigmoid || call.map.offset) return {};
-  auto seen = within_length(call.mask.key_length, S, options.device());  // [B,S]
-  const auto& allowed = call.mask.allowed;
-  const auto one = [&](int64_t from_end) {
-    return allowed.dim() < from_end || allowed.size(-from_end) == 1;
-  };
-  if (allowed.defined() && one(2) && one(3))  // of keys alone, such as padding
-    seen = both_allowed(seen, allowed.reshape({-1, allowed.size(-1)}).expand({-1, S}));
+  // Masks count as the authors' code counts them, which knows no lengths: the keys of the call.
+  const auto seen = within_length(call.mask.key_length, S, options.device());  // [B,S]
   if (!seen.defined()) return {};
   return -seen.sum(1).clamp_min(1).to(options.dtype()).log().view({-1, 1, 1, 1});
 }

@@ -49,8 +49,8 @@ Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& c
 Tensor share_beside_sink(const Tensor& lse, const Tensor& sink);
 
 // The offset of a sigmoid that has none, of examples that may differ: -ln of the number of keys,
-// without those beyond the length or hidden from all queries. [B,1,1,1]; undefined: -ln S for all,
-// or the map has an offset or is no sigmoid.
+// without those beyond the example's length. [B,1,1,1]; undefined: -ln S for all, or the map has an
+// offset or is no sigmoid.
 Tensor offset_by_example(const HeadCall& call, int64_t S, const at::TensorOptions& options);
 
 // What a row of T queries and S keys is divided by in a map that divides: broadcasts to [B,H,T].

@@ -271,6 +271,7 @@ std::vector<FieldInfo> describe_block(Block& block);
 // JSON text.
 std::string schema_of(Block& block);
 
+bool is_utf8(const std::string& text);
 std::string shortest(double value);  // shortest text that reads back to the same value
 // "; did you mean 'x'?" for the nearest of `names`, or "" when none is near.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names);

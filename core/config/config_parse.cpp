@@ -29,15 +29,6 @@ size_t utf8_length(const std::string& text, size_t at) {
   return length < 0 ? 0 : static_cast<size_t>(length);
 }
 
-bool is_utf8(const std::string& text) {
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0) return false;
-    at += length;
-  }
-  return true;
-}
-
 // Builds nodes from yaml-cpp's events. Goes on after a problem where the structure is still clear.
 class NodeBuilder : public YAML::EventHandler {
  public:
@@ -309,6 +300,15 @@ class NodeBuilder : public YAML::EventHandler {
 };
 
 }  // namespace
+
+bool is_utf8(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return false;
+    at += length;
+  }
+  return true;
+}
 
 ConfigNode parse_value(const std::string& text, const Place& origin, const std::string& path) {
   return NodeBuilder(text, origin, path).build();

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/config/config_fields.h"
@@ -93,15 +92,6 @@ bool within(const T& value, const ConfigNode& node, const std::string& path, Pro
   if (!limits.min) due = (limits.below_max ? "below " : "at most ") + shortest(*limits.max);
   problems.add(node.place, path, "must be " + due + ", is " + node.text);
   return false;
-}
-
-bool is_utf8(const std::string& text) {
-  try {
-    nlohmann::json(text).dump();
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
-  return true;
 }
 
 const char* items_of(const std::vector<int64_t>&) { return "integers"; }

@@ -240,24 +240,35 @@ TEST_CASE("padding does not count among the keys of the sigmoid's offset", "[wei
   WeightMap map;
   map.kind = Kind::kSigmoid;
   for (const auto backend : {Backend::kAuto, Backend::kEager})
-    for (const int way : {0, 1, 2}) {
-      INFO("backend " << static_cast<int>(backend) << ", way " << way);
+    for (const bool alibi_too : {false, true}) {
+      INFO("backend " << static_cast<int>(backend) << (alibi_too ? ", alibi" : ""));
       torch::manual_seed(8);
       const auto in = inputs(6, 6);
       const Alibi alibi(3, at::kDouble);
       HeadContext context, alone;
-      const auto real = at::arange(6) < at::tensor({int64_t{6}, int64_t{2}}).unsqueeze(1);  // [B,S]
-      if (way == 1)
-        context.mask.allowed = real.view({2, 1, 1, 6});
-      else
-        context.mask.key_length = at::tensor({int64_t{6}, int64_t{2}});
-      if (way == 2) context.position_bias = alone.position_bias = &alibi;
+      context.mask.key_length = at::tensor({int64_t{6}, int64_t{2}});
+      if (alibi_too) context.position_bias = alone.position_bias = &alibi;
       context.backend = alone.backend = backend;
       const auto y = attend(in.q, in.k, in.v, call_with(map, context), 0.9);
       const auto of = [](const Tensor& t) { return t.narrow(0, 1, 1).narrow(2, 0, 2); };
       const auto want = attend(of(in.q), of(in.k), of(in.v), call_with(map, alone), 0.9);
       CHECK(difference(of(y), want) < 1e-12);
     }
+}
+
+// As the authors' code does (tests/golden/sigmoid/bidirectional_padding_gates).
+TEST_CASE("keys that a mask hides count in the sigmoid's offset", "[weight_map]") {
+  WeightMap map, given;
+  map.kind = given.kind = Kind::kSigmoid;
+  given.offset = -std::log(6.);
+  for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+    const auto in = inputs(6, 6);
+    HeadContext context;
+    context.mask.allowed = (at::arange(6) < 4).view({1, 1, 1, 6});
+    context.backend = backend;
+    const auto y = attend(in.q, in.k, in.v, call_with(map, context), 0.9);
+    CHECK(difference(y, attend(in.q, in.k, in.v, call_with(given, context), 0.9)) < 1e-12);
+  }
 }
 
 TEST_CASE("a sink refuses the path that has no log-sum-exp", "[weight_map]") {
