@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "core/config/config_overrides.h"
+#include "core/files/git_lfs.h"
 
 namespace headlab {
 namespace fs = std::filesystem;
@@ -50,6 +51,8 @@ std::string read_text(const fs::path& file, const Refuse& refuse) {
   std::string text(kMaxConfigBytes + 1, '\0');  // one more than parsing accepts
   text.resize(std::fread(text.data(), 1, text.size(), in.get()));
   if (std::ferror(in.get())) refuse(fmt::format("cannot read: {}", std::strerror(errno)));
+  if (const auto complaint = git_lfs_complaint(text); !complaint.empty())
+    refuse(std::string(complaint));
   return text;
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "core/errors.h"
+#include "core/files/git_lfs.h"
 #include "core/files/h5_detail.h"
 
 namespace headlab {
@@ -44,6 +45,16 @@ H5Handle dead_access() {
   return access;
 }
 
+// RunError for a pointer of Git LFS.
+void refuse_pointer(const std::filesystem::path& path) {
+  std::string text(1024, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(text.data(), std::ssize(text));
+  text.resize(in.gcount());
+  if (const auto complaint = git_lfs_complaint(text); !complaint.empty())
+    throw RunError(path.string() + ": " + std::string(complaint));
+}
+
 }  // namespace
 
 H5FileFlags h5_file_flags(const std::filesystem::path& path) {
@@ -51,6 +62,7 @@ H5FileFlags h5_file_flags(const std::filesystem::path& path) {
   std::array<unsigned char, 12> head{};
   in.read(reinterpret_cast<char*>(head.data()), head.size());
   if (!in && !in.eof()) throw RunError(path.string() + ": cannot be read: " + std::strerror(errno));
+  refuse_pointer(path);
   constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
   H5FileFlags flags;
   flags.hdf5 =
@@ -66,7 +78,10 @@ H5FileFlags h5_file_flags(const std::filesystem::path& path) {
 
 H5File::H5File(const std::filesystem::path& path, hid_t id)
     : state_(std::make_shared<H5FileState>()) {
-  if (id < 0) fail_at(path.string(), "cannot be opened");
+  if (id < 0) {
+    refuse_pointer(path);
+    fail_at(path.string(), "cannot be opened");
+  }
   state_->path = path;
   state_->file = H5Handle(id, H5Fclose);
 }

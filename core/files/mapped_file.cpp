@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "core/errors.h"
+#include "core/files/git_lfs.h"
 
 namespace headlab {
 
@@ -35,6 +36,10 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   if (error != 0) fail("cannot be read: " + reason(error));
   if (!regular) fail("is not a regular file");
   data_ = static_cast<const std::byte*>(address);
+  if (const auto complaint = git_lfs_complaint(text()); !complaint.empty()) {
+    ::munmap(address, size_);
+    fail(std::string(complaint));
+  }
 }
 
 MappedFile::~MappedFile() {

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "core/errors.h"
+#include "core/files/git_lfs.h"
 #include "core/torch.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/system/plain_text.h"
@@ -85,6 +86,8 @@ void translate_lines(Model& model, const DataDescription& description,
     first += std::ssize(lines);
     lines.clear();
   };
+  if (const auto complaint = git_lfs_complaint(bytes); !complaint.empty())
+    throw DataError(fmt::format("{}: {}", file.string(), complaint));
   each_line(plain_text(bytes, file.string()), [&](std::string_view line, int64_t) {
     lines.emplace_back(line);
     if (std::ssize(lines) == batch) translate_them();

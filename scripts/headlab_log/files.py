@@ -65,9 +65,18 @@ def open_h5(path: PathLike) -> h5py.File:
         try:
             return h5py.File(path, "r")
         except OSError:
+            if is_git_lfs_pointer(path):
+                raise LogError(f"{path}: is a pointer of Git LFS, not the file itself; `git lfs pull`, "
+                               "run in its repository, fetches the file") from None
             remedy = ("its writer has only just made it; try again" if is_locked(path) else
                       f"if its writer was killed, `{program_name()} repair {path}` makes it so")
             raise LogError(f"{path}: not readable as HDF5 ({reason(first)}); {remedy}") from None
+
+
+def is_git_lfs_pointer(path):
+    """Whether a clone that did not fetch the file left a text in its place."""
+    with open(path, "rb") as file:
+        return file.read(42).startswith(b"version https://git-lfs.github.com/spec/v1")
 
 
 def reason(error):
