@@ -151,8 +151,10 @@ float half(uint16_t bits) {
   const uint32_t sign = uint32_t{bits & 0x8000u} << 16, rest = bits & 0x7fffu;
   if (rest >= 0x7c00)  // infinite, or no number
     return std::bit_cast<float>(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
-  // 2^112 puts the exponent right, also of what has none.
-  const float value = std::bit_cast<float>(rest << 13) * 0x1p112F;
+  if (rest >= 0x400) return std::bit_cast<float>(sign | ((rest << 13) + (112u << 23)));
+  // By a whole number: the float of these bits would be subnormal, and count as 0 in a thread that
+  // flushes such.
+  const float value = static_cast<float>(rest) * 0x1p-24F;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
@@ -281,12 +283,20 @@ GgufFile::GgufFile(const std::filesystem::path& path) : map_(path) {
     alignment = *value;
   }
   const auto align = static_cast<size_t>(alignment);
-  const size_t start = (reader.place() + align - 1) / align * align;
+  const auto aligned = [&](size_t place) { return (place + align - 1) / align * align; };
+  const size_t start = aligned(reader.place());
+  // Behind each other in the order of the header, as llama.cpp's reader wants them.
+  size_t next = 0;
   for (auto& [tensor, offset] : offsets) {
+    if (offset != next)
+      reader.refuse(fmt::format("{} has offset {}, and {} is the next one behind the tensors before "
+                                "it, padded to {} bytes",
+                                tensor->name, offset, next, align));
     if (start > map_.size() || offset > map_.size() - start ||
         tensor->bytes > map_.size() - start - offset)
       reader.refuse(tensor->name + " ends behind the end of the file");
     tensor->data = map_.data() + start + offset;
+    next = aligned(offset + tensor->bytes);
   }
 }
 

@@ -1,7 +1,10 @@
 // What llama.cpp calls what: gguf-py's constants.py and tensor_mapping.py.
 #include "experiments/pretrained/gguf_model.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
+#include <set>
 
 namespace headlab {
 namespace {
@@ -36,65 +39,235 @@ std::string renamed(const std::string& name) {
   return name;
 }
 
+// Keys below "llama." that this bench reads, or that llama.cpp does not compute with; the others
+// are served only with these values, with which they change nothing.
+constexpr std::array<std::string_view, 15> kRead{
+    "block_count",          "context_length",
+    "embedding_length",     "feed_forward_length",
+    "attention.head_count", "attention.head_count_kv",
+    "attention.key_length", "attention.value_length",
+    "rope.freq_base",       "attention.layer_norm_rms_epsilon",
+    "rope.dimension_count", "attention.sliding_window",
+    "rope.scaling.type",    "rope.scaling.factor",
+    "rope.scale_linear"};
+constexpr std::array<std::string_view, 6> kOfNoEffect{"vocab_size",
+                                                      "tensor_data_layout",
+                                                      "attention.layer_norm_epsilon",
+                                                      "rope.scaling.original_context_length",
+                                                      "rope.scaling.finetuned",
+                                                      "expert_weights_norm"};
+struct Neutral {
+  std::string_view key;
+  std::array<double, 2> values;
+};
+constexpr std::array kNeutral{Neutral{"attention.causal", {1, 1}},
+                              Neutral{"rope.scaling.attn_factor", {1, 1}},
+                              Neutral{"logit_scale", {0, 1}},
+                              Neutral{"residual_scale", {0, 1}},
+                              Neutral{"embedding_scale", {0, 1}},
+                              Neutral{"expert_weights_scale", {0, 1}},
+                              Neutral{"attention.scale", {0, 0}},
+                              Neutral{"attention.max_alibi_bias", {0, 0}},
+                              Neutral{"attention.clamp_kqv", {0, 0}},
+                              Neutral{"attention.shared_kv_layers", {0, 0}},
+                              Neutral{"attn_logit_softcapping", {0, 0}},
+                              Neutral{"final_logit_softcapping", {0, 0}},
+                              Neutral{"use_parallel_residual", {0, 0}},
+                              Neutral{"pooling_type", {0, 0}},
+                              Neutral{"expert_count", {0, 0}},
+                              Neutral{"expert_used_count", {0, 0}},
+                              Neutral{"expert_shared_count", {0, 0}},
+                              Neutral{"expert_group_count", {0, 0}},
+                              Neutral{"leading_dense_block_count", {0, 0}},
+                              Neutral{"nextn_predict_layers", {0, 0}}};
+
+// Tokens that llama.cpp takes for ends of a text by what they are called (llama-vocab.cpp).
+constexpr std::array<std::string_view, 13> kEndTexts{
+    "<|eot_id|>",    "<|im_end|>",      "<|end|>",           "<|return|>", "<|call|>",
+    "<end_of_turn>", "<|endoftext|>",   "<|eom_id|>",        "<EOT>",      "_<EOT>",
+    "<|flush|>",     "<|end_of_text|>", "<end_of_utterance>"};
+
+std::string shown(const GgufValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
+  if (const auto* whole = std::get_if<int64_t>(&value)) return fmt::format("{}", *whole);
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format("{:.7g}", *number);
+  if (const auto* text = std::get_if<std::string_view>(&value)) return fmt::format("'{}'", *text);
+  return "a list";
+}
+
+bool is_text(const GgufValue& value, std::string_view text) {
+  const auto* found = std::get_if<std::string_view>(&value);
+  return found && *found == text;
+}
+
+// None of a text or a list.
+std::optional<double> number_in(const GgufValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? 1 : 0;
+  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  return std::nullopt;
+}
+
 class GgufSettings {
  public:
   GgufSettings(const GgufFile& file, std::string name) : file_(file), name_(std::move(name)) {}
 
-  template <class T>
-  const T* find(const std::string& key) const {
-    const auto found = file_.metadata().find(key);
-    if (found == file_.metadata().end()) return nullptr;
-    const auto* value = std::get_if<T>(&found->second);
-    if (!value) throw DataError(fmt::format("{}: {} is of another type", name_, key));
-    return value;
-  }
-  template <class T>
-  T get(const std::string& key) const {
-    const auto* value = find<T>(key);
-    if (!value) throw DataError(fmt::format("{}: {} is missing", name_, key));
-    return *value;
-  }
-
   // What config.json would say.
   json as_config() const {
-    const auto architecture = get<std::string_view>("general.architecture");
-    if (architecture != "llama")
-      throw ConfigError(fmt::format("{}: general.architecture: '{}' is not known here, only llama",
-                                    name_, architecture));
-    for (const char* key : {"llama.rope.scaling.type", "llama.expert_count"})
-      if (const auto found = file_.metadata().find(key);
-          found != file_.metadata().end() &&
-          (!std::holds_alternative<std::string_view>(found->second) ||
-           std::get<std::string_view>(found->second) != "none"))
-        throw ConfigError(fmt::format("{}: {}: no model here has that", name_, key));
+    check_file();
+    check_keys();
     const auto embedding = file_.tensors().find("token_embd.weight");
     if (embedding == file_.tensors().end() || embedding->second.shape.size() != 2)
       throw DataError(name_ + ": token_embd.weight is missing");
+    const int64_t H = size("attention.head_count"), D = size("embedding_length");
+    const int64_t head_dim = optional_size("attention.key_length", std::max<int64_t>(1, D / H));
+    require("attention.value_length", std::max<int64_t>(1, D / H), head_dim);
+    require("rope.dimension_count", head_dim, head_dim);
+    check_scaling();
     json config{{"model_type", "llama"},
                 {"hidden_act", "silu"},
                 {"eos_token_id", nullptr},  // where the file names none, none is meant
                 {"vocab_size", embedding->second.shape[0]},
                 {"tie_word_embeddings", !file_.tensors().contains("output.weight")},
                 {"attention_bias", file_.tensors().contains("blk.0.attn_q.bias")},
-                {"num_hidden_layers", get<int64_t>("llama.block_count")},
-                {"hidden_size", get<int64_t>("llama.embedding_length")},
-                {"intermediate_size", get<int64_t>("llama.feed_forward_length")},
-                {"num_attention_heads", get<int64_t>("llama.attention.head_count")},
-                {"max_position_embeddings", get<int64_t>("llama.context_length")},
-                {"rms_norm_eps", get<double>("llama.attention.layer_norm_rms_epsilon")}};
-    const auto take = [&]<class T>(const char* here, const char* key, T) {
-      if (const auto* value = find<T>(key)) config[here] = *value;
-    };
-    take("num_key_value_heads", "llama.attention.head_count_kv", int64_t{});
-    take("head_dim", "llama.attention.key_length", int64_t{});
-    take("rope_theta", "llama.rope.freq_base", double{});
-    take("eos_token_id", "tokenizer.ggml.eos_token_id", int64_t{});
-    take("bos_token_id", "tokenizer.ggml.bos_token_id", int64_t{});
-    take("pad_token_id", "tokenizer.ggml.padding_token_id", int64_t{});
+                {"num_hidden_layers", size("block_count")},
+                {"hidden_size", D},
+                {"intermediate_size", size("feed_forward_length")},
+                {"num_attention_heads", H},
+                {"num_key_value_heads", optional_size("attention.head_count_kv", H)},
+                {"head_dim", head_dim},
+                {"max_position_embeddings", size("context_length")},
+                {"rms_norm_eps", number("attention.layer_norm_rms_epsilon", std::nullopt)},
+                {"rope_theta", number("rope.freq_base", 10000)},
+                {"eos_token_id", ends()}};
+    if (const auto window = optional_size("attention.sliding_window", 0); window > 0)
+      config["model_type"] = "mistral", config["sliding_window"] = window;
+    if (const auto* pad = find("tokenizer.ggml.padding_token_id"))
+      config["pad_token_id"] = integer("tokenizer.ggml.padding_token_id", *pad);
     return config;
   }
 
  private:
+  // Null where it is missing.
+  const GgufValue* find(std::string_view key) const {
+    const auto found = file_.metadata().find(key);
+    return found == file_.metadata().end() ? nullptr : &found->second;
+  }
+  const GgufValue* of_model(std::string_view key) const {
+    return find(fmt::format("llama.{}", key));
+  }
+  [[noreturn]] void unknown(const std::string& key, const std::string& what) const {
+    throw ConfigError(fmt::format("{}: {}: {}", name_, key, what));
+  }
+  [[noreturn]] void of_another_type(std::string_view key) const {
+    throw DataError(fmt::format("{}: {} is of another type", name_, key));
+  }
+
+  // That it holds one whole model, of a kind that is known.
+  void check_file() const {
+    const auto* architecture = find("general.architecture");
+    if (!architecture) throw DataError(name_ + ": general.architecture is missing");
+    if (!is_text(*architecture, "llama"))
+      unknown("general.architecture", shown(*architecture) + " is not known here, only 'llama'");
+    if (const auto* type = find("general.type"); type && !is_text(*type, "model"))
+      unknown("general.type", shown(*type) + " is not known here, only 'model'");
+    if (const auto* parts = find("split.count"); parts && number_in(*parts).value_or(2) > 1)
+      unknown("split.count", fmt::format("the file is one of {} parts of a model; llama-gguf-split "
+                                         "--merge joins them",
+                                         shown(*parts)));
+  }
+
+  void check_keys() const {
+    for (const auto& [key, value] : file_.metadata()) {
+      if (!key.starts_with("llama.")) continue;
+      const auto own = std::string_view(key).substr(6);
+      if (std::ranges::find(kRead, own) != kRead.end()) continue;
+      if (std::ranges::find(kOfNoEffect, own) != kOfNoEffect.end()) continue;
+      const auto neutral = std::ranges::find(kNeutral, own, &Neutral::key);
+      if (neutral == kNeutral.end()) unknown(key, "this key is not known here");
+      const auto number = number_in(value);
+      if (!number || (*number != neutral->values[0] && *number != neutral->values[1]))
+        unknown(key,
+                fmt::format("{} is not known here, only {}", shown(value), neutral->values[1]));
+    }
+  }
+
+  // A factor divides positions, whatever it is called; llama.cpp takes a missing type as linear.
+  void check_scaling() const {
+    if (const auto* type = of_model("rope.scaling.type")) {
+      if (is_text(*type, "none")) return;
+      if (!is_text(*type, "linear"))
+        unknown("llama.rope.scaling.type",
+                shown(*type) + " is not known here: no model here scales positions");
+    }
+    for (const char* key : {"rope.scaling.factor", "rope.scale_linear"})
+      if (const auto* value = of_model(key)) {
+        const auto factor = number_in(*value);
+        if (!factor) of_another_type(fmt::format("llama.{}", key));
+        if (*factor == 0 || *factor == 1) return;  // the first that is there counts
+        unknown(fmt::format("llama.{}", key),
+                shown(*value) + " is not known here: no model here scales positions");
+      }
+  }
+
+  // A size that may be missing must have this value.
+  void require(std::string_view key, int64_t otherwise, int64_t only) const {
+    const auto found = optional_size(key, otherwise);
+    if (found == only) return;
+    unknown(fmt::format("llama.{}", key),
+            fmt::format("{} is not known here, only {}, the width of a head", found, only));
+  }
+
+  int64_t integer(const std::string& key, const GgufValue& value) const {
+    const auto* whole = std::get_if<int64_t>(&value);
+    if (!whole) of_another_type(key);
+    return *whole;
+  }
+  int64_t size(std::string_view key) const {
+    if (!of_model(key)) throw DataError(fmt::format("{}: llama.{} is missing", name_, key));
+    const auto found = optional_size(key, 0);
+    if (found < 1) throw DataError(fmt::format("{}: llama.{} cannot be {}", name_, key, found));
+    return found;
+  }
+  // One number, or one for each layer; these must be equal.
+  int64_t optional_size(std::string_view key, int64_t otherwise) const {
+    const auto* value = of_model(key);
+    if (!value) return otherwise;
+    const auto name = fmt::format("llama.{}", key);
+    const auto* list = std::get_if<GgufNumbers>(value);
+    const auto found = list && list->size() > 0 ? (*list)[0] : number_in(*value).value_or(-1);
+    for (size_t layer = 1; list && layer < list->size(); ++layer)
+      if ((*list)[layer] != found)
+        unknown(name, "it differs from layer to layer, which no model here does");
+    if (found < 0 || found != std::floor(found)) of_another_type(name);
+    if (found > double{1u << 31})
+      throw DataError(fmt::format("{}: {} cannot be {}", name_, name, found));
+    return static_cast<int64_t>(found);
+  }
+  double number(std::string_view key, std::optional<double> otherwise) const {
+    const auto* value = of_model(key);
+    if (!value && otherwise) return *otherwise;
+    if (!value) throw DataError(fmt::format("{}: llama.{} is missing", name_, key));
+    const auto found = number_in(*value);
+    if (!found) of_another_type(fmt::format("llama.{}", key));
+    return *found;
+  }
+
+  // The tokens at which llama.cpp ends a text.
+  std::vector<int64_t> ends() const {
+    std::set<int64_t> ids;
+    for (const char* which : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {
+      const auto key = fmt::format("tokenizer.ggml.{}_token_id", which);
+      if (const auto* id = find(key)) ids.insert(integer(key, *id));
+    }
+    const auto* tokens = find("tokenizer.ggml.tokens");
+    if (const auto* texts = tokens ? std::get_if<std::vector<std::string_view>>(tokens) : nullptr)
+      for (size_t id = 0; id < texts->size(); ++id)
+        if (std::ranges::find(kEndTexts, (*texts)[id]) != kEndTexts.end())
+          ids.insert(static_cast<int64_t>(id));
+    return {ids.begin(), ids.end()};
+  }
+
   const GgufFile& file_;
   std::string name_;
 };
@@ -104,9 +277,7 @@ class GgufSettings {
 PublishedFiles open_gguf(const std::filesystem::path& path) {
   const auto file = std::make_shared<GgufFile>(path);
   HuggingFaceSettings settings(GgufSettings(*file, path.string()).as_config(), path.string());
-  const auto D = settings.size("hidden_size"), H = settings.size("num_attention_heads");
-  const auto head_dim = settings.size("head_dim", std::max<int64_t>(1, D / H));
-  return {settings, gguf_weights(file, path.string(), renamed), head_dim};
+  return {settings, gguf_weights(file, path.string(), renamed), settings.size("head_dim")};
 }
 
 }  // namespace headlab

@@ -13,6 +13,7 @@
 #include "experiments/pretrained/gguf_model.h"
 #include "experiments/pretrained/hugging_face_families.h"
 #include "experiments/pretrained/import_notices.h"
+#include "experiments/pretrained/json_place.h"
 #include "experiments/pretrained/published_names.h"
 
 namespace headlab {
@@ -57,6 +58,20 @@ std::vector<HeadId> pruned_heads(const HuggingFaceSettings& settings, Model& mod
     }
   }
   return gone;
+}
+
+// Where a text ends: generation_config.json has the last word, as transformers' generate() reads
+// it.
+std::vector<int64_t> ends_of_text(const HuggingFaceSettings& settings, const fs::path& generation) {
+  std::vector<int64_t> ids;
+  if (fs::exists(generation)) {
+    const auto json = read_json(generation);
+    if (const auto ends = JsonPlace(json, generation.string()).find("eos_token_id")) {
+      if (!ends->value().is_array()) return {ends->integer()};
+      for (const auto& id : ends->elements()) ids.push_back(id.integer());
+    }
+  }
+  return ids.empty() ? settings.ids("eos_token_id") : ids;
 }
 
 }  // namespace
@@ -110,11 +125,12 @@ HuggingFaceModel read_hugging_face(const fs::path& path, at::ScalarType type) {
   ForeignTensorList list(ours);
   family.list(list, made.options.as<ModelOptions>().layers);
   made.tensors = std::move(list.rules);
-  made.ends = settings.ids("eos_token_id");
+  const auto generation = path / "generation_config.json";
+  made.ends = ends_of_text(settings, generation);
   std::erase_if(made.ends, [&](int64_t id) { return id < 0 || id >= made.shape.vocabulary; });
   made.files = files.weights->files();
-  if (const auto config = path / "config.json"; fs::exists(config))
-    made.files.insert(made.files.begin(), fs::canonical(config));
+  for (const auto& beside : {generation, path / "config.json"})
+    if (fs::exists(beside)) made.files.insert(made.files.begin(), fs::canonical(beside));
   made.notices = plan.notices;
   for (auto& notice :
        take_weights(*files.weights, family, tied, made.tensors, ours, files.interleaved_head_dim))

@@ -134,11 +134,34 @@ TEST_CASE("a GGUF file that lies is refused with what is wrong") {
              Contains("more numbers") || Contains("behind the end"));
   CHECK_THAT(tensor({33}, 3), Contains("multiple of 32"));
   CHECK_THAT(tensor({2}, 0), Contains("t ends behind the end"));
-  CHECK_THAT(tensor({1}, 0, ~uint64_t{0} - 2), Contains("t ends behind the end"));
+  CHECK_THAT(tensor({1}, 0, ~uint64_t{0} - 2), Contains("t has offset 18446744073709551613"));
   CHECK(tensor({1}, 0).empty());
   CHECK_THAT(files.complaint(
                  Bytes().begin(2, 0).tensor("t", {0}, 0, 0).tensor("t", {0}, 0, 0).align().all()),
              Contains("t is there twice"));
+}
+
+TEST_CASE("tensors of a GGUF file lie behind each other, each at a multiple of the alignment") {
+  const Files files;
+  const auto said = [&](uint64_t second, uint64_t third, uint32_t alignment = 32) {
+    Bytes bytes;
+    bytes.begin(3, 1).text("general.alignment").number<uint32_t>(4).number(alignment);
+    bytes.tensor("a", {3}, 0, 0).tensor("b", {2, 5}, 0, second).tensor("c", {1}, 0, third);
+    return files.complaint(bytes.align(alignment).raw(std::string(256, '\0')).all());
+  };
+  CHECK(said(32, 96).empty());  // 12 bytes, then 40
+  CHECK(said(64, 128, 64).empty());
+  CHECK(said(16, 64, 16).empty());
+  CHECK_THAT(said(0, 96),
+             Contains("b has offset 0, and 32 is the next one behind"));  // they overlap
+  CHECK_THAT(said(16, 96), Contains("b has offset 16, and 32 is"));       // not aligned
+  CHECK_THAT(said(64, 128), Contains("b has offset 64, and 32 is"));      // a gap
+  CHECK_THAT(said(96, 32), Contains("b has offset 96, and 32 is"));       // another order
+  CHECK_THAT(said(32, 64), Contains("c has offset 64, and 96 is"));       // the third overlaps
+  CHECK_THAT(said(32, 96, 64), Contains("b has offset 32, and 64 is"));
+  Bytes bytes;
+  bytes.begin(1, 0).tensor("a", {3}, 0, 32).align().raw(std::string(64, '\0'));
+  CHECK_THAT(files.complaint(bytes.all()), Contains("a has offset 32, and 0 is"));
 }
 
 TEST_CASE("a GGUF file cut short anywhere is refused, and nothing beyond it is read") {
