@@ -63,7 +63,8 @@ def texts():
     given = [case["text"] for case in golden("wordpiece.json")["cases"]]
     parts = [*"abstTSrevemld''  .,!-\u0229\u0301\u0327\u0302\u00c5\u017f\uac00\u1112\u1161\u11ab",
              *"\u0130\u03a3\u03c2\u4e2d\u3042\u3099\u0967\u00b2\u00bd12345\t\n\r\u00a0\u2028\u200b",
-             "\U0001f642", "\u0f71", "\u0323", "\u0344", "'s", "'LL", "  ", "\r\n", "the", " the",
+             "\U0001f642", *"\u2e52\u08d4\u0898\u07fd\U0002ebf0\U00010d50\U00011de0\U00010d40",
+             *"\U00011935\U00011930\ua7cb\u166d\u0890", "\u0f71", "\u0323", "\u0344", "'s", "'LL", "  ", "\r\n", "the", " the",
              "<|endoftext|>", "[MASK]", "[mask]"]
     draw = random.Random(3)
     return given + ["".join(draw.choices(parts, k=draw.randint(1, 14))) for _ in range(1000)]
@@ -135,3 +136,12 @@ def test_bytes_are_opened_by_transformers(reference, tmp_path):
     write({"kind": "bytes"}, tmp_path)
     for text, theirs in zip(texts(), reference(tmp_path, texts()), strict=True):
         assert theirs["ids"] == list(text.encode("utf-8"))
+
+
+def test_the_classes_of_all_characters_are_those_of_the_tokenizers_library():
+    """experiments/system/unicode_tables.cpp is what the installed library says, code point by code point."""
+    done = subprocess.run([*bench_python(), ROOT / "tests/unicode_tables.py"], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stderr
+    kept = (ROOT / "experiments/system/unicode_tables.cpp").read_text(encoding="utf-8")
+    assert done.stdout == kept, "tests/unicode_tables.py writes it anew"

@@ -14,10 +14,11 @@ constexpr std::array<std::string_view, 4> kPatternNames{"gpt2", "smollm2", "llam
 
 enum class CharClass { kWhiteSpace, kLetter, kNumber, kOther };
 
-CharClass class_of(char32_t c) {
+CharClass class_of(char32_t c, BpePattern pattern) {
   if (is_white_space(c)) return CharClass::kWhiteSpace;
   if (is_letter(c)) return CharClass::kLetter;
-  return is_number(c) ? CharClass::kNumber : CharClass::kOther;
+  const bool number = pattern == BpePattern::kSmollm2 ? is_digit(c) : is_number(c);
+  return number ? CharClass::kNumber : CharClass::kOther;
 }
 
 // A pattern on a text's code points, one piece after the other.
@@ -26,7 +27,7 @@ class PieceCutter {
   PieceCutter(std::u32string chars, BpePattern pattern)
       : chars_(std::move(chars)), pattern_(pattern) {
     classes_.reserve(chars_.size());
-    for (char32_t c : chars_) classes_.push_back(class_of(c));
+    for (char32_t c : chars_) classes_.push_back(class_of(c, pattern));
   }
 
   // Number of code points of the piece that begins at `at`; in ascending order of `at`.

@@ -6,21 +6,25 @@
 #include <array>
 #include <optional>
 
+#include "experiments/system/unicode_tables.h"
+
 namespace headlab {
 namespace {
 
 utf8proc_int32_t as_proc(char32_t c) { return static_cast<utf8proc_int32_t>(c); }
-utf8proc_category_t category(char32_t c) { return utf8proc_category(as_proc(c)); }
 // 0: a starter.
-auto combining_class(char32_t c) { return utf8proc_get_property(as_proc(c))->combining_class; }
+int combining_class(char32_t c) {
+  return is_in(c, kReordered) ? utf8proc_get_property(as_proc(c))->combining_class : 0;
+}
 
 // The one code point that two are the canonical decomposition of; 0: none.
 char32_t composite(char32_t first, char32_t second) {
   if (second < 0x300) return 0;
   std::array pair{as_proc(first), as_proc(second)};
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-  return utf8proc_normalize_utf32(pair.data(), 2, options) == 1 ? static_cast<char32_t>(pair[0])
-                                                                : 0;
+  if (utf8proc_normalize_utf32(pair.data(), 2, options) != 1) return 0;
+  const auto made = static_cast<char32_t>(pair[0]);
+  return is_in(made, kDecomposed) ? made : 0;
 }
 
 // A character of a normal form, and by how many it is more than those that it was made of.
@@ -35,6 +39,10 @@ std::vector<CharPart> parts_of(const PlacedChars& chars) {
   parts.reserve(chars.size());
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_DECOMPOSE | UTF8PROC_STABLE);
   for (const auto& c : chars) {
+    if (!is_in(c.value, kDecomposed)) {
+      parts.push_back({c.value, c.range, 0});
+      continue;
+    }
     std::array<utf8proc_int32_t, 16> into;  // the longest has four
     int boundary = 0;
     const auto count =
@@ -78,14 +86,10 @@ std::vector<CharPart> joined(const std::vector<CharPart>& parts) {
 
 }  // namespace
 
-bool is_punctuation(char32_t c) {
-  return category(c) >= UTF8PROC_CATEGORY_PC && category(c) <= UTF8PROC_CATEGORY_PO;
-}
-bool is_nonspacing_mark(char32_t c) { return category(c) == UTF8PROC_CATEGORY_MN; }
-bool is_control(char32_t c) {
-  return category(c) == UTF8PROC_CATEGORY_CC || category(c) == UTF8PROC_CATEGORY_CF ||
-         category(c) == UTF8PROC_CATEGORY_CO;
-}
+bool is_digit(char32_t c) { return is_in(c, kNumbers) || is_in(c, kMoreDigits); }
+bool is_punctuation(char32_t c) { return is_in(c, kPunctuation); }
+bool is_nonspacing_mark(char32_t c) { return is_in(c, kNonspacingMarks); }
+bool is_control(char32_t c) { return is_in(c, kControls); }
 
 PlacedChars placed_chars(std::string_view part, size_t begin, const std::string& where) {
   PlacedChars chars;
@@ -123,8 +127,13 @@ PlacedChars lower_case(const PlacedChars& chars) {
   PlacedChars made;
   made.reserve(chars.size());
   for (const auto& c : chars) {
-    made.push_back({static_cast<char32_t>(utf8proc_tolower(as_proc(c.value))), c.range});
-    if (c.value == U'\u0130') made.push_back({U'\u0307', c.range});  // the only one that is two
+    if (c.value == U'\u0130') {  // the only one that becomes two
+      made.push_back({U'i', c.range}), made.push_back({U'\u0307', c.range});
+      continue;
+    }
+    const auto* change = range_around(c.value, kLowerCase);
+    const bool changes = change && (c.value - change->first) % change->step == 0;
+    made.push_back({changes ? c.value + static_cast<char32_t>(change->more) : c.value, c.range});
   }
   return made;
 }

@@ -1,4 +1,5 @@
-// Normal forms and cases of Unicode, code point by code point, by utf8proc.
+// Normal forms and cases of Unicode, code point by code point, by utf8proc, as far as the
+// tokenizers library knows them (unicode_tables.h).
 #pragma once
 
 #include <string>
@@ -9,6 +10,8 @@
 
 namespace headlab {
 
+bool is_digit(char32_t code_point);  // of the library's step Digits: is_number(), and newer ones
+// As BERT's normalizer has them.
 bool is_punctuation(char32_t code_point);      // categories P*
 bool is_nonspacing_mark(char32_t code_point);  // category Mn
 bool is_control(char32_t code_point);          // categories Cc, Cf, Co

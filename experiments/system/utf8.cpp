@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/errors.h"
+#include "experiments/system/unicode_tables.h"
 
 namespace headlab {
 namespace {
@@ -23,12 +24,6 @@ Sequence sequence_at(std::string_view text, size_t at) {
                        static_cast<utf8proc_ssize_t>(text.size() - at), &code_point);
   if (length <= 0) return {};
   return {static_cast<size_t>(length), static_cast<char32_t>(code_point)};
-}
-
-// Whether its category is one of those from `first` to `last`, in utf8proc's order.
-bool is_within(char32_t code_point, utf8proc_category_t first, utf8proc_category_t last) {
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
-  return category >= first && category <= last;
 }
 
 }  // namespace
@@ -94,15 +89,11 @@ std::string replace_invalid_utf8(std::string_view text) {
 
 bool is_white_space(char32_t code_point) {
   if ((code_point >= 0x09 && code_point <= 0x0D) || code_point == 0x85) return true;
-  return is_within(code_point, UTF8PROC_CATEGORY_ZS, UTF8PROC_CATEGORY_ZP);
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP;
 }
 
-bool is_letter(char32_t code_point) {
-  return is_within(code_point, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO);
-}
-
-bool is_number(char32_t code_point) {
-  return is_within(code_point, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
-}
+bool is_letter(char32_t code_point) { return is_in(code_point, kLetters); }
+bool is_number(char32_t code_point) { return is_in(code_point, kNumbers); }
 
 }  // namespace headlab

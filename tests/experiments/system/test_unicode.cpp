@@ -49,6 +49,30 @@ TEST_CASE("what characters become knows the bytes it was", "[unicode]") {
   CHECK(ranges_of(composed(placed("\u0344x"))) == Ranges{{0, 2}, {0, 2}, {2, 3}});
 }
 
+// Its parts have the tables of Unicode 8, 9, 16 and 17; tests/test_tokenizers.py compares all code
+// points.
+TEST_CASE("characters are what the tokenizers library 0.23.3 takes them for", "[unicode]") {
+  // Assigned by Unicode 15.1, 16 and 17.
+  for (char32_t c : {0x2EBF0, 0x10D50, 0xA7CB}) CHECK(is_letter(c));
+  for (char32_t c : {0x10D40, 0x1CCF0}) CHECK((is_number(c) && is_digit(c)));
+  for (char32_t c : {0x323B0, 0x10940, 0x16EBB}) CHECK_FALSE(is_letter(c));
+  for (char32_t c : {0x11DE0, 0x16FF4}) CHECK((!is_number(c) && is_digit(c)));
+  CHECK_FALSE(is_digit('a'));
+  // Not yet, by Unicode 8; and U+166D, which was one.
+  for (char32_t c : {0x2E43, 0x2E52, 0x61D, 0x9FD, 0x1B7D}) CHECK_FALSE(is_punctuation(c));
+  for (char32_t c : {0x2E42, 0x166D, 0x10FB}) CHECK(is_punctuation(c));
+  for (char32_t c : {0x8D4, 0x898, 0xAFA, 0x1DF6}) CHECK_FALSE(is_nonspacing_mark(c));
+  for (char32_t c : {0x8E3, 0x111CA}) CHECK(is_nonspacing_mark(c));
+  for (char32_t c : {0x890, 0x8E2, 0x110CD, 0x13430}) CHECK_FALSE(is_control(c));
+  // By Unicode 9.
+  for (const std::string text : {"\U00011938", "\U000105C9", "a\u0345\u0898", "a\u07fd\u0334"})
+    CHECK(text_of(decomposed(placed(text))) == text);
+  CHECK(text_of(composed(placed("\U00011935\U00011930"))) == "\U00011935\U00011930");
+  CHECK(text_of(decomposed(placed("a\u0345\u08d4"))) == "a\u08d4\u0345");
+  CHECK(text_of(lower_case(placed("\ua7cb\U00010d50\u0100\u0101\u0139\u013a"))) ==
+        "\u0264\U00010d70\u0101\u0101\u013a\u013a");
+}
+
 TEST_CASE("lower case looks at one character", "[unicode]") {
   CHECK(text_of(lower_case(placed("A\u00c9\u03a3\u0130\u1e9e"))) == "a\u00e9\u03c3i\u0307\u00df");
   CHECK(is_nonspacing_mark(0x301));
