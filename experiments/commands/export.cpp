@@ -28,11 +28,12 @@ struct ExportOptions {
 int run_export(const ExportOptions& o) {
   const auto run = open_named_run(o.run, at::kCPU);
   const auto& data = run.data_description;
-  const auto exported = export_model(*run.model, run.experiment.model, data.shape, data.ends,
-                                     o.folder, [&](const fs::path& folder) {
-                                       if (data.tokenizer && !data.source_tokenizer)
-                                         write_tokenizer_folder(*data.tokenizer, folder);
-                                     });
+  const auto exported =
+      export_model(*run.model, run.experiment.model, data.shape, data.ends, o.folder,
+                   [&](const fs::path& folder) {
+                     if (data.tokenizer && !data.source_tokenizer)
+                       write_tokenizer_folder(*data.tokenizer, folder, data.max_length);
+                   });
   const auto folder = fs::canonical(o.folder).string();
   return print({.object = {{"folder", folder},
                            {"model_type", exported.model_type},

@@ -6,8 +6,7 @@
 #include "experiments/commands/report.h"
 #include "experiments/data/fetched_data.h"
 #include "experiments/models/finite_weights.h"
-#include "experiments/pretrained/hugging_face.h"
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/pretrained/imported_tokenizer.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
 
@@ -51,15 +50,6 @@ Experiment experiment_of(const HuggingFaceModel& made, const ImportOptions& o) {
   return experiment;
 }
 
-// Of a model that reads words: beside its weights, or in them.
-FoundTokenizer find_tokenizer(const fs::path& model, const HuggingFaceModel& made) {
-  if (made.shape.vocabulary == 0) return {.reason = "it reads images"};
-  if (made.shape.source_vocabulary > 0)
-    return {.reason = "tokenizers of models that translate are not known here"};
-  if (model.extension() == ".gguf") return read_gguf_tokenizer(GgufFile(model), model.string());
-  return read_tokenizer_folder(model);
-}
-
 // Its weights under the names of their file, and ours.
 NamedTensors by_both_names(const HuggingFaceModel& made) {
   const auto ours = module_tensors(*made.model);
@@ -83,8 +73,7 @@ int run_import(const ImportOptions& o) {
   warn_if_not_finite(o.model, by_both_names(made));
   const auto experiment = experiment_of(made, o);
   DataDescription description{.shape = made.shape, .ends = made.ends};
-  const auto found = find_tokenizer(o.model, made);
-  if (found.tokenizer) add_tokenizer(description, found.tokenizer);
+  const auto found = take_tokenizer(o.model, made, description);
   auto manifest = manifest_of(experiment, *made.model, data_json({}), at::kCPU);
   manifest["imported"] = {{"from", fs::canonical(o.model).string()},
                           {"files", data_json(made.files)},

@@ -11,6 +11,7 @@
 #include "core/files/json_text.h"
 #include "core/files/mapped_file.h"
 #include "experiments/data/bpe_pieces.h"
+#include "experiments/data/padded_tokenizer.h"
 #include "experiments/system/plain_text.h"
 
 namespace headlab {
@@ -20,7 +21,7 @@ class BpeTokenizer : public Tokenizer {
  public:
   explicit BpeTokenizer(BpeModel model) : model_(std::move(model)), specials_(model_.specials) {
     for (size_t id = 0; id < model_.tokens.size(); ++id)
-      if (!ids_.emplace(model_.tokens[id], id).second)
+      if (!model_.tokens[id].empty() && !ids_.emplace(model_.tokens[id], id).second)
         throw DataError(fmt::format("the BPE vocabulary has '{}' twice", model_.tokens[id]));
     std::vector<bool> special(model_.tokens.size());
     for (const auto& text : model_.specials) {
@@ -33,7 +34,7 @@ class BpeTokenizer : public Tokenizer {
     for (size_t id = 0; id < model_.tokens.size(); ++id)
       bytes_.push_back(bytes_of(id, special[id]));
     for (size_t id = 0; model_.ignore_merges && id < bytes_.size(); ++id)
-      if (!special[id]) whole_pieces_.emplace(bytes_[id], id);
+      if (!special[id] && bpe_bytes(model_.tokens[id])) whole_pieces_.emplace(bytes_[id], id);
     for (const auto& [left, right] : model_.merges) {
       const Pair pair{id_of(left, "of a merge"), id_of(right, "of a merge")};
       merges_.emplace(pair, Merge{std::ssize(merges_), id_of(left + right, "made by a merge")});
@@ -78,6 +79,7 @@ class BpeTokenizer : public Tokenizer {
     std::vector<std::string> texts;
     for (const auto& bytes : bytes_) {
       auto& text = texts.emplace_back();
+      if (bytes.empty()) text = text_of_no_token(std::ssize(texts) - 1);
       for (size_t at = 0; at < bytes.size();) {
         const size_t length = utf8_length(bytes, at);
         text += length > 0 ? bytes.substr(at, length)
@@ -135,15 +137,10 @@ class BpeTokenizer : public Tokenizer {
     return found->second;
   }
 
+  // What is not made of the symbols of bytes stands for itself.
   std::string bytes_of(int64_t id, bool special) const {
     const auto& token = model_.tokens[id];
-    const auto bytes = special ? std::optional(token) : bpe_bytes(token);
-    if (!bytes || bytes->empty())
-      throw DataError(
-          fmt::format("the BPE vocabulary has '{}', which is not made of the symbols "
-                      "of bytes",
-                      token));
-    return *bytes;
+    return special ? token : bpe_bytes(token).value_or(token);
   }
 
   static bool is_ascii_space(std::string_view bytes) {
@@ -226,12 +223,7 @@ const RegisterTokenizer bpe_reader("bpe", [](const nlohmann::ordered_json& json)
   return bpe_tokenizer(std::move(model));
 });
 
-}  // namespace
-
-std::shared_ptr<const Tokenizer> bpe_tokenizer(BpeModel model) {
-  return std::make_shared<BpeTokenizer>(std::move(model));
-}
-
+// Of {"token": id}.
 std::vector<std::string> tokens_by_id(const nlohmann::json& ids, const std::string& name) {
   if (!ids.is_object()) throw DataError(name + ": is not a JSON object");
   std::vector<std::string> tokens(ids.size());
@@ -243,6 +235,12 @@ std::vector<std::string> tokens_by_id(const nlohmann::json& ids, const std::stri
     tokens[id] = token;
   }
   return tokens;
+}
+
+}  // namespace
+
+std::shared_ptr<const Tokenizer> bpe_tokenizer(BpeModel model) {
+  return std::make_shared<BpeTokenizer>(std::move(model));
 }
 
 std::pair<std::string, std::string> bpe_merge(const std::string& text, const std::string& place) {

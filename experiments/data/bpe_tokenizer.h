@@ -9,8 +9,8 @@
 
 namespace headlab {
 
-// Tokens by id, written as symbols ("Ġthe"); merges by rank, each of two tokens; specials are
-// verbatim, tokens too.
+// Tokens by id, written as symbols ("Ġthe"), "" where an id has none; merges by rank, each of two
+// tokens; specials are verbatim, tokens too.
 struct BpeModel {
   std::vector<std::string> tokens;
   std::vector<std::pair<std::string, std::string>> merges;
@@ -31,15 +31,14 @@ std::shared_ptr<const Tokenizer> bpe_tokenizer(BpeModel model);
 BpeModel train_bpe(const std::vector<std::string_view>& texts, std::vector<std::string> specials,
                    int64_t vocabulary);
 
-// Tokens of {"token": id} by id, and the two tokens of "left right". DataError naming `name` where
-// the ids are not 0, 1, 2, ..., each once; `place` where that is no merge.
-std::vector<std::string> tokens_by_id(const nlohmann::json& ids, const std::string& name);
+// The two tokens of "left right". DataError naming `place` where that is no merge.
 std::pair<std::string, std::string> bpe_merge(const std::string& text, const std::string& place);
 
 // merges.txt, a line "left right" each.
 std::vector<std::pair<std::string, std::string>> read_merges(const std::filesystem::path& file);
 
-// The files of GPT-2: vocab.json, {"token": id}, and merges.txt.
+// The files of GPT-2: vocab.json, {"token": id}, and merges.txt. DataError where the ids are not 0,
+// 1, 2, ..., each once.
 BpeModel read_bpe(const std::filesystem::path& vocabulary, const std::filesystem::path& merges,
                   std::vector<std::string> specials);
 

@@ -83,6 +83,8 @@ DataDescription describe_data(const DataSource& data) {
 
 void add_tokenizer(DataDescription& description, std::shared_ptr<const Tokenizer> tokenizer) {
   auto& shape = description.shape;
+  // Published models have rows behind their tokens' own, which no text uses.
+  tokenizer = padded_tokenizer(std::move(tokenizer), shape.vocabulary);
   const auto frame = tokenizer->frame();
   const auto texts = tokenizer->token_texts();
   const auto special = [&](const char* text) -> std::optional<int64_t> {
@@ -95,8 +97,7 @@ void add_tokenizer(DataDescription& description, std::shared_ptr<const Tokenizer
   };
   fill(shape.start, frame.begin), fill(shape.end, frame.end);
   fill(shape.pad, special("[PAD]")), fill(shape.mask, special("[MASK]"));
-  // Published models have rows behind their tokens' own, which no text uses.
-  description.tokenizer = padded_tokenizer(std::move(tokenizer), shape.vocabulary);
+  description.tokenizer = std::move(tokenizer);
   read_texts(description);
 }
 
@@ -119,6 +120,7 @@ Json description_json(const DataDescription& description) {
     json["token_classes"] = description.token_classes;
   }
   if (!description.ends.empty()) json["ends"] = description.ends;
+  if (description.max_length) json["model_max_length"] = *description.max_length;
   if (description.source_tokenizer) json["source_tokenizer"] = description.source_tokenizer->json();
   return json;
 }
@@ -140,6 +142,8 @@ DataDescription read_description(const Json& json) {
     if (json.contains("ends"))
       for (const auto& id : json["ends"]) description.ends.push_back(whole_number(id));
     for (const auto id : description.ends) require_token("ends", id, description.shape.vocabulary);
+    if (json.contains("model_max_length"))
+      description.max_length = whole_number(json["model_max_length"]);
     check_count("token_texts", description.token_texts.size(), description.shape.vocabulary);
     check_count("token_classes", description.token_classes.size(), description.shape.vocabulary);
     return description;

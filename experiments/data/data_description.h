@@ -12,15 +12,16 @@ struct DataDescription {
   // DataSource::token_texts(), token_classes()
   std::vector<std::string> token_texts = {};
   std::vector<uint8_t> token_classes = {};
-  std::vector<int64_t> ends = {};  // tokens behind which no text goes on
+  std::vector<int64_t> ends = {};          // tokens behind which no text goes on
+  std::optional<int64_t> max_length = {};  // tokens that the tokenizer's makers cut texts to
 };
 
 DataDescription describe_data(const DataSource& data);
 // Of a tokenizer alone: its tokens, its frame as start and end of a text, [PAD] and [MASK] where it
 // has them.
 DataDescription described_tokens(std::shared_ptr<const Tokenizer> tokenizer);
-// The same for a model that has `shape`: where this names no such tokens. DataError where the
-// tokenizer has more tokens than the model.
+// The same for a model that has `shape`: where this names no such tokens. DataError as
+// padded_tokenizer().
 void add_tokenizer(DataDescription& description, std::shared_ptr<const Tokenizer> tokenizer);
 
 nlohmann::ordered_json description_json(const DataDescription& description);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/files/json_text.h"
 
@@ -17,7 +19,10 @@ class PaddedTokenizer : public Tokenizer {
 
   int64_t vocabulary() const override { return vocabulary_; }
   Encoding encode(std::string_view text, const std::string& name) const override {
-    return tokenizer_->encode(text, name);
+    auto encoding = tokenizer_->encode(text, name);
+    for (size_t n = 0; n < encoding.ids.size(); ++n)
+      if (encoding.ids[n] >= vocabulary_) refuse(encoding.ids[n], encoding.ranges[n], text, name);
+    return encoding;
   }
   std::string bytes(int64_t id, std::optional<int64_t> before) const override {
     if (is_unused(checked_id(id))) return "";
@@ -32,7 +37,8 @@ class PaddedTokenizer : public Tokenizer {
   }
   std::vector<std::string> token_texts() const override {
     auto texts = tokenizer_->token_texts();
-    while (std::ssize(texts) < vocabulary_) texts.push_back(fmt::format("<{}>", texts.size()));
+    texts.resize(std::min<size_t>(texts.size(), vocabulary_));
+    while (std::ssize(texts) < vocabulary_) texts.push_back(text_of_no_token(std::ssize(texts)));
     return texts;
   }
   std::vector<uint8_t> token_classes() const override {
@@ -40,7 +46,11 @@ class PaddedTokenizer : public Tokenizer {
     classes.resize(vocabulary_, kWord);
     return classes;
   }
-  std::vector<int64_t> specials() const override { return tokenizer_->specials(); }
+  std::vector<int64_t> specials() const override {
+    auto ids = tokenizer_->specials();
+    std::erase_if(ids, [&](int64_t id) { return id >= vocabulary_; });
+    return ids;
+  }
   TextFrame frame() const override { return tokenizer_->frame(); }
 
   nlohmann::ordered_json json() const override {
@@ -48,6 +58,13 @@ class PaddedTokenizer : public Tokenizer {
   }
 
  private:
+  [[noreturn]] void refuse(int64_t id, const TextRange& range, std::string_view text,
+                           const std::string& name) const {
+    const auto before = text.substr(0, range.begin);
+    throw DataError(fmt::format("{}:{}: '{}' is token {}, and the model's are 0 to {}", name,
+                                std::ranges::count(before, '\n') + 1, tokenizer_->token_texts()[id],
+                                id, vocabulary_ - 1));
+  }
   bool is_unused(int64_t id) const { return id >= tokenizer_->vocabulary(); }
 
   std::shared_ptr<const Tokenizer> tokenizer_;
@@ -65,9 +82,11 @@ std::shared_ptr<const Tokenizer> padded_tokenizer(std::shared_ptr<const Tokenize
                                                   int64_t vocabulary) {
   const auto own = tokenizer->vocabulary();
   if (own == vocabulary) return tokenizer;
-  if (own > vocabulary)
-    throw DataError(fmt::format("the tokenizer has {} tokens, more than the vocabulary of {}", own,
-                                vocabulary));
+  for (const auto& id : {tokenizer->frame().begin, tokenizer->frame().end})
+    if (id && *id >= vocabulary)
+      throw DataError(
+          fmt::format("the tokenizer puts token {} beside every text, and the model's are 0 to {}",
+                      *id, vocabulary - 1));
   if (vocabulary - own > kMostUnused)
     throw DataError(fmt::format(
         "the tokenizer has {} tokens, the vocabulary {}: it is of another model", own, vocabulary));

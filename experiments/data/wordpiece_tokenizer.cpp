@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "experiments/data/bert_words.h"
+#include "experiments/data/padded_tokenizer.h"
 #include "experiments/data/special_tokens.h"
 #include "experiments/system/plain_text.h"
 
@@ -22,7 +23,7 @@ class WordPieceTokenizer : public Tokenizer {
       : model_(std::move(model)), specials_(model_.specials) {
     for (size_t id = 0; id < model_.tokens.size(); ++id) {
       const auto& token = model_.tokens[id];
-      if (!ids_.emplace(token, id).second)
+      if (!token.empty() && !ids_.emplace(token, id).second)
         throw DataError(fmt::format("the vocabulary of WordPiece has '{}' twice", token));
       longest_ = std::max(longest_, token.size());
     }
@@ -56,13 +57,25 @@ class WordPieceTokenizer : public Tokenizer {
   // A space between words, none before marks that end one.
   std::string bytes(int64_t id, std::optional<int64_t> before) const override {
     const auto& token = model_.tokens[checked_id(id)];
-    if (!before) return token;
+    if (!before || token.empty()) return token;
     if (token.starts_with(kInside)) return token.substr(kInside.size());
     const bool ends = token == "." || token == "," || token == "!" || token == "?";
     return (ends ? "" : " ") + token;
   }
 
-  std::vector<std::string> token_texts() const override { return model_.tokens; }
+  std::string decode(const std::vector<int64_t>& ids) const override {
+    std::vector<int64_t> tokens;
+    for (int64_t id : ids)
+      if (!model_.tokens[checked_id(id)].empty()) tokens.push_back(id);
+    return Tokenizer::decode(tokens);
+  }
+
+  std::vector<std::string> token_texts() const override {
+    auto texts = model_.tokens;
+    for (size_t id = 0; id < texts.size(); ++id)
+      if (texts[id].empty()) texts[id] = text_of_no_token(static_cast<int64_t>(id));
+    return texts;
+  }
 
   nlohmann::ordered_json json() const override {
     nlohmann::ordered_json json{{"kind", "wordpiece"},

@@ -8,7 +8,7 @@
 namespace headlab {
 
 struct WordPieceModel {
-  std::vector<std::string> tokens;  // by id
+  std::vector<std::string> tokens;  // by id; "": none
   std::vector<std::string> specials = {};
   std::string unknown = "[UNK]";  // what a word is that has no pieces
   bool lower_case = true, strip_accents = true;

@@ -14,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using Texts = std::vector<std::string>;
 
 constexpr const char* kEndOfText = "<|endoftext|>";
 
@@ -41,6 +42,12 @@ class TokenizerFolder {
     if (!found) return otherwise;
     return found->value().is_object() ? found->at("content").text() : found->text();
   }
+  // What transformers cuts texts to; what stands there where nothing does is beyond any integer.
+  std::optional<int64_t> max_length() const {
+    const auto found = config().find("model_max_length");
+    if (!found || !found->value().is_number_integer() || found->value() < 1) return std::nullopt;
+    return found->integer();
+  }
   // The class without "Fast", which has the same files.
   std::string tokenizer_class() const {
     auto name = config().text("tokenizer_class", "");
@@ -54,14 +61,15 @@ class TokenizerFolder {
   std::vector<fs::path> files_;
 };
 
-// Tokens that are cut out verbatim, {"token": id}, of the files that may name them.
-json added_beside(TokenizerFolder& folder) {
-  auto added = json::object();
+// Tokens that are cut out verbatim, of the files that may name them: by the ids that these say.
+Texts added_beside(TokenizerFolder& folder) {
+  std::vector<std::pair<int64_t, std::string>> added;
   if (folder.has("added_tokens.json")) {
     const auto more = folder.read("added_tokens.json");
     const JsonPlace place(more, folder.path("added_tokens.json").string());
     if (!more.is_object()) place.refuse("is no object");
-    for (const auto& [token, id] : more.items()) added[token] = place.at(token).integer();
+    for (const auto& [token, id] : more.items())
+      added.emplace_back(place.at(token).integer(), token);
   }
   if (const auto list = folder.config().find("added_tokens_decoder")) {
     if (!list->value().is_object()) list->refuse("is no object");
@@ -72,10 +80,13 @@ json added_beside(TokenizerFolder& folder) {
       const auto place = list->at(id);
       for (const char* flag : {"single_word", "lstrip", "rstrip"})
         if (place.truth(flag, false)) place.at(flag).unknown("true is not known here, only false");
-      added[place.at("content").text()] = std::stoll(id);
+      added.emplace_back(std::stoll(id), place.at("content").text());
     }
   }
-  return added;
+  std::ranges::stable_sort(added, {}, &std::pair<int64_t, std::string>::first);
+  Texts tokens;
+  for (auto& [id, token] : added) tokens.push_back(std::move(token));
+  return tokens;
 }
 
 std::shared_ptr<const Tokenizer> read_vocab_txt(TokenizerFolder& folder) {
@@ -89,29 +100,22 @@ std::shared_ptr<const Tokenizer> read_vocab_txt(TokenizerFolder& folder) {
   folder.take("vocab.txt");
   const auto path = folder.path("vocab.txt");
   auto model = read_wordpiece(MappedFile(path).text(), path.string());
-  auto ids = json::object();
-  for (const auto& token : model.tokens) {
-    if (ids.contains(token))
-      throw DataError(fmt::format("{}: has '{}' twice", path.string(), token));
-    ids[token] = ids.size();
-  }
-  const auto id = [&](const std::string& token) -> std::optional<int64_t> {
-    if (!ids.contains(token)) return std::nullopt;
-    return ids[token].get<int64_t>();
-  };
+  auto ids =
+      json::object();  // of a token that is there twice the last line, as transformers has it
+  for (size_t line = 0; line < model.tokens.size(); ++line) ids[model.tokens[line]] = line;
   auto added = added_beside(folder);
-  model.tokens = tokens_of(JsonPlace(ids, path.string()), added);
-  for (const auto& [token, its] : added.items()) ids[token] = its;
   const auto named = [&](const char* key, const char* bert) {
-    const auto token = folder.token(key, bert);
-    if (id(token)) added[token] = *id(token);
+    auto token = folder.token(key, bert);
+    if (ids.contains(token)) added.push_back(token);
     return token;
   };
   named("pad_token", "[PAD]"), named("mask_token", "[MASK]");
   model.unknown = named("unk_token", "[UNK]");
   const auto begin = named("cls_token", "[CLS]"), end = named("sep_token", "[SEP]");
-  model.frame = {id(begin), id(end)};
-  model.specials = in_order_of_ids(added);
+  auto table = token_table(JsonPlace(ids, path.string()), added);
+  model.frame = {table.id(begin), table.id(end)};
+  model.tokens = std::move(table.tokens);
+  model.specials = std::move(table.specials);
   model.lower_case = config.truth("do_lower_case", true);
   model.strip_accents = config.truth("strip_accents", model.lower_case);
   return made_of(path.string(), [&] { return wordpiece_tokenizer(std::move(model)); });
@@ -130,21 +134,23 @@ std::shared_ptr<const Tokenizer> read_vocab_and_merges(TokenizerFolder& folder) 
   auto added = added_beside(folder);
   for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     const auto token = folder.token(key, kEndOfText);
+    const bool is_added = std::ranges::find(added, token) != added.end();
     if (ids.contains(token))
-      added[token] = ids[token];
-    else if (config.find(key) && !added.contains(token))
+      added.push_back(token);
+    else if (config.find(key) && !is_added)
       config.at(key).unknown(fmt::format("'{}' has no id", token));
   }
   folder.take("merges.txt");
-  BpeModel model{.tokens = tokens_of(vocabulary, added),
+  auto table = token_table(vocabulary, added);
+  TextFrame frame;
+  if (config.truth("add_bos_token", false))
+    frame.begin = table.id(folder.token("bos_token", kEndOfText));
+  BpeModel model{.tokens = std::move(table.tokens),
                  .merges = read_merges(folder.path("merges.txt")),
-                 .specials = in_order_of_ids(added),
-                 .pattern = qwen ? BpePattern::kQwen2 : BpePattern::kGpt2};
+                 .specials = std::move(table.specials),
+                 .pattern = qwen ? BpePattern::kQwen2 : BpePattern::kGpt2,
+                 .frame = frame};
   model.drops_unknown_bytes = !have_all_symbols(model.tokens);
-  if (config.truth("add_bos_token", false)) {
-    const auto bos = std::ranges::find(model.tokens, folder.token("bos_token", kEndOfText));
-    if (bos != model.tokens.end()) model.frame.begin = bos - model.tokens.begin();
-  }
   return made_of(vocabulary.name(), [&] { return bpe_tokenizer(std::move(model)); });
 }
 
@@ -174,6 +180,7 @@ FoundTokenizer read_tokenizer_folder(const fs::path& path) {
     found.reason = unknown.what();
   }
   found.files = folder.files();
+  found.max_length = folder.max_length();
   return found;
 }
 

@@ -15,6 +15,7 @@ struct FoundTokenizer {
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  // null: none that this version can do
   std::string reason = {};                               // why, then: file, place and what it says
   std::vector<std::filesystem::path> files = {};         // what was read, absolute
+  std::optional<int64_t> max_length = {};                // tokens that its makers cut texts to
 };
 
 // Of tokenizer.json, else of vocab.txt (WordPiece), else of vocab.json and merges.txt (byte-level
@@ -25,7 +26,9 @@ FoundTokenizer read_tokenizer_folder(const std::filesystem::path& folder);
 FoundTokenizer read_gguf_tokenizer(const GgufFile& file, const std::string& name);
 
 // Files that read_tokenizer_folder and transformers' AutoTokenizer make the same tokenizer of,
-// into a folder that is there. ConfigError for a kind that no such file describes.
-void write_tokenizer_folder(const Tokenizer& tokenizer, const std::filesystem::path& folder);
+// into a folder that is there; `max_length` as above. ConfigError for a kind that no such file
+// describes.
+void write_tokenizer_folder(const Tokenizer& tokenizer, const std::filesystem::path& folder,
+                            std::optional<int64_t> max_length = {});
 
 }  // namespace headlab

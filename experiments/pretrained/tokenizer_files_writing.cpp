@@ -26,7 +26,8 @@ bool is_of_bert(const nlohmann::ordered_json& of) {
   const auto is = [&](const char* key, const char* token) {
     return of.contains(key) && tokens.at(of.at(key).get<size_t>()) == token;
   };
-  return std::ranges::is_permutation(of.at("specials").get<Texts>(),
+  return std::ranges::find(tokens, "") == tokens.end() &&  // a line has no other number
+         std::ranges::is_permutation(of.at("specials").get<Texts>(),
                                      Texts{"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) &&
          of.at("unknown") == "[UNK]" && is("begin", "[CLS]") && is("end", "[SEP]");
 }
@@ -34,7 +35,8 @@ bool is_of_bert(const nlohmann::ordered_json& of) {
 void write_gpt2(const nlohmann::ordered_json& of, json& config, const fs::path& folder) {
   const auto tokens = of.at("tokens").get<Texts>();
   auto ids = json::object();
-  for (size_t id = 0; id < tokens.size(); ++id) ids[tokens[id]] = id;
+  for (size_t id = 0; id < tokens.size(); ++id)
+    if (!tokens[id].empty()) ids[tokens[id]] = id;
   std::string merges = "#version: 0.2\n";
   for (const auto& merge : of.at("merges")) merges += merge.get<std::string>() + "\n";
   replace_file(folder / "vocab.json", ids.dump() + "\n");
@@ -71,11 +73,13 @@ void write_fast(const Tokenizer& tokenizer, json& config, const fs::path& folder
 
 }  // namespace
 
-void write_tokenizer_folder(const Tokenizer& tokenizer, const fs::path& folder) {
+void write_tokenizer_folder(const Tokenizer& tokenizer, const fs::path& folder,
+                            std::optional<int64_t> max_length) {
   const auto of = tokenizer.json();
   if (of.at("kind") == "padded")  // the model's settings say how many there are
-    return write_tokenizer_folder(*read_tokenizer(of.at("tokenizer")), folder);
+    return write_tokenizer_folder(*read_tokenizer(of.at("tokenizer")), folder, max_length);
   json config{{"clean_up_tokenization_spaces", false}};
+  if (max_length) config["model_max_length"] = *max_length;
   try {
     if (is_of_gpt2(of))
       write_gpt2(of, config, folder);

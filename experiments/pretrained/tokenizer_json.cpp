@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "experiments/data/bpe_tokenizer.h"
 #include "experiments/data/char_tokenizer.h"
@@ -36,15 +40,16 @@ void require_type(const JsonPlace& step, const std::string& only) {
     step.unknown(fmt::format("{} is not known here, only {}", step.at("type").text(), only));
 }
 
-// Tokens that are cut out verbatim, {"token": id}.
-json added_tokens(const JsonPlace& file) {
-  auto added = json::object();
+// Tokens that are cut out verbatim.
+std::vector<std::string> added_tokens(const JsonPlace& file) {
+  std::vector<std::string> added;
   const auto list = file.find("added_tokens");
   if (!list) return added;
   for (const auto& one : list->elements()) {
     for (const char* flag : {"single_word", "lstrip", "rstrip"}) require(one, flag, false);
     if (file.find("normalizer")) require(one, "normalized", false);
-    added[one.at("content").text()] = one.at("id").integer();
+    one.at("id").integer();  // the library gives another one where this is not the next
+    added.push_back(one.at("content").text());
   }
   return added;
 }
@@ -102,10 +107,10 @@ std::shared_ptr<const Tokenizer> read_wordpiece_json(const JsonPlace& file) {
   require(normalizer, "clean_text", true);
   require(normalizer, "handle_chinese_chars", true);
   require_type(cutters[0], "BertPreTokenizer");
-  const auto added = added_tokens(file);
+  auto table = token_table(model.at("vocab"), added_tokens(file));
   const bool lower_case = normalizer.truth("lowercase", true);
-  WordPieceModel made{.tokens = tokens_of(model.at("vocab"), added),
-                      .specials = in_order_of_ids(added),
+  WordPieceModel made{.tokens = std::move(table.tokens),
+                      .specials = std::move(table.specials),
                       .unknown = model.at("unk_token").text(),
                       .lower_case = lower_case,
                       .strip_accents = normalizer.truth("strip_accents", lower_case),
@@ -147,10 +152,10 @@ std::shared_ptr<const Tokenizer> read_bpe_json(const JsonPlace& file) {
   require(model, "byte_fallback", false);
   if (const auto dropout = model.find("dropout"); dropout && dropout->value() != 0)
     dropout->unknown("merges that are left out at random are not known here");
-  const auto added = added_tokens(file);
-  BpeModel made{.tokens = tokens_of(model.at("vocab"), added),
+  auto table = token_table(model.at("vocab"), added_tokens(file));
+  BpeModel made{.tokens = std::move(table.tokens),
                 .merges = {},
-                .specials = in_order_of_ids(added),
+                .specials = std::move(table.specials),
                 .pattern = pattern_of(file),
                 .ignore_merges = model.truth("ignore_merges", false),
                 .frame = frame_of(file)};
@@ -189,10 +194,10 @@ std::shared_ptr<const Tokenizer> read_characters(const JsonPlace& file,
   return made_of(file.name(), [&] { return char_tokenizer(characters); });
 }
 
-std::shared_ptr<const Tokenizer> read_words(const JsonPlace& file, std::vector<std::string> tokens,
-                                            const json& added) {
+std::shared_ptr<const Tokenizer> read_words(const JsonPlace& file, TokenTable table) {
   const auto model = file.at("model");
-  WordRules rules{.specials = in_order_of_ids(added)};
+  auto& tokens = table.tokens;
+  WordRules rules{.specials = std::move(table.specials)};
   const auto count = std::ssize(rules.specials);
   if (!std::equal(rules.specials.begin(), rules.specials.end(), tokens.begin()))
     file.unknown("words are known here with added_tokens before all others only");
@@ -214,21 +219,21 @@ std::shared_ptr<const Tokenizer> read_words(const JsonPlace& file, std::vector<s
 }
 
 std::shared_ptr<const Tokenizer> read_word_level(const JsonPlace& file) {
-  const auto added = added_tokens(file);
-  auto tokens = tokens_of(file.at("model").at("vocab"), added);
+  auto table = token_table(file.at("model").at("vocab"), added_tokens(file));
+  if (std::ranges::find(table.tokens, "") != table.tokens.end())
+    file.at("model").at("vocab").unknown("WordLevel is known here without ids that have no token");
   const auto cutters = steps_of(file, "pre_tokenizer", "pretokenizers");
   if (cutters.size() != 1) file.unknown("WordLevel is known here with one pre_tokenizer only");
   const auto& cutter = cutters[0];
-  if (cutter.at("type").text() == "WhitespaceSplit")
-    return read_words(file, std::move(tokens), added);
+  if (cutter.at("type").text() == "WhitespaceSplit") return read_words(file, std::move(table));
   require_type(cutter, "Split");
   require(cutter, "behavior", "Isolated");
   require(cutter, "invert", false);
   require(cutter.at("pattern"), "Regex", kEveryCharacter);
-  if (!added.empty()) file.unknown("characters are known here without added_tokens only");
+  if (!table.specials.empty()) file.unknown("characters are known here without added_tokens only");
   if (file.find("normalizer"))
     file.at("normalizer").unknown("characters are known without one only");
-  return read_characters(file.at("model").at("vocab"), tokens);
+  return read_characters(file.at("model").at("vocab"), table.tokens);
 }
 
 // The oldest files do not name it.
@@ -241,23 +246,50 @@ std::string model_type(const JsonPlace& model) {
 
 }  // namespace
 
-std::vector<std::string> tokens_of(const JsonPlace& vocabulary, const json& added) {
-  if (!vocabulary.value().is_object()) vocabulary.refuse("is no object");
-  json ids = vocabulary.value();
-  for (const auto& [token, id] : added.items()) {
-    if (ids.contains(token) && ids[token] != id)
-      vocabulary.refuse(fmt::format("gives '{}' another id than added_tokens", token));
-    ids[token] = id;
-  }
-  return tokens_by_id(ids, vocabulary.name());
+std::optional<int64_t> TokenTable::id(const std::string& token) const {
+  const auto found = std::ranges::find(tokens, token);
+  if (token.empty() || found == tokens.end()) return std::nullopt;
+  return found - tokens.begin();
 }
 
-std::vector<std::string> in_order_of_ids(const json& added) {
-  std::vector<std::string> texts;
-  for (const auto& [token, id] : added.items()) texts.push_back(token);
-  std::ranges::sort(texts, {},
-                    [&](const auto& text) { return added[text].template get<int64_t>(); });
-  return texts;
+TokenTable token_table(const JsonPlace& vocabulary, const std::vector<std::string>& added) {
+  constexpr int64_t kMostId = std::numeric_limits<uint32_t>::max(), kMostUnused = 1 << 20;
+  if (!vocabulary.value().is_object()) vocabulary.refuse("is no object");
+  std::map<int64_t, std::string> by_id;
+  std::unordered_map<std::string, int64_t> ids;
+  const auto put = [&](const std::string& token, int64_t id) {
+    const auto [other, fresh] = by_id.emplace(id, token);
+    if (!fresh)
+      vocabulary.unknown(
+          fmt::format("'{}' and '{}' have id {}; tokens are known here with an id "
+                      "each",
+                      other->second, token, id));
+    ids[token] = id;
+  };
+  for (const auto& [token, id] : vocabulary.value().items()) {
+    if (!id.is_number_integer() || id < 0 || id > kMostId)
+      vocabulary.refuse(fmt::format("gives '{}' the id {}; ids are whole numbers from 0 to {}",
+                                    token, id.dump(), kMostId));
+    if (!token.empty()) put(token, id);
+  }
+  const auto count = std::ssize(vocabulary.value());
+  int64_t next = count;
+  TokenTable table;
+  std::unordered_set<std::string> seen;
+  for (const auto& token : added) {
+    if (token.empty() || !seen.insert(token).second) continue;
+    if (!ids.contains(token)) put(token, next);
+    next = std::max(next, ids[token] + 1);
+    table.specials.push_back(token);
+  }
+  std::ranges::sort(table.specials, {}, [&](const auto& token) { return ids[token]; });
+  const int64_t size = by_id.empty() ? 0 : by_id.rbegin()->first + 1;
+  if (size - std::ssize(by_id) > kMostUnused)
+    vocabulary.unknown(
+        fmt::format("{} ids for {} tokens: more than a million have none", size, by_id.size()));
+  table.tokens.resize(size);
+  for (auto& [id, token] : by_id) table.tokens[id] = std::move(token);
+  return table;
 }
 
 std::shared_ptr<const Tokenizer> read_tokenizer_json(const JsonPlace& file) {

@@ -13,10 +13,16 @@ std::shared_ptr<const Tokenizer> read_tokenizer_json(const JsonPlace& file);
 // The same of a tokenizer. NotKnownHere for a kind that has no such file.
 nlohmann::json tokenizer_json(const Tokenizer& tokenizer);
 
-// Tokens by id: those of {"token": id}, and those that were added, which are cut out verbatim.
-// DataError where ids are not 0, 1, 2, ..., each once.
-std::vector<std::string> tokens_of(const JsonPlace& vocabulary, const nlohmann::json& added);
-std::vector<std::string> in_order_of_ids(const nlohmann::json& added);
+// Tokens by id, "" where an id has none, and those of them that are cut out verbatim.
+struct TokenTable {
+  std::vector<std::string> tokens, specials;
+
+  std::optional<int64_t> id(const std::string& token) const;
+};
+// Of {"token": id}, and of tokens that were added, in this order. They have the ids that the
+// tokenizers library gives them, whatever their file says: that of the vocabulary, else the next
+// behind all. DataError for what is no id; NotKnownHere where two tokens have one.
+TokenTable token_table(const JsonPlace& vocabulary, const std::vector<std::string>& added);
 
 // The patterns of BPE that tokenizer.json spells out.
 struct WrittenPattern {

@@ -13,7 +13,8 @@ using Texts = std::vector<std::string>;
 
 json ids_of(const Texts& tokens) {
   auto ids = json::object();
-  for (size_t id = 0; id < tokens.size(); ++id) ids[tokens[id]] = id;
+  for (size_t id = 0; id < tokens.size(); ++id)
+    if (!tokens[id].empty()) ids[tokens[id]] = id;
   return ids;
 }
 

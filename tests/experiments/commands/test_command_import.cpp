@@ -144,5 +144,104 @@ TEST_CASE("what cannot be imported leaves nothing behind") {
   CHECK(read_bytes(bench / "taken") == "there already");
 }
 
+// BPE of some bytes; the others vanish.
+Json byte_level(const Json& vocabulary) {
+  return {
+      {"normalizer", nullptr},
+      {"added_tokens", Json::array()},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", Json::array()}}}};
+}
+
+class ModelFolder {
+ public:
+  explicit ModelFolder(const Bench& bench) : folder_(bench / "model") {
+    fs::create_directory(folder_);
+    for (const char* file : {"config.json", "model.safetensors"})
+      fs::copy_file(kModels / "llama_gqa" / file, folder_ / file);
+  }
+  fs::path operator/(const char* name) const { return folder_ / name; }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_CASE("ids that no token has, and tokens that the model has no row for, do not end an import") {
+  const Bench bench;
+  const ModelFolder model(bench);
+  const auto rows = json_of(model / "config.json").at("vocab_size").get<int64_t>();
+  Json ids{{"a", 0}, {"b", 1}, {"c", rows - 1}};  // the ids between are none
+  write_bytes(model / "tokenizer.json", byte_level(ids).dump());
+  CHECK(imported(bench, "model").at("tokenizer") == "bpe");
+  const Outcome written = bench.headlab({"generate", "taken", "--prompt", "abc", "--tokens", "0"});
+  CHECK(written.code == 0);
+  CHECK(written.out == "abc\n");
+  fs::remove_all(bench / "taken");
+
+  ids["c"] = rows;
+  write_bytes(model / "tokenizer.json", byte_level(ids).dump());
+  const Outcome taken = bench.headlab({"import", "model", "--out", "taken"});
+  INFO(taken.err);
+  CHECK(taken.code == 0);
+  CHECK_THAT(taken.err, Catch::Contains("the tokenizer has " + std::to_string(rows + 1) +
+                                        " tokens, the model " + std::to_string(rows)));
+  CHECK(bench.headlab({"eval", "taken", "--text", "a b a b a b a b a b"}).code == 0);
+  check_refusal(bench.headlab({"eval", "taken", "--text", "a b a b c"}), 3,
+                {"--text:1: 'c' is token " + std::to_string(rows)});
+  fs::remove_all(bench / "taken");
+
+  ids["b"] = rows;  // two tokens of one id
+  write_bytes(model / "tokenizer.json", byte_level(ids).dump());
+  const Json said = imported(bench, "model");
+  CHECK(said.at("tokenizer").is_null());
+  CHECK_THAT(said.at("no_tokenizer").get<std::string>(), Catch::Contains("'b' and 'c' have id"));
+}
+
+TEST_CASE("a pointer of Git LFS is refused as such, whatever it stands for") {
+  const Bench bench;
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e"
+      "adbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+  const std::vector<std::string> said{"is a pointer of Git LFS", "git lfs pull"};
+  const auto refused = [&](const Arguments& arguments, const std::string& file, int code = 3) {
+    auto parts = said;
+    parts.push_back(file);
+    check_refusal(bench.headlab(arguments), code, parts);
+    CHECK_FALSE(fs::exists(bench / "taken"));
+  };
+  const ModelFolder model(bench);
+  write_bytes(bench / "model.gguf", pointer);
+  refused({"import", "model.gguf", "--out", "taken"}, "model.gguf");
+  const auto spoiled = [&](const char* file) {
+    const bool there = fs::exists(model / file);
+    const std::string kept = there ? read_bytes(model / file) : "";
+    write_bytes(model / file, pointer);
+    refused({"import", "model", "--out", "taken"}, file);
+    there ? write_bytes(model / file, kept) : static_cast<void>(fs::remove(model / file));
+  };
+  for (const char* file : {"model.safetensors", "config.json", "generation_config.json",
+                           "tokenizer_config.json", "tokenizer.json", "vocab.txt"})
+    spoiled(file);
+  write_bytes(model / "vocab.json", "{}");
+  spoiled("merges.txt");
+  fs::remove(model / "vocab.json");
+  write_bytes(bench / "text.txt", pointer);
+  refused({"run", "tiny.yaml"}, "text.txt");
+  write_bytes(bench / "tiny.yaml", pointer);
+  refused({"run", "tiny.yaml"}, "tiny.yaml", 2);
+  write_bytes(bench / "log.h5", pointer);
+  refused({"inspect", "log.h5"}, "log.h5", 4);
+}
+
+TEST_CASE("a model's own length of texts goes out as it came in") {
+  const Bench bench;
+  const ModelFolder model(bench);
+  write_bytes(model / "tokenizer.json", byte_level({{"a", 0}, {"b", 1}}).dump());
+  write_bytes(model / "tokenizer_config.json", R"({"model_max_length": 48})");
+  imported(bench, "model");
+  REQUIRE(bench.headlab({"export", "taken", "out"}).code == 0);
+  CHECK(json_of(bench / "out/tokenizer_config.json").at("model_max_length") == 48);
+}
+
 }  // namespace
 }  // namespace headlab::test_command_import

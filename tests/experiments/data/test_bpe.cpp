@@ -257,10 +257,8 @@ TEST_CASE("what is no BPE is refused", "[tokenizer]") {
         "the BPE vocabulary has no '</s>', as a special");
   CHECK(refusal([](BpeModel& m) { m.tokens[1 + 'a'] = "xyz"; }) ==
         "the BPE vocabulary has no 'a', for a byte");
-  CHECK(refusal([](BpeModel& m) { m.tokens.emplace_back("a b"); }) ==
-        "the BPE vocabulary has 'a b', which is not made of the symbols of bytes");
   CHECK(refusal([](BpeModel& m) { m.specials = {""}, m.tokens.emplace_back(""); }) ==
-        "the BPE vocabulary has '', which is not made of the symbols of bytes");
+        "the BPE vocabulary has no '', as a special");
   Folder folder;
   const auto file_refusal = [&](const std::string& vocabulary, const std::string& merges) {
     folder.write("v", vocabulary), folder.write("m", merges);

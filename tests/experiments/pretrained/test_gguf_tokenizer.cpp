@@ -81,6 +81,18 @@ TEST_CASE("a GGUF file's settings are a tokenizer", "[tokenizer][pretrained][ggu
   CHECK_FALSE(one.tokenizer->frame().end);
 }
 
+TEST_CASE("an id of a GGUF file that no token has is none", "[tokenizer][pretrained][gguf]") {
+  Settings settings;
+  settings.tokens.insert(settings.tokens.end(), {"", "", "<|late|>"});
+  settings.types.insert(settings.types.end(), {5, 5, 3});
+  const auto one = found(settings);
+  REQUIRE(one.tokenizer);
+  CHECK(one.tokenizer->vocabulary() == 262);
+  CHECK(one.tokenizer->encode("ab<|late|>", "t").ids == Ids{255, 261});
+  CHECK(one.tokenizer->decode({255, 259, 261}) == "ab<|late|>");
+  CHECK(one.tokenizer->token_texts()[260] == "<260>");
+}
+
 TEST_CASE("llama.cpp's names of patterns are known", "[tokenizer][pretrained][gguf]") {
   CHECK(pattern("gpt-2") == "gpt2");
   CHECK(pattern("smollm") == "smollm2");
