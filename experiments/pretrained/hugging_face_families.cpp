@@ -255,11 +255,14 @@ const std::vector<std::pair<std::string, std::string>> kBertLayer{
     {"output.LayerNorm", "norm2"}};
 
 HuggingFacePlan bert_plan(const HuggingFaceSettings& s, const ForeignNames& names,
-                          const std::string& task) {
+                          const std::string& asked) {
   s.require("is_decoder", false);
   s.require("add_cross_attention", false);
   s.require("position_embedding_type", "absolute");
   s.require("type_vocab_size", 2);
+  const bool headless = asked == "masked" && !names.has_any("cls.predictions.transform.") &&
+                        !names.contains("cls.predictions.bias");
+  const std::string task = headless ? "bare" : asked;
   const bool classes = task == "classes";
   if (task == "masked")
     require_copy(s, names, "bert.embeddings.word_embeddings.weight",
@@ -278,6 +281,9 @@ HuggingFacePlan bert_plan(const HuggingFaceSettings& s, const ForeignNames& name
       {.vocabulary = V,
        .context = s.size("max_position_embeddings"),
        .pad = s.token("pad_token_id", V)}};
+  if (headless)
+    plan.notices.emplace_back(
+        "the file lacks the head that fills in words, which its class has: the model only embeds");
   if (classes) {
     plan.shape.classes = labels(s, plan.notices);
     say_dropout(s, "classifier_dropout", "hidden_dropout_prob", plan);

@@ -121,7 +121,8 @@ TEST_CASE("an imported vit is measured on images") {
                 {"height of images is 8, that of the model 28"});
   check_refusal(bench.headlab({"eval", "taken", "--data", "text.txt"}), 2,
                 {"text.txt", "images of 28 by 28"});
-  check_refusal(bench.headlab({"eval", "taken", "--data", "{kind: mnits}"}), 2, {"mnits", "mnist"});
+  check_refusal(bench.headlab({"eval", "taken", "--data", "{kind: mnits}"}), 2,
+                {"did you mean 'mnist'"});
 }
 
 TEST_CASE("an imported model without a tokenizer is measured on tokens") {

@@ -256,6 +256,10 @@ TEST_CASE("what an import leaves out is said in a sentence") {
   unknown.tensors["cls.predictions.more"] = at::zeros({2});
   CHECK_THAT(unknown.complaint(), Contains("cls.predictions.more is not known"));
 
+  Changed headless("bert_mlm");
+  headless.drop("cls.");
+  CHECK_THAT(notices(headless), Contains("lacks the head that fills in words"));
+
   auto classes = classifier(2);
   classes.config["id2label"] = {{"0", "NEGATIVE"}, {"1", "POSITIVE"}};
   classes.config["problem_type"] = "multi_label_classification";
