@@ -16,8 +16,8 @@ class GivenLines : public DataSource {
  public:
   GivenLines(const DataDescription& description, const std::filesystem::path& path)
       : description_(description), path_(std::filesystem::canonical(path)) {
-    const TextFile file(path);
-    each_line(file.text(), [&](std::string_view line, int64_t number) {
+    const MappedFile file(path);  // what divides the two texts is no table's
+    each_line(plain_text(file.text(), path.string()), [&](std::string_view line, int64_t number) {
       add(line, fmt::format("{}:{}", path.string(), number));
     });
     if (pairs_.empty()) throw DataError(path.string() + ": is empty");

@@ -126,7 +126,6 @@ class GgufSettings {
     check_scaling();
     json config{{"model_type", "llama"},
                 {"hidden_act", "silu"},
-                {"eos_token_id", nullptr},  // where the file names none, none is meant
                 {"vocab_size", embedding->second.shape[0]},
                 {"tie_word_embeddings", !file_.tensors().contains("output.weight")},
                 {"attention_bias", file_.tensors().contains("blk.0.attn_q.bias")},
@@ -139,7 +138,7 @@ class GgufSettings {
                 {"max_position_embeddings", size("context_length")},
                 {"rms_norm_eps", number("attention.layer_norm_rms_epsilon", std::nullopt)},
                 {"rope_theta", number("rope.freq_base", 10000)},
-                {"eos_token_id", ends()}};
+                {"eos_token_id", ends()}};  // where the file names none, none is meant
     if (const auto window = optional_size("attention.sliding_window", 0); window > 0)
       config["model_type"] = "mistral", config["sliding_window"] = window;
     if (const auto* pad = find("tokenizer.ggml.padding_token_id"))

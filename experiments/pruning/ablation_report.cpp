@@ -75,7 +75,7 @@ std::string legend(const Task& task) {
   add("KL", "of the predictions, from the whole model's [nat]");
   add("cosine", "between the last hidden states before and after; 1: the same direction");
   add("p", p_legend(task));
-  add("*", star_legend());
+  if (!task.least_at_whole()) add("*", star_legend());
   return text;
 }
 

@@ -103,7 +103,8 @@ std::string p_legend(const Task& task) {
 std::string star_legend() { return fmt::format("p < {}", kReportedBelow); }
 
 std::string significance_legend(const Task& task) {
-  return fmt::format("*: {}; p: {}", star_legend(), p_legend(task));
+  const auto p = "p: " + p_legend(task);
+  return task.least_at_whole() ? p : fmt::format("*: {}; {}", star_legend(), p);
 }
 
 }  // namespace headlab

@@ -108,7 +108,7 @@ TEST_CASE("who trains on the syntax of another format is told so, and what takes
 TEST_CASE("of a text that fills no further window it is said what was measured") {
   const Imported bench;
   const auto whole = bench.succeed({"eval", "taken", "--text", kText}).at("split_tokens");
-  const int64_t N = whole.get<int64_t>(), used = (N - 1) / 4 * 4;
+  const int64_t N = whole.get<int64_t>(), used = (N - 1) / 5 * 5;
   REQUIRE(used < N - 1);
   const auto said = fmt::format("first {} of {} tokens", used, N);
   const std::vector<Arguments> commands{{"eval", "taken"},
@@ -117,7 +117,7 @@ TEST_CASE("of a text that fills no further window it is said what was measured")
                                         {"convert", "taken", "--to", "gated"}};
   for (auto command : commands) {
     INFO(command[0]);
-    command.insert(command.end(), {"--text", kText, "--context", "4"});
+    command.insert(command.end(), {"--text", kText, "--context", "5"});
     const auto outcome = bench.headlab(command);
     CHECK_THAT(outcome.out, Catch::Contains(said));
     CHECK(outcome.out.find("whole split") == outcome.out.npos);

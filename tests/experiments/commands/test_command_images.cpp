@@ -61,8 +61,8 @@ TEST_CASE("what images have not is refused with the reason") {
     CHECK(outcome.code == code);
     return outcome.err;
   };
-  CHECK_THAT(said({"eval", bench.run(), "--data", "tiny.yaml"}, 2),
-             Contains("of kind 'digits', are not read from one path"));
+  CHECK_THAT(said({"eval", bench.run(), "--data", "tiny.yaml"}, 3),
+             Contains("--data of kind 'char': the number of classes is 0, that of the model 10"));
   CHECK_THAT(said({"eval", bench.run(), "--text", "x"}, 2),
              Contains("of kind 'digits', have no text"));
   CHECK_THAT(said({"generate", bench.run(), "--prompt", "x"}, 2),

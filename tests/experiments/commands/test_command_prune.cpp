@@ -351,7 +351,7 @@ TEST_CASE("what cannot be pruned is refused and leaves nothing behind") {
   check({run, "--count", "2", "--fraction", "0.5"}, 2, "one of --heads");
   check({run, "--fraction", "1.5"}, 2, "must lie in 0 to 1");
   check({run, "--fraction", "-0.5"}, 2, "must lie in 0 to 1");
-  check({run, "--fraction", "nan"}, 2, "must lie in 0 to 1");
+  check({run, "--fraction", "nan"}, 2, "--fraction: must be a number");
   check({run, "--count", "9"}, 2, "8 heads");
   check({run, "--heads", "2:0", "--out", "x"}, 2, "layers 0 to 1");
   check({run, "--heads", "1:4", "--out", "x"}, 2, "heads 0 to 3");
