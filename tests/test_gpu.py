@@ -120,6 +120,14 @@ def test_a_command_says_on_a_gpu_what_it_says_on_the_cpu(both, command, tmp_path
             assert said["cuda"][name] == pytest.approx(cpu, rel=1e-2, abs=1e-3, nan_ok=True), name
 
 
+def test_a_sliced_run_is_cut_again_on_a_gpu(both, tmp_path):
+    sliced = tmp_path / "sliced"
+    headlab("prune", both[0], "--heads", "0:1", "--slice", "--out", sliced, "--device", "cuda")
+    again = json.loads(headlab("prune", sliced, "--heads", "0:1", "0:0", "--slice", "--json",
+                               "--out", tmp_path / "again", "--device", "cuda"))
+    assert again["removed"] == ["0:0"]
+
+
 def test_a_text_goes_on_alike(both):
     said = [headlab("generate", both[0], "--temperature", 0, "--tokens", 40, "--device", device)
             for device in ("cpu", "cuda")]

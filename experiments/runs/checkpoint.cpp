@@ -312,7 +312,7 @@ std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& te
   std::map<std::string, std::vector<int64_t>> layers;
   for (const auto& [name, tensor] : tensors) {
     if (!name.ends_with(kSuffix)) continue;
-    const at::Tensor ids = tensor.to(at::kLong).contiguous();
+    const at::Tensor ids = tensor.to(at::kCPU, at::kLong).contiguous();  // of a model on a GPU, too
     const auto* first = ids.const_data_ptr<int64_t>();
     layers[name.substr(0, name.size() - kSuffix.size())].assign(first, first + ids.numel());
   }

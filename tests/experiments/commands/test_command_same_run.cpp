@@ -1,5 +1,6 @@
 // A run directory is one config, one data, one code of its kinds: what differs is never passed
 // over.
+#include <cstdlib>
 #include <functional>
 
 #include "tests/command_testing.h"
@@ -128,6 +129,7 @@ void on_a_gpu_of_old(Json& manifest) {
 }
 
 TEST_CASE("a run of another device and precision is refused, finished or not, named or not") {
+  ::setenv("CUDA_VISIBLE_DEVICES", "", /*overwrite=*/1);  // of the commands that follow: a CPU
   const Bench bench;
   const bool finished = GENERATE(true, false);
   const fs::path run = finished ? bench.train() : interrupted(bench);
