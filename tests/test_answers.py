@@ -158,7 +158,7 @@ def test_the_reader_has_every_answer_with_its_source(fresh):
         assert list(run.results) == ["ablation", "ablation-mean", "analysis", text]
         assert run.results["ablation"] == "val of tinyshakespeare.txt, first 8 examples"
         assert run.results["ablation-mean"] == "val of tinyshakespeare.txt, first 4 examples"
-        assert run.results[text] == "the text 'To be, or not to be', 1 example"
+        assert run.results[text] == "the text 'To be, or not to be', first 1 example"
         assert list(run.ablation()["mode"].values) == ["zero"]
         assert list(run.ablation(of="mean")["mode"].values) == ["mean"]
         of = text.removeprefix("analysis-")

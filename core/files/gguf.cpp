@@ -289,9 +289,10 @@ GgufFile::GgufFile(const std::filesystem::path& path) : map_(path) {
   size_t next = 0;
   for (auto& [tensor, offset] : offsets) {
     if (offset != next)
-      reader.refuse(fmt::format("{} has offset {}, and {} is the next one behind the tensors before "
-                                "it, padded to {} bytes",
-                                tensor->name, offset, next, align));
+      reader.refuse(
+          fmt::format("{} has offset {}, and {} is the next one behind the tensors before "
+                      "it, padded to {} bytes",
+                      tensor->name, offset, next, align));
     if (start > map_.size() || offset > map_.size() - start ||
         tensor->bytes > map_.size() - start - offset)
       reader.refuse(tensor->name + " ends behind the end of the file");

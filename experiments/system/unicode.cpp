@@ -106,7 +106,12 @@ PlacedChars placed_chars(std::string_view part, size_t begin, const std::string&
 PlacedChars decomposed(const PlacedChars& chars) {
   PlacedChars made;
   made.reserve(chars.size());
-  for (const auto& part : parts_of(chars)) made.push_back({part.value, part.range});
+  // Marks that change places leave theirs behind: tokenizers gives places out in their order.
+  size_t given = 0;
+  for (const auto& part : parts_of(chars)) {
+    if (part.more == 0) ++given;
+    made.push_back({part.value, given == 0 ? part.range : chars[given - 1].range});
+  }
   return made;
 }
 

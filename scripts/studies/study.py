@@ -8,6 +8,8 @@ import platform
 import shutil
 import sys
 
+import yaml
+
 from headlab_program import ROOT, headlab, trained
 
 
@@ -37,10 +39,16 @@ class Bench:
         return self.headlab("prune", run, *self.measured, *options)
 
     def curve(self, run, rounds, what, *options):
-        """Loss and accuracy by heads kept while all go, and the heads in the order of their going.
+        """Loss and accuracy by heads kept while all go, or all that `--keep-per-layer 1` lets go.
         Kept in OUT/measured: not measured again while command and program say the same."""
         name = os.path.relpath(run, self.out)
-        options = ["--fraction", "1", "--rounds", str(rounds), "--bench-batch", "1", *options]
+        amount = ["--fraction", "1", "--rounds", str(rounds)]
+        if "--keep-per-layer" in options:
+            model = yaml.safe_load((pathlib.Path(run) / "config.yaml").read_text())["model"]
+            left, heads = model["layers"], model["layers"] * model["heads"]
+            amount = ["--count", str(heads - left),
+                      "--rounds", str(round(rounds * (heads - left) / heads))]
+        options = [*amount, "--bench-batch", "1", *options]
         path = self.out / "measured" / f"{name.replace('/', '-')}.json"
         command = " ".join(["prune", name, *self.measured, *options])
         kept = read(path).get(command)
