@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -12,12 +13,19 @@
 namespace headlab {
 namespace {
 
+// A sum of finite numbers may overflow, but it is never finite where one of them is not.
+bool sum_is_finite(const at::Tensor& numbers) {
+  const auto wide = at::promote_types(numbers.scalar_type(), at::kFloat);
+  return std::isfinite(numbers.sum(wide).item<double>());
+}
+
 int64_t count_not_finite(const at::Tensor& tensor) {
+  constexpr int64_t kAtOnce = 1 << 20;  // a CPU sums half types by a copy in float32
   if (!at::isFloatingType(tensor.scalar_type()) || tensor.numel() == 0) return 0;
   const auto numbers = tensor.detach();
-  // A sum of finite numbers may overflow, but it is never finite where one of them is not.
-  const auto wide = at::promote_types(numbers.scalar_type(), at::kFloat);
-  if (std::isfinite(numbers.sum(wide).item<double>())) return 0;
+  const bool in_parts = numbers.is_cpu() && numbers.is_contiguous();
+  const auto parts = in_parts ? numbers.view(-1).split(kAtOnce) : std::vector{numbers};
+  if (std::ranges::all_of(parts, sum_is_finite)) return 0;
   return numbers.isfinite().logical_not().sum().item<int64_t>();
 }
 
