@@ -282,8 +282,8 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
     rest.key_length = mask.key_length.to(at::kCPU, at::kLong).contiguous();
   rest.bias = bias;
   rest.causal = mask.causal, rest.window = mask.window;
-  const bool differ = offset_by_example(call, S, q.options()).defined();
-  rest.map = row_map(call.map, differ ? 0 : -std::log(static_cast<double>(S)));
+  // Of examples of several lengths all_biases() holds the offsets.
+  rest.map = row_map(call.map, mask.key_length.defined() ? 0 : -std::log(static_cast<double>(S)));
   const auto sink = call.map.sink.defined() ? call.map.sink.to(q.options()).expand({H}).contiguous()
                                             : call.map.sink;
   const auto kv = [&](const Tensor& t) { return in_lanes(repeat_kv(or_empty(t), call, H)); };

@@ -4,20 +4,14 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include "core/attention/precision.h"
 #include "core/torch.h"
 #include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
-
-// A sum of finite numbers may overflow, but it is never finite where one of them is not.
-bool sum_is_finite(const at::Tensor& numbers) {
-  const auto wide = at::promote_types(numbers.scalar_type(), at::kFloat);
-  return std::isfinite(numbers.sum(wide).item<double>());
-}
 
 int64_t count_not_finite(const at::Tensor& tensor) {
   constexpr int64_t kAtOnce = 1 << 20;  // a CPU sums half types by a copy in float32
@@ -25,7 +19,8 @@ int64_t count_not_finite(const at::Tensor& tensor) {
   const auto numbers = tensor.detach();
   const bool in_parts = numbers.is_cpu() && numbers.is_contiguous();
   const auto parts = in_parts ? numbers.view(-1).split(kAtOnce) : std::vector{numbers};
-  if (std::ranges::all_of(parts, sum_is_finite)) return 0;
+  // A sum of finite numbers may overflow, but it is never finite where one of them is not.
+  if (std::ranges::all_of(parts, sums_are_finite)) return 0;
   return numbers.isfinite().logical_not().sum().item<int64_t>();
 }
 
