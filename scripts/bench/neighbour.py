@@ -29,7 +29,7 @@ WAYS = {  # the environment in which the program starts
 
 @contextlib.contextmanager
 def neighbour():
-    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    busy = subprocess.Popen([sys.executable, "-I", "-c", "while True: pass"])
     try:
         yield
     finally:

@@ -216,6 +216,7 @@ def execute(path, runs):
         environment = {
             "HEADLAB_RUNS": str(pathlib.Path(runs).resolve()),
             "PYTHONPATH": str(ROOT / "scripts"),
+            "PYTHONSAFEPATH": "1",
             "IPYTHONDIR": scratch,
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
