@@ -100,6 +100,75 @@ def test_what_is_not_of_this_tree_is_neither_replaced_nor_removed(tree, tmp_path
     assert list(tmp_path.rglob("*")) == [other.parent, other]
 
 
+PLACED = ("share/bash-completion/completions/headlab", "share/zsh/site-functions/_headlab",
+          "share/fish/vendor_completions.d/headlab.fish", "share/man/man1/headlab.1")
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_file_of_the_users_is_neither_replaced_nor_removed(tree, tmp_path, name):
+    install = f"scripts/install --prefix '{tmp_path}'"
+    mine = tmp_path / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    said = shell(f"{install}; echo $?", tree)
+    assert f"{mine} is there and not as scripts/install made it" in said and said.endswith("1\n")
+    assert [path for path in tmp_path.rglob("*") if path.is_file() or path.is_symlink()] == [mine]
+    mine.unlink()
+    (tmp_path / "kept").write_text("kept")
+    mine.symlink_to(tmp_path / "kept")  # as dotfiles are often laid
+    assert shell(f"{install}; echo $?", tree).endswith("1\n") and mine.is_symlink()
+    mine.unlink()
+    assert shell(f"{install} >/dev/null && {install} >/dev/null; echo $?", tree).endswith("0\n")  # its own it renews
+    mine.write_text(mine.read_text() + "# more\n")
+    assert shell(f"{install}; echo $?", tree).endswith("1\n")
+    said = shell(f"{install} --remove", tree)
+    assert f"left {mine}" in said and said.count("removed") == 4
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted([mine.name, "kept"])
+    assert mine.read_text().endswith("# more\n") and (tmp_path / "kept").read_text() == "kept"
+
+
+def test_files_of_an_install_before_they_were_marked_are_renewed(tree, tmp_path):
+    install = f"scripts/install --prefix '{tmp_path}'"
+    shell(install, tree)
+    for name in PLACED:
+        path = tmp_path / name
+        lines = path.read_text().splitlines(keepends=True)
+        assert "Made by scripts/install of headlab" in lines[-1]
+        path.write_text("".join(lines[:-1]))
+    assert shell(f"{install} >/dev/null; echo $?", tree) == "0\n"
+    assert shell(f"{install} --remove", tree).count("removed") == 5
+
+
+def test_a_link_of_the_users_that_leads_here_stays(tree, tmp_path):
+    (tmp_path / "own").symlink_to(tree / "scripts/headlab")
+    (tmp_path / "bin").mkdir()
+    link = tmp_path / "bin/headlab"
+    link.symlink_to("../own")
+    assert "leads here already" in shell(f"scripts/install --prefix '{tmp_path}'", tree)
+    shell(f"scripts/install --prefix '{tmp_path}' --remove", tree)
+    assert str(link.readlink()) == "../own"
+
+
+def test_a_broken_link_is_replaced_only_where_a_tree_was(tree, tmp_path):
+    link = tmp_path / "bin/headlab"
+    link.parent.mkdir()
+    link.symlink_to("/not/mounted/my_headlab")
+    assert shell(f"scripts/install --prefix '{tmp_path}'; echo $?", tree).endswith("1\n")
+    assert str(link.readlink()) == "/not/mounted/my_headlab"
+    link.unlink()
+    link.symlink_to("/gone/headlab/scripts/headlab")
+    assert shell(f"scripts/install --prefix '{tmp_path}' >/dev/null; echo $?", tree) == "0\n"
+    assert link.readlink() == tree / "scripts/headlab"
+
+
+def test_a_bin_that_is_the_trees_own_scripts_is_left(tree, tmp_path):
+    (tmp_path / "bin").symlink_to(tree / "scripts")
+    before = (tree / "scripts/headlab").read_bytes()
+    for option in "", "--remove":
+        shell(f"scripts/install --prefix '{tmp_path}' {option}", tree)
+        assert not (tree / "scripts/headlab").is_symlink() and (tree / "scripts/headlab").read_bytes() == before
+
+
 def test_install_refuses_what_it_does_not_know(tree):
     for wrong in "--prefix", "--frefix x":
         assert shell(f"scripts/install {wrong}; echo $?", tree).endswith("2\n")
