@@ -9,24 +9,30 @@ import warnings
 from .files import LogError
 from .opening import NEWEST, find_run
 from .run import Run
+from .text import printable
 
 UNREADABLE, INTERRUPTED, TERMINATED = 4, 130, 143  # exit codes of `headlab`
+
+
+def tell(name, what):
+    """A line on stderr."""
+    print(printable(f"{name}: {what}"), file=sys.stderr)
 
 
 @contextlib.contextmanager
 def told_plainly(name):
     """Runs a command: errors and warnings about runs are one line on stderr, not a traceback."""
-    warnings.showwarning = lambda message, *_: print(f"{name}: {message}", file=sys.stderr)
+    warnings.showwarning = lambda message, *_: tell(name, message)
     try:
         yield
         sys.stdout.flush()
     except (LogError, ModuleNotFoundError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        tell(name, error)
         sys.exit(UNREADABLE)
     except BrokenPipeError:  # the reader has seen enough; the interpreter will flush again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"{name}: {error.filename or ''}: {error.strerror}", file=sys.stderr)
+        tell(name, f"{error.filename or ''}: {error.strerror}")
         sys.exit(UNREADABLE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -38,5 +44,5 @@ def taken(name, words):
         return words
     path = find_run(pathlib.Path(words))
     with Run(path) as run:
-        print(f"{name}: {words} is {path} ({run.label}, {run.state})", file=sys.stderr)
+        tell(name, f"{words} is {path} ({run.label}, {run.state})")
     return path

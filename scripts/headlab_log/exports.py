@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from .command import taken, told_plainly
 from .files import LogError, PathLike, pick, write_whole
 from .opening import open_run
 from .run import Run, kind_of
-from .text import visible
+from .text import printable, visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,7 +179,7 @@ def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
     """
     import pandas as pd
 
-    folder = pathlib.Path(folder or run.path / "csv")
+    folder = pathlib.Path(folder or own_folder(run, "csv"))
     folder.mkdir(parents=True, exist_ok=True)
     paths, columns = [], []
     for group in tables(run):
@@ -191,6 +192,15 @@ def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
             columns += [{"table": name, "column": column} | described(data[column])
                         for column in frame]
     return [*paths, write_csv(folder, "variables", pd.DataFrame(columns))]
+
+
+def own_folder(run, name):
+    """A folder in a run. LogError: the name is a link, and files elsewhere would be replaced."""
+    folder = run.path / name
+    if folder.is_symlink():
+        raise LogError(f"{folder}: is a link, so that files of {os.readlink(folder)} would be replaced; "
+                       "remove it, or name a folder (-o)")
+    return folder
 
 
 def write_csv(folder, name, frame):
@@ -255,4 +265,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     with told_plainly("to_csv"), open_run(taken("to_csv", options.run)) as run:
         for path in to_csv(run, options.o):
-            print(path)
+            print(printable(path))

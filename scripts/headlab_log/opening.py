@@ -9,6 +9,7 @@ import warnings
 from .files import LogError, LogWarning, PathLike
 from .program import program_name
 from .run import FILES, Run
+from .text import shell_word
 
 NEWEST = re.compile(r"@(\d*)")  # a run by when it was written: @ the last, @2 the one before it
 
@@ -34,7 +35,7 @@ def open_run(path: PathLike, repair: bool | PathLike = False) -> Run:
             repair_log(log, repair)
             return Run(run.path)
         warnings.warn(f"{log}: its writer was killed; this is what it had flushed. Other readers "
-                      f"open it after `{program_name()} repair {log}`, or open_run(..., repair=True)",
+                      f"open it after `{program_name()} repair {shell_word(log)}`, or open_run(..., repair=True)",
                       LogWarning, stacklevel=2)
     return run
 

@@ -17,7 +17,7 @@ from .files import (
     LogError, PathLike, check_schema, datasets_in, groups, is_locked, open_group, open_h5, pick)
 from .measures import measured
 from .program import program_name
-from .text import token_texts
+from .text import printable, shell_word, token_texts
 
 # Which file of a run directory holds a group, by the group's first name; log.h5 has the others. Of
 # another measure than the usual one -MEASURE stands behind both: ablation-mean/self is /ablation/self
@@ -214,7 +214,7 @@ class Run:
         if file_of(name) == "log.h5" and not (self.path / "log.h5").is_file():
             said.append(self._why_no_log())
         elif kind_of(name) in REMEDIES and not elsewhere:
-            said.append(REMEDIES[kind_of(name)].format(program=program_name(), run=self.path))
+            said.append(REMEDIES[kind_of(name)].format(program=program_name(), run=shell_word(self.path)))
         return LogError("; ".join(said))
 
     def _why_no_log(self):
@@ -223,7 +223,7 @@ class Run:
             return "it has no log.h5"
         parent = self.manifest[made].get("run")
         return (f"it has no log.h5, since it was {made} without --tune, so not trained: "
-                f"`{program_name()} analyze {self.path}` measures its heads, for analysis()"
+                f"`{program_name()} analyze {shell_word(self.path)}` measures its heads, for analysis()"
                 + (f"; what training logged is in {parent}" if parent else ""))
 
     @property
@@ -428,7 +428,7 @@ class Run:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>"
+        return printable(f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>")
 
 
 def kind_of(group: str) -> str:

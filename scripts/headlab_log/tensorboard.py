@@ -12,12 +12,13 @@ import numpy as np
 
 from .command import taken, told_plainly
 from .compare import settings
-from .exports import logged_maps
+from .exports import logged_maps, own_folder
 from .extras import needed
 from .files import LogError, PathLike, open_h5
 from .measures import by_measure
 from .opening import open_run
 from .run import Run
+from .text import printable
 
 SUFFIX = ".headlab"  # ends the names of the event files that are ours to replace
 PLUGINS = {"simple_value": "scalars", "histo": "histograms", "image": "images"}
@@ -39,6 +40,7 @@ class Events:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"events.out.tfevents.{int(started)}{SUFFIX}"
         self.part = folder / ".headlab.part"  # no "tfevents": TensorBoard must not read it yet
+        self.part.unlink(missing_ok=True)  # it would be written through a link
         self.records = RecordWriter(str(self.part))
         first = Event(wall_time=started, file_version="brain.Event:2")
         self.records.write(first.SerializeToString())
@@ -87,7 +89,7 @@ def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     with open_h5(run.path / "log.h5") as file:
         created = file.attrs["created_utc"]
     started = datetime.datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
-    events = Events(pathlib.Path(folder or run.path / "tensorboard"), started)
+    events = Events(pathlib.Path(folder or own_folder(run, "tensorboard")), started)
     write_settings(events, run)
     write_series(events, run, run.scalars, "train")
     for prefix, rows in evaluations(run).items():
@@ -244,4 +246,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
                         raise LogError(f"{run.path}: {folder} holds another run by now; give each "
                                        "its own -o")
                     written.add(folder)
-                print(to_tensorboard(run, folder))
+                print(printable(to_tensorboard(run, folder)))

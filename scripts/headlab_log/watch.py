@@ -22,6 +22,7 @@ from .measures import by_measure
 from .opening import find_run, open_run
 from .program import program_name
 from .run import Run
+from .text import printable, shell_word
 
 TRAINING, VALIDATION = (153, 153, 153), (0, 114, 178)
 RECENT = 20  # logged rows by which the remaining time is judged
@@ -60,7 +61,7 @@ def lines_of(run: Run, width: int = 80, height: int | None = None, colour: bool 
 
 
 def wrapped(lines, width):
-    return [part for line in lines for part in textwrap.wrap(line, width)]
+    return [part for line in lines for part in textwrap.wrap(printable(line), width)]
 
 
 def headline(run):
@@ -68,7 +69,7 @@ def headline(run):
     sizes = [f"{model.get(name, '?')} {name if model.get(name) != 1 else name[:-1]}"
              for name in ("layers", "heads")]
     said = {"stopped": "stopped before its end; the same command goes on",
-            "killed": f"its writer was killed; `{program_name()} repair {run.path / 'log.h5'}` mends it",
+            "killed": f"its writer was killed; `{program_name()} repair {shell_word(run.path / 'log.h5')}` mends it",
             "failed": ": ".join(filter(None, ["failed", run.status.get("reason")]))}
     return f"{run.label}: " + ", ".join([run.kind, *sizes, said.get(run.state, run.state)])
 

@@ -5,11 +5,11 @@
 
 import argparse
 import pathlib
-import sys
 from collections.abc import Sequence
 
-from ..command import taken, told_plainly
+from ..command import taken, tell, told_plainly
 from ..files import write_whole
+from ..text import printable
 from . import MAX_BYTES, compose
 
 
@@ -34,5 +34,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         html, left_out = compose([taken("report", run) for run in options.runs], options.title, int(options.max_mb * 1e6))
         write_whole(options.out, html)
         for sentence in left_out:
-            print(f"report: {sentence}", file=sys.stderr)
-        print(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB")
+            tell("report", sentence)
+        print(printable(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB"))

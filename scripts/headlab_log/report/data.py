@@ -3,8 +3,10 @@
 import base64
 import datetime
 import gzip
+import html
 import json
 import math
+import re
 import warnings
 
 import numpy as np
@@ -40,7 +42,20 @@ def element(name, array, attributes=""):
     planes = array.reshape(-1, 1).view(np.uint8).T.tobytes()
     text = base64.b64encode(gzip.compress(planes, 6, mtime=0)).decode()
     kind = f"{array.dtype.kind}{array.dtype.itemsize}"
-    return f'<script type="text/plain" id="{name}" data-type="{kind}"{attributes}>{text}</script>\n'
+    return f'<script type="text/plain" id="{html.escape(name)}" data-type="{kind}"{attributes}>{text}</script>\n'
+
+
+def identifier(text):
+    """A name from a log as a part of an element's: letters, digits, `_` and `-`."""
+    return re.sub(r"[^\w-]", lambda found: f"_x{ord(found[0]):x}_", text, flags=re.ASCII)
+
+
+def whole(axis):
+    """The labels of an axis, as whole numbers. LogError: the log holds something else there."""
+    if axis.dtype.kind not in "iu":
+        raise LogError(f"{axis.encoding.get('source', 'log')}: {axis.name}: should hold whole numbers; "
+                       "no headlab wrote such a log, ask its sender for the one that it wrote")
+    return axis.values.tolist()
 
 
 def as_json(content):
@@ -90,7 +105,7 @@ def content(runs, labels, chunks, most):
 
 
 def run_content(n, run, label, chunks, described, most):
-    sites = {site: site_content(f"s{n}-{site}", run, site, chunks, described, most)
+    sites = {site: site_content(identifier(f"s{n}-{site}"), run, site, chunks, described, most)
              for site in sites_of(run)}
     return {
         "name": run.name, "label": label, "notes": notes(run, label), "kind": run.kind or "unknown",
@@ -252,9 +267,9 @@ def statistics(name, heads, chunks, described, most):
             continue
         values = variable.values.astype("f4")
         if np.isfinite(values).any():
-            entries[key] = {"id": chunks.add(f"{name}-{key}", values), "heads": values.ndim == 3}
-    return {"steps": heads.step.values.tolist(), "of": logged,
-            "layers": heads["layer"].values.tolist(), "heads": heads["head"].values.tolist(),
+            entries[key] = {"id": chunks.add(identifier(f"{name}-{key}"), values), "heads": values.ndim == 3}
+    return {"steps": whole(heads.step), "of": logged,
+            "layers": whole(heads["layer"]), "heads": whole(heads["head"]),
             "entries": entries}
 
 
@@ -290,7 +305,7 @@ def analysis(run, site, described):
     if not parts:
         return None
     given = parts[0][1]
-    found = {"layers": given["layer"].values.tolist(), "heads": given["head"].values.tolist(),
+    found = {"layers": whole(given["layer"]), "heads": whole(given["head"]),
              "values": {}, "measured": {}, "roles": {}, "points": None, "analyzed": bool(analyzed),
              "ablated": bool(ablated)}
     for measure, part in parts:

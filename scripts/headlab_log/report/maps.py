@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..text import visible
-from .data import as_json, element, thin
+from .data import as_json, element, identifier, thin, whole
 
 MOST = 32.0  # above this, weights times 1000 do not fit into int16
 
@@ -14,7 +14,7 @@ def add(content, runs, chunks, room):
     All probes at all snapshots where possible; else fewer probes, then fewer snapshots, always
     with the last. Returns sentences on what is not there.
     """
-    sources = [(n, site, Source(f"m{n}-{site}", run, site)) for n, run in enumerate(runs)
+    sources = [(n, site, Source(identifier(f"m{n}-{site}"), run, site)) for n, run in enumerate(runs)
                for site in content["runs"][n]["sites"]]
     sources = [entry for entry in sources if entry[2].steps]
     if not sources:
@@ -74,7 +74,7 @@ class Source:
         self.prefix, self.run, self.site = prefix, run, site
         self.maps = run.attention(site) if f"attention/{site}" in run else None
         there = self.maps is not None and self.maps.sizes["step"] > 0
-        self.steps = self.maps.step.values.tolist() if there else []
+        self.steps = whole(self.maps.step) if there else []
         self.probes = self.maps.sizes["probe"] if there else 0
         self.image = self.maps.image if there and "image" in self.maps else None
         self._chunks = {}
@@ -129,8 +129,7 @@ class Source:
         probes = sorted({probe for _, probe in kept})
         return {
             "prefix": self.prefix, "steps": steps, "probes": probes,
-            "layers": self.maps["layer"].values.tolist(),
-            "heads": self.maps["head"].values.tolist(),
+            "layers": whole(self.maps["layer"]), "heads": whole(self.maps["head"]),
             "signed": self.maps.weights.attrs.get("normalization") == "composed",
             "comment": str(self.maps.weights.attrs.get("comment", "")),
             "query": [self.tokens(probe, "query") for probe in probes],

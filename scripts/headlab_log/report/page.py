@@ -1,8 +1,10 @@
 """Puts the page together: one HTML file with its style, scripts, data and Plotly."""
 
+import ast
 import base64
 import functools
 import gzip
+import hashlib
 import html as markup
 import importlib.resources
 import re
@@ -14,6 +16,7 @@ from .data import as_json
 # *, as, export default) are not used.
 IMPORT = re.compile(r'^import \{[^}]*\}\s+from "\./(\w+\.js)";\n', re.M)
 EXPORT = re.compile(r"^export (?=(?:async )?function|const|class)", re.M)
+STYLE = re.compile(r"""\.textContent=('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")""")  # in Plotly
 HERE = importlib.resources.files(__name__.rpartition(".")[0])
 
 
@@ -38,14 +41,22 @@ def script():
     would show no line of ours in an error. So no two modules may declare the same name at their
     top, nor may they import each other in a circle; the tests see to that.
     """
-    return "\n".join(EXPORT.sub("", IMPORT.sub("", read(name))) for name in modules())
+    return "\n" + "\n".join(EXPORT.sub("", IMPORT.sub("", read(name))) for name in modules()) + "\n"
 
 
 @functools.cache
 def plotly():
-    """Plotly's source, compressed: a third of the bytes, and nothing to fetch."""
+    """Plotly's source, compressed, a third of the bytes, and nothing to fetch; the digests of the
+    source and of the styles that it puts into a page."""
     source = needed("plotly.offline", "report").get_plotlyjs()
-    return base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
+    packed = base64.b64encode(gzip.compress(source.encode(), 9, mtime=0)).decode()
+    styles = ["", *map(ast.literal_eval, STYLE.findall(source))]  # "": for rules that it adds later
+    return packed, digest(source), " ".join(map(digest, dict.fromkeys(styles)))
+
+
+def digest(text):
+    """What the page's policy calls a script or a style that may run in it; no other does."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def size(content, chunks):
@@ -54,12 +65,16 @@ def size(content, chunks):
 
 
 def html(content, chunks):
+    style, (packed, plotly_digest, plotly_styles) = "\n" + read("page.css"), plotly()
     parts = {
+        "scripts": f"{digest(script())} {plotly_digest}",
+        "styles": f"{digest(style)} {plotly_styles}",
+        "attribute": digest(""),  # Plotly empties the one of a colour bar
         "title": markup.escape(content["title"]),
         "network": "'self'" if content.get("version") else "'none'",
-        "style": read("page.css"),
+        "style": style,
         "script": script(),
-        "plotly": plotly(),
+        "plotly": packed,
         "content": as_json(content),
         "chunks": "".join(chunks.elements.values()),
     }
