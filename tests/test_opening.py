@@ -230,3 +230,24 @@ def test_half_written_records_are_not_shown(small_run, tmp_path):
     with hl.open_run(altered(small_run, tmp_path, half_a_record)) as run:
         np.testing.assert_array_equal(run.heads().step, [0, 5, 10, 15, 20])
         assert run.heads().entropy.shape[0] == 5
+
+
+def test_of_many_runs_a_few_are_read_and_named(small_run, tmp_path, monkeypatch):
+    for n in range(300):
+        (tmp_path / f"runs/s{n:03}").mkdir(parents=True)
+        shutil.copy(small_run / "config.yaml", tmp_path / f"runs/s{n:03}")
+    (tmp_path / "runs/s001/config.yaml").write_text("[")
+    read = []
+    opened = hl.Run.__init__
+    monkeypatch.setattr(hl.Run, "__init__", lambda run, path: read.append(path) or opened(run, path))
+    with pytest.raises(hl.LogError, match=r"holds 300 runs; name one of them: .*s000 \(char_mha s1337, "
+                                          r"finished\), .*s001 \(damaged\), .*s019 .*, and 280 more$"):
+        hl.open_run(tmp_path / "runs")
+    assert len(read) == 20
+
+
+@pytest.mark.parametrize("name", ["ablation.txt", "analysis.h5.bak", "log.txt", "ablations.h5"])
+def test_a_file_of_another_name_is_no_result(small_run, tmp_path, name):
+    shutil.copy(small_run / "ablation.h5", tmp_path / name)
+    with pytest.raises(hl.LogError, match="the file of a run is named log.h5"):
+        hl.open_run(tmp_path / name)

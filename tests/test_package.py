@@ -158,7 +158,7 @@ def test_what_the_requirements_say_headlab_log_imports_it_imports():
                      for path in (ROOT / "scripts/headlab_log").rglob("*.py"))
     for line in section.splitlines():
         name = {"PyYAML": "yaml"}.get(line.split("==")[0], line.split("==")[0])
-        # h5netcdf is an engine of xarray, chosen by its name.
+        # h5netcdf is for users: the engine of xarray that the docs name.
         assert re.search(rf"(import|from) {name}\b|\"{name}\"", source), name
 
 

@@ -8,6 +8,7 @@ import warnings
 
 from .files import LogError
 from .opening import NEWEST, find_run
+from .program import program_name
 from .run import Run
 from .text import printable
 
@@ -21,7 +22,11 @@ def tell(name, what):
 
 @contextlib.contextmanager
 def told_plainly(name):
-    """Runs a command: errors and warnings about runs are one line on stderr, not a traceback."""
+    """Runs a command: errors and warnings about runs are one line on stderr, not a traceback.
+
+    What goes wrong with the values of a damaged run can be an exception of any kind; `python -X dev`
+    shows where it comes from.
+    """
     warnings.showwarning = lambda message, *_: tell(name, message)
     try:
         yield
@@ -32,10 +37,18 @@ def told_plainly(name):
     except BrokenPipeError:  # the reader has seen enough; the interpreter will flush again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        tell(name, f"{error.filename or ''}: {error.strerror}")
+        said = [str(part) for part in (error.filename, error.strerror) if part]
+        tell(name, ": ".join(said) or error)
         sys.exit(UNREADABLE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        tell(name, f"what the run holds does not fit together ({said}); `{program_name()} inspect "
+             "RUN` says whether its log is sound")
+        sys.exit(UNREADABLE)
 
 
 def taken(name, words):

@@ -1,15 +1,29 @@
-"""HDF5 files of headlab as labelled datasets: finished, growing, or left by a killed writer."""
+"""HDF5 files of headlab as labelled datasets: finished, growing, or left by a killed writer.
 
+The engine "h5netcdf" of xarray, which comes with this package, reads a finished one, too; it waits
+for ever at some damaged ones.
+"""
+
+import contextlib
+import ctypes
+import math
 import os
 import pathlib
+import stat
 import tempfile
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
 import xarray as xr
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
+from . import guard
 from .program import program_name
+from .received import foreign
+from .text import shell_word
 
 try:
     import fcntl
@@ -19,6 +33,11 @@ except ImportError:  # Windows
 PathLike: TypeAlias = str | os.PathLike[str]
 
 SCHEMA = 1  # the major version that this package reads
+DEEPEST = 8  # groups of a log nest two deep
+MOST_TEXT = 16 << 20  # bytes of a config or a status that is read
+DEFLATE = 1032  # bytes that one byte of a chunk can become
+UNWRITTEN = 64 << 20  # bytes that may be read of what was never written
+ATTEMPTS = 28  # of reading what a writer is just changing, after pauses that double: 0.3 s in all
 # Attributes by which HDF5 and netCDF keep dimensions.
 HDF5_ONLY = {"CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST", "_Netcdf4Dimid",
              "_Netcdf4Coordinates"}
@@ -41,36 +60,159 @@ def is_locked(path: PathLike) -> bool | None:
     if fcntl is None:
         return None
     try:
-        with open(f"{path}.lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        lock = os.open(f"{path}.lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # no such file: nobody writes
         return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without such locks
+        return None
+    finally:
+        os.close(lock)
     return False
 
 
 def open_h5(path: PathLike) -> h5py.File:
     """The open h5py.File of `path`, readable beside a writer.
 
-    SWMR also opens what a killed writer left, and finished files; files written without it
-    (`log.swmr: false`) are too old a format for that and open plainly.
+    LogError: there is no such file, or none that HDF5 can read. A damaged one is surveyed in another
+    process first, since it may crash the library.
     """
     path = pathlib.Path(path)
     if not path.is_file():
         raise LogError(f"{path}: there is no such file")
+    locked = bool(is_locked(path))
+    if said := guard.complaint(path, locked, lambda: survey(opened(path, locked))):
+        raise LogError(f"{path}: is damaged: {said}; take a copy from before")
     try:
-        return h5py.File(path, "r", swmr=True)
-    except OSError as first:
+        file = opened(path, locked)
+    except OSError as error:
+        if error.errno:
+            raise LogError(f"{path}: cannot be read: {os.strerror(error.errno)}") from error
+        if is_git_lfs_pointer(path):
+            raise LogError(f"{path}: is a pointer of Git LFS, not the file itself; `git lfs pull`, "
+                           "run in its repository, fetches the file") from None
+        remedy = ("its writer has only just made it; try again" if locked else
+                  f"if its writer was killed, `{program_name()} repair {shell_word(path)}` makes it so")
+        raise LogError(f"{path}: not readable as HDF5 ({reason(error)}); {remedy}") from None
+    except Exception as error:
+        raise damage(path, "", error) from error
+    with reading(path, "/"):
+        if said := foreign(file):
+            file.close()
+            raise LogError(f"{path}: {said}")
+    return file
+
+
+def opened(path, locked):
+    """As SWMR beside the writer that holds the lock, and where the file's own mark says that one
+    writes: it was killed, or its lock, on another machine, cannot be seen. Any other plainly: SWMR
+    would read damaged bytes again and again, in pauses without end.
+    """
+    if not locked:
         try:
             return h5py.File(path, "r")
         except OSError:
-            if is_git_lfs_pointer(path):
-                raise LogError(f"{path}: is a pointer of Git LFS, not the file itself; `git lfs pull`, "
-                               "run in its repository, fetches the file") from None
-            remedy = ("its writer has only just made it; try again" if is_locked(path) else
-                      f"if its writer was killed, `{program_name()} repair {path}` makes it so")
-            raise LogError(f"{path}: not readable as HDF5 ({reason(first)}); {remedy}") from None
+            if not marked_as_written(path):
+                raise
+    try:
+        return open_live(path)
+    except OSError:
+        if not locked:
+            raise
+        return h5py.File(path, "r")  # `log.swmr: false` is too old a format for SWMR
+
+
+def marked_as_written(path):
+    """Whether the superblock says that a SWMR writer has the file open."""
+    with open(path, "rb") as file:
+        head = file.read(12)
+    return len(head) == 12 and head[8] >= 3 and bool(head[11] & 4)
+
+
+def open_live(path):
+    """The file as a SWMR reader sees it; it gives up where HDF5 would retry a hundred times."""
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
+    try:  # a function that h5py does not offer, of the library that it has loaded
+        limit = ctypes.CDLL(h5py.h5p.__file__).H5Pset_metadata_read_attempts
+    except (AttributeError, OSError):  # where libraries hide what they load
+        return h5py.File(path, "r", swmr=True)
+    limit(ctypes.c_int64(access.id), ctypes.c_uint(ATTEMPTS))
+    return h5py.File(h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDONLY | h5py.h5f.ACC_SWMR_READ,
+                                   access))
+
+
+def survey(file):
+    """Looks at all but large arrays of numbers, and of these at where they lie."""
+    def look(_, item):
+        try:
+            dict(item.attrs)
+            if isinstance(item, h5py.Dataset):
+                require_backed(item, item.nbytes)
+                if h5py.check_string_dtype(item.dtype) or item.nbytes < 1 << 20:
+                    item[()]
+                elif item.chunks:
+                    item.id.get_num_chunks()
+        except MemoryError:
+            raise
+        except Exception:  # who asks for it will be told
+            pass
+
+    with file:
+        if not foreign(file):
+            dict(file.attrs)
+            file.visititems(look)
+
+
+def damage(path, place, error):
+    """The LogError of a file that was opened and does not read; place: "/heads/self/entropy"."""
+    said = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {reason(error)}"
+    remedy = ("its writer may be changing it; try again" if is_locked(path) else
+              f"`{program_name()} repair {shell_word(path)}` mends what a killed writer left; else take a copy "
+              "from before" if pathlib.Path(path).name == "log.h5" else
+              "the command that made it makes it anew")
+    where = f"{path}: {place}: " if place else f"{path}: "
+    return LogError(f"{where}is damaged ({said}); {remedy}")
+
+
+@contextlib.contextmanager
+def reading(path: PathLike, place: str = "") -> Iterator[None]:
+    """Whatever goes wrong inside is a LogError that names the file and the place in it.
+
+    HDF5, h5py and xarray answer damaged bytes with exceptions of any kind.
+    """
+    try:
+        yield
+    except LogError:
+        raise
+    except Exception as error:
+        raise damage(path, place, error) from error
+
+
+def require_backed(data, size):
+    """ValueError where `size` bytes of a dataset are more than its bytes in the file can become."""
+    if size > UNWRITTEN and size > UNWRITTEN + DEFLATE * data.id.get_storage_size():
+        raise ValueError(f"it claims {size:,} bytes, and {data.id.get_storage_size():,} are stored")
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text of a small file; "" where there is none. LogError: it cannot be one of a run."""
+    try:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise LogError(f"{path}: is no regular file; the files of a run are")
+            text = file.read(MOST_TEXT + 1)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise LogError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(text) > MOST_TEXT:
+        raise LogError(f"{path}: has more than {MOST_TEXT >> 20} MiB, which no such file of a run has")
+    with reading(path):
+        return text.decode("utf-8")
 
 
 def is_git_lfs_pointer(path):
@@ -81,7 +223,8 @@ def is_git_lfs_pointer(path):
 
 def reason(error):
     """What HDF5 says, without its chain of causes."""
-    return str(error).split("(", 1)[-1].rstrip(")")
+    said = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return said.split("(", 1)[-1].rstrip(")") if said.startswith("Unable to") else said
 
 
 def check_schema(path, attributes):
@@ -96,11 +239,31 @@ def check_schema(path, attributes):
 
 
 def groups(file: h5py.File) -> tuple[str, ...]:
-    """Names of the groups of an open h5py.File that hold variables, such as `heads/self`."""
+    """Names of the groups of an open h5py.File that hold variables, such as `heads/self`.
+
+    LogError: one of them, or a variable, is damaged.
+    """
     found = []
-    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Group)
-                    and any(isinstance(x, h5py.Dataset) for x in item.values()) else None)
+
+    def walk(group, depth):
+        items = [(name, member(group, name)) for name in sorted(group)]
+        if group.name != "/" and any(isinstance(item, h5py.Dataset) for _, item in items):
+            found.append(group.name.strip("/"))
+        for _, item in items:
+            if isinstance(item, h5py.Group):
+                if depth == DEEPEST:
+                    raise LogError(f"{file.filename}: {item.name}: groups are nested too deep for a log")
+                walk(item, depth + 1)
+
+    with reading(file.filename, "/"):
+        walk(file, 0)
     return tuple(found)
+
+
+def member(group, name):
+    """What lies in an open group under a name. LogError: it does not open."""
+    with reading(group.file.filename, f"{group.name.rstrip('/')}/{name}"):
+        return group[name]
 
 
 def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
@@ -114,22 +277,17 @@ def open_group(path: PathLike, group: str, lazy: bool = False) -> xr.Dataset:
     >>> hl.open_group(run.path / "log.h5", "scalars").train_loss.dims
     ('step',)
     """
-    with open_h5(path) as file:
+    with reading(path, f"/{group}"), open_h5(path) as file:
         if group not in file:
             raise LogError(f"{path} has no {group}; it has: {', '.join(groups(file))}")
-        if file.swmr_mode:  # HDF5 shows a file that is still open for lazy values as it was
+        if file.swmr_mode:  # the lengths of all variables as of one moment, the step's first
             for variable in datasets_in(file[group]).values():
                 variable.refresh()
         # A record's step is written last. xarray takes the longest variable for the length instead.
         complete = len(file[group]["step"]) if "step" in file[group] else None
-        if not lazy:
-            read = read_group(file[group], complete)
-            read.encoding["source"] = str(path)  # as xarray's engines do
-            return without_units_of_one(read)
-        swmr = file.swmr_mode
-    dataset = xr.open_dataset(path, group=group, engine="h5netcdf",
-                              driver_kwds={"swmr": True} if swmr else None)
-    return without_units_of_one(dataset.isel(step=slice(complete)))
+        read = read_group(path, file[group], complete, lazy)
+        read.encoding["source"] = str(path)  # as xarray's engines do
+        return without_units_of_one(read)
 
 
 def without_units_of_one(dataset):
@@ -140,25 +298,71 @@ def without_units_of_one(dataset):
 
 
 def datasets_in(group):
-    return {name: item for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    items = {name: member(group, name) for name in group}
+    return {name: item for name, item in items.items() if isinstance(item, h5py.Dataset)}
 
 
-def read_group(group, complete):
-    """An open h5py.Group in memory, as xarray's engines read it.
+def read_group(path, group, complete, lazy=False):
+    """An open h5py.Group in memory, as xarray's engines read it; lazy: numbers that are on no axis
+    of their own are read when they are used.
 
-    They look up every variable's length at every access to one, which for the statistics of a log
-    takes ten times as long.
+    The engines look up every variable's length at every access to one, which for the statistics of
+    a log takes ten times as long.
     """
     variables = {}
     for name, data in datasets_in(group).items():
-        dims = [name] if data.is_scale else [axis[0].name.split("/")[-1] for axis in data.dims]
-        part = slice(complete) if dims[:1] == ["step"] else ()
-        text = h5py.check_string_dtype(data.dtype)
-        values = data.asstr()[part].astype(str) if text else data[part]
-        attributes = {key: value[0] if np.shape(value) == (1,) else value
-                      for key, value in data.attrs.items() if key not in HDF5_ONLY}
-        variables[name] = (dims, values, attributes)
+        with reading(path, data.name):
+            dims = [name] if data.is_scale else [axis[0].name.split("/")[-1] for axis in data.dims]
+            part = slice(complete) if dims[:1] == ["step"] else ()
+            attributes = {key: plain(value) for key, value in data.attrs.items()
+                          if key not in HDF5_ONLY}
+            if h5py.check_string_dtype(data.dtype):
+                values = texts_of(data, part)
+            elif lazy and not data.is_scale:
+                values = indexing.LazilyIndexedArray(Stored(path, data))
+            else:
+                rows = min(complete, len(data)) if part else 1
+                require_backed(data, data.nbytes // max(len(data), 1) * rows if part else data.nbytes)
+                values = data[part]
+            variables[name] = xr.Variable(dims, values, attributes)
+            if lazy and part:
+                variables[name] = variables[name].isel(step=part)
     return xr.decode_cf(xr.Dataset(variables), decode_times=False)
+
+
+def texts_of(data, part):
+    """Texts as an array of the longest one's width."""
+    require_backed(data, data.nbytes)
+    found = data.asstr()[part]
+    require_backed(data, 4 * np.size(found) * max(map(len, np.ravel(found)), default=0))
+    return found.astype(str)
+
+
+def plain(value):
+    """An attribute's value, one of one number as the number. ValueError: a text is no UTF-8."""
+    value = value[0] if np.shape(value) == (1,) else value
+    if isinstance(value, str):
+        value.encode()  # in which h5py put surrogates for other bytes
+    return value
+
+
+class Stored(BackendArray):
+    """A dataset that xarray reads when its values are used, from the file as it is then."""
+
+    def __init__(self, path, data):
+        self.path, self.place, self.shape, self.dtype = path, data.name, data.shape, data.dtype
+
+    def __getitem__(self, key):
+        return indexing.explicit_indexing_adapter(
+            key, self.shape, indexing.IndexingSupport.OUTER_1VECTOR, self.read)
+
+    def read(self, key):
+        counts = [len(range(*part.indices(size))) if isinstance(part, slice) else np.size(part)
+                  for part, size in zip(key, self.shape)]
+        with reading(self.path, self.place), open_h5(self.path) as file:
+            data = file[self.place]
+            require_backed(data, math.prod(counts) * self.dtype.itemsize)
+            return data[key]
 
 
 def write_whole(path: PathLike, text: str) -> pathlib.Path:

@@ -1,5 +1,7 @@
 """Finds the run that a path means, and opens it."""
 
+import contextlib
+import os
 import pathlib
 import re
 import shutil
@@ -8,9 +10,10 @@ import warnings
 
 from .files import LogError, LogWarning, PathLike
 from .program import program_name
-from .run import FILES, Run
+from .run import Run, is_result
 from .text import shell_word
 
+LISTED = 20  # runs of a folder that are named
 NEWEST = re.compile(r"@(\d*)")  # a run by when it was written: @ the last, @2 the one before it
 
 
@@ -45,7 +48,7 @@ def find_run(path: pathlib.Path) -> pathlib.Path:
     if number := NEWEST.fullmatch(str(path)):
         return newest_run(path, int(number[1] or 1))
     if path.is_file():
-        if path.name != "log.h5" and f"{path.stem.partition('-')[0]}.h5" not in FILES.values():
+        if path.name != "log.h5" and not is_result(path):
             raise LogError(f"{path}: the file of a run is named log.h5; a copy under another name "
                            "belongs into a folder of its own under that one")
         return path.parent
@@ -59,9 +62,18 @@ def find_run(path: pathlib.Path) -> pathlib.Path:
         return inside[0]
     if not inside:
         raise LogError(f"{path}: neither a run (no log.h5, no config.yaml) nor a folder of one")
-    listed = [Run(run) for run in inside]
+    more = f", and {len(inside) - LISTED} more" if len(inside) > LISTED else ""
     raise LogError(f"{path}: holds {len(inside)} runs; name one of them: "
-                   + ", ".join(f"{run.path} ({run.label}, {run.state})" for run in listed))
+                   + ", ".join(map(shortly, inside[:LISTED])) + more)
+
+
+def shortly(path):
+    """A run in a list of several; one that cannot be read is named, too."""
+    try:
+        run = Run(path)
+    except LogError:
+        return f"{path} (damaged)"
+    return f"{path} ({run.label}, {run.state})"
 
 
 def newest_run(words, number):
@@ -76,9 +88,11 @@ def newest_run(words, number):
 def runs_below(folder):
     """Runs at any depth, by path; not what is hidden, nor what lies inside a run."""
     found = []
-    for child in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
-            found += [child] if is_run(child) else runs_below(child)
+    with os.scandir(folder) if folder.is_dir() else contextlib.nullcontext([]) as entries:
+        folders = sorted(entry.name for entry in entries
+                         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."))
+    for child in (folder / name for name in folders):
+        found += [child] if is_run(child) else runs_below(child)
     return found
 
 

@@ -10,11 +10,12 @@ from typing import Any, Self
 
 import numpy as np
 import xarray as xr
-import yaml
 
 from .attention_map import AttentionMap
+from .config import read_config
 from .files import (
-    LogError, PathLike, check_schema, datasets_in, groups, is_locked, open_group, open_h5, pick)
+    LogError, PathLike, check_schema, datasets_in, groups, is_locked, open_group, open_h5, pick,
+    plain, read_text, reading)
 from .measures import measured
 from .program import program_name
 from .text import printable, shell_word, token_texts
@@ -24,6 +25,13 @@ from .text import printable, shell_word, token_texts
 # of ablation-mean.h5.
 FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
          "pruning": "pruning.h5"}
+
+
+def is_result(path: pathlib.Path) -> bool:
+    """Whether a file has the name of one that analyze, ablate or prune writes beside a log."""
+    return path.suffix == ".h5" and f"{path.stem.partition('-')[0]}.h5" in FILES.values()
+
+
 # What makes a group that a run lacks, by its first name.
 ANALYZE = "`{program} analyze {run}` makes it"
 REMEDIES = {
@@ -37,16 +45,19 @@ REMEDIES = {
 def read_head(log):
     """Attributes of a log and the names of its groups."""
     with open_h5(log) as file:
-        attributes = dict(file.attrs)
+        with reading(log, "/"):
+            attributes = {name: plain(value) for name, value in file.attrs.items()}
         check_schema(log, attributes)
         return attributes, groups(file)
 
 
 def read_json(path):
+    """The object in a file; empty where it is absent or of a run that stopped before it wrote it."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # absent, or from a run that stopped before it wrote it
+        found = json.loads(read_text(path) or "{}")
+    except (ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _digests(manifest):
@@ -86,15 +97,13 @@ class Run:
         self._attributes, self._log_groups = {}, ()
         if log.is_file():
             self._attributes, self._log_groups = read_head(log)
-        self.config_yaml = self._attributes.get("config_yaml") or self._text("config.yaml")
-        self.config = yaml.safe_load(self.config_yaml) or {}
+        self.config_yaml = self._attributes.get("config_yaml")
+        source = log if self.config_yaml else self.path / "config.yaml"
+        self.config_yaml = self.config_yaml or read_text(source)
+        self.config = read_config(source, self.config_yaml)
         self.manifest = read_json(self.path / "manifest.json")
         self.status = read_json(self.path / "status.json")
         self.state = self._state(log)
-
-    def _text(self, name):
-        file = self.path / name
-        return file.read_text(encoding="utf-8") if file.is_file() else ""
 
     def _state(self, log):
         said = self._attributes.get("status") or self.status.get("status", "finished")
@@ -156,8 +165,7 @@ class Run:
 
     def _result_files(self):
         """Names of the files beside the log that there are, the usual measure first."""
-        stems = {name.removesuffix(".h5") for name in FILES.values()}
-        found = [path for path in self.path.glob("*.h5") if path.stem.partition("-")[0] in stems]
+        found = [path for path in self.path.glob("*.h5") if is_result(path)]
         return [path.name for path in sorted(found, key=lambda path: path.stem)]
 
     def _groups_of(self, file_name):
