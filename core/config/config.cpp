@@ -70,6 +70,9 @@ ConfigNode load_file(const fs::path& file, const std::string& shown, std::vector
   if (chain.size() > kMaxParents)
     refuse(fmt::format("more than {} files extend each other", kMaxParents));
 
+  // A FIFO may give a config (`<(...)`), but no parent that a file names.
+  if (chain.size() > 1 && fs::exists(file, unreachable) && !fs::is_regular_file(file, unreachable))
+    refuse("is no regular file");
   const std::string text = read_text(file, refuse);
   const fs::path directory = fs::absolute(file).parent_path();
   ConfigNode node = parse_config(text, shown, directory);

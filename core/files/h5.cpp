@@ -27,6 +27,35 @@ std::string innermost_error() {
   return text.empty() ? "no reason given" : text;
 }
 
+// A soft, external or user-defined link may lead anywhere. headlab writes none.
+[[noreturn]] void refuse_link(const std::string& where, const std::string& name) {
+  throw RunError(where + ": " + name +
+                 " is a link to what lies elsewhere, which no log of headlab has; ask its sender "
+                 "for the log that headlab wrote");
+}
+
+// RunError for a dataset whose numbers lie in other files, or which a plugin would have to unpack.
+void require_own_storage(const std::string& where, const H5Handle& id) {
+  const auto refuse = [&](const std::string& what) {
+    throw RunError(where + ": " + what +
+                   ", which no log of headlab does; ask its sender for the log that headlab wrote");
+  };
+  const H5Handle made(H5Dget_create_plist(id.get()), H5Pclose);
+  if (!made.valid()) fail_at(where, "cannot read how it is stored");
+  if (H5Pget_layout(made.get()) == H5D_VIRTUAL)
+    refuse("takes its numbers from other files (a virtual dataset)");
+  if (H5Pget_external_count(made.get()) > 0)
+    refuse("takes its numbers from another file (external storage)");
+  for (int n = 0; n < H5Pget_nfilters(made.get()); ++n) {
+    size_t values = 0;
+    unsigned flags = 0, settings = 0;
+    const H5Z_filter_t filter = H5Pget_filter2(made.get(), static_cast<unsigned>(n), &flags,
+                                               &values, nullptr, 0, nullptr, &settings);
+    if (filter >= H5Z_FILTER_RESERVED)
+      refuse("needs the plugin of filter " + std::to_string(filter) + " to unpack its numbers");
+  }
+}
+
 // The first component of `a/b/c` and the rest.
 std::pair<std::string, std::string> split_path(const std::string& path) {
   const size_t slash = path.find('/');
@@ -183,12 +212,12 @@ double H5Node::number(const std::string& name) const {
 }
 
 bool H5Group::has(const std::string& name, H5O_type_t type) const {
-  // Only what lies in this very file: a soft or external link may lead anywhere.
   H5L_info_t link;
   if (H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT) <= 0 ||
-      H5Lget_info(id_.get(), name.c_str(), &link, H5P_DEFAULT) < 0 || link.type != H5L_TYPE_HARD) {
+      H5Lget_info(id_.get(), name.c_str(), &link, H5P_DEFAULT) < 0) {
     return false;
   }
+  if (link.type != H5L_TYPE_HARD) refuse_link(where(), name);
   H5O_info_t object;
   return H5Oget_info_by_name2(id_.get(), name.c_str(), &object, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 &&
          object.type == type;
@@ -210,12 +239,14 @@ std::vector<std::string> H5Group::names() const {
   unsigned order = 0;
   H5Pget_link_creation_order(made.get(), &order);
   std::vector<std::string> names;
-  const auto add = [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
+  const auto add = [](hid_t, const char* name, const H5L_info_t* link, void* out) -> herr_t {
     static_cast<std::vector<std::string>*>(out)->push_back(name);
-    return 0;
+    return link->type == H5L_TYPE_HARD ? 0 : 1;  // 1: that is the last one
   };
   const H5_index_t index = order & H5P_CRT_ORDER_INDEXED ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
-  if (H5Literate(id_.get(), index, H5_ITER_INC, nullptr, add, &names) < 0) fail("cannot be listed");
+  const herr_t listed = H5Literate(id_.get(), index, H5_ITER_INC, nullptr, add, &names);
+  if (listed < 0) fail("cannot be listed");
+  if (listed > 0) refuse_link(where(), names.back());
   return names;
 }
 
@@ -250,7 +281,9 @@ H5Dataset H5Group::dataset(const std::string& name) const {
   if (!has(name, H5O_TYPE_DATASET)) throw RunError(where() + ": has no dataset " + name);
   H5Handle id(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), H5Dclose);
   if (!id.valid()) fail("cannot open dataset " + name);
-  return H5Dataset(file_, std::move(id), (path_ == "/" ? "" : path_) + "/" + name);
+  const std::string path = (path_ == "/" ? "" : path_) + "/" + name;
+  require_own_storage(file_->path.string() + ": " + path, id);
+  return H5Dataset(file_, std::move(id), path);
 }
 
 H5Dataset H5Group::make_dataset(const std::string& name, const H5Layout& layout) {

@@ -10,6 +10,7 @@
 #include "core/errors.h"
 #include "core/files/git_lfs.h"
 #include "core/files/h5_detail.h"
+#include "core/files/regular_file.h"
 
 namespace headlab {
 namespace {
@@ -21,7 +22,15 @@ const bool kNothingAtExit = H5dont_atexit() >= 0;
 // HDF5 prints its error stack to stderr unless each thread says no.
 void silence() {
   thread_local const bool silent = H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr) >= 0;
-  (void)silent;
+  static const bool no_plugins = H5PLset_loading_state(0) >= 0;  // a file must not load code
+  (void)silent, (void)no_plugins;
+}
+
+// What every file goes through that is there already. RunError: it is no regular file, or may not
+// be written in place.
+const char* checked(const std::filesystem::path& path, bool written) {
+  written ? require_writable(path) : require_regular(path);
+  return path.c_str();
 }
 
 H5Handle file_access(bool locked) {
@@ -58,6 +67,7 @@ void refuse_pointer(const std::filesystem::path& path) {
 }  // namespace
 
 H5FileFlags h5_file_flags(const std::filesystem::path& path) {
+  require_regular(path);
   std::ifstream in(path, std::ios::binary);
   std::array<unsigned char, 12> head{};
   in.read(reinterpret_cast<char*>(head.data()), head.size());
@@ -92,17 +102,22 @@ H5File H5File::create(const std::filesystem::path& path) {
   H5Pset_link_creation_order(how.get(), kCreationOrder);
   H5Pset_attr_creation_order(how.get(), kCreationOrder);
   H5Pset_obj_track_times(how.get(), false);
-  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, how.get(), file_access(false).get()));
+  // A file of its own: to cut one that is there would cut what a link of that name leads to.
+  std::error_code none;
+  const auto there = std::filesystem::symlink_status(path, none);
+  if (std::filesystem::is_regular_file(there) || std::filesystem::is_symlink(there))
+    std::filesystem::remove(path, none);
+  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_EXCL, how.get(), file_access(false).get()));
 }
 
 H5File H5File::open(const std::filesystem::path& path) {
   silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access(true).get()));
+  return H5File(path, H5Fopen(checked(path, false), H5F_ACC_RDONLY, file_access(true).get()));
 }
 
 H5File H5File::open_unlocked(const std::filesystem::path& path) {
   silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, file_access(false).get()));
+  return H5File(path, H5Fopen(checked(path, false), H5F_ACC_RDONLY, file_access(false).get()));
 }
 
 H5File H5File::open_live(const std::filesystem::path& path) {
@@ -111,27 +126,28 @@ H5File H5File::open_live(const std::filesystem::path& path) {
   // What the writer is just changing is read again, after a pause that doubles from 1 ns: at most
   // for a quarter of a second. (HDF5 would go on a hundred times, that is for ever.)
   H5Pset_metadata_read_attempts(access.get(), 28);
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()));
+  return H5File(path,
+                H5Fopen(checked(path, false), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()));
 }
 
 H5File H5File::edit(const std::filesystem::path& path) {
   silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(true).get()));
+  return H5File(path, H5Fopen(checked(path, true), H5F_ACC_RDWR, file_access(true).get()));
 }
 
 H5File H5File::edit_unlocked(const std::filesystem::path& path) {
   silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, file_access(false).get()));
+  return H5File(path, H5Fopen(checked(path, true), H5F_ACC_RDWR, file_access(false).get()));
 }
 
 H5File H5File::open_dead(const std::filesystem::path& path) {
   silence();
-  return H5File(path, H5Fopen(path.c_str(), H5F_ACC_RDONLY, dead_access().get()));
+  return H5File(path, H5Fopen(checked(path, false), H5F_ACC_RDONLY, dead_access().get()));
 }
 
 void H5File::recover(const std::filesystem::path& path) {
   silence();
-  H5File file(path, H5Fopen(path.c_str(), H5F_ACC_RDWR, dead_access().get()));
+  H5File file(path, H5Fopen(checked(path, true), H5F_ACC_RDWR, dead_access().get()));
   if (H5Fincrement_filesize(file.state_->file.get(), 0) < 0) {
     fail_at(path.string(), "the end of the file cannot be set");
   }

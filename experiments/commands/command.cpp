@@ -98,7 +98,7 @@ std::vector<Command>& commands() {
 }
 
 int print(const Report& report, bool json) {
-  print_result(json ? json_text(report.object) + "\n" : report.text);
+  json ? print_data(json_text(report.object) + "\n") : print_result(report.text);
   return kDone;
 }
 

@@ -105,7 +105,7 @@ struct CompletionOptions {
 
 int run_completion(const CompletionOptions& o) {
   const auto& s = o.shell;
-  print_result(s == "bash" ? bash() : s == "zsh" ? zsh() : s == "fish" ? fish() : manual());
+  print_data(s == "bash" ? bash() : s == "zsh" ? zsh() : s == "fish" ? fish() : manual());
   return kDone;
 }
 

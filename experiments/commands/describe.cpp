@@ -81,7 +81,7 @@ struct DescribeOptions {
 
 int run_describe(const DescribeOptions& o) {
   if (o.table || !o.markdown.empty()) {
-    print_result(o.table                    ? kinds_table()
+    print_data(o.table                    ? kinds_table()
                  : o.markdown == "config"   ? config_page()
                  : o.markdown == "commands" ? commands_page()
                                             : kinds_page());

@@ -43,7 +43,7 @@ struct GenerateOptions {
 };
 
 void show(const std::string& text) {
-  print_result(text);
+  print_data(text);
   flush_results();
 }
 

@@ -14,6 +14,7 @@
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/shell_word.h"
 #include "experiments/system/signals.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/train.h"
@@ -53,7 +54,8 @@ std::string the_same_command(const Experiment& experiment) {
   const bool newest = std::any_of(words.begin(), words.end(), [](const std::string& word) {
     return word.starts_with('@') || word.starts_with("init=@") || word.starts_with("--init=@");
   });
-  return newest ? "the same command with init=" + experiment.init.written : "the same command";
+  return newest ? "the same command with init=" + shell_word(experiment.init.written)
+                : "the same command";
 }
 
 }  // namespace
@@ -105,7 +107,7 @@ void say_what_comes_next(const std::filesystem::path& path, const Experiment& ex
     tell("{} at step {}; {} {}", how, status.step, the_same_command(experiment), goes_on);
   }
   if (status.state != RunState::kFinished) return;
-  const auto run = shown_path(path), program = program_name();
+  const auto run = shell_word(shown_path(path)), program = program_name();
   tell("next: {} {} -o report.html", script_name("report"), run);
   const bool text = description.tokenizer && model.writes(), pairs = translates(description.shape);
   tell("      {} {} {}{}", program,

@@ -9,6 +9,7 @@
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/visible_text.h"
 
 namespace headlab {
 namespace {
@@ -83,7 +84,7 @@ std::string table(const std::vector<KnownRun>& runs, const std::vector<uintmax_t
       const std::string gap(widths[c] - rows[r][c].size(), ' ');
       line += (c >= kNumbers ? gap + rows[r][c] : rows[r][c] + gap) + "  ";
     }
-    line += r == 0 ? "path" : shown_path(runs[r - 1].path);
+    line += r == 0 ? "path" : visible_line(shown_path(runs[r - 1].path));
     text += line + "\n";
   }
   return text;

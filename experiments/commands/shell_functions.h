@@ -30,12 +30,13 @@ _headlab_next_keys() {
   done | sort -u
 }
 
-# The newest run, and those under runs/.
-_headlab_runs() {
+# _headlab_reply_runs WORD: the newest run, and those under runs/, quoted: a folder may have any name.
+_headlab_reply_runs() {
   local found
-  echo @
-  for found in runs/*/config.yaml runs/*/*/config.yaml; do
-    if [[ -e $found ]]; then echo "${found%/config.yaml}"; fi
+  for found in @ runs/*/config.yaml runs/*/*/config.yaml; do
+    if [[ $found != @ && ! -f $found ]]; then continue; fi
+    printf -v found %q "${found%/config.yaml}"
+    if [[ $found == "$1"* ]]; then COMPREPLY+=("$found "); fi
   done
 }
 
@@ -74,7 +75,10 @@ _headlab() {
   elif [[ ! $stem && ( ! $key || $key == *' '* ) ]]; then
     for name in $positionals; do
       case $name in
-        run | source | FILE) few=$(_headlab_matching "$word" "$(_headlab_runs)") ;;
+        run | source | FILE)
+          _headlab_reply_runs "$word"
+          if ((${#COMPREPLY[@]})); then return; fi
+          ;;
         overrides) if ((COMP_CWORD > 2)) || [[ $word ]]; then few=$(_headlab_next_keys "$word"); fi ;;
         *) few=$(_headlab_matching "$word" "$(_headlab_choices "$command $name")") ;;
       esac

@@ -60,8 +60,9 @@ LogFile::LogFile(std::filesystem::path path, std::vector<LogGroup> groups,
 void LogFile::create(const LogLayout& layout) {
   // It appears under its name only when it is complete: a log is never half made.
   const std::filesystem::path fresh = path_.string() + ".new";
-  make_log(fresh, layout, groups_);
   std::error_code failed;
+  std::filesystem::remove(fresh, failed);  // left by a killed process, or a link of someone's
+  make_log(fresh, layout, groups_);
   std::filesystem::rename(fresh, path_, failed);
   if (failed) throw RunError(path_.string() + ": cannot be made: " + failed.message());
   sync_directory_of(path_);

@@ -12,6 +12,7 @@
 #include "experiments/system/child_process.h"
 #include "experiments/system/memory.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/shell_word.h"
 #include "experiments/system/writer_lock.h"
 
 namespace headlab {
@@ -249,7 +250,7 @@ std::string to_text(const Json& log) {
   if (!log["writer"].is_null()) text += fmt::format("being written by {}\n", text_of("writer"));
   if (log["needs_repair"] == true)
     text += fmt::format("its writer died: `{} repair {}` makes it whole\n", program_name(),
-                        text_of("file"));
+                        shell_word(text_of("file")));
   for (const Json& group : log["groups"]) text += "\n" + group_text(group);
   return text;
 }

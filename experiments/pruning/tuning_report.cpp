@@ -4,6 +4,7 @@
 
 #include "core/torch.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/shell_word.h"
 
 namespace headlab {
 namespace {
@@ -19,7 +20,8 @@ std::vector<std::string> commands_left(const std::string& run, int64_t gone, con
   const auto add = [&](int64_t count, int64_t rounds, int64_t updates, const std::string& ranking) {
     const auto out = fmt::format("{}-{}", run, commands.size() + 2);
     commands.push_back(fmt::format("{} prune {} --count {}{} --rounds {} --tune {} --out {}",
-                                   program_name(), from, count, ranking, rounds, updates, out));
+                                   program_name(), shell_word(from), count, ranking, rounds,
+                                   updates, shell_word(out)));
     from = out;
   };
   const int64_t rounds = s.rounds - tuning.round();

@@ -37,7 +37,9 @@ nlohmann::json read_state(const std::filesystem::path& checkpoint) {
   const auto refusal = [&](const std::string& what) {
     return DataError(fmt::format("{}: {}", path.string(), what));
   };
-  if (!is_sealed(file.text())) throw refusal("is damaged: its bytes are not those written");
+  constexpr size_t kMost = size_t{256} << 20;  // of what is read whole
+  if (file.size() > kMost || !is_sealed(file.text()))
+    throw refusal("is damaged: its bytes are not those written");
   const auto state = parse_json(file.text()).value_or(nlohmann::json());
   const nlohmann::json version =
       state.is_object() ? state.value("schema_version", nlohmann::json()) : nlohmann::json();

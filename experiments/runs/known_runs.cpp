@@ -16,6 +16,7 @@
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
+#include "experiments/system/visible_text.h"
 
 namespace headlab {
 namespace {
@@ -91,8 +92,8 @@ std::string listing(const std::vector<fs::path>& paths) {
   const auto differing = what_differs(runs);
   std::string text;
   for (size_t i = 0; i < runs.size() && i < kMost; ++i)
-    text += fmt::format("\n  {}   {}{}{}", shown_path(runs[i].path), run_text(runs[i]),
-                        differing[i].empty() ? "" : "; ", differing[i]);
+    text += fmt::format("\n  {}   {}{}{}", visible_line(shown_path(runs[i].path)),
+                        run_text(runs[i]), differing[i].empty() ? "" : "; ", differing[i]);
   if (runs.size() > kMost) text += fmt::format("\n  and {} more", runs.size() - kMost);
   return text;
 }
@@ -142,7 +143,7 @@ std::vector<fs::path> newest_runs(const fs::path& folder) {
 KnownRun know_run(const fs::path& path) {
   KnownRun run;
   run.path = path;
-  run.name = path.filename().string();
+  run.name = visible_line(path.filename().string());
   try {
     flatten(load_config(path / "config.yaml"), "", run.settings);
   } catch (const ConfigError&) {  // `settings` stays empty, and so do name and kind
@@ -239,7 +240,7 @@ fs::path take_run(const fs::path& words) {
   auto path = resolve_run(words);
   if (path == words) return path;
   const auto run = locate_run(path).run;
-  tell("{} is {} ({})", words.string(), shown_path(path), run_text(know_run(run)));
+  tell("{} is {} ({})", words.string(), visible_line(shown_path(path)), run_text(know_run(run)));
   return path;
 }
 

@@ -16,6 +16,7 @@
 
 #include "core/errors.h"
 #include "core/files/json_text.h"
+#include "core/files/regular_file.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/file_text.h"
@@ -129,6 +130,8 @@ class RunInTheMaking {
  public:
   explicit RunInTheMaking(const fs::path& target)
       : target_(target), path_(target.parent_path() / (".tmp-" + target.filename().string())) {
+    std::error_code none;  // not into what a link of that name leads to
+    if (fs::is_symlink(fs::symlink_status(path_, none))) fs::remove(path_, none);
     directories_.make(path_);
     lock_.emplace(path_);
   }
@@ -283,6 +286,7 @@ RunDirectory RunDirectory::replace(const fs::path& path, WriterLock lock,
 RunDirectory RunDirectory::resume(const fs::path& path, WriterLock lock, const Json& manifest,
                                   const std::string& data_json) {
   const fs::path run = without_slash(path);
+  require_own_directory(run / "ckpt");
   const std::optional<RunStatus> stood = read_status(run);
   RunDirectory resumed(run, std::move(lock), continue_manifest(run, read_manifest(run), manifest));
   remove_temporaries(run);
@@ -327,6 +331,9 @@ LocatedRun locate_run(const fs::path& path) {
   if (is_run(real)) return {real, {}};
   const fs::path run = real.parent_path().parent_path();
   if (real.parent_path().filename() == "ckpt" && is_run(run)) return {run, real};
+  std::error_code none;
+  if (fs::exists(fs::symlink_status(real / "config.yaml", none)))
+    throw refusal("its config.yaml is no regular file, nor a link to one");
   throw refusal(fmt::format("no config.yaml; {}", contents(real)));
 }
 

@@ -16,6 +16,7 @@
 
 #include "core/errors.h"
 #include "core/files/json_text.h"
+#include "core/files/regular_file.h"
 #include "core/files/replacement_file.h"
 
 namespace headlab {
@@ -61,13 +62,27 @@ std::optional<MetricsRow> parse_row(const std::string& line) {
   return std::nullopt;
 }
 
+// The next line that has an end; one that is longer than any row (a file of zeros) breaks off
+// there.
+bool whole_line(std::istream& in, std::string& line) {
+  constexpr size_t kLongest = 1 << 20;
+  line.clear();
+  char c = 0;
+  while (line.size() < kLongest && in.get(c)) {
+    if (c == '\n') return true;
+    line += c;
+  }
+  return line.size() == kLongest;
+}
+
 // Calls `use` with every whole row and the byte after it, until it returns false.
 void each_row(const std::filesystem::path& path,
               const std::function<bool(MetricsRow, uint64_t end)>& use) {
+  require_regular(path);
   std::ifstream in(path, std::ios::binary);
   std::string line;
   uint64_t end = 0;
-  for (int64_t number = 1; std::getline(in, line) && !in.eof(); ++number) {  // eof: no newline
+  for (int64_t number = 1; whole_line(in, line); ++number) {
     end += line.size() + 1;
     std::optional<MetricsRow> row = parse_row(line);
     if (!row) {
@@ -129,7 +144,7 @@ MetricsFile::~MetricsFile() {
 }
 
 void MetricsFile::open() {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  descriptor_ = open_regular(path_, O_WRONLY | O_CREAT | O_APPEND);
   if (descriptor_ < 0) fail();
 }
 

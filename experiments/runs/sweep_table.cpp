@@ -13,6 +13,7 @@
 #include "experiments/runs/run_metrics.h"
 #include "experiments/runs/sweep_summary.h"
 #include "experiments/system/duration.h"
+#include "experiments/system/visible_text.h"
 
 namespace headlab {
 namespace {
@@ -23,6 +24,8 @@ constexpr size_t kMostLive = 16;                        // lines of points
 // The newest whole row of metrics, of which the end of the file holds one.
 nlohmann::ordered_json newest_row(const std::filesystem::path& run) {
   constexpr std::streamoff kEnd = 8192;
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(run / "metrics.jsonl", none)) return {};  // a FIFO waits
   std::ifstream in(run / "metrics.jsonl", std::ios::binary);
   if (!in) return {};
   in.seekg(0, std::ios::end);
@@ -73,6 +76,7 @@ void SweepTable::looked(const std::vector<PointStatus>& points) {
     look_into(point, row);
     if (++lines <= kMostLive) text += running_line(point, row) + "\n";
   }
+  text = visible_text(text);
   erase();
   put(text);
   if (output_.terminal) live_ = text;
@@ -119,7 +123,7 @@ std::string SweepTable::head_line(const std::vector<PointStatus>& points) const 
 void SweepTable::say(const std::string& line) {
   const auto live = live_;
   erase();
-  put(line + "\n");
+  put(visible_text(line) + "\n");
   if (live.empty()) return;
   put(live);
   live_ = live;

@@ -1,20 +1,19 @@
 // All of a file at once.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
-#include <system_error>
+
+#include "core/files/regular_file.h"
 
 namespace headlab {
 
-// Its bytes; "" where it cannot be read.
+// Its bytes; "" where it cannot be read, is no regular file, or is larger than what we keep in such
+// files (256 MiB).
 inline std::string file_text(const std::filesystem::path& path) {
-  std::error_code none;
-  if (std::filesystem::is_directory(path, none)) return {};
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  constexpr uint64_t kMost = uint64_t{256} << 20;
+  return read_regular(path, kMost).value_or("");
 }
 
 }  // namespace headlab

@@ -1,11 +1,14 @@
 #include "experiments/system/output.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <string>
 
 #include "core/errors.h"
+#include "experiments/system/visible_text.h"
 
 namespace headlab {
 namespace {
@@ -16,10 +19,21 @@ void require_written(bool written) {
 
 }  // namespace
 
+void print_data(std::string_view bytes) {
+  if (::isatty(STDOUT_FILENO) == 1) return print_result(bytes);
+  require_written(std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size());
+}
+
 void print_result(std::string_view text) {
-  require_written(std::fwrite(text.data(), 1, text.size(), stdout) == text.size());
+  const auto shown = visible_text(text);
+  require_written(std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size());
 }
 
 void flush_results() { require_written(std::fflush(stdout) == 0 && std::ferror(stdout) == 0); }
+
+void tell_line(std::string_view words) {
+  const auto line = "headlab: " + visible_text(words) + '\n';
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
 
 }  // namespace headlab

@@ -11,6 +11,7 @@
 #include "core/errors.h"
 #include "core/files/json_text.h"
 #include "experiments/system/output.h"
+#include "experiments/system/shell_word.h"
 #include "experiments/system/utf8.h"
 
 namespace headlab {
@@ -132,21 +133,17 @@ std::optional<Format> binary_format(std::string_view bytes) {
   return unmarked_utf16(bytes);
 }
 
-// A name as a shell takes it.
-std::string shell_word(const std::string& name) {
-  const bool plain = std::ranges::all_of(name, [](unsigned char c) {
-    return std::isalnum(c) != 0 || c >= 0x80 ||
-           std::string_view("/._-+@,:=").find(c) != std::string_view::npos;
-  });
-  return plain ? name : "'" + name + "'";
+// A name inside quotes of a command, where it does not end them; else what stands for one.
+std::string word_in_quotes(const std::string& name, const char* placeholder) {
+  return name.find_first_of("'\"$`\\!") == name.npos && !has_control(name) ? name : placeholder;
 }
 
 std::string remedy_for(const Format& format, const std::string& name) {
   if (format.remedy.empty()) return "name a file of text";
   auto command = format.remedy;
   const auto at = command.find("{}");
-  const bool quoted = at > 0 && command[at - 1] == '\'';
-  command.replace(at, 2, quoted ? name : shell_word(name));
+  const bool quoted = at > 0 && command[at - 1] == '\'';  // for Python, within what a shell reads
+  command.replace(at, 2, quoted ? word_in_quotes(name, "FILE") : shell_word(name));
   return command + " makes a text of it";
 }
 
@@ -192,7 +189,8 @@ std::optional<Format> json_lines(std::string_view text) {
     if (!field) field = text_field(*object);
   }
   if (!field) return std::nullopt;
-  return Format{"JSON lines", fmt::format("jq -r '.[\"{}\"]' {{}} > text.txt", *field)};
+  return Format{"JSON lines",
+                fmt::format("jq -r '.[\"{}\"]' {{}} > text.txt", word_in_quotes(*field, "FIELD"))};
 }
 
 // Whether it begins as a list or an object in JSON does.
@@ -225,7 +223,7 @@ Format table_format(char separator, const std::string& column) {
           fmt::format(
               R"py(python3 -c "import pandas as p; print(*p.read_csv('{{}}', sep='{}')['{}'], )py"
               R"py(sep='\n')" > text.txt)py",
-              comma ? "," : "\\t", column)};
+              comma ? "," : "\\t", word_in_quotes(column, "FIELD"))};
 }
 
 // A line of names, then lines of as many fields.
@@ -313,7 +311,7 @@ TextFile::TextFile(const std::filesystem::path& path)
     tell(
         "warning: {}: has carriage returns and no line feed: it is read as one line; tr '\\r' "
         "'\\n' < {} > text.txt makes lines of it",
-        path.string(), path.string());
+        path.string(), shell_word(path.string()));
 }
 
 void tell_of_format(std::string_view bytes, const std::filesystem::path& path) {

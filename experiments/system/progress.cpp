@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "experiments/system/duration.h"
+#include "experiments/system/visible_text.h"
 
 namespace headlab {
 namespace {
@@ -121,7 +122,7 @@ void Progress::say(const std::string& text) {
   const bool was_live = live_;
   if (was_live) put(std::string(kErase));
   live_ = false;
-  put(text + '\n');
+  put(visible_text(text) + '\n');
   if (was_live) draw();
 }
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/regular_file.h"
 
 extern char** environ;
 
@@ -87,7 +88,7 @@ SpawnedProgram::SpawnedProgram(const std::vector<std::string>& words,
   line.insert(line.end(), words.begin(), words.end());
   auto settings = environment_with(environment);
   const auto line_pointers = pointers_to(line), setting_pointers = pointers_to(settings);
-  const int file = ::open(output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  const int file = open_regular(output, O_WRONLY | O_CREAT | O_APPEND);
   if (file < 0) throw RunError(output.string() + ": cannot be written: " + std::strerror(errno));
   const pid_t parent = ::getpid();
   sigset_t held, before;  // a handler of ours must not swallow what is meant for the child

@@ -5,14 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <fstream>
+#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "core/errors.h"
+#include "core/files/regular_file.h"
 #include "experiments/system/host_name.h"
 
 namespace headlab {
@@ -24,8 +26,10 @@ std::filesystem::path lock_path(const std::filesystem::path& subject) {
   return subject.string() + ".lock";
 }
 
-std::string read_holder(const std::filesystem::path& path) {
-  std::ifstream in(path);
+std::string read_holder(int descriptor) {
+  std::string text(512, '\0');
+  text.resize(static_cast<size_t>(std::max<ssize_t>(pread(descriptor, text.data(), 512, 0), 0)));
+  std::istringstream in(text);
   std::string process, host;
   in >> process >> host;
   return process.empty() ? "another process" : "process " + process + " on " + host;
@@ -51,13 +55,14 @@ bool still_there(int descriptor, const std::filesystem::path& path) {
 
 WriterLock::WriterLock(const std::filesystem::path& subject) : path_(lock_path(subject)) {
   for (;;) {
-    descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    descriptor_ = open_regular(path_, O_RDWR | O_CREAT);
     if (descriptor_ < 0) {
       throw RunError(path_.string() + ": cannot be made: " + std::strerror(errno));
     }
     if (!take(descriptor_)) {
+      const std::string holder = read_holder(descriptor_);
       ::close(descriptor_);
-      throw RunError(subject.string() + ": is being written by " + read_holder(path_) +
+      throw RunError(subject.string() + ": is being written by " + holder +
                      "; wait for it or stop it");
     }
     if (still_there(descriptor_, path_)) break;
@@ -86,12 +91,17 @@ void WriterLock::renamed(const std::filesystem::path& subject) { path_ = lock_pa
 
 std::optional<std::string> WriterLock::holder(const std::filesystem::path& subject) {
   const std::filesystem::path path = lock_path(subject);
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int descriptor = -1;
+  try {
+    descriptor = open_regular(path, O_RDONLY | O_NOFOLLOW);
+  } catch (const RunError&) {  // what is no regular file is no lock of a writer
+  }
   if (descriptor < 0) return std::nullopt;
-  const bool held = flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  std::optional<std::string> found;
+  if (flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    found = read_holder(descriptor);
   ::close(descriptor);
-  if (!held) return std::nullopt;
-  return read_holder(path);
+  return found;
 }
 
 }  // namespace headlab
