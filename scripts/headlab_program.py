@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,17 @@ def said(program, command, *options, progress=False):
 def headlab(program, command, *options):
     """What one command prints, as JSON."""
     return json.loads(said(program, command, *options, "--json"))
+
+
+def fresh_run(path):
+    """The path, where a run is made anew: an older one goes, and nothing else that lies there does."""
+    path = pathlib.Path(path)
+    if path.is_symlink() or path.exists() and not (path / "config.yaml").is_file():
+        script = pathlib.Path(sys.argv[0]).stem
+        raise ProgramError(f"{script}: {path}: is there and no run; take it away first, or name another --out")
+    if path.exists():
+        shutil.rmtree(path)
+    return path
 
 
 def trained(program, configs, seeds, settings, out, jobs=1):

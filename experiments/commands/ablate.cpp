@@ -70,8 +70,8 @@ int run_ablate(AblateOptions& o) {
   const auto compute = o.compute.apply();
   auto opened = open_named_run(o.run, compute.device);
   Answer answer{o.run, o.out, question_of(o, *opened.model), o.given, o.measure};
-  answer.require_its_place();
   o.given.open(opened);
+  answer.require_its_place(opened);
   answer.split = o.measure.resolve(opened, o.run);
   const AblationSettings settings{
       .split = answer.split, .batch = o.measure.batch, .most_batches = o.measure.batches};

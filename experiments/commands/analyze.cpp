@@ -11,6 +11,7 @@
 #include "experiments/commands/answer.h"
 #include "experiments/commands/report.h"
 #include "experiments/models/finite_weights.h"
+#include "experiments/runs/output_file.h"
 
 namespace headlab {
 namespace {
@@ -38,11 +39,12 @@ int run_on_file(const AnalyzeOptions& o) {
   const auto tensors = read_tensors(o.source, &metadata);
   const auto causal = o.causal == "auto" ? std::nullopt : std::optional(o.causal == "yes");
   const MapFile file(o.source, tensors, metadata, causal);
-  if (!o.out.empty()) require_place(o.out);
+  std::optional<OutputFile> out;
+  if (!o.out.empty()) out.emplace(o.out, std::vector<std::filesystem::path>{o.source}, "analysis");
   const auto analysis = analyze_maps(file, analysis_of(o));
   auto about = maps_json(o.source, file);
-  if (!o.out.empty()) {
-    write_analysis(o.out, o.source, analysis, about);
+  if (out) {
+    out->write([&](const auto& to) { write_analysis(to, o.source, analysis, about); });
     about["out"] = o.out;
   }
   return print(report_of(o, std::move(about), {analysis}, maps_text(file)), o.json);
@@ -71,8 +73,9 @@ int run_on_run(AnalyzeOptions& o, const Compute& compute) {
          "--treebank: is for models that read one text");
   options.split = o.measure.resolve(opened, o.source);
   options.batch = o.measure.batch, options.batches = o.measure.batches;
-  const Answer answer{o.source, o.out, question_of(o), o.given, o.measure, options.split};
-  answer.require_its_place();
+  const Answer answer{o.source,  o.out,         question_of(o), o.given,
+                      o.measure, options.split, o.treebank};
+  answer.require_its_place(opened);
   if (!not_finite(module_tensors(*opened.model)).empty())
     throw NotFiniteError("analyze: heads of weights that are not finite have no statistics");
   const auto analysis = analyze_run(opened, options, compute);

@@ -16,6 +16,8 @@
 namespace headlab {
 namespace {
 
+namespace fs = std::filesystem;
+
 // What was opened, for people: "val of a.txt".
 std::string source_of(const GivenData& given, const OpenedRun& run, Split split) {
   const auto files = run.data->files();
@@ -26,36 +28,32 @@ std::string source_of(const GivenData& given, const OpenedRun& run, Split split)
     std::replace(begin.begin(), begin.end(), '\n', ' ');
     return fmt::format("the text '{}{}'", begin, begin.size() < given.text->size() ? "..." : "");
   }
-  const auto name = given.data          ? std::filesystem::path(*given.data).filename().string()
+  const auto name = given.data          ? fs::path(*given.data).filename().string()
                     : files.size() == 1 ? files.front().filename().string()
                                         : run.experiment.data.kind();
   return split == Split::kWhole ? name : fmt::format("{} of {}", split_name(split), name);
 }
 
-// How that is not what the run is usually measured on, as words of a file's name. `files`:
-// data_json() of what was read.
+// How that is not what the run is usually measured on, and which checkpoint, unless it is the last
+// one, as words of a file's name. `files`: data_json() of what was read.
 std::vector<std::string> source_words(const GivenData& given, const OpenedRun& run, Split split,
+                                      const LocatedRun& located,
                                       const nlohmann::ordered_json& files) {
   std::vector<std::string> words;
   if (const auto& text = given.data ? given.data : given.text) {
     std::string contents;
     for (const auto& file : files) contents += file["sha256"].get<std::string>();
-    const auto name = contents.empty() ? *text : std::filesystem::path(*text).stem().string();
+    const auto name = contents.empty() ? *text : fs::path(*text).stem().string();
     words.push_back(fmt::format("{}-{}-{}", given.data ? "data" : "text", file_word(name),
                                 sha256(contents.empty() ? *text : contents).substr(0, 8)));
   }
   if (given.context > 0) words.push_back(fmt::format("context-{}", given.context));
   if (split != run.data->evaluated()) words.emplace_back(split_name(split));
-  return words;
-}
-
-// The checkpoint that was named, unless it is the run's last one, as a word of a file's name.
-std::vector<std::string> checkpoint_words(const LocatedRun& located, int64_t step) {
   std::error_code none;
-  if (located.checkpoint.empty() ||
-      std::filesystem::equivalent(located.checkpoint, located.run / "ckpt/last", none))
-    return {};
-  return {fmt::format("step-{}", step)};
+  if (!located.checkpoint.empty() &&
+      !fs::equivalent(located.checkpoint, located.run / "ckpt/last", none))
+    words.push_back(fmt::format("step-{}", run.step));
+  return words;
 }
 
 // "val of a.txt, first 1,280 examples", at what is measured on examples, and at the roles that
@@ -85,31 +83,35 @@ std::string heads_word(const std::vector<std::string>& heads, Model& model) {
   return "heads-" + (text.size() <= kLongest ? text : sha256(text).substr(0, 8));
 }
 
-void Answer::require_its_place() const {
-  require_place(out.empty() ? locate_run(run).run / (question.about + ".h5")
-                            : std::filesystem::path(out));
+OutputFile Answer::named_file(const OpenedRun& opened) const {
+  auto read = opened.data->files();
+  read.emplace_back(treebank);
+  return {out, read, question.about};
 }
 
-std::filesystem::path Answer::write(const OpenedRun& opened, const std::string& title,
-                                    const at::Device& device,
-                                    std::vector<ResultGroup> groups) const {
+void Answer::require_its_place(const OpenedRun& opened) const {
+  if (!out.empty()) return static_cast<void>(named_file(opened));
+  require_place(locate_run(run).run / (question.about + ".h5"));
+}
+
+fs::path Answer::write(const OpenedRun& opened, const std::string& title, const at::Device& device,
+                       std::vector<ResultGroup> groups) const {
   const auto located = locate_run(run);
   const auto manifest = manifest_of(opened, opened.experiment, *opened.model, device);
   note_source(groups, source_of(given, opened, split));
-  auto file = std::filesystem::path(out);
-  if (out.empty()) {
-    auto all = question;
-    const auto add = [](std::vector<std::string>& to, const std::vector<std::string>& more) {
-      to.insert(to.end(), more.begin(), more.end());
-    };
-    add(all.measure, source_words(given, opened, split, manifest["data"]));
-    add(all.measure, checkpoint_words(located, opened.step));
-    add(all.extent, measure.words());
-    file = result_file(located.run, all, manifest, groups);
+  const auto attributes =
+      root_attributes(opened.experiment, title, located.run.filename().string(), manifest);
+  if (!out.empty()) {
+    named_file(opened).write(
+        [&](const fs::path& file) { write_results(file, attributes, groups); });
+    return out;
   }
-  write_results(
-      file, root_attributes(opened.experiment, title, located.run.filename().string(), manifest),
-      groups);
+  auto all = question;
+  for (const auto& word : source_words(given, opened, split, located, manifest["data"]))
+    all.measure.push_back(word);
+  for (const auto& word : measure.words()) all.extent.push_back(word);
+  const auto file = result_file(located.run, all, manifest, groups);
+  write_results(file, attributes, groups);
   return file;
 }
 

@@ -8,6 +8,7 @@
 #include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/logs/result_file.h"
+#include "experiments/runs/output_file.h"
 
 namespace headlab {
 
@@ -21,13 +22,17 @@ struct Answer {
   const GivenData& given;
   const MeasureOptions& measure;
   Split split = Split::kValidation;
+  std::string treebank = {};  // that is read, too
 
-  // RunError where nothing could be written in the end.
-  void require_its_place() const;
+  // RunError where nothing could be written in the end, or what is read would be lost.
+  void require_its_place(const OpenedRun& opened) const;
   // Writes it, with its source at every array that is of examples, and returns where. `title`:
   // "ablation".
   std::filesystem::path write(const OpenedRun& opened, const std::string& title,
                               const at::Device& device, std::vector<ResultGroup> groups) const;
+
+ private:
+  OutputFile named_file(const OpenedRun& opened) const;  // of --out
 };
 
 }  // namespace headlab

@@ -5,6 +5,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
+#include "experiments/runs/output_file.h"
 
 namespace headlab {
 namespace {
@@ -28,6 +29,9 @@ struct CheckOptions {
 int run_check(const CheckOptions& o) {
   if (!o.out.empty() && o.files.size() > 1) throw ConfigError("check --out: takes one file");
   const auto compute = o.compute.apply();
+  std::optional<OutputFile> out;
+  if (!o.out.empty())
+    out.emplace(o.out, std::vector<std::filesystem::path>{o.files.at(0), o.model});
   bool pass = true;
   auto objects = nlohmann::ordered_json::array();
   for (const auto& file : o.files) {
@@ -36,7 +40,8 @@ int run_check(const CheckOptions& o) {
     objects.push_back(verdicts_json(file, judged.verdicts));
     const auto title = o.files.size() > 1 ? file + "\n" : "";
     if (!o.json) print({.object = {}, .text = title + verdicts_text(judged.verdicts)}, false);
-    if (!o.out.empty()) write_tensors(o.out, judged.computed);
+    if (out)
+      out->write([&](const std::filesystem::path& to) { write_tensors(to, judged.computed); });
   }
   if (o.json) print({.object = objects.size() == 1 ? objects[0] : objects, .text = {}}, true);
   return pass ? kDone : kCheckFailed;

@@ -7,6 +7,7 @@
 #include "experiments/commands/report.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/runs/output_file.h"
 
 namespace headlab {
 namespace {
@@ -26,6 +27,7 @@ struct ExportOptions {
 };
 
 int run_export(const ExportOptions& o) {
+  require_new_folder(o.folder);
   const auto run = open_named_run(o.run, at::kCPU);
   const auto& data = run.data_description;
   const auto exported =

@@ -11,6 +11,7 @@
 #include "experiments/models/intermediates.h"
 #include "experiments/models/named_batch.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/runs/output_file.h"
 #include "experiments/system/output.h"
 
 namespace headlab {
@@ -51,25 +52,26 @@ Batch read_batch(const ForwardOptions& o, const DataShape& shape) {
 
 int run_forward(const ForwardOptions& o) {
   const auto compute = o.compute.apply();
+  const OutputFile out(o.out, {o.in});
   auto opened = open_named_run(o.run, compute.device);
   const auto batch = read_batch(o, opened.data_description.shape).to(compute.device);
   at::AutoGradMode grad(o.gradients);
   const auto pass = intermediates(*opened.model, batch, compute.backend);
-  const auto& out = pass.output;
+  const auto& output = pass.output;
   auto computed = pass.tensors;
   if (batch.targets.defined() && opened.model->predicts()) {
     const auto& task = prediction_task();
-    auto loss = task.loss(out.logits, batch) / task.scored(batch).clamp_min(1);
+    auto loss = task.loss(output.logits, batch) / task.scored(batch).clamp_min(1);
     computed["out.loss"] = loss;
     if (o.gradients) {
-      for (const auto& aux : out.aux) loss = loss + aux.value;
+      for (const auto& aux : output.aux) loss = loss + aux.value;
       loss.backward();
       for (const auto& p : opened.model->named_parameters())
         if (p.value().grad().defined()) computed["grad." + p.key()] = p.value().grad();
     }
   }
   for (auto& [name, tensor] : computed) tensor = tensor.detach();
-  write_tensors(o.out, computed);
+  out.write([&](const std::filesystem::path& file) { write_tensors(file, computed); });
   if (computed.count("out.loss"))
     print_result(fmt::format("loss {:.6f}\n", computed["out.loss"].item<double>()));
   print_result(fmt::format("{} tensors in {}\n", computed.size(), o.out));

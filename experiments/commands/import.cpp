@@ -67,6 +67,7 @@ std::string lines(const std::vector<std::string>& sentences) {
 }
 
 int run_import(const ImportOptions& o) {
+  require_free(o.out);
   require_fetched(fs::path(o.model));
   const at::ScalarType type = o.dtype == "bf16" ? at::kBFloat16 : at::kFloat;
   const auto made = read_hugging_face(o.model, type);

@@ -9,6 +9,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
+#include "experiments/runs/output_file.h"
 
 namespace headlab {
 namespace {
@@ -66,6 +67,9 @@ std::string text_of(const nlohmann::ordered_json& object, const std::vector<Verd
 
 int run_layer(const LayerOptions& options) {
   const auto compute = options.compute.apply();
+  std::optional<OutputFile> out;
+  if (!options.out.empty())
+    out.emplace(options.out, std::vector<std::filesystem::path>{options.file});
   LayerCase layer(options.file, compute.device);
   LayerCase::Wanted wanted;
   wanted.gradients = !options.forward_only;
@@ -83,8 +87,10 @@ int run_layer(const LayerOptions& options) {
     if (layer.has_cotangent() && !options.forward_only)
       object["forward_backward_ms"] = timing(layer, true, options, compute.backend);
   }
-  if (!options.out.empty())
-    write_tensors(options.out, computed, {{"headlab_case", "1"}, {"config", layer.config()}});
+  if (out)
+    out->write([&](const std::filesystem::path& file) {
+      write_tensors(file, computed, {{"headlab_case", "1"}, {"config", layer.config()}});
+    });
   print({.object = object, .text = text_of(object, verdicts, computed)}, options.json);
   return all_pass(verdicts) ? kDone : kCheckFailed;
 }

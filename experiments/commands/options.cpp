@@ -5,6 +5,7 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/system/most_threads.h"
@@ -84,7 +85,9 @@ std::vector<std::string> MeasureOptions::words() const {
 }
 
 void require_free(const std::string& out) {
-  if (!out.empty() && find_run(out).kind != FoundRun::Kind::kAbsent)
+  if (out.empty()) return;
+  require_new_folder(out);
+  if (find_run(out).kind != FoundRun::Kind::kAbsent)
     throw RunError(out + ": a run is there already; choose another place");
 }
 

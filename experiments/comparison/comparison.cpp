@@ -11,6 +11,7 @@
 #include "experiments/comparison/matched_size.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
+#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/sweep_points.h"
 #include "experiments/system/sha256.h"
@@ -178,6 +179,7 @@ void write_comparison_file(const Comparison& comparison) {
 Comparison resolve_comparison(const fs::path& file, const std::vector<std::string>& overrides,
                               const fs::path& out, const std::string& task_alone) {
   check_overrides(overrides);
+  require_no_control(fs::absolute(file).string(), "compare");
   const auto text = written_text(file);
   Comparison comparison{.name = file.stem().string(),
                         .file = file,

@@ -129,7 +129,10 @@ ExportedModel export_model(Model& model, const KindBlock& options, const DataSha
                            const std::vector<int64_t>& ends, const fs::path& folder,
                            const std::function<void(const fs::path&)>& add_files) {
   std::error_code error;
-  if (fs::exists(folder, error) && !fs::is_empty(folder, error))
+  const auto there = fs::status(folder, error);
+  if (fs::exists(there) && !fs::is_directory(there))
+    throw ConfigError(folder.string() + ": is there and no folder; choose another place");
+  if (fs::exists(there) && !fs::is_empty(folder, error))
     throw ConfigError(folder.string() + ": is there and not empty; choose another place");
   const bool tied = !parameters_and_buffers(model).contains("head.weight");
   const auto config = published_config(options, data, tied, ends);

@@ -17,6 +17,7 @@
 #include "experiments/models/default_type.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/models/trained_parameters.h"
+#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_machine.h"
@@ -233,6 +234,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const nlohmann::ordered_json& manifest, const Metrics& metrics,
                const std::function<void(const fs::path& run)>& add_files) {
   require_utf8(fs::absolute(path));
+  require_no_control(fs::absolute(path).string(), "--out");
   fs::path target = fs::weakly_canonical(path);
   if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
   if (find_run(target).kind != FoundRun::Kind::kAbsent)

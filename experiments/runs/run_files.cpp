@@ -18,6 +18,7 @@
 #include "core/files/json_text.h"
 #include "core/files/regular_file.h"
 #include "core/files/replacement_file.h"
+#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
@@ -161,6 +162,7 @@ class RunInTheMaking {
 WriterLock make_run(const fs::path& path, const std::string& config_yaml, const Json& manifest,
                     const std::string& data_json, const std::function<void()>& clear_the_way) {
   require_utf8(fs::absolute(path));
+  require_no_control(fs::absolute(path).string(), "--out");
   const auto unmade = [&](const std::string& reason) {
     return RunError(fmt::format("{}: cannot be made: {}", path.string(), reason));
   };

@@ -7,22 +7,37 @@
 
 #include "core/errors.h"
 #include "core/files/replacement_file.h"
+#include "experiments/runs/output_file.h"
+#include "experiments/system/shell_word.h"
 
 namespace headlab {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A word of a shell.
-std::string shell_word(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
+// A word of a shell on a line of a script.
+std::string line_word(const std::string& text) {
+  require_no_control(text, "sweep --emit");
+  return shell_word(text);
 }
 
-// A value of an #SBATCH line, which no shell reads.
+// A value of an #SBATCH line, which no shell reads: Slurm takes quotes and backslashes out of it.
 std::string batch_value(const std::string& text) {
-  return text.find_first_of(" '\\") == text.npos ? text : "\"" + text + "\"";
+  require_no_control(text, "sweep --emit");
+  auto plain = text;
+  std::erase(plain, '%');
+  if (shell_word(plain) == plain) return text;
+  std::string value = "\"";
+  for (const char c : text)
+    value += c == '"' || c == '\\' ? std::string{'\\', c} : std::string(1, c);
+  return value + "\"";
+}
+
+// A path in the name of a file that Slurm fills in (%A_%a).
+std::string batch_path(const std::filesystem::path& path) {
+  std::string text;
+  for (const char c : path.string()) text += c == '%' ? "%%" : std::string(1, c);
+  return text;
 }
 
 // Points `first` and on, `count` of them. The trap: B: signals this shell alone, which passes it
@@ -49,11 +64,11 @@ exit "$rc"
       fmt::arg("name", batch_value(sweep.name)), fmt::arg("last", count - 1),
       fmt::arg("at_once", orders.at_once), fmt::arg("time", orders.time),
       fmt::arg("threads", orders.threads),
-      fmt::arg("output", batch_value((sweep.folder / "slurm" / "%A_%a.out").string())),
+      fmt::arg("output", batch_value(batch_path(sweep.folder) + "/slurm/%A_%a.out")),
       fmt::arg("line", first + 1),
-      fmt::arg("points", shell_word((sweep.folder / "points.tsv").string())),
-      fmt::arg("program", shell_word(orders.program)),
-      fmt::arg("out", shell_word(sweep.out.string())));
+      fmt::arg("points", line_word((sweep.folder / "points.tsv").string())),
+      fmt::arg("program", line_word(orders.program)),
+      fmt::arg("out", line_word(sweep.out.string())));
 }
 
 }  // namespace
@@ -86,7 +101,7 @@ std::vector<std::string> write_slurm_scripts(const FrozenSweep& sweep, const Job
                                           ? "sweep.sbatch"
                                           : fmt::format("sweep-{}.sbatch", commands.size() + 1));
     replace_file(file, slurm_script(sweep, orders, first, std::min(kMostOfAnArray, all - first)));
-    commands.push_back("sbatch " + shell_word(file.string()));
+    commands.push_back("sbatch " + line_word(file.string()));
   }
   return commands;
 }
@@ -94,17 +109,16 @@ std::vector<std::string> write_slurm_scripts(const FrozenSweep& sweep, const Job
 std::string write_job_list(const FrozenSweep& sweep, const JobOrders& orders) {
   std::string text;
   for (const auto& point : sweep.points)
-    text +=
-        fmt::format("{}{} run {} --out {}\n",
-                    orders.sets_threads ? fmt::format("OMP_NUM_THREADS={} ", orders.threads) : "",
-                    shell_word(orders.program), shell_word(point.config.string()),
-                    shell_word(sweep.out.string()));
+    text += fmt::format(
+        "{}{} run {} --out {}\n",
+        orders.sets_threads ? fmt::format("OMP_NUM_THREADS={} ", orders.threads) : "",
+        line_word(orders.program), line_word(point.config.string()), line_word(sweep.out.string()));
   const auto file = sweep.folder / "sweep.jobs";
   replace_file(file, text);
   return fmt::format(
       "parallel --jobs {} --joblog {} --resume-failed --termseq TERM,60000,KILL,1000 < {}",
-      orders.at_once, shell_word((sweep.folder / "sweep.joblog").string()),
-      shell_word(file.string()));
+      orders.at_once, line_word((sweep.folder / "sweep.joblog").string()),
+      line_word(file.string()));
 }
 
 }  // namespace headlab

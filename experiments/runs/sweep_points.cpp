@@ -16,6 +16,7 @@
 #include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/initial_weights.h"
+#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
@@ -143,6 +144,7 @@ FrozenPoint freeze_point(std::vector<std::pair<std::string, ConfigNode>> setting
 fs::path folder_of_runs(const fs::path& out) {
   const auto folder = fs::absolute(out).lexically_normal();
   require_utf8(folder);
+  require_no_control(folder.string(), "--out");
   return folder.has_filename() ? folder : folder.parent_path();
 }
 
@@ -153,6 +155,7 @@ void place_sweep(FrozenSweep& sweep, const fs::path& folder) {
 
 FrozenSweep resolve_sweep(const fs::path& file, const std::vector<std::string>& overrides,
                           const fs::path& out) {
+  require_no_control(fs::absolute(file).string(), "sweep");
   const auto directory = fs::absolute(file).parent_path();
   const auto written = read_sweep(parse_config(written_text(file), file.string(), directory));
   FrozenSweep sweep{

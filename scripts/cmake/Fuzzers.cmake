@@ -23,7 +23,7 @@ add_library(headlab_fuzzed OBJECT
   experiments/pretrained/gguf_tokenizer.cpp experiments/pretrained/json_place.cpp
   experiments/pretrained/tokenizer_files.cpp experiments/pretrained/tokenizer_json.cpp
   experiments/cases/case_settings.cpp
-  experiments/runs/checkpoint_state.cpp experiments/runs/run_code.cpp experiments/runs/run_files.cpp experiments/runs/run_manifest.cpp
+  experiments/runs/checkpoint_state.cpp experiments/runs/output_file.cpp experiments/runs/run_code.cpp experiments/runs/run_files.cpp experiments/runs/run_manifest.cpp
   experiments/runs/run_metrics.cpp experiments/runs/sweep_file.cpp
   experiments/comparison/comparison_file.cpp)
 target_include_directories(headlab_fuzzed SYSTEM PUBLIC ${HDF5_INCLUDE_DIR} ${utf8proc_INCLUDE_DIR})

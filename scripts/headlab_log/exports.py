@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .command import taken, told_plainly
-from .files import LogError, PathLike, pick, write_whole
+from .files import LogError, PathLike, pick
 from .opening import open_run
+from .output import in_folder, output_folder, plain_path, write_whole
 from .run import Run, kind_of
 from .text import printable, visible
 
@@ -179,8 +179,7 @@ def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
     """
     import pandas as pd
 
-    folder = pathlib.Path(folder or own_folder(run, "csv"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = output_folder(folder, run.path / "csv")
     paths, columns = [], []
     for group in tables(run):
         data = run.group(group)
@@ -194,17 +193,8 @@ def to_csv(run: Run, folder: PathLike | None = None) -> list[pathlib.Path]:
     return [*paths, write_csv(folder, "variables", pd.DataFrame(columns))]
 
 
-def own_folder(run, name):
-    """A folder in a run. LogError: the name is a link, and files elsewhere would be replaced."""
-    folder = run.path / name
-    if folder.is_symlink():
-        raise LogError(f"{folder}: is a link, so that files of {os.readlink(folder)} would be replaced; "
-                       "remove it, or name a folder (-o)")
-    return folder
-
-
 def write_csv(folder, name, frame):
-    return write_whole(folder / f"{name}.csv", frame.to_csv(index=False))
+    return write_whole(in_folder(folder, f"{name}.csv"), frame.to_csv(index=False))
 
 
 def described(variable):
@@ -261,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="to_csv", description="Writes what a run logged as CSV files: scalars, evaluations, "
         "every statistic of every head, what analyze, ablate and prune found.")
     parser.add_argument("run", metavar="RUN", help="run directory, finished or not")
-    parser.add_argument("-o", metavar="FOLDER", help="where to (default: RUN/csv)")
+    parser.add_argument("-o", metavar="FOLDER", type=plain_path, help="where to (default: RUN/csv)")
     options = parser.parse_args(arguments)
     with told_plainly("to_csv"), open_run(taken("to_csv", options.run)) as run:
         for path in to_csv(run, options.o):

@@ -10,7 +10,6 @@ import math
 import os
 import pathlib
 import stat
-import tempfile
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -363,21 +362,6 @@ class Stored(BackendArray):
             data = file[self.place]
             require_backed(data, math.prod(counts) * self.dtype.itemsize)
             return data[key]
-
-
-def write_whole(path: PathLike, text: str) -> pathlib.Path:
-    """Writes a text file whole or not at all, and returns its path.
-
-    LogError: there is no such folder; OSError: it cannot be written.
-    """
-    path = pathlib.Path(path)
-    if not path.parent.is_dir():
-        raise LogError(f"{path}: cannot be written: there is no folder {path.parent}")
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        part = pathlib.Path(folder) / path.name
-        part.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(part, path)
-    return path
 
 
 def pick(dataset: xr.Dataset | xr.DataArray, dim: str, value: int | None) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from .exports import to_bertviz, to_circuitsvis
-from .files import LogError, PathLike, pick, write_whole
+from .files import LogError, PathLike, pick
+from .output import write_whole
 from .run import Run
 
 # Scripts come compressed, as text that has no character special to HTML: no token of a model and

@@ -12,11 +12,12 @@ import numpy as np
 
 from .command import taken, told_plainly
 from .compare import settings
-from .exports import logged_maps, own_folder
+from .exports import logged_maps
 from .extras import needed
 from .files import LogError, PathLike, open_h5
 from .measures import by_measure
 from .opening import open_run
+from .output import in_folder, output_folder, plain_path
 from .run import Run
 from .text import printable
 
@@ -37,8 +38,7 @@ class Events:
         from tensorboardX.proto.event_pb2 import Event
 
         self.event, self.started, self.described = Event, started, set()
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f"events.out.tfevents.{int(started)}{SUFFIX}"
+        self.path = in_folder(folder, f"events.out.tfevents.{int(started)}{SUFFIX}")
         self.part = folder / ".headlab.part"  # no "tfevents": TensorBoard must not read it yet
         self.part.unlink(missing_ok=True)  # it would be written through a link
         self.records = RecordWriter(str(self.part))
@@ -89,7 +89,7 @@ def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     with open_h5(run.path / "log.h5") as file:
         created = file.attrs["created_utc"]
     started = datetime.datetime.fromisoformat(created.replace("Z", "+00:00")).timestamp()
-    events = Events(pathlib.Path(folder or own_folder(run, "tensorboard")), started)
+    events = Events(output_folder(folder, run.path / "tensorboard"), started)
     write_settings(events, run)
     write_series(events, run, run.scalars, "train")
     for prefix, rows in evaluations(run).items():
@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="to_tensorboard", description="Turns runs into event files for TensorBoard; again "
         "whenever there is more. Look at them with: tensorboard --logdir FOLDER")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run directory, finished or not")
-    parser.add_argument("-o", metavar="FOLDER", help="where to, with several runs a folder in it "
+    parser.add_argument("-o", metavar="FOLDER", type=plain_path, help="where to, with several runs a folder in it "
                         "for each (default: RUN/tensorboard)")
     options = parser.parse_args(arguments)
     with told_plainly("to_tensorboard"):

@@ -16,7 +16,6 @@ import os
 import pathlib
 import random
 import re
-import shutil
 import sys
 import tempfile
 
@@ -29,7 +28,7 @@ from jupyter_client.manager import AsyncKernelManager
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from headlab_program import FIRST_SEED, ROOT, headlab, trained
+from headlab_program import FIRST_SEED, ROOT, fresh_run, headlab, trained
 
 VARIANTS = ("mha", "moh", "dcmha", "collaborative", "mohsa")  # trained with every seed
 HOSTS = ("multi30k_mha", "mnist_vit_mha")  # trained once
@@ -123,8 +122,7 @@ class Bench:
         """Head by head until none is left, in every order."""
         for name, order in ORDERS.items():
             self.say(f"{config}, pruned: {name}")
-            pruned = self.out / "pruned" / config / name
-            shutil.rmtree(pruned, ignore_errors=True)
+            pruned = fresh_run(self.out / "pruned" / config / name)
             options = [*order, "--fraction", 1, "--rounds", rounds, "--out", pruned]
             self.headlab("prune", run, *options, *self.measured)
 
@@ -137,8 +135,7 @@ class Bench:
 
 
     def imported(self, name, model):
-        run = self.out / "pretrained" / name
-        shutil.rmtree(run, ignore_errors=True)
+        run = fresh_run(self.out / "pretrained" / name)
         self.say(f"{name}, imported")
         self.headlab("import", model, "--out", run)
         return run
@@ -171,8 +168,7 @@ class Bench:
 
     def prune_to(self, run, name, *options):
         self.say(name)
-        cut = self.out / "pretrained" / name
-        shutil.rmtree(cut, ignore_errors=True)
+        cut = fresh_run(self.out / "pretrained" / name)
         self.headlab("prune", run, *options, "--out", cut)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import claims_measured
 import comparison
 import headlab_log as hl
+from headlab_log.output import Output, plain_path, write_whole
 from headlab_program import ROOT, ProgramError, said, spread
 
 COMPARISONS = {path.stem: path for path in sorted((ROOT / "configs/compare/claims").glob("*.yaml"))}
@@ -95,7 +96,7 @@ def write_page(page, results):
         text, count = comparison.marked(name).subn(lambda _, lines=lines: lines, text)
         if count != 1:
             raise ProgramError(f"claims: {page}: has no <!-- {name} --> with <!-- end of {name} -->")
-    page.write_text(text, encoding="utf-8")
+    write_whole(page, text)
 
 
 def main():
@@ -107,8 +108,8 @@ def main():
     parser.add_argument("--dry-run", action="store_true", help="what the trainings would take")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
                         help="folder of the runs (default: runs)")
-    parser.add_argument("--results", type=pathlib.Path, metavar="FILE", default=ROOT / "docs/claims.json")
-    parser.add_argument("--page", type=pathlib.Path, metavar="FILE", default=ROOT / "docs/claims.md")
+    parser.add_argument("--results", type=plain_path, metavar="FILE", default=ROOT / "docs/claims.json")
+    parser.add_argument("--page", type=plain_path, metavar="FILE", default=ROOT / "docs/claims.md")
     parser.add_argument("--tables", action="store_true", help="train nothing: write the page alone")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
@@ -123,16 +124,18 @@ def main():
                          "--out", arguments.out, "--dry-run").splitlines()
             print(f"{name}: {lines[-1]}", flush=True)
         return
+    for path in (arguments.results, arguments.page):
+        Output(path)  # before the trainings
     results = json.loads(arguments.results.read_text()) if arguments.results.exists() else {}
     for name in [] if arguments.tables else names:
         results[name] = measured(arguments, name)
-        arguments.results.write_text(json.dumps(dict(sorted(results.items())), ensure_ascii=False, indent=1)
-                                     + "\n", encoding="utf-8")
+        write_whole(arguments.results,
+                    json.dumps(dict(sorted(results.items())), ensure_ascii=False, indent=1) + "\n")
     write_page(arguments.page, results)
 
 
 if __name__ == "__main__":
     try:
         main()
-    except ProgramError as error:
+    except (hl.LogError, ProgramError) as error:
         sys.exit(str(error))

@@ -22,6 +22,8 @@ import sys
 import tempfile
 
 import comparison
+from headlab_log.files import LogError
+from headlab_log.output import Output, plain_path, write_whole
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab
 from kept import metrics
 
@@ -180,7 +182,7 @@ def draw(report, path):
         row[0].set_ylabel(f"validation loss [nat], mean and 95 % of {len(report['seeds'])} seeds")
     for axis in axes[-1]:
         axis.set_xlabel("FLOPs of training")
-    figure.savefig(path, dpi=110)
+    Output(path).write(lambda file: figure.savefig(file, dpi=110))
     plt.close(figure)
 
 
@@ -190,7 +192,7 @@ MARKED = comparison.marked("side by side")
 def write_into(page, text):
     """Puts the tables between the markers of a page."""
     old = page.read_text(encoding="utf-8")
-    page.write_text(MARKED.sub(lambda _: f"{text}\n", old), encoding="utf-8")
+    write_whole(page, MARKED.sub(lambda _: f"{text}\n", old))
 
 
 def main():
@@ -208,12 +210,12 @@ def main():
                              "column empty (default: 3)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
                         help="folder of the runs (default: runs)")
-    parser.add_argument("--results", type=pathlib.Path, metavar="FILE",
+    parser.add_argument("--results", type=plain_path, metavar="FILE",
                         help="write everything to this JSON file; with --task the other "
                              "tasks in it stay")
-    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE",
+    parser.add_argument("--picture", type=plain_path, metavar="FILE",
                         help="draw loss against FLOPs")
-    parser.add_argument("--page", type=pathlib.Path, metavar="FILE",
+    parser.add_argument("--page", type=plain_path, metavar="FILE",
                         help="write the tables between the markers of this page, too")
     parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
@@ -221,6 +223,8 @@ def main():
         parser.error("--jobs must be at least 1, --speed-rounds at least 0")
     if arguments.page and not MARKED.search(arguments.page.read_text(encoding="utf-8")):
         parser.error(f"{arguments.page}: has no <!-- side by side --> with <!-- end of side by side -->")
+    for path in filter(None, (arguments.results, arguments.picture, arguments.page)):
+        Output(path)  # before the trainings
     if arguments.file.suffix == ".json":
         report = json.loads(arguments.file.read_text(encoding="utf-8"))
     else:
@@ -228,7 +232,7 @@ def main():
     if arguments.results:
         if arguments.task and arguments.results.exists():
             report = with_others(report, arguments.results)
-        arguments.results.write_text(json.dumps(report, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_whole(arguments.results, json.dumps(report, ensure_ascii=False) + "\n")
     text = told(report)
     if arguments.picture:
         draw(report, arguments.picture)
@@ -240,5 +244,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except ProgramError as error:
+    except (LogError, ProgramError) as error:
         sys.exit(str(error))

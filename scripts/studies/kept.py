@@ -10,6 +10,7 @@ import pathlib
 import sys
 import threading
 
+from headlab_log.output import write_whole
 from headlab_program import ROOT, headlab, said
 from study import machine
 
@@ -82,9 +83,7 @@ class Kept:
             self.results.append(result)
             self.results.sort(key=lambda one: (one["config"], one["seed"]))
             if self.path:
-                part = self.path.with_suffix(".part")
-                part.write_text(json.dumps(self.results, indent=1) + "\n")
-                part.replace(self.path)
+                write_whole(self.path, json.dumps(self.results, indent=1) + "\n")
         return result
 
 

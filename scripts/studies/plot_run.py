@@ -15,7 +15,8 @@ import numpy as np
 
 import headlab_log as hl
 from headlab_log import plots
-from headlab_log.command import taken
+from headlab_log.command import taken, told_plainly
+from headlab_log.output import Output, plain_path
 
 STATISTICS = ("entropy", "mean_distance", "prev_token", "self_token", "first_token")  # tabulated
 
@@ -41,21 +42,25 @@ def table(scalars, evaluations, heads):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("-o", metavar="PICTURE", help="PNG, PDF or SVG to write")
+    parser.add_argument("-o", metavar="PICTURE", type=plain_path, help="PNG, PDF or SVG to write")
     parser.add_argument("--site", default="self", help="which attention (default: self)")
     options = parser.parse_args()
-    try:
-        run = hl.open_run(taken("plot_run", options.run))
-        heads = run.heads(options.site)
-    except hl.LogError as error:
-        sys.exit(f"plot_run: {error}")
+    with told_plainly("plot_run"):
+        show(options)
+
+
+def show(options):
+    picture = Output(options.o) if options.o else None
+    run = hl.open_run(taken("plot_run", options.run))
+    heads = run.heads(options.site)
     if heads.sizes["step"] == 0:
         sys.exit(f"plot_run: {run.path / 'log.h5'}: no records in heads/{options.site}")
     print("\n".join(table(run.scalars, run.evaluations, heads)))
-    if options.o:
+    if picture:
         matplotlib.use("Agg")
         matplotlib.rcParams.update(plots.STYLE)
-        plots.overview(run, options.site).savefig(options.o)
+        figure = plots.overview(run, options.site)
+        picture.write(lambda file: figure.savefig(file, format=options.o.suffix[1:] or "png"))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ import json
 import os
 import pathlib
 import platform
-import shutil
 import sys
 
 import yaml
 
-from headlab_program import ROOT, headlab, trained
+from headlab_program import ROOT, fresh_run, headlab, trained
 
 
 class Bench:
@@ -59,9 +58,7 @@ class Bench:
         return {**kept, "loss": by_number(kept["loss"]), "accuracy": by_number(kept["accuracy"])}
 
     def fresh(self, name):
-        path = self.out / name
-        shutil.rmtree(path, ignore_errors=True)
-        return path
+        return fresh_run(self.out / name)
 
     def when(self):
         return f"{datetime.date.today()}, {machine()}; headlab {self.program['headlab']}"

@@ -4,11 +4,10 @@
 """
 
 import argparse
-import pathlib
 from collections.abc import Sequence
 
 from ..command import taken, tell, told_plainly
-from ..files import write_whole
+from ..output import Output, plain_path
 from ..text import printable
 from . import MAX_BYTES, compose
 
@@ -19,7 +18,7 @@ def options_of(arguments):
         "statistics of every head, attention maps, roles, pruning. It needs no network.",
         epilog="example: scripts/report runs/char_mha/* runs/char_gated/* -o report.html")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory, or the folder of a sweep")
-    parser.add_argument("-o", dest="out", metavar="FILE", default="report.html", type=pathlib.Path,
+    parser.add_argument("-o", dest="out", metavar="FILE", default="report.html", type=plain_path,
                         help="page to write (default: report.html)")
     parser.add_argument("--max-mb", type=float, default=MAX_BYTES / 1e6, metavar="MB",
                         help="size that the page may have; maps are left out to stay below it "
@@ -31,8 +30,9 @@ def options_of(arguments):
 def main(arguments: Sequence[str] | None = None) -> None:
     options = options_of(arguments)
     with told_plainly("report"):
+        page = Output(options.out)
         html, left_out = compose([taken("report", run) for run in options.runs], options.title, int(options.max_mb * 1e6))
-        write_whole(options.out, html)
+        page.write(html)
         for sentence in left_out:
             tell("report", sentence)
         print(printable(f"{options.out}  {len(html.encode()) / 1e6:.1f} MB"))

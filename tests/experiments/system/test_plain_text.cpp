@@ -89,6 +89,9 @@ TEST_CASE("bytes of other encodings and of other programs are no text", "[text]"
   CHECK_THAT(refusal("\x1F\x8B"s, "my texts/a.gz"),
              Contains("; gunzip -c 'my texts/a.gz' > text.txt"));
   CHECK_THAT(refusal("PAR1\x15\0"s, "my texts/a"), Contains("read_parquet('my texts/a')"));
+  CHECK_THAT(refusal("\x1F\x8B\x08"s, "it's.gz"), Contains("; gunzip -c 'it'\\''s.gz' > text.txt"));
+  for (const char* name : {"$(touch x)", "a'b", "a`b`", "a\"b", "a\\b", "a\nb"})
+    CHECK_THAT(refusal("PAR1\x15\0"s, name), Contains("read_parquet('FILE')"));
   for (const std::string text :
        {"GGUF is a format\n", "ORC: to battle!\n", "PAR1 and PAR2\n", "ARROW1 flies\n", "GIF8\n",
         "PK stands for Phil Katz\n", "caf\u00e9\n", "\x1B[1mbold\x1B[0m\n", "BZh\n"})
