@@ -110,11 +110,8 @@ void say_what_comes_next(const std::filesystem::path& path, const Experiment& ex
   const auto run = shell_word(shown_path(path)), program = program_name();
   tell("next: {} {} -o report.html", script_name("report"), run);
   const bool text = description.tokenizer && model.writes(), pairs = translates(description.shape);
-  tell("      {} {} {}{}", program,
-       !text   ? "analyze"
-       : pairs ? "eval"
-               : "generate",
-       run, text && pairs ? " --beam 1" : "");
+  const char* look = !text ? "analyze" : pairs ? "eval" : "generate";
+  tell("      {} {} {}{}", program, look, run, text && pairs ? " --beam 1" : "");
   tell("      {} ablate {}", program, run);
 }
 

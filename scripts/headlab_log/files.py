@@ -19,9 +19,8 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-from . import guard
+from . import guard, received
 from .program import program_name
-from .received import foreign
 from .text import shell_word
 
 try:
@@ -99,7 +98,7 @@ def open_h5(path: PathLike) -> h5py.File:
     except Exception as error:
         raise damage(path, "", error) from error
     with reading(path, "/"):
-        if said := foreign(file):
+        if said := received.complaint(file, path):
             file.close()
             raise LogError(f"{path}: {said}")
     return file
@@ -161,7 +160,7 @@ def survey(file):
             pass
 
     with file:
-        if not foreign(file):
+        if not received.foreign(file):
             dict(file.attrs)
             file.visititems(look)
 

@@ -11,6 +11,21 @@ OF_H5PY = {32000}  # lzf, which h5py brings along
 WROTE = "which no headlab writes; ask its sender for the file that headlab wrote"
 
 
+_own: dict[str, tuple[int, ...]] = {}  # path: its stamp when nothing led out of it
+
+
+def complaint(file: h5py.File, path: str | os.PathLike[str]) -> str:
+    """`foreign(file)`, once for each state of the file at `path`."""
+    at = os.stat(path)
+    stamp = at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns
+    if _own.get(str(path)) == stamp:
+        return ""
+    said = foreign(file)
+    if not said:
+        _own[str(path)] = stamp
+    return said
+
+
 def foreign(file: h5py.File) -> str:
     """What leads out of an open file, in a sentence that names the place; "": nothing does.
 

@@ -51,6 +51,13 @@ def read_head(log):
         return attributes, groups(file)
 
 
+def own(file):
+    """The file of a run. LogError: it is a link out of the run, and its text would be shown."""
+    if file.is_symlink() and file.resolve().parent != file.parent.resolve():
+        raise LogError(f"{file}: is a link to {file.resolve()}; put a copy of that file in its place")
+    return file
+
+
 def read_json(path):
     """The object in a file; empty where it is absent or of a run that stopped before it wrote it."""
     try:
@@ -99,7 +106,7 @@ class Run:
             self._attributes, self._log_groups = read_head(log)
         self.config_yaml = self._attributes.get("config_yaml")
         source = log if self.config_yaml else self.path / "config.yaml"
-        self.config_yaml = self.config_yaml or read_text(source)
+        self.config_yaml = self.config_yaml or read_text(own(source))
         self.config = read_config(source, self.config_yaml)
         self.manifest = read_json(self.path / "manifest.json")
         self.status = read_json(self.path / "status.json")
