@@ -36,7 +36,10 @@ std::optional<DataDescription> read_data_text(const fs::path& run) {
   const fs::path path = run / "data.json";
   if (!fs::exists(path)) return std::nullopt;
   try {
-    const auto json = parse_json<Json>(MappedFile(path).text());
+    constexpr size_t kMost = size_t{256} << 20;  // ten times what the largest vocabularies take
+    const MappedFile file(path);
+    if (file.size() > kMost) throw DataError("has more than 256 MiB");
+    const auto json = parse_json<Json>(file.text());
     if (!json) throw DataError("is no JSON");
     return read_description(*json);
   } catch (const nlohmann::json::exception&) {
