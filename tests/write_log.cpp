@@ -1,7 +1,9 @@
-// headlab_write_log PATH [--pause]: writes a small log, for tests of those who read it.
+// headlab_write_log PATH [--pause] [--snapshots N]: writes a small log, for tests of those who read
+// it.
 //
 // Steps 0, 10, ... 40; the values are formulas of their indices, which test_log_reading.py repeats.
-// With --pause it says "ready" once all rows are flushed, and goes on when stdin ends.
+// With --pause it says "ready" once all rows are flushed, and goes on when stdin ends. With
+// --snapshots it writes N maps of 12 layers and 4 probes instead, 48 N chunks: a long log.
 #include <cmath>
 #include <iostream>
 #include <limits>
@@ -106,19 +108,54 @@ void write_rows(RunLog& log, const LogLayout& layout) {
   }
 }
 
+LogLayout long_layout() {
+  LogLayout out = layout();
+  LogMaps maps;
+  maps.probes = 4;
+  for (int64_t layer = 0; layer < 12; ++layer) maps.layers.push_back(layer);
+  maps.heads = {0, 1};
+  maps.query = maps.key = {0, 1, 2};
+  maps.query_token = maps.key_token = std::vector<int32_t>(12, 1);
+  maps.query_length = maps.key_length = {3, 3, 3, 3};
+  out.sites = {{.name = "self",
+                .layers = 12,
+                .heads = 2,
+                .statistics = {out.sites[0].statistics[0]},
+                .maps = maps}};
+  return out;
+}
+
+void write_snapshots(RunLog& log, const LogLayout& layout, int64_t snapshots) {
+  const std::vector<float> weights(map_bytes(layout.sites[0]) / 2, 0.25f);
+  for (int64_t step = 0; step < snapshots; ++step) {
+    log.scalars(step, static_cast<double>(step), step, {{"train_loss", 1}, {"lr", 1e-3}});
+    log.heads("self", step, {{"entropy", std::vector<double>(24, 0.5)}});
+    log.attention("self", step, weights);
+  }
+}
+
 }  // namespace
 }  // namespace headlab
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: headlab_write_log PATH [--pause]\n";
+    std::cerr << "usage: headlab_write_log PATH [--pause] [--snapshots N]\n";
     return 2;
   }
-  const headlab::LogLayout layout = headlab::layout();
+  bool pause = false;
+  int64_t snapshots = 0;
+  for (int i = 2; i < argc; ++i) {
+    pause = pause || argv[i] == std::string("--pause");
+    if (argv[i] == std::string("--snapshots") && i + 1 < argc) snapshots = std::stoll(argv[i + 1]);
+  }
+  const auto layout = snapshots > 0 ? headlab::long_layout() : headlab::layout();
   headlab::RunLog log = headlab::RunLog::create(argv[1], layout);
-  headlab::write_rows(log, layout);
+  if (snapshots > 0)
+    headlab::write_snapshots(log, layout, snapshots);
+  else
+    headlab::write_rows(log, layout);
   log.sync();
-  if (argc > 2 && argv[2] == std::string("--pause")) {
+  if (pause) {
     std::cout << "ready" << std::endl;
     std::string line;
     while (std::getline(std::cin, line)) {

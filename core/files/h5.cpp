@@ -145,7 +145,9 @@ void H5Node::require_thawed(const char* action) const {
 }
 
 bool H5Node::has_attribute(const std::string& name) const {
-  return H5Aexists(id_.get(), name.c_str()) > 0;
+  const htri_t there = H5Aexists(id_.get(), name.c_str());
+  if (there < 0) fail("is damaged: its attributes cannot be looked through");
+  return there > 0;
 }
 
 void H5Node::set_text(const std::string& name, const std::string& text) {
@@ -211,16 +213,21 @@ double H5Node::number(const std::string& name) const {
   return value;
 }
 
+std::string H5Group::child_place(const std::string& name) const {
+  return where() + (path_ == "/" ? "" : "/") + name;
+}
+
 bool H5Group::has(const std::string& name, H5O_type_t type) const {
+  const htri_t there = H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT);
+  if (there == 0) return false;
   H5L_info_t link;
-  if (H5Lexists(id_.get(), name.c_str(), H5P_DEFAULT) <= 0 ||
-      H5Lget_info(id_.get(), name.c_str(), &link, H5P_DEFAULT) < 0) {
-    return false;
-  }
+  if (there < 0 || H5Lget_info(id_.get(), name.c_str(), &link, H5P_DEFAULT) < 0)
+    fail("is damaged: its links cannot be looked through");
   if (link.type != H5L_TYPE_HARD) refuse_link(where(), name);
   H5O_info_t object;
-  return H5Oget_info_by_name2(id_.get(), name.c_str(), &object, H5O_INFO_BASIC, H5P_DEFAULT) >= 0 &&
-         object.type == type;
+  if (H5Oget_info_by_name2(id_.get(), name.c_str(), &object, H5O_INFO_BASIC, H5P_DEFAULT) < 0)
+    fail_at(child_place(name), "is damaged: its header cannot be read");
+  return object.type == type;
 }
 
 bool H5Group::has_group(const std::string& name) const {
@@ -245,7 +252,7 @@ std::vector<std::string> H5Group::names() const {
   };
   const H5_index_t index = order & H5P_CRT_ORDER_INDEXED ? H5_INDEX_CRT_ORDER : H5_INDEX_NAME;
   const herr_t listed = H5Literate(id_.get(), index, H5_ITER_INC, nullptr, add, &names);
-  if (listed < 0) fail("cannot be listed");
+  if (listed < 0) fail("is damaged: its links cannot be listed");
   if (listed > 0) refuse_link(where(), names.back());
   return names;
 }
@@ -254,7 +261,7 @@ H5Group H5Group::group(const std::string& name) const {
   const auto [first, rest] = split_path(name);
   if (!has(first, H5O_TYPE_GROUP)) throw RunError(where() + ": has no group " + first);
   H5Handle id(H5Gopen2(id_.get(), first.c_str(), H5P_DEFAULT), H5Gclose);
-  if (!id.valid()) fail("cannot open group " + first);
+  if (!id.valid()) fail_at(child_place(first), "is damaged: the group cannot be opened");
   H5Group child(file_, std::move(id), (path_ == "/" ? "" : path_) + "/" + first);
   return rest.empty() ? std::move(child) : child.group(rest);
 }
@@ -280,10 +287,9 @@ H5Dataset H5Group::dataset(const std::string& name) const {
   if (!rest.empty()) return group(first).dataset(rest);
   if (!has(name, H5O_TYPE_DATASET)) throw RunError(where() + ": has no dataset " + name);
   H5Handle id(H5Dopen2(id_.get(), name.c_str(), H5P_DEFAULT), H5Dclose);
-  if (!id.valid()) fail("cannot open dataset " + name);
-  const std::string path = (path_ == "/" ? "" : path_) + "/" + name;
-  require_own_storage(file_->path.string() + ": " + path, id);
-  return H5Dataset(file_, std::move(id), path);
+  if (!id.valid()) fail_at(child_place(name), "is damaged: the dataset cannot be opened");
+  require_own_storage(child_place(name), id);
+  return H5Dataset(file_, std::move(id), (path_ == "/" ? "" : path_) + "/" + name);
 }
 
 H5Dataset H5Group::make_dataset(const std::string& name, const H5Layout& layout) {

@@ -150,8 +150,9 @@ class H5Dataset : public H5Node {
   bool grows() const;  // axis 0 has no limit
 
   hsize_t storage_size() const;  // bytes in the file, after compression
-  // Where the last byte of the first `rows` rows lies: beyond the file's size, the file is cut.
-  hsize_t storage_end(hsize_t rows) const;
+  // Reads the chunks of one row and drops them. RunError: one of them cannot be read. HDF5 before
+  // 1.14 finds where a chunk lies by walking through all before it; this takes as long in any row.
+  void check_row(hsize_t row) const;
 
  private:
   friend class H5Group;
@@ -179,6 +180,8 @@ class H5Group : public H5Node {
  private:
   friend class H5File;
   using H5Node::H5Node;
+  std::string child_place(const std::string& name) const;  // as where() of what has this name
+  // RunError: there is a link of this name, and what it leads to does not open.
   bool has(const std::string& name, H5O_type_t type) const;
 };
 
@@ -209,6 +212,8 @@ class H5File {
   static void recover(const std::filesystem::path& path);
 
   H5Group root() const;
+  // Where the file says that it ends: its bytes reach so far unless it was cut short afterwards.
+  hsize_t end() const;
   // From here on only appending, overwriting inside the extent, flushing.
   void start_swmr();
   void flush();  // to the operating system

@@ -163,7 +163,11 @@ void H5Dataset::attach_scale(unsigned axis, const H5Dataset& scale) {
   }
 }
 
-bool H5Dataset::is_scale() const { return H5DSis_scale(id_.get()) > 0; }
+bool H5Dataset::is_scale() const {
+  const htri_t scale = H5DSis_scale(id_.get());
+  if (scale < 0) fail("is damaged: its attributes cannot be read");
+  return scale > 0;
+}
 
 bool H5Dataset::grows() const {
   const H5Handle space(H5Dget_space(id_.get()), H5Sclose);
@@ -175,34 +179,38 @@ bool H5Dataset::grows() const {
 
 hsize_t H5Dataset::storage_size() const { return H5Dget_storage_size(id_.get()); }
 
-hsize_t H5Dataset::storage_end(hsize_t rows) const {
+void H5Dataset::check_row(hsize_t row) const {
+  const std::optional<H5Type> kind = type();
+  if (!kind || kind == H5Type::kText) return;
   const H5Handle made(H5Dget_create_plist(id_.get()), H5Pclose);
   if (!made.valid()) fail("cannot read how it is stored");
-  if (H5Pget_layout(made.get()) != H5D_CHUNKED) {
-    const haddr_t offset = H5Dget_offset(id_.get());
-    return offset == HADDR_UNDEF ? 0 : offset + storage_size();
-  }
-  H5Extent all = extent();
-  all[0] = std::min(all[0], rows);
-  H5Extent chunk(all.size()), grid(all.size());
-  H5Pget_chunk(made.get(), static_cast<int>(chunk.size()), chunk.data());
-  for (size_t a = 0; a < all.size(); ++a) grid[a] = (all[a] + chunk[a] - 1) / chunk[a];
+  const H5Extent all = extent();
+  H5Extent chunk = all;
+  if (H5Pget_layout(made.get()) == H5D_CHUNKED)
+    H5Pget_chunk(made.get(), static_cast<int>(chunk.size()), chunk.data());
+  H5Extent grid(all.size(), 1), start(all.size()), count(all.size(), 1);
+  for (size_t a = 1; a < all.size(); ++a) grid[a] = (all[a] + chunk[a] - 1) / chunk[a];
   const hsize_t chunks = element_count(grid);
-  require_backed(chunks, H5Type::kU8);
-  hsize_t end = 0;
-  H5Extent at(all.size());
+  hsize_t size = 0;
+  H5Fget_filesize(file_->file.get(), &size);
+  if (chunks > size) {
+    throw RunError(where() + ": claims more chunks than a file of " + std::to_string(size) +
+                   " bytes can hold");
+  }
+  H5Extent largest(chunk);
+  largest[0] = 1;
+  for (size_t a = 1; a < all.size(); ++a) largest[a] = std::min(chunk[a], all[a]);
+  require_backed(element_count(largest), *kind);
+  std::vector<std::byte> values(element_count(largest) * h5_size(*kind));
   for (hsize_t n = 0; n < chunks; ++n) {
     hsize_t rest = n;
-    for (size_t a = all.size(); a-- > 0; rest /= grid[a]) at[a] = rest % grid[a] * chunk[a];
-    unsigned filters = 0;
-    haddr_t address = HADDR_UNDEF;
-    hsize_t size = 0;
-    if (H5Dget_chunk_info_by_coord(id_.get(), at.data(), &filters, &address, &size) < 0) {
-      fail("cannot find a chunk");
+    for (size_t a = all.size(); a-- > 1; rest /= grid[a]) {
+      start[a] = rest % grid[a] * chunk[a];
+      count[a] = std::min(chunk[a], all[a] - start[a]);
     }
-    if (address != HADDR_UNDEF) end = std::max(end, address + size);
+    start[0] = row;
+    read_block(start, count, *kind, values.data());
   }
-  return end;
 }
 
 }  // namespace headlab

@@ -161,6 +161,13 @@ H5Group H5File::root() const {
   return H5Group(state_, std::move(id), "/");
 }
 
+hsize_t H5File::end() const {
+  haddr_t end = 0;
+  if (H5Fget_eoa(state_->file.get(), &end) < 0)
+    fail_at(state_->path.string(), "the end of the file is not known");
+  return end;
+}
+
 void H5File::start_swmr() {
   if (H5Fstart_swmr_write(state_->file.get()) < 0) {
     fail_at(state_->path.string(), "SWMR writing cannot be started");

@@ -17,6 +17,7 @@ class ReplacementFile {
   ReplacementFile& operator=(const ReplacementFile&) = delete;
   ~ReplacementFile();
 
+  const std::filesystem::path& temporary() const { return temporary_; }  // until commit()
   void write(const void* data, size_t size);
   void commit();  // once, after the last write
 

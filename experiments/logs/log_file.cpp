@@ -71,7 +71,7 @@ void LogFile::create(const LogLayout& layout) {
 }
 
 void LogFile::resume(const LogLayout& layout, int64_t step, double wall_time) {
-  repair_held_log(path_);
+  if (!options_.repaired) repair_held_log(path_);
   file_ = H5File::edit_unlocked(path_);
   require_log_schema(file_->root());
   if (const std::string run_id = file_->root().text("run_id"); run_id != layout.run_id) {

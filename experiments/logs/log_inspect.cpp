@@ -126,13 +126,16 @@ std::string status_of(const H5Group& root) {
 Json inspect_here(const std::filesystem::path& path) {
   const H5FileFlags flags = h5_file_flags(path);
   if (!flags.hdf5) throw RunError(path.string() + ": is not an HDF5 file");
-  const std::optional<std::string> writer = WriterLock::holder(path);
+  const std::optional<std::string> writer = WriterLock::holder(std::filesystem::canonical(path));
   const H5File file = open_log(path, flags, writer);
   const H5Group root = file.root();
   require_log_schema(root);
   const hsize_t size = std::filesystem::file_size(path);
   const bool dead = flags.being_written && !writer;
-  if (dead) require_whole(root, size);
+  if (dead) {
+    require_uncut(file, path, size);
+    require_readable(root);
+  }
   Json out = {{"file", path.string()}, {"bytes", size}};
   for (const char* name : {"schema_name", "schema_version", "run_id", "title", "created_utc"}) {
     out[name] = root.text(name);

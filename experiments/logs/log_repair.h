@@ -21,18 +21,18 @@ struct LogRepair {
 };
 
 // Makes a log readable to everyone after its writer died, with every committed record; its status
-// becomes `stopped`. RunError: the writer lives, or the file is cut short or damaged (it is then
-// left as it is).
+// becomes `stopped`. A copy is mended and takes the place of the log when it is whole. RunError:
+// the writer lives, the file is cut short or damaged, or there is no room for the copy; then no
+// byte of the log has changed. ChildUnfinished as in_child_process() throws it.
 LogRepair repair_log(const std::filesystem::path& path);
 // The same for who holds the WriterLock already.
 LogRepair repair_held_log(const std::filesystem::path& path);
 
-// Takes out of `site` the statistics, and the images of its maps, that the log has no variable
-// for, and returns their names: it was begun without them, and a run goes on without them. Repairs
-// the log first. RunError as there.
-std::vector<std::string> drop_unlogged(const std::filesystem::path& path, LogSite& site);
-// The same of the variables of /eval.
+// Takes out of `sites` the statistics, and the images of their maps, and out of `evals` the
+// variables that the log has none for, and returns their names: it was begun without them, and a
+// run goes on without them. Repairs the log first; RunError as there.
 std::vector<std::string> drop_unlogged(const std::filesystem::path& path,
+                                       std::vector<LogSite>& sites,
                                        std::vector<LogVariable>& evals);
 
 }  // namespace headlab

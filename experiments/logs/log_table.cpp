@@ -148,7 +148,6 @@ LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows
       throw RunError(data.where() + ": has not the type and axes that this run logs");
     }
   };
-  path_ = spec.path;
   key_name_ = spec.key.name;
   key_ = group.dataset(spec.key.name);
   require(key_, H5Type::kI64, {}, true);
@@ -219,8 +218,7 @@ void LogTable::truncate(hsize_t rows) {
 }
 
 void LogTable::truncate_after(int64_t key) {
-  std::vector<int64_t> keys = key_.read_at<int64_t>({0}, {rows_});
-  keys.resize(counted_keys(keys, path_));
+  const std::vector<int64_t> keys = counted_keys(key_, rows_);
   truncate(std::upper_bound(keys.begin(), keys.end(), key) - keys.begin());
 }
 

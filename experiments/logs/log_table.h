@@ -56,7 +56,7 @@ class LogTable {
     std::vector<std::byte> waiting;  // rows
   };
   std::vector<Column> columns_;
-  std::string path_, key_name_;
+  std::string key_name_;
   H5Dataset key_, skipped_from_;
   std::vector<int64_t> keys_;
   hsize_t rows_ = 0, chunk_rows_ = 1;

@@ -37,11 +37,20 @@ void require_log_schema(const H5Group& root) {
   }
 }
 
-hsize_t counted_keys(const std::vector<int64_t>& keys, const std::string& group) {
-  int64_t last = group.ends_with("eval") ? 0 : -1;
+std::vector<int64_t> counted_keys(const H5Dataset& key, hsize_t rows) {
+  std::vector<int64_t> keys = key.read_at<int64_t>({0}, {rows});
+  int64_t last = key.path().starts_with("/eval/") ? 0 : -1;
   const auto wrong = std::find_if(keys.begin(), keys.end(),
-                                  [&](int64_t key) { return std::exchange(last, key) >= key; });
-  return wrong - keys.begin();
+                                  [&](int64_t k) { return std::exchange(last, k) >= k; });
+  const auto other = std::find_if(wrong, keys.end(), [](int64_t k) { return k != 0; });
+  if (other != keys.end()) {
+    const auto at = wrong - keys.begin();
+    throw RunError(fmt::format("{}: is damaged: row {} says {}{}; take a copy from before",
+                               key.where(), at, keys[at],
+                               at > 0 ? fmt::format(" after {}", keys[at - 1]) : ""));
+  }
+  keys.erase(wrong, keys.end());
+  return keys;
 }
 
 std::optional<LogRecords> log_records(const H5Group& group) {
@@ -63,7 +72,7 @@ std::optional<LogRecords> log_records(const H5Group& group) {
   for (const H5Dataset& data : found.columns) {
     found.complete = std::min(found.complete, data.rows());
   }
-  found.complete = counted_keys(found.key.read_at<int64_t>({0}, {found.complete}), group.path());
+  found.complete = counted_keys(found.key, found.complete).size();
   return found;
 }
 
@@ -75,20 +84,20 @@ void each_group(const H5Group& group, const std::function<void(const H5Group&)>&
   }
 }
 
-void require_whole(const H5Group& root, hsize_t size) {
+void require_uncut(const H5File& file, const std::filesystem::path& path, hsize_t size) {
+  if (const hsize_t end = file.end(); end > size) {
+    throw RunError(
+        fmt::format("{}: has been cut short: {} of {} bytes are there", path.string(), size, end));
+  }
+}
+
+void require_readable(const H5Group& root) {
   each_group(root, [&](const H5Group& group) {
     const std::optional<LogRecords> records = log_records(group);
     for (const std::string& name : group.names()) {
       if (!group.has_dataset(name)) continue;
       const H5Dataset data = group.dataset(name);
-      const bool counted = records && data.grows();
-      const hsize_t end = data.storage_end(counted ? records->complete : HSIZE_UNDEF);
-      if (end > size) {
-        throw RunError(
-            fmt::format("{}: lies beyond the end of the file ({} of {} bytes): the file "
-                        "has been cut short",
-                        data.where(), size, end));
-      }
+      if (records && data.grows() && records->complete > 0) data.check_row(records->complete - 1);
     }
   });
 }

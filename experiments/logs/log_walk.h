@@ -22,16 +22,20 @@ struct LogRecords {
   std::vector<H5Dataset> columns;
   hsize_t complete = 0;  // rows that the key counts and every column has
 };
-// How many of the keys of a group count: a full disk may take the length of a key and not its last
-// numbers, which then are 0, out of order; an evaluation, which follows an update, has none of 0.
-hsize_t counted_keys(const std::vector<int64_t>& keys, const std::string& group);
+// The first `rows` keys of a group as far as they count: a full disk may take the length of a key
+// and not its last numbers, which then are 0, out of order; an evaluation, which follows an update,
+// has none of 0. RunError: other keys are out of order.
+std::vector<int64_t> counted_keys(const H5Dataset& key, hsize_t rows);
 std::optional<LogRecords> log_records(const H5Group& group);
 
 // The group and all below it, in order of creation. RunError: deeper than any log.
 void each_group(const H5Group& group, const std::function<void(const H5Group&)>& visit,
                 int depth = 0);
 
-// RunError when bytes of a complete record, or of anything that does not grow, lie beyond `size`.
-void require_whole(const H5Group& root, hsize_t size);
+// RunError when the file, of `size` bytes, ends before it says that it does.
+void require_uncut(const H5File& file, const std::filesystem::path& path, hsize_t size);
+// RunError when a part of the log does not open, or a chunk of the last complete record of a group
+// cannot be read. Chunks of records before it are not looked at: there may be many.
+void require_readable(const H5Group& root);
 
 }  // namespace headlab

@@ -82,6 +82,7 @@ struct RunLogOptions {
   // false: for file systems without POSIX writes (NFS). Whole chunks are written, nobody can read
   // along, and a kill loses the rows since the last sync(). So it is too where SWMR is refused.
   bool swmr = true;
+  bool repaired = false;  // resume() need not look: drop_unlogged() has, just before
 };
 
 // Bytes that one snapshot of a site's maps takes before compression, 0 without maps.

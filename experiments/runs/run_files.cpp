@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <iterator>
 #include <system_error>
@@ -20,6 +21,7 @@
 #include "core/files/replacement_file.h"
 #include "experiments/runs/output_file.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/system/child_process.h"
 #include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
@@ -52,6 +54,18 @@ void remove_empty(ConfigNode& node) {
     const ConfigNode& value = entry.second;
     return value.kind == ConfigNode::Kind::kMapping && value.entries.empty();
   });
+}
+
+// Whether what is being handled is a limit of ours on looking at a file, which is no fault of a
+// run.
+bool handles_unfinished_child() {
+  try {
+    if (std::current_exception()) throw;
+  } catch (const ChildUnfinished&) {
+    return true;
+  } catch (...) {  // a fault
+  }
+  return false;
 }
 
 std::string status_text(const RunStatus& status) {
@@ -317,7 +331,12 @@ void RunDirectory::fail(const std::string& reason) noexcept {
   try {
     // Without the forty frames that torch appends to what happened.
     const auto cause = reason.substr(0, reason.find("\nException raised from "));
-    end({.state = RunState::kFailed, .reason = cause});
+    RunStatus status{.state = RunState::kFailed, .reason = cause};
+    if (handles_unfinished_child()) {
+      if (const auto stood = read_status(path_)) status.step = stood->step;
+      status.state = RunState::kStopped;
+    }
+    end(status);
   } catch (const std::exception&) {  // the storage that fails here too; status.json says running
   }
 }

@@ -184,16 +184,6 @@ std::vector<LogSite> sites_of(const Experiment& experiment, Model& model, const 
   return sites;
 }
 
-std::vector<std::string> drop_all_unlogged(const std::filesystem::path& path,
-                                           std::vector<LogSite>& sites,
-                                           std::vector<LogVariable>& evals) {
-  std::set<std::string> names;
-  for (auto& name : drop_unlogged(path, evals)) names.insert(std::move(name));
-  for (auto& site : sites)
-    for (auto& name : drop_unlogged(path, site)) names.insert(std::move(name));
-  return {names.begin(), names.end()};
-}
-
 bool wants_maps(const Experiment& experiment) {
   return experiment.log.attention.every > 0 && experiment.log.attention.probes > 0;
 }
@@ -225,6 +215,7 @@ RunLog open_log(const TrainingLog::File& file, const LogLayout& layout,
   options.flush_every = settings.flush_every;
   options.max_bytes = settings.attention.max_bytes;
   options.swmr = settings.swmr;
+  options.repaired = goes_on_with(file);
   if (goes_on_with(file))
     return RunLog::resume(file.path, layout, file.resumed->step, file.resumed->wall_s, options);
   return RunLog::create(file.path, layout, options);
@@ -259,7 +250,7 @@ TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& 
       heads_(site_heads(model)),
       sites_(sites_of(experiment, model, data, map_examples_)),
       evals_(variables_of(metrics, MetricGroup::kEvals)),
-      absent_(goes_on_with(file) ? drop_all_unlogged(file.path, sites_, evals_)
+      absent_(goes_on_with(file) ? drop_unlogged(file.path, sites_, evals_)
                                  : std::vector<std::string>()),
       probes_(model),
       log_(open_log(file, layout_of(file.root, metrics, evals_, sites_, data), experiment.log)) {

@@ -1,6 +1,7 @@
 // The HDF5 wrapper: what is written reads back, what must not be done is refused, errors say where.
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "core/errors.h"
 #include "core/files/h5.h"
@@ -134,20 +135,83 @@ TEST_CASE("an error names the file, the object and the innermost reason") {
                     Contains("a.h5: /g: cannot make dataset x"));
 }
 
-TEST_CASE("the last byte of a dataset's rows lies in the file") {
+TEST_CASE("the chunks of one row are checked, and no others") {
   const Scratch folder;
+  const auto path = folder / "a.h5";
   {
-    H5File file = H5File::create(folder / "a.h5");
-    H5Dataset data = file.root().make_dataset("x", {H5Type::kF64, {0, 8}, {4, 8}});
-    data.append<double>(std::vector<double>(8 * 12, 1.5));
+    H5File file = H5File::create(path);
+    H5Dataset data = file.root().make_dataset("x", {H5Type::kF64, {0, 5, 8}, {1, 2, 8}, true});
+    std::vector<double> values(12 * 5 * 8);
+    std::iota(values.begin(), values.end(), 1.0);
+    data.append<double>(values);
     file.close();
   }
-  const H5File file = H5File::open(folder / "a.h5");
+  std::string bytes = read_bytes(path);
+  {
+    const H5File file = H5File::open(path);
+    CHECK(file.end() == bytes.size());
+    for (hsize_t row = 0; row < 12; ++row) CHECK_NOTHROW(file.root().dataset("x").check_row(row));
+  }
+  haddr_t at = 0;  // where the last chunk of row 7 lies
+  {
+    const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+    const hid_t data = H5Dopen2(file, "x", H5P_DEFAULT);
+    const hsize_t place[] = {7, 4, 0};
+    unsigned filters = 0;
+    hsize_t size = 0;
+    REQUIRE(H5Dget_chunk_info_by_coord(data, place, &filters, &at, &size) >= 0);
+    H5Dclose(data);
+    H5Fclose(file);
+  }
+  bytes[at + 9] ^= 0x10;
+  write_bytes(path, bytes);
+  const H5File file = H5File::open(path);
   const H5Dataset data = file.root().dataset("x");
-  CHECK(data.storage_size() == 12 * 8 * 8);
-  CHECK(data.storage_end(12) <= std::filesystem::file_size(folder / "a.h5"));
-  CHECK(data.storage_end(12) >= data.storage_end(4) + 8 * 8 * 8);
-  CHECK(data.storage_end(0) == 0);
+  for (hsize_t row = 0; row < 12; ++row) {
+    if (row == 7)
+      CHECK_THROWS_WITH(data.check_row(row), Contains("a.h5: /x: cannot read"));
+    else
+      CHECK_NOTHROW(data.check_row(row));
+  }
+}
+
+// Every byte of a header lies in a checksum of HDF5's.
+TEST_CASE("what a link leads to and does not open is damaged, not absent") {
+  const Scratch folder;
+  const auto path = folder / "a.h5";
+  {
+    H5File file = H5File::create(path);
+    for (const char* name : {"first", "second"}) {
+      H5Group group = file.root().make_group(name);
+      for (const char* inner : {"x", "y"})
+        group.make_dataset(inner, {H5Type::kI32, {2}}).write<int32_t>(std::vector<int32_t>{1, 2});
+    }
+    file.close();
+  }
+  const std::string whole = read_bytes(path);
+  int headers = 0;
+  for (size_t at = whole.find("OHDR"); at != std::string::npos; at = whole.find("OHDR", at + 1)) {
+    std::string bytes = whole;
+    bytes[at + 6] ^= 1;
+    write_bytes(path, bytes);
+    std::string said;
+    try {
+      const H5File file = H5File::open(path);
+      for (const std::string name : {"first", "second"})
+        for (const std::string inner : {"x", "y"})
+          if (!file.root().has_dataset(name + "/" + inner)) said = "absent";
+    } catch (const RunError& error) {
+      said = error.what();
+    }
+    INFO(at << ": " << said);
+    ++headers;
+    CHECK_THAT(said,
+               Contains(path.string()) && (Contains("is damaged") || Contains("cannot be opened")));
+    if (said.find("header cannot be read") != std::string::npos)
+      CHECK_THAT(said, Contains("/first: is") || Contains("/second: is") || Contains("/x: is") ||
+                           Contains("/y: is"));
+  }
+  CHECK(headers == 7);  // the root, two groups, four datasets
 }
 
 TEST_CASE("more values than the file can hold are not allocated") {

@@ -324,8 +324,9 @@ TEST_CASE("a log goes on without the statistics that it was begun without") {
   }
   site.statistics = all;
   CHECK_THROWS_WITH(RunLog::resume(path, layout, 4, 0), Contains("/heads/self"));
-  CHECK(drop_unlogged(path, site) == std::vector<std::string>{"js", "residual_ratio"});
-  CHECK(drop_unlogged(path, site).empty());
+  CHECK(drop_unlogged(path, layout.sites, layout.evals) ==
+        std::vector<std::string>{"js", "residual_ratio"});
+  CHECK(drop_unlogged(path, layout.sites, layout.evals).empty());
   {
     RunLog log = RunLog::resume(path, layout, 4, 0);
     for (int64_t step = 5; step < 9; ++step) log_step(log, step);
@@ -334,8 +335,8 @@ TEST_CASE("a log goes on without the statistics that it was begun without") {
   }
   check_rows(H5File::open(path), range(9));
   site.name = "cross";  // resume() says what is wrong
-  CHECK(drop_unlogged(path, site).empty());
-  CHECK_THROWS_AS(drop_unlogged(folder / "none.h5", site), RunError);
+  CHECK(drop_unlogged(path, layout.sites, layout.evals).empty());
+  CHECK_THROWS_AS(drop_unlogged(folder / "none.h5", layout.sites, layout.evals), RunError);
 }
 
 TEST_CASE("images of probes stay through a resume, and a log without them goes on without") {
@@ -354,13 +355,13 @@ TEST_CASE("images of probes stay through a resume, and a log without them goes o
   };
   end_with(RunLog::create(path, layout), 0);
   CHECK(logged() == pixels);
-  CHECK(drop_unlogged(path, layout.sites[0]).empty());
+  CHECK(drop_unlogged(path, layout.sites, layout.evals).empty());
   end_with(RunLog::resume(path, layout, 0, 0), 1);
   CHECK(logged() == pixels);
 
   end_with(RunLog::create(path, without), 0);
   CHECK_THROWS_WITH(RunLog::resume(path, layout, 0, 0), Contains("/attention/self"));
-  CHECK(drop_unlogged(path, layout.sites[0]) == std::vector<std::string>{"image"});
+  CHECK(drop_unlogged(path, layout.sites, layout.evals) == std::vector<std::string>{"image"});
   end_with(RunLog::resume(path, layout, 0, 0), 1);
   check_rows(H5File::open(path), range(2));
 }
@@ -377,7 +378,8 @@ TEST_CASE("a log goes on without the numbers of evaluations that it was begun wi
   }
   layout.evals.push_back({"val_examples", "1", "validation examples", "count"});
   CHECK_THROWS_WITH(RunLog::resume(path, layout, 4, 0), Contains("/eval"));
-  CHECK(drop_unlogged(path, layout.evals) == std::vector<std::string>{"val_examples"});
+  CHECK(drop_unlogged(path, layout.sites, layout.evals) ==
+        std::vector<std::string>{"val_examples"});
   CHECK(layout.evals.size() == begun.size());
   RunLog log = RunLog::resume(path, layout, 4, 0);
   log.close(LogStatus::kFinished);

@@ -223,6 +223,180 @@ TEST_CASE("a killed log that was cut short as well is refused rather than filled
   }
 }
 
+// What opens a log, and what it says; "": nothing is wrong with it.
+std::vector<std::string> refusals(const std::filesystem::path& path) {
+  LogLayout layout = small_layout();
+  std::vector<std::string> said;
+  for (const auto& opened : std::vector<std::function<void()>>{
+           [&] { inspect_log(path); }, [&] { repair_log(path); },
+           [&] { drop_unlogged(path, layout.sites, layout.evals); },
+           [&] { RunLog::resume(path, small_layout(), 29, 0).close(LogStatus::kStopped); }}) {
+    try {
+      opened();
+      said.emplace_back();
+    } catch (const RunError& error) {
+      said.emplace_back(error.what());
+    }
+  }
+  return said;
+}
+
+TEST_CASE("a part of a log that does not open is damage, by name, for all who open the log") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  std::string whole = finished_log(path);
+  const bool killed = GENERATE(false, true);
+  if (killed) {
+    std::filesystem::remove(path);
+    run_and_kill(path, 60);
+    whole = read_bytes(path);
+  }
+  int headers = 0, named = 0;
+  for (const std::string mark : {"OHDR", "OCHK"}) {
+    for (size_t at = whole.find(mark); at != std::string::npos; at = whole.find(mark, at + 1)) {
+      std::string bytes = whole;
+      bytes[at + 6] ^= 1;
+      write_bytes(path, bytes);
+      const auto said = refusals(path);
+      INFO(mark << " at " << at);
+      ++headers;
+      named += said[0].find("is damaged: its header cannot be read") != std::string::npos;
+      for (const std::string& text : said) CHECK_THAT(text, Contains(path.string() + ": "));
+      CHECK(read_bytes(path) == bytes);
+      CHECK(names_in(folder.path()) == std::set<std::string>{"log.h5"});
+    }
+  }
+  CHECK(headers > 20);
+  CHECK(named > 15);
+}
+
+TEST_CASE("steps out of order are damage; zeros at the end, which a full disk leaves, are not") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  finished_log(path);
+  const auto set_step = [&](hsize_t row, int64_t step) {
+    H5File file = H5File::edit(path);
+    file.root().dataset("scalars/step").write_at<int64_t>({row}, {1}, std::vector<int64_t>{step});
+    file.close();
+  };
+  for (const int64_t wrong : {int64_t{0}, int64_t{-7}, int64_t{1} << 40}) {
+    set_step(12, wrong);
+    const std::string bytes = read_bytes(path);
+    for (const std::string& said : refusals(path))
+      CHECK_THAT(said, Contains("log.h5: /scalars/step: is damaged: row 1"));
+    CHECK(read_bytes(path) == bytes);
+    set_step(12, 12);
+  }
+  set_step(29, 0);
+  CHECK(inspect_log(path)["groups"][0]["records"] == 29);
+  CHECK(refusals(path) == std::vector<std::string>(4));
+}
+
+TEST_CASE("a log of many maps is opened, repaired and gone on with") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  LogLayout layout = small_layout();
+  LogSite& site = layout.sites[0];
+  site.layers = 12, site.statistics.clear();
+  LogMaps& maps = *site.maps;
+  maps.probes = 4;
+  maps.layers.clear();
+  for (int64_t layer = 0; layer < site.layers; ++layer) maps.layers.push_back(layer);
+  maps.query_token = std::vector<int32_t>(12, 0), maps.key_token = std::vector<int32_t>(16, 1);
+  maps.query_length = {3, 3, 3, 3}, maps.key_length = {4, 4, 4, 4};
+  constexpr int64_t kSnapshots = 300;
+  Child child([&](const Child::Say&) {
+    RunLog log = RunLog::create(path, layout);
+    const std::vector<float> weights(map_bytes(site) / 2, 0.25f);
+    for (int64_t step = 0; step < kSnapshots; ++step) log.attention("self", step, weights);
+    log.sync();
+    _exit(0);
+  });
+  REQUIRE(child.wait() == 0);
+  const auto records = [&] {
+    const auto log = inspect_log(path);
+    for (const auto& group : log["groups"])
+      if (group["path"] == "/attention/self") return group["records"].get<int64_t>();
+    return int64_t{-1};
+  };
+  CHECK(records() == kSnapshots);
+  CHECK(repair_log(path).needed);
+  CHECK(drop_unlogged(path, layout.sites, layout.evals).empty());
+  RunLogOptions options;
+  options.repaired = true;
+  RunLog::resume(path, layout, kSnapshots - 3, 0, options).close(LogStatus::kStopped);
+  CHECK(records() == kSnapshots - 2);
+}
+
+TEST_CASE("the last record's maps are checked before a log is gone on with, others when read") {
+  const Scratch folder;
+  const auto path = folder / "log.h5";
+  {
+    RunLog log = RunLog::create(path, small_layout());
+    for (int64_t step = 0; step < 8; ++step)
+      log.attention("self", step, std::vector<float>(kMapSize, 0.25f));
+    log.close(LogStatus::kStopped);
+  }
+  const std::string whole = read_bytes(path);
+  for (const bool last : {false, true}) {
+    haddr_t at = 0;
+    hsize_t size = 0;
+    {
+      const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+      const hid_t data = H5Dopen2(file, "/attention/self/weights", H5P_DEFAULT);
+      const hsize_t place[] = {last ? hsize_t{7} : hsize_t{2}, 1, 1, 0, 0, 0};
+      unsigned filters = 0;
+      REQUIRE(H5Dget_chunk_info_by_coord(data, place, &filters, &at, &size) >= 0);
+      H5Dclose(data);
+      H5Fclose(file);
+    }
+    std::string bytes = whole;
+    bytes[at + size - 6] ^= 0x20;
+    write_bytes(path, bytes);
+    if (last) {
+      CHECK_THROWS_WITH(repair_log(path), Contains("log.h5: /attention/self/weights: cannot read"));
+      CHECK_THROWS_WITH(RunLog::resume(path, small_layout(), 7, 0), Contains("/weights"));
+      CHECK(read_bytes(path) == bytes);
+    } else {
+      CHECK_NOTHROW(repair_log(path));
+      const H5File file = H5File::open(path);
+      const H5Dataset data = file.root().dataset("attention/self/weights");
+      CHECK_THROWS_WITH(data.read<uint16_t>(), Contains("/attention/self/weights: cannot read"));
+    }
+  }
+}
+
+TEST_CASE("a log that is being written is not repaired through a link either") {
+  const Scratch folder;
+  const auto path = folder / "log.h5", link = folder / "link.h5";
+  int64_t heard = 0;
+  Child child([&](const Child::Say& say) { log_for_ever(path, say, true); });
+  while (child.hear(heard) && heard >= 0) {
+  }
+  std::filesystem::create_symlink(path, link);
+  const std::string writer = "process " + std::to_string(child.process());
+  CHECK_THROWS_WITH(repair_log(link), Contains("is being written by " + writer));
+  CHECK_THAT(inspect_log(link)["writer"].get<std::string>(), Contains(writer));
+}
+
+TEST_CASE("a repair keeps what the log is beside its bytes, and takes its place at once") {
+  const Scratch folder;
+  std::filesystem::create_directory(folder / "kept");
+  const auto path = folder / "kept/log.h5", link = folder / "log.h5";
+  run_and_kill(path, 60);
+  std::filesystem::permissions(path, std::filesystem::perms(0640));
+  std::filesystem::create_symlink(path, link);
+  const H5File reader = H5File::open_dead(path);  // of the log as it was
+  const hsize_t rows = reader.root().dataset("scalars/step").rows();
+  CHECK(repair_log(link).needed);
+  CHECK(std::filesystem::is_symlink(link));
+  CHECK(std::filesystem::status(path).permissions() == std::filesystem::perms(0640));
+  CHECK(names_in(folder.path()) == std::set<std::string>{"kept", "log.h5"});
+  CHECK(names_in(folder / "kept") == std::set<std::string>{"log.h5"});
+  CHECK(reader.root().dataset("scalars/step").read<int64_t>().size() == rows);
+  check_records(path);
+}
+
 TEST_CASE("bytes that were changed are read or refused, never a crash") {
   const Scratch folder;
   const auto path = folder / "log.h5";
@@ -248,6 +422,7 @@ TEST_CASE("bytes that were changed are read or refused, never a crash") {
     write_bytes(path, bytes);
     answers([&] { to_text(inspect_log(path)); });
     answers([&] { repair_log(path); });
+    answers([&] { RunLog::resume(path, small_layout(), 20, 0).close(LogStatus::kStopped); });
   }
   CHECK(refused > 80);
 }

@@ -128,8 +128,8 @@ TEST_CASE("a log is written and resumed where the file system knows no locks") {
     log_steps(log, 0, 30);
     log.close(LogStatus::kStopped);
     CHECK_THROWS_AS(H5File::edit(path), RunError);  // which HDF5 asks for
-    LogSite site = small_layout().sites[0];
-    CHECK(drop_unlogged(path, site).empty());
+    LogLayout layout = small_layout();
+    CHECK(drop_unlogged(path, layout.sites, layout.evals).empty());
     RunLog again = RunLog::resume(path, small_layout(), 19, 1);
     log_steps(again, 20, 40);
     again.close(LogStatus::kFinished);

@@ -9,6 +9,7 @@
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_metrics.h"
+#include "experiments/system/child_process.h"
 #include "experiments/system/sha256.h"
 #include "experiments/system/writer_lock.h"
 #include "tests/catch.h"
@@ -265,6 +266,23 @@ TEST_CASE("a run that fails on a failing storage keeps its first error") {
       [&](bool whole) {
         if (whole) CHECK(json_of(scratch / "run/status.json")["reason"] == "the first error");
       });
+}
+
+TEST_CASE("a run whose log took too long to look at has not failed, and can go on") {
+  const Scratch folder;
+  const auto run = folder / "run";
+  RunDirectory directory = RunDirectory::create(run, "", kManifest);
+  directory.running(7);
+  try {
+    throw ChildUnfinished("log.h5: reading it took too long");
+  } catch (const std::exception& error) {
+    directory.fail(error.what());
+  }
+  CHECK(read_status(run)->state == RunState::kStopped);
+  CHECK(read_status(run)->step == 7);
+  CHECK(read_status(run)->reason == "log.h5: reading it took too long");
+  directory.fail("another error, of which nobody knows more");
+  CHECK(read_status(run)->state == RunState::kFailed);
 }
 
 TEST_CASE("a run that fails by an error of torch keeps its cause, not the frames behind it") {
