@@ -11,9 +11,10 @@ import numpy as np
 
 from .command import taken, told_plainly
 from .files import LogError, PathLike, pick
+from .group_names import kind_of
 from .opening import open_run
 from .output import in_folder, output_folder, plain_path, write_whole
-from .run import Run, kind_of
+from .run import Run
 from .text import printable, visible
 
 if TYPE_CHECKING:

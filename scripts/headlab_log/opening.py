@@ -9,8 +9,9 @@ import subprocess
 import warnings
 
 from .files import LogError, LogWarning, PathLike
+from .group_names import is_result
 from .program import program_name
-from .run import Run, is_result
+from .run import Run
 from .text import shell_word
 
 LISTED = 20  # runs of a folder that are named

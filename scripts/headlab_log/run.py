@@ -16,21 +16,10 @@ from .config import read_config
 from .files import (
     LogError, PathLike, check_schema, datasets_in, groups, is_locked, open_group, open_h5, pick,
     plain, read_text, reading)
+from .group_names import FILES, file_of, inside_of_file, is_result, kind_of, measure_of, named
 from .measures import measured
 from .program import program_name
 from .text import printable, shell_word, token_texts
-
-# Which file of a run directory holds a group, by the group's first name; log.h5 has the others. Of
-# another measure than the usual one -MEASURE stands behind both: ablation-mean/self is /ablation/self
-# of ablation-mean.h5.
-FILES = {"analysis": "analysis.h5", "roles": "analysis.h5", "ablation": "ablation.h5",
-         "pruning": "pruning.h5"}
-
-
-def is_result(path: pathlib.Path) -> bool:
-    """Whether a file has the name of one that analyze, ablate or prune writes beside a log."""
-    return path.suffix == ".h5" and f"{path.stem.partition('-')[0]}.h5" in FILES.values()
-
 
 # What makes a group that a run lacks, by its first name.
 ANALYZE = "`{program} analyze {run}` makes it"
@@ -302,15 +291,30 @@ class Run:
     def _result(self, kind, site, of):
         """What a measure found; of: what stands behind `ablation-`; None: the usual measure, or the
         only one that there is."""
-        others = [group for group in self.groups
-                  if group.startswith(f"{kind}-") and group.endswith(f"/{site}")]
-        if of or f"{kind}/{site}" in self or not others:
-            return self.group(f"{kind}-{of}/{site}" if of else f"{kind}/{site}")
-        if len(others) > 1:
-            names = ", ".join(group.split("/")[0] for group in others)
+        if of:
+            return self.group(f"{kind}-{of}/{site}")
+        found = self.measures(kind, site)
+        if "" in found or not found:
+            return self.group(f"{kind}/{site}")
+        if len(found) > 1:
+            names = ", ".join(group.split("/")[0] for group in found.values())
             raise LogError(f"{self.path} has no {kind} of the usual measure; say which of these, by "
                            f"of= and what stands behind {kind}-: {names}")
-        return self.group(others[0])
+        (only,) = found.values()
+        return self.group(only)
+
+    def measures(self, kind: str, site: str = "self") -> dict[str, str]:
+        """The groups of `analysis`, `roles` or `ablation` at a site, by what they were
+        measured on: the usual measure, "", first.
+
+        >>> run.measures("ablation")
+        {'': 'ablation/self'}
+        """
+        names = (file for file in self._result_files()
+                 if file.partition(".")[0].partition("-")[0] == FILES[kind].partition(".")[0])
+        return {measure_of(group).removeprefix("-"): group for file in names
+                for group in self._groups_of(file)
+                if kind_of(group) == kind and group.endswith(f"/{site}")}
 
     def analysis(self, site: str = "self", of: str | None = None) -> xr.Dataset:
         """What `headlab analyze` measured, (layer, head) and pairs.
@@ -444,32 +448,3 @@ class Run:
 
     def __repr__(self) -> str:
         return printable(f"<headlab run {self.label}: {self.kind}, {self.state}, {self.path}>")
-
-
-def kind_of(group: str) -> str:
-    """The first name of a group without its measure: `ablation` of `ablation-mean/self`."""
-    first = group.split("/")[0]
-    kind = first.partition("-")[0]
-    return kind if kind in FILES else first
-
-
-def measure_of(group: str) -> str:
-    """`-mean` of `ablation-mean/self`; of the usual measure nothing."""
-    return group.split("/")[0].removeprefix(kind_of(group))
-
-
-def file_of(group):
-    """Which file of a run holds a group."""
-    name = FILES.get(kind_of(group), "log.h5")
-    return name.replace(".h5", f"{measure_of(group)}.h5")
-
-
-def inside_of_file(group):
-    """The name of a group in its file."""
-    return kind_of(group) + group[len(group.split("/")[0]):]
-
-
-def named(group, measure):
-    """The name of a file's group in the run."""
-    first, *rest = group.split("/")
-    return "/".join([f"{first}-{measure}" if measure else first, *rest])

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from . import report
 from .command import taken, told_plainly
 from .files import LogError, PathLike, is_locked
+from .group_names import is_result
 from .opening import find_run, open_run
 from .program import program_name
-from .run import Run, is_result
+from .run import Run
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 SAFE_HEADERS = {

@@ -15,8 +15,8 @@ import xarray as xr
 from .. import measures
 from ..compare import differing_code, differing_settings
 from ..files import LogError
+from ..group_names import kind_of
 from ..program import program_name
-from ..run import kind_of, measure_of
 
 ROWS = 1000  # of curves: about as many as a screen has columns
 
@@ -288,19 +288,15 @@ def grid_values(variable):
     return [number(value) for value in variable.transpose("layer", "head").values.flat]
 
 
-def parts_of(run, site, kind):
-    """{measure: group} of what analyze or ablate found, the usual measure ("") first."""
-    return {measure_of(group).removeprefix("-"): run.group(group) for group in run.groups
-            if kind_of(group) == kind and group.endswith(f"/{site}")}
-
-
 def analysis(run, site, described):
     """What analyze and ablate found of each head; None where neither has run.
 
     A value of another measure than the usual one has it behind its name: `importance [test]`.
     `measured` says on what each was measured.
     """
-    analyzed, ablated, roles = (parts_of(run, site, kind) for kind in ("analysis", "ablation", "roles"))
+    analyzed, ablated, roles = (
+        {measure: run.group(name) for measure, name in run.measures(kind, site).items()}
+        for kind in ("analysis", "ablation", "roles"))
     parts = [*analyzed.items(), *ablated.items()]
     if not parts:
         return None
