@@ -1,13 +1,18 @@
 // The command line: finds the subcommand, runs it, and maps errors to exit codes.
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <omp.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -15,6 +20,7 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 
 #include "core/config/config.h"
@@ -26,10 +32,13 @@
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/busy_cores.h"
+#include "experiments/system/exit_codes.h"
 #include "experiments/system/most_threads.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
 #include "experiments/system/signals.h"
+#include "experiments/system/startable_threads.h"
+#include "experiments/system/writer_lock.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -50,6 +59,8 @@ int run_guarded(const std::function<int()>& action) {
     return report(kUsage, e.what());
   } catch (const DataError& e) {
     return report(kData, e.what());
+  } catch (const TakenError& e) {
+    return report(std::getenv(kStartedBySweep) ? kRunIsTaken : int{kStorage}, e.what());
   } catch (const RunError& e) {
     return report(kStorage, e.what());
   } catch (const NotFiniteError& e) {
@@ -62,6 +73,13 @@ int run_guarded(const std::function<int()>& action) {
     return report(kDevice, e.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     return report(kDevice, "out of memory; a smaller batch or context needs less");
+  } catch (const std::system_error& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again &&
+        e.code() != std::errc::not_enough_memory)
+      return report(kInternal, e.what());
+    return report(kDevice, fmt::format("out of processes or memory: {}; end other processes, or "
+                                       "raise the limits (ulimit -u, ulimit -v)",
+                                       e.what()));
   } catch (const c10::Error& e) {
     const std::string what = e.what_without_backtrace();
     const auto says = [&](const char* words) { return what.find(words) != what.npos; };
@@ -148,6 +166,7 @@ int run(int argc, char** argv) {
     return report(kUsage, usage_problem(app, e, argc > 1 ? argv[1] : nullptr));
   }
   return run_guarded([&] {
+    require_startable_threads(omp_get_max_threads());
     const int code = action();
     flush_results();
     return code;
@@ -194,21 +213,51 @@ void open_team() {
 #endif
 }
 
+// Whoever closes one of the three would otherwise find what is meant for it in the next file that
+// the program opens.
+void open_standard_descriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
+      std::ignore = ::open("/dev/null", O_RDWR);  // the lowest that is free
+}
+
+// What no other place has caught, such as what a thread throws, in words of ours.
+[[noreturn]] void say_last_words() {
+  const auto error = std::current_exception();
+  std::_Exit(error ? run_guarded([&]() -> int { std::rethrow_exception(error); })
+                   : report(kInternal, "ended by std::terminate"));
+}
+
+// Before any other thread begins. Never let go: a signal while the process ends would have the
+// default action, all being saved.
+int take_signals(bool note_them) {
+  return run_guarded([&] {
+    [[maybe_unused]] static const auto* const thread = new SignalThread;
+    [[maybe_unused]] static const auto* const signals = note_them ? new StopSignals : nullptr;
+    return kDone;
+  });
+}
+
+int begin_and_run(int argc, char** argv) {
+  open_standard_descriptors();
+  std::set_terminate(say_last_words);
+  std::signal(SIGXFSZ, SIG_IGN);    // a write beyond the limit then fails, and is told
+  ::prctl(PR_SET_NAME, "headlab");  // of a sweep's training: "exe"
+  if (const int code = take_signals(argc > 1 && asks_for_signals(argv[1])); code != kDone)
+    return code;
+  keep_freed_memory();
+  flush_denormals();
+  bound_tensors();
+  command_line().assign(argv, argv + argc);
+  std::optional<BusyCores> busy_cores;
+  return run_guarded([&] {
+    if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))  // the user's choice
+      busy_cores.emplace(open_team);
+    return run(argc, argv);
+  });
+}
+
 }  // namespace
 }  // namespace headlab
 
-int main(int argc, char** argv) {
-  // Never let go: a signal while the process ends would have the default action, all being saved.
-  [[maybe_unused]] static const auto* const signals =
-      argc > 1 && headlab::asks_for_signals(argv[1]) ? new headlab::StopSignals : nullptr;
-  headlab::keep_freed_memory();
-  headlab::flush_denormals();
-  headlab::bound_tensors();
-  headlab::command_line().assign(argv, argv + argc);
-  std::optional<headlab::BusyCores> busy_cores;
-  if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))  // the user's choice
-    busy_cores.emplace(headlab::open_team);
-  const int code = headlab::run(argc, argv);
-  busy_cores.reset();
-  headlab::leave(code);
-}
+int main(int argc, char** argv) { headlab::leave(headlab::begin_and_run(argc, argv)); }

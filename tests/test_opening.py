@@ -1,9 +1,12 @@
 """headlab_log opens runs: growing, finished and killed ones, by path, folder and @."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -251,3 +254,18 @@ def test_a_file_of_another_name_is_no_result(small_run, tmp_path, name):
     shutil.copy(small_run / "ablation.h5", tmp_path / name)
     with pytest.raises(hl.LogError, match="the file of a run is named log.h5"):
         hl.open_run(tmp_path / name)
+
+
+@pytest.mark.parametrize("error", (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP))
+def test_a_writer_is_known_by_fcntl_where_there_is_no_flock(tmp_path, monkeypatch, error):
+    def refuse(*_):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    log = tmp_path / "log.h5"
+    assert hl.files.is_locked(log) is False
+    with open(f"{log}.lock", "w") as held:
+        assert hl.files.is_locked(log) is False
+        fcntl.fcntl(held, fcntl.F_OFD_SETLK, struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        assert hl.files.is_locked(log) is True
+    assert hl.files.is_locked(log) is False

@@ -3,6 +3,7 @@ an undisturbed one does, and trains no point twice."""
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -102,7 +103,69 @@ def test_the_directory_of_a_point_is_the_one_that_run_takes(one_kind):
         assert "sweeps" not in path.parts
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_sweep_keeps_its_program_though_it_is_built_anew(one_kind):
+    """As a build does it: another file in its place."""
+    bench = one_kind
+    built = bench / "headlab"
+    shutil.copy(program(), built)
+    process = subprocess.Popen([built, "sweep", "kinds.yaml", *SETTINGS, "--out", "runs", "--jobs", "1"], cwd=bench,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: statuses(bench, "runs"), process)
+    built.unlink()
+    built.write_text("#!/bin/sh\nexit 99\n")
+    built.chmod(0o755)
+    said = process.communicate()[1]
+    assert process.returncode == 0, said
+    digest = hashlib.sha256(pathlib.Path(program()).read_bytes()).hexdigest()
+    manifests = [json.loads((run / "manifest.json").read_text()) for run in statuses(bench, "runs")]
+    assert [one["program"] for one in manifests] == [digest] * 3
+
+
+@pytest.mark.parametrize("how", ("joblist", "slurm"))
+def test_jobs_keep_the_program_that_emitted_them(one_kind, how):
+    bench = one_kind
+    built = bench / "headlab"
+    shutil.copy(program(), built)
+    words = ["--emit", how, *(("--time", "00:10:00") if how == "slurm" else ())]
+    subprocess.run([built, "sweep", "kinds.yaml", *SETTINGS, "--out", "runs", *words], cwd=bench, check=True,
+                   capture_output=True)
+    built.write_text("another")
+    folder = folder_of(bench, "runs")
+    if how == "joblist":
+        line = (folder / "sweep.jobs").read_text().splitlines()[0]
+        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    else:
+        done = subprocess.run(["bash", folder / "sweep.sbatch"], capture_output=True, text=True,
+                              env=os.environ | {"SLURM_ARRAY_TASK_ID": "0", "SLURM_CPUS_PER_TASK": "1"})
+    assert done.returncode == 0, done.stderr
+    assert [one["status"] for one in statuses(bench, "runs").values()] == ["finished"]
+
+
+def test_what_a_path_says_is_no_state_of_a_point(one_kind):
+    """A run that cannot be made, in a folder whose name is what another process's run is told by."""
+    bench = one_kind
+    out = "is being written by a run is there already"
+    sweep(bench, out, "--emit", "joblist")
+    run, _ = (folder_of(bench, out) / "points.tsv").read_text().splitlines()[0].split("\t")
+    pathlib.Path(run).parent.mkdir(exist_ok=True)
+    pathlib.Path(run).write_text("no directory")
+    _, said = sweep(bench, out, code=4)
+    assert "is a file where the run's directory should be" in said
+
+
+def test_points_by_epochs_show_how_far_they_are(bench):
+    """As sweep, runs and watch show it; 48 examples, four at a time."""
+    (bench / "kinds.yaml").write_text(f"base: {ROOT}/configs/mqar_64_4_mha.yaml\ngrid: {{seed: [1]}}\n")
+    words = ("train.epochs=2", "train.batch=4", "train.threads=1", "model.layers=1", "model.d_model=16",
+             "model.heads=2", "data.symbols=64", "data.train_examples=48", "data.eval_examples=8", "log.every=1")
+    done = subprocess.run([os.path.abspath(program()), "sweep", "kinds.yaml", *words, "--out", "runs", "--json"], cwd=bench,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    known, = json.loads(headlab("runs", bench / "runs", "--json"))["runs"]
+    assert known["steps"] == known["step"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU])
 def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(bench, number):
     process = start(bench, "runs", "train.steps=100000")
     wait_until(lambda: len([one for one in statuses(bench, "runs").values() if one["step"] > 0]) == 2,

@@ -10,6 +10,7 @@
 #include "experiments/runs/run_files.h"
 #include "experiments/system/most_threads.h"
 #include "experiments/system/output.h"
+#include "experiments/system/startable_threads.h"
 
 namespace headlab {
 
@@ -25,7 +26,10 @@ void ComputeOptions::visit(Arguments& a) {
 Compute ComputeOptions::apply() const {
   if (threads > kMostThreads)
     throw ConfigError(fmt::format("--threads {}: must be at most {}", threads, kMostThreads));
-  if (threads > 0) at::set_num_threads(threads);
+  if (threads > 0) {
+    require_startable_threads(static_cast<int>(threads));
+    at::set_num_threads(static_cast<int>(threads));
+  }
   return {pick_device(device), backend_named(backend)};
 }
 

@@ -76,26 +76,26 @@ int run_run(const RunOptions& o) {
     announce();
     return kDone;
   }
-
   if (const auto code = code_of_early_stop()) return *code;
   const auto since = changed_since(path, process);
   auto manifest = manifest_of(experiment, *model, data_files, device);
   manifest["config_hash"] = run_hash(experiment);
+  manifest["steps"] = experiment.train.total_steps(*data);
   if (initial) manifest["parent"] = initial->parent_json();
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
                          from, check);
   if (!begun.warning.empty()) tell("{}", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
-  keep_patch(path);
-  if (begun.checkpoint) {
-    tell("goes on from step {}", begun.checkpoint->step);
-    for (const auto& told : since) tell("since it began: {}", told);
-    if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
-  } else if (initial) {
-    tell("begins with the weights of {}", initial->text());
-  }
-  announce();
   try {
+    keep_patch(path);
+    if (begun.checkpoint) {
+      tell("goes on from step {}", begun.checkpoint->step);
+      for (const auto& told : since) tell("since it began: {}", told);
+      if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
+    } else if (initial) {
+      tell("begins with the weights of {}", initial->text());
+    }
+    announce();
     const auto outcome =
         train(experiment, model, *data, {device}, *begun.directory, begun.checkpoint);
     begun.directory->end(outcome.status);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
 #include "experiments/commands/report.h"
 #include "experiments/commands/run_notices.h"
@@ -12,6 +13,7 @@
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/exit_codes.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
 #include "experiments/system/shell_word.h"
@@ -77,7 +79,8 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
 
 int print_finished(const std::filesystem::path& path, const RunStatus& status, bool json) {
   tell("this run is finished; '--resume never' trains it anew");
-  return print_outcome(path, status, json, code_since(path));
+  const int code = print_outcome(path, status, json, code_since(path));
+  return code == kDone && std::getenv(kStartedBySweep) ? kRunWasFinished : code;
 }
 
 std::optional<int> code_of_early_stop() {

@@ -58,7 +58,7 @@ SweepOrders orders_of(const SweepOptions& o, const SweepThreads& threads) {
 
 int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThreads& threads) {
   const bool slurm = o.emit == "slurm";
-  JobOrders orders{.program = this_program().string(),
+  JobOrders orders{.program = copy_of_this_program(sweep.folder).string(),
                    .at_once = threads.jobs,
                    .threads = threads.of_a_run,
                    .time = o.time,

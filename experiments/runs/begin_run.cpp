@@ -40,7 +40,7 @@ ResumeFrom ResumeFrom::parse(const std::string& text) {
 std::optional<RunStatus> already_finished(const fs::path& path, const ResumeFrom& from) {
   const auto found = find_run(path);
   if (found.kind == FoundRun::Kind::kRunning)
-    throw RunError(fmt::format("{}: is being written by {}", path.string(), found.holder));
+    throw TakenError(fmt::format("{}: is being written by {}", path.string(), found.holder));
   if (found.kind == FoundRun::Kind::kFinished && goes_on_by_itself(from)) {
     remove_stale_lock(path);
     return found.status;

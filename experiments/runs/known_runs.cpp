@@ -160,7 +160,8 @@ KnownRun know_run(const fs::path& path) {
     return error == std::errc() && !text.empty() ? std::optional(value) : std::nullopt;
   };
   run.seed = number("seed").value_or(0);
-  run.steps = number("train.steps");
+  run.steps = steps_of(manifest);
+  if (!run.steps && setting(run, "train.epochs").empty()) run.steps = number("train.steps");
   const auto status = read_status(path);
   run.state = state_of(path, status);
   run.written = written_at(path);

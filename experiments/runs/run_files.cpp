@@ -178,7 +178,7 @@ WriterLock make_run(const fs::path& path, const std::string& config_yaml, const 
   require_utf8(fs::absolute(path));
   require_no_control(fs::absolute(path).string(), "--out");
   const auto unmade = [&](const std::string& reason) {
-    return RunError(fmt::format("{}: cannot be made: {}", path.string(), reason));
+    return fmt::format("{}: cannot be made: {}", path.string(), reason);
   };
   try {
     RunInTheMaking run(path);
@@ -189,9 +189,11 @@ WriterLock make_run(const fs::path& path, const std::string& config_yaml, const 
     clear_the_way();
     return run.put_in_place();
   } catch (const fs::filesystem_error& error) {
-    throw unmade(error.code().message() + "; choose another place");
+    throw RunError(unmade(error.code().message() + "; choose another place"));
+  } catch (const TakenError& error) {
+    throw TakenError(unmade(error.what()));
   } catch (const RunError& error) {
-    throw unmade(error.what());
+    throw RunError(unmade(error.what()));
   }
 }
 
@@ -271,13 +273,18 @@ FoundRun find_run(const fs::path& path) {
 RunDirectory::RunDirectory(fs::path path, WriterLock lock, Json manifest)
     : path_(std::move(path)), lock_(std::move(lock)), manifest_(std::move(manifest)) {}
 
+RunDirectory::~RunDirectory() {
+  if (lock_.held() && std::uncaught_exceptions() > exceptions_)
+    fail("an error, which the process has told");
+}
+
 RunDirectory RunDirectory::create(const fs::path& path, const std::string& config_yaml,
                                   const Json& manifest, const std::string& data_json) {
   const fs::path run = without_slash(path);
   // The rename would refuse too, but could not say why.
   const auto check = [&] {
     if (find_run(run).kind != FoundRun::Kind::kAbsent) {
-      throw RunError("a run is there already");
+      throw TakenError("a run is there already");
     }
   };
   return {run, make_run(run, config_yaml, manifest, data_json, check), manifest};
@@ -325,9 +332,11 @@ void RunDirectory::end(const RunStatus& status) {
   manifest_["end_utc"] = utc_now();
   replace_file(path_ / "manifest.json", json_text(manifest_, 2) + '\n');
   replace_file(path_ / "status.json", status_text(status));
+  ended_ = true;
 }
 
 void RunDirectory::fail(const std::string& reason) noexcept {
+  if (ended_) return;
   try {
     // Without the forty frames that torch appends to what happened.
     const auto cause = reason.substr(0, reason.find("\nException raised from "));

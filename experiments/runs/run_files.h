@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -55,9 +56,12 @@ FoundRun find_run(const std::filesystem::path& path);
 // status.json; none where it is missing or damaged.
 std::optional<RunStatus> read_status(const std::filesystem::path& run);
 
-// A run directory that this process writes; nobody else can while the object lives.
+// A run directory that this process writes; nobody else can while the object lives. One that an
+// exception takes away before its end() has failed.
 class RunDirectory {
  public:
+  RunDirectory(RunDirectory&&) noexcept = default;
+  ~RunDirectory();
   // Makes `path` with config.yaml, manifest.json, status.json (running) and, where there is a text
   // for it, data.json inside, whole or not at all. RunError `path: cannot be made: reason`, also
   // where anything but an empty directory lies there.
@@ -84,7 +88,8 @@ class RunDirectory {
   void note(const std::string& key, nlohmann::ordered_json value);
   // The last status (anything but kRunning), and end time and status in the manifest.
   void end(const RunStatus& status);
-  // end() as failed, for who has an error to report: another one does not take its place.
+  // end() as failed, for who has an error to report: another one does not take its place. A run
+  // that has ended by then stays as it is.
   void fail(const std::string& reason) noexcept;
 
  private:
@@ -93,6 +98,8 @@ class RunDirectory {
   std::filesystem::path path_;
   WriterLock lock_;
   nlohmann::ordered_json manifest_;
+  bool ended_ = false;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 // What a command was given as RUN.

@@ -26,9 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using ManifestJson = nlohmann::ordered_json;
 
-// The files that the runs of a folder were made with.
-ManifestJson files_of_runs(const fs::path& folder) {
-  auto files = ManifestJson::array();
+// The files that the runs of a folder were made with. Looked for once: a sweep asks for each point.
+const ManifestJson& files_of_runs(const fs::path& folder) {
+  static std::map<fs::path, ManifestJson> known;
+  const auto [at, fresh] = known.emplace(folder, ManifestJson::array());
+  auto& files = at->second;
+  if (!fresh) return files;
   std::error_code error;
   for (auto entry = fs::directory_iterator(folder, error);
        !error && entry != fs::directory_iterator(); entry.increment(error))

@@ -19,6 +19,7 @@
 #include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/sha256.h"
+#include "experiments/system/spawned_program.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -131,10 +132,10 @@ std::vector<std::string>& command_line() {
 }
 
 Json file_json(const std::filesystem::path& file, const Json& known) {
-  static std::vector<Json> read;  // by this process
+  static std::vector<Json> read;  // by this process, or known to it
   auto entry = file_stamp(file);
-  if (const auto* found = entry_of(entry, known)) return *found;
   if (const auto* found = entry_of(entry, read)) return *found;
+  if (const auto* found = entry_of(entry, known)) return read.emplace_back(*found);
   const bool settled = is_settled(entry);
   auto digest = sha256_of_file(file);
   if (settled && file_stamp(file) == entry) {
@@ -172,6 +173,7 @@ Json make_manifest(const ManifestEntries& entries) {
           {"scheduler", scheduler_ids()},
           {"git", git_json()},
           {"code", entries.code},
+          {"program", program_digest()},
           {"versions",
            {{"headlab", build::kVersion},
             {"torch", entries.torch},
@@ -191,6 +193,13 @@ Json make_manifest(const ManifestEntries& entries) {
 Json read_manifest(const std::filesystem::path& run) {
   const auto manifest = parse_json<Json>(file_text(run / "manifest.json"));
   return manifest && is_sound(*manifest) ? *manifest : Json();
+}
+
+std::optional<int64_t> steps_of(const Json& manifest) {
+  if (!manifest.is_object()) return std::nullopt;
+  const auto steps = manifest.find("steps");
+  if (steps == manifest.end() || !steps->is_number_integer()) return std::nullopt;
+  return steps->get<int64_t>();
 }
 
 Json continue_manifest(const std::filesystem::path& run, const Json& before, Json now) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,13 +39,17 @@ nlohmann::ordered_json data_json(const std::vector<std::filesystem::path>& files
 std::vector<std::string> data_that_differ(const nlohmann::ordered_json& then,
                                           const nlohmann::ordered_json& now);
 
-// git (see git_json), code, versions, device, precision, cpu, cpu_capability, gpus, threads, seeds,
-// data (path, bytes, sha256), argv, hostname, scheduler (ids that the environment has), start_utc,
-// end_utc null, status "running".
+// git (see git_json), code, program (its SHA-256), versions, device, precision, cpu,
+// cpu_capability, gpus, threads, seeds, data (path, bytes, sha256), argv, hostname, scheduler (ids
+// that the environment has), start_utc, end_utc null, status "running".
 nlohmann::ordered_json make_manifest(const ManifestEntries& entries);
 
 // manifest.json; null where it is missing or damaged: no JSON, or other types than those above.
 nlohmann::ordered_json read_manifest(const std::filesystem::path& run);
+
+// Updates of the whole run, as it was begun: epochs are counted in them, too. None where it does
+// not have them.
+std::optional<int64_t> steps_of(const nlohmann::ordered_json& manifest);
 
 // The manifest of a run that goes on: `now`, with what `before` said of itself under `previous`
 // (oldest first), and the run_id that its log has, also where its directory has another name by

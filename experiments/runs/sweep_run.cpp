@@ -37,17 +37,6 @@ bool of_this_host(const std::string& holder) {
          holder.substr(on + 4) == host_name();  // one that has not said who it is
 }
 
-// What WriterLock and RunDirectory say where another process was quicker.
-bool another_was_quicker(const std::string& said) {
-  return said.find("is being written by") != said.npos ||
-         said.find("a run is there already") != said.npos;
-}
-
-// What `headlab run` says where the run was finished by the time it looked.
-bool was_finished(const std::string& said) {
-  return said.find("this run is finished; ") != said.npos;
-}
-
 // The last line in which a program says what went wrong, without its name.
 std::string last_complaint(const std::string& said) {
   static const std::string name = "headlab: ";
@@ -58,7 +47,9 @@ std::string last_complaint(const std::string& said) {
   return last;
 }
 
-bool is_stop(int code) { return code == kResumable || code == kInterrupted || code == kTerminated; }
+bool is_stop(int code) {
+  return code == kResumable || code == kInterrupted || code == kTerminated || code == kHungUp;
+}
 
 // In what a finished run is not what this program would make of the point.
 std::vector<std::string> what_is_other(const FrozenPoint& point) {
@@ -130,9 +121,9 @@ void SweepRun::look_at(size_t point) {
     if (found.kind == FoundRun::Kind::kRunning) return leave_to(point, found.holder);
     if (const auto holder = WriterLock::holder(output_of(point))) return leave_to(point, *holder);
     if (static_cast<int64_t>(jobs_.size()) < orders_.jobs) begin(point);
+  } catch (const TakenError& error) {
+    settle(point, {.state = PointState::kLocked, .reason = error.what()});
   } catch (const RunError& error) {
-    if (another_was_quicker(error.what()))
-      return settle(point, {.state = PointState::kLocked, .reason = error.what()});
     settle(point, {.state = PointState::kFailed, .code = kStorage, .reason = error.what()});
   }
 }
@@ -169,11 +160,13 @@ fs::path SweepRun::output_of(size_t point) const {
 void SweepRun::begin(size_t point) {
   const auto& frozen = sweep_.points[point];
   WriterLock output(output_of(point));
+  auto environment = orders_.environment;
+  environment[kStartedBySweep] = "1";
   std::error_code none;
   const auto before = fs::file_size(output_of(point), none);
   jobs_.push_back({point, std::move(output),
                    SpawnedProgram({"run", frozen.config.string(), "--out", sweep_.out.string()},
-                                  output_of(point), orders_.environment),
+                                  output_of(point), environment),
                    none ? 0 : before});
   settle(point, {.state = PointState::kRunning});
 }
@@ -187,13 +180,14 @@ std::string SweepRun::said_by(const Job& job) const {
 void SweepRun::end(const Job& job, int code) {
   const auto status = read_status(sweep_.points[job.point].run);
   const auto said = said_by(job);
-  if (code == kDone || (is_stop(code) && status && status->state == RunState::kFinished))
-    return settle(job.point, {.state = PointState::kFinished, .found = was_finished(said)});
+  if (code == kDone || code == kRunWasFinished ||
+      (is_stop(code) && status && status->state == RunState::kFinished))
+    return settle(job.point, {.state = PointState::kFinished, .found = code == kRunWasFinished});
   if (is_stop(code) || (code < 0 && stopping_))
     return settle(job.point, {.state = PointState::kStopped,
                               .code = kResumable,
                               .reason = status ? status->reason : ""});
-  if (code == kStorage && another_was_quicker(said))
+  if (code == kRunIsTaken)
     return settle(job.point, {.state = PointState::kLocked, .reason = last_complaint(said)});
   auto reason = last_complaint(said);
   if (code == kDiverged && status) reason = status->reason;

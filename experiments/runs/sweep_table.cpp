@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/files/json_text.h"
+#include "experiments/runs/run_manifest.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/runs/sweep_summary.h"
 #include "experiments/system/duration.h"
@@ -51,7 +52,7 @@ SweepTable::~SweepTable() { erase(); }
 void SweepTable::changed(size_t point, const PointStatus& status) {
   if (status.state == PointState::kRunning) {
     auto& row = rows_[point];
-    row = {.since = output_.seconds(), .from = {}, .step = 0, .loss = {}};
+    row = {.since = output_.seconds(), .from = {}, .step = 0, .steps = {}, .loss = {}};
   } else {
     rows_.erase(point);
   }
@@ -87,21 +88,21 @@ void SweepTable::look_into(size_t point, Row& row) const {
   if (!newest.contains("step") || !newest["step"].is_number_integer()) return;
   row.step = newest["step"].get<int64_t>();
   if (!row.from) row.from = row.step, row.since = output_.seconds();
+  if (!row.steps) row.steps = steps_of(read_manifest(sweep_.points[point].run));
   if (newest.contains("train/loss") && newest["train/loss"].is_number())
     row.loss = newest["train/loss"].get<double>();
 }
 
 std::string SweepTable::running_line(size_t point, const Row& row) const {
   const auto& frozen = sweep_.points[point];
-  const auto& train = frozen.experiment.train;
   auto line =
       fmt::format("{}/{}  {}  step {}", point + 1, sweep_.points.size(), frozen.label(), row.step);
-  if (train.steps) line += fmt::format("/{}", *train.steps);
+  if (row.steps) line += fmt::format("/{}", *row.steps);
   if (row.loss) line += fmt::format("  loss {:.4f}", *row.loss);
   const double passed = output_.seconds() - row.since;
-  if (train.steps && row.from && row.step > *row.from) {
+  if (row.steps && row.from && row.step > *row.from) {
     const auto rate = static_cast<double>(row.step - *row.from) / passed;
-    line += "  " + duration_text(static_cast<double>(*train.steps - row.step) / rate) + " left";
+    line += "  " + duration_text(static_cast<double>(*row.steps - row.step) / rate) + " left";
   }
   const auto width = static_cast<size_t>(std::max(output_.width - 1, 1));
   return output_.terminal ? line.substr(0, width) : line;  // what wraps could not be erased

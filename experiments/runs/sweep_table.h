@@ -30,6 +30,7 @@ class SweepTable {
     double since = 0;             // seconds
     std::optional<int64_t> from;  // step that it was first seen at
     int64_t step = 0;
+    std::optional<int64_t> steps;  // of the whole run, as its manifest has them
     std::optional<double> loss;
   };
 

@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "experiments/system/startable_threads.h"
+
 namespace headlab {
 
 namespace {
@@ -86,7 +88,7 @@ void BusyCores::watch(const std::function<void()>& open_team) {
     const double waited = waited_for_cores();
     if (!spin.after((waited - before) / std::chrono::duration<double>(kWindow).count()))
       team.reset();
-    else if (!team)
+    else if (!team && can_start_threads(1 + static_cast<int>(std::thread::hardware_concurrency())))
       team.emplace(open_team);
     before = waited;
   }

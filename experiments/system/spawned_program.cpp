@@ -16,11 +16,19 @@
 
 #include "core/errors.h"
 #include "core/files/regular_file.h"
+#include "core/files/replacement_file.h"
+#include "experiments/system/file_text.h"
+#include "experiments/system/sha256.h"
+#include "experiments/system/signals.h"
 
 extern char** environ;
 
 namespace headlab {
 namespace {
+
+// What this process runs, whatever lies by now where it was started from: a build replaces the file
+// and not what is running. In a child that has only been forked it is the same.
+constexpr const char* kOwnFile = "/proc/self/exe";
 
 constexpr std::array<std::string_view, 10> kOfSeveral{"RANK",
                                                       "WORLD_SIZE",
@@ -32,8 +40,6 @@ constexpr std::array<std::string_view, 10> kOfSeveral{"RANK",
                                                       "SLURM_LOCALID",
                                                       "SLURM_STEP_NUM_TASKS",
                                                       "TORCHELASTIC_USE_AGENT_STORE"};
-
-constexpr std::array<int, 3> kStopSignals{SIGINT, SIGTERM, SIGUSR1};
 
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& set) {
   std::vector<std::string> settings;
@@ -56,10 +62,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 // Only what is safe between fork and exec in a process of several threads.
-[[noreturn]] void become(const char* program, char** words, char** settings, int output,
-                         pid_t parent, const sigset_t& mask) {
-  for (const int number : kStopSignals) ::signal(number, SIG_DFL);
-  ::sigprocmask(SIG_SETMASK, &mask, nullptr);
+[[noreturn]] void become_program(char** words, char** settings, int output, pid_t parent) {
+  forget_stop_signals();  // till here they wait, for no thread of the child takes them
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // it ended before it could have been noticed
@@ -67,7 +71,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   ::dup2(nothing, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
   ::dup2(output, STDERR_FILENO);
-  ::execve(program, words, settings);
+  ::execve(kOwnFile, words, settings);
   ::_exit(127);
 }
 
@@ -75,32 +79,47 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 std::filesystem::path this_program() {
   std::error_code error;
-  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  auto path = std::filesystem::read_symlink(kOwnFile, error).string();
   if (error) throw RunError("this program's own file cannot be found: " + error.message());
+  constexpr std::string_view kGone = " (deleted)";
+  if (path.ends_with(kGone) && !std::filesystem::exists(path, error))
+    path.resize(path.size() - kGone.size());
+  return path;
+}
+
+const std::string& program_digest() {
+  static const std::string digest = sha256_of_file(kOwnFile);
+  return digest;
+}
+
+std::filesystem::path copy_of_this_program(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  const auto path = folder / ("headlab-" + program_digest().substr(0, 8));
+  std::error_code none;
+  if (fs::file_size(path, none) == fs::file_size(kOwnFile) && !none) return path;
+  replace_file(path, file_text(kOwnFile));
+  std::error_code error;
+  fs::permissions(path, fs::status(kOwnFile).permissions(), error);
+  if (error) throw RunError(path.string() + ": cannot be made a program: " + error.message());
   return path;
 }
 
 SpawnedProgram::SpawnedProgram(const std::vector<std::string>& words,
                                const std::filesystem::path& output,
                                const std::map<std::string, std::string>& environment) {
-  std::string program = this_program().string();
-  std::vector<std::string> line{program};
+  std::vector<std::string> line{this_program().string()};
   line.insert(line.end(), words.begin(), words.end());
   auto settings = environment_with(environment);
   const auto line_pointers = pointers_to(line), setting_pointers = pointers_to(settings);
   const int file = open_regular(output, O_WRONLY | O_CREAT | O_APPEND);
   if (file < 0) throw RunError(output.string() + ": cannot be written: " + std::strerror(errno));
   const pid_t parent = ::getpid();
-  sigset_t held, before;  // a handler of ours must not swallow what is meant for the child
-  ::sigemptyset(&held);
-  for (const int number : kStopSignals) ::sigaddset(&held, number);
-  ::pthread_sigmask(SIG_BLOCK, &held, &before);
+  const SignalThread signals;  // no handler of ours swallows what is meant for the child
   pid_ = ::fork();
   if (pid_ == 0)
-    become(program.c_str(), const_cast<char**>(line_pointers.data()),
-           const_cast<char**>(setting_pointers.data()), file, parent, before);
+    become_program(const_cast<char**>(line_pointers.data()),
+                   const_cast<char**>(setting_pointers.data()), file, parent);
   const int failed = errno;
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ::close(file);
   if (pid_ < 0) throw RunError(std::string("no process can be started: ") + std::strerror(failed));
   ::setpgid(pid_, pid_);  // whoever is first, it has its group before a signal goes to ours

@@ -9,13 +9,14 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <sstream>
 #include <thread>
 #include <utility>
 
-#include "core/errors.h"
 #include "core/files/regular_file.h"
 #include "experiments/system/host_name.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 namespace {
@@ -35,13 +36,60 @@ std::string read_holder(int descriptor) {
   return process.empty() ? "another process" : "process " + process + " on " + host;
 }
 
+enum class Lock { kTaken, kOfAnother, kNone };
+
+// Of the whole file, by its open description: closing another one of this process frees nothing.
+struct flock whole_file(int16_t type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+Lock try_flock(int descriptor, int operation) {
+  int done = 0;
+  do done = flock(descriptor, operation | LOCK_NB);
+  while (done != 0 && errno == EINTR);
+  if (done == 0) return Lock::kTaken;
+  return errno == EWOULDBLOCK ? Lock::kOfAnother : Lock::kNone;
+}
+
+Lock try_fcntl(int descriptor) {
+  auto lock = whole_file(F_WRLCK);
+  int done = 0;
+  do done = fcntl(descriptor, F_OFD_SETLK, &lock);
+  while (done != 0 && errno == EINTR);
+  if (done == 0) return Lock::kTaken;
+  return errno == EAGAIN || errno == EACCES ? Lock::kOfAnother : Lock::kNone;
+}
+
+void tell_once_of_no_lock(const std::filesystem::path& path, int error) {
+  static std::once_flag told;
+  std::call_once(told, [&] {
+    tell(
+        "{}: its file system has no locks ({}): nothing keeps a second process from writing the "
+        "same; see that there is none",
+        path.string(), std::strerror(error));
+  });
+}
+
 // Whether the lock is to be had. A look at it by holder() takes it for a moment.
-bool take(int descriptor) {
+bool take(int descriptor, const std::filesystem::path& path) {
   for (int attempt = 0; attempt < 10; ++attempt) {
-    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return true;
+    auto lock = try_flock(descriptor, LOCK_EX);
+    if (lock == Lock::kNone) lock = try_fcntl(descriptor);
+    if (lock == Lock::kNone) tell_once_of_no_lock(path, errno);
+    if (lock != Lock::kOfAnother) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return false;
+}
+
+// Without taking it for longer than a moment.
+bool is_of_another(int descriptor, Lock by_flock) {
+  if (by_flock != Lock::kNone) return by_flock == Lock::kOfAnother;
+  auto lock = whole_file(F_WRLCK);
+  return fcntl(descriptor, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 // The file that was opened is no longer the one of that name when its holder has just let go.
@@ -59,11 +107,11 @@ WriterLock::WriterLock(const std::filesystem::path& subject) : path_(lock_path(s
     if (descriptor_ < 0) {
       throw RunError(path_.string() + ": cannot be made: " + std::strerror(errno));
     }
-    if (!take(descriptor_)) {
+    if (!take(descriptor_, path_)) {
       const std::string holder = read_holder(descriptor_);
       ::close(descriptor_);
-      throw RunError(subject.string() + ": is being written by " + holder +
-                     "; wait for it or stop it");
+      throw TakenError(subject.string() + ": is being written by " + holder +
+                       "; wait for it or stop it");
     }
     if (still_there(descriptor_, path_)) break;
     ::close(descriptor_);
@@ -98,8 +146,7 @@ std::optional<std::string> WriterLock::holder(const std::filesystem::path& subje
   }
   if (descriptor < 0) return std::nullopt;
   std::optional<std::string> found;
-  if (flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    found = read_holder(descriptor);
+  if (is_of_another(descriptor, try_flock(descriptor, LOCK_SH))) found = read_holder(descriptor);
   ::close(descriptor);
   return found;
 }

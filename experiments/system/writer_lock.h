@@ -6,17 +6,26 @@
 #include <optional>
 #include <string>
 
+#include "core/errors.h"
+
 namespace headlab {
+
+// What is to be written is another process's.
+class TakenError : public RunError {
+ public:
+  using RunError::RunError;
+};
 
 class WriterLock {
  public:
-  // RunError: another process has it, and which; or the lock cannot be made. On file systems that
-  // know no locks nobody is kept out.
+  // TakenError: another process has it, and which. RunError: it cannot be made. flock(), and where
+  // the file system has none, fcntl(); one that has neither keeps nobody out, which is told once.
   explicit WriterLock(const std::filesystem::path& subject);
   WriterLock(WriterLock&& other) noexcept;
   WriterLock& operator=(WriterLock&&) = delete;
   ~WriterLock();
 
+  bool held() const { return descriptor_ >= 0; }       // false: moved away
   void renamed(const std::filesystem::path& subject);  // a directory took its lock along
 
   // "process 123 on host", or none when nobody has it.

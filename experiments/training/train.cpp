@@ -9,6 +9,7 @@
 #include "experiments/runs/run_machine.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/signals.h"
+#include "experiments/system/startable_threads.h"
 #include "experiments/system/stopwatch.h"
 #include "experiments/training/recorder.h"
 #include "experiments/training/training_state.h"
@@ -216,7 +217,10 @@ bool reads_loss(const at::Device& device, bool due) { return device.is_cpu() || 
 std::string signal_text(int signal) { return "signal " + std::to_string(signal); }
 
 void use_settings(const TrainOptions& options) {
-  if (options.threads) at::set_num_threads(static_cast<int>(*options.threads));
+  if (options.threads) {
+    require_startable_threads(static_cast<int>(*options.threads));
+    at::set_num_threads(static_cast<int>(*options.threads));
+  }
   at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
   // Without it cuBLAS does not repeat, and torch refuses it; it is read when a GPU first
   // multiplies.

@@ -10,6 +10,7 @@ import math
 import os
 import pathlib
 import stat
+import struct
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -66,10 +67,22 @@ def is_locked(path: PathLike) -> bool | None:
     except BlockingIOError:
         return True
     except OSError:  # a file system without such locks
-        return None
+        return _is_locked_by_fcntl(lock)
     finally:
         os.close(lock)
     return False
+
+
+def _is_locked_by_fcntl(lock: int) -> bool | None:
+    """As WriterLock in C++ locks where there is no flock; None: there are no such locks, either."""
+    # struct flock of 64-bit Linux: type, whence, start, length, process.
+    form = "hhxxxxqqixxxx"
+    try:
+        found = fcntl.fcntl(lock, fcntl.F_OFD_GETLK,
+                            struct.pack(form, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    except (AttributeError, OSError):
+        return None
+    return struct.unpack(form, found)[0] != fcntl.F_UNLCK
 
 
 def open_h5(path: PathLike) -> h5py.File:

@@ -77,7 +77,7 @@ def headline(run):
 def progress(run, width):
     """How far it is, how fast, and the last losses."""
     scalars = run.scalars
-    step, steps = int(scalars.step[-1]), run.config.get("train", {}).get("steps")
+    step, steps = int(scalars.step[-1]), total_steps(run)
     parts = [f"step {step}"]
     if steps:
         parts = [f"step {step} of {steps}", f"{100 * step // steps} %"]
@@ -97,6 +97,13 @@ def progress(run, width):
         on = evaluations.measured.values[-1].split(",")[0]
         losses += f", validation {float(evaluations.val_loss[-1]):.4f} nat (step {at}, {on})"
     return [text, losses]
+
+
+def total_steps(run):
+    """Updates of the whole run, in which its manifest counts epochs, too; None: not to be known."""
+    asked = run.config.get("train", {})
+    known = run.manifest.get("steps", None if asked.get("epochs") else asked.get("steps"))
+    return known if isinstance(known, int) and known > 0 else None
 
 
 def seconds_left(scalars, steps):

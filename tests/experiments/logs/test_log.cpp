@@ -2,6 +2,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "core/errors.h"
 #include "core/files/h5.h"
@@ -10,6 +12,7 @@
 #include "experiments/logs/result_arrays.h"
 #include "experiments/logs/run_log.h"
 #include "tests/catch.h"
+#include "tests/host_name.h"
 #include "tests/log_testing.h"
 
 namespace headlab::test_log {
@@ -142,6 +145,27 @@ TEST_CASE("counts of an analysis and of what it was measured on are whole number
   CHECK(group.dataset("kept").read<int64_t>() == std::vector<int64_t>{7, 8});
   CHECK_FALSE(group.dataset("kept").has_attribute("_FillValue"));
   CHECK(group.dataset("kept").number("tokens") == 81920);
+}
+
+TEST_CASE("what a killed process left of the same folder's results goes, what others write stays") {
+  const Scratch folder;
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  REQUIRE(::waitpid(dead, nullptr, 0) == dead);
+  const auto name = [](const std::string& of, const std::string& host, pid_t maker) {
+    return "." + of + "@" + host + "@" + std::to_string(maker) + ".headlab.tmp";
+  };
+  const auto here = testing::host_name();
+  const auto process = std::to_string(dead);
+  const std::vector<std::string> gone{name("a.h5", here, dead), name("b.h5", here, dead),
+                                      ".a.h5." + process + ".tmp"};
+  const std::set<std::string> stay{name("a.h5", here, ::getppid()),
+                                   name("a.h5", "not." + here, dead), ".b.h5." + process + ".tmp",
+                                   ".a.h5..tmp", "a.h5"};
+  for (const auto& file : gone) write_bytes(folder / file, "");
+  for (const auto& file : stay) write_bytes(folder / file, "");
+  require_place(folder / "a.h5");
+  CHECK(names_in(folder.path()) == stay);
 }
 
 TEST_CASE("statistics by expert have an axis of experts, where there are any") {

@@ -1,9 +1,14 @@
 // What a log cannot do on its file system or in its limits: the run goes on, and is told once.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <hdf5.h>
 #include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
@@ -11,6 +16,7 @@
 #include "experiments/logs/log_inspect.h"
 #include "experiments/logs/log_repair.h"
 #include "experiments/logs/run_log.h"
+#include "experiments/system/writer_lock.h"
 #include "tests/catch.h"
 #include "tests/log_testing.h"
 
@@ -19,15 +25,17 @@ namespace headlab::test_log_notices {
 // What the library and the file system refuse. The functions below stand before their own.
 enum class Swmr { kGranted, kRefused, kLeftHalfStarted };
 Swmr swmr = Swmr::kGranted;
-bool locks_refused = false;
+int flock_error = 0, fcntl_error = 0;  // 0: they are granted
 
 struct Refusal {
   explicit Refusal(Swmr how) { swmr = how; }
   ~Refusal() { swmr = Swmr::kGranted; }
 };
 struct NoLocks {
-  NoLocks() { locks_refused = true; }
-  ~NoLocks() { locks_refused = false; }
+  explicit NoLocks(int by_flock = ENOLCK, int by_fcntl = 0) {
+    flock_error = by_flock, fcntl_error = by_fcntl;
+  }
+  ~NoLocks() { flock_error = fcntl_error = 0; }
 };
 
 }  // namespace headlab::test_log_notices
@@ -45,8 +53,22 @@ herr_t H5Fstart_swmr_write(hid_t file) {
 
 int flock(int descriptor, int operation) noexcept {
   const auto real = reinterpret_cast<decltype(&flock)>(dlsym(RTLD_NEXT, "flock"));
-  if (!headlab::test_log_notices::locks_refused) return real(descriptor, operation);
-  errno = ENOLCK;
+  if (headlab::test_log_notices::flock_error == 0) return real(descriptor, operation);
+  errno = headlab::test_log_notices::flock_error;
+  return -1;
+}
+
+// All that is asked of it here has one argument of the size of a pointer, or none.
+int fcntl(int descriptor, int command, ...) {
+  va_list arguments;
+  va_start(arguments, command);
+  void* const argument = va_arg(arguments, void*);
+  va_end(arguments);
+  const auto real = reinterpret_cast<int (*)(int, int, ...)>(dlsym(RTLD_NEXT, "fcntl"));
+  const bool locks = command == F_OFD_SETLK || command == F_OFD_GETLK;
+  if (!locks || headlab::test_log_notices::fcntl_error == 0)
+    return real(descriptor, command, argument);
+  errno = headlab::test_log_notices::fcntl_error;
   return -1;
 }
 
@@ -135,6 +157,42 @@ TEST_CASE("a log is written and resumed where the file system knows no locks") {
     again.close(LogStatus::kFinished);
   }
   check_steps(path, 40);
+}
+
+TEST_CASE("where flock fails, a lock of fcntl keeps a second writer out") {
+  const Scratch folder;
+  const auto path = folder / "a";
+  const NoLocks none(GENERATE(ENOSYS, ENOLCK, EOPNOTSUPP, EINVAL, EIO));
+  {
+    const WriterLock first(path);
+    CHECK_THROWS_AS(WriterLock(path), TakenError);
+    CHECK_THROWS_WITH(WriterLock(path), Contains("is being written by process"));
+    CHECK(WriterLock::holder(path));
+    CHECK_THROWS_AS(WriterLock(path), TakenError);  // a look has not freed it
+  }
+  CHECK_FALSE(WriterLock::holder(path));
+  CHECK_NOTHROW(WriterLock(path));
+}
+
+TEST_CASE("that there are no locks at all is said once, and the run goes on") {
+  const Scratch folder;
+  const auto said = folder / "said";
+  const int error = GENERATE(ENOSYS, ENOLCK, EOPNOTSUPP);
+  const pid_t child = fork();
+  if (child == 0) {
+    const NoLocks none(error, error);
+    if (!std::freopen(said.c_str(), "w", stderr)) _exit(1);
+    { const WriterLock first(folder / "a"), second(folder / "a"), other(folder / "b"); }
+    std::fflush(stderr);
+    _exit(WriterLock::holder(folder / "a") ? 1 : 0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  const auto text = read_bytes(said);
+  CHECK_THAT(text, Contains("a.lock: its file system has no locks") &&
+                       Contains("nothing keeps a second process from writing"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);
 }
 
 TEST_CASE("that maps have ended is said once, for all sites") {

@@ -281,8 +281,24 @@ TEST_CASE("a run whose log took too long to look at has not failed, and can go o
   CHECK(read_status(run)->state == RunState::kStopped);
   CHECK(read_status(run)->step == 7);
   CHECK(read_status(run)->reason == "log.h5: reading it took too long");
-  directory.fail("another error, of which nobody knows more");
-  CHECK(read_status(run)->state == RunState::kFailed);
+  const auto other = folder / "other";
+  RunDirectory::create(other, "", kManifest).fail("another error, of which nobody knows more");
+  CHECK(read_status(other)->state == RunState::kFailed);
+}
+
+TEST_CASE("a run that an exception takes away has failed, unless it had ended") {
+  const Scratch scratch;
+  const bool ended = GENERATE(false, true);
+  const auto begin_and_throw = [&] {
+    auto moved = RunDirectory::create(scratch / "run", "", kManifest);
+    RunDirectory run = std::move(moved);
+    if (ended) run.end({.state = RunState::kStopped, .reason = "asked to", .step = 3});
+    throw std::runtime_error("no room for the model");
+  };
+  CHECK_THROWS_WITH(begin_and_throw(), "no room for the model");
+  const auto status = json_of(scratch / "run/status.json");
+  CHECK(status["status"] == (ended ? "stopped" : "failed"));
+  CHECK(WriterLock::holder(scratch / "run") == std::nullopt);
 }
 
 TEST_CASE("a run that fails by an error of torch keeps its cause, not the frames behind it") {

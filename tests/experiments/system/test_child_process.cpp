@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "experiments/system/child_process.h"
+#include "experiments/system/signals.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
@@ -103,6 +104,16 @@ TEST_CASE("a child that crashes, or throws what is no refusal, says that the fil
   const auto thrown =
       refusal("a.h5", []() -> std::string { throw std::length_error("no such length"); });
   CHECK_THAT(thrown, StartsWith("a.h5: is damaged") && Contains("no such length"));
+}
+
+TEST_CASE("a child is not damaged by what asks the whole foreground to stop") {
+  const StopSignals signals;
+  const auto answer = in_child_process("a.h5", []() -> std::string {
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::raise(signal);
+    return "whole";
+  });
+  CHECK(answer == "whole");
+  CHECK(StopSignals::received() == 0);
 }
 
 TEST_CASE("a child has no more memory than a damaged file should cost") {
