@@ -157,7 +157,7 @@ def test_points_by_epochs_show_how_far_they_are(bench):
     """As sweep, runs and watch show it; 48 examples, four at a time."""
     (bench / "kinds.yaml").write_text(f"base: {ROOT}/configs/mqar_64_4_mha.yaml\ngrid: {{seed: [1]}}\n")
     words = ("train.epochs=2", "train.batch=4", "train.threads=1", "model.layers=1", "model.d_model=16",
-             "model.heads=2", "data.symbols=64", "data.train_examples=48", "data.eval_examples=8", "log.every=1")
+             "model.heads=2", "data.symbols=128", "data.train_examples=48", "data.eval_examples=8", "log.every=1")
     done = subprocess.run([os.path.abspath(program()), "sweep", "kinds.yaml", *words, "--out", "runs", "--json"], cwd=bench,
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
