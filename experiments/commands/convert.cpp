@@ -2,56 +2,17 @@
 #include <fmt/format.h>
 
 #include "core/torch.h"
-#include "experiments/commands/given_data.h"
-#include "experiments/commands/options.h"
+#include "experiments/commands/convert_options.h"
 #include "experiments/commands/report.h"
+#include "experiments/commands/run_outcome.h"
 #include "experiments/conversion/converted_run.h"
 #include "experiments/pruning/gates.h"
+#include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
+#include "experiments/system/shell_word.h"
 
 namespace headlab {
 namespace {
-
-struct ConvertOptions {
-  std::string run, to, out;
-  int64_t shared_dim = 0, seeds = 5, kv_heads = 0, tune = 0, batches = 0;
-  GateStart gates;
-  bool align = false, freeze = false, json = false;
-  GivenData given;
-  ComputeOptions compute;
-
-  void visit(Arguments& a) {
-    a.run("run", run);
-    a.choice("--to", to, "kind of heads", {"collaborative", "gated", "mha"});
-    a.option("--shared-dim", shared_dim,
-             "query and key features that heads share; fewer than all: the best of low rank",
-             Arguments::kAboveZero);
-    a.option("--seeds", seeds, "random starts of the decomposition, beside the block start",
-             Arguments::kZeroOrMore);
-    a.option("--kv-heads", kv_heads, "key/value heads that are left: each is the mean of a group",
-             Arguments::kAboveZero);
-    a.flag("--align", align,
-           "before --kv-heads merges them, bring heads with similar keys and values into one group "
-           "and turn them towards each other; their order changes, the layer's function does not");
-    a.option("--target-heads", gates.heads,
-             "gated: heads of the model that --tune leaves open; reached over its first half",
-             Arguments::kAboveZero);
-    a.option("--penalty", gates.penalty, "gated: loss of an open head instead (default: 1)",
-             Arguments::kZeroOrMore);
-    a.option("--init", gates.init,
-             "gated: log_alpha of every head before --tune; above 2.4 the model is the old one");
-    a.flag("--freeze", freeze, "gated: --tune trains the gates alone");
-    a.option("--out", out, "new run directory for the converted model");
-    a.option("--tune", tune,
-             "train on in --out for N updates, by the run's settings, where its schedule stood",
-             Arguments::kAboveZero);
-    a.option("--batches", batches, "validation batches to measure on; 0: the whole split",
-             Arguments::kZeroOrMore);
-    given.visit(a);
-    compute.visit(a);
-    a.flag("--json", json, "print one JSON object");
-  }
-};
 
 void check(const ConvertOptions& o) {
   const auto refuse = [](const char* what) { throw ConfigError(fmt::format("convert {}", what)); };
@@ -81,31 +42,62 @@ Conversion convert_layer(const ConvertOptions& o, const TrainedLayer& layer) {
   return to_collaborative(layer, asked, o.seeds);
 }
 
+// What the result depends on beside the run and its data.
+nlohmann::ordered_json asked_json(const ConvertOptions& o, const OpenedRun& run) {
+  return tuning_json("convert", weights_file(run.path, run.step).parent_path(),
+                     {{"--to", o.kv_heads > 0 ? "mha" : o.to},
+                      {"--shared-dim", o.shared_dim},
+                      {"--seeds", o.seeds},
+                      {"--kv-heads", o.kv_heads},
+                      {"--align", o.align},
+                      {"--target-heads", o.gates.heads},
+                      {"--penalty", o.gates.penalty},
+                      {"--init", o.gates.init},
+                      {"--freeze", o.freeze},
+                      {"--tune", o.tune},
+                      {"--batches", o.batches}});
+}
+
+int answer(const ConvertOptions& o, const OpenedRun& opened, const KeptConversion& kept) {
+  if (!kept.model) return code_of_early_stop().value_or(kept.exit_code);
+  if (kept.status.state != RunState::kFinished) {
+    if (kept.status.state == RunState::kStopped) say_what_goes_on(kept.status, shell_word(o.run));
+    print_outcome(std::filesystem::canonical(o.out), kept.status, o.json);
+    return kept.exit_code;
+  }
+  Report report{kept.report, {}};
+  const auto keep = o.gates.heads > 0 ? std::optional(o.gates.heads) : std::nullopt;
+  if (o.to == "gated" && !o.out.empty()) report.object["gates"] = gate_report(*kept.model, keep);
+  if (!o.out.empty()) report.object["out"] = std::filesystem::canonical(o.out).string();
+  report.text = conversion_text(report.object);
+  if (report.object.contains("gates")) report.text += gate_text(report.object["gates"]);
+  add_code(report.object, opened);
+  return print(report, o.json);
+}
+
 int run_convert(ConvertOptions& o) {
   check(o);
+  if (o.tune > 0) note_signals();
   const auto compute = o.compute.apply();
-  require_free(o.out);
+  if (o.tune == 0) require_free(o.out);
   auto opened = open_named_run(o.run, compute.device);
   o.given.open_if_any(opened, o.tune > 0);
   o.gates.begin = opened.step, o.gates.updates = o.tune;
+  FurtherTraining further{o.tune, o.freeze, o.to == "gated", o.batches, {}};
+  if (o.tune > 0) {
+    further.asked = asked_json(o, opened);
+    if (const auto kept = go_on_converted(o.out, opened, further, compute))
+      return answer(o, opened, *kept);
+  }
   torch::manual_seed(static_cast<uint64_t>(opened.experiment.seed));  // of new gates
   auto converted = convert_model(
       opened, [&](const TrainedLayer& layer) { return convert_layer(o, layer); }, compute.device);
   const auto cost = conversion_cost(o.run, opened, converted, o.batches, compute);
-  Report report{conversion_json(o.run, o.kv_heads > 0 ? "mha" : o.to, opened, converted, cost), {}};
-  int code = kDone;
-  if (!o.out.empty()) {
-    code = keep_converted(o.out, opened, converted, cost, {o.tune, o.freeze, o.to == "gated"},
-                          compute, report.object);
-    const auto keep = o.gates.heads > 0 ? std::optional(o.gates.heads) : std::nullopt;
-    if (o.to == "gated") report.object["gates"] = gate_report(*converted.model, keep);
-    report.object["out"] = std::filesystem::canonical(o.out).string();
-  }
-  report.text = conversion_text(report.object);
-  if (report.object.contains("gates")) report.text += gate_text(report.object["gates"]);
-  add_code(report.object, opened);
-  print(report, o.json);
-  return code;
+  const auto report =
+      conversion_json(o.run, o.kv_heads > 0 ? "mha" : o.to, opened, converted, cost);
+  if (o.out.empty()) return answer(o, opened, {report, converted.model});
+  return answer(o, opened,
+                keep_converted(o.out, opened, converted, cost, further, compute, report));
 }
 
 const RegisterCommand convert_command(

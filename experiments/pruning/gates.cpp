@@ -194,4 +194,12 @@ ConvertedModel ungate(const OpenedRun& run, const at::Device& device) {
   return made;
 }
 
+OpenedRun ungated(const OpenedRun& run, const at::Device& device) {
+  auto made = ungate(run, device);
+  OpenedRun bare = run;
+  bare.experiment = std::move(made.experiment);
+  bare.model = made.model;
+  return bare;
+}
+
 }  // namespace headlab

@@ -47,5 +47,7 @@ Conversion to_gated(const TrainedLayer& layer, const ConfigNode& options);
 // and heads do not talk to each other that is the gated model's function. ConfigError where no
 // layer has such gates.
 ConvertedModel ungate(const OpenedRun& run, const at::Device& device);
+// `run` with that model and its settings.
+OpenedRun ungated(const OpenedRun& run, const at::Device& device);
 
 }  // namespace headlab

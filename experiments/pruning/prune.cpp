@@ -9,7 +9,9 @@
 #include "core/torch.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/pruning/importance.h"
+#include "experiments/pruning/kept_rounds.h"
 #include "experiments/runs/checkpoint.h"
+#include "experiments/runs/same_run.h"
 #include "experiments/system/stopwatch.h"
 
 namespace headlab {
@@ -169,24 +171,35 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
 std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Compute& compute,
                               Tuning* tuning) {
   require_reachable(*run.model, s);
-  Tuning unkept("", s.tune, s.rounds, compute);
-  if (!tuning) tuning = &unkept;
-  std::vector<PruneRound> rounds(1);
-  measure(rounds[0], run, s, compute);
-  const int64_t built = built_heads(*run.model);
-  const int64_t gone = built - rounds[0].kept;
+  std::optional<Tuning> unkept;
+  if (!tuning) tuning = &unkept.emplace("", s.tune, s.rounds, compute);
+  const int64_t built = built_heads(*run.model), gone = built - alive_count(*run.model);
+  const bool by_gates = s.by == "gates";
   SiteGrids scores;
-  if (s.by == "gates") {
-    scores = gate_grids(*run.model).log_alpha;
-    auto bare = ungate(run, compute.device);
-    run.experiment = std::move(bare.experiment);
-    run.model = bare.model;
+  if (by_gates) scores = gate_grids(*run.model).log_alpha;
+  OpenedRun bare = by_gates ? ungated(run, compute.device) : run;
+  tuning->resume(bare);
+  if (const auto kept = tuning->kept_value("scores"); !kept.is_null()) scores = grids_of(kept);
+  std::vector<PruneRound> rounds(1);
+  if (const auto kept = tuning->measured_round(0)) {
+    rounds[0] = round_of(*kept);
+  } else {
+    measure(rounds[0], run, s, compute);
+    tuning->measured(round_json(rounds[0]));
   }
+  run = std::move(bare);
   for (int64_t n = 1; n <= s.rounds; ++n) {
     if (tuning->stopped()) break;
+    if (const auto kept = tuning->measured_round(n)) {
+      rounds.push_back(round_of(*kept));
+      continue;
+    }
     const Stopwatch watch;
     PruneRound round;
-    if (!s.heads.empty()) {
+    auto decided = tuning->decided(n);
+    if (!decided.is_null()) {
+      round.removed = heads_of(decided.at("removed"));
+    } else if (!s.heads.empty()) {
       const auto alive = alive_heads(*run.model);
       for (const auto& id : s.heads)
         if (alive.at(id.site)[id.layer][id.head].item<bool>()) round.removed.push_back(id);
@@ -194,41 +207,71 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
       // Equal steps from what is gone already to what is to be gone.
       const int64_t target = gone + std::max<int64_t>(0, s.count - gone) * n / s.rounds;
       const int64_t more = target - (built - rounds.back().kept);
-      if (more > 0 && (scores.empty() || s.recompute)) scores = scores_of(run, s, compute);
+      if (more > 0 && (scores.empty() || s.recompute)) {
+        scores = scores_of(run, s, compute);
+        if (!s.recompute) tuning->keep("scores", grids_json(scores));
+      }
       if (more > 0)
         round.removed = lowest_heads(scores, alive_heads(*run.model), more, s.keep_per_layer);
     }
     if (tuning->stopped()) break;
     remove_heads(*run.model, round.removed);
-    if (!tuning->train(run)) break;
-    round.seconds = watch.seconds();
+    if (decided.is_null())
+      decided = {{"removed", heads_json(round.removed)}, {"seconds", watch.seconds()}};
+    if (!tuning->train(run, decided)) break;
+    round.seconds = decided.at("seconds").get<double>() + tuning->seconds();
     measure(round, run, s, compute);
+    tuning->measured(round_json(round));
     rounds.push_back(std::move(round));
   }
   return rounds;
 }
 
-void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& s, const Compute& compute) {
-  Tuning tuning("", s.tune, s.rounds, compute);
+void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& s, const Compute& compute,
+                Tuning& tuning) {
+  auto uncut = Tuning::in_folder(tuning.uncut_folder(), s.tune, s.rounds, compute);
   auto& rounds = pruning.rounds;
   rounds.front().uncut = rounds.front().evaluation;
   const int64_t begin = whole.step;
-  for (size_t n = 1; n < rounds.size() && tuning.train(whole); ++n)
+  if (auto& most = whole.experiment.train.max_time) *most -= tuning.seconds_here();
+  uncut.resume(whole);
+  uncut.keep("rounds", tuning.kept_value("uncut"));
+  for (int64_t n = 1; n < std::ssize(rounds); ++n) {
+    if (const auto kept = uncut.measured_round(n)) {
+      rounds[n].uncut = evaluation_of(*kept);
+      continue;
+    }
+    if (!uncut.train(whole)) break;
     rounds[n].uncut =
         evaluate(*whole.model, *whole.data, s.split, s.measured_batch, s.most_batches, compute);
+    uncut.measured(evaluation_json(*rounds[n].uncut));
+    tuning.keep("uncut", uncut.kept_value("rounds"));
+    if (tuning.stopped()) return;
+  }
   pruning.uncut_updates = whole.step - begin;
-  pruning.uncut_ended = tuning.ended();
+  pruning.uncut_ended = uncut.ended();
+  if (uncut.ended() && uncut.ended()->status.state == RunState::kStopped)
+    tuning.stop(*uncut.ended());
 }
 
 Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t bench_batch,
                           bool keep, const Compute& compute, Tuning& tuning) {
   const auto whole = copy_of(run, compute.device);
   OpenedRun uncut = run;
+  uncut.model = whole;
   Pruning done;
   done.rounds = prune(run, settings, compute, &tuning);
-  if (tuning.ended()) return done;
+  if (tuning.stopped()) return done;
   done.sliced = sliced_copy(run, compute.device);
+  if (const auto report = tuning.kept_value("report"); !report.is_null()) {
+    done.report = with_numbers(nlohmann::ordered_json::parse(report.get<std::string>()));
+    const auto kept = tuning.kept_value("uncut");
+    done.rounds.front().uncut = done.rounds.front().evaluation;
+    for (int64_t n = 1; n < std::ssize(kept); ++n) done.rounds[n].uncut = evaluation_of(kept[n]);
+    return done;
+  }
   done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, compute);
+  if (tuning.stopped()) return done;
   done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));
   if (keep) {
     const auto& train = run.experiment.train;
@@ -239,14 +282,13 @@ Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t
     done.kept = {evaluate(*whole, *run.data, split, train.eval_batch, 0, compute), parts.back(),
                  parts.front()};
   }
+  if (tuning.stopped()) return done;
   const auto batch =
       run.data->eval_batch(settings.split, 0, done.timed_examples).to(compute.device);
   constexpr int64_t kPairs = 31;  // by chance 23 of them agree in one measurement of a hundred
   done.time = time_saved(compare_speed(*run.model, *done.sliced, batch, kPairs, compute.backend));
-  if (settings.tune > 0) {
-    uncut.model = whole;
-    tune_uncut(std::move(uncut), done, settings, compute);
-  }
+  if (tuning.stopped()) return done;
+  if (settings.tune > 0) tune_uncut(std::move(uncut), done, settings, compute, tuning);
   return done;
 }
 

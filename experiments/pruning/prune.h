@@ -84,8 +84,10 @@ struct KeptLosses {
 // settings and batches, and puts what it then is into the rounds: tuning by itself is no effect of
 // the cut.
 struct Pruning;
+// It goes on where a process before this one was stopped; stopped itself, it ends `tuning`, that of
+// the cut.
 void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& settings,
-                const Compute& compute);
+                const Compute& compute, Tuning& tuning);
 
 // All of it for one run, which is pruned. Where tuning ended before its time there are rounds only.
 struct Pruning {
@@ -93,6 +95,8 @@ struct Pruning {
   int64_t uncut_updates = 0;                // of the whole model, by tune_uncut();
   std::optional<TrainOutcome> uncut_ended;  // how it ended, where that was before its time
   std::optional<KeptLosses> kept;           // where the run is
+  nlohmann::ordered_json report;  // of a process before this one, which was to write it: what
+                                  // follows is then without values, and so is `kept`
   std::shared_ptr<Model> sliced;
   PruneEffect effect;
   TimeSaved time;              // by the sliced model, of the masked one's

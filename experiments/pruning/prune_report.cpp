@@ -7,6 +7,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "core/torch.h"
 #include "experiments/logs/result_arrays.h"
@@ -292,8 +293,6 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
                   const at::Device& device, Tuning& tuning) {
   auto manifest = manifest_of(run, run.experiment, *model, device);
   manifest["pruned"] = report;
-  const auto& kept = pruning.kept.value();
-  const auto judged = kept.judged.validation_loss();
   const auto run_id = out.filename().string();
   const auto add_files = [&](const std::filesystem::path& making) {
     write_results(making / "pruning.h5",
@@ -301,12 +300,22 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
                   pruning_groups(pruning.rounds, *model));
     replace_file(making / "pruning.csv", csv(report, run.data->task()));
   };
-  if (tuning.kept())
-    tuning.finish(run, model, judged, report, add_files);
-  else
-    write_run(out, run.experiment, run.data_description,
-              untrained_checkpoint(*model, run.step, judged), manifest, status_metrics(kept.after),
-              add_files);
+  if (tuning.kept()) {
+    if (pruning.report.is_null()) {  // nothing of it is measured again
+      const auto judged = pruning.kept.value().judged.validation_loss();
+      tuning.keep("judged", judged ? metric_json(*judged) : nlohmann::ordered_json());
+      tuning.keep("report", json_text(report));  // a text keeps the order of its keys
+    }
+    const auto judged = tuning.kept_value("judged");
+    tuning.finish(run, model, judged.is_null() ? std::nullopt : std::optional(metric_value(judged)),
+                  report, add_files);
+    return;
+  }
+  const auto& kept = pruning.kept.value();
+  const auto judged = kept.judged.validation_loss();
+  write_run(out, run.experiment, run.data_description,
+            untrained_checkpoint(*model, run.step, judged), manifest, status_metrics(kept.after),
+            add_files);
 }
 
 }  // namespace headlab

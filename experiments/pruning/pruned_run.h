@@ -13,11 +13,13 @@ struct PrunedRun {
   nlohmann::ordered_json report;
   std::string text;  // the same for people
   int exit_code = 0;
+  std::optional<RunStatus> stopped = {};  // the same command goes on
 };
 
 // `run` was opened from `source`, and is pruned. `out`: where the run goes, masked or sliced;
-// empty: nowhere. Where tuning ends before its time the report is ended_json() and the exit code
-// that of the training. RunError as of write_run().
+// empty: nowhere. Where tuning ends before its time the report is ended_json(), null where nothing
+// is written yet, and the exit code that of the training; the next call with the same goes on, and
+// one after the end has the same report. RunError as of write_run() and Tuning.
 PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                     int64_t bench_batch, bool slice, const std::filesystem::path& out,
                     const Compute& compute);

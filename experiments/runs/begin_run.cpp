@@ -52,7 +52,7 @@ BegunRun begin_run(const fs::path& path, const std::string& config_yaml,
                    nlohmann::ordered_json manifest, const std::string& data_json,
                    const ResumeFrom& from, const std::function<void()>& check) {
   BegunRun begun;
-  manifest["run_id"] = path.filename().string();
+  manifest["run_id"] = (path.has_filename() ? path : path.parent_path()).filename().string();
   if (find_run(path).kind == FoundRun::Kind::kAbsent) {
     begun.directory.emplace(RunDirectory::create(path, config_yaml, manifest, data_json));
     return begun;

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <utility>
 
 #include "core/errors.h"
+#include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
@@ -45,6 +47,34 @@ void compare(const ConfigNode* then, const ConfigNode* now, const std::string& p
   }
 }
 
+constexpr const char *kFrom = "from", *kWeights = "weights";  // in `tuning` of a manifest
+
+// Of two `tuning` of manifests; weights are the same wherever they lie.
+std::vector<std::string> options_that_differ(const Json& then, const Json& now) {
+  std::vector<std::string> lines;
+  const auto text = [](const Json& tuning, const std::string& name) {
+    if (!tuning.contains(name)) return std::string("not given");
+    const auto& value = tuning[name == kWeights ? kFrom : name];
+    return value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  auto names = then;
+  names.update(now);
+  for (const auto& [name, value] : names.items())
+    if (name != kFrom && then.value(name, Json()) != now.value(name, Json()))
+      lines.push_back(fmt::format("{} was {}, is {}", name, text(then, name), text(now, name)));
+  return lines;
+}
+
+// Beside settings and device: data, and code of the kinds of heads.
+std::vector<std::string> files_that_differ(const Json& then, const Json& now) {
+  auto lines =
+      data_that_differ(then.value("data", Json::array()), now.value("data", Json::array()));
+  auto kinds = kinds_that_differ(then.value("code", Json()));
+  lines.insert(lines.end(), std::make_move_iterator(kinds.begin()),
+               std::make_move_iterator(kinds.end()));
+  return lines;
+}
+
 // --resume RUN: whether it is of these settings and this device, and `run` made it.
 void require_named_run(const fs::path& path, const Experiment& experiment, const Json& then,
                        const Json& now) {
@@ -79,7 +109,8 @@ void require_sound_state(const fs::path& run) {
 }  // namespace
 
 bool made_by_run(const Json& manifest) {
-  return !manifest.is_object() || (!manifest.contains("pruned") && !manifest.contains("converted"));
+  return !manifest.is_object() || (!manifest.contains("pruned") &&
+                                   !manifest.contains("converted") && !manifest.contains("tuning"));
 }
 
 Json kept_data(const fs::path& path) {
@@ -140,8 +171,7 @@ void require_same_run(const fs::path& path, const Experiment& experiment, const 
   };
   std::string remedy;
   if (manifest.is_object()) {
-    add(data_that_differ(manifest.value("data", Json::array()), now.value("data", Json::array())));
-    add(kinds_that_differ(manifest.value("code", Json())));
+    add(files_that_differ(manifest, now));
     if (auto device = device_that_differs(manifest, now, experiment.train); !device.empty()) {
       add(std::move(device));
       remedy = device_remedy(manifest, now) + ", ";
@@ -154,6 +184,46 @@ void require_same_run(const fs::path& path, const Experiment& experiment, const 
         "trains beside it, '--resume never' in its place, '--resume {}' goes on with it where only "
         "code differs",
         path.string(), fmt::join(lines, "; "), remedy, path.string()));
+}
+
+void require_same_tuning(const fs::path& path, const Experiment& experiment, const Json& now) {
+  if (find_run(path).kind == FoundRun::Kind::kAbsent) return;
+  require_sound_state(path);
+  const auto manifest = read_manifest(path);
+  const auto then = manifest.is_object() ? manifest.value("tuning", Json()) : Json();
+  if (!then.is_object())
+    throw RunError(path.string() + ": a run is there already; choose another place");
+  auto lines = options_that_differ(then, now.at("tuning"));
+  const auto add = [&](std::vector<std::string> more) {
+    lines.insert(lines.end(), std::make_move_iterator(more.begin()),
+                 std::make_move_iterator(more.end()));
+  };
+  if (lines.empty()) add(settings_that_differ(path, experiment));
+  add(files_that_differ(manifest, now));
+  add(device_that_differs(manifest, now, experiment.train));
+  if (!lines.empty())
+    throw RunError(
+        fmt::format("{}: a run is there already, and another command made it: {}; the command that "
+                    "made it goes on with it, another --out makes this one beside it",
+                    path.string(), fmt::join(lines, "; ")));
+}
+
+Json tuning_json(const std::string& command, const fs::path& checkpoint, const Json& options) {
+  Json tuning{{"command", command}, {kFrom, checkpoint.string()}};
+  try {
+    tuning[kWeights] = read_state(checkpoint).at("files").at("model.safetensors").at("sha256");
+  } catch (const DataError& error) {
+    throw RunError(error.what());
+  }
+  tuning.update(options);
+  return tuning;
+}
+
+Json with_numbers(Json report) {
+  if (report.is_null()) return std::numeric_limits<double>::quiet_NaN();
+  if (report.is_structured())
+    for (auto& value : report) value = with_numbers(std::move(value));
+  return report;
 }
 
 std::string code_since(const fs::path& path) {

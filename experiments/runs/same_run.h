@@ -26,6 +26,21 @@ std::vector<std::string> settings_that_differ(const std::filesystem::path& run,
 void require_same_run(const std::filesystem::path& path, const Experiment& experiment,
                       const nlohmann::ordered_json& manifest, const ResumeFrom& from);
 
+// The same for a command that makes its run of another one and tunes it: what it was asked for is
+// `tuning` in the manifest. RunError, with what differs, also where no such command began what lies
+// there.
+void require_same_tuning(const std::filesystem::path& path, const Experiment& experiment,
+                         const nlohmann::ordered_json& manifest);
+
+// `tuning` of a manifest: `command`, the weights of the checkpoint that it begins with, and
+// `options`, those that its result depends on.
+nlohmann::ordered_json tuning_json(const std::string& command,
+                                   const std::filesystem::path& checkpoint,
+                                   const nlohmann::ordered_json& options);
+
+// A report that was read back from a manifest: what is null there is a number that is not finite.
+nlohmann::ordered_json with_numbers(nlohmann::ordered_json report);
+
 // What has changed since in the code that made the run at `path`, and is no reason to refuse it; ""
 // where nothing has.
 std::string code_since(const std::filesystem::path& path);

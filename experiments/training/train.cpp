@@ -26,7 +26,7 @@ class Trainer {
  public:
   Trainer(const Experiment& experiment, std::shared_ptr<Model> model, const DataSource& data,
           const Compute& compute, TrainingState& state, const std::optional<NamedTensors>& moments,
-          Recorder* recorder, bool resumable)
+          Recorder* recorder, bool resumable, SaveTraining save)
       : experiment_(experiment),
         options_(experiment.train),
         seed_(static_cast<uint64_t>(experiment.seed)),
@@ -37,6 +37,7 @@ class Trainer {
         state_(state),
         recorder_(recorder),
         resumable_(resumable),
+        save_(std::move(save)),
         updater_(model_,
                  schedule_of(options_, experiment.model.as<ModelOptions>().d_model,
                              options_.epoch_size(data)),
@@ -89,6 +90,7 @@ class Trainer {
   TrainingState& state_;
   Recorder* recorder_;
   bool resumable_;
+  SaveTraining save_;
   Updater updater_;
   double wall_before_;
   Stopwatch watch_;
@@ -162,7 +164,10 @@ void Trainer::end_step() {
   if (due.evaluation && state_.step < steps_ && evaluates())
     judge(*(evaluation_ = evaluate_batches()));
   ends_ = done(), early_ = stopped_early();
-  if (!recorder_) return;
+  if (!recorder_) {
+    if (save_ && (due.checkpoint || stops_ || ends_)) save_(now(), updater_.optimizer().state());
+    return;
+  }
   if (ends_) {
     evaluation_ = evaluate_whole_split();
     state_.unmeasured = !evaluation_;
@@ -236,9 +241,10 @@ void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSourc
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
                            const DataSource& data, const Compute& compute, TrainingState& state,
                            const std::optional<NamedTensors>& moments, Recorder* recorder,
-                           bool resumable) {
+                           bool resumable, const SaveTraining& save) {
   require_trainable(experiment);
-  return Trainer(experiment, std::move(model), data, compute, state, moments, recorder, resumable)
+  return Trainer(experiment, std::move(model), data, compute, state, moments, recorder, resumable,
+                 save)
       .run();
 }
 

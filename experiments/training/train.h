@@ -2,6 +2,7 @@
 // behind.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,14 +47,16 @@ TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const Compute& compute, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
 
+using SaveTraining = std::function<void(const TrainingState& state, const NamedTensors& optimizer)>;
+
 // The updates from `state`, which moves on with them, to the last. `moments`: the optimiser's,
-// none: it begins. Without a recorder the model is trained to the same weights and nothing else
-// happens; it is evaluated only where train.early_stop asks for it. The model is left in training
-// mode, the recorder open. Where it cannot be resumed, what a signal leaves of the last measurement
-// is what there is.
+// none: it begins. Without a recorder the model is trained to the same weights; it is evaluated
+// only where train.early_stop asks for it, and saved by `save` where a checkpoint is due and where
+// the training ends. The model is left in training mode, the recorder open. Where it cannot be
+// resumed, what a signal leaves of the last measurement is what there is.
 TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> model,
                            const DataSource& data, const Compute& compute, TrainingState& state,
                            const std::optional<NamedTensors>& moments, Recorder* recorder,
-                           bool resumable = false);
+                           bool resumable = false, const SaveTraining& save = nullptr);
 
 }  // namespace headlab

@@ -116,7 +116,7 @@ class Run:
     @property
     def name(self) -> str:
         """What its config calls it; of a run that prune or convert made, its directory."""
-        if "pruned" in self.manifest or "converted" in self.manifest:
+        if any(kind in self.manifest for kind in ("pruned", "converted", "tuning")):
             return self.path.resolve().name
         return str(self.config.get("name", self.path.name))
 

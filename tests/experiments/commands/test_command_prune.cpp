@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <sstream>
 
 #include "core/files/h5.h"
 #include "tests/command_testing.h"
@@ -201,16 +200,17 @@ TEST_CASE("a tuned run that is written sliced ends with the smaller model") {
         report.at("parameters"));
 }
 
-TEST_CASE("tuning whose time is over says what is left, and the commands it names do it") {
+TEST_CASE("tuning whose time is over says what is left, and the same command does it") {
   const Bench bench;
   const fs::path run = bench.train(kTwoLayers);
   set_train(run, "max_time", "1e-9");
   const Arguments prune{"prune",  run.string(), "--count", "4", "--rounds", "2",
-                        "--tune", "3",          "--out",   "o", "--by",     "activation"};
+                        "--tune", "2",          "--out",   "o", "--by",     "activation"};
   const Outcome stopped = bench.headlab(prune);
   CHECK(stopped.code == 75);
-  CHECK_THAT(stopped.out, Contains("stopped at step 6: train.max_time is over; in round 1 of 2, 2 "
-                                   "updates left in it\nto go on, with the other options"));
+  CHECK_THAT(stopped.out, Contains("stopped at step 6: train.max_time is over; in round 1 of 2, 1 "
+                                   "updates left in it\n"));
+  CHECK_THAT(stopped.err, Contains("stopped at step 6; the same command goes on"));
   const Json status = json_of(bench / "o/status.json");
   CHECK(status.at("status") == "stopped");
   CHECK(status.at("step") == 6);
@@ -218,26 +218,14 @@ TEST_CASE("tuning whose time is over says what is left, and the commands it name
   CHECK(fs::exists(bench / "o/ckpt/step-00000006/optimizer.safetensors"));
   CHECK_FALSE(fs::exists(bench / "o/pruning.h5"));
   CHECK(Json::parse(bench.headlab({"inspect", "o", "--json"}).out).at("status") == "stopped");
-  check_refusal(bench.headlab(prune), 4, {"a run is there already"});
 
-  std::vector<Arguments> commands;
-  for (const std::string& line : lines_of(stopped.out)) {
-    if (!line.starts_with("  headlab ")) continue;
-    commands.emplace_back();
-    std::istringstream words(line);
-    for (std::string word; words >> word;) commands.back().push_back(word);
-    commands.back().erase(commands.back().begin());
-  }
-  REQUIRE(commands.size() == 2);
-  set_train(bench / "o", "max_time", "1000");
-  for (const Arguments& command : commands) {
-    const Outcome outcome = bench.headlab(command);
-    INFO(outcome.err);
-    CHECK(outcome.code == 0);
-  }
-  const fs::path last = commands[1].back();
-  CHECK(json_of(last / "status.json").at("step") == 11);
-  CHECK(json_of(last / "manifest.json").at("pruned").at("kept") == 4);
+  Outcome last = bench.headlab(prune);
+  for (int sessions = 2; last.code == 75 && sessions < 12; ++sessions) last = bench.headlab(prune);
+  INFO(last.err);
+  CHECK(last.code == 0);
+  CHECK(json_of(bench / "o/status.json").at("step") == 9);
+  CHECK(json_of(bench / "o/manifest.json").at("pruned").at("kept") == 4);
+  CHECK_FALSE(fs::exists(bench / "o/tuning"));
 }
 
 TEST_CASE("tuning that a signal stops is saved, and the exit code is the signal's") {
@@ -260,7 +248,6 @@ TEST_CASE("tuning that a signal stops is saved, and the exit code is the signal'
   CHECK(report.at("kept") == 4);
   const int64_t step = report.at("step");
   CHECK(report.at("updates_left") == 1000005 - step);
-  CHECK(report.at("go_on").size() == 1);
   CHECK(json_of(bench / "o/status.json").at("status") == "stopped");
   CHECK(evaluation(bench, "o").at("step") == step);
 }
@@ -274,7 +261,6 @@ TEST_CASE("tuning that diverges exits 5 and says so") {
       bench.headlab({"prune", run.string(), "--count", "4", "--tune", "9", "--out", "o", "--json"});
   CHECK(outcome.code == 5);
   CHECK(Json::parse(outcome.out).at("status") == "diverged");
-  CHECK_FALSE(Json::parse(outcome.out).contains("go_on"));
   CHECK(json_of(bench / "o/status.json").at("status") == "diverged");
 }
 

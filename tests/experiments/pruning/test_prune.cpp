@@ -277,11 +277,6 @@ TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pr
     Tuning tuning(out, settings.tune, settings.rounds, {at::kCPU});
     const auto rounds = prune(run, settings, {at::kCPU}, &tuning);
     CHECK(run.step == step + 1);
-    if (step == 5) {  // all is done by then
-      CHECK(rounds.size() == 3);
-      CHECK_FALSE(tuning.ended());
-      continue;
-    }
     REQUIRE(tuning.ended());
     CHECK(tuning.ended()->exit_code == kResumable);
     CHECK(tuning.round() == step / 3 + 1);
@@ -313,15 +308,11 @@ TEST_CASE("a signal between two rounds stops the pruning there", "[pruning]") {
     Tuning tuning(out, settings.tune, settings.rounds, {at::kCPU});
     const auto rounds = prune(run, settings, {at::kCPU}, &tuning);
     CHECK(run.step == step + 1);
-    if (step == 5) {  // all is done by then
-      CHECK(rounds.size() == 3);
-      CHECK_FALSE(tuning.ended());
-      continue;
-    }
+    CHECK(tuning.stopped());
     REQUIRE(tuning.ended());
     CHECK(tuning.ended()->exit_code == kResumable);
     CHECK(tuning.updates_left() == 0);
-    CHECK(rounds.size() == 2);
+    CHECK(rounds.size() == (step == 2 ? 2 : 3));
     CHECK(std::ssize(alive_of(*run.model)) == rounds.back().kept);
     CHECK(read_status(out)->state == RunState::kStopped);
     CHECK(load_latest(out)->step == step + 1);
