@@ -4,6 +4,7 @@
 #include "core/torch.h"
 #include "experiments/commands/convert_options.h"
 #include "experiments/commands/report.h"
+#include "experiments/commands/run_notices.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/conversion/converted_run.h"
 #include "experiments/pruning/gates.h"

@@ -1,10 +1,12 @@
 // `headlab prune RUN`: removes heads, says what it cost and what it saved, and writes what is left.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "experiments/commands/prune_options.h"
 #include "experiments/commands/report.h"
+#include "experiments/commands/run_notices.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/pruning/pruned_run.h"

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdlib>
 
 #include "experiments/commands/report.h"
@@ -50,15 +49,6 @@ std::string validation_text(const RunStatus& status) {
   return text;
 }
 
-// In words; with what `@` meant in it, `run`, which will be another one by then.
-std::string the_same_command(const std::string& run) {
-  const auto& words = command_line();
-  const bool newest = std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    return word.starts_with('@') || word.starts_with("init=@") || word.starts_with("--init=@");
-  });
-  return newest ? "the same command with " + run : "the same command";
-}
-
 }  // namespace
 
 int print_outcome(const std::filesystem::path& path, const RunStatus& status, bool json,
@@ -97,18 +87,6 @@ void say_what_begins(const std::string& config, const Experiment& experiment, Mo
        at::get_num_threads(), parameter_count(model));
   tell("{}", path.string());
   say_unreached_rate(experiment, data);
-}
-
-void note_signals() {
-  // Never let go, as in main(): all that is to be saved is, when the process ends.
-  [[maybe_unused]] static const auto* const signals = new StopSignals;
-}
-
-void say_what_goes_on(const RunStatus& status, const std::string& run) {
-  const auto how = status.reason == signal_text(SIGINT) ? "interrupted" : "stopped";
-  const auto goes_on =
-      status.reason == kMeasurementCutShort ? "measures the whole split" : "goes on";
-  tell("{} at step {}; {} {}", how, status.step, the_same_command(run), goes_on);
 }
 
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,

@@ -28,12 +28,6 @@ std::optional<int> code_of_early_stop();
 void say_what_begins(const std::string& config, const Experiment& experiment, Model& model,
                      const DataSource& data, const at::Device& device,
                      const std::filesystem::path& path);
-// From now on signals are noted: for a command that trains where it is asked to.
-void note_signals();
-// On stderr: where a stopped run stands, and what goes on with it; `run`: how the run that `@`
-// meant is named, if the command has one.
-void say_what_goes_on(const RunStatus& status, const std::string& run);
-
 // On stderr: what one does with a finished run of such a model and data, as commands to paste;
 // where a stopped one stands, and what goes on with it.
 void say_what_comes_next(const std::filesystem::path& path, const Experiment& experiment,
