@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -153,6 +154,8 @@ class H5Dataset : public H5Node {
   // Reads the chunks of one row and drops them. RunError: one of them cannot be read. HDF5 before
   // 1.14 finds where a chunk lies by walking through all before it; this takes as long in any row.
   void check_row(hsize_t row) const;
+  // Where what is stored of one row ends in the file, in bytes; 0: nothing of it is stored.
+  hsize_t row_end(hsize_t row) const;
 
  private:
   friend class H5Group;
@@ -161,6 +164,9 @@ class H5Dataset : public H5Node {
   void write_block(const H5Extent& start, const H5Extent& count, H5Type type, const void* values,
                    size_t elements);
   void read_block(const H5Extent& start, const H5Extent& count, H5Type type, void* values) const;
+  H5Extent chunk_extent() const;  // all of it where it is not stored in chunks
+  // Calls with the place of each chunk that holds a part of a row.
+  void each_chunk_of(hsize_t row, const std::function<void(const H5Extent&)>& visit) const;
   // RunError when the file is too small for so many values: damaged files claim anything.
   void require_backed(hsize_t elements, H5Type type) const;
 };

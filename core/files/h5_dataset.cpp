@@ -179,16 +179,19 @@ bool H5Dataset::grows() const {
 
 hsize_t H5Dataset::storage_size() const { return H5Dget_storage_size(id_.get()); }
 
-void H5Dataset::check_row(hsize_t row) const {
-  const std::optional<H5Type> kind = type();
-  if (!kind || kind == H5Type::kText) return;
+H5Extent H5Dataset::chunk_extent() const {
   const H5Handle made(H5Dget_create_plist(id_.get()), H5Pclose);
   if (!made.valid()) fail("cannot read how it is stored");
-  const H5Extent all = extent();
-  H5Extent chunk = all;
+  H5Extent chunk = extent();
   if (H5Pget_layout(made.get()) == H5D_CHUNKED)
     H5Pget_chunk(made.get(), static_cast<int>(chunk.size()), chunk.data());
-  H5Extent grid(all.size(), 1), start(all.size()), count(all.size(), 1);
+  return chunk;
+}
+
+void H5Dataset::each_chunk_of(hsize_t row,
+                              const std::function<void(const H5Extent&)>& visit) const {
+  const H5Extent all = extent(), chunk = chunk_extent();
+  H5Extent grid(all.size(), 1), start(all.size());
   for (size_t a = 1; a < all.size(); ++a) grid[a] = (all[a] + chunk[a] - 1) / chunk[a];
   const hsize_t chunks = element_count(grid);
   hsize_t size = 0;
@@ -197,20 +200,48 @@ void H5Dataset::check_row(hsize_t row) const {
     throw RunError(where() + ": claims more chunks than a file of " + std::to_string(size) +
                    " bytes can hold");
   }
-  H5Extent largest(chunk);
-  largest[0] = 1;
-  for (size_t a = 1; a < all.size(); ++a) largest[a] = std::min(chunk[a], all[a]);
-  require_backed(element_count(largest), *kind);
-  std::vector<std::byte> values(element_count(largest) * h5_size(*kind));
   for (hsize_t n = 0; n < chunks; ++n) {
     hsize_t rest = n;
-    for (size_t a = all.size(); a-- > 1; rest /= grid[a]) {
-      start[a] = rest % grid[a] * chunk[a];
-      count[a] = std::min(chunk[a], all[a] - start[a]);
-    }
-    start[0] = row;
-    read_block(start, count, *kind, values.data());
+    for (size_t a = all.size(); a-- > 1; rest /= grid[a]) start[a] = rest % grid[a] * chunk[a];
+    if (!start.empty()) start[0] = row;
+    visit(start);
   }
+}
+
+void H5Dataset::check_row(hsize_t row) const {
+  const std::optional<H5Type> kind = type();
+  if (!kind || kind == H5Type::kText) return;
+  const H5Extent all = extent(), chunk = chunk_extent();
+  H5Extent count(chunk);
+  count[0] = 1;
+  for (size_t a = 1; a < all.size(); ++a) count[a] = std::min(chunk[a], all[a]);
+  require_backed(element_count(count), *kind);
+  std::vector<std::byte> values(element_count(count) * h5_size(*kind));
+  each_chunk_of(row, [&](const H5Extent& start) {
+    for (size_t a = 1; a < all.size(); ++a) count[a] = std::min(chunk[a], all[a] - start[a]);
+    read_block(start, count, *kind, values.data());
+  });
+}
+
+hsize_t H5Dataset::row_end(hsize_t row) const {
+  const H5Handle made(H5Dget_create_plist(id_.get()), H5Pclose);
+  if (!made.valid()) fail("cannot read how it is stored");
+  if (H5Pget_layout(made.get()) != H5D_CHUNKED) {
+    const haddr_t offset = H5Dget_offset(id_.get());
+    return offset == HADDR_UNDEF ? 0 : offset + storage_size();
+  }
+  const H5Extent chunk = chunk_extent();
+  hsize_t end = 0;
+  each_chunk_of(row, [&](H5Extent start) {
+    start[0] = row / chunk[0] * chunk[0];
+    unsigned filters = 0;
+    haddr_t address = HADDR_UNDEF;
+    hsize_t size = 0;
+    if (H5Dget_chunk_info_by_coord(id_.get(), start.data(), &filters, &address, &size) < 0)
+      fail("cannot find a chunk");
+    if (address != HADDR_UNDEF) end = std::max(end, address + size);
+  });
+  return end;
 }
 
 }  // namespace headlab

@@ -28,16 +28,16 @@ int run_config(const ConfigOptions& o) {
   Experiment experiment, defaults;
   if (o.schema) {
     print_data((o.of == "sweep"        ? sweep_schema(experiment)
-                  : o.of == "comparison" ? comparison_schema(experiment)
-                                         : schema_of(experiment)) +
-                 '\n');
+                : o.of == "comparison" ? comparison_schema(experiment)
+                                       : schema_of(experiment)) +
+               '\n');
     return kDone;
   }
   if (o.of != "config") throw ConfigError("--of: goes with --schema");
   if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
   read_config(experiment, load_experiment(o.file, o.overrides));
   print_data(to_yaml(o.minimal ? write_minimal(experiment, defaults, Paths::kAbsolute)
-                                 : write_block(experiment)));
+                               : write_block(experiment)));
   return kDone;
 }
 

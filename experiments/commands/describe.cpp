@@ -82,9 +82,9 @@ struct DescribeOptions {
 int run_describe(const DescribeOptions& o) {
   if (o.table || !o.markdown.empty()) {
     print_data(o.table                    ? kinds_table()
-                 : o.markdown == "config"   ? config_page()
-                 : o.markdown == "commands" ? commands_page()
-                                            : kinds_page());
+               : o.markdown == "config"   ? config_page()
+               : o.markdown == "commands" ? commands_page()
+                                          : kinds_page());
     return kDone;
   }
   if (o.word.empty())

@@ -32,7 +32,8 @@ std::optional<LogRecords> log_records(const H5Group& group);
 void each_group(const H5Group& group, const std::function<void(const H5Group&)>& visit,
                 int depth = 0);
 
-// RunError when the file, of `size` bytes, ends before it says that it does.
+// RunError when the file, of `size` bytes, ends before a complete record does: HDF5 reads zeros
+// there. What a full disk did not take, behind the last complete record, may be missing.
 void require_uncut(const H5File& file, const std::filesystem::path& path, hsize_t size);
 // RunError when a part of the log does not open, or a chunk of the last complete record of a group
 // cannot be read. Chunks of records before it are not looked at: there may be many.

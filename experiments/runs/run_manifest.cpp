@@ -132,10 +132,10 @@ std::vector<std::string>& command_line() {
 }
 
 Json file_json(const std::filesystem::path& file, const Json& known) {
-  static std::vector<Json> read;  // by this process, or known to it
+  static std::vector<Json> read;  // by this process
   auto entry = file_stamp(file);
+  if (const auto* found = entry_of(entry, known)) return *found;
   if (const auto* found = entry_of(entry, read)) return *found;
-  if (const auto* found = entry_of(entry, known)) return read.emplace_back(*found);
   const bool settled = is_settled(entry);
   auto digest = sha256_of_file(file);
   if (settled && file_stamp(file) == entry) {

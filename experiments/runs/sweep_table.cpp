@@ -88,7 +88,9 @@ void SweepTable::look_into(size_t point, Row& row) const {
   if (!newest.contains("step") || !newest["step"].is_number_integer()) return;
   row.step = newest["step"].get<int64_t>();
   if (!row.from) row.from = row.step, row.since = output_.seconds();
-  if (!row.steps) row.steps = steps_of(read_manifest(sweep_.points[point].run));
+  const auto& frozen = sweep_.points[point];
+  if (!row.steps) row.steps = frozen.experiment.train.steps;
+  if (!row.steps) row.steps = steps_of(read_manifest(frozen.run));  // a run by epochs
   if (newest.contains("train/loss") && newest["train/loss"].is_number())
     row.loss = newest["train/loss"].get<double>();
 }

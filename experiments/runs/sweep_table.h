@@ -30,7 +30,7 @@ class SweepTable {
     double since = 0;             // seconds
     std::optional<int64_t> from;  // step that it was first seen at
     int64_t step = 0;
-    std::optional<int64_t> steps;  // of the whole run, as its manifest has them
+    std::optional<int64_t> steps;  // of the whole run, of its config, else of its manifest
     std::optional<double> loss;
   };
 

@@ -270,7 +270,7 @@ TEST_CASE("a part of a log that does not open is damage, by name, for all who op
   CHECK(named > 15);
 }
 
-TEST_CASE("steps out of order are damage; zeros at the end, which a full disk leaves, are not") {
+TEST_CASE("steps out of order are damage, zeros at the end, which a full disk leaves, are not") {
   const Scratch folder;
   const auto path = folder / "log.h5";
   finished_log(path);

@@ -11,6 +11,7 @@
 #include "tests/data_testing.h"
 #include "tests/hand_built.h"
 #include "tests/models_testing.h"
+#include "tests/sent_signal.h"
 
 namespace headlab::test_prune {
 using namespace testing;
@@ -243,14 +244,14 @@ class Raising : public DataSource {
   int64_t context() const override { return data_->context(); }
   Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
     behind_ = step;
-    if (step == step_ && measured_ == 0) raise(signal_);
+    if (step == step_ && measured_ == 0) send_and_wait(signal_);
     return data_->train_batch(seed, step, first, count);
   }
   int64_t examples(Split split) const override { return data_->examples(split); }
   Batch eval_batch(Split split, int64_t first, int64_t count) const override {
     if (behind_ == step_ && first == 0 && count == measured_ && !raised_) {
       raised_ = true;
-      raise(signal_);
+      send_and_wait(signal_);
     }
     return data_->eval_batch(split, first, count);
   }

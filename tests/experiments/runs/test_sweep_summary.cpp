@@ -96,7 +96,7 @@ TEST_CASE("an array script holds at most a thousand points, with its line writte
   const auto text = [&](int n) { return read_bytes(scratch / fmt::format("sweep-{}.sbatch", n)); };
   CHECK_THAT(text(1), Contains("--array=0-999%4") && Contains("$((SLURM_ARRAY_TASK_ID + 1))p"));
   CHECK_THAT(text(3), Contains("--array=0-0%4") && Contains("$((SLURM_ARRAY_TASK_ID + 2001))p"));
-  CHECK_THAT(text(1), Contains("'/h' run \"$config\" --out '/o ut' & pid=$!"));
+  CHECK_THAT(text(1), Contains("\n/h run \"$config\" --out '/o ut' & pid=$!"));
 }
 
 TEST_CASE("a line of the job list is quoted, and sets threads where the configs do not",
@@ -109,7 +109,7 @@ TEST_CASE("a line of the job list is quoted, and sets threads where the configs 
       {.program = "/h", .at_once = 2, .threads = 3, .time = "", .sets_threads = true});
   CHECK_THAT(command, Contains("--jobs 2") && Contains("--termseq TERM,60000,KILL,1000 < "));
   CHECK_THAT(read_bytes(folder / "sweep.jobs"),
-             Catch::Matchers::StartsWith("OMP_NUM_THREADS=3 '/h' run '") &&
+             Catch::Matchers::StartsWith("OMP_NUM_THREADS=3 /h run '") &&
                  Contains("it'\\''s/0.yaml' --out '/o ut'\n"));
 }
 

@@ -13,16 +13,13 @@
 #include "experiments/system/signals.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
+#include "tests/sent_signal.h"
 
 namespace headlab {
 namespace {
 
 // To this process, of which one thread takes it: by and by.
 void send(int signal) { REQUIRE(kill(getpid(), signal) == 0); }
-void send_and_wait(int signal) {
-  send(signal);
-  while (StopSignals::received() == 0) std::this_thread::yield();
-}
 // Until one that has been sent is taken.
 void wait_until_taken(int signal) {
   sigset_t waiting;

@@ -4,6 +4,7 @@
 #include "experiments/system/exit_codes.h"
 #include "experiments/training/training_state.h"
 #include "tests/scratch.h"
+#include "tests/sent_signal.h"
 #include "tests/training_testing.h"
 
 namespace headlab::test_last_measurement {
@@ -25,7 +26,7 @@ class Interrupting : public DataSource {
   }
   int64_t examples(Split split) const override { return data_->examples(split); }
   Batch eval_batch(Split split, int64_t first, int64_t count) const override {
-    if (step_ == last_ && first == first_) raise(SIGINT);
+    if (step_ == last_ && first == first_) send_and_wait(SIGINT);
     return data_->eval_batch(split, first, count);
   }
 
