@@ -189,7 +189,8 @@ def many_heads(run, layers, heads):
     data = xr.Dataset({"entropy": (("step", "layer", "head"), values, {"units": "nat"})},
                       coords={"step": [20], "layer": range(layers), "head": range(heads)})
     kept = {name: getattr(run, name) for name in (
-        "label", "kind", "config", "state", "status", "path", "scalars", "evaluations", "sites")}
+        "label", "kind", "config", "state", "status", "manifest", "path", "scalars", "evaluations",
+        "sites")}
     return AsIf(has=run.__contains__, heads=lambda site: data, **kept)
 
 
