@@ -8,13 +8,13 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "core/config/config.h"
 #include "core/errors.h"
+#include "experiments/system/scratch_folder.h"
 #include "experiments/system/shell_word.h"
 
 namespace headlab {
@@ -96,27 +96,6 @@ bool is_inside(const fs::path& path, const fs::path& folder) {
   return false;
 }
 
-// A folder of our own for a file that is sent on.
-class PassingFolder {
- public:
-  PassingFolder() {
-    auto name = (fs::temp_directory_path() / "headlab-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr)
-      throw RunError(name + ": cannot be made: " + std::generic_category().message(errno));
-    path_ = name;
-  }
-  PassingFolder(const PassingFolder&) = delete;
-  PassingFolder& operator=(const PassingFolder&) = delete;
-  ~PassingFolder() {
-    std::error_code none;
-    fs::remove_all(path_, none);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
@@ -186,7 +165,7 @@ OutputFile::OutputFile(fs::path path, const std::vector<fs::path>& read, const s
 
 void OutputFile::write(const std::function<void(const fs::path& file)>& write) const {
   if (!sent_) return write(target_);
-  const PassingFolder passing;
+  const ScratchFolder passing;
   const auto file = passing.path() / "file";
   write(file);
   send(file);

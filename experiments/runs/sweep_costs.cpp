@@ -1,7 +1,6 @@
 #include "experiments/runs/sweep_costs.h"
 
 #include <fmt/format.h>
-#include <stdlib.h>
 
 #include <algorithm>
 #include <limits>
@@ -15,6 +14,7 @@
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/file_text.h"
 #include "experiments/system/output.h"
+#include "experiments/system/scratch_folder.h"
 
 namespace headlab {
 namespace {
@@ -23,25 +23,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr double kMeasuredSeconds = 3;
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (fs::temp_directory_path() / "headlab-sweep-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw RunError(name + ": cannot be made");
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code none;
-    fs::remove_all(path_, none);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // What a command says; ConfigError with it where it fails otherwise than by being cut short.
 std::string said_by_command(const std::vector<std::string>& words, const fs::path& output,
