@@ -145,8 +145,7 @@ NamedTensors read_verified(const fs::path& path, const nlohmann::json& state) {
   // Its size first: to hash a terabyte of zeros takes an hour.
   std::error_code none;
   const uintmax_t bytes = fs::file_size(path, none);
-  if ((!none && stated.at("bytes") != bytes) ||
-      stated.at("sha256") != sha256_of_file(path)) {
+  if ((!none && stated.at("bytes") != bytes) || stated.at("sha256") != sha256_of_file(path)) {
     throw DataError(fmt::format("{}: is damaged: its bytes are not those written", path.string()));
   }
   return read_tensors(path);
