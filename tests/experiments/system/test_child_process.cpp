@@ -118,7 +118,8 @@ TEST_CASE("a child is not damaged by what asks the whole foreground to stop") {
 
 TEST_CASE("a child has no more memory than a damaged file should cost") {
 #ifdef __SANITIZE_ADDRESS__
-  return skip("AddressSanitizer ends a process that has no memory left before it can say so");
+  return testing::skip(
+      "AddressSanitizer ends a process that has no memory left before it can say so");
 #endif
   const auto said = unfinished("a.h5", []() -> std::string {
     std::vector<std::string> kept;
