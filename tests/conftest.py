@@ -12,6 +12,8 @@ import tempfile
 
 import pytest
 
+import warm_program  # noqa: F401: what subprocess starts
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 os.environ.pop("HEADLAB_COMMAND", None)  # of the one who runs the tests; see tests/test_install.py

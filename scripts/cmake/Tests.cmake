@@ -51,6 +51,13 @@ if(main_source)
   target_link_libraries(headlab_translator PRIVATE headlab_variants headlab_experiments)
 endif()
 
+# Spares tests of Python most of each start of a program (tests/warm_program.py). A sanitizer must be
+# what is loaded first.
+if(NOT HEADLAB_SANITIZE)
+  add_library(headlab_warm_program MODULE tests/warm_program.cpp)
+  target_link_libraries(headlab_warm_program PRIVATE ${CMAKE_DL_LIBS})
+endif()
+
 # The sanitizers leave out trainings to the end or at the size of configs/: they take minutes there,
 # and go through the code that the small ones go through.
 if(HEADLAB_SANITIZE)
