@@ -141,18 +141,6 @@ def test_a_planted_include_is_found(tmp_path):
     ]
 
 
-def test_a_kind_fits_into_300_lines():
-    long = [path.name for path in (ROOT / "variants").glob("*.cpp")
-            if len(path.read_text(encoding="utf-8").splitlines()) > 300]
-    assert long == []
-
-
-def test_a_command_fits_into_120_lines():
-    long = [path.name for path in (ROOT / "experiments/commands").iterdir()
-            if len(path.read_text(encoding="utf-8").splitlines()) > 120]
-    assert long == []
-
-
 def test_core_knows_no_kind_by_name():
     """No text in core's code equals the name of a kind."""
     kinds = {path.stem for path in (ROOT / "variants").glob("*.cpp")}

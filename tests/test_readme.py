@@ -64,10 +64,6 @@ def test_the_exit_codes_are_explained_each():
     assert codes
 
 
-def test_readme_is_read_in_one_sitting():
-    assert len(README.read_text(encoding="utf-8").splitlines()) <= 250
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """A tiny training by README's first config."""
