@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, headlab, program
-from transformers_testing import bench_python
+from transformers_testing import asked, bench_python
 
 MB = 1 << 20
 
@@ -81,21 +81,18 @@ def test_the_heads_that_copy_are_those_that_are_known(smollm2, tmp_path):
 
 
 def test_an_encoder_is_cut_and_opened_by_transformers(minilm, tmp_path):
-    bench = bench_python()
+    bench_python()
     (tmp_path / "lines").write_text("A dog plays in the park.\nThe cat sits on the mat.\n")
     cut = tmp_path / "cut"
     report = json.loads(headlab("prune", minilm, "--fraction", "0.3", "--slice", "--text",
                                 tmp_path / "lines", "--out", cut, "--json"))
     assert report["rounds"][-1]["kept"] == 50
     assert 0 < report["rounds"][-1]["distance"] < 0.2
-    pairs = []
+    pairs = {}
     for run in minilm, cut:
         headlab("export", run, tmp_path / f"{run.name}_out")
-        pairs += [run, tmp_path / f"{run.name}_out"]
-    done = subprocess.run([*bench, ROOT / "tests/transformers_peer.py", program(), *pairs],
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for found in json.loads(done.stdout):
+        pairs[run.name] = run, tmp_path / f"{run.name}_out"
+    for found in asked(pairs)["models"].values():
         assert found["class"] == "BertModel"
         assert found["missing"] == [] and found["unexpected"] == []
         assert found["difference"] < 1e-4 * found["largest"]

@@ -22,7 +22,7 @@ SETTINGS = ("train.steps=400", "train.batch=4", "train.threads=1", "train.eval_e
             "model.layers=2", "model.d_model=24", "model.dropout=0.1", "log.every=5",
             "log.stats_every=15", "log.stats=[all]", "log.attention.every=35",
             "log.attention.probes=2")
-KINDS = {  # others: test_soak.py; every kind, within one process: test_training.cpp
+KINDS = {  # others: slow/test_soak_round.py; every kind, within one process: test_training.cpp
     "mha": ("model.heads=3",),
     "gated": ("model.heads=4", "model.attention={kind: gated, target: {heads: 5}}",
               "train.label_smoothing=0.1"),

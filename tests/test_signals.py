@@ -17,7 +17,7 @@ from conftest import ROOT, TINY, program
 from test_resume import KINDS, finish, only_run, start
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75, signal.SIGHUP: 129, signal.SIGXCPU: 75}
-QUICK = KINDS["mha"]
+QUICK = (*KINDS["mha"], "train.steps=160")
 
 
 def notes_signals(pid):
@@ -46,7 +46,7 @@ def test_signals_at_any_moment_lose_nothing(tmp_path):
     whole = finish(tmp_path / "whole", QUICK)
     draws, parts = random.Random(1), tmp_path / "parts"
     ends = []
-    for _ in range(40):
+    for _ in range(12):
         number = draws.choice(list(CODES))
         process = start(parts, QUICK)
         process.stderr.readline()
@@ -104,7 +104,7 @@ def test_a_run_whose_terminal_has_gone_is_saved(tmp_path):
 def test_a_run_out_of_cpu_time_is_saved(tmp_path):
     """The kernel sends SIGXCPU each second from the limit on, to whichever thread computes."""
     done = subprocess.run([*LONG, "--out", tmp_path], capture_output=True, text=True,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (3, 60)))
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (2, 60)))
     assert done.returncode == 75, done.stderr
     assert status_of(tmp_path)["status"] == "stopped"
 

@@ -1,5 +1,5 @@
-"""Tokenizers beside those of transformers and the tokenizers library, which scripts/bench/environment
-installs: what headlab writes they open, and texts have the same ids and places with both."""
+"""Tokenizers beside the tokenizers library, which scripts/bench/environment installs: what headlab writes it opens,
+and texts have the same ids and places with both. As transformers opens them: tests/slow/test_tokenizers_opened.py."""
 
 import json
 import pathlib
@@ -12,34 +12,48 @@ from conftest import ROOT, program
 from transformers_testing import bench_python
 
 GOLDEN = ROOT / "tests/golden"
-# What transformers makes of texts with the tokenizer of a folder, request by request.
+# What the library makes of texts with the tokenizer of a folder, request by request.
 REFERENCE = """
-import json, sys
-from transformers import AutoTokenizer
+import json, os, sys
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
+def opened_of(folder):
+    if os.path.exists(folder + "/tokenizer.json"):
+        return Tokenizer.from_file(folder + "/tokenizer.json")
+    config = json.load(open(folder + "/tokenizer_config.json"))
+    if os.path.exists(folder + "/vocab.txt"):
+        return BertWordPieceTokenizer(folder + "/vocab.txt", lowercase=config["do_lower_case"],
+                                      strip_accents=config.get("strip_accents"))
+    opened = ByteLevelBPETokenizer(folder + "/vocab.json", folder + "/merges.txt")
+    opened.add_special_tokens([config["eos_token"]])
+    return opened
 for line in sys.stdin:
     folder, texts = json.loads(line)
-    opened = AutoTokenizer.from_pretrained(folder)
-    backend = opened.backend_tokenizer
+    opened = opened_of(folder)
     def described(text):
-        encoding = backend.encode(text, add_special_tokens=False)
+        encoding = opened.encode(text, add_special_tokens=False)
         return {"ids": encoding.ids, "offsets": encoding.offsets, "words": encoding.word_ids,
-                "framed": opened(text)["input_ids"],
+                "framed": opened.encode(text).ids,
                 "decoded": opened.decode(encoding.ids, skip_special_tokens=False)}
     print(json.dumps([described(text) for text in texts]), flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def reference():
-    """What transformers says of texts."""
-    with subprocess.Popen([*bench_python(), "-c", REFERENCE], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True) as serving:
+def served(code):
+    """Asks a Python that has the library about texts, with what a folder holds."""
+    with subprocess.Popen([*bench_python(), "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as serving:
         def describe(folder, texts):
             print(json.dumps([str(folder), texts]), file=serving.stdin, flush=True)
             return json.loads(serving.stdout.readline())
 
         yield describe
         serving.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """What the library says of texts."""
+    yield from served(REFERENCE)
 
 
 def tokenizers(verb, folder, text):
@@ -115,7 +129,7 @@ def test_wordpiece_gives_the_ids_places_and_words_of_the_tokenizers_library(refe
             assert ours[key] == theirs[key], (key, text)
 
 
-def test_characters_are_opened_by_transformers(reference, tmp_path):
+def test_characters_are_opened_by_the_library(reference, tmp_path):
     some = "".join(sorted(set("".join(texts()))))
     write({"kind": "char", "characters": some}, tmp_path)
     for ours, theirs in zip(described(tmp_path, texts()), reference(tmp_path, texts()), strict=True):
@@ -124,7 +138,7 @@ def test_characters_are_opened_by_transformers(reference, tmp_path):
 
 
 @pytest.mark.parametrize("line_end", ["", "<eos>"])
-def test_words_are_opened_by_transformers(reference, tmp_path, line_end):
+def test_words_are_opened_by_the_library(reference, tmp_path, line_end):
     write({"kind": "words", "specials": ["<unk>", "<eos>"], "unknown": 0, "line_end": line_end,
            "words": ["the", "cat", "sat.", "on"]}, tmp_path)
     some = ["", "the cat  sat.", "the dog\nsat. on the\n\ncat <unk> <eos> the", " \n "]
@@ -132,16 +146,7 @@ def test_words_are_opened_by_transformers(reference, tmp_path, line_end):
         assert ours["ids"] == theirs["ids"]
 
 
-def test_bytes_are_opened_by_transformers(reference, tmp_path):
+def test_bytes_are_opened_by_the_library(reference, tmp_path):
     write({"kind": "bytes"}, tmp_path)
     for text, theirs in zip(texts(), reference(tmp_path, texts()), strict=True):
         assert theirs["ids"] == list(text.encode("utf-8"))
-
-
-def test_the_classes_of_all_characters_are_those_of_the_tokenizers_library():
-    """experiments/system/unicode_tables.cpp is what the installed library says, code point by code point."""
-    done = subprocess.run([*bench_python(), ROOT / "tests/unicode_tables.py"], capture_output=True,
-                          text=True)
-    assert done.returncode == 0, done.stderr
-    kept = (ROOT / "experiments/system/unicode_tables.cpp").read_text(encoding="utf-8")
-    assert done.stdout == kept, "tests/unicode_tables.py writes it anew"

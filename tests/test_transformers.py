@@ -1,14 +1,14 @@
-"""Models that were trained here, cut and exported, and models of transformers that are imported: both
-say the same."""
+"""A model that was trained here, cut and exported says the same in transformers; and what transformers assumes of
+keys that config.json leaves out is what the table here says. Every style of model, and models of transformers that
+are imported: tests/slow/test_transformers_all.py."""
 
 import json
-import subprocess
+import re
 
 import pytest
 
-from conftest import ROOT, headlab, program
-from test_report_sites import translator  # noqa: F401: a fixture
-from transformers_testing import bench_python
+from conftest import ROOT, headlab
+from transformers_testing import asked
 
 TEXT = "to be or not to be that is the question . " * 60
 STYLES = {  # data and model of a config
@@ -31,6 +31,10 @@ STYLES = {  # data and model of a config
              "{kind: encoder, attention: {kind: mha, bias: true}}"),
     "vit": ("{kind: digits}", "{kind: vit, patch: 2}"),
 }
+CLASSES = {"gpt2": "GPT2LMHeadModel", "gpt2_with_biases": "GPT2LMHeadModel",
+           "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
+           "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "bert": "BertForMaskedLM",
+           "vit": "ViTForImageClassification", "marian": "MarianMTModel"}
 
 
 def trained(folder, style):
@@ -47,63 +51,58 @@ train: {{steps: 5, batch: 4, eval_batches: 1}}
     return next(folder.glob(f"{style}/*"))
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory, translator):  # noqa: F811
-    """What transformers says of every style, whole and with heads gone, by name."""
-    bench_python()
-    folder = tmp_path_factory.mktemp("exported")
+def exported(folder, style, run, heads):
+    """A run and what was exported of it, whole and with heads gone, by name."""
+    headlab("prune", run, "--heads", *heads, "--slice", "--batches", 1, "--out", folder / f"{style}_cut")
     pairs = {}
-    for style in [*STYLES, "marian"]:
-        run = translator if style == "marian" else trained(folder, style)
-        heads = ["cross/0:1", "encoder_self/0:0"] if style == "marian" else ["0:1,3", "1:0"]
-        headlab("prune", run, "--heads", *heads, "--slice", "--batches", 1,
-                "--out", folder / f"{style}_cut")
-        for name, model in ((style, run), (f"{style}_cut", folder / f"{style}_cut")):
-            headlab("export", model, folder / f"{name}_out")
-            pairs[name] = [str(model), str(folder / f"{name}_out")]
-    return compared(pairs)
+    for name, model in ((style, run), (f"{style}_cut", folder / f"{style}_cut")):
+        headlab("export", model, folder / f"{name}_out")
+        pairs[name] = model, folder / f"{name}_out"
+    return pairs
 
 
-def compared(pairs):
-    """What transformers says of each pair of a run and a folder, by its name."""
-    done = subprocess.run([*bench_python(), ROOT / "tests/transformers_peer.py", program(),
-                           *sum(pairs.values(), [])], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return dict(zip(pairs, json.loads(done.stdout)))
-
-
-CLASSES = {"gpt2": "GPT2LMHeadModel", "gpt2_with_biases": "GPT2LMHeadModel",
-           "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM",
-           "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "bert": "BertForMaskedLM",
-           "vit": "ViTForImageClassification", "marian": "MarianMTModel"}
-
-
-@pytest.mark.parametrize("style", CLASSES)
-@pytest.mark.parametrize("cut", ["", "_cut"])
-def test_the_class_of_the_task_gives_the_same_logits(opened, style, cut):
-    found = opened[style + cut]
+def check_same(found, style):
     assert found["class"] == CLASSES[style]
     assert found["missing"] == [] and found["unexpected"] == []
     assert found["difference"] < 2e-5 * max(1, found["largest"])
 
 
+TABLE = ROOT / "experiments/pretrained/hugging_face_defaults.cpp"
+# Of no class any more, or of some classes that read them from a file all the same: what the older or
+# the other ones have.
+FREE = {"pruned_heads": {}, "position_embedding_type": "absolute", "rope_scaling": None,
+        "partial_rotary_factor": 1.0, "layer_types": None, "sliding_window": None, "head_dim": None,
+        "attention_bias": False, "mlp_bias": False, "eos_token_id": None}
+
+
+def tables():
+    defaults, other = (json.loads(text) for text in re.findall(r'R"\((.*?)\)"', TABLE.read_text(), re.S))
+    return defaults, other
+
+
 @pytest.fixture(scope="module")
-def imported(tmp_path_factory):
-    """The same of every model of tests/transformers_maker.py, imported."""
-    folder = tmp_path_factory.mktemp("made")
-    done = subprocess.run([*bench_python(), ROOT / "tests/transformers_maker.py", folder],
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    pairs = {}
-    for made in sorted(folder.iterdir()):
-        run = folder / f"{made.name}_run"
-        headlab("import", made, "--out", run)
-        pairs[made.name] = [str(run), str(made)]
-    return compared(pairs)
+def said(tmp_path_factory):
+    """What transformers says of one style, and of the defaults of every class; its start takes seconds."""
+    folder = tmp_path_factory.mktemp("exported")
+    return asked(exported(folder, "llama", trained(folder, "llama"), ["0:1,3", "1:0"]), tables()[0])
 
 
-@pytest.mark.parametrize("name", [
-    "bert_classes", "bert_scores", "bert_bare", "bert_pretraining", "bert_tied", "gpt2_tied",
-    "llama_tied", "marian_tied", "marian_apart", "mistral_default", "qwen2_late", "qwen3_types"])
-def test_a_model_of_transformers_says_the_same_here(imported, name):
-    assert imported[name]["difference"] < 2e-5 * max(1, imported[name]["largest"])
+@pytest.mark.parametrize("cut", ["", "_cut"])
+def test_the_class_of_the_task_gives_the_same_logits(said, cut):
+    check_same(said["models"]["llama" + cut], "llama")
+
+
+@pytest.mark.parametrize("name", tables()[0])
+def test_every_default_is_the_library_s(said, name):
+    defaults, other = tables()
+    theirs = said["defaults"][name]
+    assert other.get(name, {}) == theirs["other"]
+    for key, value in defaults[name].items():
+        if key == "rope_theta":
+            assert value == theirs["theta"]
+        elif key == "num_labels":
+            assert value == theirs["labels"]
+        elif key in theirs["fields"]:
+            assert (key, value) == (key, theirs["fields"][key])
+        else:
+            assert (key, value) == (key, FREE[key])

@@ -1,11 +1,13 @@
 """Opens exported folders by transformers, beside headlab on the same inputs -> JSON on stdout.
 
-    scripts/bench/environment tests/transformers_peer.py PROGRAM RUN FOLDER [RUN FOLDER ...]
+    scripts/bench/environment tests/transformers_peer.py PROGRAM '[[RUN, FOLDER], ...]' [CLASS ...]
 
-Of each pair {"class", "missing", "unexpected", "difference", "largest"}: the most by which logits (of a
-model without a head, states) differ where no padding is, and their largest size.
+"models": of each pair {"class", "missing", "unexpected", "difference", "largest"}: the most by which logits
+(of a model without a head, states) differ where no padding is, and their largest size. "defaults": of each
+class of configs what it assumes of keys that are not there.
 """
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -68,10 +70,19 @@ def compare(program, run, folder):
             "largest": theirs[there].abs().max().item()}
 
 
+def defaults_of(name):
+    config = transformers.AutoConfig.for_model(name)
+    fields = {f.name: f.default for f in dataclasses.fields(config)
+              if f.default is None or isinstance(f.default, (bool, int, float, str))}
+    return {"fields": fields, "other": config.attribute_map, "labels": config.num_labels,
+            "theta": (getattr(config, "rope_parameters", None) or {}).get("rope_theta")}
+
+
 def main():
-    program, *pairs = sys.argv[1:]
+    program, pairs, *classes = sys.argv[1:]
     transformers.logging.set_verbosity_error()
-    print(json.dumps([compare(program, run, folder) for run, folder in zip(pairs[::2], pairs[1::2])]))
+    print(json.dumps({"models": [compare(program, *pair) for pair in json.loads(pairs)],
+                      "defaults": {name: defaults_of(name) for name in classes}}))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     scripts/bench/environment tests/unicode_tables.py > experiments/system/unicode_tables.cpp
 
 Each of its parts has the tables of another version of Unicode. They are read off the installed
-library, code point by code point; tests/test_tokenizers.py holds the file to it.
+library, code point by code point; tests/slow/test_tokenizers_opened.py holds the file to it.
 """
 
 import tokenizers

@@ -1,4 +1,4 @@
-// The one table of these defaults; tests/test_transformers_defaults.py holds it against the
+// The one table of these defaults; tests/test_transformers.py holds it against the
 // library.
 #include "experiments/pretrained/hugging_face_defaults.h"
 
