@@ -38,7 +38,7 @@ TINY = ("train.steps=20", "train.batch=4", "train.eval_batches=1", "train.checkp
 
 def program():
     given = os.environ.get("HEADLAB_BUILD_DIR")
-    folders = [pathlib.Path(given)] if given else sorted((ROOT / "build").glob("*"))
+    folders = [pathlib.Path(given).resolve()] if given else sorted((ROOT / "build").glob("*"))
     found = [f / "headlab" for f in folders if (f / "headlab").is_file()]
     if not found:
         pytest.skip("headlab is not built (HEADLAB_BUILD_DIR names the build directory)")

@@ -19,6 +19,8 @@ grid:
   model.attention.kind: [mha, moh, collaborative]
   seed: [1, 2, 3]
 """
+ONE_KIND, TWO_KINDS = (SWEEP.replace("[mha, moh, collaborative]", kinds) for kinds in ("[mha]", "[mha, moh]"))
+TEXT = "The quick brown fox jumps over a lazy dog, and naps.\n" * 60
 SETTINGS = ("train.steps=60", "train.batch=4", "train.threads=1", "train.eval_every=0",
             "train.checkpoint.every=5", "data.context=16", "data.path=text.txt", "model.layers=1",
             "model.d_model=16", "model.heads=4", "log.every=1", "log.stats_every=30",
@@ -29,15 +31,34 @@ SETTINGS = ("train.steps=60", "train.batch=4", "train.threads=1", "train.eval_ev
 def bench(tmp_path):
     """A folder with a sweep file and the text that its points are trained on."""
     (tmp_path / "kinds.yaml").write_text(SWEEP)
-    (tmp_path / "text.txt").write_text("The quick brown fox jumps over a lazy dog, and naps.\n" * 60)
+    (tmp_path / "text.txt").write_text(TEXT)
     return tmp_path
 
 
 @pytest.fixture
 def one_kind(bench):
     """The same, of one kind with its three seeds."""
-    (bench / "kinds.yaml").write_text(SWEEP.replace("[mha, moh, collaborative]", "[mha]"))
+    (bench / "kinds.yaml").write_text(ONE_KIND)
     return bench
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """The folder of a finished sweep of two kinds with three seeds."""
+    bench = tmp_path_factory.mktemp("trained")
+    (bench / "kinds.yaml").write_text(TWO_KINDS)
+    (bench / "text.txt").write_text(TEXT)
+    sweep(bench, "runs")
+    return folder_of(bench, "runs")
+
+
+@pytest.fixture
+def finished(one_kind, trained):
+    """One kind whose three runs are there, finished."""
+    for run in (trained.parent.parent / "char_mha").glob("[!.]*"):
+        if "kind: mha" in (run / "config.yaml").read_text():
+            shutil.copytree(run, one_kind / "runs/char_mha" / run.name, symlinks=True)
+    return one_kind
 
 
 def start(bench, out, *words):
@@ -74,7 +95,7 @@ def wait_until(true, process):
     """Polls for a state, which must come while the process lives."""
     while not true():
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(.002)
+        time.sleep(.005)
 
 
 def children_of(process):

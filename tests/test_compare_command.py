@@ -1,18 +1,24 @@
-"""`headlab compare`: arms that are trained, chosen and compared; a comparison that is cut short goes on."""
+"""`headlab compare`: arms that are trained, chosen and compared; a comparison that is cut short goes on.
+scripts/studies/compare_heads.py runs one; its tables are what the command reports."""
 
 import json
 import math
 import os
 import pathlib
 import re
+import shutil
 import signal
 import statistics
 import subprocess
+import sys
 import time
 
 import pytest
 
-from conftest import program
+from conftest import ROOT, program
+from study_testing import study
+
+import compare_heads  # which study_testing puts on the path
 
 TASK = """name: small
 data: {kind: induction, symbols: 16, context: 16, eval_examples: 64}
@@ -34,6 +40,13 @@ def bench(tmp_path):
     (tmp_path / "small.yaml").write_text(TASK)
     (tmp_path / "c.yaml").write_text(COMPARISON)
     return tmp_path
+
+
+@pytest.fixture
+def finished(bench, compared):
+    """Another folder with the runs of the comparison, and without its results."""
+    shutil.copytree(compared[0] / "runs/small", bench / "runs/small", symlinks=True)
+    return bench
 
 
 def start(bench, *words, out="runs"):
@@ -79,6 +92,12 @@ def compared(tmp_path_factory):
     (bench / "small.yaml").write_text(TASK)
     (bench / "c.yaml").write_text(COMPARISON)
     return bench, *compare(bench, "--json")
+
+
+@pytest.fixture(scope="module")
+def told(compared):
+    """The table of that, and what was said: nothing is trained again."""
+    return compare(compared[0])
 
 
 def test_rates_are_chosen_by_short_trainings_on_another_seed(compared):
@@ -128,19 +147,18 @@ def test_an_arm_with_the_baselines_settings_is_trained_once_and_not_reported(com
     assert any("settings are those of 'mha'" in notice for notice in arms["again"]["notices"])
 
 
-def test_parameters_are_matched_and_kinds_without_a_place_have_a_dash(compared):
-    bench, printed, _ = compared
+def test_parameters_are_matched_and_kinds_without_a_place_have_a_dash(compared, told):
+    _, printed, _ = compared
     arms = arms_of(printed)
     assert arms["wider"]["adapted"] and abs(arms["wider"]["excess"]) <= .02
     assert arms["wider"]["d_ff"] < arms["mha"]["d_ff"] == 64
     assert arms["linformer"]["state"] == "impossible"
-    table, _ = compare(bench)
-    assert "| linformer | - |" in table and "('linformer' cannot be causal)" in table
+    assert "| linformer | - |" in told[0] and "('linformer' cannot be causal)" in told[0]
 
 
-def test_the_table_names_what_it_was_measured_on(compared):
+def test_the_table_names_what_it_was_measured_on(compared, told):
     bench, printed, _ = compared
-    table, said = compare(bench)
+    table, said = told
     assert "64 examples" in table and "seeds 1, 2, 3" in table
     assert "chosen of 0.001, 0.004 on seed 9 after 6 of 24 steps" in table
     assert "val/accuracy" in table and "val/loss [nat]" in table
@@ -181,14 +199,13 @@ def test_heads_that_survive_are_ranked_on_the_training_split(compared):
 
 
 def test_a_comparison_killed_in_either_stage_ends_as_one_that_never_was(bench, compared):
-    words = ["train.steps=48", "--skip-pruning", "--json"]
-    whole, _ = compare(bench, *words, out="whole")
+    words, whole = ["--skip-pruning", "--json"], compared[1]
 
     def killed_when(true):
         process = start(bench, *words, out="parts")
         while not true():
             assert process.poll() is None, process.communicate()[1]
-            time.sleep(.002)
+            time.sleep(.005)
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
@@ -197,15 +214,15 @@ def test_a_comparison_killed_in_either_stage_ends_as_one_that_never_was(bench, c
     parts, _ = compare(bench, *words, out="parts")
     for name in ("mha", "wider"):
         assert arms_of(parts)[name]["metrics"] == arms_of(whole)[name]["metrics"]
-    assert set(sessions(bench, "whole").values()) == {0}
-    assert len(sessions(bench, "parts")) == len(sessions(bench, "whole")) == 10
+    assert set(sessions(compared[0]).values()) == {0}
+    assert len(sessions(bench, "parts")) == len(sessions(compared[0])) == 10
 
 
 def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
     process = start(bench, "train.steps=100000")
     while not runs_below(bench):
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(.002)
+        time.sleep(.005)
     process.send_signal(signal.SIGTERM)
     said = process.communicate()[1]
     assert process.returncode == 75, said
@@ -214,7 +231,8 @@ def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
 
 def test_a_signal_in_the_trainings_begins_no_pruning(bench):
     """Which takes minutes, of arms whose trainings had all ended by then."""
-    process = start(bench, "train.steps=400")
+    (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3"))
+    process = start(bench, "train.steps=200")
 
     def finished():
         states = [json.loads(path.read_text())["status"] for path in runs_below(bench)
@@ -223,21 +241,30 @@ def test_a_signal_in_the_trainings_begins_no_pruning(bench):
 
     while finished()[0] < 3 or finished()[1] < 5:  # an arm, and two of the next
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(.002)
+        time.sleep(.005)
     process.send_signal(signal.SIGTERM)
     said = process.communicate()[1]
     assert process.returncode == 75, said
     assert "prunes" not in said
 
 
-def test_a_point_that_fails_leaves_no_statistic_of_fewer_seeds(bench):
-    compare(bench, "--skip-pruning", "train.steps=8")
-    run = next(path.parent for path in runs_below(bench) if path.parent.name.endswith("s2")
-               and "head_dim: 16" in (path.parent / "config.yaml").read_text())
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["code"]["kinds"]["mha"] = "0" * 64
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    printed, _ = compare(bench, "--skip-pruning", "train.steps=8", "--json", code=4)
+def manifests_of_wider(bench):
+    return [path.parent / "manifest.json" for path in runs_below(bench)
+            if not path.parent.name.endswith("s9")
+            and "head_dim: 16" in (path.parent / "config.yaml").read_text()]
+
+
+def change(manifest, part, value):
+    """The digest of a part of the code that a run was trained by."""
+    known = json.loads(manifest.read_text())
+    known["code"] |= {part: value}
+    manifest.write_text(json.dumps(known))
+
+
+def test_a_point_that_fails_leaves_no_statistic_of_fewer_seeds(finished):
+    manifest, = [path for path in manifests_of_wider(finished) if path.parent.name.endswith("s2")]
+    change(manifest, "kinds", {"mha": "0" * 64})
+    printed, _ = compare(finished, "--skip-pruning", "--json", code=4)
     wider = arms_of(printed)["wider"]
     assert wider["state"] == "incomplete"
     assert "seed 2 is failed" in wider["reason"] and "tag=WORD" in wider["reason"]
@@ -245,20 +272,15 @@ def test_a_point_that_fails_leaves_no_statistic_of_fewer_seeds(bench):
     assert arms_of(printed)["mha"]["state"] == "compared"
 
 
-def test_trainings_of_different_code_are_not_compared(bench):
-    words = ("--skip-pruning", "train.steps=8")
-    compare(bench, *words)
-    wider = [path.parent / "manifest.json" for path in runs_below(bench)
-             if not path.parent.name.endswith("s9")
-             and "head_dim: 16" in (path.parent / "config.yaml").read_text()]
+def test_trainings_of_different_code_are_not_compared(finished):
+    wider = manifests_of_wider(finished)
     assert len(wider) == 3
-    for number, manifest in enumerate(wider):
-        known = json.loads(manifest.read_text())
-        known["code"]["rest"] = "0" * 64
-        manifest.write_text(json.dumps(known))
-        arm = arms_of(compare(bench, *words, "--json")[0])["wider"]
+    for manifests, said in ((wider[:1], "its seeds were trained by different code"), (wider, "than the baseline")):
+        for manifest in manifests:
+            change(manifest, "rest", "0" * 64)
+        arm = arms_of(compare(finished, "--skip-pruning", "--json")[0])["wider"]
         assert arm["state"] == "incomplete" and arm["metrics"] == {}
-        assert ("than the baseline" if number == 2 else "its seeds were trained by different code") in arm["reason"]
+        assert said in arm["reason"]
 
 
 def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
@@ -273,7 +295,8 @@ def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
 
 
 def test_a_rate_at_which_a_training_diverges_loses(bench):
-    (bench / "c.yaml").write_text(COMPARISON.replace("4.0e-3", "1.0e+30"))
+    few = COMPARISON.replace("4.0e-3", "1.0e+30").replace("{name: wider, set: {model.head_dim: 16}}, ", "")
+    (bench / "c.yaml").write_text(few.replace("[1, 2, 3]", "[1, 2]"))
     printed, said = compare(bench, "--skip-pruning", "--json")
     arm = arms_of(printed)["mha"]
     assert "not finite" in said
@@ -287,8 +310,8 @@ def test_text_is_compared_by_its_loss_alone(bench):
     text = TASK.replace("{kind: induction, symbols: 16, context: 16, eval_examples: 64}",
                         "{kind: char, path: text.txt, context: 16}")
     (bench / "small.yaml").write_text(text.replace("eval_batches: 1,", "eval_batches: 1, eval_batch: 4,"))
-    (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3"))
-    printed, said = compare(bench, "--json")
+    (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3").replace("[1, 2, 3]", "[1, 2]"))
+    printed, said = compare(bench, "--skip-pruning", "--json")
     arms = arms_of(printed)
     assert list(arms["wider"]["metrics"]) == ["val/loss"]
     assert "choose" not in said  # there is one rate
@@ -299,9 +322,7 @@ def test_text_is_compared_by_its_loss_alone(bench):
     assert examples[:2] == [4, 4] and examples[2] > 4
 
 
-@pytest.mark.parametrize("old, new, message", [
-    ("seeds: [1, 2, 3]", "seeds: [1, 9]", "choose_seeds: 9 is one of seeds"),
-    ("rates", "rate", "rate: unknown key of a comparison; did you mean 'rates'?"),
+@pytest.mark.parametrize("old, new, message", [  # others: tests/experiments/comparison/test_comparison_file.cpp
     ("small.yaml", "none.yaml", "none.yaml"),
     ("model.head_dim: 16", "model.hed_dim: 16", "unknown key; did you mean 'head_dim'?"),
 ])
@@ -309,3 +330,98 @@ def test_mistakes_end_with_2_and_what_is_wrong(bench, old, new, message):
     (bench / "c.yaml").write_text(COMPARISON.replace(old, new))
     _, said = compare(bench, code=2)
     assert message in said
+
+
+DEFAULT = "train.clip=1.0"  # as it is without: the comparison is the one that is there
+
+
+@pytest.fixture(scope="module")
+def results(compared):
+    """The folder of the comparison with the study's results, and what that printed."""
+    bench = compared[0]
+    script = [sys.executable, str(ROOT / "scripts/studies/compare_heads.py"), "--program", program()]
+    done = subprocess.run([*script, bench / "c.yaml", DEFAULT, "--speed-rounds", "1", "--out", bench / "runs",
+                           "--results", bench / "results.json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return bench, done.stdout
+
+
+def rows_of(text):
+    """Of each table in it the rows by their first cell."""
+    tables = []
+    for line in text.splitlines():
+        if line.startswith("| kind "):
+            tables.append({})
+        elif line.startswith("| `"):
+            cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+            tables[-1][cells[0].strip("` ")] = cells
+    return tables
+
+
+def test_a_row_an_arm_with_its_figures(results):
+    bench, text = results
+    report = json.loads((bench / "results.json").read_text())
+    task, = report["tasks"]
+    assert 0 < 3600 * task["choosing_hours"] < sum(run["wall_s"] for arm in task["arms"] for run in arm.get("runs", []))
+    arms = {arm["name"]: arm for arm in task["arms"]}
+    costs, measured = rows_of(text)
+    assert list(costs) == list(measured) and next(iter(costs)) == "mha"
+    assert set(costs) == {"mha", "wider", "again", "linformer"} == set(arms)
+    metric = arms["wider"]["metrics"]["val/accuracy"]
+    assert f"{metric['mean']:.3f} ± {metric['std']:.3f}" in measured["wider"]
+    assert f"{metric['difference']['mean']:+.3f} [" in measured["wider"][3]
+    assert measured["mha"][3] == "-" and measured["linformer"][2] == "-"
+    assert costs["mha"][-1] == "1.00" and arms["wider"]["steps_per_s"] > 0
+    # Keys and values of one layer of two heads of 8, and of two of 16.
+    assert costs["mha"][5] == f"{2 * 16 * 4}" and costs["wider"][5] == f"{2 * 32 * 4}"
+
+
+def test_results_say_whence_and_hold_no_path_of_the_machine(results):
+    bench, text = results
+    kept = (bench / "results.json").read_text()
+    assert str(bench) not in kept and str(bench) not in text
+    said, = [line for line in text.splitlines() if f"headlab compare c.yaml {DEFAULT}" in line]
+    assert said.count(";") == 3 and " hours of one thread, and 0.0 to choose" in said  # when, on what, by which commit, how long
+    assert "seeds 1, 2, 3" in text and "64 examples" in text
+
+
+def test_results_are_drawn_and_told_again_without_a_training(results, tmp_path):
+    bench, text = results
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- side by side -->\nold\n<!-- end of side by side -->\nbelow\n")
+    done = study(compare_heads, bench / "results.json", "--page", page, "--picture",
+                 tmp_path / "losses.png", "--out", tmp_path / "none")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == text and not (tmp_path / "none").exists()
+    assert page.read_text() == (
+        f"above\n<!-- side by side -->\n{text}<!-- end of side by side -->\nbelow\n")
+    assert (tmp_path / "losses.png").stat().st_size > 10_000
+
+
+def test_a_task_alone_takes_its_place_among_the_others(results, tmp_path):
+    bench, _ = results
+    kept = json.loads((bench / "results.json").read_text())
+    other = {**kept["tasks"][0], "name": "other", "command": "headlab compare c.yaml --task other"}
+    path = tmp_path / "results.json"
+
+    def again(**changed):
+        path.write_text(json.dumps({**kept, "tasks": [other, {**kept["tasks"][0], "arms": []}], **changed}))
+        return study(compare_heads, bench / "c.yaml", DEFAULT, "--task", "small", "--speed-rounds", 0,
+                     "--out", bench / "runs", "--results", path)
+
+    done = again()
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(path.read_text())["tasks"]
+    assert first == other and second["name"] == "small" and len(second["arms"]) == 4
+    assert "c.yaml --task other`" in done.stdout and f"{DEFAULT} --task small`" in done.stdout
+    refused = again(seeds=[1, 2])
+    assert refused.returncode == 1 and "has other seeds, [1, 2] instead of [1, 2, 3]" in refused.stderr
+    assert json.loads(path.read_text())["seeds"] == [1, 2]
+
+
+def test_a_page_without_markers_is_refused_before_anything_is_trained(results, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("no markers\n")
+    done = study(compare_heads, results[0] / "c.yaml", "--page", page, "--out", tmp_path / "runs")
+    assert done.returncode == 2 and "has no <!-- side by side -->" in done.stderr
+    assert page.read_text() == "no markers\n" and not (tmp_path / "runs").exists()

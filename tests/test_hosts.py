@@ -9,24 +9,30 @@ import sys
 import pytest
 
 from conftest import ROOT, program
+from study_testing import study
+
+import hosts as hosts_study  # which study_testing puts on the path
+from kept import Kept
 
 SMALL = ("train.epochs=1", "train.steps=4", "train.batch=4", "model.layers=1", "model.d_model=16",
          "data=digits", "model.patch=4", "log.stats_every=0")
+SET = [word for setting in SMALL for word in ("--set", setting)]
 
 
 def hosts(*arguments):
-    script = [sys.executable, str(ROOT / "scripts/studies/hosts.py"), "--program", program()]
-    for setting in SMALL:
-        script += ["--set", setting]
-    return subprocess.run([*script, *map(str, arguments)], capture_output=True, text=True)
+    return study(hosts_study, *SET, *arguments)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
+    """The folder of the runs, the file of what is kept of them, and what the script said."""
     out = tmp_path_factory.mktemp("runs")
-    done = hosts("mnist_vit_mh?", "mnist_vit_talking:1", "--seeds", 2, "--out", out)
+    kept = tmp_path_factory.mktemp("kept") / "kept.json"
+    script = [sys.executable, ROOT / "scripts/studies/hosts.py", "--program", program(), *SET]
+    done = subprocess.run([*script, "mnist_vit_mh?", "mnist_vit_talking:1", "--seeds", "2", "--out", out, "--kept", kept],
+                          capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return out, done
+    return out, kept, done
 
 
 def metrics(run):
@@ -34,7 +40,7 @@ def metrics(run):
 
 
 def test_every_config_is_trained_with_its_seeds_and_has_a_row(runs):
-    out, done = runs
+    out, _, done = runs
     assert sorted(path.parent.name + path.name[8:] for path in out.glob("*/*")) == [
         "mnist_vit_mha-s1337", "mnist_vit_mha-s1338", "mnist_vit_talking-s1337"]
     *_, head, rule, mha, talking = done.stdout.splitlines()
@@ -44,7 +50,7 @@ def test_every_config_is_trained_with_its_seeds_and_has_a_row(runs):
 
 
 def test_numbers_are_those_of_the_runs(runs):
-    out, done = runs
+    out, _, done = runs
     again = hosts("mnist_vit_mha", "--seeds", 2, "--out", out, "--json")
     assert again.returncode == 0, again.stderr  # nothing is trained again
     row, = json.loads(again.stdout)
@@ -60,19 +66,22 @@ def test_numbers_are_those_of_the_runs(runs):
 
 
 def test_losses_are_held_against_those_of_the_same_seed(runs):
-    arguments = ("mnist_vit_talking:1", "mnist_vit_mha:2", "--out", runs[0])
+    out, kept, _ = runs
+    arguments = ("mnist_vit_talking:1", "mnist_vit_mha:2", "--out", out, "--kept", kept)
     done = hosts(*arguments, "--against", "mnist_vit_mha")
-    talking, mha = json.loads(hosts(*arguments, "--json").stdout)
+    talking, mha = (metrics(next(out.glob(f"{name}/*-s1337")))[-1]["val/loss"]
+                    for name in ("mnist_vit_talking", "mnist_vit_mha"))
     *_, head, _, first, second = done.stdout.splitlines()
     assert "| loss against `mnist_vit_mha` |" in head
-    assert f"| {talking['loss'][0] - mha['loss'][0]:+.3f} |" in first
+    assert f"| {talking - mha:+.3f} |" in first
     assert "|  |" in second
     assert hosts(*arguments, "--against", "char_mha").returncode == 2
 
 
-def test_what_is_named_last_says_how_many_seeds(runs):
-    done = hosts("mnist_vit_mha:2", "mnist_vit_mh?:1", "--out", runs[0], "--json")
-    assert [row["seeds"] for row in json.loads(done.stdout)] == [1]
+def test_what_is_named_last_says_how_many_seeds():
+    assert hosts_study.chosen(["mnist_vit_mha:2", "mnist_vit_mh?:1"], 3) == {"mnist_vit_mha": 1}
+    assert hosts_study.chosen(["mnist_vit_mha:2", "mnist_vit_talking"], 3) == {
+        "mnist_vit_mha": 2, "mnist_vit_talking": 3}
 
 
 @pytest.mark.parametrize("wrong, said", [("mnist_vit_mah", "no configs/mnist_vit_mah.yaml"),
@@ -94,23 +103,20 @@ def test_the_study_in_docs_is_of_its_script():
     assert pathlib.Path(ROOT / "scripts/studies/hosts").stat().st_mode & 0o111
 
 
-def test_what_is_kept_is_not_trained_again_until_what_made_it_changes(tmp_path):
-    file = tmp_path / "kept.json"
-
-    def trained(out, *options):
-        done = hosts("mnist_vit_mha", "--seeds", 1, "--out", tmp_path / out, "--kept", file, "--json",
-                     *options)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout), (tmp_path / out).exists()
-
-    rows, _ = trained("one")
-    assert trained("two") == (rows, False)
-    _, anew = trained("three", "--set", "train.steps=3")
-    assert anew
-    results = json.loads(file.read_text())
-    assert [(one["config"], one["seed"]) for one in results] == [("mnist_vit_mha", 1337)] * 2
-    assert {one["end"]["loss"] for one in results} >= set(rows[0]["loss"])
+def test_what_is_kept_is_not_trained_again_until_what_made_it_changes(runs, tmp_path):
+    _, kept, _ = runs
+    done = hosts("mnist_vit_mha", "--seeds", 1, "--out", tmp_path / "out", "--kept", kept, "--json")
+    assert done.returncode == 0 and not (tmp_path / "out").exists(), done.stderr
+    row, = json.loads(done.stdout)
+    results = json.loads(kept.read_text())
+    assert [(one["config"], one["seed"]) for one in results] == [
+        ("mnist_vit_mha", 1337), ("mnist_vit_mha", 1338), ("mnist_vit_talking", 1337)]
+    assert [results[0]["end"]["loss"]] == row["loss"]
+    there, config = Kept(kept), ROOT / "configs/mnist_vit_mha.yaml"
+    settings = [there.settings(program(), config, ["seed=1337", "train.threads=1", *SMALL, *more])
+                for more in ([], ["train.steps=3"])]
+    assert there.find(settings[0]) == results[0] and there.find(settings[1]) is None
     for change in ({"kinds": {"mha": "of another source"}},
                    {"data": {"configs/char_mha.yaml": "of other bytes"}}):
-        file.write_text(json.dumps([one | change for one in results]))
-        assert trained(f"changed-{next(iter(change))}")[1]
+        (tmp_path / "changed.json").write_text(json.dumps([one | change for one in results]))
+        assert Kept(tmp_path / "changed.json").find(settings[0]) is None

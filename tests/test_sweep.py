@@ -1,4 +1,4 @@
-"""A sweep of three kinds with three seeds: killed, started twice, stopped, handed to others, it ends as
+"""A sweep of kinds with several seeds: killed, started twice, stopped, handed to others, it ends as
 an undisturbed one does, and trains no point twice."""
 
 import contextlib
@@ -17,8 +17,8 @@ import time
 import pytest
 
 from conftest import ROOT, headlab, program
-from sweep_testing import (SETTINGS, SWEEP, bench, children_of, folder_of, needed, one_kind,
-                           slurm_script, start, statuses, sweep, table, wait_until)  # noqa: F401
+from sweep_testing import (SETTINGS, TWO_KINDS, bench, children_of, finished, folder_of, needed, one_kind,
+                           slurm_script, start, statuses, sweep, table, trained, wait_until)  # noqa: F401
 
 
 def sessions(bench, out):
@@ -35,8 +35,15 @@ def gone(pid):
     return state == "Z"
 
 
-def test_a_sweep_killed_twice_ends_with_the_table_of_one_that_never_was(bench):
-    sweep(bench, "whole")
+def same_table(bench, out, trained):
+    """The sweep of one kind has the rows that it has in the sweep of two, which has more columns."""
+    one, two = ([{key: value for key, value in row.items() if value} for row in table(folder, runs)]
+                for folder, runs in ((bench, out), (trained.parent.parent.parent, "runs")))
+    assert len(one) == 3 and one == two[:3]
+
+
+def test_a_sweep_killed_twice_ends_with_the_table_of_one_that_never_was(one_kind, trained):
+    bench = one_kind
 
     def under_way(more):
         """Children train, beyond what was finished before."""
@@ -54,61 +61,60 @@ def test_a_sweep_killed_twice_ends_with_the_table_of_one_that_never_was(bench):
         "finished", "stopped", "running"}
 
     process = start(bench, "parts")
-    wait_until(under_way(4), process)
+    wait_until(under_way(3), process)
     for pid in [process.pid, *children_of(process)]:
         os.kill(pid, signal.SIGKILL)
     process.communicate()
     assert process.returncode == -signal.SIGKILL
 
     sweep(bench, "parts")
-    assert len(table(bench, "whole")) == 9
-    assert table(bench, "parts") == table(bench, "whole")
+    same_table(bench, "parts", trained)
     assert {one["status"] for one in statuses(bench, "parts").values()} == {"finished"}
 
 
-def test_two_sweeps_in_one_folder_at_once_train_no_point_twice(bench):
+def test_two_sweeps_in_one_folder_at_once_train_no_point_twice(one_kind):
+    bench = one_kind
     both = [start(bench, "runs"), start(bench, "runs")]
     said = [process.communicate()[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
-    assert len(sessions(bench, "runs")) == 9
+    assert len(sessions(bench, "runs")) == 3
     assert set(sessions(bench, "runs").values()) == {0}  # none was gone on with, or begun anew
     trained = [line for text in said for line in text.splitlines() if line.endswith("finished")]
-    assert len(trained) == 9, said
+    assert len(trained) == 3, said
     for text in said:
         assert "failed" not in text
 
 
-def test_a_sweep_that_is_finished_trains_nothing_and_says_the_same(one_kind):
-    bench = one_kind
-    first, _ = sweep(bench, "runs", "--json")
+def test_a_sweep_that_is_finished_trains_nothing_and_says_the_same(trained):
+    bench = trained.parent.parent.parent
     before = {path: path.stat().st_mtime_ns for path in (bench / "runs").glob("char_mha/*/*")}
     again, said = sweep(bench, "runs", "--json", "--keep-going")
-    assert said.count("finished before") == 3
-    assert json.loads(again) == json.loads(first)
+    assert said.count("finished before") == 6
+    assert json.loads(again)["means"] == json.loads((trained / "summary.json").read_text())["means"]
     assert before == {path: path.stat().st_mtime_ns
                       for path in (bench / "runs").glob("char_mha/*/*")}
-
-
-def test_the_directory_of_a_point_is_the_one_that_run_takes(one_kind):
-    bench = one_kind
-    sweep(bench, "runs", "--emit", "joblist")
-    lines = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()
-    assert len(lines) == 3
-    for line in lines[:2]:
-        run, config = line.split("\t")
-        assert json.loads(headlab("run", config, "--out", bench / "runs", "--json"))["run"] == run
-    _, said = sweep(bench, "runs")
-    assert said.count("finished before") == 2
     for path in (bench / "runs").rglob("status.json"):
         assert "sweeps" not in path.parts
+
+
+def test_the_directory_of_a_point_is_the_one_that_run_takes(finished):
+    bench = finished
+    sweep(bench, "runs", "--emit", "joblist")
+    points = [line.split("\t") for line in (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()]
+    assert [pathlib.Path(run) in statuses(bench, "runs") for run, _ in points] == [True] * 3
+    run, config = points[1]
+    shutil.rmtree(run)
+    assert json.loads(headlab("run", config, "--out", bench / "runs", "--json"))["run"] == run
 
 
 def test_a_sweep_keeps_its_program_though_it_is_built_anew(one_kind):
     """As a build does it: another file in its place."""
     bench = one_kind
+    (bench / "kinds.yaml").write_text((bench / "kinds.yaml").read_text().replace("[1, 2, 3]", "[1, 2]"))
     built = bench / "headlab"
     shutil.copy(program(), built)
-    process = subprocess.Popen([built, "sweep", "kinds.yaml", *SETTINGS, "--out", "runs", "--jobs", "1"], cwd=bench,
+    process = subprocess.Popen([built, "sweep", "kinds.yaml", *SETTINGS, "train.steps=10", "--out", "runs",
+                                "--jobs", "1"], cwd=bench,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: statuses(bench, "runs"), process)
     built.unlink()
@@ -118,37 +124,16 @@ def test_a_sweep_keeps_its_program_though_it_is_built_anew(one_kind):
     assert process.returncode == 0, said
     digest = hashlib.sha256(pathlib.Path(program()).read_bytes()).hexdigest()
     manifests = [json.loads((run / "manifest.json").read_text()) for run in statuses(bench, "runs")]
-    assert [one["program"] for one in manifests] == [digest] * 3
+    assert [one["program"] for one in manifests] == [digest] * 2
 
 
-@pytest.mark.parametrize("how", ("joblist", "slurm"))
-def test_jobs_keep_the_program_that_emitted_them(one_kind, how):
-    bench = one_kind
-    built = bench / "headlab"
-    shutil.copy(program(), built)
-    words = ["--emit", how, *(("--time", "00:10:00") if how == "slurm" else ())]
-    subprocess.run([built, "sweep", "kinds.yaml", *SETTINGS, "--out", "runs", *words], cwd=bench, check=True,
-                   capture_output=True)
-    built.write_text("another")
-    folder = folder_of(bench, "runs")
-    if how == "joblist":
-        line = (folder / "sweep.jobs").read_text().splitlines()[0]
-        done = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
-    else:
-        done = subprocess.run(["bash", folder / "sweep.sbatch"], capture_output=True, text=True,
-                              env=os.environ | {"SLURM_ARRAY_TASK_ID": "0", "SLURM_CPUS_PER_TASK": "1"})
-    assert done.returncode == 0, done.stderr
-    assert [one["status"] for one in statuses(bench, "runs").values()] == ["finished"]
-
-
-def test_what_a_path_says_is_no_state_of_a_point(one_kind):
+def test_what_a_path_says_is_no_state_of_a_point(finished):
     """A run that cannot be made, in a folder whose name is what another process's run is told by."""
-    bench = one_kind
-    out = "is being written by a run is there already"
-    sweep(bench, out, "--emit", "joblist")
-    run, _ = (folder_of(bench, out) / "points.tsv").read_text().splitlines()[0].split("\t")
-    pathlib.Path(run).parent.mkdir(exist_ok=True)
-    pathlib.Path(run).write_text("no directory")
+    bench, out = finished, "is being written by a run is there already"
+    (bench / "runs").rename(bench / out)
+    run = sorted(statuses(bench, out))[0]
+    shutil.rmtree(run)
+    run.write_text("no directory")
     _, said = sweep(bench, out, code=4)
     assert "is a file where the run's directory should be" in said
 
@@ -165,8 +150,9 @@ def test_points_by_epochs_show_how_far_they_are(bench):
     assert known["steps"] == known["step"] > 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGXCPU])
-def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(bench, number):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])  # of a training all: test_signals.py
+def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(one_kind, number):
+    bench = one_kind
     process = start(bench, "runs", "train.steps=100000")
     wait_until(lambda: len([one for one in statuses(bench, "runs").values() if one["step"] > 0]) == 2,
                process)
@@ -176,7 +162,7 @@ def test_a_signal_stops_every_training_once_and_the_same_command_goes_on(bench, 
     assert "the same command goes on" in said
     assert [one["status"] for one in statuses(bench, "runs").values()] == ["stopped"] * 2
     states = [row["status"] for row in table(bench, "runs")]
-    assert sorted(states) == ["stopped"] * 2 + ["waiting"] * 7
+    assert sorted(states) == ["stopped"] * 2 + ["waiting"]
 
 
 @contextlib.contextmanager
@@ -191,100 +177,88 @@ def locked(lock, host):
 
 
 @pytest.mark.parametrize("begun", (True, False))
-def test_a_point_that_this_host_trains_is_waited_for(one_kind, begun):
+def test_a_point_that_this_host_trains_is_waited_for(finished, begun):
     """One whose run has begun, and one that another sweep has just started."""
-    bench = one_kind
-    sweep(bench, "runs", "--emit", "joblist")
+    bench = finished
     if begun:
-        lock = first_point_stopped(bench) / ".lock"
+        lock = stopped(bench) / ".lock"
     else:
-        config = pathlib.Path((folder_of(bench, "runs") / "points.tsv").read_text().split()[1])
-        lock = folder_of(bench, "runs") / f"output/{config.stem}.txt.lock"
+        sweep(bench, "runs", "--emit", "joblist")
+        run, config = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()[0].split("\t")
+        shutil.rmtree(run)
+        lock = folder_of(bench, "runs") / f"output/{pathlib.Path(config).stem}.txt.lock"
         lock.parent.mkdir(exist_ok=True)
     with locked(lock, socket.gethostname()):
         process = start(bench, "runs")
         said = ""
-        while "waits: is being written by process" not in said:
+        while "waits: is being written by process" not in said or said.count("finished before") < 2:
             said += process.stderr.readline()
             assert process.poll() is None, said
-        while len([one for one in statuses(bench, "runs").values()
-                   if one["status"] == "finished"]) < 2:
-            assert process.poll() is None
-            time.sleep(.005)
         assert process.poll() is None  # there is nothing else left to do
     assert process.communicate() and process.returncode == 0
     assert {row["status"] for row in table(bench, "runs")} == {"finished"}
 
 
-def test_a_point_that_another_host_trains_is_left_to_it(one_kind):
-    bench = one_kind
-    sweep(bench, "runs", "--emit", "joblist")
-    run = first_point_stopped(bench)
-    with locked(run / ".lock", "another-host"):
+def test_a_point_that_another_host_trains_is_left_to_it(finished):
+    bench = finished
+    with locked(stopped(bench) / ".lock", "another-host"):
         _, said = sweep(bench, "runs", code=75)
     assert "is left to another host: is being written by process" in said
     assert sorted(row["status"] for row in table(bench, "runs")) == ["elsewhere"] + ["finished"] * 2
 
 
-def first_point_stopped(bench):
-    """The run of the first point, which has begun and was stopped."""
-    run, config = (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()[0].split("\t")
-    process = subprocess.Popen([os.path.abspath(program()), "run", config, "--out", "runs"],
-                               cwd=bench, stderr=subprocess.PIPE, text=True,
-                               stdout=subprocess.DEVNULL)
-    wait_until((pathlib.Path(run) / "status.json").is_file, process)
-    process.kill()
-    process.communicate()
-    return pathlib.Path(run)
+def stopped(bench):
+    """A run that was killed behind its last checkpoint, and before it said that it had finished."""
+    run = sorted(statuses(bench, "runs"))[0]
+    status = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps(status | {"status": "running", "metrics": {}}))
+    return run
 
 
 def test_a_point_that_fails_is_told_with_its_reason(one_kind):
     bench = one_kind
     words = ("train.lr=1e30", "train.clip=0", "train.warmup=0")
-    _, said = sweep(bench, "all", *words, code=5)
-    assert said.count("failed: the loss or its gradient is not finite at step ") == 3
-    _, said = sweep(bench, "first", *words, "--fail-fast", code=5)
+    _, said = sweep(bench, "runs", *words, "--fail-fast", code=5)
     assert 1 <= said.count(" failed: ") <= 2
-    assert [row["status"] for row in table(bench, "first")].count("waiting") >= 1
+    assert [row["status"] for row in table(bench, "runs")].count("waiting") >= 1
+    _, said = sweep(bench, "runs", *words, code=5)
+    assert said.count("failed: the loss or its gradient is not finite at step ") == 3
     _, said = sweep(bench, "none", "--fail-fast", "--keep-going", code=2)
     assert "exclude each other" in said
 
 
-def test_a_run_of_other_code_fails_its_point_and_a_tag_trains_beside_it(one_kind):
-    bench = one_kind
-    sweep(bench, "runs")
-    run = sorted(statuses(bench, "runs"))[0]
-    manifest = json.loads((run / "manifest.json").read_text())
-    kind, = manifest["code"]["kinds"]
-    manifest["code"]["kinds"][kind] = "0" * 64
-    (run / "manifest.json").write_text(json.dumps(manifest))
+def change_manifest(bench, change):
+    """Of the first run, as `change` does it to what it holds."""
+    manifest = sorted(statuses(bench, "runs"))[0] / "manifest.json"
+    known = json.loads(manifest.read_text())
+    change(known)
+    manifest.write_text(json.dumps(known))
+
+
+def test_a_run_of_other_code_fails_its_point_and_a_tag_trains_beside_it(finished):
+    bench = finished
+    change_manifest(bench, lambda known: known["code"]["kinds"].update(mha="0" * 64))
     _, said = sweep(bench, "runs", code=4)
-    assert f"the source of {kind} was another" in said and "tag=WORD" in said
+    assert "the source of mha was another" in said and "tag=WORD" in said
+    (bench / "kinds.yaml").write_text((bench / "kinds.yaml").read_text().replace("[1, 2, 3]", "[1]"))
     printed, _ = sweep(bench, "runs", "tag=anew", "--json")
-    assert len(json.loads(printed)["points"]) == 3
+    assert len(json.loads(printed)["points"]) == 1 and len(statuses(bench, "runs")) == 4
 
 
-def test_runs_of_different_code_are_never_averaged_together(one_kind):
-    bench = one_kind
-    sweep(bench, "runs")
-    run = sorted(statuses(bench, "runs"))[0]
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest["code"]["rest"] = "0" * 64
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    summary = json.loads(sweep(bench, "runs", "--json")[0])
+def test_runs_of_different_code_are_never_averaged_together(finished):
+    bench = finished
+    change_manifest(bench, lambda known: known["code"].update(rest="0" * 64))
+    printed, _ = sweep(bench, "runs")
+    summary = json.loads((folder_of(bench, "runs") / "summary.json").read_text())
     assert sorted(len(mean["seeds"]) for mean in summary["means"]) == [1, 2]
     assert "different code" in summary["notices"][0]
-    assert "not averaged together" in sweep(bench, "runs")[0]
+    assert "not averaged together" in printed
 
 
-def test_runs_of_different_devices_are_never_averaged_together(one_kind):
+def test_runs_of_different_devices_are_never_averaged_together(finished):
     """As a cluster makes them whose nodes differ: what a second device trains is put into a manifest."""
-    bench = one_kind
-    sweep(bench, "runs")
-    run = sorted(statuses(bench, "runs"))[0]
-    manifest = json.loads((run / "manifest.json").read_text())
-    manifest.update(device="cuda", precision="bf16", gpus=["a GPU"])
-    (run / "manifest.json").write_text(json.dumps(manifest))
+    bench = finished
+    change_manifest(bench, lambda known: known.update(device="cuda", precision="bf16", gpus=["a GPU"]))
     printed, _ = sweep(bench, "runs", "--json")
     summary = json.loads(printed)
     assert {(mean["device"], len(mean["seeds"])) for mean in summary["means"]} == {
@@ -294,25 +268,30 @@ def test_runs_of_different_devices_are_never_averaged_together(one_kind):
     assert {row["device"] for row in table(bench, "runs")} == {"cuda in bf16", "cpu in fp32"}
 
 
-def test_a_sweep_takes_a_run_that_was_made_alone(one_kind):
+def test_a_sweep_takes_a_run_that_was_made_alone(finished):
     """However the command wrote its settings and its data, and whatever an older version named it."""
-    bench = one_kind
+    bench = finished
+    gone_one, = [run for run in statuses(bench, "runs") if run.name.endswith("-s1")]
+    shutil.rmtree(gone_one)
+    others = set(statuses(bench, "runs"))
     subprocess.run([os.path.abspath(program()), "run", ROOT / "configs/char_mha.yaml", *SETTINGS,
                     f"data.path={bench / 'text.txt'}", "model.d_ff=64", "seed=1", "--out", "runs"],
                    cwd=bench, check=True, capture_output=True)
-    (alone,) = statuses(bench, "runs")
+    alone, = set(statuses(bench, "runs")) - others
+    assert alone == gone_one
     alone = alone.rename(alone.with_name("0123abcd-s1"))
     _, said = sweep(bench, "runs")
-    assert said.count("finished before") == 1
-    assert alone in statuses(bench, "runs") and len(statuses(bench, "runs")) == 3
+    assert said.count("finished before") == 3
+    assert set(statuses(bench, "runs")) == others | {alone}
     assert set(sessions(bench, "runs").values()) == {0}
 
 
 def test_a_dry_run_measures_each_config_once_and_leaves_nothing(bench):
+    (bench / "kinds.yaml").write_text(TWO_KINDS)
     printed, said = sweep(bench, "runs", "--dry-run", "--json")
-    assert said.count("measures ") == 3
+    assert said.count("measures ") == 2
     costs = json.loads(printed)
-    assert costs["points"] == costs["left"] == 9
+    assert costs["points"] == costs["left"] == 6
     assert costs["hours"] > 0 and costs["bytes"] > 0
     # Forward and backward, 60 updates of 4 texts of 16 tokens.
     sizes = json.loads(headlab("validate", ROOT / "configs/char_mha.yaml", *SETTINGS[:6],
@@ -322,25 +301,15 @@ def test_a_dry_run_measures_each_config_once_and_leaves_nothing(bench):
     assert not (bench / "runs").exists()
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The folder of a sweep that is finished."""
-    bench = tmp_path_factory.mktemp("trained")
-    (bench / "kinds.yaml").write_text(SWEEP)
-    (bench / "text.txt").write_text("The quick brown fox jumps over a lazy dog, and naps.\n" * 60)
-    sweep(bench, "runs")
-    return folder_of(bench, "runs")
-
-
 def test_the_reader_opens_a_sweep_by_its_runs_and_by_its_grid(trained):
     import headlab_log as hl
 
     flat = hl.open_sweep(trained, "eval")
-    assert dict(flat.sizes) == {"run": 9, "step": 1}
+    assert dict(flat.sizes) == {"run": 6, "step": 1}
     assert flat["model.attention.kind"].values.tolist() == [
-        kind for kind in ("mha", "moh", "collaborative") for _ in range(3)]
+        kind for kind in ("mha", "moh") for _ in range(3)]
     grid = hl.open_sweep(trained.parent.parent, "eval", grid=True)
-    assert dict(grid.sizes) == {"step": 1, "model.attention.kind": 3, "seed": 3}
+    assert dict(grid.sizes) == {"step": 1, "model.attention.kind": 2, "seed": 3}
     one = grid.val_loss.sel({"model.attention.kind": "moh", "seed": 2}).item()
     assert one == flat.val_loss.isel(run=4).item()
     means = {mean["group"]: mean["metrics"]["val/loss"]["mean"]
@@ -365,21 +334,21 @@ def test_settings_that_go_together_are_one_dimension():
 
 
 def test_the_report_takes_a_sweep(trained, tmp_path):
-    page = tmp_path / "sweep.html"
-    done = subprocess.run([ROOT / "scripts/report", trained, "-o", page], capture_output=True,
-                          text=True)
-    assert done.returncode == 0, done.stderr
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    from headlab_log.report import command
     from headlab_log.sweep import runs_of
-    assert len(runs_of(trained)) == 9 and runs_of("elsewhere") == ["elsewhere"]
+
+    command.main([str(trained), "-o", str(tmp_path / "sweep.html")])
+    assert (tmp_path / "sweep.html").read_text().startswith("<!DOCTYPE html>")
+    assert len(runs_of(trained)) == 6 and runs_of("elsewhere") == ["elsewhere"]
 
 
-def test_gnu_parallel_takes_the_joblist_and_reruns_what_failed(bench):
+def test_gnu_parallel_takes_the_joblist_and_reruns_what_failed(one_kind, trained):
+    bench = one_kind
     needed("parallel", "parallel")
     command = sweep(bench, "runs", "--emit", "joblist")[0].strip()
     runs = [line.split("\t")[0] for line in
             (folder_of(bench, "runs") / "points.tsv").read_text().splitlines()]
-    in_the_way = pathlib.Path(runs[4])
+    in_the_way = pathlib.Path(runs[1])
     in_the_way.parent.mkdir(parents=True)
     in_the_way.write_text("no folder")
 
@@ -393,22 +362,9 @@ def test_gnu_parallel_takes_the_joblist_and_reruns_what_failed(bench):
     assert done.returncode == 0, done.stderr
     log = (folder_of(bench, "runs") / "sweep.joblog").read_text().splitlines()[1:]
     codes = {line.split("\t")[0]: line.split("\t")[6] for line in log}  # the newest of each line
-    assert len(log) == 10 and len(codes) == 9 and set(codes.values()) == {"0"}
-    sweep(bench, "whole")
+    assert len(log) == 4 and len(codes) == 3 and set(codes.values()) == {"0"}
     sweep(bench, "runs")
-    assert table(bench, "runs") == table(bench, "whole")
-
-
-def test_a_line_of_the_joblist_runs_from_anywhere(bench):
-    where = "a 'folder' of mine"
-    command = sweep(bench, where, "--emit", "joblist")[0].strip()
-    words = shlex.split(command)
-    assert words[:3] == ["parallel", "--jobs", "2"] and "--resume-failed" in words
-    lines = (folder_of(bench, where) / "sweep.jobs").read_text().splitlines()
-    assert len(lines) == 9
-    done = subprocess.run(lines[3], shell=True, cwd="/", capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert [one["status"] for one in statuses(bench, where).values()] == ["finished"]
+    same_table(bench, "runs", trained)
 
 
 def test_the_array_script_names_points_threads_and_time(bench):
@@ -435,22 +391,23 @@ def task(script, bench, number, **more):
                             stderr=subprocess.PIPE, text=True)
 
 
-def test_a_task_of_the_array_is_stopped_requeued_and_goes_on_to_the_same_weights(bench):
+def test_a_task_of_the_array_is_stopped_requeued_and_goes_on_to_the_same_weights(one_kind, trained):
+    bench = one_kind
     script = slurm_script(bench)
-    run, config = (script.parent / "points.tsv").read_text().splitlines()[3].split("\t")
-    whole = json.loads(headlab("run", config, "--out", bench / "whole", "--json"))["run"]
-    process = task(script, bench, 3)
+    run = pathlib.Path((script.parent / "points.tsv").read_text().splitlines()[2].split("\t")[0])
+    whole = trained.parent.parent / "char_mha" / run.name
+    process = task(script, bench, 2)
     wait_until(lambda: any(one["step"] > 0 for one in statuses(bench, "runs").values()), process)
     process.send_signal(signal.SIGUSR1)
     said = process.communicate()[1]
     if process.returncode == 0:
         pytest.skip("the training was over before the signal reached it")
     assert process.returncode == 75, said
-    assert (bench / "asked").read_text() == "requeue 12_3\n"
-    again = task(script, bench, 3, SLURM_RESTART_COUNT="1")
+    assert (bench / "asked").read_text() == "requeue 12_2\n"
+    again = task(script, bench, 2, SLURM_RESTART_COUNT="1")
     said = again.communicate()[1]
     assert again.returncode == 0, said
     last = "ckpt/last/model.safetensors"
-    assert (pathlib.Path(run) / last).read_bytes() == (pathlib.Path(whole) / last).read_bytes()
-    beyond = task(script, bench, 9)
-    assert "no point 9" in beyond.communicate()[1] and beyond.returncode == 2
+    assert (run / last).read_bytes() == (whole / last).read_bytes()
+    beyond = task(script, bench, 3)
+    assert "no point 3" in beyond.communicate()[1] and beyond.returncode == 2
