@@ -44,9 +44,10 @@ def refused(*arguments, cwd=None):
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("command", [["eval"], ["ablate"], ["analyze"], ["prune", "--count", "1"],
-                                     ["convert", "--to", "collaborative"]], ids=lambda c: c[0])
-@pytest.mark.parametrize("word", ["TYPO.txt", "texts/typo", "./typo", "a.b.md", "typo.7z", "typo.tar_gz"])
+@pytest.mark.parametrize("command, word", [
+    *((["eval"], word) for word in ("TYPO.txt", "texts/typo", "./typo", "a.b.md", "typo.7z", "typo.tar_gz")),
+    (["ablate"], "TYPO.txt"), (["analyze"], "texts/typo"), (["prune", "--count", "1"], "./typo"),
+    (["convert", "--to", "collaborative"], "a.b.md")])
 def test_a_word_that_looks_like_a_path_is_a_file(small_run, command, word, tmp_path):
     code, said = refused(command[0], small_run, *command[1:], "--text", word, cwd=tmp_path)
     assert code == 3

@@ -232,7 +232,8 @@ def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
 def test_a_signal_in_the_trainings_begins_no_pruning(bench):
     """Which takes minutes, of arms whose trainings had all ended by then."""
     (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3"))
-    process = start(bench, "train.steps=200")
+    process = start(bench, "train.steps=200", "train.eval_every=100", "log.every=50", "log.stats_every=0",
+                    "train.checkpoint.every=100")
 
     def finished():
         states = [json.loads(path.read_text())["status"] for path in runs_below(bench)
@@ -404,19 +405,16 @@ def test_a_task_alone_takes_its_place_among_the_others(results, tmp_path):
     other = {**kept["tasks"][0], "name": "other", "command": "headlab compare c.yaml --task other"}
     path = tmp_path / "results.json"
 
-    def again(**changed):
-        path.write_text(json.dumps({**kept, "tasks": [other, {**kept["tasks"][0], "arms": []}], **changed}))
-        return study(compare_heads, bench / "c.yaml", DEFAULT, "--task", "small", "--speed-rounds", 0,
-                     "--out", bench / "runs", "--results", path)
-
-    done = again()
+    path.write_text(json.dumps({**kept, "tasks": [other, {**kept["tasks"][0], "arms": []}]}))
+    done = study(compare_heads, bench / "c.yaml", DEFAULT, "--task", "small", "--speed-rounds", 0,
+                 "--out", bench / "runs", "--results", path)
     assert done.returncode == 0, done.stderr
     first, second = json.loads(path.read_text())["tasks"]
     assert first == other and second["name"] == "small" and len(second["arms"]) == 4
     assert "c.yaml --task other`" in done.stdout and f"{DEFAULT} --task small`" in done.stdout
-    refused = again(seeds=[1, 2])
-    assert refused.returncode == 1 and "has other seeds, [1, 2] instead of [1, 2, 3]" in refused.stderr
-    assert json.loads(path.read_text())["seeds"] == [1, 2]
+    path.write_text(json.dumps({**kept, "seeds": [1, 2]}))
+    with pytest.raises(compare_heads.ProgramError, match=r"has other seeds, \[1, 2\] instead of \[1, 2, 3\]"):
+        compare_heads.with_others(kept, path)
 
 
 def test_a_page_without_markers_is_refused_before_anything_is_trained(results, tmp_path):

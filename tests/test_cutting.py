@@ -59,10 +59,12 @@ def test_heads_are_ranked_on_the_training_split_and_judged_on_validation(small_r
     """So are those of every order that measures; of a text there is only itself."""
     once = ["prune", small_run, "--count", 3, "--batches", 2, "--batch", 4]
     for by in "importance", "activation", "ablation":
-        judged = {split: found(*once, "--by", by, "--split", split) for split in ("val", "train")}
-        assert judged["val"]["removed"] == judged["train"]["removed"]
-        assert judged["val"]["ranked_on"] == judged["train"]["ranked_on"] == "train"
-        assert judged["val"]["split"] == "val" and judged["val"]["loss"] != judged["train"]["loss"]
+        judged = found(*once, "--by", by, "--split", "val")
+        if by == "ablation":
+            on_train = found(*once, "--by", by, "--split", "train")
+            assert (on_train["removed"], on_train["ranked_on"]) == (judged["removed"], "train")
+            assert on_train["loss"] != judged["loss"]
+        assert judged["split"] == "val" and judged["ranked_on"] == "train"
         rank = found("ablate" if by == "ablation" else "analyze", small_run, "--split", "train",
                      "--batches", 2, "--batch", 4, "--out", tmp_path / f"{by}.h5")
         if by == "ablation":
@@ -71,7 +73,7 @@ def test_heads_are_ranked_on_the_training_split_and_judged_on_validation(small_r
             name = {"importance": "importance_global"}.get(by, by)
             values = np.array(rank["statistics"][name]).ravel()
         lowest = sorted(f"{n // 3}:{n % 3}" for n in np.argsort(values, kind="stable")[:3])
-        assert judged["val"]["removed"] == lowest, by
+        assert judged["removed"] == lowest, by
     assert "; on split train, judged on val\n" in headlab(*once)
     text = found(*once, "--text", "To be, or not to be, that is the question")
     assert text["ranked_on"] == text["split"] == "whole"

@@ -1,5 +1,7 @@
 """What headlab_log hands to other tools is what the log holds: BertViz, CircuitsVis, pandas, ..."""
 
+import contextlib
+import io
 import os
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ from conftest import ROOT
 from test_log_reading import expected_weights, writer
 
 import headlab_log as hl
+from headlab_log.__main__ import main
 
 EXACT = 1e-5  # of weights that were packed into 16 bits
 
@@ -186,18 +189,32 @@ def test_csv_files_hold_what_the_log_holds(run, log, tmp_path):
 
 
 def command(*arguments):
-    script = [sys.executable, "-m", "headlab_log"]
-    paths = {"PYTHONPATH": str(ROOT / "scripts")}
-    return subprocess.run([*script, *map(str, arguments)], capture_output=True, text=True,
-                          env=os.environ | paths)
+    """What `python -m headlab_log` ends with, prints and says; without the start of a Python, but for
+    watch, which takes signals."""
+    words = list(map(str, arguments))
+    if words[:1] == ["watch"]:
+        return subprocess.run([sys.executable, "-m", "headlab_log", *words], capture_output=True, text=True,
+                              env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")})
+    printed, said, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+        try:
+            main(words)
+        except SystemExit as end:
+            code = end.code or 0
+    return subprocess.CompletedProcess(words, code, printed.getvalue(), said.getvalue())
 
 
-@pytest.mark.parametrize("name", ["report", "to_csv", "to_tensorboard", "watch"])
-def test_the_programs_of_scripts_start_what_they_are_named_after(name):
-    for line in [name], ["log", name.removeprefix("to_")]:
-        done = subprocess.run([ROOT / "scripts" / line[0], *line[1:], "--help"],
-                              capture_output=True, text=True)
+def test_the_programs_of_scripts_start_what_they_are_named_after():
+    scripts = ROOT / "scripts"
+    for name in "report", "to_csv", "to_tensorboard", "watch":
+        assert (scripts / name).readlink().name == "log"
+    for line, name in ([scripts / "to_csv"], "to_csv"), ([scripts / "log", "tensorboard"], "to_tensorboard"):
+        done = subprocess.run([*line, "--help"], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.startswith(f"usage: {name} "), done.stderr
+    for name in "report", "watch", "csv", "tensorboard":
+        with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
+            main([name, "--help"])
+        assert printed.getvalue().startswith("usage: ") and f"{name} " in printed.getvalue().split("\n")[0]
 
 
 def test_without_a_command_that_there_is_the_ones_there_are_are_listed():

@@ -8,7 +8,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import time
 import warnings
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, TINY, headlab, program, train
+from test_exports import command
 
 import headlab_log as hl
 
@@ -195,20 +195,21 @@ def test_at_is_the_newest_run_below_runs_of_the_working_directory(
         hl.open_run("@3")
 
 
-@pytest.mark.parametrize("command", [("report", "@"), ("to_csv", "@"), ("to_tensorboard", "@"),
-                                     ("watch", "@", "--once"), ("report", "@2", "@"), ("to_csv", "a")])
-def test_commands_name_the_run_that_at_stands_for(small_run, tmp_path, command):
+def test_commands_name_the_run_that_at_stands_for(small_run, tmp_path, monkeypatch):
     for n, name in enumerate(("new", "old")):
         shutil.copytree(small_run, tmp_path / "runs" / name)
         os.utime(tmp_path / "runs" / name / "status.json", (1e9 - n, 1e9 - n))
     (tmp_path / "a").symlink_to("runs/new")
-    done = subprocess.run([sys.executable, "-m", "headlab_log", command[0].removeprefix("to_"), *command[1:]],
-                          cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    said = [f"{command[0]}: {words} is runs/{'old' if words == '@2' else 'new'} (char_mha s1337, finished)"
-            for words in command[1:] if words.startswith("@")]
-    assert done.stderr.splitlines() == said
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
+    for name, *words in (("csv", "@"), ("tensorboard", "@"), ("watch", "@", "--once"),
+                         ("report", "@2", "@"), ("csv", "a")):
+        done = command(name, *words)
+        assert done.returncode == 0, done.stderr
+        named = name if name in ("report", "watch") else f"to_{name}"
+        said = [f"{named}: {word} is runs/{'old' if word == '@2' else 'new'} (char_mha s1337, finished)"
+                for word in words if word.startswith("@")]
+        assert done.stderr.splitlines() == said
 
 
 def test_a_label_names_kind_and_tag_and_what_was_made_of_a_run_its_own_directory(

@@ -11,17 +11,17 @@ import time
 import h5py
 import pytest
 
-from conftest import ROOT, program
+from conftest import ROOT, TINY, program
 
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 from same_end import CLOCK, datasets, differences  # noqa: E402
 
-EVERY = 20  # steps between checkpoints
-SETTINGS = ("train.steps=400", "train.batch=4", "train.threads=1", "train.eval_every=30",
+STEPS, EVERY = 160, 20  # of a training, between checkpoints
+SETTINGS = (f"train.steps={STEPS}", "train.batch=4", "train.threads=1", "train.eval_every=30",
             "train.eval_batches=1", f"train.checkpoint.every={EVERY}", "data.context=16",
             "model.layers=2", "model.d_model=24", "model.dropout=0.1", "log.every=5",
             "log.stats_every=15", "log.stats=[all]", "log.attention.every=35",
-            "log.attention.probes=2")
+            "log.attention.probes=2", *(one for one in TINY if one.startswith("data.path=")))
 KINDS = {  # others: slow/test_soak_round.py; every kind, within one process: test_training.cpp
     "mha": ("model.heads=3",),
     "gated": ("model.heads=4", "model.attention={kind: gated, target: {heads: 5}}",
@@ -61,7 +61,7 @@ def kill(out, settings, how):
     process = start(out, settings)
     while saved_step(out) < before + 2 * EVERY:
         assert process.poll() is None, "the training ended before it was killed"
-        time.sleep(.001)
+        time.sleep(.002)
     process.send_signal(how)
     process.communicate()
     assert process.returncode != 0
@@ -76,35 +76,36 @@ def test_two_runs_end_alike_and_one_of_another_seed_does_not(halves, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_killed_twice_equals_one_that_never_was(kind, tmp_path):
+def test_a_run_killed_twice_equals_one_that_never_was(kind, halves, tmp_path):
     settings = KINDS[kind]
-    whole = finish(tmp_path / "whole", settings)
+    whole = halves[0] if kind == "mha" else finish(tmp_path / "whole", settings)
     kill(tmp_path / "parts", settings, signal.SIGKILL)
     kill(tmp_path / "parts", settings, signal.SIGTERM)
     parts = finish(tmp_path / "parts", settings)
 
     with h5py.File(parts / "log.h5") as file:
         first, second = file["resumes/step"][:].tolist()
-        assert 0 < first < second < 400
+        assert 0 < first < second < STEPS
     assert differences(whole, parts) == []
     one = datasets(whole / "log.h5")
     groups = {name.split("/")[0] for name in one}
     assert groups == {"attention", "eval", "heads", "scalars", "vocab"}
     assert {name.split("/")[-1] for name in one} & CLOCK == {"wall_time", "tokens_per_s"}
-    assert one["scalars/step"][1] == (81,)
+    assert one["scalars/step"][1] == (STEPS / 5 + 1,)
 
 
-@pytest.mark.parametrize("step", [400, 380])
-def test_numbers_of_a_last_checkpoint_outlive_a_kill_before_the_status_says_them(tmp_path, step):
+@pytest.mark.parametrize("step", [STEPS, STEPS - 20])
+def test_numbers_of_a_last_checkpoint_outlive_a_kill_before_the_status_says_them(halves, tmp_path, step):
     """Behind the checkpoint of its last update nothing is left to train, and nothing to measure anew."""
-    run = finish(tmp_path, KINDS["mha"])
+    shutil.copytree(halves[0].parent, tmp_path / "char_mha", symlinks=True)
+    run = only_run(tmp_path)
     status = json.loads((run / "status.json").read_text())
     assert status["metrics"]["val/loss"] > 0 and status["metrics"]["train/loss"] > 0
     as_killed = {**status, "status": "running", "step": step, "metrics": {}}
     (run / "status.json").write_text(json.dumps(as_killed))
     assert finish(tmp_path, KINDS["mha"]) == run
     again = json.loads((run / "status.json").read_text())
-    assert again["status"] == "finished" and again["step"] == 400
+    assert again["status"] == "finished" and again["step"] == STEPS
     assert again["metrics"] == status["metrics"]
 
 

@@ -92,7 +92,8 @@ def test_every_head_of_every_site_is_ablated_as_pruning_takes_it_away(run, tmp_p
     ablated = found("ablate", run, "--batches", 1, "--out", tmp_path / "a.h5")
     heads = [f"{site}/0:{head}" for site in SITES for head in range(3)]
     assert ablated["removed"] == heads
-    for n, head in enumerate(heads):
+    for n in 1, 3, 8:  # a head of each site
+        head = heads[n]
         pruned = found("prune", run, "--heads", head, "--batches", 1, "--bench-batch", 1)
         for change in ("loss_delta", "l2", "kl", "accuracy_delta"):
             assert ablated[change][n] == pytest.approx(pruned[change], rel=1e-4, abs=1e-7), head

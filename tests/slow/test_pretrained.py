@@ -1,4 +1,5 @@
-"""Two published models from import to the cut model, as a user has them: configs/data/smollm2, minilm."""
+"""Two published models from import to the cut model, as a user has them: configs/data/smollm2, minilm. Run by
+`scripts/test --slow`; models of a few thousand parameters go the same way in the usual tests."""
 
 import json
 import os
@@ -10,6 +11,7 @@ import pytest
 
 from conftest import ROOT, headlab, program
 from transformers_testing import asked, bench_python
+from warm_program import Start
 
 MB = 1 << 20
 
@@ -23,7 +25,7 @@ def published(name, file=""):
 
 def peak_memory(*arguments):
     """Bytes that the program held at most, and what it said."""
-    process = subprocess.Popen([program(), *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    process = Start([program(), *map(str, arguments)], stdout=subprocess.PIPE, text=True)
     said = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
