@@ -41,7 +41,7 @@ def program():
     folders = [pathlib.Path(given).resolve()] if given else sorted((ROOT / "build").glob("*"))
     found = [f / "headlab" for f in folders if (f / "headlab").is_file()]
     if not found:
-        pytest.skip("headlab is not built (HEADLAB_BUILD_DIR names the build directory)")
+        pytest.fail("headlab is not built (HEADLAB_BUILD_DIR names the build directory)")
     return str(max(found, key=lambda f: f.stat().st_mtime))
 
 

@@ -29,7 +29,7 @@ def writer():
     folders = [pathlib.Path(given)] if given else sorted((ROOT / "build").glob("*"))
     found = [f / "headlab_write_log" for f in folders if (f / "headlab_write_log").is_file()]
     if not found:
-        pytest.skip("headlab_write_log is not built (HEADLAB_BUILD_DIR names the build directory)")
+        pytest.fail("headlab_write_log is not built (HEADLAB_BUILD_DIR names the build directory)")
     return str(max(found, key=lambda f: f.stat().st_mtime))
 
 

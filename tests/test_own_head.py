@@ -73,7 +73,7 @@ const RegisterHeads<Unbuilt> unbuilt("unbuilt", "");
 def test_what_a_kind_lacks_is_one_sentence_of_the_compiler(tmp_path):
     build = pathlib.Path(os.environ.get("HEADLAB_BUILD_DIR", ROOT / "build/release"))
     if not (build / "compile_commands.json").is_file():
-        pytest.skip("nothing is built")
+        pytest.fail("nothing is built")
     (entry,) = [entry for entry in json.loads((build / "compile_commands.json").read_text())
                 if entry["file"].endswith("variants/mha.cpp")]
     (tmp_path / "lacking.cpp").write_text(LACKING)

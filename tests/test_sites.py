@@ -29,7 +29,7 @@ log: {every: 5, stats_every: 5, stats: all, attention: {every: 20, probes: 3}}
 def translator(*arguments, code=0):
     path = pathlib.Path(program()).parent / "headlab_translator"
     if not path.is_file():
-        pytest.skip(f"{path} is not built")
+        pytest.fail(f"{path} is not built")
     done = subprocess.run([path, *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done.stderr if code else done.stdout

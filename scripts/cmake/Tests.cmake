@@ -58,10 +58,14 @@ if(NOT HEADLAB_SANITIZE)
   target_link_libraries(headlab_warm_program PRIVATE ${CMAKE_DL_LIBS})
 endif()
 
-# The sanitizers leave out trainings to the end or at the size of configs/: they take minutes there,
-# and go through the code that the small ones go through.
+# Cases tagged [.slow] are run by scripts/test --slow. The sanitizers leave out trainings to the end
+# or at the size of configs/, too: they take minutes there, and go through the code that the small
+# ones go through.
+set(left_out "~[.]")
+set(limit 600)  # seconds of an entry
 if(HEADLAB_SANITIZE)
-  set(left_out "~[whole_training]")
+  string(APPEND left_out "~[whole_training]")
+  set(limit 1800)
 endif()
 
 # With torch a program takes a quarter of a second to start, sanitized one and a half: so one ctest is
@@ -77,7 +81,7 @@ function(headlab_test_files name)
              COMMAND ${name} --filenames-as-tags --min-duration 1
                      "[#${stem}]${left_out}${${name}_spec}")
     set_tests_properties(${name}:${stem} PROPERTIES
-      ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT 600)
+      ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT ${limit})
   endforeach()
 endfunction()
 
@@ -98,7 +102,7 @@ function(headlab_test name)
     return()
   endif()
   catch_discover_tests(${name} TEST_SPEC ${left_out} TEST_PREFIX "${name}:"
-    PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT 600)
+    PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT ${limit})
 endfunction()
 
 add_library(headlab_test_main OBJECT tests/main.cpp)
