@@ -13,10 +13,28 @@ import json
 import os
 import pathlib
 import shutil
+import urllib.parse
 
 import pytest
 
 LOCAL = ("file:", "data:", "blob:", "about:", "chrome:")
+
+# Sets the address of a report behind its #, and is done when the report has been told.
+CHANGED = """const [wanted, done] = arguments, before = location.hash;
+location.hash = wanted;
+if (location.hash === before) done(); else addEventListener('hashchange', () => done(), {once: true});
+"""
+# Whether a report has drawn the maps and the statistics that its controls say.
+DRAWN = """const find = (selector) => document.querySelector(selector);
+const is = (name) => find(`#${name}`).value, at = find('#at-shown').textContent || 'null';
+const view = find('input[name=view]:checked')?.value;
+const told = (selector) => find(selector).dataset.shown;
+return find('#runs td')
+  && (find('#attention-body').hidden || told('#attention-body')
+      === ['run', 'site', 'step', 'probe', 'layer', 'head'].map(is).join(' '))
+  && (find('#statistics-body').hidden
+      || told('#stat-grid') === [is('stat'), view, at, is('run')].join(' ')
+         && told('#curve-value') === ['run', 'stat', 'layer', 'head'].map(is).join(' '))"""
 
 
 def find(*names):
@@ -26,20 +44,55 @@ def find(*names):
     return found
 
 
+def stamp(url):
+    """What tells a file that an URL names from others and from what it was before."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "file":
+        return url, None
+    path = urllib.parse.unquote(parts.path)
+    return path, os.stat(path).st_mtime_ns
+
+
 class Page:
     """One tab. Errors and requests are collected from the moment the page is opened."""
 
     def __init__(self, driver):
         self.driver = driver
         self._errors, self._requests = [], []
+        self._opened = None
 
     def open(self, where):
         """`where`: a file, or a URL with its scheme."""
+        self._forget()
+        url = str(where)
+        if "://" not in url and not url.startswith("about:"):
+            url = pathlib.Path(where).resolve().as_uri()
+        self.driver.get(url)
+        self._opened = stamp(url)
+
+    def show(self, path, **state):
+        """Opens a report at what `state` says and waits until it shows that.
+
+        Where the tab has the report already, its reader changes the address: to load a page with
+        plots takes seconds.
+        """
+        self._forget()
+        wanted = "&".join(f"{key}={value}" for key, value in state.items())
+        if self._opened == stamp(path.as_uri()):
+            self.hover(self.one("h1"))  # and points at nothing else
+            self.run("document.activeElement.blur()")
+            self.run_async(CHANGED, wanted)
+        else:
+            self.open("about:blank")
+            self.open(f"{path.as_uri()}#{wanted}" if wanted else path)
+        self.wait(DRAWN)
+        self.run_async("requestAnimationFrame(() => setTimeout(arguments[0]))")  # of a new size, too
+
+    def _forget(self):
+        """What was collected until now."""
         self._collect()
         self._errors.clear()
         self._requests.clear()
-        url = str(where)
-        self.driver.get(url if "://" in url else pathlib.Path(where).resolve().as_uri())
 
     def size(self, width, height):
         """Size of what the page sees, in CSS pixels (smaller than a window can be, if need be)."""
@@ -61,12 +114,12 @@ class Page:
         """The same for a body that calls its last argument with the result when it is done."""
         return self.driver.execute_async_script(script, *arguments)
 
-    def wait(self, script, seconds=30):
+    def wait(self, script, *arguments, seconds=30):
         """What `script` returns once that is true in the sense of JavaScript."""
         from selenium.webdriver.support.ui import WebDriverWait
 
         waiting = WebDriverWait(self.driver, seconds, poll_frequency=0.05)
-        return waiting.until(lambda _: self.run(script), f"not true in {seconds} s: {script}")
+        return waiting.until(lambda _: self.run(script, *arguments), f"not true in {seconds} s: {script}")
 
     def one(self, selector):
         """The first element of a CSS selector."""

@@ -1,17 +1,23 @@
 """What the Python tests share: tiny trainings, and scripts/ on the path."""
 
 import atexit
+import contextlib
 import functools
+import io
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import typing
+import warnings
 
 import pytest
 
+import browser_testing
 import warm_program  # noqa: F401: what subprocess starts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -80,3 +86,43 @@ def run(small_run):
     import headlab_log as hl
     with hl.open_run(small_run) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """The browser of all tests; see browser_testing.py."""
+    with browser_testing.browser() as page:
+        yield page
+
+
+@pytest.fixture
+def page(chromium):
+    """The browser, 1400 pixels wide and light; what it opens must be quiet and stay at home."""
+    chromium.size(1400, 900)
+    chromium.colour_scheme("light")
+    yield chromium
+    assert chromium.errors() == []
+    assert chromium.requests() == []
+
+
+class Done(typing.NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def log_command(*arguments):
+    """What `scripts/log ...` does, in this process."""
+    from headlab_log import __main__ as log
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    terminates = signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.simplefilter("default")
+        try:
+            log.main([*map(str, arguments)])
+        except SystemExit as ended:
+            code = ended.code or 0
+        finally:
+            signal.signal(signal.SIGTERM, terminates)
+    return Done(code, out.getvalue(), err.getvalue())

@@ -1,22 +1,10 @@
-"""What the tests of reports share: a browser, what it shows, and what the files hold."""
+"""What the tests of reports share: what a browser shows, and what the files hold."""
 
 import re
-import subprocess
-import sys
 
 import h5py
-import pytest
-
-import browser_testing
-from conftest import ROOT
 
 SHOWN = "return document.querySelector('#attention-body').dataset.shown"
-
-
-def make(*arguments):
-    """Runs scripts/report in this Python."""
-    command = [sys.executable, "-m", "headlab_log", "report", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT / "scripts")
 
 
 def weights(run, step, probe, layer, head):
@@ -41,28 +29,6 @@ def four_digits(number):
     return float(f"{number:.4g}")
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    with browser_testing.browser() as page:
-        yield page
-
-
-@pytest.fixture
-def page(chromium):
-    """The browser, 1400 pixels wide and light; what it opens must be quiet and stay at home."""
-    chromium.size(1400, 900)
-    chromium.colour_scheme("light")
-    chromium.open("about:blank")
-    yield chromium
-    assert chromium.errors() == []
-    assert chromium.requests() == []
-
-
-def url(path, **state):
-    said = "&".join(f"{key}={value}" for key, value in state.items())
-    return f"{path.as_uri()}#{said}"
-
-
 def choose(page, name, value):
     page.run("""const select = document.querySelector(arguments[0]);
         select.value = arguments[1];
@@ -82,8 +48,11 @@ def settle(page):
     page.run_async("requestAnimationFrame(() => setTimeout(arguments[0]))")
 
 
-def is_wide_as_the_window(page):
-    """Whether nothing sticks out to the side."""
+def fits_the_window(page):
+    """Whether nothing sticks out to the side, once the page is drawn for its size."""
+    settle(page)
+    page.wait("return [...document.querySelectorAll('.plot:not([hidden]) .main-svg')].every(\n"
+              "drawn => drawn.getBoundingClientRect().width <= innerWidth)")
     wide, seen = page.run("const root = document.documentElement;"
                           "return [root.scrollWidth, root.clientWidth]")
     return wide <= seen

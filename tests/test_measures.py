@@ -11,8 +11,8 @@ from matplotlib import pyplot as plt
 
 import headlab_log as hl
 from conftest import headlab, train
-from headlab_log import measures, plots, watch
-from report_testing import chromium, make, page, text  # noqa: F401
+from headlab_log import measures, plots, report, watch
+from report_testing import text
 
 FIRST = "first batch, 1,024 tokens"
 
@@ -27,6 +27,15 @@ def trained(tmp_path_factory):
 def whole(trained):
     """What `eval` says of it, over the whole split."""
     return json.loads(headlab("eval", trained, "--json"))
+
+
+@pytest.fixture(scope="module")
+def half(trained, tmp_path_factory):
+    """A run without half the heads, and what `prune` said of it."""
+    out = tmp_path_factory.mktemp("half") / "run"
+    said = headlab("prune", trained, "--count", 3, "--by", "random", "--batches", 2, "--out", out,
+                   "--json")
+    return out, json.loads(said)
 
 
 def told(path):
@@ -118,10 +127,8 @@ def test_compare_warns_where_losses_do_not_compare(trained, tmp_path):
         hl.compare([trained, trained], "eval")
 
 
-def test_a_pruned_run_keeps_its_loss_over_the_whole_split(trained, whole, tmp_path):
-    out = tmp_path / "half"
-    report = json.loads(headlab("prune", trained, "--count", 3, "--by", "random", "--batches", 2,
-                                "--out", out, "--json"))
+def test_a_pruned_run_keeps_its_loss_over_the_whole_split(trained, whole, half, tmp_path):
+    out, report = half
     first, all_of_it = told(out), json.loads(headlab("eval", out, "--json"))
     assert (report["split"], report["examples"], report["whole_split"]) == ("val", 128, False)
     assert report["loss"] != pytest.approx(all_of_it["loss"], abs=1e-6)
@@ -158,12 +165,10 @@ def best_of_first_batch(path):
     return json.loads(headlab("prune", path, "--count", 0, "--batches", 1, "--json"))["loss"]
 
 
-def test_the_report_has_a_column_for_each_measure(page, trained, whole, tmp_path):  # noqa: F811
-    half = tmp_path / "half"
-    headlab("prune", trained, "--count", 3, "--batches", 2, "--out", half)
-    made = make(trained, half, "-o", tmp_path / "two.html")
-    assert made.returncode == 0, made.stderr
-    page.open((tmp_path / "two.html").as_uri())
+def test_the_report_has_a_column_for_each_measure(page, trained, whole, half, tmp_path):
+    half, _ = half
+    (tmp_path / "two.html").write_text(report.build([trained, half]))
+    page.show(tmp_path / "two.html")
     losses = page.run("""return [...document.querySelectorAll('#runs tbody tr')].map(row =>
         Object.fromEntries([...row.querySelectorAll('td')].map(
             cell => [cell.dataset.label, cell.textContent])))""")

@@ -2,16 +2,17 @@
 
 import re
 import shutil
+import subprocess
 
 import h5py
 import numpy as np
 import pytest
 
-from report_testing import (  # noqa: F401, fixtures too
-    choose, chromium, four_digits, is_wide_as_the_window, make, numbers_in, page, settle,
-    SHOWN, shown_weight, statistic, text, token_numbers, url, view, weights)
+from report_testing import (
+    choose, fits_the_window, four_digits, numbers_in, settle, SHOWN, shown_weight, statistic, text,
+    token_numbers, view, weights)
 
-from conftest import headlab
+from conftest import ROOT, headlab
 from headlab_log import report
 
 
@@ -19,16 +20,46 @@ from headlab_log import report
 def pages(tmp_path_factory, small_run):
     """One page of one run."""
     path = tmp_path_factory.mktemp("pages") / "one.html"
-    done = make(small_run, "-o", path)
-    assert done.returncode == 0, done.stderr
+    subprocess.run([ROOT / "scripts/report", small_run, "-o", path], check=True)
     return path
 
 
-@pytest.mark.parametrize("step, probe, layer, head", [(20, 0, 0, 0), (0, 1, 1, 2), (10, 1, 0, 1)])
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, small_run):
+    """A page of copies of a run whose heads were measured otherwise: name -> run directory."""
+    out = tmp_path_factory.mktemp("measured")
+    runs = {name: out / name for name in ("chances", "resampled", "alike", "apart", "mean")}
+    for path in runs.values():
+        shutil.copytree(small_run, path)
+    with h5py.File(runs["chances"] / "ablation.h5", "r+") as file:
+        file["ablation/self/p_holm"][0, 0] = [0.0123, 2e-9, np.nan]
+    with h5py.File(runs["resampled"] / "ablation.h5", "r+") as file:
+        for name in "p_holm", "p_examples", "loss_delta_interval":
+            del file["ablation/self"][name]
+        file["ablation/self/p_value"].attrs["resamples"] = 1000.0
+        file["ablation/self/p_value"][:] = 0.002
+    for name, values in (("alike", [[0.250, 0.251, 0.252], [0.253, 0.254, 0.252]]),
+                         ("apart", [[0.250, 0.251, 0.5], [0.253, 0.254, 0.251]])):
+        with h5py.File(runs[name] / "ablation.h5", "r+") as file:
+            file["ablation/self/loss_delta"][0] = values
+            file["ablation/self/loss_delta_interval"][0] = np.full((2, 3), 0.01)
+    with h5py.File(runs["apart"] / "analysis.h5", "r+") as file:  # of an interval nobody knows
+        file["analysis/self/activation"][:] = [[2.50, 2.501, 2.502], [2.503, 2.504, 2.502]]
+    headlab("ablate", runs["mean"], "--batches", 1, "--batch", 4, "--mode", "mean")
+    headlab("prune", small_run, "--count", 2, "--tune", 2, "--batches", 1, "--out", out / "cut")
+    runs["cut"] = out / "cut"
+    (out / "page.html").write_text(report.build(list(runs.values())))
+    return runs
+
+
+def show_measured(page, measured, name, **state):
+    page.show(measured["cut"].parent / "page.html", run=list(measured).index(name), **state)
+
+
+@pytest.mark.parametrize("step, probe, layer, head", [(0, 1, 1, 2), (10, 1, 0, 1)])
 def test_the_numbers_at_tokens_are_those_of_the_log(page, pages, small_run, step, probe, layer,
                                                     head):
-    page.open(pages)
-    page.wait(SHOWN)
+    page.show(pages)
     view(page, 0, step, probe, layer, head)
     expected = weights(small_run, step, probe, layer, head)
     tokens = page.all(".token")
@@ -46,8 +77,7 @@ def test_the_numbers_at_tokens_are_those_of_the_log(page, pages, small_run, step
 
 
 def test_the_number_under_the_pointer_is_that_of_the_log(page, pages, small_run):
-    page.open(pages)
-    page.wait(SHOWN)
+    page.show(pages)
     view(page, 0, 20, 1, 1, 1)
     expected = weights(small_run, 20, 1, 1, 1)
     cursor = page.one("#cursor")
@@ -64,8 +94,7 @@ def test_the_number_under_the_pointer_is_that_of_the_log(page, pages, small_run)
 
 
 def test_a_statistic_and_a_head_are_chosen_everywhere_at_once(page, pages, small_run):
-    page.open(pages)
-    page.wait(SHOWN)
+    page.show(pages)
     for name, layer, head in (("prev_token", 1, 2), ("output_norm", 0, 1), ("js", 1, 0)):
         choose(page, "stat", name)
         page.wait(f"return document.querySelector('#stat-grid').dataset.shown"
@@ -85,8 +114,7 @@ def test_a_statistic_and_a_head_are_chosen_everywhere_at_once(page, pages, small
 
 
 def test_the_grid_shows_every_head_at_one_step(page, pages, small_run):
-    page.open(url(pages, view="values", stat="mean_distance", at=10))
-    page.wait("return document.querySelector('#stat-grid').dataset.shown")
+    page.show(pages, view="values", stat="mean_distance", at=10)
     with h5py.File(small_run / "log.h5") as file:
         row = list(file["heads/self/step"]).index(10)
     expected = statistic(small_run, "mean_distance")[row]
@@ -99,7 +127,7 @@ def test_the_grid_shows_every_head_at_one_step(page, pages, small_run):
 
 
 def test_curves_of_training_are_those_of_the_log(page, pages, small_run):
-    page.open(pages)
+    page.show(pages)
     page.wait("return document.querySelector('#scalar-plot').data?.length == 2")
     drawn = page.run("return document.querySelector('#scalar-plot').data.map(t => [...t.y])")
     with h5py.File(small_run / "log.h5") as file:
@@ -120,7 +148,7 @@ def test_curves_of_training_are_those_of_the_log(page, pages, small_run):
 
 
 def test_roles_importance_and_ablation_are_those_of_the_files(page, pages, small_run):
-    page.open(url(pages, layer=1, head=1))
+    page.show(pages, layer=1, head=1)
     page.wait("return document.querySelector('#plane-plot').data")
     with h5py.File(small_run / "analysis.h5") as file:
         importance = file["analysis/self/importance"][:]
@@ -145,105 +173,8 @@ def test_roles_importance_and_ablation_are_those_of_the_files(page, pages, small
     assert f"loss_delta (zero) {four_digits(delta[0, 2]):g}" in label
 
 
-def test_a_chance_stands_beside_its_examples_or_is_a_dash(page, small_run, tmp_path):
-    shutil.copytree(small_run, tmp_path / "run")
-    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
-        group = file["ablation/self"]
-        examples = group["p_examples"][0, 0, 0]
-        group["p_holm"][0, 0] = [0.0123, 2e-9, np.nan]
-        legend = group["p_holm"].attrs["comment"]
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-    for head, said in (0, "p 0.0123"), (1, "p < 0.0001"), (2, "p -"):
-        page.open("about:blank")
-        page.open(url(tmp_path / "page.html", layer=0, head=head))
-        page.wait("return document.querySelector('#head-roles').textContent")
-        assert text(page, "#head-roles").endswith(f"{said} ({examples} examples)")
-    choose(page, "value", "loss_delta (zero)")
-    assert legend.startswith("*: p < 0.05") and f"{legend}." in text(page, "#value-formula")
-    stars = page.run("""return [...document.querySelectorAll('#role-grid .cell .value')]
-        .map(cell => cell.textContent.endsWith('*'))""")
-    assert stars[:3] == [True, True, False]
-    # No p of a version that resampled: those of few examples meant nothing.
-    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
-        for name in "p_holm", "p_examples", "loss_delta_interval":
-            del file["ablation/self"][name]
-        file["ablation/self/p_value"].attrs["resamples"] = 1000.0
-        file["ablation/self/p_value"][:] = 0.002
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-    page.open("about:blank")
-    page.open(url(tmp_path / "page.html", layer=0, head=0, value="loss_delta (zero)"))
-    page.wait("return document.querySelector('#head-roles').textContent")
-    assert text(page, "#head-roles").endswith("p -")
-    assert "*" not in text(page, "#role-grid")
-
-
-def test_colours_say_their_ends_and_tell_only_apart_what_differs(page, small_run, tmp_path):
-    shutil.copytree(small_run, tmp_path / "run")
-
-    def drawn(value):
-        (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-        page.open("about:blank")
-        page.open(url(tmp_path / "page.html", layer=0, head=0, value=value))
-        page.wait("return document.querySelector('#role-grid .cell .value')?.textContent")
-        return text(page, "#value-formula"), page.run(
-            """return [...document.querySelectorAll('#role-grid .cell')]
-            .map(cell => cell.style.background)""")
-
-    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
-        group = file["ablation/self"]
-        group["loss_delta"][0] = [[0.250, 0.251, 0.252], [0.253, 0.254, 0.252]]
-        group["loss_delta_interval"][0] = np.full((2, 3), 0.01)
-    said, colours = drawn("loss_delta (zero)")
-    assert len(set(colours)) == 1
-    assert "Colours: blue 0.25 to yellow 0.254 nat." in said
-    with h5py.File(tmp_path / "run/ablation.h5", "r+") as file:
-        file["ablation/self/loss_delta"][0] = [[0.250, 0.251, 0.5], [0.253, 0.254, 0.251]]
-    said, colours = drawn("loss_delta (zero)")
-    assert len(set(colours)) == 2 and colours.count(colours[2]) == 1
-    assert "blue 0.25 to yellow 0.5 nat." in said
-    with h5py.File(tmp_path / "run/analysis.h5", "r+") as file:  # of an interval that nobody knows
-        file["analysis/self/activation"][:] = [[2.50, 2.501, 2.502], [2.503, 2.504, 2.502]]
-    _, colours = drawn("activation")
-    reds = [int(colour.split("(")[1].split(",")[0]) for colour in colours]
-    assert max(reds) - min(reds) < 25  # of 254 between the ends
-
-
-def test_a_number_of_a_head_names_its_source_and_another_measure_stands_beside_it(page, small_run,
-                                                                                   tmp_path):
-    shutil.copytree(small_run, tmp_path / "run", symlinks=True)
-    headlab("ablate", tmp_path / "run", "--batches", 1, "--batch", 4, "--mode", "mean")
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-    page.open(url(tmp_path / "page.html", layer=1, head=1))
-    page.wait("return document.querySelector('#head-roles').textContent")
-    usual, other = (f"val of tinyshakespeare.txt, first {n} examples" for n in (64, 4))
-    said = text(page, "#head-roles")
-    for name, source in (("importance", usual), ("loss_delta (zero)", usual),
-                         ("loss_delta (mean) [mean]", other)):
-        assert f"{name} ({source}) " in said
-    for name, source in ("loss_delta (zero)", usual), ("loss_delta (mean) [mean]", other):
-        choose(page, "value", name)
-        assert f". Measured on {source}. " in text(page, "#value-formula")
-    assert f"Measured on {usual}." in text(page, "#plane-note")
-    assert f", on {usual.split(', first')[0]}" in text(page, "#role-list") + text(page, "#vacant")
-
-
-def test_the_uncut_model_is_drawn_beside_the_cut_one(page, small_run, tmp_path):
-    headlab("prune", small_run, "--count", 2, "--tune", 2, "--batches", 1, "--out", tmp_path / "cut")
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "cut"]))
-    page.open(tmp_path / "page.html")
-    page.wait("return document.querySelector('#prune-plot').data?.length == 2")
-    drawn = page.run("return document.querySelector('#prune-plot').data.map(t => [...t.y])")
-    with h5py.File(tmp_path / "cut/pruning.h5") as file:
-        assert drawn[0] == pytest.approx(list(file["pruning/loss"]))
-        assert drawn[1] == pytest.approx(list(file["pruning/uncut_loss"]))
-    assert "the whole model after as many updates of tuning" in text(page, "#prune-note")
-    offered = page.run("return [...document.querySelector('#prune-y').options].map(o => o.value)")
-    assert "loss" in offered and not any(name.startswith("uncut_") for name in offered)
-
-
 def test_everything_can_be_done_by_keyboard(page, pages, small_run):
-    page.open(pages)
-    page.wait(SHOWN)
+    page.show(pages)
     page.run("document.querySelector('#stat-grid [tabindex=\"0\"]').focus()")
     page.press("ARROW_RIGHT", "ARROW_RIGHT", "ARROW_DOWN", "ARROW_LEFT", "ENTER")
     page.wait(f"{SHOWN} === '0 self 20 0 1 1'")
@@ -265,8 +196,7 @@ def test_everything_can_be_done_by_keyboard(page, pages, small_run):
 
 
 def test_what_is_selected_survives_a_reload_and_goes_with_a_link(page, pages):
-    page.open(pages)
-    page.wait(SHOWN)
+    page.show(pages)
     view(page, 0, 10, 1, 1, 2)
     choose(page, "stat", "self_token")
     choose(page, "scale", "linear")
@@ -278,20 +208,21 @@ def test_what_is_selected_survives_a_reload_and_goes_with_a_link(page, pages):
     page.open(link)
     page.wait(f"{SHOWN} === '0 self 10 1 1 2'")
     assert text(page, "#token-shown").startswith("5 ")
+    assert page.run("return document.querySelector('#beside').hidden")  # of another run
     assert page.run("return [...document.querySelectorAll('#stat, #scale, #probe')]"
                     ".map(select => select.value)") == ["self_token", "1", "linear"]
 
 
 def test_a_link_to_what_is_not_there_shows_what_is(page, pages):
-    page.open(url(pages, run=9, layer=77, head=88, at="x", step=13, probe=8, stat="nonsense", token=999,
-                  site="cross"))
-    page.wait(f"{SHOWN} === '0 self 10 0 0 0'")  # the snapshot before step 13
+    page.show(pages, run=9, layer=77, head=88, at="x", step=13, probe=8, stat="nonsense", token=999,
+              site="cross")
+    assert page.run(SHOWN) == "0 self 10 0 0 0"  # the snapshot before step 13
 
 
 def test_a_link_from_a_page_with_other_quantities_shows_the_usual_ones(page, pages):
-    page.open(url(pages, layer=0, head=0, scalar="ppl", x="epoch", log=7, view="table", scale="log", side="both",
-                  prune_x="bytes", prune_y="bleu"))
-    page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
+    page.show(pages, layer=0, head=0, scalar="ppl", x="epoch", log=7, view="table",
+              scale="log", side="both", prune_x="bytes", prune_y="bleu")
+    assert page.run(SHOWN) == "0 self 20 0 0 0"
     settle(page)
     for name, usual in (("scalar", "loss"), ("x", "step"), ("scale", "sqrt")):
         assert page.run("return document.querySelector(arguments[0]).value", f"#{name}") == usual
@@ -301,8 +232,7 @@ def test_a_link_from_a_page_with_other_quantities_shows_the_usual_ones(page, pag
 
 
 def test_links_to_sections_leave_the_selection_alone(page, pages):
-    page.open(url(pages, layer=1))
-    page.wait(SHOWN)
+    page.show(pages, layer=1)
     page.one("#sections a[href='#attention']").click()
     assert page.run("return location.hash") == "#layer=1"
     assert page.run("return document.activeElement.id") == "attention"
@@ -312,23 +242,24 @@ def test_links_to_sections_leave_the_selection_alone(page, pages):
 def test_a_phone_needs_no_scrolling_sideways(page, pages, scheme):
     page.size(390, 844)
     page.colour_scheme(scheme)
-    page.open(url(pages, token=3))
-    page.wait(SHOWN)
-    settle(page)
-    assert is_wide_as_the_window(page)
+    page.show(pages, token=3)
+    assert fits_the_window(page)
     paper = page.run("return getComputedStyle(document.body).backgroundColor")
     bright = sum(map(int, re.findall(r"\d+", paper)[:3])) > 3 * 128
     assert bright == (scheme == "light")
 
 
 def test_light_and_dark_change_by_a_button(page, pages):
-    page.open(pages)
+    page.show(pages)
     page.wait("return document.querySelector('#scalar-plot').layout")
     colour = "return document.querySelector('#scalar-plot').layout.font.color"
     before = page.run(colour)
     page.one("#theme").click()
     page.wait(f"{colour.replace('return', 'return (')}) !== '{before}'")
     assert page.run("return document.documentElement.dataset.theme") == "dark"
+    page.one("#theme").click()
+    page.wait(f"{colour.replace('return', 'return (')}) === '{before}'")
+    page.run("delete document.documentElement.dataset.theme")
 
 
 def test_the_page_asks_for_nothing(pages):
@@ -339,3 +270,65 @@ def test_the_page_asks_for_nothing(pages):
     assert re.findall(r"(?:src|href|action|data)=[\"'](?!#|data:)", markup) == []
     assert re.findall(r"@import|url\(", markup) == []
     assert re.findall(r"https?://(?!www\.w3\.org/2000/svg)", markup) == []
+
+
+def test_a_chance_stands_beside_its_examples_or_is_a_dash(page, measured):
+    with h5py.File(measured["chances"] / "ablation.h5") as file:
+        examples = file["ablation/self/p_examples"][0, 0, 0]
+        legend = file["ablation/self/p_holm"].attrs["comment"]
+    for head, said in (0, "p 0.0123"), (1, "p < 0.0001"), (2, "p -"):
+        show_measured(page, measured, "chances", layer=0, head=head)
+        assert text(page, "#head-roles").endswith(f"{said} ({examples} examples)")
+    choose(page, "value", "loss_delta (zero)")
+    assert legend.startswith("*: p < 0.05") and f"{legend}." in text(page, "#value-formula")
+    stars = page.run("""return [...document.querySelectorAll('#role-grid .cell .value')]
+        .map(cell => cell.textContent.endsWith('*'))""")
+    assert stars[:3] == [True, True, False]
+    # No p of a version that resampled: those of few examples meant nothing.
+    show_measured(page, measured, "resampled", layer=0, head=0, value="loss_delta (zero)")
+    assert text(page, "#head-roles").endswith("p -")
+    assert "*" not in text(page, "#role-grid")
+
+
+def test_colours_say_their_ends_and_tell_only_apart_what_differs(page, measured):
+    def drawn(name, value):
+        show_measured(page, measured, name, layer=0, head=0, value=value)
+        return text(page, "#value-formula"), page.run(
+            """return [...document.querySelectorAll('#role-grid .cell')]
+            .map(cell => cell.style.background)""")
+
+    said, colours = drawn("alike", "loss_delta (zero)")
+    assert len(set(colours)) == 1
+    assert "Colours: blue 0.25 to yellow 0.254 nat." in said
+    said, colours = drawn("apart", "loss_delta (zero)")
+    assert len(set(colours)) == 2 and colours.count(colours[2]) == 1
+    assert "blue 0.25 to yellow 0.5 nat." in said
+    _, colours = drawn("apart", "activation")
+    reds = [int(colour.split("(")[1].split(",")[0]) for colour in colours]
+    assert max(reds) - min(reds) < 25  # of 254 between the ends
+
+
+def test_a_number_of_a_head_names_its_source_and_another_measure_stands_beside_it(page, measured):
+    show_measured(page, measured, "mean", layer=1, head=1)
+    usual, other = (f"val of tinyshakespeare.txt, first {n} examples" for n in (64, 4))
+    said = text(page, "#head-roles")
+    for name, source in (("importance", usual), ("loss_delta (zero)", usual),
+                         ("loss_delta (mean) [mean]", other)):
+        assert f"{name} ({source}) " in said
+    for name, source in ("loss_delta (zero)", usual), ("loss_delta (mean) [mean]", other):
+        choose(page, "value", name)
+        assert f". Measured on {source}. " in text(page, "#value-formula")
+    assert f"Measured on {usual}." in text(page, "#plane-note")
+    assert f", on {usual.split(', first')[0]}" in text(page, "#role-list") + text(page, "#vacant")
+
+
+def test_the_uncut_model_is_drawn_beside_the_cut_one(page, measured):
+    show_measured(page, measured, "cut")
+    page.wait("return document.querySelector('#prune-plot').data?.length == 2")
+    drawn = page.run("return document.querySelector('#prune-plot').data.map(t => [...t.y])")
+    with h5py.File(measured["cut"] / "pruning.h5") as file:
+        assert drawn[0] == pytest.approx(list(file["pruning/loss"]))
+        assert drawn[1] == pytest.approx(list(file["pruning/uncut_loss"]))
+    assert "the whole model after as many updates of tuning" in text(page, "#prune-note")
+    offered = page.run("return [...document.querySelector('#prune-y').options].map(o => o.value)")
+    assert "loss" in offered and not any(name.startswith("uncut_") for name in offered)

@@ -4,47 +4,91 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 
 import h5py
 import numpy as np
 import pytest
 from safetensors import safe_open
 
-from conftest import ROOT, TINY, program, train
-from report_testing import (  # noqa: F401, fixtures too
-    choose, chromium, four_digits, make, numbers_in, page, SHOWN, shown_weight, statistic, text,
-    url, weights)
+from conftest import ROOT, TINY, log_command, program
+from report_testing import (
+    choose, four_digits, numbers_in, SHOWN, shown_weight, statistic, text)
 
 from headlab_log import report
 
-
-def test_tokens_cannot_break_out_of_the_page(page, small_run, tmp_path):
-    bad = ["</script><img src=x onerror=alert(1)>", "<b>&amp;", "\u2028`${1}`", "<!--", "\\'\""]
-    shutil.copytree(small_run, tmp_path / "bad")
-    with h5py.File(tmp_path / "bad/log.h5", "r+") as file:
-        file["vocab/text"][:len(bad)] = bad
-        file["attention/self/query_token"][:, :len(bad)] = range(len(bad))
-        file["attention/self/key_token"][:, :len(bad)] = range(len(bad))
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "bad"], title="</title><i>"))
-    page.open(url(tmp_path / "page.html", token=4))
-    page.wait(SHOWN)
-    shown = page.run("return [...document.querySelectorAll('.token .text')]"
-                     ".map(text => text.textContent)")
-    assert [shown[n] for n in (0, 1, 3, 4)] == [bad[n].replace(" ", "␣") for n in (0, 1, 3, 4)]
-    assert page.run("return document.querySelectorAll('img, i, .token b').length") == 0
+BAD = ["</script><img src=x onerror=alert(1)>", "<b>&amp;", "\u2028`${1}`", "<!--", "\\'\""]
 
 
-def test_queries_and_keys_of_different_texts_have_a_strip_each(page, small_run, tmp_path):
-    shutil.copytree(small_run, tmp_path / "cross")
-    with h5py.File(tmp_path / "cross/log.h5", "r+") as file:
+def make(*arguments):
+    return log_command("report", *arguments)
+
+
+def told(run, **changes):
+    """Changes what the manifest of a run says; None takes it out."""
+    path = run / "manifest.json"
+    said = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in said.items() if value is not None}))
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory, small_run):
+    """A page of runs that are each odd in one way, whose title is hostile: name -> run directory."""
+    out = tmp_path_factory.mktemp("odd")
+    names = ("plain", "bad", "cross", "longer", "killed", "whole", "part", "old")
+    runs = {name: out / name for name in names}
+    for path in runs.values():
+        shutil.copytree(small_run, path)
+    with h5py.File(runs["bad"] / "log.h5", "r+") as file:
+        file["vocab/text"][:len(BAD)] = BAD
+        file["attention/self/query_token"][:, :len(BAD)] = range(len(BAD))
+        file["attention/self/key_token"][:, :len(BAD)] = range(len(BAD))
+    with h5py.File(runs["cross"] / "log.h5", "r+") as file:
         group = file["attention/self"]
         group["query_length"][:] = 6
         group["query_token"][:, :6] = range(6)
         group["weights"][:] = np.arange(16) * 500  # up to 7500 / 65534, ahead too
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "cross"]))
-    page.open(tmp_path / "page.html")
-    page.wait(SHOWN)
+    with h5py.File(runs["longer"] / "log.h5", "r+") as file:
+        file["attention/self/step"][-1] = 30
+    with h5py.File(runs["killed"] / "log.h5", "r+") as file:
+        file.attrs["status"] = "running"  # and nobody holds the lock
+    for name, trained in ("whole", 31_416), ("part", 2_718):
+        told(runs[name], parameters={"total": 31_416, "trained": trained})
+        checkpoints = list((runs[name] / "ckpt").rglob("*.safetensors"))
+        assert len(checkpoints) >= 2
+        for file in checkpoints:
+            file.write_bytes(b"not to be read")
+    told(runs["old"], parameters=None)
+    settings = (*TINY, "train.lr=1e20", "train.warmup=0", "train.clip=0")
+    done = subprocess.run([program(), "run", ROOT / "configs/char_mha.yaml", *settings, "--out", out],
+                          capture_output=True, text=True)
+    assert done.returncode == 5, done.stderr
+    runs["diverged"], = out.glob("char_mha/*")
+    done = make(*runs.values(), "-o", out / "page.html", "--title", "</title><i>")
+    assert done.returncode == 0 and "headlab repair" in done.stderr
+    return runs
+
+
+def show(page, odd, name, **state):
+    page.show(odd["bad"].parent / "page.html", run=list(odd).index(name), **state)
+
+
+def cell(page, odd, name, column):
+    """What the table of runs says of one."""
+    row = list(odd).index(name)
+    return page.run("return document.querySelectorAll('#runs tbody tr')[arguments[0]]"
+                    ".querySelector(arguments[1]).textContent", row, f"td[data-label='{column}']")
+
+
+def test_tokens_cannot_break_out_of_the_page(page, odd):
+    show(page, odd, "bad", token=4)
+    shown = page.run("return [...document.querySelectorAll('.token .text')]"
+                     ".map(text => text.textContent)")
+    assert [shown[n] for n in (0, 1, 3, 4)] == [BAD[n].replace(" ", "␣") for n in (0, 1, 3, 4)]
+    assert page.run("return document.querySelectorAll('img, i, .token b').length") == 0
+
+
+def test_queries_and_keys_of_different_texts_have_a_strip_each(page, odd):
+    show(page, odd, "cross")
     queries, keys = page.all(".tokens")
     numbers = ("return [...document.querySelectorAll('.tokens')].map(strip => "
                "[...strip.children].map(token => token.lastChild.textContent))")
@@ -55,7 +99,52 @@ def test_queries_and_keys_of_different_texts_have_a_strip_each(page, small_run, 
     assert page.run(numbers) == [[expected[9]] * 6, [""] * 16]
 
 
-def test_maps_are_left_out_to_keep_the_size_and_the_page_says_so(page, small_run, tmp_path):
+@pytest.mark.parametrize("name, shown", [("whole", "31,416"), ("part", "2,718 trained of 31,416")])
+def test_parameters_are_those_of_the_manifest_and_no_checkpoint_is_opened(page, odd, name, shown):
+    show(page, odd, "plain")
+    assert cell(page, odd, name, "parameters") == shown
+
+
+def test_parameters_of_an_older_run_are_those_that_its_optimizer_has_moments_of(page, odd):
+    show(page, odd, "plain")
+    trained = 0
+    with safe_open(odd["old"] / "ckpt/last/optimizer.safetensors", "numpy") as file:
+        for name in file.keys():
+            if name.startswith("exp_avg."):
+                trained += file.get_tensor(name).size
+    assert trained and cell(page, odd, "old", "parameters") == f"{trained:,}"
+
+
+def test_a_killed_run_is_told(page, odd):
+    show(page, odd, "killed")
+    assert "its writer was killed" in text(page, "#notes")
+    assert cell(page, odd, "killed", "state") == "killed"
+
+
+def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, odd):
+    path = odd["diverged"]
+    with h5py.File(path / "log.h5") as log:
+        losses = log["scalars/train_loss"][:]
+    assert np.isfinite(losses[0]) and np.isnan(losses[-1])
+    show(page, odd, "plain")
+    assert cell(page, odd, "diverged", "training loss [nat]") == ""
+    said = f"char_mha s1337 {path.name}: failed: the loss or its gradient is not finite at step"
+    assert said in text(page, "#notes")
+
+
+def test_the_last_step_stays_the_last_in_a_longer_run(page, odd):
+    plain, longer = (list(odd).index(name) for name in ("plain", "longer"))
+    show(page, odd, "plain", layer=0, head=0)
+    assert page.run(SHOWN) == f"{plain} self 20 0 0 0"
+    choose(page, "run", longer)
+    page.wait(f"{SHOWN} === '{longer} self 30 0 0 0'")
+    choose(page, "step", 10)
+    page.wait(f"{SHOWN} === '{longer} self 10 0 0 0'")
+    choose(page, "run", plain)  # a step that was chosen stays
+    page.wait(f"{SHOWN} === '{plain} self 10 0 0 0'")
+
+
+def test_maps_are_left_out_to_keep_the_size_and_the_page_says_so(small_run, tmp_path):
     whole, nothing = report.compose([small_run])
     assert nothing == []
     sizes = {found[1]: len(found[0]) for found in re.finditer(
@@ -63,70 +152,72 @@ def test_maps_are_left_out_to_keep_the_size_and_the_page_says_so(page, small_run
     assert len(sizes) == 6
     one_probe = sum(size for name, size in sizes.items() if name.endswith("-0"))
     bare = len(whole.encode()) - sum(sizes.values()) + 600
-    path = tmp_path / "small.html"
     for room, kept, said in ((one_probe, 3, "1 of 2 probes, to keep"),
                              (one_probe - 700, 2, "1 of 2 probes and 2 of 3 snapshots"),
                              (sizes["20-0"], 1, "1 of 2 probes and 1 of 3 snapshots"),
                              (0, 0, "No attention maps")):
-        done = make(small_run, "-o", path, "--max-mb", (bare + room) / 1e6)
+        done = make(small_run, "-o", tmp_path / "small.html", "--max-mb", (bare + room) / 1e6)
         assert done.returncode == 0 and said in done.stderr
-        html = path.read_text(encoding="utf-8")
-        assert len(html.encode()) <= bare + room
+        html = (tmp_path / "small.html").read_text(encoding="utf-8")
+        assert len(html.encode()) <= bare + room and said in html
         left = re.findall(r'id="m0-self-(\d+)-(\d+)"', html)
         assert len(left) == kept
         assert not left or ("20", "0") in left  # the last snapshot stays to the end
-        page.open(path)
-        page.wait("return document.querySelector('#stat-grid').dataset.shown")
-        assert said in text(page, "#notes")
 
 
-def test_long_statistics_are_thinned_to_leave_room_for_maps(page, tmp_path):
-    run = train(tmp_path, "char_mha", "train.steps=200", "log.every=1", "log.stats_every=1",
-                "log.stats=[all]")
-    room = len(report.build([run], max_bytes=0).encode())  # as little as can be
-    html, said = report.compose([run], max_bytes=room + 50_000)
-    assert len(html.encode()) <= room + 50_000
+def lengthen(group, rows):
+    """Repeats the last row of what a log holds step by step, until there are so many."""
+    count = len(group["step"])
+    for data in group.values():
+        if data.maxshape and data.maxshape[0] is None:
+            data.resize(rows, axis=0)
+            data[count:] = data[count - 1]
+    group["step"][:] = np.arange(rows)
+
+
+def test_long_statistics_are_thinned_to_leave_room_for_maps(page, small_run, tmp_path):
+    shutil.copytree(small_run, tmp_path / "run")
+    with h5py.File(tmp_path / "run/log.h5", "r+") as file:
+        lengthen(file["heads/self"], 201)
+        for data in file["heads/self"].values():  # which else would pack well
+            if data.dtype == "f4":
+                data[:-1] += np.random.default_rng(1).normal(size=data[:-1].shape) / 100
+    room = len(report.build([tmp_path / "run"], max_bytes=0).encode())  # as little as can be
+    html, said = report.compose([tmp_path / "run"], max_bytes=room + 20_000)
+    assert len(html.encode()) <= room + 20_000
     assert re.search(r"drawn at (200|80|30) of up to 201 logged steps", said[0])
     (tmp_path / "page.html").write_text(html)
-    page.open(url(tmp_path / "page.html", layer=1, head=2, stat="entropy"))
-    page.wait("return document.querySelector('#curve-value').dataset.shown")
+    page.show(tmp_path / "page.html", layer=1, head=2, stat="entropy")
     value, step = numbers_in(text(page, "#curve-value"))
-    assert (value, step) == (four_digits(statistic(run, "entropy")[-1, 1, 2]), 200)
+    last = statistic(tmp_path / "run", "entropy")[-1, 1, 2]
+    assert (value, step) == (four_digits(last), 200)
     assert re.search(r"Drawn are \d+ of 201 logged steps", text(page, "#stat-scale"))
+    assert said[0] in text(page, "#notes")  # what was left out is told on the page
 
 
-@pytest.mark.parametrize("total, trained, shown", [
-    (31_416, 31_416, "31,416"), (31_416, 2_718, "2,718 trained of 31,416")])
-def test_parameters_are_those_of_the_manifest_and_no_checkpoint_is_opened(
-        page, small_run, tmp_path, total, trained, shown):
+def test_statistics_without_a_number_name_the_call_that_a_kind_lacks(page, small_run, tmp_path):
+    """Those of one site were logged and are silent, those of another were never logged."""
     shutil.copytree(small_run, tmp_path / "run")
-    manifest = tmp_path / "run/manifest.json"
-    counted = {"parameters": {"total": total, "trained": trained}}
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | counted))
-    checkpoints = list((tmp_path / "run/ckpt").rglob("*.safetensors"))
-    assert len(checkpoints) >= 2
-    for file in checkpoints:
-        file.write_bytes(b"not to be read")
+    with h5py.File(tmp_path / "run/log.h5", "r+") as file:
+        for group in "heads", "attention":
+            file.copy(file[f"{group}/self"], file[group], name="never", expand_refs=True)
+        for variable in file["heads/never"].values():
+            if variable.maxshape and variable.maxshape[0] is None:
+                variable.resize(0, axis=0)
+        for variable in file["heads/self"].values():
+            if variable.dtype == "f4":
+                variable[:] = np.nan
     (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-    page.open(tmp_path / "page.html")
-    assert text(page, "#runs td[data-label=parameters]") == shown
 
+    def missing(site):
+        page.show(tmp_path / "page.html", site=site)
+        assert page.one("#statistics-missing").is_displayed()
+        return text(page, "#statistics-missing")
 
-def test_parameters_of_an_older_run_are_those_that_its_optimizer_has_moments_of(
-        page, small_run, tmp_path):
-    shutil.copytree(small_run, tmp_path / "run")
-    manifest = tmp_path / "run/manifest.json"
-    told = json.loads(manifest.read_text())
-    told.pop("parameters", None)
-    manifest.write_text(json.dumps(told))
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-    page.open(tmp_path / "page.html")
-    trained = 0
-    with safe_open(small_run / "ckpt/last/optimizer.safetensors", "numpy") as file:
-        for name in file.keys():
-            if name.startswith("exp_avg."):
-                trained += file.get_tensor(name).size
-    assert text(page, "#runs td[data-label=parameters]") == f"{trained:,}"
+    silent = missing("self")
+    assert "call.observer->weights" in silent and "'mha'" in silent
+    assert "log.stats_every" not in silent
+    assert "log.stats_every" in missing("never")
 
 
 def test_a_checkpoint_that_is_not_whole_is_named(small_run, tmp_path):
@@ -136,56 +227,6 @@ def test_a_checkpoint_that_is_not_whole_is_named(small_run, tmp_path):
     model.write_bytes(model.read_bytes()[:100])
     done = make(tmp_path / "run", "-o", tmp_path / "page.html")
     assert done.returncode == 4 and f"{model}: not a whole safetensors file" in done.stderr
-
-
-def test_a_killed_run_is_told(page, small_run, tmp_path):
-    shutil.copytree(small_run, tmp_path / "killed")
-    with h5py.File(tmp_path / "killed/log.h5", "r+") as file:
-        file.attrs["status"] = "running"  # and nobody holds the lock
-    done = make(tmp_path / "killed", "-o", tmp_path / "page.html")
-    assert done.returncode == 0 and "headlab repair" in done.stderr
-    page.open(tmp_path / "page.html")
-    page.wait(SHOWN)
-    assert "its writer was killed" in text(page, "#notes")
-    assert text(page, "#runs td[data-label=state]") == "killed"
-
-
-def test_a_diverged_run_says_why_and_shows_no_earlier_loss_as_its_last(page, small_run, tmp_path):
-    settings = (*TINY, "train.lr=1e20", "train.warmup=0", "train.clip=0")
-    done = subprocess.run([program(), "run", ROOT / "configs/char_mha.yaml", *settings, "--out",
-                           tmp_path], capture_output=True, text=True)
-    assert done.returncode == 5, done.stderr
-    path, = tmp_path.glob("char_mha/*")
-    with h5py.File(path / "log.h5") as log:
-        losses = log["scalars/train_loss"][:]
-    assert np.isfinite(losses[0]) and np.isnan(losses[-1])
-    assert make(path, small_run, "-o", tmp_path / "page.html").returncode == 0
-    page.open(tmp_path / "page.html")
-    page.wait(SHOWN)
-    assert text(page, "#runs td[data-label='training loss [nat]']") == ""
-    said = f"char_mha s1337 {path.name}: failed: the loss or its gradient is not finite at step"
-    assert said in text(page, "#notes")
-
-
-def test_statistics_without_a_number_name_the_call_that_a_kind_lacks(page, small_run, tmp_path):
-    def missing(name):
-        (tmp_path / "page.html").write_text(report.build([tmp_path / name]))
-        page.open(tmp_path / "page.html")
-        page.wait("return !document.querySelector('#statistics-missing').hidden")
-        return text(page, "#statistics-missing")
-
-    for name in ("silent", "none"):
-        shutil.copytree(small_run, tmp_path / name)
-        with h5py.File(tmp_path / name / "log.h5", "r+") as file:
-            for variable in file["heads/self"].values():
-                if name == "none":
-                    if variable.maxshape and variable.maxshape[0] is None:
-                        variable.resize(0, axis=0)
-                elif variable.dtype == "f4":
-                    variable[:] = np.nan
-    assert "call.observer->weights" in missing("silent") and "'mha'" in missing("silent")
-    assert "log.stats_every" not in missing("silent")
-    assert "log.stats_every" in missing("none")
 
 
 @pytest.mark.parametrize("arguments, status, said", [
@@ -207,26 +248,3 @@ def test_a_page_that_cannot_be_written_is_told(small_run, tmp_path):
     done = make(small_run, "-o", tmp_path / "no" / "page.html")
     assert done.returncode == 4
     assert done.stderr.count("\n") == 1 and "cannot be written" in done.stderr
-
-
-def test_the_last_step_stays_the_last_in_a_longer_run(page, small_run, tmp_path):
-    longer = train(tmp_path, "char_mha", "train.steps=30")
-    (tmp_path / "page.html").write_text(report.build([small_run, longer]))
-    page.open(url(tmp_path / "page.html", layer=0, head=0))
-    page.wait(f"{SHOWN} === '0 self 20 0 0 0'")
-    choose(page, "run", 1)
-    page.wait(f"{SHOWN} === '1 self 30 0 0 0'")
-    choose(page, "step", 10)
-    page.wait(f"{SHOWN} === '1 self 10 0 0 0'")
-    choose(page, "run", 0)  # a step that was chosen stays
-    page.wait(f"{SHOWN} === '0 self 10 0 0 0'")
-
-
-def test_the_bench_of_the_page_sees_every_selection_answered(small_run, tmp_path, chromium):
-    (tmp_path / "page.html").write_text(report.build([small_run]))
-    done = subprocess.run([sys.executable, ROOT / "scripts/bench/report.py", "--page",
-                           tmp_path / "page.html"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    rows = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \| \d+ \| \d+ \|$", done.stdout, re.M))
-    assert rows == {"step": "2", "probe": "2", "layer": "2", "head": "3", "stat": rows["stat"],
-                    "token pointed at": "16"}

@@ -25,10 +25,6 @@ def type_errors(folder):
     return done.stdout.splitlines()
 
 
-def test_every_module_is_free_of_type_errors():
-    assert type_errors(FOLDER) == []
-
-
 MISTAKES = (  # module, what is wrong in it, what is said of it
     ("viewer.js", "cellName({ leyer: 1 });", "leyer"),
     ("page.js", "set({ heads: 1 });", "heads"),
@@ -39,7 +35,7 @@ MISTAKES = (  # module, what is wrong in it, what is said of it
 )
 
 
-def test_a_mistake_is_found_by_its_types(tmp_path):
+def test_every_module_is_free_of_type_errors_but_for_the_mistakes_put_in(tmp_path):
     shutil.copytree(FOLDER, tmp_path / "report")
     for module, mistake, _ in MISTAKES:
         with open(tmp_path / "report" / module, "a", encoding="utf-8") as file:

@@ -6,10 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import headlab
-from report_testing import (  # noqa: F401, fixtures too
-    choose, chromium, is_wide_as_the_window, make, page, settle, SHOWN, shown_weight, text,
-    token_numbers, url, view, weights)
+from conftest import headlab, log_command
+from report_testing import (
+    choose, fits_the_window, SHOWN, shown_weight, text, token_numbers, view, weights)
 from test_images import train_vit, vit  # noqa: F401: a fixture
 
 TINT, OPACITY = np.array([42, 157, 244]), 0.75  # page.css and image.js
@@ -18,15 +17,44 @@ SIGNS = np.array([[128, 115, 172], [224, 130, 20]])  # of negative and positive 
 
 def page_of(folder, *runs):
     path = folder / "page.html"
-    done = make(*runs, "-o", path)
+    done = log_command("report", *runs, "-o", path)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return path
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory, vit):  # noqa: F811
-    """A page of a run that looks at images."""
-    return page_of(tmp_path_factory.mktemp("images"), vit)
+def lookers(tmp_path_factory, vit, small_run):  # noqa: F811
+    """Runs that look at images, and one that reads a text: name -> run directory."""
+    out = tmp_path_factory.mktemp("images")
+    runs = {"vit": vit, "colours": train_vit(out, "dcmha")}
+    for name in "other", "same", "old":
+        runs[name] = out / name
+        runs[name].mkdir()
+        (out / name / "log.h5").write_bytes((vit / "log.h5").read_bytes())
+    with h5py.File(runs["colours"] / "log.h5", "r+") as file:
+        group = file["attention/self"]
+        about = dict(group["image"].attrs)
+        del group["image"], group["channel"]
+        group["channel"] = np.arange(3, dtype="i4")
+        group["channel"].make_scale("channel")
+        group["image"] = np.random.default_rng(7).integers(0, 256, (3, 3, 8, 8)).astype("u1")
+        for axis, name in enumerate(("probe", "channel", "row", "column")):
+            group["image"].dims[axis].attach_scale(group[name])
+        for name in ("long_name", "comment", "units", "patch", "cls_tokens"):
+            group["image"].attrs[name] = about[name]
+        group["weights"][:, :, :, :, :, 2::2] *= -1
+    with h5py.File(runs["other"] / "log.h5", "r+") as file:
+        file["attention/self/image"][0, 0, 3, 3] ^= 1
+    with h5py.File(runs["old"] / "log.h5", "r+") as file:  # from before there were images
+        for name in ("image", "channel", "row", "column"):
+            del file["attention/self"][name]
+    return runs | {"text": small_run}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory, lookers):
+    """A page of them; the first is shown."""
+    return page_of(tmp_path_factory.mktemp("page"), *lookers.values())
 
 
 def logged_image(run, probe):
@@ -64,8 +92,7 @@ def patch(page, row, column):
 
 
 def test_the_image_is_drawn_under_the_weights_of_the_class_token(page, images, vit):  # noqa: F811
-    page.open(images)
-    page.wait(SHOWN)
+    page.show(images, layer=0, head=0)
     for probe, layer, head in ((0, 0, 0), (2, 1, 3)):
         view(page, 0, 20, probe, layer, head)
         row = weights(vit, 20, probe, layer, head)[0]
@@ -80,8 +107,7 @@ def test_the_image_is_drawn_under_the_weights_of_the_class_token(page, images, v
 
 
 def test_pixels_are_enlarged_whole_and_crisp(page, images, vit):  # noqa: F811
-    page.open(images)
-    page.wait(SHOWN)
+    page.show(images, layer=0, head=0)
     wide, high = page.run("const c = document.querySelector('#image-canvas');"
                           "return [c.width, c.height]")
     assert wide == high and wide % 8 == 0 and wide >= 8 * 20
@@ -93,8 +119,7 @@ def test_pixels_are_enlarged_whole_and_crisp(page, images, vit):  # noqa: F811
 
 
 def test_another_token_tints_the_image_by_its_own_weights(page, images, vit):  # noqa: F811
-    page.open(images)
-    page.wait(SHOWN)
+    page.show(images, layer=0, head=0)
     view(page, 0, 20, 1, 1, 2)
     image, matrix = logged_image(vit, 1), weights(vit, 20, 1, 1, 2)
     inside = np.ix_([1, 2, 5, 6], [1, 2, 5, 6])  # off the outline of the selected patch
@@ -127,8 +152,7 @@ def test_another_token_tints_the_image_by_its_own_weights(page, images, vit):  #
 
 
 def test_patches_are_chosen_by_click_and_by_keyboard_and_outlined(page, images):
-    page.open(images)
-    page.wait(SHOWN)
+    page.show(images, layer=0, head=0)
     canvas, x, y = patch(page, 1, 0)
     page.hover(canvas, x, y)
     page.run("""const [c, x, y] = arguments, box = c.getBoundingClientRect();
@@ -151,8 +175,7 @@ def test_patches_are_chosen_by_click_and_by_keyboard_and_outlined(page, images):
 
 
 def test_the_image_says_what_it_is_to_who_does_not_see_it(page, images):
-    page.open(url(images, token=4, probe=1))
-    page.wait(SHOWN)
+    page.show(images, token=4, probe=1)
     label = page.one("#image-canvas").get_attribute("aria-label")
     assert label.startswith("image of probe 1, 8 by 8 pixels, 2 by 2 patches coloured by their "
                             "weights for patch 1,1;")
@@ -163,10 +186,8 @@ def test_the_image_says_what_it_is_to_who_does_not_see_it(page, images):
 def test_an_image_fits_a_phone(page, images, vit, scheme):  # noqa: F811
     page.size(390, 844)
     page.colour_scheme(scheme)
-    page.open(images)
-    page.wait(SHOWN)
-    settle(page)
-    assert is_wide_as_the_window(page)
+    page.show(images, layer=0, head=0)
+    assert fits_the_window(page)
     left, right = page.run("const box = document.querySelector('#image-canvas')"
                            ".getBoundingClientRect(); return [box.left, box.right]")
     assert 0 <= left and 250 < right - left and right <= 390
@@ -176,61 +197,35 @@ def test_an_image_fits_a_phone(page, images, vit, scheme):  # noqa: F811
     assert abs(canvas_pixels(page, 8, 8) - tinted(logged_image(vit, int(probe)), row)).max() <= 2.5
 
 
-def test_colours_and_signed_weights_are_shown(page, tmp_path):
-    run = train_vit(tmp_path, "dcmha")
-    with h5py.File(run / "log.h5", "r+") as file:
-        group = file["attention/self"]
-        about = dict(group["image"].attrs)
-        del group["image"], group["channel"]
-        group["channel"] = np.arange(3, dtype="i4")
-        group["channel"].make_scale("channel")
-        image = np.random.default_rng(7).integers(0, 256, (3, 3, 8, 8)).astype("u1")
-        group["image"] = image
-        for axis, name in enumerate(("probe", "channel", "row", "column")):
-            group["image"].dims[axis].attach_scale(group[name])
-        for name in ("long_name", "comment", "units", "patch", "cls_tokens"):
-            group["image"].attrs[name] = about[name]
-        group["weights"][:, :, :, :, :, 2::2] *= -1
-        row = group["weights"][-1, 0, 1, 1, 0]
+def test_colours_and_signed_weights_are_shown(page, images, lookers):
+    run = list(lookers).index("colours")
+    with h5py.File(lookers["colours"] / "log.h5") as file:
+        image = file["attention/self/image"][0].astype(float)
+        row = file["attention/self/weights"][-1, 0, 1, 1, 0]
     assert row[1:].min() < 0 < row[1:].max()
-    page.open(page_of(tmp_path, run))
-    page.wait(SHOWN)
-    view(page, 0, 20, 0, 1, 1)
-    expected = tinted(image[0].astype(float), row, signed=True)
+    page.show(images, run=run)
+    view(page, run, 20, 0, 1, 1)
+    expected = tinted(image, row, signed=True)
     assert abs(canvas_pixels(page, 8, 8) - expected).max() <= 2.5
 
 
-def test_only_runs_of_the_same_image_stand_beside_each_other(page, tmp_path, vit):  # noqa: F811
-    same, other = tmp_path / "same", tmp_path / "other"
-    for copy in (same, other):
-        copy.mkdir()
-        (copy / "log.h5").write_bytes((vit / "log.h5").read_bytes())
-    with h5py.File(other / "log.h5", "r+") as file:
-        file["attention/self/image"][0, 0, 3, 3] ^= 1
-    path = page_of(tmp_path, vit, other, same)
+def test_only_runs_of_the_same_image_stand_beside_each_other(page, images, lookers):
     beside = "return [...document.querySelector('#beside-run').options].map(option => option.value)"
-    for probe, runs in ((0, ["2"]), (1, ["1", "2"])):
-        page.open("about:blank")
-        page.open(url(path, probe=probe))
-        page.wait("return document.querySelector('#beside').dataset.shown")
-        assert page.run(beside) == runs
+    for probe, names in ((0, ["same"]), (1, ["other", "same"])):
+        page.show(images, probe=probe)
+        page.wait("return document.querySelector('#beside').dataset.shown?.split(' ')[3] === "
+                  f"'{probe}'")
+        assert page.run(beside) == [str(list(lookers).index(name)) for name in names]
 
 
-def test_a_text_has_no_image(page, tmp_path, small_run):
-    page.open(page_of(tmp_path, small_run))
-    page.wait(SHOWN)
+def test_a_text_has_no_image(page, images, lookers):
+    page.show(images, run=list(lookers).index("text"))
     assert not page.one("#image").is_displayed()
     assert page.all(".strip-title") == []
 
 
-def test_a_log_from_before_there_were_images_shows_positions(page, tmp_path, vit):  # noqa: F811
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/log.h5").write_bytes((vit / "log.h5").read_bytes())
-    with h5py.File(tmp_path / "run/log.h5", "r+") as file:
-        for name in ("image", "channel", "row", "column"):
-            del file["attention/self"][name]
-    page.open(page_of(tmp_path, tmp_path / "run"))
-    page.wait(SHOWN)
+def test_a_log_from_before_there_were_images_shows_positions(page, images, lookers):
+    page.show(images, run=list(lookers).index("old"))
     assert not page.one("#image").is_displayed()
     assert [token.text for token in page.all(".token .text")] == ["0", "1", "2", "3", "4"]
 
@@ -258,10 +253,24 @@ log: {every: 5, stats_every: 5, attention: {every: 10, probes: 3}}
     return next(out.glob("lines/*"))
 
 
-def test_a_model_of_several_sites_is_shown_after_its_heads_were_cut(page, translator, tmp_path):
-    left = tmp_path / "left"
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory, translator):
+    """A page of it, of a copy whose target repeats its source, and of it without some heads."""
+    out = tmp_path_factory.mktemp("page")
+    left, repeated = out / "left", out / "repeated"
     headlab("prune", translator, "--heads", "cross/0:1", "encoder_self/0:0", "--out", left)
-    page.open(url(page_of(tmp_path, left)))
+    repeated.mkdir()
+    (repeated / "log.h5").write_bytes((translator / "log.h5").read_bytes())
+    with h5py.File(repeated / "log.h5", "r+") as file:
+        group = file["attention/cross"]
+        group["query_token"][:, :3] = group["key_token"][:, :3]
+        group["query_token"].attrs["comment"] = group["key_token"].attrs["comment"]
+        group["query_length"][:] = group["key_length"][:] = 3
+    return page_of(out, translator, repeated, left)
+
+
+def test_a_model_of_several_sites_is_shown_after_its_heads_were_cut(page, lines):
+    page.show(lines, run=2)
     assert "cross/0:1" in page.run("return document.body.textContent")
 
 
@@ -274,10 +283,9 @@ def strips(page):
           [...strip.querySelectorAll('.text')].map(text => text.textContent)])""")}
 
 
-def open_site(page, path, site):
-    page.open("about:blank")
-    page.open(url(path, site=site, layer=0, head=1))
-    page.wait(f"{SHOWN} === '0 {site} 10 0 0 1'")
+def show_site(page, path, site, run=0):
+    page.show(path, run=run, site=site, layer=0, head=1)
+    assert page.run(SHOWN) == f"{run} {site} 10 0 0 1"
 
 
 def logged_words(run, site, axis, vocabulary):
@@ -287,9 +295,8 @@ def logged_words(run, site, axis, vocabulary):
         return [known[n] for n in group[f"{axis}_token"][0][:group[f"{axis}_length"][0]]]
 
 
-def test_cross_attention_shows_its_source_and_its_target(page, translator, tmp_path):
-    path = page_of(tmp_path, translator)
-    open_site(page, path, "cross")
+def test_cross_attention_shows_its_source_and_its_target(page, translator, lines):
+    show_site(page, lines, "cross")
     source = logged_words(translator, "cross", "key", "vocab_source")
     target = logged_words(translator, "cross", "query", "vocab_target")
     assert set(source) & {"eins", "zwei", "drei"} and set(target) & {"one", "two", "three"}
@@ -301,26 +308,18 @@ def test_cross_attention_shows_its_source_and_its_target(page, translator, tmp_p
     page.wait("return document.querySelector('#token-shown').dataset.shown == 'query 2'")
     assert token_numbers(page) == len(target) * [""] + [shown_weight(weight) for weight in row]
     for site in ("encoder_self", "decoder_self"):
-        open_site(page, path, site)
+        show_site(page, lines, site)
         assert {title for title, *_ in strips(page).values()} == {None}
 
 
-def test_a_target_that_repeats_its_source_is_a_row_of_its_own(page, translator, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/log.h5").write_bytes((translator / "log.h5").read_bytes())
-    with h5py.File(tmp_path / "run/log.h5", "r+") as file:
-        group = file["attention/cross"]
-        group["query_token"][:, :3] = group["key_token"][:, :3]
-        group["query_token"].attrs["comment"] = group["key_token"].attrs["comment"]
-        group["query_length"][:] = group["key_length"][:] = 3
-    open_site(page, page_of(tmp_path, tmp_path / "run"), "cross")
+def test_a_target_that_repeats_its_source_is_a_row_of_its_own(page, lines):
+    show_site(page, lines, "cross", run=1)
     found = strips(page)
     assert found["query"][2] == found["key"][2] and len(found["key"][2]) == 3
     assert [found[side][0] for side in ("query", "key")] == ["target", "source"]
 
 
-def test_cross_attention_fits_a_phone(page, translator, tmp_path):
+def test_cross_attention_fits_a_phone(page, lines):
     page.size(390, 844)
-    open_site(page, page_of(tmp_path, translator), "cross")
-    settle(page)
-    assert is_wide_as_the_window(page)
+    show_site(page, lines, "cross")
+    assert fits_the_window(page)

@@ -9,8 +9,7 @@ import urllib.parse
 import h5py
 import pytest
 
-from report_testing import SHOWN, chromium, text  # noqa: F401, a fixture too
-from test_opening import Growing
+from report_testing import SHOWN, text
 
 from headlab_log import serve
 from headlab_log.files import LogError
@@ -33,42 +32,33 @@ def served():
         serving.server_close()
 
 
-def rows(run):
-    with h5py.File(run / "log.h5", "r", swmr=True) as file:
-        return file["scalars/step"].size
-
-
-def test_the_page_of_a_run_that_trains_follows_it(chromium, served, tmp_path):
-    growing = Growing(tmp_path)
-    try:
-        run = growing.until(lambda run: rows(run) > 5)
-        chromium.open(served(run) + "#layer=1&stat=self_token")
-        state = "return document.querySelector('#runs td[data-label=state]')?.textContent"
-        step = "return parseInt(document.querySelector('#runs td[data-label=step]')?.textContent)"
-        assert chromium.wait(state) == "running"
-        before = chromium.wait(step)  # at first the page may not have one
-        chromium.wait(f"{step} > {before}")
-        shown = chromium.wait(SHOWN).split()
-        assert shown[-2] == "1"  # the layer asked for; the head is the one least like the others
-        assert chromium.run("return location.hash") == "#layer=1&stat=self_token"
-    finally:
-        growing.process.kill()
-        growing.process.wait()
-
-
-def test_only_the_page_and_its_version_are_served(chromium, served, small_run):
-    address = served(small_run)
+def test_a_page_is_served_to_its_token_alone_and_follows_its_runs(chromium, served, small_run, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(small_run, path)
+    with h5py.File(path / "log.h5", "r+") as file:
+        file["scalars/step"][-1] = 19
+    address = served(path)
     base, token = address.split("?token=")
     chromium.open(base)
     assert "needs the token of its address" in text(chromium, "body")
     chromium.open(f"{base}version?token={token}")
     version = text(chromium, "body")
     assert re.fullmatch("[0-9a-f]{16}", version)
-    chromium.open(base)  # the browser keeps the token
-    assert f'"version":"{version}"' in chromium.run("return document.documentElement.innerHTML")
-    assert token not in chromium.run("return document.cookie")
     chromium.open(base + "etc/passwd")
     assert "only / is here" in text(chromium, "body")
+    chromium.open(base + "#layer=1&stat=self_token")  # the browser keeps the token
+    assert f'"version":"{version}"' in chromium.run("return document.documentElement.innerHTML")
+    assert token not in chromium.run("return document.cookie")
+
+    step = "return document.querySelector('#runs td[data-label=step]')?.textContent === arguments[0]"
+    chromium.wait(step, "19 of 20")
+    shutil.copy(small_run / "log.h5", tmp_path / "log.h5")
+    (tmp_path / "log.h5").replace(path / "log.h5")  # which goes on
+    chromium.wait(step, "20")
+    shown = chromium.wait(SHOWN).split()
+    assert shown[-2] == "1"  # the layer asked for; the head is the one least like the others
+    assert chromium.run("return location.hash") == "#layer=1&stat=self_token"
+    chromium.open("about:blank")
 
 
 @pytest.fixture

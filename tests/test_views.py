@@ -6,7 +6,6 @@ TOKENS and KNOWN are chosen so that a wrong place, a wrong sign or a wrong escap
 import numpy as np
 import pytest
 
-import browser_testing
 from test_exports import pruned, two_sites  # noqa: F401: fixtures
 
 import headlab_log as hl
@@ -16,11 +15,10 @@ TOKENS = ["</script>", "<b>&amp;", '"\'`${x}', "été"]
 KNOWN = np.array([[1, 0, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.2, 0.7, 0], [0.25, 0.25, 0.25, 0.25]])
 
 
-@pytest.fixture(scope="module")
-def page():
-    with browser_testing.browser() as opened:
-        opened.size(1000, 1000)
-        yield opened
+@pytest.fixture
+def page(chromium):
+    chromium.size(1000, 1000)
+    return chromium
 
 
 def shown(page, made, tmp_path):
