@@ -14,6 +14,7 @@ import sys
 import tempfile
 import typing
 import warnings
+from unittest import mock
 
 import pytest
 
@@ -56,6 +57,20 @@ def headlab(*arguments):
     done = subprocess.run([program(), *map(str, arguments)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def in_this_python(main, *words):
+    """What a script of which this is main does, without a start of Python."""
+    said, told, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), \
+            mock.patch.object(sys, "argv", ["script", *map(str, words)]):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+            if isinstance(code, str):
+                code = print(code, file=told) or 1
+    return subprocess.CompletedProcess(words, code, said.getvalue(), told.getvalue())
 
 
 @functools.cache

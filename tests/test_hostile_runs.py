@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import pathlib
@@ -15,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import ROOT, TINY, program
+from conftest import ROOT, TINY, in_this_python, program
 
 import headlab_log
 from headlab_log import LogError
@@ -276,14 +275,8 @@ def test_no_command_hangs_dies_or_changes_what_lies_outside_of(attack, small_run
     with in_time():
         pages = [["report", str(run), "-o", f"{tmp_path}/page.html"]] if "in the log" in attack else []
         for words in (["watch", str(run), "--once"], *pages):
-            shown = io.StringIO()
-            with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
-                try:
-                    headlab_log_main(words)
-                    code = 0
-                except SystemExit as end:
-                    code = end.code or 0
-            assert code in (0, 4) and is_harmless(shown.getvalue()), words[0]
+            done = in_this_python(headlab_log_main, *words)
+            assert done.returncode in (0, 4) and is_harmless(done.stdout + done.stderr), words[0]
     assert snapshot(outside) == before
 
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import stat
 import subprocess
@@ -11,8 +12,9 @@ import threading
 
 import pytest
 
-from conftest import ROOT, headlab, program
+from conftest import ROOT, in_this_python, program
 from headlab_log import output
+from headlab_log.__main__ import main as headlab_log_main
 
 CASE = ROOT / "tests/golden/mha/llama_gqa.safetensors"
 HDF5 = b"\x89HDF"
@@ -27,12 +29,12 @@ def by_program(*words, **where):
     return called(os.path.abspath(program()), *words, **where)
 
 
-def by_tool(*words, **where):
-    return called(ROOT / "scripts/log", *words, **where)
+def by_tool(*words):
+    return in_this_python(headlab_log_main, *words)
 
 
 def refused(done, *words, code=4):
-    said = done.stderr.decode()
+    said = done.stderr if isinstance(done.stderr, str) else done.stderr.decode()
     assert done.returncode == code, said
     assert all(word in said for word in words) and "Traceback" not in said, said
 
@@ -202,10 +204,10 @@ def own_stdout(folder):
     return folder / "stdout"
 
 
-@each_writer
-def test_stdout_by_its_name_is_written_to(writer, run, tmp_path):
+@pytest.mark.parametrize("name", WRITERS)
+def test_stdout_by_its_name_is_written_to(name, run, tmp_path):
     stdout = own_stdout(tmp_path)
-    done = writer(run, stdout)
+    done = called(ROOT / "scripts/log", name, run, "-o", stdout) if name == "report" else WRITERS[name](run, stdout)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 1000
     assert stdout.is_symlink()
@@ -247,18 +249,17 @@ def test_control_characters_are_refused(writer, run, tmp_path):
         for character in "\n", "\x1b", "\x85":
             done = writer(run, f"{tmp_path}/a{character}b")
             refused(done, "control character", code=2)
-            assert character == "\n" or character.encode() not in done.stderr
+            assert character == "\n" or character.encode() not in os.fsencode(done.stderr)
 
 
 def test_a_picture_goes_through_the_same_door(run, tmp_path):
     (tmp_path / "link.png").symlink_to(run / "log.h5")
 
-    def drawn(out):
-        return called(ROOT / "scripts/venv", ROOT / "scripts/studies/plot_run.py", run, "-o", out)
-
+    script = ROOT / "scripts/studies/plot_run.py"
     with unchanged(tmp_path):
-        refused(drawn(tmp_path / "link.png"), "link.png: cannot be written")
-    assert b"\x89PNG" in drawn(own_stdout(tmp_path)).stdout
+        refused(in_this_python(runpy.run_path(script)["main"], run, "-o", tmp_path / "link.png"),
+                "link.png: cannot be written")
+    assert b"\x89PNG" in called(ROOT / "scripts/venv", script, run, "-o", own_stdout(tmp_path)).stdout
 
 
 def test_shell_characters_are_plain_in_a_file_name(tmp_path):

@@ -6,16 +6,16 @@ Run as a program it writes the blocks between README's markers anew.
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 import xarray as xr
 
-from conftest import ROOT, headlab
+from conftest import ROOT, headlab, in_this_python
 
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 import comparison  # noqa: E402
+import plot_run  # noqa: E402
 
 README = ROOT / "README.md"
 
@@ -77,8 +77,7 @@ def run(tmp_path_factory):
 
 
 def plot(*arguments):
-    script = [sys.executable, str(ROOT / "scripts/studies/plot_run.py")]
-    return subprocess.run([*script, *arguments], capture_output=True, text=True)
+    return in_this_python(plot_run.main, *arguments)
 
 
 def test_plot_run_tabulates_every_head_of_the_log(run):

@@ -11,10 +11,11 @@ from conftest import ROOT, program
 
 SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "data.context=16",
          "model.d_model=32", "log.stats_every=0", "log.attention.probes=1")
+SCRIPT = (sys.executable, str(ROOT / "tests/warm_program.py"))
 
 
 def run_script(name, out, *options):
-    script = [sys.executable, str(ROOT / f"scripts/studies/{name}.py"), "--program", program(),
+    script = [*SCRIPT, str(ROOT / f"scripts/studies/{name}.py"), "--program", program(),
               "--random", "2", "--batches", "1", "--threads", "1", "--out", str(out), *options]
     for setting in SMALL:
         script += ["--set", setting]
@@ -154,7 +155,7 @@ def by_site(tmp_path_factory):
     done = subprocess.run([program(), "run", config, *settings, "--out", out, "--json"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    script = [sys.executable, ROOT / "scripts/studies/sites.py", json.loads(done.stdout)["run"],
+    script = [*SCRIPT, ROOT / "scripts/studies/sites.py", json.loads(done.stdout)["run"],
               "--program", program(), "--parts", "2", "--random", "2", "--tune", "2", "--out", out]
     done = subprocess.run(script, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
