@@ -15,7 +15,20 @@ def tree(tmp_path_factory):
     """scripts/ beside a program that is built already: nothing is set up."""
     copy = tmp_path_factory.mktemp("some where") / "headlab"
     (copy / "build/release").mkdir(parents=True)
-    (copy / "build/release/headlab").symlink_to(program())
+    for what in "bash", "zsh", "fish", "man":
+        (copy / f"build/release/{what}").write_text(
+            subprocess.run([program(), "completion", what], capture_output=True, text=True, check=True,
+                           env={**os.environ, "HEADLAB_COMMAND": "headlab"}).stdout)
+    # The program, which an install asks five times; its completions were asked for above.
+    (copy / "build/release/headlab").write_text(
+        f'''#!/bin/sh
+case $1,$HEADLAB_COMMAND in
+  completion,headlab) exec cat "${{0%/*}}/$2" ;;
+  version,*) ;;
+  *) exec '{os.path.abspath(program())}' "$@" ;;
+esac
+''')
+    (copy / "build/release/headlab").chmod(0o755)
     shutil.copytree(ROOT / "scripts", copy / "scripts", symlinks=True,
                     ignore=shutil.ignore_patterns("notebooks"))
     (copy / ".deps").symlink_to(ROOT / ".deps")

@@ -83,17 +83,18 @@ def test_the_interface_is_the_frozen_one(tmp_path):
 
 def test_every_option_of_every_command_is_used_by_a_test():
     """In a file of tests that names its command in quotes."""
-    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*")
-             if path.suffix in {".py", ".cpp"} and path.name != "test_interface.py"]
+    texts = [(text, set(re.findall(r"(?<![\w-])--\w[\w-]*", text))) for text in (
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*")
+        if path.suffix in {".py", ".cpp"} and path.name != "test_interface.py")]
 
-    def used(command, option):
-        return any(re.search(rf"[\"' ]{command}[\"' ]", text) and
-                   re.search(rf"(?<![\w-]){option}(?![\w-])", text) for text in texts)
+    def options_in_tests_of(command):
+        named = re.compile(rf"[\"' ]{command}[\"' ]")
+        return {option for text, options in texts if named.search(text) for option in options}
 
     names = commands()
     assert len(names) > 10
-    untested = [f"{command} {option}" for command in names for option in options_of(command)
-                if not used(command, option)]
+    untested = [f"{command} {option}" for command in names
+                for option in sorted({*options_of(command)} - options_in_tests_of(command))]
     assert untested == [], "give each a test of its effect, beside others of its command"
 
 

@@ -2,13 +2,9 @@
 (tests/test_readme.py compares it), and here the config is read. tests/slow/test_readme_followed.py follows the section
 in a copy of the tree."""
 
-import json
-import os
 import pathlib
 import re
-import subprocess
 
-import pytest
 import yaml
 
 from conftest import ROOT, headlab
@@ -41,49 +37,3 @@ def test_the_page_of_own_kinds_shows_the_example_that_is_compiled():
         assert asked in page  # costs, ablation, what passes between layers, kinds without a map
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)\)", page)
     assert links and [link for link in links if not (ROOT / "docs" / link).exists()] == []
-
-
-# Three kinds, each without one thing that a kind must have.
-LACKING = """
-#include "core/projected_heads.h"
-#include "core/torch.h"
-namespace headlab {
-namespace {
-struct Idle : ProjectedHeads<MhaOptions> {
-  using ProjectedHeads::ProjectedHeads;
-};
-struct Other {};
-struct Optionless : QkvHeads {
-  using Options = Other;
-  Optionless(const HeadShape& s, const Other&) : QkvHeads(s, {}, {}) {}
-  HeadOutput compute(const Tensor&, const HeadCall&) override { return {}; }
-};
-struct Unbuilt : ProjectedHeads<MhaOptions> {
-  Unbuilt() : ProjectedHeads({}, {}) {}
-  HeadOutput compute(const Tensor&, const HeadCall&) override { return {}; }
-};
-const RegisterHeads<Idle> idle("idle", "");
-const RegisterHeads<Optionless> optionless("optionless", "");
-const RegisterHeads<Unbuilt> unbuilt("unbuilt", "");
-}
-}
-"""
-
-
-def test_what_a_kind_lacks_is_one_sentence_of_the_compiler(tmp_path):
-    build = pathlib.Path(os.environ.get("HEADLAB_BUILD_DIR", ROOT / "build/release"))
-    if not (build / "compile_commands.json").is_file():
-        pytest.fail("nothing is built")
-    (entry,) = [entry for entry in json.loads((build / "compile_commands.json").read_text())
-                if entry["file"].endswith("variants/mha.cpp")]
-    (tmp_path / "lacking.cpp").write_text(LACKING)
-    words = entry["command"].split()
-    compiler = next(n for n, word in enumerate(words) if re.search(r"\+\+[-\d.]*$", word))
-    words = words[compiler:]  # without the compiler cache
-    words = words[:words.index("-o")] + ["-fsyntax-only", str(tmp_path / "lacking.cpp")]
-    done = subprocess.run(words, cwd=entry["directory"], capture_output=True, text=True)
-    errors = re.findall(r"error: (.*)", done.stderr)
-    assert len(errors) == 3, done.stderr
-    for said, wanted in zip(errors, ["overrides HeadOutput compute(", "says what its options are",
-                                     "a public constructor (const HeadShape&, const Options&)"]):
-        assert "a kind of heads" in said and wanted in said

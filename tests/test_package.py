@@ -44,24 +44,22 @@ def python(code, *arguments):
     return done.stdout.strip()
 
 
-def test_a_run_is_read_and_watched_without_posix(small_run):
-    watches = ("from headlab_log.__main__ import main\n"
-               "main(['watch', '--once', sys.argv[1]])")
-    said = python(WITHOUT_POSIX + READS + watches, small_run).splitlines()
-    assert said[0] == f"finished {FOUND}"
-    assert said[1] == "char_mha s1337: mha, 2 layers, 3 heads, finished"
-
-
-def test_without_locks_a_run_is_what_its_log_says(small_run, tmp_path):
-    """On Windows nobody can tell a writer that was killed from one that goes on."""
+def test_a_run_is_read_and_watched_without_posix(small_run, tmp_path):
+    """Nobody can tell there a writer that was killed from one that goes on: a run is what its log says."""
     with h5py.File(small_run / "log.h5") as log, h5py.File(tmp_path / "log.h5", "w") as copy:
         for name in log:
             log.copy(name, copy)
         copy.attrs.update(log.attrs)
         copy.attrs["status"] = "running"
-    said = "import headlab_log as hl; print(hl.open_run(sys.argv[1]).state)"
-    assert python(WITHOUT_POSIX + said, tmp_path) == "running"
-    assert python("import sys\n" + said, tmp_path) == "killed"
+    more = ("print(hl.open_run(sys.argv[2]).state)\n"
+            "from headlab_log.__main__ import main\n"
+            "main(['watch', '--once', sys.argv[1]])")
+    said = python(WITHOUT_POSIX + READS + more, small_run, tmp_path).splitlines()
+    assert said[0] == f"finished {FOUND}"
+    assert said[1] == "running"
+    assert said[2] == "char_mha s1337: mha, 2 layers, 3 heads, finished"
+    with pytest.warns(hl.LogWarning, match="was killed"):
+        assert hl.open_run(tmp_path).state == "killed"
 
 
 # Refuses what neither NEEDED nor anything that these require brings, wherever it is imported from.
@@ -98,29 +96,41 @@ sys.meta_path.insert(0, Refuse())
 """
 
 
-def test_reading_needs_five_packages(small_run):
-    refused = "\nfor name in ('matplotlib', 'plotly', 'plotext', 'safetensors', 'netCDF4'):\n" \
-              "    assert name in brought and not brought[name] & there, name\n"
-    assert python(ONLY_NEEDED + refused + READS, small_run) == f"finished {FOUND}"
+TABLES = """
+with hl.open_run(sys.argv[1]) as run:
+    print(len(hl.to_csv(run, sys.argv[2])), hl.differences([run, run]).empty)
+for name in ("matplotlib", "plotly", "plotext", "safetensors", "netCDF4"):
+    assert name in brought and not brought[name] & there, name
+"""
+NEED_MORE = {
+    "plots": "from headlab_log import plots",
+    "report": "from headlab_log import report; report.build([run])",
+    "watch": "from headlab_log import watch; print(watch.lines_of(run))",
+    "tensorboard": "hl.to_tensorboard(run, sys.argv[3])",
+}
 
 
-def test_tables_need_no_more(small_run, tmp_path):
-    makes = "import headlab_log as hl\nwith hl.open_run(sys.argv[1]) as run:\n" \
-            "    print(len(hl.to_csv(run, sys.argv[2])), hl.differences([run, run]).empty)"
-    count, empty = python(ONLY_NEEDED + makes, small_run, tmp_path / "csv").split()
-    assert int(count) == len(list((tmp_path / "csv").iterdir())) > 5 and empty == "True"
+@pytest.fixture(scope="module")
+def with_five_packages(small_run, tmp_path_factory):
+    """What a Python says that has only what reading needs, and the folder of tables."""
+    out = tmp_path_factory.mktemp("out")
+    asks = [f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print('told:', '{extra}', error)\n"
+            for extra, code in NEED_MORE.items()]
+    said = python(ONLY_NEEDED + READS + TABLES + "".join(asks), small_run, out / "csv", out / "events")
+    return said.splitlines(), out / "csv"
 
 
-@pytest.mark.parametrize("extra, code", [
-    ("plots", "from headlab_log import plots"),
-    ("report", "from headlab_log import report; report.build([run])"),
-    ("watch", "from headlab_log import watch; print(watch.lines_of(run))"),
-    ("tensorboard", "hl.to_tensorboard(run, sys.argv[2])"),
-])
-def test_what_needs_more_names_the_extra_that_brings_it(small_run, tmp_path, extra, code):
-    asks = f"try:\n    {code}\nexcept ModuleNotFoundError as error:\n    print('told:', error)"
-    told = python(ONLY_NEEDED + READS + asks, small_run, tmp_path / "events").splitlines()[-1]
-    assert told.startswith("told: ") and f'pip install "{ROOT}/scripts[{extra}]"' in told
+def test_reading_and_tables_need_five_packages(with_five_packages):
+    said, tables = with_five_packages
+    assert said[0] == f"finished {FOUND}"
+    count, empty = said[1].split()
+    assert int(count) == len(list(tables.iterdir())) > 5 and empty == "True"
+
+
+@pytest.mark.parametrize("extra", NEED_MORE)
+def test_what_needs_more_names_the_extra_that_brings_it(with_five_packages, extra):
+    (told,) = [line for line in with_five_packages[0] if line.startswith(f"told: {extra} ")]
+    assert f'pip install "{ROOT}/scripts[{extra}]"' in told
     assert extra in extras()
 
 
