@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import typing
 import warnings
 from unittest import mock
 
@@ -61,16 +60,26 @@ def headlab(*arguments):
 
 def in_this_python(main, *words):
     """What a script of which this is main does, without a start of Python."""
-    said, told, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told), \
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    terminates = signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), \
             mock.patch.object(sys, "argv", ["script", *map(str, words)]):
+        warnings.simplefilter("default")
         try:
             main()
-        except SystemExit as end:
-            code = end.code or 0
+        except SystemExit as ended:
+            code = ended.code or 0
             if isinstance(code, str):
-                code = print(code, file=told) or 1
-    return subprocess.CompletedProcess(words, code, said.getvalue(), told.getvalue())
+                code = print(code, file=err) or 1
+        finally:
+            signal.signal(signal.SIGTERM, terminates)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def log_command(*words):
+    """What `scripts/log ...` does, in this process."""
+    from headlab_log.__main__ import main
+    return in_this_python(main, *words)
 
 
 @functools.cache
@@ -118,26 +127,3 @@ def page(chromium):
     yield chromium
     assert chromium.errors() == []
     assert chromium.requests() == []
-
-
-class Done(typing.NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def log_command(*arguments):
-    """What `scripts/log ...` does, in this process."""
-    from headlab_log import __main__ as log
-
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    terminates = signal.getsignal(signal.SIGTERM)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-        warnings.simplefilter("default")
-        try:
-            log.main([*map(str, arguments)])
-        except SystemExit as ended:
-            code = ended.code or 0
-        finally:
-            signal.signal(signal.SIGTERM, terminates)
-    return Done(code, out.getvalue(), err.getvalue())

@@ -14,7 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import ROOT, TINY, in_this_python, program
+from conftest import ROOT, TINY, log_command, program
 
 import headlab_log
 from headlab_log import LogError
@@ -275,7 +275,7 @@ def test_no_command_hangs_dies_or_changes_what_lies_outside_of(attack, small_run
     with in_time():
         pages = [["report", str(run), "-o", f"{tmp_path}/page.html"]] if "in the log" in attack else []
         for words in (["watch", str(run), "--once"], *pages):
-            done = in_this_python(headlab_log_main, *words)
+            done = log_command(*words)
             assert done.returncode in (0, 4) and is_harmless(done.stdout + done.stderr), words[0]
     assert snapshot(outside) == before
 

@@ -12,9 +12,8 @@ import threading
 
 import pytest
 
-from conftest import ROOT, in_this_python, program
+from conftest import ROOT, in_this_python, log_command, program
 from headlab_log import output
-from headlab_log.__main__ import main as headlab_log_main
 
 CASE = ROOT / "tests/golden/mha/llama_gqa.safetensors"
 HDF5 = b"\x89HDF"
@@ -27,10 +26,6 @@ def called(*words, **where):
 
 def by_program(*words, **where):
     return called(os.path.abspath(program()), *words, **where)
-
-
-def by_tool(*words):
-    return in_this_python(headlab_log_main, *words)
 
 
 def refused(done, *words, code=4):
@@ -72,7 +67,7 @@ WRITERS = {
     "analyze a file": lambda run, out: by_program(
         "analyze", ROOT / "tests/golden/maps/minilm.safetensors", "--out", out),
     "ablate": lambda run, out: by_program("ablate", run, "--batches", 1, "--heads", "0:0", "--out", out),
-    "report": lambda run, out: by_tool("report", run, "-o", out),
+    "report": lambda run, out: log_command("report", run, "-o", out),
 }
 each_writer = pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
 
@@ -293,19 +288,19 @@ def test_tables_and_events_go_neither_through_links_nor_onto_a_run(run, tmp_path
     (victim / "eval.csv").write_text("mine")
     with unchanged(tmp_path):
         for command in "csv", "tensorboard":
-            refused(by_tool(command, run, "-o", run / "ckpt"), "choose another place")
-            refused(by_tool(command, run, "-o", run / "ckpt/new"), "choose another place")
-            refused(by_tool(command, run, "-o", f"{tmp_path}/a\nb"), "control character", code=2)
-        refused(by_tool("tensorboard", run, "-o", victim / "eval.csv"))
+            refused(log_command(command, run, "-o", run / "ckpt"), "choose another place")
+            refused(log_command(command, run, "-o", run / "ckpt/new"), "choose another place")
+            refused(log_command(command, run, "-o", f"{tmp_path}/a\nb"), "control character", code=2)
+        refused(log_command("tensorboard", run, "-o", victim / "eval.csv"))
     for name in "csv", "tensorboard":  # as whoever handed the run over may have laid it
         (run / name).symlink_to(victim)
-        refused(by_tool(name, run), "is a link")
+        refused(log_command(name, run), "is a link")
         (run / name).unlink()
         (run / name).mkdir()
     (run / "csv/eval.csv").symlink_to(victim / "eval.csv")
     (run / "tensorboard/.headlab.part").symlink_to(victim / "eval.csv")
-    refused(by_tool("csv", run), "no regular file")
-    assert by_tool("tensorboard", run).returncode == 0
+    refused(log_command("csv", run), "no regular file")
+    assert log_command("tensorboard", run).returncode == 0
     assert (victim / "eval.csv").read_text() == "mine"
 
 
