@@ -18,6 +18,13 @@ import headlab_log as hl
 from headlab_log.files import groups
 
 
+@pytest.fixture(scope="module")
+def routed(tmp_path_factory):
+    """Two seeds of a kind that routes."""
+    out = tmp_path_factory.mktemp("routed")
+    return [train(out, "char_moh", f"seed={seed}", "model.heads=4") for seed in (1, 2)]
+
+
 def modules():
     return [m.name for m in pkgutil.walk_packages(hl.__path__, "headlab_log.")
             if not m.name.endswith("__main__")]
@@ -181,16 +188,15 @@ def test_padding_is_cropped_and_pruned_heads_are_known(padded):
     assert not alive.sel(layer=1, head=1) and int(alive.sum()) == 11
 
 
-def test_runs_are_compared_over_kinds_and_seeds(small_run, tmp_path):
-    others = [train(tmp_path, "char_moh", f"seed={seed}", "model.heads=4") for seed in (1, 2)]
-    both = hl.compare([small_run, *others], "eval")
+def test_runs_are_compared_over_kinds_and_seeds(small_run, routed):
+    both = hl.compare([small_run, *routed], "eval")
     assert both.val_loss.dims == ("run", "step")
     np.testing.assert_array_equal(both.kind, ["mha", "moh", "moh"])
     np.testing.assert_array_equal(both.run, ["char_mha s1337", "char_moh s1", "char_moh s2"])
     means = both.val_loss.isel(step=-1).groupby("name").mean()
     np.testing.assert_allclose(means.sel(name="char_moh"), both.val_loss[1:, -1].mean())
-    heads = hl.compare([small_run, *others], "heads/self")
-    assert heads.identical(hl.compare([small_run, *others], "heads"))  # its only site
+    heads = hl.compare([small_run, *routed], "heads/self")
+    assert heads.identical(hl.compare([small_run, *routed], "heads"))  # its only site
     assert heads.sizes["head"] == 4
     assert heads.entropy.sel(run="char_mha s1337", head=3).isnull().all()
     assert heads.load_entropy.sel(run="char_mha s1337").isnull().all()
@@ -203,7 +209,8 @@ def test_one_run_is_compared_as_well_as_several(small_run, run):
 
 
 def test_equal_labels_are_told_apart_by_their_directories(small_run, tmp_path):
-    other = train(tmp_path, "char_mha", "train.lr=0.01")
+    other = tmp_path / "another-s1337"
+    shutil.copytree(small_run, other)
     labels = hl.compare([small_run, other]).run.values
     assert labels[0] == f"char_mha s1337 {small_run.name}" and labels[0] != labels[1]
 
@@ -232,17 +239,16 @@ def test_runs_of_one_kind_by_different_code_are_told_with_a_warning(small_run, t
         hl.compare([small_run, other])
 
 
-def test_settings_that_differ_are_listed_by_their_override(small_run, tmp_path):
-    other = train(tmp_path, "char_moh", "model.heads=4")
-    table = hl.differences([small_run, other])
-    assert list(table.columns) == ["char_mha s1337", "char_moh s1337"]
+def test_settings_that_differ_are_listed_by_their_override(small_run, routed):
+    table = hl.differences([small_run, routed[0]])
+    assert list(table.columns) == ["char_mha s1337", "char_moh s1"]
     assert list(table.loc["model.heads"]) == [3, 4]
     assert list(table.loc["model.attention.shared"]) == [None, 1]
     assert "train.steps" not in table.index
 
 
-def test_comparing_names_the_run_that_lacks_the_group(small_run, tmp_path):
-    other = train(tmp_path)
+def test_comparing_names_the_run_that_lacks_the_group(small_run, routed):
+    other = routed[0]
     with pytest.raises(hl.LogError, match=f"{other.name} has no analysis; it has: "):
         hl.compare([small_run, other], "analysis/self")
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator as accumulator
 
-from conftest import train
-from test_exports import command, pruned, two_sites  # noqa: F401: fixtures
+from conftest import log_command, train
+from test_exports import pruned, two_sites  # noqa: F401: fixtures
 
 import headlab_log as hl
 from headlab_log.tensorboard import map_picture
@@ -24,11 +24,13 @@ def read(folder):
     return events
 
 
-@pytest.fixture
-def written(run, tmp_path):
-    hl.to_tensorboard(run, tmp_path)
-    with h5py.File(run.path / "log.h5") as log:
-        yield read(tmp_path), log
+@pytest.fixture(scope="module")
+def written(small_run, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("events")
+    with hl.open_run(small_run) as run:
+        hl.to_tensorboard(run, folder)
+    with h5py.File(small_run / "log.h5") as log:
+        yield read(folder), log
 
 
 def check_scalar(events, tag, steps, values):
@@ -171,7 +173,7 @@ def test_the_same_run_makes_the_same_file_in_the_place_of_an_earlier_one(run, tm
 
 
 def test_several_runs_get_a_folder_each(run, pruned, tmp_path):
-    done = command("tensorboard", run.path, pruned.path, "-o", tmp_path / "both")
+    done = log_command("tensorboard", run.path, pruned.path, "-o", tmp_path / "both")
     assert done.returncode == 0 and done.stderr == ""
     folders = sorted(path.name for path in (tmp_path / "both").iterdir())
     assert folders == sorted(f"char_mha-{each.path.name}" for each in (run, pruned))
@@ -182,6 +184,6 @@ def test_several_runs_get_a_folder_each(run, pruned, tmp_path):
 def test_runs_that_share_a_folder_do_not_take_each_others_place(small_run, tmp_path):
     again = tmp_path / "elsewhere" / small_run.name
     shutil.copytree(small_run, again)
-    done = command("tensorboard", small_run, again, "-o", tmp_path / "all")
+    done = log_command("tensorboard", small_run, again, "-o", tmp_path / "all")
     assert done.returncode == 4 and str(again) in done.stderr and "its own -o" in done.stderr
     assert len(done.stdout.splitlines()) == 1
