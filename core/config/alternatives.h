@@ -34,7 +34,8 @@ class WordOrNumber : public CustomField {
 // An integer of 0 or more, or a share above 0 and below 1 of something.
 class CountOrShare : public CustomField {
  public:
-  CountOrShare(int64_t count) : number_(static_cast<double>(count)) {}
+  CountOrShare(int64_t count)  // NOLINT(google-explicit-constructor)
+      : number_(static_cast<double>(count)) {}
 
   bool is_share() const { return number_ > 0 && number_ < 1; }
   int64_t of(int64_t all) const;  // a share of all, rounded; a count as it is

@@ -32,7 +32,7 @@ struct MapKey {
   MapKey(int64_t layer_ = 0) : layer(layer_) {}  // NOLINT(google-explicit-constructor)
   MapKey(std::string site_, int64_t layer_, int64_t map_)
       : site(std::move(site_)), layer(layer_), map(map_) {}
-  auto operator<=>(const MapKey&) const = default;
+  auto operator<=>(const MapKey&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 class HeadProbe : public HeadObserver {

@@ -22,7 +22,7 @@ struct Training {
   size_t task = 0, arm = 0;
   double rate = 0;
   int64_t seed = 0;
-  auto operator<=>(const Training&) const = default;
+  auto operator<=>(const Training&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct Stage {

@@ -115,7 +115,7 @@ TEST_CASE("by blocks of rows dcmha is as exact in float32, with many heads and w
     for (auto& p : heads->parameters()) p.mul_(0.2);
   }
   heads->to(at::kFloat);
-  for (auto s : situations(at::kFloat)) {
+  for (const auto& s : situations(at::kFloat)) {
     if (s.ctx.mask.allowed.defined() && s.ctx.mask.allowed.size(1) == H) continue;
     compare_paths(*heads, s, 1e-4);
   }

@@ -1,4 +1,6 @@
 // Learned gates around other kinds: the gate's own law, and that nothing else changes.
+#include <fmt/format.h>
+
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -196,8 +198,8 @@ TEST_CASE("log_alpha is a group of its own and stays within the clamp", "[gated]
 TEST_CASE("gates sit on every other kind, sliced or masked", "[gated]") {
   for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
       for (const std::string gate : {"hard_concrete", "sigmoid", "sigmoid, granularity: element"}) {
-        const auto layer =
-            make_layer("gated", small_shape(), ", gate: " + gate + ", inner: {kind: " + kind + "}");
+        const auto layer = make_layer("gated", small_shape(),
+                                      fmt::format(", gate: {}, inner: {{kind: {}}}", gate, kind));
         const auto ctx = layer->traits().causal ? causal() : HeadContext{};
         const auto x = random({B, T, 20});
         layer->mask_heads({0, 2});
