@@ -63,7 +63,7 @@ def in_this_python(main, *words):
     out, err, code = io.StringIO(), io.StringIO(), 0
     terminates = signal.getsignal(signal.SIGTERM)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings(), \
-            mock.patch.object(sys, "argv", ["script", *map(str, words)]):
+            mock.patch.object(sys, "argv", [main.__module__, *map(str, words)]):
         warnings.simplefilter("default")
         try:
             main()

@@ -4,30 +4,43 @@ import json
 import pathlib
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
-from conftest import ROOT, program
+from conftest import ROOT, TINY, in_this_python, program
+
+import headlab_program
+
+sys.path[:0] = [str(ROOT / "scripts/studies"), str(ROOT / "scripts/notebooks")]
+import importance  # noqa: E402
+import pruning  # noqa: E402
+import sites  # noqa: E402
+from make import small_settings  # noqa: E402
 
 SMALL = ("train.steps=6", "train.batch=4", "train.eval_batches=1", "data.context=16",
          "model.d_model=32", "log.stats_every=0", "log.attention.probes=1")
-SCRIPT = (sys.executable, str(ROOT / "tests/warm_program.py"))
 
 
-def run_script(name, out, *options):
-    script = [*SCRIPT, str(ROOT / f"scripts/studies/{name}.py"), "--program", program(),
-              "--random", "2", "--batches", "1", "--threads", "1", "--out", str(out), *options]
-    for setting in SMALL:
-        script += ["--set", setting]
-    done = subprocess.run(script, capture_output=True, text=True)
+def run_script(script, out, *options):
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    done = in_this_python(script.main, "--program", program(), "--random", 2, "--batches", 1, "--threads", 1,
+                          "--out", out, *options, *settings)
     assert done.returncode == 0, done.stderr
     return done
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    out = tmp_path_factory.mktemp("study")
-    done = run_script("pruning", out, "--seeds", "2", "--tune", "3")
+    """Of one seed; of several: `measured`. The text is short: every tuning would measure all of it."""
+    folder, out = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("study")
+    (folder / "configs").mkdir()
+    (text,) = [one.removeprefix("data.path=") for one in TINY if one.startswith("data.path=")]
+    for name in "char_mha", "induction_mha":
+        config = (ROOT / f"configs/{name}.yaml").read_text(encoding="utf-8")
+        (folder / f"configs/{name}.yaml").write_text(config.replace("data/tinyshakespeare.txt", text))
+    with mock.patch.object(headlab_program, "ROOT", folder):
+        done = run_script(pruning, out, "--seeds", 1, "--tune", 3)
     return json.loads((out / "study.json").read_text()), done.stdout, out
 
 
@@ -52,12 +65,10 @@ def test_gates_leave_as_many_heads_as_they_were_told(study):
 
 def test_the_tables_are_made_of_the_numbers(study):
     numbers, text, out = study
-    models = numbers["char"]
-    rises = [m["curves"]["importance"]["loss"]["8"] - m["curves"]["importance"]["loss"]["16"]
-             for m in models]
+    (model,) = numbers["char"]
+    loss = model["curves"]["importance"]["loss"]
     line = next(l for l in text.splitlines() if l.startswith("| importance |"))
-    cell = float(line.split("|")[2].split("±")[0])
-    assert cell == pytest.approx(sum(rises) / 2, abs=6e-4)
+    assert float(line.split("|")[2]) == pytest.approx(loss["8"] - loss["16"], abs=6e-4)
     assert text.count("### ") == 2
     assert "Accuracy of copying with heads ablated" in text
     assert (out / "pruning.png").stat().st_size > 10_000
@@ -67,9 +78,9 @@ INDUCTION = ("--tasks", "induction", "--kinds", "mha", "--seeds", "2")
 
 
 @pytest.fixture(scope="module")
-def importance(tmp_path_factory):
+def measured(tmp_path_factory):
     out = tmp_path_factory.mktemp("importance")
-    return run_script("importance", out, *INDUCTION).stdout, out
+    return run_script(importance, out, *INDUCTION).stdout, out
 
 
 def kept_of(out, seed):
@@ -85,8 +96,8 @@ def measured_by(options, kept):
     return found[0]
 
 
-def test_every_reduction_and_norm_is_measured_once_and_anew(importance):
-    text, out = importance
+def test_every_reduction_and_norm_is_measured_once_and_anew(measured):
+    text, out = measured
     for seed in 1337, 1338:
         kept = kept_of(out, seed)[1]
         assert len(kept) == 2 * (3 * 2 + 1 + 3) + 2
@@ -104,8 +115,8 @@ def test_every_reduction_and_norm_is_measured_once_and_anew(importance):
     assert (out / "importance.png").stat().st_size > 10_000
 
 
-def test_the_rises_are_means_over_the_seeds(importance):
-    text, out = importance
+def test_the_rises_are_means_over_the_seeds(measured):
+    text, out = measured
     rises = []
     for seed in 1337, 1338:
         kept = kept_of(out, seed)[1]
@@ -117,22 +128,22 @@ def test_the_rises_are_means_over_the_seeds(importance):
     assert deviation == pytest.approx(abs(rises[0] - rises[1]) / 2 ** 0.5, abs=6e-4)
 
 
-def test_what_was_measured_is_not_measured_again_but_by_another_program(importance):
-    text, out = importance
+def test_what_was_measured_is_not_measured_again_but_by_another_program(measured):
+    text, out = measured
     path, kept = kept_of(out, 1338)
     random = kept[measured_by("--by random --seed 1", kept)]
     random["program"]["headlab"] = "0.0.0"
     random["loss"]["8"] = -1
     path.write_text(json.dumps(kept))
-    again = run_script("importance", out, *INDUCTION)
+    again = run_script(importance, out, *INDUCTION)
     said = [line for line in again.stderr.splitlines()
             if line.startswith("importance: ") and ("random" in line or "," in line)]
     assert len(said) == 1 and said[0].endswith("-s1338: random 1")
     assert again.stdout == text
 
 
-def test_one_seed_has_no_deviation(importance):
-    assert "±" not in run_script("importance", importance[1], "--tasks", "induction", "--kinds", "mha",
+def test_one_seed_has_no_deviation(measured):
+    assert "±" not in run_script(importance, measured[1], "--tasks", "induction", "--kinds", "mha",
                                  "--seeds", "1", "--random", "1").stdout
 
 
@@ -145,8 +156,6 @@ def test_the_study_in_docs_is_of_its_script():
 
 @pytest.fixture(scope="module")
 def by_site(tmp_path_factory):
-    sys.path.insert(0, str(ROOT / "scripts/notebooks"))
-    from make import small_settings
     out = tmp_path_factory.mktemp("by_site")
     small = small_settings("multi30k_mha", out)
     config = ROOT / "configs/multi30k_mha.yaml"
@@ -155,11 +164,11 @@ def by_site(tmp_path_factory):
     done = subprocess.run([program(), "run", config, *settings, "--out", out, "--json"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    script = [*SCRIPT, ROOT / "scripts/studies/sites.py", json.loads(done.stdout)["run"],
-              "--program", program(), "--parts", "2", "--random", "2", "--tune", "2", "--out", out]
-    done = subprocess.run(script, capture_output=True, text=True)
+    words = [json.loads(done.stdout)["run"], "--program", program(), "--parts", 2, "--random", 2, "--tune", 2,
+             "--out", out]
+    done = in_this_python(sites.main, *words)
     assert done.returncode == 0, done.stderr
-    return json.loads((out / "study.json").read_text())[0], done.stdout, script
+    return json.loads((out / "study.json").read_text())[0], done.stdout, words
 
 
 def test_heads_of_each_site_go_and_what_is_left_translates(by_site):
@@ -183,7 +192,7 @@ def test_heads_of_each_site_go_and_what_is_left_translates(by_site):
 
 
 def test_what_is_measured_by_site_is_not_measured_again(by_site):
-    _, text, script = by_site
-    again = subprocess.run(script, capture_output=True, text=True)
+    _, text, words = by_site
+    again = in_this_python(sites.main, *words)
     assert again.returncode == 0 and not again.stderr
     assert again.stdout == text
