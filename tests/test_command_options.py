@@ -186,8 +186,9 @@ def test_prune_says_by_what_it_ranked(small_run, tmp_path):
     """Numbers of two orders do not pass for one; the default has not always been the same."""
     once = "prune", small_run, "--batches", 1, "--bench-batch", 1
     ranking = "--by importance --reduction batch --norm none --recompute"
-    assert f"\nranked: {ranking}; on split train, judged on val\n" in headlab(*once, "--count", 1, "--reduction", "batch", "--norm", "none",
-                                               "--recompute", "--out", tmp_path / "out")
+    text = headlab(*once, "--count", 1, "--reduction", "batch", "--norm", "none", "--recompute", "--out",
+                   tmp_path / "out")
+    assert f"\nranked: {ranking}; on split train, judged on val\n" in text
     manifest = json.loads((tmp_path / "out/manifest.json").read_text(encoding="utf-8"))
     assert manifest["pruned"]["ranking"] == ranking
     drawn = [found(*once, "--count", 3, "--by", "random", "--seed", seed) for seed in (1, 3)]

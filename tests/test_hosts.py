@@ -29,8 +29,8 @@ def runs(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
     kept = tmp_path_factory.mktemp("kept") / "kept.json"
     script = [sys.executable, ROOT / "scripts/studies/hosts.py", "--program", program(), *SET]
-    done = subprocess.run([*script, "mnist_vit_mh?", "mnist_vit_talking:1", "--seeds", "2", "--out", out, "--kept", kept],
-                          capture_output=True, text=True)
+    done = subprocess.run([*script, "mnist_vit_mh?", "mnist_vit_talking:1", "--seeds", "2", "--out", out,
+                           "--kept", kept], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out, kept, done
 

@@ -76,7 +76,7 @@ def test_a_growing_run_opens_and_refresh_shows_what_came_since(growing):
             assert run.state == "running"
             before = run.scalars
             maps = run.attention()
-            training.until(lambda path: steps(path) > len(before.step) + 50)
+            training.until(lambda path: steps(path) > len(before.step) + 10)
             assert len(run.scalars.step) == len(before.step)  # what one has stays as it is
             run.refresh()
             assert len(run.scalars.step) > len(before.step)
