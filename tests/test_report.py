@@ -28,10 +28,10 @@ def pages(tmp_path_factory, small_run):
 def measured(tmp_path_factory, small_run):
     """A page of copies of a run whose heads were measured otherwise: name -> run directory."""
     out = tmp_path_factory.mktemp("measured")
-    runs = {name: out / name for name in ("chances", "resampled", "alike", "apart", "mean")}
+    runs = {name: out / name for name in ("alike", "resampled", "apart", "mean")}
     for path in runs.values():
         shutil.copytree(small_run, path)
-    with h5py.File(runs["chances"] / "ablation.h5", "r+") as file:
+    with h5py.File(runs["alike"] / "ablation.h5", "r+") as file:
         file["ablation/self/p_holm"][0, 0] = [0.0123, 2e-9, np.nan]
     with h5py.File(runs["resampled"] / "ablation.h5", "r+") as file:
         for name in "p_holm", "p_examples", "loss_delta_interval":
@@ -54,6 +54,28 @@ def measured(tmp_path_factory, small_run):
 
 def show_measured(page, measured, name, **state):
     page.show(measured["cut"].parent / "page.html", run=list(measured).index(name), **state)
+
+
+def test_what_is_selected_goes_with_a_link_and_so_survives_a_reload(page, pages):
+    given = {"layer": 1, "head": 2, "stat": "self_token", "step": 10, "probe": 1, "scale": "linear",
+             "token": 5}
+    page.show(pages, **given)
+    assert page.run(SHOWN) == "0 self 10 1 1 2"
+    assert text(page, "#token-shown").startswith("5 ")
+    assert page.run("return [...document.querySelectorAll('#stat, #scale, #probe')]"
+                    ".map(select => select.value)") == ["self_token", "1", "linear"]
+    assert page.run("return document.querySelector('#beside').hidden")  # of another run
+
+    page.show(pages)
+    assert "token" not in page.run("return location.hash")
+    view(page, 0, 10, 1, 1, 2)
+    choose(page, "stat", "self_token")
+    choose(page, "scale", "linear")
+    settle(page)
+    page.all(".token")[5].click()
+    page.wait("return location.hash.includes('token=5')")
+    said = dict(part.split("=") for part in page.run("return location.hash")[1:].split("&"))
+    assert said == {key: str(value) for key, value in given.items()}
 
 
 @pytest.mark.parametrize("step, probe, layer, head", [(0, 1, 1, 2), (10, 1, 0, 1)])
@@ -195,24 +217,6 @@ def test_everything_can_be_done_by_keyboard(page, pages, small_run):
     assert page.run("return getComputedStyle(document.activeElement).outlineStyle") != "none"
 
 
-def test_what_is_selected_survives_a_reload_and_goes_with_a_link(page, pages):
-    page.show(pages)
-    view(page, 0, 10, 1, 1, 2)
-    choose(page, "stat", "self_token")
-    choose(page, "scale", "linear")
-    settle(page)
-    page.all(".token")[5].click()
-    page.wait("return location.hash.includes('token=5')")
-    link = page.run("return location.href")
-    page.open("about:blank")
-    page.open(link)
-    page.wait(f"{SHOWN} === '0 self 10 1 1 2'")
-    assert text(page, "#token-shown").startswith("5 ")
-    assert page.run("return document.querySelector('#beside').hidden")  # of another run
-    assert page.run("return [...document.querySelectorAll('#stat, #scale, #probe')]"
-                    ".map(select => select.value)") == ["self_token", "1", "linear"]
-
-
 def test_a_link_to_what_is_not_there_shows_what_is(page, pages):
     page.show(pages, run=9, layer=77, head=88, at="x", step=13, probe=8, stat="nonsense", token=999,
               site="cross")
@@ -273,11 +277,11 @@ def test_the_page_asks_for_nothing(pages):
 
 
 def test_a_chance_stands_beside_its_examples_or_is_a_dash(page, measured):
-    with h5py.File(measured["chances"] / "ablation.h5") as file:
+    with h5py.File(measured["alike"] / "ablation.h5") as file:
         examples = file["ablation/self/p_examples"][0, 0, 0]
         legend = file["ablation/self/p_holm"].attrs["comment"]
     for head, said in (0, "p 0.0123"), (1, "p < 0.0001"), (2, "p -"):
-        show_measured(page, measured, "chances", layer=0, head=head)
+        show_measured(page, measured, "alike", layer=0, head=head)
         assert text(page, "#head-roles").endswith(f"{said} ({examples} examples)")
     choose(page, "value", "loss_delta (zero)")
     assert legend.startswith("*: p < 0.05") and f"{legend}." in text(page, "#value-formula")

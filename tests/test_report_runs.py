@@ -49,12 +49,19 @@ def many(tmp_path_factory, kinds):
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory, small_run, kinds):
-    """A page of runs that a file or two make special: name -> run directory. The first has a head
-    unlike all others; the last three have losses of several measures, long names and large counts,
-    as a sweep's."""
+    """A page of runs: name -> run directory. Two have losses of several measures, long names and
+    large counts, as a sweep's; the first of them a head unlike all others, too."""
     out = tmp_path_factory.mktemp("others")
-    found = {"unlike": out / "unlike", "signed": out / "signed", "one": out / "one"}
-    shutil.copytree(small_run, found["unlike"])
+    long = [out / f"a-run-with-a-name-that-takes-its-room-{n}/0123abcd-s{1337 + n}" for n in (0, 1)]
+    found = {"unlike": long[0], "signed": out / "signed", "one": out / "one", "long": long[1]}
+    for n, path in enumerate(long):
+        shutil.copytree(small_run, path)
+        with h5py.File(path / "log.h5", "r+") as file:
+            file["eval/val_tokens"][:] = 4096 * (n + 1)
+            file["scalars/wall_time"][:] = 123456.0
+        manifest = json.loads((path / "manifest.json").read_text())
+        manifest["parameters"] = {"trained": 123456789, "total": 987654321}
+        (path / "manifest.json").write_text(json.dumps(manifest))
     with h5py.File(found["unlike"] / "log.h5", "r+") as file:
         for name, value in (("mean_distance", 11.5), ("prev_token", 0.9), ("self_token", 0),
                             ("first_token", 0), ("entropy_normalized", 0.1)):
@@ -66,16 +73,6 @@ def others(tmp_path_factory, small_run, kinds):
         stored[:, 1] *= -70  # more than 16 bits hold in thousandths
         stored[:, 0, :, :, 5:] *= -1
     headlab("prune", small_run, "--count", 2, "--tune", 1, "--batches", 1, "--out", found["one"])
-    for n, seed in enumerate((1337, 1338, 1339)):
-        path = out / f"a-run-with-a-name-that-takes-its-room-{n}" / f"0123abcd-s{seed}"
-        found[path.parent.name] = path
-        shutil.copytree(small_run, path)
-        with h5py.File(path / "log.h5", "r+") as file:
-            file["eval/val_tokens"][:] = 4096 * (n + 1)
-            file["scalars/wall_time"][:] = 123456.0
-        manifest = json.loads((path / "manifest.json").read_text())
-        manifest["parameters"] = {"trained": 123456789, "total": 987654321}
-        (path / "manifest.json").write_text(json.dumps(manifest))
     (out / "page.html").write_text(report.build(list(found.values())))
     return found
 
@@ -241,7 +238,7 @@ def test_the_same_head_of_another_run_stands_beside(page, many, kinds, tmp_path)
 
 
 def test_a_report_opens_at_the_head_that_is_least_like_the_others(page, others):
-    path = others["unlike"].parent / "page.html"
+    path = others["one"].parent / "page.html"
     page.show(path)
     assert page.run(SHOWN) == "0 self 20 0 1 2" and page.run("return location.hash") == ""
     said = text(page, "#head-words")

@@ -61,11 +61,13 @@ def test_a_page_is_served_to_its_token_alone_and_follows_its_runs(chromium, serv
     chromium.open("about:blank")
 
 
-@pytest.fixture
-def asked(served, small_run):
+@pytest.fixture(scope="module")
+def asked(small_run):
     """A function that asks a server of the small run: (status, headers, text)."""
-    base, _, token = served(small_run).partition("?token=")
+    serving = serve.server([small_run])
+    base, _, token = serving.address.partition("?token=")
     port = urllib.parse.urlsplit(base).port
+    threading.Thread(target=serving.serve_forever, daemon=True).start()
 
     def ask(path, host="127.0.0.1:{}", cookie=None, method="GET"):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -80,7 +82,9 @@ def asked(served, small_run):
         connection.close()
         return answer.status, answer.headers, said
 
-    return ask
+    yield ask
+    serving.shutdown()
+    serving.server_close()
 
 
 @pytest.mark.parametrize("host, status", [
@@ -158,6 +162,7 @@ def test_of_several_runs_only_the_changed_ones_are_read_anew(small_run, tmp_path
     read = []
     opened = serve.open_run
     monkeypatch.setattr(serve, "open_run", lambda path: read.append(path.name) or opened(path))
+    monkeypatch.setattr(serve.report, "compose", lambda *_, version: (f"page {version}", []))
     first = pages.html()
     assert read == ["a", "b"] and pages.html() is first
     status = tmp_path / "b/status.json"
