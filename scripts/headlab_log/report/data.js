@@ -147,8 +147,10 @@ const types = { f4: Float32Array, f8: Float64Array, i2: Int16Array, i4: Int32Arr
 
 /** @param {string} text gzip, base64 */
 export async function inflate(text) {
-  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const packed = atob(text), bytes = new Uint8Array(packed.length);
+  // Uint8Array.from() takes ten times as long, half a second for Plotly.
+  for (let n = 0; n < packed.length; n++) bytes[n] = packed.charCodeAt(n);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
