@@ -138,7 +138,9 @@ def test_places_in_a_unit_are_those_of_its_files(tmp_path, monkeypatch):
     compiled = subprocess.run(["g++", "-fsyntax-only", "-x", "c++", "-"], input=unit.text, text=True,
                               capture_output=True)
     assert compiled.returncode == 0, compiled.stderr
-    assert [half.names for half in unit.halves()] == [["a.cpp"], ["b.cpp"]]
+    assert [part.names for part in unit.without({"b.cpp"})] == [["b.cpp"], ["a.cpp"]]
+    assert [part.names for part in unit.without(set())] == [["a.cpp"], ["b.cpp"]]
+    assert [part.names for part in unit.without({"a.cpp", "b.cpp"})] == [["a.cpp"], ["b.cpp"]]
 
 
 def test_a_name_that_only_another_file_of_the_unit_uses_is_unused(tmp_path, monkeypatch):
