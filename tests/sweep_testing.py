@@ -95,7 +95,7 @@ def wait_until(true, process):
     """Polls for a state, which must come while the process lives."""
     while not true():
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(.005)
+        time.sleep(.01)
 
 
 def children_of(process):

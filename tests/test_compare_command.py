@@ -15,10 +15,10 @@ import time
 
 import pytest
 
-from conftest import ROOT, program
-from study_testing import study
+from conftest import ROOT, in_this_python, program
 
-import compare_heads  # which study_testing puts on the path
+sys.path.insert(0, str(ROOT / "scripts/studies"))
+import compare_heads  # noqa: E402
 
 TASK = """name: small
 data: {kind: induction, symbols: 16, context: 16, eval_examples: 64}
@@ -205,7 +205,7 @@ def test_a_comparison_killed_in_either_stage_ends_as_one_that_never_was(bench, c
         process = start(bench, *words, out="parts")
         while not true():
             assert process.poll() is None, process.communicate()[1]
-            time.sleep(.005)
+            time.sleep(.01)
         process.send_signal(signal.SIGKILL)
         process.communicate()
 
@@ -222,7 +222,7 @@ def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
     process = start(bench, "train.steps=100000")
     while not runs_below(bench):
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(.005)
+        time.sleep(.01)
     process.send_signal(signal.SIGTERM)
     said = process.communicate()[1]
     assert process.returncode == 75, said
@@ -242,7 +242,7 @@ def test_a_signal_in_the_trainings_begins_no_pruning(bench):
 
     while finished()[0] < 3 or finished()[1] < 5:  # an arm, and two of the next
         assert process.poll() is None, process.communicate()[1]
-        time.sleep(.005)
+        time.sleep(.01)
     process.send_signal(signal.SIGTERM)
     said = process.communicate()[1]
     assert process.returncode == 75, said
@@ -333,6 +333,11 @@ def test_mistakes_end_with_2_and_what_is_wrong(bench, old, new, message):
     assert message in said
 
 
+def study(*words):
+    """The script, without a start of Python."""
+    return in_this_python(compare_heads.main, "--program", program(), *words)
+
+
 @pytest.fixture(scope="module")
 def results(compared):
     """The folder of the comparison with the study's results, and what that printed."""
@@ -387,7 +392,7 @@ def test_results_are_drawn_and_told_again_without_a_training(results, tmp_path):
     bench, text = results
     page = tmp_path / "page.md"
     page.write_text("above\n<!-- side by side -->\nold\n<!-- end of side by side -->\nbelow\n")
-    done = study(compare_heads, bench / "results.json", "--page", page, "--picture",
+    done = study(bench / "results.json", "--page", page, "--picture",
                  tmp_path / "losses.png", "--out", tmp_path / "none")
     assert done.returncode == 0, done.stderr
     assert done.stdout == text and not (tmp_path / "none").exists()
@@ -403,8 +408,7 @@ def test_a_task_alone_takes_its_place_among_the_others(results, tmp_path):
     path = tmp_path / "results.json"
 
     path.write_text(json.dumps({**kept, "tasks": [other, {**kept["tasks"][0], "arms": []}]}))
-    done = study(compare_heads, bench / "c.yaml", "--task", "small", "--speed-rounds", 0, "--out", bench / "runs",
-                 "--results", path)
+    done = study(bench / "c.yaml", "--task", "small", "--speed-rounds", 0, "--out", bench / "runs", "--results", path)
     assert done.returncode == 0, done.stderr
     first, second = json.loads(path.read_text())["tasks"]
     assert first == other and second["name"] == "small" and len(second["arms"]) == 4
@@ -417,6 +421,6 @@ def test_a_task_alone_takes_its_place_among_the_others(results, tmp_path):
 def test_a_page_without_markers_is_refused_before_anything_is_trained(results, tmp_path):
     page = tmp_path / "page.md"
     page.write_text("no markers\n")
-    done = study(compare_heads, results[0] / "c.yaml", "--page", page, "--out", tmp_path / "runs")
+    done = study(results[0] / "c.yaml", "--page", page, "--out", tmp_path / "runs")
     assert done.returncode == 2 and "has no <!-- side by side -->" in done.stderr
     assert page.read_text() == "no markers\n" and not (tmp_path / "runs").exists()

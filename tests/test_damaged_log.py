@@ -12,8 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import ROOT
-from test_exports import command
+from conftest import ROOT, log_command
 from test_opening import Growing, steps
 
 import headlab_log as hl
@@ -75,7 +74,7 @@ def test_a_damaged_variable_is_named_by_every_command_with_the_remedy(copy):
     changed[at + 8] ^= 0x55  # in a header that has a checksum
     (copy / "log.h5").write_bytes(changed)
     for use in ("watch", "report", "csv", "tensorboard"):
-        done = command(use, copy)
+        done = log_command(use, copy)
         assert done.returncode == 4 and done.stderr.count("\n") == 1, done.stderr
         assert re.search(r"log\.h5: /heads/self/entropy: is damaged .*headlab repair", done.stderr)
 

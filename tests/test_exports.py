@@ -1,22 +1,17 @@
 """What headlab_log hands to other tools is what the log holds: BertViz, CircuitsVis, pandas, ..."""
 
-import contextlib
-import io
-import os
 import shutil
 import subprocess
-import sys
 
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, log_command
 from test_log_reading import expected_weights, writer
 
 import headlab_log as hl
-from headlab_log.__main__ import main
 
 EXACT = 1e-5  # of weights that were packed into 16 bits
 
@@ -188,22 +183,6 @@ def test_csv_files_hold_what_the_log_holds(run, log, tmp_path):
     assert what.units["heads_self", "entropy"] == "nat"
 
 
-def command(*arguments):
-    """What `python -m headlab_log` ends with, prints and says; without the start of a Python, but for
-    watch, which takes signals."""
-    words = list(map(str, arguments))
-    if words[:1] == ["watch"]:
-        return subprocess.run([sys.executable, "-m", "headlab_log", *words], capture_output=True, text=True,
-                              env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")})
-    printed, said, code = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
-        try:
-            main(words)
-        except SystemExit as end:
-            code = end.code or 0
-    return subprocess.CompletedProcess(words, code, printed.getvalue(), said.getvalue())
-
-
 def test_the_programs_of_scripts_start_what_they_are_named_after():
     scripts = ROOT / "scripts"
     for name in "report", "to_csv", "to_tensorboard", "watch":
@@ -212,22 +191,21 @@ def test_the_programs_of_scripts_start_what_they_are_named_after():
         done = subprocess.run([*line, "--help"], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.startswith(f"usage: {name} "), done.stderr
     for name in "report", "watch", "csv", "tensorboard":
-        with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
-            main([name, "--help"])
-        assert printed.getvalue().startswith("usage: ") and f"{name} " in printed.getvalue().split("\n")[0]
+        first, *_ = log_command(name, "--help").stdout.splitlines()
+        assert first.startswith("usage: ") and f"{name} " in first
 
 
 def test_without_a_command_that_there_is_the_ones_there_are_are_listed():
     for wrong in [], ["xml"]:
-        done = command(*wrong)
+        done = log_command(*wrong)
         assert done.returncode == 2
         assert all(name in done.stderr for name in ("watch", "report", "csv", "tensorboard"))
-    assert "writes what a run logged as CSV files" in command("--help").stdout
+    assert "writes what a run logged as CSV files" in log_command("--help").stdout
 
 
 def test_to_csv_prints_what_it_wrote_and_names_what_it_cannot_read(run, tmp_path):
-    done = command("csv", run.path, "-o", tmp_path)
+    done = log_command("csv", run.path, "-o", tmp_path)
     assert done.returncode == 0 and done.stderr == ""
     assert str(tmp_path / "scalars.csv") in done.stdout.splitlines()
-    done = command("csv", tmp_path / "nothing")
+    done = log_command("csv", tmp_path / "nothing")
     assert done.returncode == 4 and done.stderr.startswith(f"to_csv: {tmp_path / 'nothing'}: ")

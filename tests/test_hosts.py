@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from conftest import ROOT, program
-from study_testing import study
+from conftest import ROOT, in_this_python, program
 
-import hosts as hosts_study  # which study_testing puts on the path
-from kept import Kept
+sys.path.insert(0, str(ROOT / "scripts/studies"))
+import hosts as study  # noqa: E402
+from headlab_program import ProgramError  # noqa: E402
+from kept import Kept  # noqa: E402
 
 SMALL = ("train.epochs=1", "train.steps=4", "train.batch=4", "model.layers=1", "model.d_model=16",
          "data=digits", "model.patch=4", "log.stats_every=0")
@@ -20,7 +21,13 @@ SET = [word for setting in SMALL for word in ("--set", setting)]
 
 
 def hosts(*arguments):
-    return study(hosts_study, *SET, *arguments)
+    def main():
+        try:
+            study.main()
+        except ProgramError as error:  # as the script ends then
+            sys.exit(str(error))
+
+    return in_this_python(main, "--program", program(), *SET, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +86,8 @@ def test_losses_are_held_against_those_of_the_same_seed(runs):
 
 
 def test_what_is_named_last_says_how_many_seeds():
-    assert hosts_study.chosen(["mnist_vit_mha:2", "mnist_vit_mh?:1"], 3) == {"mnist_vit_mha": 1}
-    assert hosts_study.chosen(["mnist_vit_mha:2", "mnist_vit_talking"], 3) == {
+    assert study.chosen(["mnist_vit_mha:2", "mnist_vit_mh?:1"], 3) == {"mnist_vit_mha": 1}
+    assert study.chosen(["mnist_vit_mha:2", "mnist_vit_talking"], 3) == {
         "mnist_vit_mha": 2, "mnist_vit_talking": 3}
 
 

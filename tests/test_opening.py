@@ -15,8 +15,7 @@ import h5py
 import numpy as np
 import pytest
 
-from conftest import ROOT, TINY, headlab, program, train
-from test_exports import command
+from conftest import ROOT, TINY, headlab, log_command, program, train
 
 import headlab_log as hl
 
@@ -201,10 +200,9 @@ def test_commands_name_the_run_that_at_stands_for(small_run, tmp_path, monkeypat
         os.utime(tmp_path / "runs" / name / "status.json", (1e9 - n, 1e9 - n))
     (tmp_path / "a").symlink_to("runs/new")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "scripts"))
     for name, *words in (("csv", "@"), ("tensorboard", "@"), ("watch", "@", "--once"),
                          ("report", "@2", "@"), ("csv", "a")):
-        done = command(name, *words)
+        done = log_command(name, *words)
         assert done.returncode == 0, done.stderr
         named = name if name in ("report", "watch") else f"to_{name}"
         said = [f"{named}: {word} is runs/{'old' if word == '@2' else 'new'} (char_mha s1337, finished)"
