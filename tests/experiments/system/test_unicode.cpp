@@ -49,8 +49,8 @@ TEST_CASE("what characters become knows the bytes it was", "[unicode]") {
   CHECK(ranges_of(composed(placed("\u0344x"))) == Ranges{{0, 2}, {0, 2}, {2, 3}});
 }
 
-// Its parts have the tables of Unicode 8, 9, 16 and 17; tests/slow/test_tokenizers_opened.py compares
-// all code points.
+// Its parts have the tables of Unicode 8, 9, 16 and 17; tests/slow/test_tokenizers_opened.py
+// compares all code points.
 TEST_CASE("characters are what the tokenizers library 0.23.3 takes them for", "[unicode]") {
   // Assigned by Unicode 15.1, 16 and 17.
   for (char32_t c : {0x2EBF0, 0x10D50, 0xA7CB}) CHECK(is_letter(c));
