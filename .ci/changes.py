@@ -90,7 +90,10 @@ class Sources:
 def to_tidy(changed, sources):
     """The .cpp files that changed, and for each header that changed one that reaches it: one that
     is chosen anyway, the source of that name, or one that includes it itself. A header that only
-    CUDA sources reach has none; one that nothing reaches stands for itself."""
+    CUDA sources reach has none; one that nothing reaches stands for itself. Other rules for
+    clang-tidy ask for all."""
+    if ".clang-tidy" in changed:
+        return {name for name in sources.names if name.endswith(".cpp")}
     chosen = {name for name in changed & sources.names if name.endswith(".cpp")}
     for header in sorted(name for name in changed & sources.names if name.endswith(".h")):
         reaching = sources.reached_by(header)

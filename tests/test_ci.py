@@ -101,6 +101,7 @@ def test_everything_counts_as_changed_without_a_known_commit(tmp_path, text):
     ({"core/a.h", "core/user.cpp"}, {"core/user.cpp"}),  # chosen anyway, and it reaches the header
     ({"core/kernels/k.h"}, set()),  # only CUDA's compiler sees it
     ({"core/alone.h"}, {"core/alone.h"}),
+    ({".clang-tidy"}, {name for name in FILES if name.endswith(".cpp")}),
 ])
 def test_a_header_is_read_through_a_source_that_reaches_it(sources, changed, chosen):
     assert changes.to_tidy(changed, sources) == chosen
