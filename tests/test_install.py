@@ -70,7 +70,7 @@ def test_a_link_by_another_name_is_told_by_the_place_of_the_tree(tree, tmp_path)
 
 
 def test_what_opens_logs_prints_the_same_name(tree):
-    ask = 'import headlab_log.program as p; print(p.program_name())'
+    ask = 'import os; print(os.environ["HEADLAB_COMMAND"])'
     assert shell(f"scripts/venv -c '{ask}'", tree) == "scripts/headlab\n"
     assert "`scripts/headlab run CONFIG` says" in shell("scripts/report nowhere", tree)
     assert "`../headlab run CONFIG` says" in shell("../report nowhere", tree / "scripts/cmake")

@@ -32,7 +32,7 @@ def test_a_run_whose_progress_nobody_reads_any_more_goes_on_to_its_end(tmp_path)
 
 @pytest.mark.parametrize("command, asked", (
     ("sweep", "base: {base}\ngrid: {{seed: [1, 2]}}\n"),
-    ("compare", "tasks: [{base}]\nkinds: [mha, sigmoid]\nrates: [1.0e-3, 2.0e-3]\nchoose_seeds: 3\n"
+    ("compare", "tasks: [{base}]\nkinds: [mha, sigmoid]\nrates: [1.0e-3]\nchoose_seeds: 3\n"
                 "seeds: [1, 2]\nmatch: none\n")))
 def test_many_runs_whose_progress_nobody_reads_any_more_go_on_to_their_end(tmp_path, command, asked):
     (tmp_path / "asked.yaml").write_text(asked.format(base=TRAINING[0]))

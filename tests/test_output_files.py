@@ -70,6 +70,9 @@ WRITERS = {
     "report": lambda run, out: log_command("report", run, "-o", out),
 }
 each_writer = pytest.mark.parametrize("writer", WRITERS.values(), ids=WRITERS)
+# One of each way to make a file: all go through the same door, as the tests of each writer show.
+WAYS = ("layer", "analyze", "report")
+each_way = pytest.mark.parametrize("writer", [WRITERS[name] for name in WAYS], ids=WAYS)
 
 
 def names_of_program(name):
@@ -151,7 +154,7 @@ def test_what_a_command_reads_is_refused(run, tmp_path):
         refused(by_program("ablate", run, "--out", own), "reads it")
 
 
-@each_writer
+@each_way
 def test_no_device_no_pipe_and_no_folder_is_replaced(writer, run, tmp_path):
     pipe, folder = tmp_path / "pipe", tmp_path / "folder"
     os.mkfifo(pipe)
@@ -176,7 +179,7 @@ def test_no_device_no_pipe_and_no_folder_is_replaced(writer, run, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: devices are made by root only")
-@each_writer
+@each_way
 def test_a_device_takes_the_bytes_and_stays(writer, run, tmp_path):
     null = tmp_path / "null"
     try:
@@ -199,7 +202,7 @@ def own_stdout(folder):
     return folder / "stdout"
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", WAYS)
 def test_stdout_by_its_name_is_written_to(name, run, tmp_path):
     stdout = own_stdout(tmp_path)
     done = called(ROOT / "scripts/log", name, run, "-o", stdout) if name == "report" else WRITERS[name](run, stdout)
@@ -217,7 +220,7 @@ def test_what_is_redirected_stays_the_same_file(tmp_path):
     assert b"llama_gqa" not in kept.read_bytes()[:8] and kept.stat().st_size > 1000
 
 
-@each_writer
+@each_way
 def test_a_link_stays_and_its_file_is_written(writer, run, tmp_path):
     for name in "there", "new":
         (tmp_path / f"{name}_link").symlink_to(f"{name}.png")
@@ -249,12 +252,9 @@ def test_control_characters_are_refused(writer, run, tmp_path):
 
 def test_a_picture_goes_through_the_same_door(run, tmp_path):
     (tmp_path / "link.png").symlink_to(run / "log.h5")
-
-    script = ROOT / "scripts/studies/plot_run.py"
     with unchanged(tmp_path):
-        refused(in_this_python(runpy.run_path(script)["main"], run, "-o", tmp_path / "link.png"),
-                "link.png: cannot be written")
-    assert b"\x89PNG" in called(ROOT / "scripts/venv", script, run, "-o", own_stdout(tmp_path)).stdout
+        refused(in_this_python(runpy.run_path(ROOT / "scripts/studies/plot_run.py")["main"], run, "-o",
+                               tmp_path / "link.png"), "link.png: cannot be written")
 
 
 def test_shell_characters_are_plain_in_a_file_name(tmp_path):
