@@ -7,7 +7,6 @@ import base64
 import importlib
 import inspect
 import io
-import pathlib
 import re
 import subprocess
 import sys
