@@ -15,13 +15,6 @@ TINT, OPACITY = np.array([42, 157, 244]), 0.75  # page.css and image.js
 SIGNS = np.array([[128, 115, 172], [224, 130, 20]])  # of negative and positive weights
 
 
-def page_of(folder, *runs):
-    path = folder / "page.html"
-    done = log_command("report", *runs, "-o", path)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
-    return path
-
-
 @pytest.fixture(scope="module")
 def lookers(tmp_path_factory, vit, small_run):  # noqa: F811
     """Runs that look at images, and one that reads a text: name -> run directory."""
@@ -52,9 +45,54 @@ def lookers(tmp_path_factory, vit, small_run):  # noqa: F811
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory, lookers):
-    """A page of them; the first is shown."""
-    return page_of(tmp_path_factory.mktemp("page"), *lookers.values())
+def translator(tmp_path_factory):
+    """A model that reads a line and writes it in other words."""
+    out = tmp_path_factory.mktemp("lines")
+    words = [("eins", "one"), ("zwei", "two"), ("drei", "three"), ("in", "in")]
+    pairs = [(words[n % 4], words[n // 4 % 4], words[n // 16]) for n in range(64)]
+    for side, name in enumerate(("de", "en")):
+        (out / f"lines.{name}").write_text(
+            "".join(" ".join(word[side] for word in line) + " .\n" for line in pairs))
+    (out / "lines.yaml").write_text("""
+name: lines
+data: {kind: lines, source: lines.de, target: lines.en, validation_source: lines.de,
+       validation_target: lines.en, min_count: 1, context: 8}
+model: {kind: seq2seq, layers: 1, d_model: 16, heads: 2, d_ff: 32}
+train: {steps: 10, max_positions: 320, lr: 5.0e-3, eval_batches: 1}
+log: {every: 5, stats_every: 5, attention: {every: 10, probes: 3}}
+""")
+    headlab("run", out / "lines.yaml", "--out", out)
+    return next(out.glob("lines/*"))
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory, translator):
+    """It, a copy whose target repeats its source, and it without some heads."""
+    out = tmp_path_factory.mktemp("readers")
+    runs = {"translator": translator, "repeated": out / "repeated", "cut": out / "cut"}
+    headlab("prune", translator, "--heads", "cross/0:1", "encoder_self/0:0", "--out", runs["cut"])
+    runs["repeated"].mkdir()
+    (runs["repeated"] / "log.h5").write_bytes((translator / "log.h5").read_bytes())
+    with h5py.File(runs["repeated"] / "log.h5", "r+") as file:
+        group = file["attention/cross"]
+        group["query_token"][:, :3] = group["key_token"][:, :3]
+        group["query_token"].attrs["comment"] = group["key_token"].attrs["comment"]
+        group["query_length"][:] = group["key_length"][:] = 3
+    return runs
+
+
+@pytest.fixture(scope="module")
+def runs(lookers, readers):
+    return lookers | readers
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory, runs):
+    """A page of them all; the first, which looks at images, is shown."""
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    done = log_command("report", *runs.values(), "-o", path)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    return path
 
 
 def logged_image(run, probe):
@@ -197,9 +235,9 @@ def test_an_image_fits_a_phone(page, images, vit, scheme):  # noqa: F811
     assert abs(canvas_pixels(page, 8, 8) - tinted(logged_image(vit, int(probe)), row)).max() <= 2.5
 
 
-def test_colours_and_signed_weights_are_shown(page, images, lookers):
-    run = list(lookers).index("colours")
-    with h5py.File(lookers["colours"] / "log.h5") as file:
+def test_colours_and_signed_weights_are_shown(page, images, runs):
+    run = list(runs).index("colours")
+    with h5py.File(runs["colours"] / "log.h5") as file:
         image = file["attention/self/image"][0].astype(float)
         row = file["attention/self/weights"][-1, 0, 1, 1, 0]
     assert row[1:].min() < 0 < row[1:].max()
@@ -209,68 +247,31 @@ def test_colours_and_signed_weights_are_shown(page, images, lookers):
     assert abs(canvas_pixels(page, 8, 8) - expected).max() <= 2.5
 
 
-def test_only_runs_of_the_same_image_stand_beside_each_other(page, images, lookers):
+def test_only_runs_of_the_same_image_stand_beside_each_other(page, images, runs):
     beside = "return [...document.querySelector('#beside-run').options].map(option => option.value)"
     for probe, names in ((0, ["same"]), (1, ["other", "same"])):
         page.show(images, probe=probe)
         page.wait("return document.querySelector('#beside').dataset.shown?.split(' ')[3] === "
                   f"'{probe}'")
-        assert page.run(beside) == [str(list(lookers).index(name)) for name in names]
+        assert page.run(beside) == [str(list(runs).index(name)) for name in names]
 
 
-def test_a_text_has_no_image(page, images, lookers):
-    page.show(images, run=list(lookers).index("text"))
+def test_a_text_has_no_image(page, images, runs):
+    page.show(images, run=list(runs).index("text"))
     assert not page.one("#image").is_displayed()
     assert page.all(".strip-title") == []
 
 
-def test_a_log_from_before_there_were_images_shows_positions(page, images, lookers):
-    page.show(images, run=list(lookers).index("old"))
+def test_a_log_from_before_there_were_images_shows_positions(page, images, runs):
+    page.show(images, run=list(runs).index("old"))
     assert not page.one("#image").is_displayed()
     assert [token.text for token in page.all(".token .text")] == ["0", "1", "2", "3", "4"]
 
 
 # --- a source and its target --------------------------------------------------------------------
 
-@pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    """A model that reads a line and writes it in other words."""
-    out = tmp_path_factory.mktemp("lines")
-    words = [("eins", "one"), ("zwei", "two"), ("drei", "three"), ("in", "in")]
-    pairs = [(words[n % 4], words[n // 4 % 4], words[n // 16]) for n in range(64)]
-    for side, name in enumerate(("de", "en")):
-        (out / f"lines.{name}").write_text(
-            "".join(" ".join(word[side] for word in line) + " .\n" for line in pairs))
-    (out / "lines.yaml").write_text("""
-name: lines
-data: {kind: lines, source: lines.de, target: lines.en, validation_source: lines.de,
-       validation_target: lines.en, min_count: 1, context: 8}
-model: {kind: seq2seq, layers: 1, d_model: 16, heads: 2, d_ff: 32}
-train: {steps: 10, max_positions: 320, lr: 5.0e-3, eval_batches: 1}
-log: {every: 5, stats_every: 5, attention: {every: 10, probes: 3}}
-""")
-    headlab("run", out / "lines.yaml", "--out", out)
-    return next(out.glob("lines/*"))
-
-
-@pytest.fixture(scope="module")
-def lines(tmp_path_factory, translator):
-    """A page of it, of a copy whose target repeats its source, and of it without some heads."""
-    out = tmp_path_factory.mktemp("page")
-    left, repeated = out / "left", out / "repeated"
-    headlab("prune", translator, "--heads", "cross/0:1", "encoder_self/0:0", "--out", left)
-    repeated.mkdir()
-    (repeated / "log.h5").write_bytes((translator / "log.h5").read_bytes())
-    with h5py.File(repeated / "log.h5", "r+") as file:
-        group = file["attention/cross"]
-        group["query_token"][:, :3] = group["key_token"][:, :3]
-        group["query_token"].attrs["comment"] = group["key_token"].attrs["comment"]
-        group["query_length"][:] = group["key_length"][:] = 3
-    return page_of(out, translator, repeated, left)
-
-
-def test_a_model_of_several_sites_is_shown_after_its_heads_were_cut(page, lines):
-    page.show(lines, run=2)
+def test_a_model_of_several_sites_is_shown_after_its_heads_were_cut(page, images, runs):
+    page.show(images, run=list(runs).index("cut"))
     assert "cross/0:1" in page.run("return document.body.textContent")
 
 
@@ -283,7 +284,7 @@ def strips(page):
           [...strip.querySelectorAll('.text')].map(text => text.textContent)])""")}
 
 
-def show_site(page, path, site, run=0):
+def show_site(page, path, site, run):
     page.show(path, run=run, site=site, layer=0, head=1)
     assert page.run(SHOWN) == f"{run} {site} 10 0 0 1"
 
@@ -295,8 +296,9 @@ def logged_words(run, site, axis, vocabulary):
         return [known[n] for n in group[f"{axis}_token"][0][:group[f"{axis}_length"][0]]]
 
 
-def test_cross_attention_shows_its_source_and_its_target(page, translator, lines):
-    show_site(page, lines, "cross")
+def test_cross_attention_shows_its_source_and_its_target(page, images, runs, translator):
+    run = list(runs).index("translator")
+    show_site(page, images, "cross", run)
     source = logged_words(translator, "cross", "key", "vocab_source")
     target = logged_words(translator, "cross", "query", "vocab_target")
     assert set(source) & {"eins", "zwei", "drei"} and set(target) & {"one", "two", "three"}
@@ -308,18 +310,18 @@ def test_cross_attention_shows_its_source_and_its_target(page, translator, lines
     page.wait("return document.querySelector('#token-shown').dataset.shown == 'query 2'")
     assert token_numbers(page) == len(target) * [""] + [shown_weight(weight) for weight in row]
     for site in ("encoder_self", "decoder_self"):
-        show_site(page, lines, site)
+        show_site(page, images, site, run)
         assert {title for title, *_ in strips(page).values()} == {None}
 
 
-def test_a_target_that_repeats_its_source_is_a_row_of_its_own(page, lines):
-    show_site(page, lines, "cross", run=1)
+def test_a_target_that_repeats_its_source_is_a_row_of_its_own(page, images, runs):
+    show_site(page, images, "cross", list(runs).index("repeated"))
     found = strips(page)
     assert found["query"][2] == found["key"][2] and len(found["key"][2]) == 3
     assert [found[side][0] for side in ("query", "key")] == ["target", "source"]
 
 
-def test_cross_attention_fits_a_phone(page, lines):
+def test_cross_attention_fits_a_phone(page, images, runs):
     page.size(390, 844)
-    show_site(page, lines, "cross")
+    show_site(page, images, "cross", list(runs).index("translator"))
     assert fits_the_window(page)
