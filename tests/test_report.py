@@ -56,6 +56,13 @@ def show_measured(page, measured, name, **state):
     page.show(measured["cut"].parent / "page.html", run=list(measured).index(name), **state)
 
 
+def test_a_link_to_what_is_not_there_shows_what_is(page, pages):
+    page.open("about:blank")  # it is opened with the link
+    page.show(pages, run=9, layer=77, head=88, at="x", step=13, probe=8, stat="nonsense", token=999,
+              site="cross")
+    assert page.run(SHOWN) == "0 self 10 0 0 0"  # the snapshot before step 13
+
+
 def test_what_is_selected_goes_with_a_link_and_so_survives_a_reload(page, pages):
     given = {"layer": 1, "head": 2, "stat": "self_token", "step": 10, "probe": 1, "scale": "linear",
              "token": 5}
@@ -215,12 +222,6 @@ def test_everything_can_be_done_by_keyboard(page, pages, small_run):
     page.press("ARROW_UP")
     page.wait(f"{SHOWN} === '0 self 10 0 1 1'")
     assert page.run("return getComputedStyle(document.activeElement).outlineStyle") != "none"
-
-
-def test_a_link_to_what_is_not_there_shows_what_is(page, pages):
-    page.show(pages, run=9, layer=77, head=88, at="x", step=13, probe=8, stat="nonsense", token=999,
-              site="cross")
-    assert page.run(SHOWN) == "0 self 10 0 0 0"  # the snapshot before step 13
 
 
 def test_a_link_from_a_page_with_other_quantities_shows_the_usual_ones(page, pages):

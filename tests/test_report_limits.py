@@ -34,7 +34,7 @@ def told(run, **changes):
 def odd(tmp_path_factory, small_run):
     """A page of runs that are odd, whose title is hostile: name -> run directory."""
     out = tmp_path_factory.mktemp("odd")
-    runs = {name: out / name for name in ("bad", "cross", "longer", "killed")}
+    runs = {name: out / name for name in ("bad", "cross", "longer", "killed", "silent")}
     for path in runs.values():
         shutil.copytree(small_run, path)
     with h5py.File(runs["bad"] / "log.h5", "r+") as file:
@@ -50,6 +50,18 @@ def odd(tmp_path_factory, small_run):
         file["attention/self/step"][-1] = 30
     with h5py.File(runs["killed"] / "log.h5", "r+") as file:
         file.attrs["status"] = "running"  # and nobody holds the lock
+    for name in "analysis.h5", "ablation.h5":
+        (runs["silent"] / name).unlink()
+    with h5py.File(runs["silent"] / "log.h5", "r+") as file:
+        for group in "heads", "attention":
+            file.move(f"{group}/self", f"{group}/encoder_self")
+            file.copy(file[f"{group}/encoder_self"], file[group], name="cross", expand_refs=True)
+        for variable in file["heads/encoder_self"].values():
+            if variable.dtype == "f4":
+                variable[:] = np.nan
+        for variable in file["heads/cross"].values():
+            if variable.maxshape and variable.maxshape[0] is None:
+                variable.resize(0, axis=0)
     for name, trained in ("bad", 31_416), ("cross", 2_718):
         told(runs[name], parameters={"total": 31_416, "trained": trained})
         checkpoints = list((runs[name] / "ckpt").rglob("*.safetensors"))
@@ -143,6 +155,19 @@ def test_the_last_step_stays_the_last_in_a_longer_run(page, odd):
     page.wait(f"{SHOWN} === '{plain} self 10 0 0 0'")
 
 
+def test_statistics_without_a_number_name_the_call_that_a_kind_lacks(page, odd):
+    """Those of one site were logged and are silent, those of another were never logged."""
+    def missing(site):
+        show(page, odd, "silent", site=site)
+        assert page.one("#statistics-missing").is_displayed()
+        return text(page, "#statistics-missing")
+
+    silent = missing("encoder_self")
+    assert "call.observer->weights" in silent and "'mha'" in silent
+    assert "log.stats_every" not in silent
+    assert "log.stats_every" in missing("cross")
+
+
 def test_maps_are_left_out_to_keep_the_size_and_the_page_says_so(small_run, tmp_path):
     whole, nothing = report.compose([small_run])
     assert nothing == []
@@ -191,31 +216,6 @@ def test_long_statistics_are_thinned_to_leave_room_for_maps(page, small_run, tmp
     assert (value, step) == (four_digits(last), 200)
     assert re.search(r"Drawn are \d+ of 201 logged steps", text(page, "#stat-scale"))
     assert said[0] in text(page, "#notes")  # what was left out is told on the page
-
-
-def test_statistics_without_a_number_name_the_call_that_a_kind_lacks(page, small_run, tmp_path):
-    """Those of one site were logged and are silent, those of another were never logged."""
-    shutil.copytree(small_run, tmp_path / "run")
-    with h5py.File(tmp_path / "run/log.h5", "r+") as file:
-        for group in "heads", "attention":
-            file.copy(file[f"{group}/self"], file[group], name="never", expand_refs=True)
-        for variable in file["heads/never"].values():
-            if variable.maxshape and variable.maxshape[0] is None:
-                variable.resize(0, axis=0)
-        for variable in file["heads/self"].values():
-            if variable.dtype == "f4":
-                variable[:] = np.nan
-    (tmp_path / "page.html").write_text(report.build([tmp_path / "run"]))
-
-    def missing(site):
-        page.show(tmp_path / "page.html", site=site)
-        assert page.one("#statistics-missing").is_displayed()
-        return text(page, "#statistics-missing")
-
-    silent = missing("self")
-    assert "call.observer->weights" in silent and "'mha'" in silent
-    assert "log.stats_every" not in silent
-    assert "log.stats_every" in missing("never")
 
 
 def test_a_checkpoint_that_is_not_whole_is_named(small_run, tmp_path):
