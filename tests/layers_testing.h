@@ -9,6 +9,35 @@ namespace headlab::testing {
 
 using Layer = std::shared_ptr<AttentionHeads>;
 
+constexpr int64_t kBatch = 2, kTokens = 7, kHeads = 4;
+
+// A bias, and a mask that differs by head and hides a whole row.
+inline HeadContext masked_context() {
+  auto ctx = causal();
+  ctx.bias = random({1, kHeads, kTokens, kTokens});
+  ctx.mask.allowed = at::rand({kBatch, kHeads, kTokens, kTokens}) < 0.8;
+  ctx.mask.allowed.select(2, 4).fill_(false);
+  return ctx;
+}
+
+inline Tensor map_of(AttentionHeads& heads, const Tensor& x, HeadContext ctx) {
+  HeadProbe probe;
+  probe.maps = true;
+  ctx.observer = &probe;
+  heads.forward(x, ctx);
+  return probe.layer_maps().at(heads.shape().layer);
+}
+
+inline std::map<std::string, std::vector<double>> statistics_of(AttentionHeads& heads,
+                                                                const Tensor& x, HeadContext ctx) {
+  HeadProbe probe;
+  probe.statistics = true;
+  probe.js_stride = 1;
+  ctx.observer = &probe;
+  heads.forward(x, ctx);
+  return probe.values(heads.shape().layer);
+}
+
 inline Tensor parameter(const Layer& layer, const std::string& name) {
   return layer->named_parameters()[name];
 }
@@ -52,6 +81,38 @@ inline Seen run(const Layer& layer, const Tensor& x, HeadContext ctx = {}) {
   const auto y = layer->forward(x, ctx).y;
   const int64_t at = layer->shape().layer;
   return {y, probe.layer_maps().at(at), probe.values(at)};
+}
+
+// Whether gradients agree with central differences.
+// Of cross-attention, where the kind has it: then x and the memory have gradients of their own.
+inline void require_gradients(AttentionHeads& heads) {
+  auto x = random({kBatch, kTokens, 20}).requires_grad_();
+  const bool cross = heads.traits().cross;
+  auto memory = random({kBatch, 5, 20}).requires_grad_();
+  const auto cotangent = random(x.sizes());
+  auto ctx = cross ? HeadContext{} : causal();
+  if (cross) ctx.memory = memory;
+  ctx.mask.allowed = at::rand({kBatch, kHeads, kTokens, cross ? 5 : kTokens}) < 0.7;
+  const auto loss = [&] { return (heads.forward(x, ctx).y * cotangent).sum(); };
+  heads.zero_grad();
+  loss().backward();
+  auto subjects = heads.named_parameters();
+  subjects.insert("x", x);
+  if (cross) subjects.insert("memory", memory);
+  at::NoGradGuard no_grad;
+  for (const auto& p : subjects) {
+    INFO(p.key());
+    const auto direction = random(p.value().sizes());
+    const auto gradient = p.value().grad();  // none where nothing reaches it
+    const double slope = gradient.defined() ? (gradient * direction).sum().item<double>() : 0;
+    const double step = 1e-6;
+    p.value().add_(direction, step);
+    const double above = loss().item<double>();
+    p.value().add_(direction, -2 * step);
+    const double below = loss().item<double>();
+    p.value().add_(direction, step);
+    REQUIRE((above - below) / (2 * step) == Approx(slope).epsilon(1e-6).margin(1e-6));
+  }
 }
 
 // What was streamed of causal self-attention is what its map says. v [B,H,S,e]

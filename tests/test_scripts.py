@@ -47,8 +47,9 @@ def test_the_laws_of_one_kind_are_those_of_every_kind():
     ran = re.findall(r'<TestCase name="([^"]*)"', done.stdout)
     texts = "".join((ROOT / "tests" / name).read_text(encoding="utf-8")
                     for name in ("core/test_laws.cpp", "core/test_slicing_laws.cpp",
-                                 "core/test_precision_laws.cpp", "core/test_gpu_laws.cpp",
+                                 "core/test_option_laws.cpp", "core/test_precision_laws.cpp",
+                                 "core/test_gpu_laws.cpp",
                                  "experiments/pruning/test_ablation_laws.cpp"))
-    assert sorted(ran) == sorted(re.findall(r'TEST_CASE\(\s*"([^"]*)"', texts))
+    assert sorted(ran) == sorted(re.findall(r'TEST_CASE\(\s*"([^"]*)",\s*"\[laws\]', texts))
     sections = set(re.findall(r'<Section name="([^"]*)"', done.stdout))
     assert "mha" in sections and "moh" not in sections

@@ -3,7 +3,6 @@
 // and runs the laws of test_laws.cpp on them.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
-#include "tests/option_laws.h"
 
 namespace headlab::test_example {
 using namespace testing;
@@ -124,12 +123,6 @@ TEST_CASE("the options of the example of docs/own_kind.md are its own", "[exampl
   const auto without = make_layer("tempered", small_shape(), ", strength: false, start: 3");
   REQUIRE_FALSE(without->named_parameters().contains("strength.weight"));
   REQUIRE(make_layer("tempered", small_shape())->named_parameters().contains("strength.weight"));
-}
-
-TEST_CASE("the example of docs/own_kind.md obeys the laws with grouped keys and its options",
-          "[example]") {
-  require_laws("tempered", ", start: 2");
-  require_laws("tempered", ", strength: false");
 }
 
 }  // namespace headlab::test_example

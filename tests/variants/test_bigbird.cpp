@@ -66,61 +66,6 @@ TEST_CASE("bigbird that sees every block is mha", "[bigbird]") {
     }
 }
 
-TEST_CASE("bigbird decodes as it computes at once, window, groups and slices included",
-          "[bigbird]") {
-  at::NoGradGuard no_grad;
-  const int64_t T = 61;
-  const Rotary rotary;
-  const Alibi alibi(4, at::kDouble);
-  for (const auto& o : {kSmall, Blocks{4, 2, 3, 2, 11}, Blocks{64, 2, 3, 3, 0}})
-    for (int64_t window : {0, 3, 17})
-      for (bool sliced : {false, true}) {
-        INFO(o.options() << " window " << window);
-        auto layer = make_layer("bigbird", small_shape(4, 2), o.options());
-        if (sliced) {
-          layer->mask_heads({0, 2});
-          layer = layer->slice();
-        }
-        auto ctx = causal(window);
-        ctx.rotary = &rotary;
-        ctx.position_bias = &alibi;
-        const auto x = random({2, T, 20}), whole = layer->forward(x, ctx).y;
-        LayerCache cache;
-        ctx.cache = &cache;
-        int64_t at = 0;
-        for (int64_t chunk : {5, 1, 1, 1, 1, 11, 1, 2, 1, 7, 20, 1, 1, 8}) {
-          INFO("places " << at << " to " << at + chunk - 1);
-          const auto y = layer->forward(x.narrow(1, at, chunk), ctx).y;
-          REQUIRE(difference(y, whole.narrow(1, at, chunk)) < 1e-12);
-          at += chunk;
-        }
-        REQUIRE(at == T);
-      }
-}
-
-TEST_CASE("sliced bigbird keeps the blocks of its original heads", "[bigbird]") {
-  const int64_t T = 29;
-  const Alibi alibi(4, at::kDouble);
-  for (int64_t kv_heads : {4, 2, 1})
-    for (const char* more : {"", ", bias: true, qk_norm: true", ", qkv_bias: true"}) {
-      const auto layer = make_layer("bigbird", small_shape(4, kv_heads), kSmall.options() + more);
-      const auto x = random({2, T, 20});
-      HeadContext ctx;
-      ctx.bias = random({1, 4, T, T});
-      ctx.mask.allowed = at::rand({2, 4, T, T}) < 0.8;
-      ctx.position_bias = &alibi;
-      ctx.gates = random({2, 4, T});
-      for (const auto& gone : std::vector<std::vector<int64_t>>{{1}, {0, 1}, {0, 2, 3}}) {
-        layer->mask_heads(gone);
-        const auto sliced = layer->slice();
-        for (auto backend : {Backend::kAuto, Backend::kEager}) {
-          ctx.backend = backend;
-          REQUIRE(difference(sliced->forward(x, ctx).y, layer->forward(x, ctx).y) < 1e-12);
-        }
-      }
-    }
-}
-
 TEST_CASE("bigbird inside another kind keeps the blocks of its original heads", "[bigbird]") {
   const auto layer =
       make_layer("gated", small_shape(4, 2), ", inner: {kind: bigbird" + kSmall.options() + "}");

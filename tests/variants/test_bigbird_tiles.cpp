@@ -52,7 +52,7 @@ TEST_CASE("bigbird is mha with the recipe's mask, by tiles and by the dense map"
                                              {2, 5, 1, 4, 9},
                                              {5, 2, 3, 1, 3}})
     for (bool is_causal : {false, true})
-      for (int64_t T : {1, 2, 13, 29, 36}) {
+      for (int64_t T : {1, 13, 29}) {
         INFO(o.options() << " T " << T << (is_causal ? " causal" : ""));
         const auto layer = make_layer("bigbird", small_shape(), o.options());
         const auto mha = make_layer("mha", small_shape());
@@ -68,83 +68,62 @@ TEST_CASE("bigbird is mha with the recipe's mask, by tiles and by the dense map"
 
 TEST_CASE("bigbird's tiles are the dense map under every mask", "[bigbird]") {
   const int64_t T = 29;
-  for (const auto& o : {kSmall, Blocks{3, 3, 1, 1, 2}, Blocks{2, 0, 3, 1, 8}})
-    for (bool is_causal : {false, true})
-      for (int64_t window : {0, 8}) {
-        INFO(o.options() << " window " << window << (is_causal ? " causal" : ""));
-        const auto layer = make_layer("bigbird", small_shape(4, 2), o.options() + ", bias: true");
-        auto x = random({2, T, 20}).requires_grad_();
-        auto plain = is_causal ? causal(window) : HeadContext{};
-        plain.mask.window = window;
-        require_tiles_equal_map(*layer, x, plain);
-        auto padded = plain;
-        padded.mask.key_length = padded.mask.query_length = at::tensor({T, int64_t{10}});
-        require_tiles_equal_map(*layer, x, padded);
-        for (const auto& sizes : std::vector<std::vector<int64_t>>{{T},
-                                                                   {T, T},
-                                                                   {T, 1},
-                                                                   {4, T, T},
-                                                                   {2, 1, 1, T},
-                                                                   {2, 4, T, T},
-                                                                   {1, 4, 1, T},
-                                                                   {2, 1, T, 1}}) {
-          auto masked = padded;
-          masked.mask.allowed = at::rand(sizes) < 0.6;  // some rows are left without any key
-          require_tiles_equal_map(*layer, x, masked);
-        }
+  for (const auto& o : {kSmall, Blocks{2, 0, 3, 1, 8}})
+    for (bool is_causal : {false, true}) {
+      const int64_t window = is_causal ? 0 : 8;
+      INFO(o.options() << " window " << window << (is_causal ? " causal" : ""));
+      const auto layer = make_layer("bigbird", small_shape(4, 2), o.options() + ", bias: true");
+      auto x = random({2, T, 20}).requires_grad_();
+      auto plain = is_causal ? causal(window) : HeadContext{};
+      plain.mask.window = window;
+      require_tiles_equal_map(*layer, x, plain);
+      auto padded = plain;
+      padded.mask.key_length = padded.mask.query_length = at::tensor({T, int64_t{10}});
+      require_tiles_equal_map(*layer, x, padded);
+      for (const auto& sizes : std::vector<std::vector<int64_t>>{{T},
+                                                                 {T, T},
+                                                                 {T, 1},
+                                                                 {4, T, T},
+                                                                 {2, 1, 1, T},
+                                                                 {2, 4, T, T},
+                                                                 {1, 4, 1, T},
+                                                                 {2, 1, T, 1}}) {
+        auto masked = padded;
+        masked.mask.allowed = at::rand(sizes) < 0.6;  // some rows are left without any key
+        require_tiles_equal_map(*layer, x, masked);
       }
+    }
 }
 
 TEST_CASE("bigbird's tiles are the dense map with biases, gates, norms and positions",
           "[bigbird]") {
   const int64_t T = 29;
   const Rotary rotary;
-  for (const char* more : {"", ", bias: true, qk_norm: true", ", scale: 0.9"})
-    for (bool is_causal : {false, true}) {
-      const auto layer = make_layer("bigbird", small_shape(4, 2), kSmall.options() + more);
-      auto x = random({2, T, 20}).requires_grad_();
-      auto ctx = is_causal ? causal() : HeadContext{};
-      ctx.rotary = &rotary;
-      ctx.positions = at::arange(T).mul(3).add(2);
-      ctx.gates = random({2, 4, T}).requires_grad_();
-      require_tiles_equal_map(*layer, x, ctx, {ctx.gates});
-      for (const auto& sizes :
-           std::vector<std::vector<int64_t>>{{T}, {T, T}, {1, 4, T, T}, {2, 1, 1, T}}) {
-        ctx.bias = random(sizes);
-        require_tiles_equal_map(*layer, x, ctx);
-        ctx.bias.requires_grad_();
-        require_tiles_equal_map(*layer, x, ctx, {ctx.bias});
-      }
-      ctx.bias = random({1, 4, T, T});
-      const Alibi alibi(4, at::kDouble);
-      ctx.position_bias = &alibi;
+  for (bool is_causal : {false, true}) {
+    const auto layer = make_layer("bigbird", small_shape(4, 2),
+                                  kSmall.options() + ", bias: true, qk_norm: true, scale: 0.9");
+    auto x = random({2, T, 20}).requires_grad_();
+    auto ctx = is_causal ? causal() : HeadContext{};
+    ctx.rotary = &rotary;
+    ctx.positions = at::arange(T).mul(3).add(2);
+    ctx.gates = random({2, 4, T}).requires_grad_();
+    require_tiles_equal_map(*layer, x, ctx, {ctx.gates});
+    for (const auto& sizes :
+         std::vector<std::vector<int64_t>>{{T}, {T, T}, {1, 4, T, T}, {2, 1, 1, T}}) {
+      ctx.bias = random(sizes);
       require_tiles_equal_map(*layer, x, ctx);
-      const auto weight = random({32, 4}).requires_grad_();
-      const RelativeBias relative(weight, 20, is_causal);
-      ctx.position_bias = &relative;
-      require_tiles_equal_map(*layer, x, ctx, {weight});
+      ctx.bias.requires_grad_();
+      require_tiles_equal_map(*layer, x, ctx, {ctx.bias});
     }
-}
-
-TEST_CASE("bigbird hides the future and rows without keys, by tiles", "[bigbird]") {
-  const auto layer = make_layer("bigbird", small_shape(), kSmall.options() + ", o_bias: true");
-  const auto x = random({1, 29, 20});
-  for (int64_t t : {0, 4, 11, 27}) {
-    auto other = x.clone();
-    other.narrow(1, t + 1, 28 - t).normal_();
-    const auto before = layer->forward(x, causal()).y, after = layer->forward(other, causal()).y;
-    REQUIRE(difference(before.narrow(1, 0, t + 1), after.narrow(1, 0, t + 1)) < 1e-12);
-    REQUIRE(difference(before.select(1, t + 1), after.select(1, t + 1)) > 1e-6);
+    ctx.bias = random({1, 4, T, T});
+    const Alibi alibi(4, at::kDouble);
+    ctx.position_bias = &alibi;
+    require_tiles_equal_map(*layer, x, ctx);
+    const auto weight = random({32, 4}).requires_grad_();
+    const RelativeBias relative(weight, 20, is_causal);
+    ctx.position_bias = &relative;
+    require_tiles_equal_map(*layer, x, ctx, {weight});
   }
-  HeadContext ctx;
-  ctx.mask.allowed = at::ones({29, 29}, at::kBool);
-  for (int64_t dead : {1, 14, 28}) ctx.mask.allowed[dead].fill_(false);
-  auto input = x.clone().requires_grad_();
-  const auto y = layer->forward(input, ctx).y;
-  const auto bias = layer->named_parameters()["o.bias"];
-  for (int64_t dead : {1, 14, 28}) REQUIRE(difference(y[0][dead], bias) < 1e-12);
-  (y[0][1] + y[0][14] + y[0][28]).sum().backward();
-  REQUIRE(input.grad().abs().sum().item<double>() == 0);
 }
 
 TEST_CASE("dropout on bigbird's tiles is a function of the counter and keeps the mean",
@@ -163,15 +142,10 @@ TEST_CASE("dropout on bigbird's tiles is a function of the counter and keeps the
   };
   REQUIRE(difference(at_step(1), at_step(1)) == 0);
   REQUIRE(difference(at_step(1), at_step(2)) > 1e-3);
-  const int64_t steps = 600;
-  auto sum = at::zeros_like(kept), squares = at::zeros_like(kept);
-  for (int64_t step = 0; step < steps; ++step) {
-    const auto y = at_step(step);
-    sum += y;
-    squares += y * y;
-  }
-  const auto mean = sum / steps;
-  const auto error = ((squares / steps - mean * mean) / steps).sqrt();
+  const int64_t examples = 600;  // each of which draws for itself
+  const auto all = layer->forward(x.expand({examples, 29, 20})).y;
+  const auto mean = all.mean(0, true),
+             error = all.std(at::IntArrayRef({0}), true, true) / std::sqrt(examples);
   REQUIRE((mean - kept).abs().div(error).max().item<double>() < 5.5);
 }
 
@@ -199,11 +173,11 @@ TEST_CASE("bigbird's memory is linear in the sequence, a dense map's is not", "[
       run();  // gradients of weights stay
       return static_cast<double>(memory_of(run).peak);
     };
-    return peak(2048) / peak(512);
+    return peak(1024) / peak(256);
   };
-  const Blocks o{8, 2, 3, 3, 0};
+  const Blocks o{4, 2, 3, 3, 0};
   for (bool is_causal : {false, true})
-    for (double dropout : {0., 0.1}) REQUIRE(growth(o, is_causal, dropout, Backend::kAuto) < 4.4);
+    REQUIRE(growth(o, is_causal, is_causal ? 0.1 : 0, Backend::kAuto) < 4.4);
   REQUIRE(growth(o, false, 0, Backend::kEager) > 12);
 }
 

@@ -167,19 +167,6 @@ TEST_CASE("dcmha attends to a memory by the query's branches of x and the key's 
   }
 }
 
-TEST_CASE("a composed pair stays hidden from the heads that may not see it", "[dcmha]") {
-  torch::manual_seed(7);
-  for (const auto& options : kDcmhaOptions) {
-    auto heads = dcmha(options);
-    HeadContext ctx = causal(4);
-    ctx.mask.allowed = at::rand({B, H, T, T}) < 0.6;
-    const auto map = map_of(*heads, random({B, T, D}), ctx);
-    const auto hidden = allowed_keys(ctx.mask, T, T, at::kCPU).logical_not();
-    REQUIRE(map.masked_select(hidden).abs().max().item<double>() == 0);
-    REQUIRE(map.abs().max().item<double>() > 0);
-  }
-}
-
 TEST_CASE("the mask of dcmha comes behind the first composition, the bias too", "[dcmha]") {
   torch::manual_seed(8);
   auto heads = dcmha(", post: false");
@@ -255,48 +242,27 @@ TEST_CASE("dcmha starts as the released code does", "[dcmha]") {
 
 TEST_CASE("dcmha without some heads equals its slice for every option", "[dcmha]") {
   torch::manual_seed(11);
-  for (const auto& options : kDcmhaOptions)
-    for (const auto& gone : std::vector<std::vector<int64_t>>{{2}, {0, 3}, {0, 1, 2}}) {
-      INFO(options << " without " << at::IntArrayRef(gone));
-      auto heads = dcmha(options);
-      const auto x = random({B, T, D});
-      auto ctx = causal();
-      ctx.bias = random({B, H, T, T});
-      ctx.mask.allowed = at::rand({B, H, T, T}) < 0.8;
-      heads->mask_heads(gone);
-      const auto sliced = heads->slice();
-      REQUIRE(relative_difference(heads->forward(x, ctx).y, sliced->forward(x, ctx).y) < 1e-12);
-      if (has(*heads, "compose.dw1"))
-        REQUIRE(sliced->named_parameters()["compose.dw1"].sizes() ==
-                parameter(*heads, "compose.dw1").sizes());
-      // The removed heads had an effect on the others, unlike an output gate of 0.
-      auto gated = ctx;
-      gated.gates = at::ones({1, H, 1}, at::kDouble);
-      for (int64_t h : gone) gated.gates[0][h] = 0;
-      heads->mask_heads({});
-      REQUIRE(relative_difference(heads->forward(x, gated).y, sliced->forward(x, ctx).y) > 1e-6);
-    }
-}
-
-TEST_CASE("dcmha decodes token by token with every option", "[dcmha]") {
-  torch::manual_seed(12);
-  at::NoGradGuard no_grad;
-  const Rotary rotary;
-  for (const auto& options : kDcmhaOptions)
-    for (int64_t window : {0, 3}) {
-      INFO(options << ", window " << window);
-      auto heads = dcmha(options);
-      heads->mask_heads({1});
-      const auto x = random({B, T, D});
-      auto ctx = causal(window);
-      ctx.rotary = &rotary;
-      const auto whole = heads->forward(x, ctx).y;
-      LayerCache cache;
-      ctx.cache = &cache;
-      for (int64_t i = 0; i < T; ++i)
-        REQUIRE(relative_difference(heads->forward(x.narrow(1, i, 1), ctx).y,
-                                    whole.narrow(1, i, 1)) < 1e-12);
-    }
+  const std::vector<int64_t> gone{0, 3};
+  for (const auto& options : kDcmhaOptions) {
+    INFO(options);
+    auto heads = dcmha(options);
+    const auto x = random({B, T, D});
+    auto ctx = causal();
+    ctx.bias = random({B, H, T, T});
+    ctx.mask.allowed = at::rand({B, H, T, T}) < 0.8;
+    heads->mask_heads(gone);
+    const auto sliced = heads->slice();
+    REQUIRE(relative_difference(heads->forward(x, ctx).y, sliced->forward(x, ctx).y) < 1e-12);
+    if (has(*heads, "compose.dw1"))
+      REQUIRE(sliced->named_parameters()["compose.dw1"].sizes() ==
+              parameter(*heads, "compose.dw1").sizes());
+    // The removed heads had an effect on the others, unlike an output gate of 0.
+    auto gated = ctx;
+    gated.gates = at::ones({1, H, 1}, at::kDouble);
+    for (int64_t h : gone) gated.gates[0][h] = 0;
+    heads->mask_heads({});
+    REQUIRE(relative_difference(heads->forward(x, gated).y, sliced->forward(x, ctx).y) > 1e-6);
+  }
 }
 
 TEST_CASE("dcmha counts its operations", "[dcmha]") {

@@ -1,5 +1,5 @@
 // Differential heads: the formula written out, both versions, reductions, statistics.
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_differential {
 using namespace testing;
@@ -27,20 +27,6 @@ Tensor softmax_of(const Layer& layer, const Tensor& x, int64_t which, bool halve
 }
 
 }  // namespace
-
-TEST_CASE("differential heads obey the laws in both versions", "[differential]") {
-  for (const char* options : {"", ", norm: false", ", norm_affine: false, lambda_init: 0.3",
-                              ", version: 2", ", version: 2, scale: 0.2"})
-    DYNAMIC_SECTION("differential" << options) {
-      const auto heads =
-          make_layer("differential", small_shape(kHeads, 2), std::string(options) + ", bias: true");
-      require_sliced_equals_masked(*heads);
-      require_decoding(*heads);
-      require_masks(*heads);
-      require_gradients(*heads);
-      require_half(*heads);
-    }
-}
 
 TEST_CASE("version 1 subtracts halves, norms what a head says, and scales it", "[differential]") {
   const auto layer = make_layer("differential", small_shape());

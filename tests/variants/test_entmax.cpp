@@ -4,7 +4,7 @@
 
 #include "core/attention/entmax.h"
 #include "experiments/analysis/patterns.h"
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_entmax {
 using namespace testing;
@@ -62,9 +62,9 @@ TEST_CASE("entmax keeps its definition at every alpha", "[entmax]") {
 
 TEST_CASE("the kernel of entmax agrees with sorting and halving on rows of any length",
           "[entmax]") {
-  for (int64_t S : {1, 2, 7, 8, 9, 15, 16, 17, 33, 300})
-    for (double spread : {0., 0.1, 1., 30.})
-      for (double alpha : {1.0001, 1.01, 1.3, 1.5, 1.97, 2.})
+  for (int64_t S : {1, 7, 8, 9, 16, 17, 130})
+    for (double spread : {0., 0.1, 30.})
+      for (double alpha : {1.0001, 1.3, 1.5, 1.97, 2.})
         for (auto type : {at::kDouble, at::kFloat}) {
           INFO(S << " keys, spread " << spread << ", alpha " << alpha << ", " << type);
           const auto z = (random({40, S}) * spread).to(type), allowed = at::rand({40, S}) < 0.8;
@@ -78,7 +78,7 @@ TEST_CASE("a key far above the others has all the weight, however many there are
   for (auto type : {at::kDouble, at::kFloat})
     for (double alpha : {1.5, 2.})
       for (auto backend : {Backend::kAuto, Backend::kEager})
-        for (int64_t S = 1; S <= 500; ++S) {
+        for (int64_t S = 1; S <= 500; S += S < 40 ? 1 : 23) {
           INFO(S << " keys, alpha " << alpha << ", " << type
                  << (backend == Backend::kEager ? ", eager" : ""));
           const auto z = at::full({1, S}, -60., type);
@@ -292,12 +292,6 @@ TEST_CASE("an alpha below its floor is led back to where it has a gradient", "[e
     CHECK(parameter(layer, "alpha")[1].item<double>() == 0.5);
     CHECK(parameter(layer, "alpha")[3].item<double>() == 8);
   }
-}
-
-TEST_CASE("entmax heads obey the laws with every alpha", "[entmax]") {
-  for (const char* options :
-       {"", ", alpha: 1", ", alpha: 1.2", ", alpha: 2", ", learn_alpha: true"})
-    DYNAMIC_SECTION("entmax" << options) { require_laws("entmax", options); }
 }
 
 TEST_CASE("with alpha one entmax heads are multi-head attention", "[entmax]") {

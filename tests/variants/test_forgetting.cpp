@@ -4,7 +4,7 @@
 
 #include <numbers>
 
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_forgetting {
 using namespace testing;
@@ -81,21 +81,6 @@ struct Autocast {
 };
 
 }  // namespace
-
-TEST_CASE("forgetting heads obey the laws with all options", "[forgetting]") {
-  for (const auto& options : std::vector<std::string>{
-           "", kPro, ", forget: bias_only, qk_norm: shared, k_shift: true",
-           ", forget: fixed, time_min: 2, time_max: 30, output_gate: silu, v_shift: true",
-           ", output_norm: true, norm_eps: 0.1, scale: 0.2"})
-    DYNAMIC_SECTION("forgetting" << options) {
-      const auto heads = make_layer("forgetting", small_shape(), options);
-      require_sliced_equals_masked(*heads);
-      require_decoding(*heads);
-      require_masks(*heads);
-      require_gradients(*heads);
-      require_half(*heads);
-    }
-}
 
 TEST_CASE("a weight is the exponential of its score times the gates between key and query",
           "[forgetting]") {

@@ -43,8 +43,8 @@ std::string complaint_of(const std::string& options, int64_t context = 40) {
 }  // namespace
 
 TEST_CASE("linformer that compresses nothing is mha", "[linformer]") {
-  for (int64_t kv_heads : {4, 2, 1})
-    for (const char* bias : {"", ", bias: true", ", qkv_bias: true", ", o_bias: true"})
+  for (int64_t kv_heads : {4, 2})
+    for (const char* bias : {"", ", bias: true"})
       for (bool share : {false, true}) {
         const auto shape = small_shape(4, kv_heads);
         const auto mha = make_layer("mha", shape, bias);
@@ -189,9 +189,9 @@ TEST_CASE("linformer starts with the authors' spread of e and f", "[linformer]")
 
 TEST_CASE("sliced linformer equals masked with every combination of options", "[linformer]") {
   const auto x = random({B, T, 20});
-  for (int64_t kv_heads : {4, 2, 1})
+  for (int64_t kv_heads : {4, 2})
     for (const char* share : {"", ", share_kv: true"})
-      for (const char* bias : {"", ", bias: true", ", qkv_bias: true", ", o_bias: true"}) {
+      for (const char* bias : {", qkv_bias: true", ", o_bias: true"}) {
         const auto layer = make_layer("linformer", small_shape(4, kv_heads),
                                       std::string(", projected: 5") + share + bias);
         auto ctx = lengths(T, 4);
@@ -255,7 +255,7 @@ TEST_CASE("linformer's memory is linear in the sequence, a dense map's is not",
   const auto growth = [](const std::string& kind, Backend backend) {
     const auto peak = [&](int64_t tokens) {
       auto shape = small_shape();
-      shape.context = 2048;
+      shape.context = 1024;
       const auto layer = make_layer(kind, shape, kind == "linformer" ? ", projected: 16" : "");
       layer->train();
       const auto x = random({1, tokens, 20}).requires_grad_();
@@ -265,7 +265,7 @@ TEST_CASE("linformer's memory is linear in the sequence, a dense map's is not",
       run();  // gradients of weights stay
       return static_cast<double>(memory_of(run).peak);
     };
-    return peak(2048) / peak(512);
+    return peak(1024) / peak(256);
   };
   for (auto backend : {Backend::kAuto, Backend::kEager})
     REQUIRE(growth("linformer", backend) < 4.4);

@@ -1,6 +1,6 @@
 // The kinds that are multi-head attention with another map: sigmoid, softpick, sink, and what they
 // say of their rows.
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_map_kinds {
 using namespace testing;
@@ -18,19 +18,6 @@ Tensor scores_of(const Layer& layer, const Tensor& x) {
 }
 
 }  // namespace
-
-TEST_CASE("kinds with another map obey the laws with every option", "[map_kinds]") {
-  // Beside qk_norm, which the laws turn on.
-  for (const char* options : {", offset: -1.9", ", offset: 0.5, normalize: sqrt",
-                              ", offset: -1.9, normalize: length, qk_norm_kind: rms"})
-    DYNAMIC_SECTION("sigmoid" << options) { require_laws("sigmoid", options); }
-  for (const char* options : {"", ", eps: 0.1"}) DYNAMIC_SECTION("softpick" << options) {
-      require_laws("softpick", options);
-    }
-  for (const char* options : {"", ", sink: 0", ", sink: -3.5"}) DYNAMIC_SECTION("sink" << options) {
-      require_laws("sink", options);
-    }
-}
 
 TEST_CASE("sigmoid heads: a key's weight is its own affair", "[map_kinds]") {
   const auto layer = make_layer("sigmoid", small_shape(), ", offset: -1.9");

@@ -1,6 +1,6 @@
 // Multi-head latent attention: the formula written out, what its cache holds, the latents absorbed,
 // reductions to multi-head attention.
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_mla {
 using namespace testing;
@@ -33,19 +33,6 @@ Parts parts_of(const Layer& layer, const Tensor& x, const Rotary& rotary) {
 }
 
 }  // namespace
-
-TEST_CASE("latent heads obey the laws with every option", "[mla]") {
-  for (const char* options : {", rope_dim: 4", ", rope_dim: 0", ", q_rank: 9, rope_dim: 2",
-                              ", nope_dim: 5, rope_dim: 4, kv_rank: 7, value_dim: 3, scale: 0.3"})
-    DYNAMIC_SECTION("mla" << options) {
-      const auto heads = make_layer("mla", small_shape(), std::string(options) + ", bias: true");
-      if (heads->named_parameters().contains("q.weight")) require_sliced_equals_masked(*heads);
-      require_decoding(*heads);
-      require_masks(*heads);
-      require_gradients(*heads);
-      require_half(*heads);
-    }
-}
 
 TEST_CASE("keys and values come from one latent, and keys that turn are shared", "[mla]") {
   const auto layer = make_layer("mla", small_shape(), kOdd);

@@ -86,47 +86,48 @@ const std::vector<std::string> kOptions{
 TEST_CASE("moh: skipping rows changes neither outputs nor gradients", "[moh]") {
   const Rotary rotary;
   const Alibi alibi(H, at::kDouble);
-  for (const auto& options : kOptions)
-    for (int64_t kv_heads : {int64_t{6}, int64_t{2}}) {
-      INFO(options << ", " << kv_heads << " kv heads");
-      const Pair pair(options, kv_heads);
-      const int64_t T = 9;
-      const auto x = tokens(T);
-      for (auto backend : {Backend::kAuto, Backend::kEager}) {
-        auto ctx = HeadContext{};
-        ctx.backend = backend;
-        require_same(pair, x, ctx);
-        ctx.rotary = &rotary;
-        ctx.mask.causal = true;
-        require_same(pair, x, ctx);
-        ctx.mask.window = 3;
-        ctx.gates = random({B, H, T});
-        require_same(pair, x, ctx);
-        ctx.mask.causal = false;
-        ctx.positions = at::arange(4, 4 + T);
-        require_same(pair, x, ctx);
-        // Padding; with the window some rows see no key at all.
-        ctx.mask.key_length = ctx.mask.query_length = at::tensor({T, int64_t{4}});
-        require_same(pair, x, ctx);
-        ctx.mask.causal = true;
-        require_same(pair, x, ctx);
-        ctx.mask.allowed = at::rand({B, H, T, T}) < 0.6;
-        ctx.mask.allowed.select(2, 5).fill_(false);
-        ctx.position_bias = &alibi;
-        require_same(pair, x, ctx);
-        ctx.bias = random({1, H, T, T});
-        require_same(pair, x, ctx);
-        ctx.bias = random({B, 1, 1, T});
-        ctx.mask.allowed = at::rand({B, 1, 1, T}) < 0.8;
-        require_same(pair, x, ctx);
-        auto cross = HeadContext{};
-        cross.backend = backend;
-        cross.memory = random({B, 5, D});
-        require_same(pair, x, cross);
-        cross.mask.key_length = at::tensor({int64_t{5}, int64_t{0}});
-        require_same(pair, x, cross);
-      }
+  int64_t kv_heads = 2;
+  for (const auto& options : kOptions) {
+    kv_heads = 8 - kv_heads;
+    INFO(options << ", " << kv_heads << " kv heads");
+    const Pair pair(options, kv_heads);
+    const int64_t T = 9;
+    const auto x = tokens(T);
+    for (auto backend : {Backend::kAuto, Backend::kEager}) {
+      auto ctx = HeadContext{};
+      ctx.backend = backend;
+      require_same(pair, x, ctx);
+      ctx.rotary = &rotary;
+      ctx.mask.causal = true;
+      require_same(pair, x, ctx);
+      ctx.mask.window = 3;
+      ctx.gates = random({B, H, T});
+      require_same(pair, x, ctx);
+      ctx.mask.causal = false;
+      ctx.positions = at::arange(4, 4 + T);
+      require_same(pair, x, ctx);
+      // Padding; with the window some rows see no key at all.
+      ctx.mask.key_length = ctx.mask.query_length = at::tensor({T, int64_t{4}});
+      require_same(pair, x, ctx);
+      ctx.mask.causal = true;
+      require_same(pair, x, ctx);
+      ctx.mask.allowed = at::rand({B, H, T, T}) < 0.6;
+      ctx.mask.allowed.select(2, 5).fill_(false);
+      ctx.position_bias = &alibi;
+      require_same(pair, x, ctx);
+      ctx.bias = random({1, H, T, T});
+      require_same(pair, x, ctx);
+      ctx.bias = random({B, 1, 1, T});
+      ctx.mask.allowed = at::rand({B, 1, 1, T}) < 0.8;
+      require_same(pair, x, ctx);
+      auto cross = HeadContext{};
+      cross.backend = backend;
+      cross.memory = random({B, 5, D});
+      require_same(pair, x, cross);
+      cross.mask.key_length = at::tensor({int64_t{5}, int64_t{0}});
+      require_same(pair, x, cross);
     }
+  }
 }
 
 TEST_CASE("moh: heads that serve every token or none are no exception", "[moh]") {
@@ -141,16 +142,14 @@ TEST_CASE("moh: heads that serve every token or none are no exception", "[moh]")
     INFO("shares of tokens " << share);
     for (size_t n = 0; n < 4; ++n)
       if (std::abs(logits[n]) > 40) REQUIRE(share[n].item<double>() == (logits[n] > 0 ? 1 : 0));
-    for (int64_t window : {0, 50}) {
-      require_same(pair, x, causal(window));
-      auto ctx = HeadContext{};
-      ctx.mask.window = window;
-      require_same(pair, x, ctx);
-      ctx.mask.key_length = at::tensor({T, int64_t{30}});
-      require_same(pair, x, ctx);
-      ctx.mask.causal = true;
-      require_same(pair, x, ctx);
-    }
+    require_same(pair, x, causal(50));
+    auto ctx = HeadContext{};
+    require_same(pair, x, ctx);
+    ctx.mask.window = 50;
+    ctx.mask.key_length = at::tensor({T, int64_t{30}});
+    require_same(pair, x, ctx);
+    ctx.mask.causal = true;
+    require_same(pair, x, ctx);
   }
 }
 
@@ -232,7 +231,7 @@ TEST_CASE("moh: skipped rows drop weights by the counter", "[moh]") {
   auto shape = small_shape(H, H);
   shape.dropout = 0.4;
   const auto layer = make_layer("moh", shape, ", shared: 2, active: 2, compute: sparse");
-  const auto x = tokens(8);
+  const auto x = tokens(8).narrow(0, 0, 1);
   const auto whole = layer->forward(x, causal()).y;
   layer->train();
   auto at_step = [&](uint64_t step) {
@@ -242,8 +241,9 @@ TEST_CASE("moh: skipped rows drop weights by the counter", "[moh]") {
   };
   REQUIRE(difference(at_step(1), at_step(1)) == 0);
   REQUIRE(difference(at_step(1), at_step(2)) > 1e-6);
-  auto mean = at::zeros_like(whole);
-  for (uint64_t step = 0; step < 2000; ++step) mean += at_step(step) / 2000;
+  // Every example draws for itself.
+  at::NoGradGuard no_grad;
+  const auto mean = layer->forward(x.expand({4000, 8, D}), causal()).y.mean(0, true);
   REQUIRE((mean - whole).norm().item<double>() < 0.05 * whole.norm().item<double>());
 }
 
@@ -305,31 +305,6 @@ TEST_CASE("moh: pruned groups leave the formulas of what is left", "[moh]") {
   REQUIRE((masked.narrow(2, 2, 4) != 0).sum(-1).eq(3).all().item<bool>());
   REQUIRE((whole.select(2, 2) != 0).any().item<bool>());
   REQUIRE(masked.select(2, 2).abs().max().item<double>() == 0);
-}
-
-TEST_CASE("moh: decoding equals the parallel pass with every option", "[moh]") {
-  at::NoGradGuard no_grad;
-  const auto x = random({B, 40, D});
-  const Rotary rotary;
-  auto options = kOptions;
-  options.push_back(", shared: 2, active: 2, compute: sparse");
-  for (const auto& option : options)
-    for (int64_t window : {0, 3}) {
-      INFO(option << ", window " << window);
-      const auto layer = make_layer("moh", small_shape(H, 2), option);
-      auto ctx = causal(window);
-      ctx.rotary = &rotary;
-      const auto whole = layer->forward(x, ctx);
-      LayerCache cache;
-      ctx.cache = &cache;
-      int64_t at = 0;
-      for (int64_t chunk : std::array<int64_t, 6>{5, 1, 1, 9, 1, 23}) {
-        const auto out = layer->forward(x.narrow(1, at, chunk), ctx);
-        REQUIRE(difference(out.y, whole.y.narrow(1, at, chunk)) < 1e-12);
-        REQUIRE(difference(out.gates, whole.gates.narrow(1, at, chunk)) < 1e-12);
-        at += chunk;
-      }
-    }
 }
 
 TEST_CASE("moh: patterns are of the rows that a head serves", "[moh]") {

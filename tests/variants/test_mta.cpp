@@ -1,6 +1,6 @@
 // Multi-token heads: the formula written out, reductions, decoding, slices, statistics, options.
 #include "core/errors.h"
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_mta {
 using namespace testing;
@@ -63,23 +63,6 @@ Maps maps_by_hand(const Layer& layer, const Tensor& x, const Tensor& allowed, co
 }
 
 }  // namespace
-
-TEST_CASE("multi-token heads obey the laws with every set of parts", "[mta]") {
-  for (const char* options :
-       {"", ", pre_kernel: [3, 5]", ", post_kernel: [3, 5], scale: 0.2",
-        ", pre_kernel: [2, 4], pad_key: left, pre: true", ", pre: true, post: 4", ", post: 1",
-        ", pre_kernel: [1, 2], post_kernel: [3, 4], pad_key: right, post: 2",
-        ", gate: element, norm: true, lambda_init: 0.3, pre_kernel: [9, 1]", kAll})
-    DYNAMIC_SECTION("mta" << options) {
-      const auto heads =
-          make_layer("mta", small_shape(kHeads, 2), std::string(options) + ", bias: true");
-      require_sliced_equals_masked(*heads);
-      require_decoding(*heads);
-      require_masks(*heads);
-      require_gradients(*heads);
-      require_half(*heads);
-    }
-}
 
 TEST_CASE("scores are convolved, mixed, biased and masked, weights convolved, mixed and masked",
           "[mta]") {
@@ -168,21 +151,6 @@ TEST_CASE("what a head may not see it mixes into no other, with a kernel or with
   const auto x = random({kBatch, kTokens, 20});
   const auto ctx = masked_context();  // differs by head
   REQUIRE(difference(plain->forward(x, ctx).y, convolved->forward(x, ctx).y) < 1e-12);
-}
-
-TEST_CASE("later tokens change no earlier one through any kernel", "[mta]") {
-  for (const char* pad_key : {"both", "left", "right"}) {
-    const auto layer =
-        make_layer("mta", small_shape(), std::string(kAll) + ", pad_key: " + pad_key);
-    const auto x = random({kBatch, kTokens, 20});
-    const auto before = layer->forward(x, causal()).y;
-    for (int64_t t = 0; t + 1 < kTokens; ++t) {
-      auto other = x.clone();
-      other.narrow(1, t + 1, kTokens - t - 1).normal_();
-      const auto after = layer->forward(other, causal()).y;
-      REQUIRE(difference(before.narrow(1, 0, t + 1), after.narrow(1, 0, t + 1)) < 1e-12);
-    }
-  }
 }
 
 TEST_CASE("a window reaches further back by the rows that kernels span", "[mta]") {

@@ -1,6 +1,6 @@
 // Re-attention: both norms against torch's, the statistics of a batch, reductions, options.
 #include "experiments/analysis/patterns.h"
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_reattention {
 using namespace testing;
@@ -33,13 +33,6 @@ Tensor mixed(const AttentionHeads& heads, const Tensor& softmax) {
 }
 
 }  // namespace
-
-TEST_CASE("re-attention obeys the laws with every option", "[reattention]") {
-  for (const char* options :
-       {"", ", theta_bias: true", ", transform_scale: true, scale: 0.2", ", norm: batch",
-        ", norm: batch, theta_bias: true, transform_scale: true"})
-    DYNAMIC_SECTION("reattention" << options) { require_laws("reattention", options); }
-}
 
 TEST_CASE("the layer norm is over the heads of a pair", "[reattention]") {
   const auto heads = make_layer("reattention", small_shape(), ", theta_bias: true");

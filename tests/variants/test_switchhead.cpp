@@ -1,7 +1,7 @@
 // Heads with experts: the formula written out, reductions, what is not computed, statistics.
 #include <fmt/format.h>
 
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_switchhead {
 using namespace testing;
@@ -70,19 +70,6 @@ void set_routers(const Layer& layer, double value) {
 }
 
 }  // namespace
-
-TEST_CASE("switchhead obeys the laws with all of its options", "[switchhead]") {
-  for (const char* options : {"", ", experts: 1", ", experts: 3, active: 3",
-                              ", experts: 5, active: 1, scale: 0.2", ", expert_dropout: 0.5"})
-    DYNAMIC_SECTION("switchhead" << options) {
-      const auto heads = switchhead(options);
-      require_sliced_equals_masked(*heads);
-      require_decoding(*heads);
-      require_masks(*heads);
-      require_gradients(*heads);
-      require_half(*heads);
-    }
-}
 
 TEST_CASE("keys choose experts of values, and queries experts of outputs", "[switchhead]") {
   for (int64_t K : {1, 2, 3}) {

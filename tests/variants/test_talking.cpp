@@ -1,6 +1,6 @@
 // Talking heads: reductions, the formula written out, statistics, options.
 #include "experiments/analysis/patterns.h"
-#include "tests/option_laws.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_talking {
 using namespace testing;
@@ -10,13 +10,6 @@ namespace {
 const char* const kRich = ", bias: true, qk_norm: true, scale: 0.3";
 
 }  // namespace
-
-TEST_CASE("talking heads obey the laws with every set of mixings", "[talking]") {
-  for (const char* options :
-       {"", ", mix_bias: true", ", pre: false", ", pre: false, mix_bias: true", ", post: false",
-        ", post: false, mix_bias: true", ", pre: false, post: false"})
-    DYNAMIC_SECTION("talking" << options) { require_laws("talking", options); }
-}
 
 TEST_CASE("talking heads start as multi-head attention", "[talking]") {
   const auto& kind = head_kind("talking");
