@@ -227,7 +227,7 @@ TEST_CASE("one thread and two give the same bits", "[statistics]") {
 }
 
 TEST_CASE("sampled rows estimate the divergence of all rows", "[statistics]") {
-  Inputs in(64, 3, 3, 48, 48, 4, 4);
+  Inputs in(32, 3, 3, 48, 48, 4, 4);
   in.ctx.mask.causal = true;
   const auto all = in.streamed()["js"];
   in.probe.js_stride = 16;

@@ -75,7 +75,7 @@ TEST_CASE("each sweep lowers the error and the last ones hardly do", "[parafac]"
     before = error;
   }
   const double ended = cp_error(q, k, als(q, k, start, {.sweeps = 5000, .tolerance = 1e-4}));
-  const double later = cp_error(q, k, als(q, k, start, {.sweeps = 5000, .tolerance = 1e-10}));
+  const double later = cp_error(q, k, als(q, k, start, {.sweeps = 5000, .tolerance = 1e-7}));
   CHECK(later < ended);
   CHECK(ended - later < 0.05);
 }
@@ -96,16 +96,16 @@ TEST_CASE("the block start is the best that features of single heads can do", "[
 TEST_CASE("the decomposition is at least as good as its block start and each random one",
           "[parafac]") {
   const auto [q, k] = shared_heads(0.05);
-  const auto best = parafac(q, k, 4, 5);
+  const auto best = parafac(q, k, 4, 3);
   const double error = cp_error(q, k, best);
   CHECK(error == Approx(plain_error(q, k, best)).epsilon(1e-9));
   CHECK(error <= cp_error(q, k, als(q, k, block_start(q, k, 4))) + 1e-12);
-  for (const uint64_t seed : {0, 1, 2, 3, 4})
+  for (const uint64_t seed : {0, 1, 2})
     CHECK(error <= cp_error(q, k, als(q, k, random_start(q, 4, seed))) + 1e-12);
   CHECK(error < cp_error(q, k, block_start(q, k, 4)));
   CHECK(difference(random_start(q, 4, 2).a, random_start(q, 4, 2).a) == 0);
   CHECK(difference(random_start(q, 4, 2).a, random_start(q, 4, 3).a) > 0);
-  CHECK(difference(parafac(q, k, 4, 5).m, best.m) == 0);
+  CHECK(difference(parafac(q, k, 4, 3).m, best.m) == 0);
 
   const auto one = at::ones({4}, at::kDouble);
   CHECK(difference(best.m.norm(2, 0), one) < 1e-12);

@@ -20,10 +20,9 @@ namespace {
 
 Judged judged(const fs::path& file) { return judge_case(file, at::kCPU, Backend::kAuto); }
 
-OpenedRun hand_built_run(const Scratch& scratch, const std::string& name = "run") {
-  // Few of the random symbols come twice in a block, where induction cannot tell which is meant.
-  write_hand_built_run(scratch / name,
-                       "{kind: induction, symbols: 200, context: 32, eval_examples: 24}");
+OpenedRun hand_built_run(const Scratch& scratch, const std::string& name = "run",
+                         const std::string& size = "symbols: 16, context: 12") {
+  write_hand_built_run(scratch / name, "{kind: induction, " + size + ", eval_examples: 24}");
   return open_run_and_data(scratch / name, at::kCPU);
 }
 
@@ -110,7 +109,8 @@ TEST_CASE("heads are read as layer:head,head and refused by name", "[pruning]") 
 TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
   const Scratch scratch;
   for (const std::string by : {"importance", "ablation"}) {
-    auto run = hand_built_run(scratch, by);
+    // Few of the random symbols come twice in a block, where induction cannot tell which is meant.
+    auto run = hand_built_run(scratch, by, "symbols: 100, context: 16");
     const PruneSettings settings{
         .heads = {}, .count = 6, .by = by, .rounds = 3, .measured_batch = 8, .most_batches = 2};
     const auto rounds = prune(run, settings, {at::kCPU});
@@ -269,7 +269,7 @@ TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pr
   const Scratch scratch;
   const PruneSettings settings{
       .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
-  for (const int64_t step : {1, 2, 4, 5}) {
+  for (const int64_t step : {2, 4}) {
     const std::string name = "step" + std::to_string(step);
     INFO(name);
     auto run = hand_built_run(scratch, name);
