@@ -7,12 +7,14 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -36,6 +38,10 @@ inline const std::filesystem::path kProject{build::kSourceDir};
 inline const std::string kHeadlab = std::filesystem::path(build::kBinaryDir) / "headlab";
 inline const std::string kWriteHandBuilt =
     std::filesystem::path(build::kBinaryDir) / "headlab_write_hand_built";
+inline const std::string kWarmProgram =
+    std::filesystem::path(build::kBinaryDir) / "headlab_warm_program";
+inline const std::string kPreloaded =
+    std::filesystem::path(build::kBinaryDir) / "libheadlab_warm_program.so";
 inline const std::filesystem::path kGolden = kProject / "tests" / "golden";
 
 struct Outcome {
@@ -49,6 +55,77 @@ struct Invocation {
   std::map<std::string, std::string> environment = {};  // over the caller's
   bool terminal = false;                                // stderr is one
   std::string program = kHeadlab;
+};
+
+// The program, whose libraries are loaded once for all that this process asks of it: see
+// tests/warm_program.cpp.
+class WarmProgram {
+ public:
+  static WarmProgram& instance() {
+    static WarmProgram only;
+    return only;
+  }
+  ~WarmProgram() {
+    ::close(socket_);
+    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  }
+  WarmProgram(const WarmProgram&) = delete;
+  WarmProgram& operator=(const WarmProgram&) = delete;
+
+  // The id of a child of ours that runs the program; 0: its words are too many for a message.
+  pid_t begin(const std::filesystem::path& directory, const std::vector<std::string>& words,
+              const std::vector<std::string>& settings, int out, int err) {
+    std::string text;
+    const auto add = [&](const std::string& one) { text.append(one).push_back('\0'); };
+    add(std::filesystem::absolute(directory.empty() ? "." : directory).string());
+    add(std::to_string(words.size()));
+    for (const auto* all : {&words, &settings})
+      for (const std::string& one : *all) add(one);
+    const std::array<int, 3> descriptors{nothing_, out, err};
+    iovec part{text.data(), text.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof descriptors)> control{};
+    msghdr message{};
+    message.msg_iov = &part, message.msg_iovlen = 1;
+    message.msg_control = control.data(), message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof descriptors);
+    std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof descriptors);
+    if (::sendmsg(socket_, &message, MSG_NOSIGNAL) < 0 && errno == EMSGSIZE) return 0;
+    pid_t begun = 0;
+    REQUIRE(::recv(socket_, &begun, sizeof begun, 0) == sizeof begun);
+    REQUIRE(begun > 0);
+    return begun;
+  }
+
+ private:
+  WarmProgram() {
+    // Linked where a sanitizer must be loaded first.
+    const bool preloads = !std::filesystem::exists(kWarmProgram);
+    std::string program = preloads ? kHeadlab : kWarmProgram;
+    std::array<int, 2> ends;
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    nothing_ = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    REQUIRE(nothing_ >= 0);
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDIN_FILENO);
+    std::string preload = "LD_PRELOAD=" + kPreloaded;
+    std::array<char*, 2> words{program.data(), nullptr};
+    std::vector<char*> settings;
+    for (char** setting = environ; *setting != nullptr; ++setting) settings.push_back(*setting);
+    if (preloads) settings.push_back(preload.data());
+    settings.push_back(nullptr);
+    INFO(program);
+    REQUIRE(::posix_spawn(&pid_, program.c_str(), &actions, nullptr, words.data(),
+                          settings.data()) == 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    ::close(ends[1]);
+    socket_ = ends[0];
+  }
+
+  pid_t pid_ = 0;
+  int socket_ = -1, nothing_ = -1;
 };
 
 class Process {
@@ -126,6 +203,13 @@ class Process {
     return all;
   }
 
+  // OpenMP reads its settings before main() begins.
+  static bool read_by_libraries(const Invocation& invocation) {
+    return std::ranges::any_of(invocation.environment, [](const auto& setting) {
+      return setting.first.starts_with("OMP_") || setting.first.starts_with("GOMP_");
+    });
+  }
+
   void spawn(const Invocation& invocation, int out, int err) {
     std::vector<std::string> words{invocation.program}, settings;
     words.insert(words.end(), invocation.arguments.begin(), invocation.arguments.end());
@@ -135,6 +219,9 @@ class Process {
     }
     for (const auto& [name, value] : invocation.environment)
       settings.emplace_back(name).append("=").append(value);
+    if (invocation.program == kHeadlab && !read_by_libraries(invocation))
+      pid_ = WarmProgram::instance().begin(invocation.directory, words, settings, out, err);
+    if (pid_ > 0) return;
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

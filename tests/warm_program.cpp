@@ -1,6 +1,6 @@
-// Preloaded into the program, of whose short commands the loading of libraries takes most: they are
-// loaded once, and each command that a test asks for is a copy of the process at main's first line
-// (tests/warm_program.py).
+// Preloaded into or linked with the program, of whose short commands the loading of libraries takes
+// most: they are loaded once, and each command that a test asks for is a copy of the process at
+// main's first line (tests/warm_program.py, tests/command_testing.h).
 //
 // Its stdin is a socket of whole messages. A request holds the folder, the number of arguments, the
 // arguments and the environment, each ended by a 0, and with it stdin, stdout and stderr; the
@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -53,8 +54,9 @@ pid_t fork_of_the_caller() {
   std::exit(main_of_program(count, arguments.data(), environ));
 }
 
-// Until nobody asks any more.
-int serve(int, char**, char**) {
+// Until nobody asks any more. Without a socket to be asked on, such as in a training of a sweep, it
+// is the program.
+int serve(int count, char** words, char** settings) {
   std::vector<char> message(kLongest);
   for (;;) {
     iovec part{message.data(), message.size()};
@@ -65,6 +67,7 @@ int serve(int, char**, char**) {
     header.msg_control = control.data();
     header.msg_controllen = control.size();
     const auto length = ::recvmsg(kRequests, &header, MSG_CMSG_CLOEXEC);
+    if (length < 0 && errno == ENOTSOCK) return main_of_program(count, words, settings);
     if (length <= 0) ::_exit(0);
     Descriptors given;
     std::memcpy(given.data(), CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof given);

@@ -47,15 +47,20 @@ target_link_libraries(headlab_tokenizers PRIVATE headlab_variants headlab_experi
 
 # The whole program with a model of several sites in it (tests/test_sites.py).
 if(main_source)
-  add_executable(headlab_translator tests/translator.cpp ${main_source})
+  add_executable(headlab_translator tests/translator.cpp)
   headlab_torch_target(headlab_translator)
-  target_link_libraries(headlab_translator PRIVATE headlab_variants headlab_experiments)
+  target_link_libraries(headlab_translator PRIVATE headlab_main headlab_variants headlab_experiments)
 endif()
 
-# Spares tests of Python most of each start of a program (tests/warm_program.py). A sanitizer must be
-# what is loaded first.
+# Spares tests most of each start of a program: it is preloaded (tests/warm_program.py,
+# tests/command_testing.h). A sanitizer must be what is loaded first, so there it is linked.
 if(NOT HEADLAB_SANITIZE)
   add_library(headlab_warm_program MODULE tests/warm_program.cpp)
+elseif(main_source)
+  add_executable(headlab_warm_program tests/warm_program.cpp)
+  target_link_libraries(headlab_warm_program PRIVATE headlab_main headlab_variants headlab_experiments)
+endif()
+if(TARGET headlab_warm_program)
   target_link_libraries(headlab_warm_program PRIVATE ${CMAKE_DL_LIBS})
 endif()
 
@@ -114,6 +119,11 @@ function(headlab_test name)
     headlab_test_files(${name})
     return()
   endif()
+  if(name STREQUAL "test_command_line")  # each file loads the libraries of the program once
+    set(most_files 1)
+    headlab_test_files(${name})
+    return()
+  endif()
   catch_discover_tests(${name} TEST_SPEC ${left_out} TEST_PREFIX "${name}:"
     PROPERTIES ENVIRONMENT OMP_NUM_THREADS=1 TIMEOUT ${limit})
 endfunction()
@@ -166,7 +176,7 @@ set(test_leaks ${leak_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
 headlab_test(test_leaks headlab_variants headlab_experiments headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
-  add_dependencies(test_command_line headlab headlab_write_hand_built)
+  add_dependencies(test_command_line headlab headlab_warm_program headlab_write_hand_built)
 endif()
 
 # Writes a log for the notebooks' reader to be tested on (tests/test_log_reading.py).

@@ -50,8 +50,7 @@ double apart(const std::vector<float>& a, const std::vector<float>& b) {
   return most;
 }
 
-TEST_CASE("models that read no text are pruned, converted and exported without data") {
-  const std::string name = GENERATE("vit", "marian", "gpt2", "bert_mlm");
+void check_without_data(const std::string& name) {
   INFO(name);
   const Imported bench(name);
   const std::string head = name == "marian" ? "encoder_self/0:1" : "0:1";
@@ -84,6 +83,14 @@ TEST_CASE("models that read no text are pruned, converted and exported without d
     check_refusal(bench.headlab({command, "taken"}), 2, {"imported", "--data"});
   check_refusal(bench.headlab({"ablate", "taken", "--text", "a few words"}), 2,
                 {"--text", "--data"});
+}
+
+TEST_CASE("models that read no text are pruned, converted and exported without data") {
+  check_without_data(GENERATE("vit", "marian"));
+}
+
+TEST_CASE("models of text without its tokenizer are cut without data too", "[.slow]") {
+  check_without_data(GENERATE("gpt2", "bert_mlm"));
 }
 
 // An IDX file of bytes.

@@ -7,12 +7,12 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Contains;
 
+// One training for all cases of this file.
 class ImageBench : public Bench {
  public:
-  ImageBench() {
-    Arguments settings{"data=digits",
-                       "model={kind: vit, layers: 2, d_model: 16, heads: 2, patch: 4}"};
-    run_ = train(settings).string();
+  static const ImageBench& instance() {
+    static const ImageBench only;
+    return only;
   }
   Json json(Arguments arguments) const {
     arguments.insert(arguments.begin() + 1, run_);
@@ -25,11 +25,15 @@ class ImageBench : public Bench {
   const std::string& run() const { return run_; }
 
  private:
+  ImageBench()
+      : run_(train({"data=digits", "model={kind: vit, layers: 2, d_model: 16, heads: 2, patch: 4}"})
+                 .string()) {}
+
   std::string run_;
 };
 
 TEST_CASE("a run of images is evaluated, ablated, pruned, analyzed and converted") {
-  const ImageBench bench;
+  const ImageBench& bench = ImageBench::instance();
   const Json measured = bench.json({"eval"});
   CHECK(measured.at("examples") == 359);
   CHECK(measured.at("accuracy").is_number());
@@ -55,7 +59,7 @@ TEST_CASE("a run of images is evaluated, ablated, pruned, analyzed and converted
 }
 
 TEST_CASE("what images have not is refused with the reason") {
-  const ImageBench bench;
+  const ImageBench& bench = ImageBench::instance();
   const auto said = [&](Arguments arguments, int code) {
     const Outcome outcome = bench.headlab(arguments);
     CHECK(outcome.code == code);
@@ -75,7 +79,7 @@ TEST_CASE("what images have not is refused with the reason") {
 }
 
 TEST_CASE("validate and describe tell of images") {
-  const ImageBench bench;
+  const Bench bench;
   const Outcome outcome =
       bench.headlab({"validate", "tiny.yaml", "data=digits", "model={kind: vit, patch: 4}"});
   CHECK_THAT(outcome.out, Contains("10 classes, 1438 training and 359 validation examples"));

@@ -9,6 +9,19 @@ using Catch::Contains;
 using Catch::Matchers::EndsWith;
 using Catch::Matchers::StartsWith;
 
+// What describe says, asked once by the cases of this file.
+const std::string& described(const Arguments& words) {
+  static std::map<Arguments, std::string> said;
+  std::string& text = said[words];
+  if (!text.empty()) return text;
+  Arguments arguments{"describe"};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  const Outcome outcome = headlab(arguments);
+  INFO(words.at(0) << ": " << outcome.err);
+  REQUIRE(outcome.code == 0);
+  return text = outcome.out;
+}
+
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
   std::string group;
@@ -36,26 +49,21 @@ TEST_CASE("the help sorts commands by what they are for") {
 }
 
 TEST_CASE("describe explains sections of a config, its keys and the kinds of data") {
-  const auto described = [](const std::string& word) {
-    const Outcome outcome = headlab({"describe", word});
-    INFO(word << ": " << outcome.err);
-    CHECK(outcome.code == 0);
-    return outcome.out;
-  };
-  CHECK_THAT(described("train"), StartsWith("train: how it is trained\n") &&
-                                     Contains("lr                 number (default 0.001, > 0)\n") &&
-                                     Contains("cosine | linear") && Contains("checkpoint.every"));
-  CHECK_THAT(described("log"), Contains("attention.probes") && !Contains("lr "));
-  CHECK_THAT(described("char"), StartsWith("data.kind: char: ") && Contains("path") &&
-                                    Contains("train_share") && Contains("in (0, 1)"));
-  CHECK_THAT(described("data"), Contains("data.kind: char") && Contains("data.kind: recall"));
-  CHECK_THAT(described("model"), StartsWith("model.kind: decoder: ") && Contains("d_model"));
-  CHECK_THAT(described("position"), Contains("max_distance"));
-  CHECK_THAT(described("seed"),
+  CHECK_THAT(described({"train"}),
+             StartsWith("train: how it is trained\n") &&
+                 Contains("lr                 number (default 0.001, > 0)\n") &&
+                 Contains("cosine | linear") && Contains("checkpoint.every"));
+  CHECK_THAT(described({"log"}), Contains("attention.probes") && !Contains("lr "));
+  CHECK_THAT(described({"char"}), StartsWith("data.kind: char: ") && Contains("path") &&
+                                      Contains("train_share") && Contains("in (0, 1)"));
+  CHECK_THAT(described({"data"}), Contains("data.kind: char") && Contains("data.kind: recall"));
+  CHECK_THAT(described({"model"}), StartsWith("model.kind: decoder: ") && Contains("d_model"));
+  CHECK_THAT(described({"position"}), Contains("max_distance"));
+  CHECK_THAT(described({"seed"}),
              Contains("integer (default 1337, in [0, 9223372036854775808))") && !Contains("tag "));
-  CHECK_THAT(described("train.checkpoint"), Contains("checkpoint.every") && !Contains("warmup"));
-  CHECK_THAT(described("lr"), Contains("peak learning rate") && !Contains("min_lr"));
-  const Json tables = Json::parse(headlab({"describe", "induction", "--json"}).out).at("tables");
+  CHECK_THAT(described({"train.checkpoint"}), Contains("checkpoint.every") && !Contains("warmup"));
+  CHECK_THAT(described({"lr"}), Contains("peak learning rate") && !Contains("min_lr"));
+  const Json tables = Json::parse(described({"induction", "--json"})).at("tables");
   CHECK(tables.at(0).at("path") == "data");
   CHECK(tables.at(0).at("options").at(0).at("name") == "context");
 
@@ -63,7 +71,7 @@ TEST_CASE("describe explains sections of a config, its keys and the kinds of dat
   for (const std::string word : {"seed", "train", "log", "char", "decoder", "mha"})
     CHECK_THAT(all, Contains("\n  " + word + " "));
   const Json words = Json::parse(headlab({"describe", "--json"}).out).at("words");
-  for (const Json& word : words) described(word.get<std::string>());
+  for (const Json& word : words) described({word.get<std::string>()});
   const Outcome unknown = headlab({"describe", "trian"});
   CHECK(unknown.code == 2);
   CHECK_THAT(unknown.err, Contains("'trian'; did you mean 'train'?") &&
@@ -73,22 +81,22 @@ TEST_CASE("describe explains sections of a config, its keys and the kinds of dat
 }
 
 TEST_CASE("describe shows the paper and the equations that a kind's file begins with") {
-  const std::string text = headlab({"describe", "talking"}).out;
+  const std::string text = described({"talking"});
   CHECK_THAT(text, Contains("arXiv 2003.02436") && Contains("\n  z'_g = sum_h z_h pre[h,g]") &&
                        Contains("pre_off_diagonal"));
-  const Json moh = Json::parse(headlab({"describe", "moh", "--json"}).out);
+  const Json moh = Json::parse(described({"moh", "--json"}));
   CHECK(moh.at("papers") == Json{"2410.11842"});
   CHECK_FALSE(moh.at("statistics").empty());
   for (const auto& kind : build::kVariantStems) {
     INFO(kind);
-    const Json facts = Json::parse(headlab({"describe", std::string(kind), "--json"}).out);
+    const Json facts = Json::parse(described({std::string(kind), "--json"}));
     CHECK_THAT(facts.at("opening").get<std::string>(), Contains("arXiv"));
     CHECK_FALSE(facts.at("papers").empty());
   }
-  const Json linformer = Json::parse(headlab({"describe", "linformer", "--json"}).out);
+  const Json linformer = Json::parse(described({"linformer", "--json"}));
   const auto& without = linformer.at("without");
   CHECK(std::count(without.begin(), without.end(), "prev_token") == 1);
-  CHECK(Json::parse(headlab({"describe", "mha", "--json"}).out).at("without").empty());
+  CHECK(Json::parse(described({"mha", "--json"})).at("without").empty());
 }
 
 TEST_CASE("list and describe tell of every kind of heads") {
@@ -106,12 +114,12 @@ TEST_CASE("list and describe tell of every kind of heads") {
     CHECK_THAT(*line, Contains(summary.get<std::string>()));
     CHECK_THAT(table, Contains("| `" + kind + "` | " + summary.get<std::string>() + " | "));
 
-    const Json object = Json::parse(headlab({"describe", kind, "--json"}).out);
+    const Json object = Json::parse(described({kind, "--json"}));
     CHECK(object.at("kind") == kind);
     CHECK(object.at("summary") == summary);
     CHECK_FALSE(object.at("parameters").empty());
     CHECK(object.at("traits").is_object());
-    const std::string text = headlab({"describe", kind}).out;
+    const std::string text = described({kind});
     for (const Json& option : object.at("options")) {
       for (const std::string key : {"name", "type", "default", "limits", "help"})
         CHECK(option.contains(key));

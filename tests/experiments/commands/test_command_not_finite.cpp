@@ -54,7 +54,8 @@ void check_named(const Outcome& outcome, const std::string& tensor = kTensor) {
 TEST_CASE("weights that are not finite are named, and what cannot be measured ends with 5") {
   const Bench bench;
   const std::string run = bench.train({"train.eval_every=0"}).string();
-  put_in_run(run, kTensor, GENERATE(std::nanf(""), std::numeric_limits<float>::infinity()));
+  const float lost = GENERATE(std::nanf(""), std::numeric_limits<float>::infinity());
+  put_in_run(run, kTensor, lost);
 
   const Outcome evaluated = headlab({"eval", run});
   check_named(evaluated);
@@ -64,7 +65,7 @@ TEST_CASE("weights that are not finite are named, and what cannot be measured en
   CHECK(json.code == 5);
   CHECK(Json::parse(json.out).at("loss").is_null());
 
-  const std::vector<Arguments> measuring{
+  std::vector<Arguments> measuring{
       {"analyze", run},
       {"analyze", run, "--stats", "all"},
       {"ablate", run, "--batches", "1"},
@@ -77,6 +78,7 @@ TEST_CASE("weights that are not finite are named, and what cannot be measured en
        (bench / "converted").string()},
       {"generate", run, "--tokens", "3"},
       {"generate", run, "--tokens", "3", "--temperature", "0"}};
+  if (std::isinf(lost)) measuring.resize(1);  // what asks is the same for both
   for (const auto& arguments : measuring) {
     INFO(Json(arguments).dump());
     const Outcome outcome = headlab(arguments);
@@ -103,20 +105,28 @@ TEST_CASE("weights that are not finite are named, and what cannot be measured en
 }
 
 TEST_CASE("training that leaves all numbers ends as diverged, whatever gives the weights") {
-  const std::string attention =
-      GENERATE("{kind: entmax}", "{kind: entmax, alpha: 2}", "{kind: entmax, learn_alpha: true}",
-               "{kind: softpick}", "{kind: sigmoid}", "{kind: sink}", "{kind: dcmha}",
-               "{kind: moh}", "{kind: reattention, map: entmax}", "{kind: switchhead}");
-  for (const char* dropout : {"0.0", "0.1"}) {  // with it maps are held whole
-    INFO(attention << ", dropout " << dropout);
-    const Bench bench;
-    const Outcome outcome = bench.headlab({"run", "tiny.yaml", "model.attention=" + attention,
-                                           std::string("model.dropout=") + dropout, "train.lr=1e30",
-                                           "train.warmup=0", "train.clip=0", "train.steps=20"});
-    INFO(outcome.err);
-    CHECK(outcome.code == 5);
-    CHECK_THAT(outcome.out, Contains("is not finite at step"));
-  }
+  // With dropout maps are held whole.
+  const auto [attention, dropout] =
+      GENERATE(table<std::string, std::string>({{"{kind: entmax}", "0.0"},
+                                                {"{kind: entmax, alpha: 2}", "0.1"},
+                                                {"{kind: entmax, learn_alpha: true}", "0.1"},
+                                                {"{kind: softpick}", "0.0"},
+                                                {"{kind: sigmoid}", "0.0"},
+                                                {"{kind: sigmoid}", "0.1"},
+                                                {"{kind: sink}", "0.0"},
+                                                {"{kind: dcmha}", "0.1"},
+                                                {"{kind: moh}", "0.0"},
+                                                {"{kind: moh}", "0.1"},
+                                                {"{kind: reattention, map: entmax}", "0.0"},
+                                                {"{kind: switchhead}", "0.1"}}));
+  INFO(attention + ", dropout " + dropout);
+  const Bench bench;
+  const Outcome outcome =
+      bench.headlab({"run", "tiny.yaml", "model.attention=" + attention, "model.dropout=" + dropout,
+                     "train.lr=1e30", "train.warmup=0", "train.clip=0", "train.steps=20"});
+  INFO(outcome.err);
+  CHECK(outcome.code == 5);
+  CHECK_THAT(outcome.out, Contains("is not finite at step"));
 }
 
 TEST_CASE("an import names the tensors that are not finite by their own name and ours") {

@@ -141,16 +141,20 @@ std::vector<std::string> fewer_examples(const std::string& config) {
   return {"data.eval_examples=16", "train.batch=8"};
 }
 
-TEST_CASE("every config in configs runs", "[whole_training]") {
+std::vector<std::string> names_of_configs() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(kProject / "configs"))
+    if (entry.path().extension() == ".yaml") names.push_back(entry.path().stem().string());
+  CHECK(names.size() > 60);
+  return names;
+}
+
+void check_that_they_run(const std::vector<std::string>& names) {
   const Scratch scratch;
   shortened_configs(scratch / "configs");
-  size_t configs = 0;
-  for (const auto& entry : fs::directory_iterator(kProject / "configs")) {
-    if (entry.path().extension() != ".yaml") continue;
-    ++configs;
-    const std::string name = entry.path().stem().string();
+  for (const auto& name : names) {
     const fs::path config =
-        name == "char_mha" ? entry.path() : scratch / "configs" / entry.path().filename();
+        (name == "char_mha" ? kProject : scratch.path()) / "configs" / (name + ".yaml");
     std::vector<std::string> command{
         "run",           config.string(),       "--out", (scratch / "runs").string(), "--json",
         "train.steps=2", "train.eval_batches=1"};
@@ -167,7 +171,20 @@ TEST_CASE("every config in configs runs", "[whole_training]") {
     CHECK(result.at("step") == 2);
     CHECK(result.at("val/loss").is_number());
   }
-  CHECK(configs > 0);
+}
+
+TEST_CASE("every config in configs runs", "[.slow][whole_training]") {
+  check_that_they_run(names_of_configs());
+}
+
+TEST_CASE("every config in configs can be read, and one of each sort runs", "[whole_training]") {
+  for (const auto& name : names_of_configs()) {
+    const Outcome outcome = headlab({"config", (kProject / "configs" / (name + ".yaml")).string()});
+    INFO(name << ": " << outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK_THAT(outcome.out, Catch::Matchers::StartsWith("name: " + name + "\n"));
+  }
+  check_that_they_run({"char_mha", "induction_mha", "mlm_mha"});
 }
 
 }  // namespace

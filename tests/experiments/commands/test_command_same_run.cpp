@@ -220,6 +220,7 @@ TEST_CASE("a command that opens a run says where the source of its kinds was ano
           Arguments{"analyze", run, "--batches", "1"},
           Arguments{"prune", run, "--heads", "0:0", "--batches", "1"},
           Arguments{"convert", run, "--to", "collaborative"}}) {
+      if (!differs && words[0] != "eval") continue;
       Arguments as_json = words;
       as_json.push_back("--json");
       const Outcome outcome = bench.headlab(as_json);

@@ -10,9 +10,25 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Contains;
 
-// Numbers in words, in another language and backwards: few enough to learn by heart.
+// Numbers in words, in another language and backwards: few enough to learn by heart. One training
+// for all cases of this file.
 class TranslationBench : public Bench {
  public:
+  static const TranslationBench& instance() {
+    static const TranslationBench only;
+    return only;
+  }
+  Json json(Arguments arguments) const {
+    arguments.insert(arguments.begin() + 1, run_);
+    arguments.push_back("--json");
+    const Outcome outcome = headlab(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return Json::parse(outcome.out);
+  }
+  const std::string& run() const { return run_; }
+
+ private:
   TranslationBench() {
     const std::vector<std::pair<std::string, std::string>> words{
         {"eins", "one"}, {"zwei", "two"}, {"drei", "three"}, {"vier", "four"}, {"acht", "eight"}};
@@ -31,22 +47,12 @@ class TranslationBench : public Bench {
                   "train.lr=5.0e-3", "train.warmup=0.1"})
                .string();
   }
-  Json json(Arguments arguments) const {
-    arguments.insert(arguments.begin() + 1, run_);
-    arguments.push_back("--json");
-    const Outcome outcome = headlab(arguments);
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-    return Json::parse(outcome.out);
-  }
-  const std::string& run() const { return run_; }
 
- private:
   std::string run_;
 };
 
 TEST_CASE("a model learns to translate, line by line and by BLEU") {
-  const TranslationBench bench;
+  const TranslationBench& bench = TranslationBench::instance();
   const Json greedy = bench.json({"eval", "--beam", "1"});
   CHECK(greedy.at("bleu").get<double>() > 90);
   CHECK(greedy.at("beam") == 1);
@@ -76,7 +82,7 @@ TEST_CASE("a model learns to translate, line by line and by BLEU") {
 }
 
 TEST_CASE("maps of texts of different lengths are kept, with the tokens of both sides") {
-  const TranslationBench bench;
+  const TranslationBench& bench = TranslationBench::instance();
   std::ofstream source(bench / "more.de"), target(bench / "more.en");
   source << "eins .\nzwei drei vier .\n", target << "one two three .\none .\n";
   source.close(), target.close();
@@ -119,7 +125,7 @@ TEST_CASE("maps of texts of different lengths are kept, with the tokens of both 
 }
 
 TEST_CASE("what a translating model cannot do is refused with the reason") {
-  const TranslationBench bench;
+  const TranslationBench& bench = TranslationBench::instance();
   const auto said = [&](const Arguments& arguments, int code) {
     const Outcome outcome = bench.headlab(arguments);
     CHECK(outcome.code == code);
@@ -171,7 +177,7 @@ TEST_CASE("pairs of lines are for models that read both, and have some for valid
 }
 
 TEST_CASE("heads of all sites together are what a target of gates counts") {
-  const TranslationBench bench;  // two heads in each of three sites
+  const TranslationBench& bench = TranslationBench::instance();  // two heads in each of three sites
   CHECK(bench.json({"convert", "--to", "gated", "--target-heads", "5", "--out", "gated"})
             .is_object());
   CHECK_THAT(bench.headlab({"convert", bench.run(), "--to", "gated", "--target-heads", "7"}).err,
@@ -195,7 +201,7 @@ TEST_CASE("heads of all sites together are what a target of gates counts") {
 }
 
 TEST_CASE("forward takes the inputs of a model that translates, padded as they are") {
-  const TranslationBench bench;
+  const TranslationBench& bench = TranslationBench::instance();
   const std::vector<int64_t> source{4, 5, 3, 0, 5, 6, 7, 3}, ids{2, 4, 2, 5};
   const std::vector<int64_t> mask{1, 1, 1, 0, 1, 1, 1, 1}, short_source{4, 5, 3}, short_ids{2, 4};
   const auto logits = [&](std::vector<TensorEntry> entries, std::vector<int64_t> shape) {
