@@ -122,9 +122,9 @@ TEST_CASE("outputs: batches pool, padding and threads change nothing", "[outputs
 
   const int threads = at::get_num_threads();
   const std::vector<LayerOutputs> large{
-      {random({8, 1, 5000, 48}), random({D, 48}), random({8, 5000, D}), {}}};
+      {random({3, 1, 5000, 16}), random({D, 16}), random({3, 5000, D}), {}}};
   std::vector<Tensor> results;
-  for (int n : {1, 2, 4}) {
+  for (int n : {1, 3}) {
     at::set_num_threads(n);
     OutputSums sums;
     sums.add(large, {});
@@ -133,7 +133,6 @@ TEST_CASE("outputs: batches pool, padding and threads change nothing", "[outputs
   }
   at::set_num_threads(threads);
   REQUIRE(at::equal(results[0], results[1]));
-  REQUIRE(at::equal(results[0], results[2]));
 }
 
 TEST_CASE("outputs: likeness forgets rotation and scale and offset where a cosine does not",

@@ -68,7 +68,7 @@ TEST_CASE("the hand-built circuit has a previous-token head and an induction hea
 
 TEST_CASE("the hand-built circuit copies until one of its two heads is silent", "[hand]") {
   const auto model = hand_built_decoder({});
-  const auto ids = repeated(10, 50, 64);
+  const auto ids = repeated(4, 50, 64);
   CHECK(copied(*model, ids, {}) == 1);
   CHECK(copied(*model, ids, {{1, 0}}) < 0.1);
   CHECK(copied(*model, ids, {{0, 0}}) < 0.1);
@@ -95,12 +95,13 @@ TEST_CASE("the hand-built circuit finds tokens that came several times, and none
 
 TEST_CASE("a run of the hand-built circuit opens as the same model", "[hand]") {
   const Scratch folder;
-  testing::write_hand_built_run(folder / "run");
+  testing::write_hand_built_run(folder / "run",
+                                "{kind: induction, symbols: 64, context: 64, eval_examples: 16}");
   const auto opened = open_run_and_data(folder / "run", at::kCPU);
-  const auto ids = repeated(2, 50, 64);
+  const auto ids = repeated(2, 30, 64);
   const auto logits = testing::logits_of(*opened.model, ids);
   CHECK(logits.scalar_type() == at::kFloat);
-  const auto exact = testing::logits_of(*hand_built_decoder({}), ids);
+  const auto exact = testing::logits_of(*hand_built_decoder({.context = 64}), ids);
   CHECK(difference(logits.to(at::kDouble), exact) < 1e-4);
   const auto measured =
       evaluate(*opened.model, *opened.data, Split::kValidation, 16, 0, {at::kCPU});

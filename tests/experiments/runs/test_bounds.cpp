@@ -40,11 +40,14 @@ constexpr const char* kLeast =
 // "" where a model can be made of these settings, else what is said; anything but the errors of
 // settings, data and devices is thrown on.
 std::string refusal(const std::vector<std::string>& settings) {
-  const Scratch scratch;
-  std::ofstream(scratch / "bounds.yaml") << kLeast;
+  static const auto file = [] {
+    static const Scratch scratch;
+    std::ofstream(scratch / "bounds.yaml") << kLeast;
+    return scratch / "bounds.yaml";
+  }();
   try {
     Experiment experiment;
-    read_config(experiment, load_config(scratch / "bounds.yaml", settings));
+    read_config(experiment, load_config(file, settings));
     const auto data = open_training_data(experiment);
     build_trained_model(experiment, data->shape(), at::kCPU);
   } catch (const ConfigError& error) {
@@ -78,7 +81,9 @@ TEST_CASE("no value of any key crashes, overflows or takes memory that is not th
     auto kinds = key.kinds;
     if (kinds.empty()) kinds.emplace_back();
     for (const auto& kind : kinds)
-      for (const char* value : {"9223372036854775807", "2147483647", "[2147483647, 1]"}) {
+      for (const char* value : {"2147483647", "9223372036854775807", "[2147483647, 1]"}) {
+        // What no integer may be, and what is none, the reader refuses whatever the kind is.
+        if (kind != kinds.front() && value != std::string("2147483647")) continue;
         std::vector<std::string> settings;
         if (!kind.empty()) settings.push_back(above(key.path) + ".kind=" + kind);
         settings.push_back(key.path + "=" + value);
