@@ -20,7 +20,7 @@ STEPS, EVERY = 160, 20  # of a training, between checkpoints
 SETTINGS = (f"train.steps={STEPS}", "train.batch=4", "train.threads=1", "train.eval_every=30",
             "train.eval_batches=1", f"train.checkpoint.every={EVERY}", "data.context=16",
             "model.layers=2", "model.d_model=24", "model.dropout=0.1", "log.every=5",
-            "log.stats_every=15", "log.stats=[all]", "log.attention.every=35",
+            "log.stats_every=25", "log.stats=[all]", "log.attention.every=35",
             "log.attention.probes=2", *(one for one in TINY if one.startswith("data.path=")))
 KINDS = {  # others: slow/test_soak_round.py; every kind, within one process: test_training.cpp
     "mha": ("model.heads=3",),
