@@ -236,7 +236,7 @@ def test_a_signal_stops_a_comparison_and_says_how_it_goes_on(bench):
 def test_a_signal_in_the_trainings_begins_no_pruning(bench):
     """Which takes minutes, of arms whose trainings had all ended by then."""
     (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3").replace("[1, 2, 3]", "[1, 2]"))
-    process = start(bench, "train.steps=200", "train.eval_every=100", "log.every=50", "log.stats_every=0",
+    process = start(bench, "train.steps=400", "train.eval_every=100", "log.every=50", "log.stats_every=0",
                     "train.checkpoint.every=100")
 
     def finished():

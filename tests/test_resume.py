@@ -16,7 +16,7 @@ from conftest import ROOT, TINY, program
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 from same_end import CLOCK, datasets, differences  # noqa: E402
 
-STEPS, EVERY = 160, 20  # of a training, between checkpoints
+STEPS, EVERY = 240, 20  # of a training, between checkpoints
 SETTINGS = (f"train.steps={STEPS}", "train.batch=4", "train.threads=1", "train.eval_every=30",
             "train.eval_batches=1", f"train.checkpoint.every={EVERY}", "data.context=16",
             "model.layers=2", "model.d_model=24", "model.dropout=0.1", "log.every=5",
