@@ -63,7 +63,7 @@ def layer_to(out, case=CASE, **where):
 WRITERS = {
     "layer": lambda run, out: layer_to(out),
     "check": lambda run, out: by_program("check", CASE, "--out", out),
-    "analyze": lambda run, out: by_program("analyze", run, "--batches", 1, "--out", out),
+    "analyze": lambda run, out: by_program("analyze", run, "--batches", 1, "--stats", "entropy", "--out", out),
     "analyze a file": lambda run, out: by_program(
         "analyze", ROOT / "tests/golden/maps/minilm.safetensors", "--out", out),
     "ablate": lambda run, out: by_program("ablate", run, "--batches", 1, "--heads", "0:0", "--out", out),

@@ -17,7 +17,7 @@ from conftest import ROOT, TINY, program
 from test_resume import KINDS, finish, only_run, start
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGUSR1: 75, signal.SIGHUP: 129, signal.SIGXCPU: 75}
-QUICK = (*KINDS["mha"], "train.steps=160")
+QUICK = (*KINDS["mha"], "train.steps=120")
 
 
 def notes_signals(pid):
@@ -46,7 +46,7 @@ def test_signals_at_any_moment_lose_nothing(tmp_path):
     whole = finish(tmp_path / "whole", QUICK)
     draws, parts = random.Random(1), tmp_path / "parts"
     ends = []
-    for _ in range(12):
+    for _ in range(10):
         number = draws.choice(list(CODES))
         process = start(parts, QUICK)
         process.stderr.readline()
