@@ -1,5 +1,6 @@
 """The array script that a sweep writes, on a Slurm of one node that is made here: a task is stopped,
-requeued and goes on, to the weights of a run that never was stopped."""
+requeued and goes on, to the weights of a run that never was stopped. Run by `scripts/test --slow`; by day
+tests/test_sweep.py runs a task as Slurm starts it."""
 
 import json
 import os
