@@ -11,6 +11,7 @@
 #include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/checkpoint.h"
+#include "experiments/runs/remove_key.h"
 #include "experiments/training/evaluate.h"
 
 namespace headlab {
@@ -74,8 +75,7 @@ void set_heads(ConfigNode& block, const StackOptions& stack, const SiteConversio
         throw ConfigError("a stack's cross-attention has one kind and the stack's kv_heads");
     if (cross.front().attention) block.set(kCrossSite, *cross.front().attention);
   }
-  if (layers.front().kv_heads == stack.heads)
-    std::erase_if(block.entries, [](const auto& entry) { return entry.first == "kv_heads"; });
+  if (layers.front().kv_heads == stack.heads) remove_key(block, "kv_heads");
 }
 
 Experiment with_heads(Experiment experiment,

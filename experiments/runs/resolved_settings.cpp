@@ -13,6 +13,7 @@
 #include "core/projected_heads.h"
 #include "experiments/data/source.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/runs/remove_key.h"
 
 namespace headlab {
 namespace {
@@ -22,10 +23,6 @@ using Shapes = std::vector<HeadShape>;
 
 bool is_mapping_node(const ConfigNode* node) {
   return node != nullptr && node->kind == NodeKind::kMapping;
-}
-
-void remove_entry(ConfigNode& node, const std::string& key) {
-  std::erase_if(node.entries, [&](const auto& entry) { return entry.first == key; });
 }
 
 std::string text_at(const ConfigNode& node, const char* key) {
@@ -63,8 +60,8 @@ void derive(Block& options, const HeadShape& shape) {
 bool follows(const KindRegistry& kinds, const std::string& kind, ConfigNode node,
              const std::string& key, const std::function<void(Block&)>& derived) {
   const auto value = *node.find(key);
-  remove_entry(node, key);
-  remove_entry(node, "kind");
+  remove_key(node, key);
+  remove_key(node, "kind");
   const auto options = kinds.options(kind);
   Problems problems;
   read_block(*options, node, "", problems);
@@ -98,7 +95,7 @@ void settle_heads(ConfigNode& block, const Shapes& shapes, const ConfigNode* und
     if (std::all_of(shapes.begin(), shapes.end(), [&](const HeadShape& shape) {
           return follows(kinds, kind, block, key, [&](Block& b) { derive(b, shape); });
         }))
-      remove_entry(block, key);
+      remove_key(block, key);
   }
 }
 
@@ -150,7 +147,7 @@ void settle_sizes(ConfigNode& node, const KindBlock& model) {
   const auto same_without = [&](const std::function<ConfigNode*(ConfigNode&)>& part,
                                 const char* key) {
     auto tried = node;
-    remove_entry(*part(tried), key);
+    remove_key(*part(tried), key);
     KindBlock block(model_registry(), model.kind());
     Problems problems;
     block.read(tried, "model", problems);
@@ -165,7 +162,7 @@ void settle_sizes(ConfigNode& node, const KindBlock& model) {
       if (*name) keys = {"kv_heads", "head_dim", "d_ff", "layers", "heads"};
       for (const char* key : keys)
         if (part(node)->find(key) && same_without(part, key)) {
-          remove_entry(*part(node), key);
+          remove_key(*part(node), key);
           changed = true;
         }
     }
@@ -222,7 +219,7 @@ void settle_model(ConfigNode& node, const Experiment& experiment) {
       if (auto* own = part->find(key); is_mapping_node(own)) {
         settle_heads(*own, *of_site, attention);
         const bool as_shared = own == part->find("cross") || shared->attention_at.ranges().empty();
-        if (as_shared && *own == *attention) remove_entry(*part, key);
+        if (as_shared && *own == *attention) remove_key(*part, key);
       }
   }
 }
@@ -230,10 +227,10 @@ void settle_model(ConfigNode& node, const Experiment& experiment) {
 // --- the rest
 
 void settle_training(ConfigNode& train, const TrainOptions& options) {
-  if (options.min_lr && *options.min_lr == options.lr / 10) remove_entry(train, "min_lr");
+  if (options.min_lr && *options.min_lr == options.lr / 10) remove_key(train, "min_lr");
   if (options.epochs) return;  // how many updates these are is only known of the data
   const int64_t steps = options.total_steps(0);
-  if (options.decay_steps == steps) remove_entry(train, "decay_steps");
+  if (options.decay_steps == steps) remove_key(train, "decay_steps");
   if (const auto count = options.warmup.of(steps); count > 0 || !options.warmup.is_share())
     train.set("warmup", write_integer(count));
 }
@@ -252,7 +249,7 @@ void settle_data(ConfigNode& data) {
     if (auto* own = dynamic_cast<DerivedDefaults<>*>(&options)) own->derive();
   };
   for (const auto& key : optional_keys(data_registry(), data))
-    if (follows(data_registry(), kind, data, key, derived)) remove_entry(data, key);
+    if (follows(data_registry(), kind, data, key, derived)) remove_key(data, key);
 }
 
 }  // namespace

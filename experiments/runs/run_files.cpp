@@ -20,6 +20,7 @@
 #include "core/files/regular_file.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/output_file.h"
+#include "experiments/runs/remove_key.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/child_process.h"
 #include "experiments/system/file_text.h"
@@ -41,10 +42,6 @@ void sort_keys(ConfigNode& node) {
             [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [key, value] : node.entries) sort_keys(value);
   for (ConfigNode& item : node.items) sort_keys(item);
-}
-
-void remove_key(ConfigNode& node, std::string_view key) {
-  std::erase_if(node.entries, [&](const auto& entry) { return entry.first == key; });
 }
 
 // Sections that say nothing are as good as absent.
