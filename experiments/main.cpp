@@ -249,12 +249,12 @@ int begin_and_run(int argc, char** argv) {
   flush_denormals();
   bound_tensors();
   command_line().assign(argv, argv + argc);
-  std::optional<BusyCores> busy_cores;
-  return run_guarded([&] {
-    if (!std::getenv("GOMP_SPINCOUNT") && !std::getenv("OMP_WAIT_POLICY"))  // the user's choice
-      busy_cores.emplace(open_team);
+  const int code = run_guarded([&] {
+    watch_busy_cores(open_team);
     return run(argc, argv);
   });
+  end_busy_cores();
+  return code;
 }
 
 }  // namespace

@@ -38,8 +38,9 @@ class RunLog::Writer {
         groups_(log_groups(layout)),
         lock_(std::in_place, path),
         file_(path, groups_, options),
-        thread_({}, {[this] { return file_.deadline(); }, [this] { file_.commit(); },
-                     [this] { file_.abandon(); }}) {
+        thread_("log_writer", {},
+                {[this] { return file_.deadline(); }, [this] { file_.commit(); },
+                 [this] { file_.abandon(); }}) {
     last_steps_.resize(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) {
       shapes_.emplace_back(groups_[g]);

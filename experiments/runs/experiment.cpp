@@ -68,6 +68,10 @@ void TrainOptions::visit(Fields& f) {
   f("checkpoint", checkpoint, "when the state is saved, and what stays");
   f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)",
     between(1, kMostThreads));
+  f("busy_cores", busy_cores,
+    "auto: a thread, busy_cores, measures whether other processes take the cores, and the threads "
+    "then spin shorter while they wait; off: no such thread",
+    one_of({"auto", "off"}));
   f("deterministic", deterministic, "refuse operations that do not repeat exactly");
   f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
 }

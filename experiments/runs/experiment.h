@@ -39,6 +39,7 @@ struct TrainOptions : Block {
   EarlyStopOptions early_stop;
   CheckpointOptions checkpoint;
   std::optional<int64_t> threads;
+  std::string busy_cores = "auto";
   bool deterministic = false;
   std::optional<double> max_time;
 

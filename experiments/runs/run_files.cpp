@@ -198,10 +198,17 @@ WriterLock make_run(const fs::path& path, const std::string& config_yaml, const 
 
 std::string config_hash(ConfigNode experiment) {
   remove_key(experiment, "seed");
-  if (ConfigNode* train = experiment.find("train")) remove_key(*train, "threads");
+  remove_settings_of_machine(experiment);
   remove_empty(experiment);
   sort_keys(experiment);
   return sha256(to_yaml(experiment)).substr(0, 8);
+}
+
+void remove_settings_of_machine(ConfigNode& experiment) {
+  ConfigNode* train = experiment.find("train");
+  if (train == nullptr) return;
+  remove_key(*train, "threads");
+  remove_key(*train, "busy_cores");
 }
 
 fs::path run_path(const fs::path& out, const std::string& name, const std::string& hash,

@@ -17,8 +17,11 @@ namespace headlab {
 
 // First 8 hexadecimal digits of the SHA-256 of an experiment, written with write_minimal(), so that
 // a new option moves no run.
-// Top-level `seed`, `train.threads` and the order of keys do not count.
+// Top-level `seed`, settings of the machine and the order of keys do not count.
 std::string config_hash(ConfigNode experiment);
+// Removes `train.threads` and `train.busy_cores`, which say how a machine computes a run, and not
+// which run it is.
+void remove_settings_of_machine(ConfigNode& experiment);
 // `<out>/<name>/<hash>-s<seed>`
 std::filesystem::path run_path(const std::filesystem::path& out, const std::string& name,
                                const std::string& hash, int64_t seed);

@@ -41,8 +41,7 @@ void compare(const ConfigNode* then, const ConfigNode* now, const std::string& p
       compare(then->find(key), &value, below(key), lines);
     for (const auto& [key, value] : then->entries)
       if (now->find(key) == nullptr) compare(&value, nullptr, below(key), lines);
-  } else if (!(is_file(then) && is_file(now)) && path != "train.threads" &&
-             !(then && now && *then == *now)) {
+  } else if (!(is_file(then) && is_file(now)) && !(then && now && *then == *now)) {
     lines.push_back(fmt::format("{} was {}, is {}", path, value_text(then), value_text(now)));
   }
 }
@@ -151,8 +150,10 @@ std::vector<std::string> settings_that_differ(const fs::path& run, const Experim
     return {std::string("its config is not one of this version: ") + error.what()};
   }
   auto one = resolved(before), other = resolved(experiment);
-  const auto then = write_block(one, Paths::kWritten);
-  const auto now = write_block(other, Paths::kWritten);
+  auto then = write_block(one, Paths::kWritten);
+  auto now = write_block(other, Paths::kWritten);
+  remove_settings_of_machine(then);
+  remove_settings_of_machine(now);
   std::vector<std::string> lines;
   compare(&then, &now, "", lines);
   return lines;

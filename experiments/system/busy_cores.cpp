@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -25,6 +26,8 @@ class IdleTeam {
  public:
   explicit IdleTeam(const std::function<void()>& open_team)
       : owner_([this, &open_team] {
+          // The threads that OpenMP starts from here have this name, too.
+          pthread_setname_np(pthread_self(), "busy_cores_team");
           open_team();
           std::unique_lock lock(mutex_);
           changed_.wait(lock, [&] { return ended_; });
@@ -44,6 +47,18 @@ class IdleTeam {
   bool ended_ = false;
   std::thread owner_;
 };
+
+bool system_tells_of_waiting() {
+  double ran = 0, waited = 0;
+  return static_cast<bool>(std::ifstream("/proc/self/schedstat") >> ran >> waited);
+}
+
+bool user_chose_how_threads_wait() {
+  return std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr;
+}
+
+std::function<void()> team_of_process;
+std::optional<BusyCores> watch_of_process;
 
 }  // namespace
 
@@ -77,6 +92,19 @@ BusyCores::~BusyCores() {
   changed_.notify_one();
   watcher_.join();
 }
+
+void watch_busy_cores(std::function<void()> open_team) {
+  team_of_process = std::move(open_team);
+  watch_busy_cores();
+}
+
+void watch_busy_cores() {
+  if (watch_of_process || !team_of_process) return;
+  if (user_chose_how_threads_wait() || !system_tells_of_waiting()) return;
+  watch_of_process.emplace(team_of_process);
+}
+
+void end_busy_cores() { watch_of_process.reset(); }
 
 void BusyCores::watch(const std::function<void()>& open_team) {
   pthread_setname_np(pthread_self(), "busy_cores");

@@ -32,6 +32,17 @@ class BusyCores {
   std::thread watcher_;
 };
 
+// The watch over this process, as `train.busy_cores` asks for it. There is none where the kernel
+// does not tell how long threads wait (/proc/self/schedstat), or where the user has chosen how
+// threads wait (GOMP_SPINCOUNT, OMP_WAIT_POLICY).
+//
+// Of main(), which opens the team: watches from now on.
+void watch_busy_cores(std::function<void()> open_team);
+// Of all others: goes on, or begins again after an end. A program whose main() has called nothing
+// stays without.
+void watch_busy_cores();
+void end_busy_cores();
+
 // Whether to spin shortly, from what threads waited for cores, told once a window as a share of it:
 // from the first window with a tenth on, until two seconds have gone by with hardly any.
 class ShortSpin {

@@ -1,11 +1,13 @@
 #include "experiments/system/task_thread.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace headlab {
 
-TaskThread::TaskThread(Limits limits, Hooks hooks)
-    : limits_(limits), hooks_(std::move(hooks)), thread_([this] { loop(); }) {}
+TaskThread::TaskThread(const char* name, Limits limits, Hooks hooks)
+    : limits_(limits), hooks_(std::move(hooks)), thread_([this, name] { loop(name); }) {}
 
 TaskThread::~TaskThread() {
   {
@@ -69,7 +71,8 @@ bool TaskThread::step() {
   return true;
 }
 
-void TaskThread::loop() {
+void TaskThread::loop(const char* name) {
+  pthread_setname_np(pthread_self(), name);
   try {
     while (step()) {
     }

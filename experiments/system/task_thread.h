@@ -29,7 +29,8 @@ class TaskThread {
     std::function<void()> end;  // before the thread ends, after an error too; must not throw
   };
 
-  TaskThread(Limits limits, Hooks hooks);
+  // `name`: of the thread, as ps -L and gdb show it; at most 15 characters
+  TaskThread(const char* name, Limits limits, Hooks hooks);
   TaskThread(const TaskThread&) = delete;
   TaskThread& operator=(const TaskThread&) = delete;
   ~TaskThread();  // runs what waits
@@ -42,7 +43,7 @@ class TaskThread {
     std::function<void()> run;
     size_t bytes;
   };
-  void loop();
+  void loop(const char* name);
   bool step();  // false: no more to do
   bool full(size_t bytes) const;
 

@@ -7,6 +7,7 @@
 #include "experiments/models/finite_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_machine.h"
+#include "experiments/system/busy_cores.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/signals.h"
 #include "experiments/system/startable_threads.h"
@@ -226,6 +227,10 @@ void use_settings(const TrainOptions& options) {
     require_startable_threads(static_cast<int>(*options.threads));
     at::set_num_threads(static_cast<int>(*options.threads));
   }
+  if (options.busy_cores == "off")
+    end_busy_cores();
+  else
+    watch_busy_cores();
   at::globalContext().setDeterministicAlgorithms(options.deterministic, false);
   // Without it cuBLAS does not repeat, and torch refuses it; it is read when a GPU first
   // multiplies.

@@ -34,7 +34,8 @@ inline constexpr const char* kMeasurementCutShort =
 // checkpoint, an end, also one that a signal asks for.
 bool reads_loss(const at::Device& device, bool due);
 
-// Threads and determinism that the settings ask for, of the whole process from now on.
+// Threads, the watch over busy cores and determinism that the settings ask for, of the whole
+// process from now on.
 void use_settings(const TrainOptions& options);
 
 // Makes them those of `updates` more from `step` on, further along the same schedule.

@@ -72,6 +72,8 @@ TEST_CASE("mistakes in an experiment are said with their place") {
   CHECK(complaint(kLeast + "train: {schedule: cosin}") ==
         "run.yaml:3:19: train.schedule: must be one of cosine, linear, constant, inverse_sqrt, "
         "noam; did you mean 'cosine'?");
+  CHECK(complaint(kLeast + "train: {busy_cores: false}") ==
+        "run.yaml:3:21: train.busy_cores: must be one of auto, off");
   CHECK(complaint(kLeast + "train: {schedule: noam, warmup: 0}") ==
         "run.yaml:3:33: train.warmup: must be at least 1 with noam");
   CHECK(complaint(kLeast + "train: {lr: 0.1, min_lr: 0.2}") ==

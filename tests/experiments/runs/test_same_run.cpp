@@ -39,7 +39,7 @@ TEST_CASE("an option that stands at its default is not in the name of a run, any
   // path.)
   CHECK(path_of(base) == "/out/a/d064a507-s1337");
   CHECK(path_of(base + "train: {lr: 0.001}\nmodel: {kind: decoder, layers: 4}\n") == path_of(base));
-  CHECK(path_of(base + "train: {threads: 2}\n") == path_of(base));
+  CHECK(path_of(base + "train: {threads: 2, busy_cores: off}\n") == path_of(base));
   CHECK(path_of(base + "train: {lr: 0.002}\n") != path_of(base));
   CHECK(path_of(base + "tag: b\n") != path_of(base));
   CHECK(path_of(base + "seed: 3\n").filename().string().ends_with("-s3"));

@@ -1,8 +1,12 @@
 // Threads that find no core are noticed, and waiting is shortened and lengthened by that.
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -63,6 +67,45 @@ TEST_CASE("a team is opened while threads wait for a core, and once") {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   CHECK(opened == 1);
+}
+
+std::vector<std::string> thread_names() {
+  std::vector<std::string> names;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    names.push_back(name);
+  }
+  return names;
+}
+
+// Waits until the threads of this process that have this name are so many.
+void wait_for_named(const std::string& name, int count) {
+  while (std::ranges::count(thread_names(), name) != count) std::this_thread::yield();
+}
+
+TEST_CASE("a process has one watching thread, by name, until that is ended, and again") {
+  watch_busy_cores();  // no team is known
+  CHECK(std::ranges::count(thread_names(), "busy_cores") == 0);
+  if (!system_tells()) return skip("no /proc/self/schedstat here");
+  if (std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY"))
+    return skip("the environment says how threads wait");
+  watch_busy_cores([] {});
+  watch_busy_cores();
+  wait_for_named("busy_cores", 1);
+  end_busy_cores();
+  wait_for_named("busy_cores", 0);  // the kernel lists a thread that was joined a little longer
+  end_busy_cores();
+  watch_busy_cores();
+  wait_for_named("busy_cores", 1);
+  end_busy_cores();
+  wait_for_named("busy_cores", 0);
+  for (const char* chosen : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) {
+    setenv(chosen, "7", 1);
+    watch_busy_cores();
+    unsetenv(chosen);
+    CHECK(std::ranges::count(thread_names(), "busy_cores") == 0);
+  }
 }
 
 TEST_CASE("the spin is short from the first busy window until two quiet seconds") {

@@ -1,7 +1,11 @@
 // The writing thread's queue: in order, bounded, errors come back.
+#include <pthread.h>
+
+#include <array>
 #include <atomic>
 #include <future>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "experiments/system/task_thread.h"
@@ -17,9 +21,14 @@ TaskThread::Hooks quiet() {
 TEST_CASE("tasks run in order, in one other thread, and a call waits for its own") {
   std::vector<int> ran;
   std::thread::id where;
-  TaskThread thread({}, quiet());
+  std::array<char, 16> name{};
+  TaskThread thread("tasks", {}, quiet());
   for (int i = 0; i < 1000; ++i) thread.push([&, i] { ran.push_back(i); });
-  thread.call([&] { where = std::this_thread::get_id(); });
+  thread.call([&] {
+    where = std::this_thread::get_id();
+    pthread_getname_np(pthread_self(), name.data(), name.size());
+  });
+  CHECK(std::string(name.data()) == "tasks");
   CHECK(where != std::this_thread::get_id());
   REQUIRE(ran.size() == 1000);
   for (int i = 0; i < 1000; ++i) CHECK(ran[i] == i);
@@ -30,7 +39,7 @@ TEST_CASE("what waits is run before the thread ends, and then the end") {
   {
     TaskThread::Hooks hooks = quiet();
     hooks.end = [&] { ran.push_back(-1); };
-    TaskThread thread({}, hooks);
+    TaskThread thread("tasks", {}, hooks);
     for (int i = 0; i < 50; ++i) thread.push([&, i] { ran.push_back(i); });
   }
   REQUIRE(ran.size() == 51);
@@ -42,7 +51,7 @@ TEST_CASE("a full queue holds up who pushes") {
   std::promise<void> filled;
   int most = 0;
   {
-    TaskThread thread({4, 1000}, quiet());
+    TaskThread thread("tasks", {4, 1000}, quiet());
     const auto look = [&](int ran) { most = std::max(most, pushed - ran); };
     thread.push([&] { filled.get_future().wait(); });
     for (int i = 0; i < 2000; ++i) {
@@ -59,7 +68,7 @@ TEST_CASE("large tasks fill the queue by their bytes, but one is always let in")
   std::atomic<int> pushed = 0;
   int most = 0;
   {
-    TaskThread thread({1000, 100}, quiet());
+    TaskThread thread("tasks", {1000, 100}, quiet());
     for (int i = 0; i < 500; ++i) {
       thread.push([&, i] { most = std::max(most, pushed - i); }, i % 2 ? 60 : 5000);
       ++pushed;
@@ -75,7 +84,7 @@ TEST_CASE("the error of a task is thrown by every later call, and drops what wai
   {
     TaskThread::Hooks hooks = quiet();
     hooks.end = [&] { ++ends; };
-    TaskThread thread({}, hooks);
+    TaskThread thread("tasks", {}, hooks);
     CHECK_THROWS_WITH(thread.call([] { throw std::runtime_error("disk full"); }), "disk full");
     CHECK_THROWS_WITH(thread.push([&] { later = true; }), "disk full");
     CHECK_THROWS_WITH(thread.call([&] { later = true; }), "disk full");
@@ -96,7 +105,7 @@ TEST_CASE("when the deadline has passed late() runs, also while tasks keep comin
     due = false;
     ++late;
   };
-  TaskThread thread({}, hooks);
+  TaskThread thread("tasks", {}, hooks);
   for (int i = 0; i < 20; ++i) thread.call([&] { due = true; });
   thread.call([] {});
   CHECK(late == 20);
