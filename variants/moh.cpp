@@ -64,7 +64,8 @@ struct MohOptions : HeadOptions, DerivedDefaults<HeadShape> {
     return active.value_or(std::min(H - hs, std::max<int64_t>(1, H / 2 - hs)));
   }
   void derive(const HeadShape& shape) override {
-    active = active_of(shape.heads), shared = shared_of(shape.heads);
+    active = active_of(shape.heads);
+    shared = shared_of(shape.heads);
   }
 
   HeadTraits traits() const override {
@@ -228,19 +229,25 @@ class Moh : public ProjectedHeads<MohOptions> {
         .index_copy(2, at::cat({r.shared, r.routed}), gates);
   }
 
+  // Of the shared and of the routed heads, [B,T,2]. `ones`: [B,T,1], of the type to compute in.
+  Tensor group_weights(const Tensor& x, const Tensor& ones) {
+    if (!options_.two_stage) return (ones / 2).expand({-1, -1, 2});
+    return at::softmax(router_->groups(x), -1, ones.scalar_type());
+  }
+
   Routes route(const Tensor& x, const Roster& r) {
     Routes routes;
     routes.routed = r.routed;
     const bool normalized = options_.gates == "normalized";
     const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const auto ones = at::ones({x.size(0), x.size(1), 1}, x.options().dtype(type));  // [B,T,1]
-    auto to_shared = ones, to_routed = ones;  // weights of the groups
+    auto to_shared = ones, to_routed = ones;  // where one of the groups is all there is
     if (r.hs > 0 && r.K > 0) {
-      const auto a = options_.two_stage ? at::softmax(router_->groups(x), -1, type)
-                                        : (ones / 2).expand({-1, -1, 2});  // [B,T,2]
+      const auto a = group_weights(x, ones);  // [B,T,2]
       routes.alpha = a.select(2, 0);
       const auto weights = (normalized ? 2 * a : a).split(1, 2);
-      to_shared = weights[0], to_routed = weights[1];
+      to_shared = weights[0];
+      to_routed = weights[1];
     }
     std::vector<Tensor> gates{ones.narrow(2, 0, 0)};
     if (r.hs > 0) {

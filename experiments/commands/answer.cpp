@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/torch.h"
 #include "experiments/models/site_heads.h"
@@ -28,9 +29,11 @@ std::string source_of(const GivenData& given, const OpenedRun& run, Split split)
     std::replace(begin.begin(), begin.end(), '\n', ' ');
     return fmt::format("the text '{}{}'", begin, begin.size() < given.text->size() ? "..." : "");
   }
-  const auto name = given.data          ? fs::path(*given.data).filename().string()
-                    : files.size() == 1 ? files.front().filename().string()
-                                        : run.experiment.data.kind();
+  auto name = run.experiment.data.kind();
+  if (given.data)
+    name = fs::path(*given.data).filename().string();
+  else if (files.size() == 1)
+    name = files.front().filename().string();
   return split == Split::kWhole ? name : fmt::format("{} of {}", split_name(split), name);
 }
 
@@ -90,8 +93,10 @@ OutputFile Answer::named_file(const OpenedRun& opened) const {
 }
 
 void Answer::require_its_place(const OpenedRun& opened) const {
-  if (!out.empty()) return static_cast<void>(named_file(opened));
-  require_place(locate_run(run).run / (question.about + ".h5"));
+  if (out.empty())
+    require_place(locate_run(run).run / (question.about + ".h5"));
+  else
+    std::ignore = named_file(opened);  // refuses by being made
 }
 
 fs::path Answer::write(const OpenedRun& opened, const std::string& title, const at::Device& device,

@@ -96,7 +96,9 @@ int run_compare(const CompareOptions& o) {
   tell("{} points are compared, {} at once", whole.sweep.points.size(), threads.jobs);
   const auto end = run_stage(whole, orders_of(threads));
   const int code = report_results(o, comparison, rates, whole, end);
-  return said(chosen.code != kDone ? chosen.code : end.code != kDone ? end.code : code);
+  if (chosen.code != kDone) return said(chosen.code);
+  if (end.code != kDone) return said(end.code);
+  return said(code);
 }
 
 const RegisterCommand compare_command(

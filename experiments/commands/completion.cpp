@@ -62,6 +62,23 @@ std::string quotable(const std::string& text) {
   return quoted;
 }
 
+// How fish completes one word of a command. `of`: the start of such a line; `few`: the words that
+// may stand there, where these are few, else null.
+std::string fish_line(const std::string& of, const CommandWord& word,
+                      const std::vector<std::string>* few) {
+  const auto list = few ? fmt::format(" '{}'", fmt::join(*few, " ")) : "";
+  if (word.name.starts_with("--")) {
+    const auto option = fmt::format("{} -l {}", of, word.name.substr(2));
+    if (word.value.empty()) return option + list + "\n";  // a flag
+    return option + (few ? " -x -a" + list : " -r") + "\n";
+  }
+  if (few) return of + " -f -a" + list + "\n";
+  if (word.name == "overrides") return of + " -a '(__headlab_keys)'\n";
+  if (word.name == "run" || word.name == "source" || word.name == "FILE")
+    return of + " -a '(__headlab_runs)'\n";
+  return "";
+}
+
 // fish completes words behind `=` by itself where the whole words are known.
 std::string fish() {
   const auto config = config_words();
@@ -77,18 +94,7 @@ std::string fish() {
     const auto of = fmt::format("complete -c headlab -n '__fish_seen_subcommand_from {}'", c.name);
     for (const auto& word : words_of(c)) {
       const auto few = chosen.find(c.name + " " + word.name);
-      const auto list =
-          few == chosen.end() ? "" : fmt::format(" '{}'", fmt::join(few->second, " "));
-      if (word.name.starts_with("--")) {
-        const char* value = word.value.empty() ? "" : few == chosen.end() ? " -r" : " -x -a";
-        script += fmt::format("{} -l {}{}{}\n", of, word.name.substr(2), value, list);
-      } else if (few != chosen.end()) {
-        script += fmt::format("{} -f -a{}\n", of, list);
-      } else if (word.name == "overrides") {
-        script += of + " -a '(__headlab_keys)'\n";
-      } else if (word.name == "run" || word.name == "source" || word.name == "FILE") {
-        script += of + " -a '(__headlab_runs)'\n";
-      }
+      script += fish_line(of, word, few == chosen.end() ? nullptr : &few->second);
     }
   }
   return script;
@@ -103,9 +109,15 @@ struct CompletionOptions {
   }
 };
 
+std::string script_for(const std::string& shell) {
+  if (shell == "bash") return bash();
+  if (shell == "zsh") return zsh();
+  if (shell == "fish") return fish();
+  return manual();
+}
+
 int run_completion(const CompletionOptions& o) {
-  const auto& s = o.shell;
-  print_data(s == "bash" ? bash() : s == "zsh" ? zsh() : s == "fish" ? fish() : manual());
+  print_data(script_for(o.shell));
   return kDone;
 }
 

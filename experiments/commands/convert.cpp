@@ -43,10 +43,12 @@ Conversion convert_layer(const ConvertOptions& o, const TrainedLayer& layer) {
   return to_collaborative(layer, asked, o.seeds);
 }
 
+std::string target_kind(const ConvertOptions& o) { return o.kv_heads > 0 ? "mha" : o.to; }
+
 // What the result depends on beside the run and its data.
 nlohmann::ordered_json asked_json(const ConvertOptions& o, const OpenedRun& run) {
   return tuning_json("convert", weights_file(run.path, run.step).parent_path(),
-                     {{"--to", o.kv_heads > 0 ? "mha" : o.to},
+                     {{"--to", target_kind(o)},
                       {"--shared-dim", o.shared_dim},
                       {"--seeds", o.seeds},
                       {"--kv-heads", o.kv_heads},
@@ -67,9 +69,11 @@ int answer(const ConvertOptions& o, const OpenedRun& opened, const KeptConversio
     return kept.exit_code;
   }
   Report report{kept.report, {}};
-  const auto keep = o.gates.heads > 0 ? std::optional(o.gates.heads) : std::nullopt;
-  if (o.to == "gated" && !o.out.empty()) report.object["gates"] = gate_report(*kept.model, keep);
-  if (!o.out.empty()) report.object["out"] = std::filesystem::canonical(o.out).string();
+  if (!o.out.empty()) {
+    const auto keep = o.gates.heads > 0 ? std::optional(o.gates.heads) : std::nullopt;
+    if (o.to == "gated") report.object["gates"] = gate_report(*kept.model, keep);
+    report.object["out"] = std::filesystem::canonical(o.out).string();
+  }
   report.text = conversion_text(report.object);
   if (report.object.contains("gates")) report.text += gate_text(report.object["gates"]);
   add_code(report.object, opened);
@@ -83,7 +87,8 @@ int run_convert(ConvertOptions& o) {
   if (o.tune == 0) require_free(o.out);
   auto opened = open_named_run(o.run, compute.device);
   o.given.open_if_any(opened, o.tune > 0);
-  o.gates.begin = opened.step, o.gates.updates = o.tune;
+  o.gates.begin = opened.step;
+  o.gates.updates = o.tune;
   FurtherTraining further{o.tune, o.freeze, o.to == "gated", o.batches, {}};
   if (o.tune > 0) {
     further.asked = asked_json(o, opened);
@@ -94,8 +99,7 @@ int run_convert(ConvertOptions& o) {
   auto converted = convert_model(
       opened, [&](const TrainedLayer& layer) { return convert_layer(o, layer); }, compute.device);
   const auto cost = conversion_cost(o.run, opened, converted, o.batches, compute);
-  const auto report =
-      conversion_json(o.run, o.kv_heads > 0 ? "mha" : o.to, opened, converted, cost);
+  const auto report = conversion_json(o.run, target_kind(o), opened, converted, cost);
   if (o.out.empty()) return answer(o, opened, {report, converted.model});
   return answer(o, opened,
                 keep_converted(o.out, opened, converted, cost, further, compute, report));

@@ -32,11 +32,14 @@ std::optional<ConfigNode> block_of_files(const std::string& data) {
       throw DataError(data +
                       ": holds neither token files (meta.json, train.bin, val.bin) nor CIFAR-10's "
                       "(data_batch_1.bin, ...)");
-    set("kind", tokens ? "tokens" : "cifar10"), set("path", path.string());
+    set("kind", tokens ? "tokens" : "cifar10");
+    set("path", path.string());
     return node;
   }
   if (const auto labels = labels_beside(path)) {
-    set("kind", "mnist"), set("images", path.string()), set("labels", labels->string());
+    set("kind", "mnist");
+    set("images", path.string());
+    set("labels", labels->string());
     return node;
   }
   return std::nullopt;
@@ -62,6 +65,37 @@ constexpr Size kSizes[] = {{"source vocabulary", &DataShape::source_vocabulary},
                            {"height of images", &DataShape::height},
                            {"width of images", &DataShape::width}};
 
+// DataError where the model of the run cannot take such data.
+void require_data_of_model(const KindBlock& block, const DataSource& data, const OpenedRun& run) {
+  const auto shape = data.shape();
+  const auto& model = run.data_description.shape;
+  const auto refuse = [&](const char* what, int64_t theirs, int64_t ours) {
+    throw DataError(fmt::format("--data of kind '{}': the {} is {}, that of the model {}",
+                                block.kind(), what, theirs, ours));
+  };
+  for (const auto& [name, value] : kSizes)
+    if (shape.*value != model.*value) refuse(name, shape.*value, model.*value);
+  // Token files may hold fewer than the model has rows for; vocabularies that data make are one.
+  const bool fewer = block.kind() == "tokens" && shape.vocabulary < model.vocabulary;
+  if (shape.vocabulary != model.vocabulary && !fewer)
+    refuse("vocabulary", shape.vocabulary, model.vocabulary);
+  if (shape.context > model.context) refuse("context", shape.context, model.context);
+  const auto &ours = run.data_description.tokenizer, theirs = data.tokenizer();
+  if (ours && theirs && ours->json() != theirs->json())
+    throw DataError(
+        fmt::format("--data of kind '{}': its tokens are others than the model's", block.kind()));
+  if (model.source_vocabulary > 0 && (shape.start != model.start || shape.end != model.end))
+    throw DataError(fmt::format(
+        "--data of kind '{}': its texts begin or end with other tokens than the model's",
+        block.kind()));
+  Problems problems;
+  run.experiment.model.as<ModelOptions>().check_data(
+      shape, [&](const std::string& field, const std::string& what) {
+        problems.add({}, "model." + field, what);
+      });
+  problems.raise();
+}
+
 }  // namespace
 
 std::optional<KindBlock> given_block(const std::string& data, int64_t window, bool by_files) {
@@ -78,34 +112,8 @@ std::optional<KindBlock> given_block(const std::string& data, int64_t window, bo
 }
 
 std::shared_ptr<DataSource> open_block(const KindBlock& block, const OpenedRun& run) {
-  const auto data = open_data(block);
-  const auto shape = data->shape();
-  const auto& model = run.data_description.shape;
-  const auto refuse = [&](const char* what, int64_t theirs, int64_t ours) {
-    throw DataError(fmt::format("--data of kind '{}': the {} is {}, that of the model {}",
-                                block.kind(), what, theirs, ours));
-  };
-  for (const auto& [name, value] : kSizes)
-    if (shape.*value != model.*value) refuse(name, shape.*value, model.*value);
-  // Token files may hold fewer than the model has rows for; vocabularies that data make are one.
-  const bool fewer = block.kind() == "tokens" && shape.vocabulary < model.vocabulary;
-  if (shape.vocabulary != model.vocabulary && !fewer)
-    refuse("vocabulary", shape.vocabulary, model.vocabulary);
-  if (shape.context > model.context) refuse("context", shape.context, model.context);
-  const auto &ours = run.data_description.tokenizer, theirs = data->tokenizer();
-  if (ours && theirs && ours->json() != theirs->json())
-    throw DataError(
-        fmt::format("--data of kind '{}': its tokens are others than the model's", block.kind()));
-  if (model.source_vocabulary > 0 && (shape.start != model.start || shape.end != model.end))
-    throw DataError(fmt::format(
-        "--data of kind '{}': its texts begin or end with other tokens than the model's",
-        block.kind()));
-  Problems problems;
-  run.experiment.model.as<ModelOptions>().check_data(
-      shape, [&](const std::string& field, const std::string& what) {
-        problems.add({}, "model." + field, what);
-      });
-  problems.raise();
+  auto data = open_data(block);
+  require_data_of_model(block, *data, run);
   return data;
 }
 

@@ -40,6 +40,19 @@ std::shared_ptr<DataSource> sentences_for(OpenedRun& run, const NamedText& given
                    });
 }
 
+// The data that the run was trained on.
+void open_data_of(OpenedRun& run) {
+  if (is_imported(run))
+    throw ConfigError("the run was imported and has no data of its own; " + what_to_give(run));
+  if (run.data) return;
+  try {
+    run.data = open_own_data(run.experiment, run.data_description);
+  } catch (const DataError& error) {
+    if (run.data_description.shape.source_vocabulary > 0) throw;  // one text is no pair of them
+    throw DataError(fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));
+  }
+}
+
 }  // namespace
 
 int64_t GivenData::window(const OpenedRun& run) const {
@@ -69,14 +82,14 @@ void GivenData::open_given(OpenedRun& run) const {
     run.data = given_lines(run.data_description, *data);
     return;
   }
-  if (run.model->predicts() && is_imported(run))
-    require_text_reader(run, data ? "--data " + *data : "--text");
   const auto* tokenizer = run.data_description.tokenizer.get();
   if (!run.model->predicts()) {
-    run.data = sentences_for(
-        run, data ? text_of_file(*data, tokenizer) : text_or_file("--text", *text, tokenizer));
+    const auto given =
+        data ? text_of_file(*data, tokenizer) : text_or_file("--text", *text, tokenizer);
+    run.data = sentences_for(run, given);
     return;
   }
+  if (is_imported(run)) require_text_reader(run, data ? "--data " + *data : "--text");
   auto description = run.data_description;
   description.shape.context = window(run);
   if (data) {
@@ -94,18 +107,12 @@ void GivenData::open(OpenedRun& run, bool to_train) const {
   if (block) {
     run.data = open_block(*block, run);
     if (to_train) run.experiment.data = *block;
+  } else if ((data || text) && to_train) {
+    open_to_train(run);
   } else if (data || text) {
-    to_train ? open_to_train(run) : open_given(run);
-  }
-  if (data || text) return;
-  if (is_imported(run))
-    throw ConfigError("the run was imported and has no data of its own; " + what_to_give(run));
-  if (run.data) return;
-  try {
-    run.data = open_own_data(run.experiment, run.data_description);
-  } catch (const DataError& error) {
-    if (run.data_description.shape.source_vocabulary > 0) throw;  // one text is no pair of them
-    throw DataError(fmt::format("{}; --data FILE or --text TEXT measures on others", error.what()));
+    open_given(run);
+  } else {
+    open_data_of(run);
   }
 }
 

@@ -47,13 +47,18 @@ Experiment experiment_of(const RunOptions& o) {
   return experiment;
 }
 
+ResumeFrom resume_from(const RunOptions& o) {
+  auto from = ResumeFrom::parse(o.resume);
+  if (!from.named.empty()) from.named = take_run(from.named);
+  return from;
+}
+
 int run_run(const RunOptions& o) {
   auto experiment = experiment_of(o);
   const auto device = pick_device(o.device);
   use_settings(experiment.train);
 
-  auto from = ResumeFrom::parse(o.resume);
-  if (!from.named.empty()) from.named = take_run(from.named);
+  const auto from = resume_from(o);
   const auto path = from.named.empty() ? run_path(o.out, experiment) : locate_run(from.named).run;
   const auto data = open_training_data(experiment);  // before any directory is made
   const auto description = describe_data(*data);
@@ -61,6 +66,7 @@ int run_run(const RunOptions& o) {
   auto files = data->files();
   if (initial) files.push_back(initial->file());
   const auto data_files = data_json(files, kept_data(path));
+
   const auto process = process_manifest(experiment, data_files, device);
   const auto check = [&] { require_same_run(path, experiment, process, from); };
   const auto finished = already_finished(path, from);
@@ -77,6 +83,7 @@ int run_run(const RunOptions& o) {
     return kDone;
   }
   if (const auto code = code_of_early_stop()) return *code;
+
   const auto since = changed_since(path, process);
   auto manifest = manifest_of(experiment, *model, data_files, device);
   manifest["config_hash"] = run_hash(experiment);
@@ -86,6 +93,7 @@ int run_run(const RunOptions& o) {
                          from, check);
   if (!begun.warning.empty()) tell("{}", begun.warning);
   if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
+
   try {
     keep_patch(path);
     if (begun.checkpoint) {

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
@@ -59,34 +61,50 @@ std::string steps_text(const KnownRun& run) {
   return run.steps && *run.steps != run.step ? fmt::format("{}/{}", step, *run.steps) : step;
 }
 
+using Row = std::array<std::string, 9>;
+const Row kTitles{"", "run", "kind", "state", "written", "seed", "steps", "val loss [nat]", "size"};
 constexpr size_t kNumbers = 5;  // columns from here on are numbers
+
+// The word by which commands find a run: "@" is the newest, "@2" the one before it.
+std::string word_of(size_t index) { return index == 0 ? "@" : fmt::format("@{}", index + 1); }
+
+Row row_of(const KnownRun& run, uintmax_t bytes, const std::string& word) {
+  return {word,
+          run.label,
+          run.kind,
+          run.state,
+          age_text(run.written),
+          std::to_string(run.seed),
+          steps_text(run),
+          run.loss ? fmt::format("{:.4f}", *run.loss) : "",
+          fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)};
+}
+
+// Texts to the left of their columns, numbers to the right.
+std::string aligned(const Row& row, const std::array<size_t, std::tuple_size_v<Row>>& widths) {
+  std::string line;
+  for (size_t column = 0; column < row.size(); ++column) {
+    const auto& cell = row[column];
+    const std::string gap(widths[column] - cell.size(), ' ');
+    line += column < kNumbers ? cell + gap : gap + cell;
+    line += "  ";
+  }
+  return line;
+}
 
 // `numbered`: with the words by which commands find them.
 std::string table(const std::vector<KnownRun>& runs, const std::vector<uintmax_t>& bytes,
                   bool numbered) {
-  std::vector<std::array<std::string, 9>> rows{
-      {"", "run", "kind", "state", "written", "seed", "steps", "val loss [nat]", "size"}};
-  for (size_t i = 0; i < runs.size(); ++i) {
-    const auto& run = runs[i];
-    const auto number = i == 0 ? "@" : fmt::format("@{}", i + 1);
-    rows.push_back({numbered ? number : "", run.label, run.kind, run.state, age_text(run.written),
-                    std::to_string(run.seed), steps_text(run),
-                    run.loss ? fmt::format("{:.4f}", *run.loss) : "",
-                    fmt::format("{:.1f} MB", static_cast<double>(bytes[i]) / 1e6)});
-  }
-  std::array<size_t, 9> widths{};
+  std::vector<Row> rows{kTitles};
+  for (size_t i = 0; i < runs.size(); ++i)
+    rows.push_back(row_of(runs[i], bytes[i], numbered ? word_of(i) : ""));
+  std::array<size_t, std::tuple_size_v<Row>> widths{};
   for (const auto& row : rows)
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
-  std::string text;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::string line;
-    for (size_t c = 0; c < widths.size(); ++c) {
-      const std::string gap(widths[c] - rows[r][c].size(), ' ');
-      line += (c >= kNumbers ? gap + rows[r][c] : rows[r][c] + gap) + "  ";
-    }
-    line += r == 0 ? "path" : visible_line(shown_path(runs[r - 1].path));
-    text += line + "\n";
-  }
+    for (size_t column = 0; column < row.size(); ++column)
+      widths[column] = std::max(widths[column], row[column].size());
+  std::string text = aligned(rows[0], widths) + "path\n";
+  for (size_t i = 0; i < runs.size(); ++i)
+    text += aligned(rows[i + 1], widths) + visible_line(shown_path(runs[i].path)) + "\n";
   return text;
 }
 
@@ -99,8 +117,9 @@ int run_runs(const RunsOptions& o) {
   std::vector<uintmax_t> bytes;
   Report report{.object = {{"runs", Json::array()}}, .text = {}};
   for (const auto& path : newest_runs(o.folder)) {
+    runs.push_back(know_run(path));
     bytes.push_back(size_of(path));
-    report.object["runs"].push_back(json_of(runs.emplace_back(know_run(path)), bytes.back()));
+    report.object["runs"].push_back(json_of(runs.back(), bytes.back()));
   }
   report.text = table(runs, bytes, usual);
   if (runs.empty())
