@@ -9,9 +9,9 @@
 #include <cmath>
 
 #include "core/attention/compose_statistics.h"
+#include "core/attention/require_maps.h"
 #include "core/attention/weight_map_statistics.h"
 #include "core/config/alternatives.h"
-#include "core/errors.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -185,9 +185,7 @@ class Mohsa : public AttentionHeads {
   static Tensor attend_dropped(const Tensor& q, const Tensor& k, const Tensor& v,
                                const Composition& pre, const Composition& post,
                                const HeadCall& call, double scale) {
-    if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
-      throw BackendError(
-          "backends sdpa and flash: not for heads that are mixed; auto or eager serves");
+    require_maps(call, "heads that are mixed");
     const auto maps = composed_maps(q, k, pre, {}, call, scale);
     const auto& p = maps.weights;  // [B,H,T,S]
     const auto kept = dropout(p, call.dropout, call.rng, CounterRng::kAttentionDropout);

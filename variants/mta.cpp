@@ -14,9 +14,9 @@
 
 #include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
+#include "core/attention/require_maps.h"
 #include "core/attention/weight_map_statistics.h"
 #include "core/config/derived_defaults.h"
-#include "core/errors.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -225,8 +225,7 @@ class Mta : public ProjectedHeads<MtaOptions> {
 
   Tensor convolved(const Tensor& fresh, const Tensor& k, const Tensor& v, const Composition& pre,
                    const Composition& post, const HeadCall& call) const {
-    if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
-      throw BackendError("backends sdpa and flash: not for convolved maps; auto or eager serves");
+    require_maps(call, "convolved maps");
     const int64_t T = fresh.size(2), S = k.size(2);
     const auto q = with_rows_before(fresh, call);  // [B,H,past+T,d]
     const auto allowed = [&](int64_t rows) { return allowed_keys(call.mask, rows, S, q.device()); };

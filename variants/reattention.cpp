@@ -6,8 +6,8 @@
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
+#include "core/attention/require_maps.h"
 #include "core/attention/weight_map_statistics.h"
-#include "core/errors.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -86,9 +86,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
         !call.cache || !options_.batch() || !is_training(),
         "reattention with norm: batch decodes in eval mode only: in training its statistics "
         "are of the whole batch");
-    if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
-      throw BackendError(
-          "backends sdpa and flash: not for heads that are mixed; auto or eager serves");
+    require_maps(call, "heads that are mixed");
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());

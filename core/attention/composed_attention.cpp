@@ -10,8 +10,8 @@
 #include "core/attention/compose.h"
 #include "core/attention/observer.h"
 #include "core/attention/precision.h"
+#include "core/attention/require_maps.h"
 #include "core/attention/weight_map_statistics.h"
-#include "core/errors.h"
 #include "core/kernels/compose_rows.h"
 #include "core/torch.h"
 
@@ -309,10 +309,7 @@ ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               double scale) {
   const bool composed = !pre.is_identity() || !post.is_identity();
   if (!composed && call.map.is_softmax()) return {attend(q, k, v, call, scale), {}};
-  if (call.backend != Backend::kAuto && call.backend != Backend::kEager)
-    throw BackendError(std::string("backends sdpa and flash: not for ") +
-                       (composed ? "heads that are composed" : "maps other than the softmax") +
-                       "; auto or eager serves");
+  require_maps(call, composed ? "heads that are composed" : "maps other than the softmax");
   // By rows everything is of one type, which sums are made in.
   const auto wide_q = widened(q);
   const auto bias = all_biases(wide_q, k.size(2), call);
