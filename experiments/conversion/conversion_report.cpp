@@ -80,16 +80,13 @@ std::string conversion_text(const Json& report) {
     if (layer.contains("order"))
       text += fmt::format("       heads in order {}\n", layer["order"].dump());
   }
+  if (measured)
+    text += fmt::format("logits error {}, ",
+                        number_text(report["logits_error"].get<double>(), "{:.3e}"));
+  text += fmt::format("parameters {} -> {}\n", report["parameters_before"].get<int64_t>(),
+                      report["parameters_after"].get<int64_t>());
   if (!measured)
-    return text + fmt::format(
-                      "parameters {} -> {}\nnothing was measured: the imported model has no "
-                      "data; --data names some\n",
-                      report["parameters_before"].get<int64_t>(),
-                      report["parameters_after"].get<int64_t>());
-  text += fmt::format("logits error {}, parameters {} -> {}\n",
-                      number_text(report["logits_error"].get<double>(), "{:.3e}"),
-                      report["parameters_before"].get<int64_t>(),
-                      report["parameters_after"].get<int64_t>());
+    return text + "nothing was measured: the imported model has no data; --data names some\n";
   const auto metric = report["metric"].get<std::string>(),
              units = report["units"].get<std::string>();
   const auto what = fmt::format("{} {}", report["split"].get<std::string>(), metric);
