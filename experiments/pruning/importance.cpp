@@ -37,7 +37,7 @@ Tensor ImportanceSums::paper_interval() const {
   if (examples_ < 2) return at::full_like(by_example_, std::numeric_limits<double>::quiet_NaN());
   const auto variance =
       (example_squares_ / examples_ - paper().square()).clamp_min(0) / (examples_ - 1);
-  return t_of_p(0.05, examples_ - 1) * variance.sqrt();
+  return t_of_interval(static_cast<int64_t>(examples_)) * variance.sqrt();
 }
 Tensor ImportanceSums::per_position() const { return by_position_ / positions_; }
 Tensor ImportanceSums::batch() const { return by_batch_ / positions_; }

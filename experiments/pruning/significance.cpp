@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <optional>
 
 #include "experiments/logs/result_arrays.h"
@@ -15,25 +14,6 @@ namespace {
 // A loss is a mean of float32 numbers of about 1: what its changes are known to.
 constexpr double kRounding = 8 * std::numeric_limits<float>::epsilon();
 
-// Half of the 95 % interval of a mean. Rows of a table have as many examples, and the quantile
-// takes longer than all the rest.
-class HalfInterval {
- public:
-  double operator()(const std::vector<double>& changes) {
-    if (changes.size() < 2) return kNaN;
-    const auto spread = spread_of(changes);
-    if (spread.n != examples_) {
-      examples_ = spread.n;
-      quantile_ = t_of_p(0.05, static_cast<double>(spread.n - 1));
-    }
-    return quantile_ * *spread.deviation / std::sqrt(static_cast<double>(spread.n));
-  }
-
- private:
-  int64_t examples_ = 0;
-  double quantile_ = 0;
-};
-
 }  // namespace
 
 bool Significance::more_than_chance() const { return holm < kReportedBelow; }
@@ -42,10 +22,10 @@ std::vector<Significance> significance_of(const std::vector<std::vector<double>>
                                           const Task& task) {
   std::vector<Significance> found;
   std::vector<std::optional<double>> p;  // of rows that were measured
-  HalfInterval half_interval;
   for (const auto& changes : rows) {
-    found.push_back({.interval = half_interval(changes), .examples = std::ssize(changes)});
+    auto& row = found.emplace_back(Significance{.examples = std::ssize(changes)});
     if (changes.empty()) continue;
+    row.interval = half_interval(spread_of(changes)).value_or(kNaN);
     p.push_back(task.least_at_whole() || found.back().examples < kLeastExamples
                     ? std::nullopt
                     : mean_p_value(changes, kRounding));

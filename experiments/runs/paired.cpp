@@ -69,6 +69,17 @@ double t_of_p(double p, double freedom) {
   return (low + high) / 2;
 }
 
+double t_of_interval(int64_t n) {
+  // Rows of a table are of as many numbers, and to find it takes longer than all the rest of them.
+  thread_local int64_t last = 0;
+  thread_local double t = 0;
+  if (n != last) {
+    t = t_of_p(kInterval, static_cast<double>(n - 1));
+    last = n;
+  }
+  return t;
+}
+
 std::optional<double> mean_p_value(const std::vector<double>& differences, double rounding) {
   if (differences.size() < 2 || !std::all_of(differences.begin(), differences.end(),
                                              [](double value) { return std::isfinite(value); }))
@@ -81,11 +92,15 @@ std::optional<double> mean_p_value(const std::vector<double>& differences, doubl
   return t_p_value(spread.mean * std::sqrt(n) / *spread.deviation, n - 1);
 }
 
-std::optional<Interval> t_interval(const SweepMean::Spread& spread) {
+std::optional<double> half_interval(const SweepMean::Spread& spread) {
   if (!spread.deviation) return std::nullopt;
-  const auto n = static_cast<double>(spread.n);
-  const double half = t_of_p(kInterval, n - 1) * *spread.deviation / std::sqrt(n);
-  return Interval{spread.mean - half, spread.mean + half};
+  return t_of_interval(spread.n) * *spread.deviation / std::sqrt(static_cast<double>(spread.n));
+}
+
+std::optional<Interval> t_interval(const SweepMean::Spread& spread) {
+  const auto half = half_interval(spread);
+  if (!half) return std::nullopt;
+  return Interval{spread.mean - *half, spread.mean + *half};
 }
 
 PairedDifference paired_difference(const std::vector<double>& arm,

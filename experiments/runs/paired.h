@@ -23,6 +23,8 @@ double incomplete_beta(double a, double b, double x);
 double t_p_value(double t, double freedom);
 // The t > 0 whose two-sided p that is, 0 < p < 1.
 double t_of_p(double p, double freedom);
+// By which a 95 % interval of a mean of n > 1 numbers reaches over the mean, in standard errors.
+double t_of_interval(int64_t n);
 
 struct Interval {
   double low = 0, high = 0;
@@ -31,7 +33,8 @@ struct Interval {
 // is not finite, and where all are equal and not 0, which no t can be formed of. `rounding`: what
 // equals may lie apart.
 std::optional<double> mean_p_value(const std::vector<double>& differences, double rounding = 0);
-// Of the mean: 95 %, of t; none of one value.
+// Half of the 95 % interval of the mean, of t; none of one value.
+std::optional<double> half_interval(const SweepMean::Spread& spread);
 std::optional<Interval> t_interval(const SweepMean::Spread& spread);
 
 struct PairedDifference {

@@ -38,6 +38,9 @@ TEST_CASE("p of Student's t is that of the tables", "[compare]") {
   CHECK(t_p_value(1e6, 4) == Approx(0).margin(1e-20));
   CHECK(t_of_p(0.05, 4) == Approx(2.776445105).epsilon(1e-9));
   CHECK(t_of_p(0.5, 1) == Approx(1));
+  CHECK(t_of_interval(5) == Approx(2.776445105).epsilon(1e-9));
+  CHECK(t_of_interval(10) == Approx(2.262157163).epsilon(1e-8));
+  CHECK(t_of_interval(5) == Approx(2.776445105).epsilon(1e-9));
 }
 
 TEST_CASE("a paired difference has mean, interval and p of its pairs", "[compare]") {
