@@ -135,6 +135,13 @@ TEST_CASE("an error names the file, the object and the innermost reason") {
                     Contains("a.h5: /g: cannot make dataset x"));
 }
 
+TEST_CASE("an attribute that cannot be written is named") {
+  const Scratch folder;
+  H5File::create(folder / "a.h5");
+  CHECK_THROWS_WITH(H5File::open(folder / "a.h5").root().set_text("a", "b"),
+                    Contains("a.h5: /: cannot write attribute a"));
+}
+
 TEST_CASE("the chunks of one row are checked, and no others") {
   const Scratch folder;
   const auto path = folder / "a.h5";
