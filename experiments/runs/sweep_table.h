@@ -16,7 +16,7 @@ namespace headlab {
 
 class SweepTable {
  public:
-  SweepTable(const FrozenSweep& sweep, ProgressOutput output = ProgressOutput::standard());
+  explicit SweepTable(const FrozenSweep& sweep, ProgressOutput output = ProgressOutput::standard());
   SweepTable(const SweepTable&) = delete;
   SweepTable& operator=(const SweepTable&) = delete;
   ~SweepTable();  // leaves the cursor below what it wrote

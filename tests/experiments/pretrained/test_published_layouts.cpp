@@ -19,7 +19,7 @@ namespace headlab::test_published_layouts {
 namespace {
 
 namespace fs = std::filesystem;
-using Catch::Contains, Catch::Matchers::StartsWith;
+using Catch::Contains, Catch::Matchers::Equals, Catch::Matchers::StartsWith;
 using nlohmann::json;
 
 const fs::path kModels = fs::path(build::kSourceDir) / "tests/golden/models";
@@ -116,11 +116,11 @@ TEST_CASE(
     "several tensors of a tied group must be the same, and without a tie each must be there") {
   Changed both("gpt2");
   both.tensors["lm_head.weight"] = both.tensors.at("transformer.wte.weight").clone();
-  CHECK(both.complaint() == "");
+  CHECK_THAT(both.complaint(), Equals(""));
   both.tensors["lm_head.weight"][3][4] += 1;
   CHECK_THAT(both.complaint(), StartsWith("3 ") && Contains("lm_head.weight is tied to"));
   both.config["tie_word_embeddings"] = false;
-  CHECK(both.complaint() == "");
+  CHECK_THAT(both.complaint(), Equals(""));
   both.drop("transformer.wte");
   CHECK_THAT(both.complaint(), StartsWith("3 ") && Contains("transformer.wte.weight is missing"));
   for (const char* name : {"marian", "bert_mlm"}) {
@@ -206,7 +206,7 @@ TEST_CASE("a class that does something else is refused by its name") {
                StartsWith("2 ") && Contains("architectures: '" + std::string(name) + "'"));
     auto tokens_head = classifier(3);  // whatever the tensors are
     tokens_head.config["architectures"] = {name};
-    CHECK(tokens_head.complaint() != "");
+    CHECK_THAT(tokens_head.complaint(), !Equals(""));
   }
   Changed wrong("bert_mlm");
   wrong.config["architectures"] = 5;
@@ -229,7 +229,7 @@ TEST_CASE("without architectures the tensors tell, or are asked about") {
     INFO(name);
     Changed other(name);
     other.config.erase("architectures");
-    CHECK(other.complaint() == "");
+    CHECK_THAT(other.complaint(), Equals(""));
   }
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("what an import leaves out is said in a sentence") {
   };
   for (const char* name : {"gpt2", "llama_gqa", "bert_mlm", "vit", "marian"}) {
     INFO(name);
-    CHECK(notices(Changed(name)) == "");
+    CHECK_THAT(notices(Changed(name)), Equals(""));
   }
   Changed both("bert_mlm");
   both.config["architectures"] = {"BertForPreTraining"};
