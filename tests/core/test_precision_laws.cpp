@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <cmath>
 #include <limits>
 
 #include "core/attention/compose.h"
@@ -57,10 +58,7 @@ Tensor in_autocast(AttentionHeads& heads, const Tensor& x, const HeadContext& ct
   return heads.forward(x, ctx).y;
 }
 
-}  // namespace
-
-TEST_CASE("every kind runs in every precision, as near to float32 as torch's fused attention",
-          "[laws][precision][variants]") {
+void require_every_precision(bool all_maps) {
   torch::manual_seed(1);
   const auto x = at::randn({B, T, 20}).to(at::kBFloat16).to(at::kFloat);
   const auto of_fused = [&](bool autocast) {
@@ -73,7 +71,7 @@ TEST_CASE("every kind runs in every precision, as near to float32 as torch's fus
     return error_of(mha->forward(x.to(at::kBFloat16), ctx).y, want);
   };
   const double autocast_error = of_fused(true), half_error = of_fused(false);
-  for_every_kind([&](const Subject& s) {
+  const auto law = [&](const Subject& s) {
     for (const auto& options : norms_in_laws(s)) {
       const auto heads = rounded_layer(s, options), half = rounded_layer(s, options),
                  wide = rounded_layer(s, options);
@@ -116,7 +114,19 @@ TEST_CASE("every kind runs in every precision, as near to float32 as torch's fus
           half->forward(x.to(at::kBFloat16), watched_half);
         }
     }
-  });
+  };
+  for_every_kind(law, all_maps);
+}
+
+}  // namespace
+
+TEST_CASE("every kind runs in every precision, as near to float32 as torch's fused attention",
+          "[laws][precision][variants]") {
+  require_every_precision(false);
+}
+
+TEST_CASE("every kind runs in every precision with every map", "[precision][variants][.slow]") {
+  require_every_precision(true);
 }
 
 TEST_CASE("scores and maps are in float32 under autocast, however wide queries and keys are",
@@ -189,27 +199,27 @@ TEST_CASE("scores that are no numbers end in rows that are none, in every kind a
     for (const double bad : {kNan, std::numeric_limits<double>::infinity()})
       for (const int64_t tokens : {int64_t{1}, T})  // one, or all
         for (const auto backend :
-             {Backend::kAuto, Backend::kEager, Backend::kSdpa, Backend::kFlash})
-          for (const auto type : {at::kDouble, at::kFloat}) {
-            INFO(bad << " in " << tokens << " tokens, backend " << static_cast<int>(backend));
-            const auto heads = s.make(s.shape);
-            heads->to(type);
-            auto x = at::randn({B, T, 20}, type);
-            const int64_t first = tokens == T ? 0 : lost;
-            x.narrow(1, first, tokens == T ? T : 1).fill_(bad);
-            HeadProbe probe;
-            probe.statistics = probe.maps = true;
-            auto ctx = s.natural();
-            ctx.backend = backend;
-            ctx.observer = &probe;
-            try {
-              const auto y = heads->forward(x, ctx).y;
-              CHECK(y.narrow(1, first, T - first).isnan().any(-1).all().item<bool>());
-            } catch (const BackendError&) {
-              CHECK(backend != Backend::kAuto);
-              CHECK(backend != Backend::kEager);
-            }
+             {Backend::kAuto, Backend::kEager, Backend::kSdpa, Backend::kFlash}) {
+          const auto type = std::isnan(bad) ? at::kDouble : at::kFloat;
+          INFO(bad << " in " << tokens << " tokens, backend " << static_cast<int>(backend));
+          const auto heads = s.make(s.shape);
+          heads->to(type);
+          auto x = at::randn({B, T, 20}, type);
+          const int64_t first = tokens == T ? 0 : lost;
+          x.narrow(1, first, tokens == T ? T : 1).fill_(bad);
+          HeadProbe probe;
+          probe.statistics = probe.maps = true;
+          auto ctx = s.natural();
+          ctx.backend = backend;
+          ctx.observer = &probe;
+          try {
+            const auto y = heads->forward(x, ctx).y;
+            CHECK(y.narrow(1, first, T - first).isnan().any(-1).all().item<bool>());
+          } catch (const BackendError&) {
+            CHECK(backend != Backend::kAuto);
+            CHECK(backend != Backend::kEager);
           }
+        }
   });
 }
 
