@@ -16,7 +16,7 @@ constexpr const char* kGpt2EndOfText = "<|endoftext|>";
 
 // What transformers' classes take for granted, so that the files of old say all of it.
 bool is_of_gpt2(const nlohmann::ordered_json& of) {
-  return of.at("kind") == "bpe" && of.at("specials") == json{kGpt2EndOfText} &&
+  return of.at("kind") == "bpe" && of.at("specials") == nlohmann::ordered_json{kGpt2EndOfText} &&
          !of.contains("pattern") && !of.contains("ignore_merges") && !of.contains("begin") &&
          !of.contains("end");
 }
