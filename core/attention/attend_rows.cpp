@@ -1,7 +1,7 @@
 #include "core/attention/attend_rows.h"
 
 #include <ATen/Parallel.h>
-#include <torch/custom_class.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,7 +1,7 @@
 #include "core/attention/chosen_rows.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/custom_class.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "core/attention/linear.h"
 #include "core/torch.h"

@@ -1,6 +1,7 @@
 // Attention through composed maps: the path by blocks of rows (core/kernels/compose_rows.h) and its
 // derivative, and when it serves.
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,7 @@
 #include "core/attention/entmax.h"
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 

@@ -1,6 +1,7 @@
 #include "core/attention/flash.h"
 
 #include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,6 @@
 // Entmax as a function (definition, limits, gradients) and as a kind of heads.
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
 #include <cmath>
 
