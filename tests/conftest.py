@@ -22,6 +22,7 @@ import warm_program  # noqa: F401: what subprocess starts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and with it what tests start
 os.environ.pop("HEADLAB_COMMAND", None)  # of the one who runs the tests; see tests/test_install.py
 
 

@@ -1,4 +1,5 @@
 // The main() of every test program.
+#include <csignal>
 #include <cstdio>
 
 #include "core/config/registry.h"
@@ -16,6 +17,7 @@ extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5"; }
 #endif
 
 int main(int argc, char** argv) {
+  std::signal(SIGHUP, SIG_DFL);  // nohup ignores it, and with it what tests start
   for (const auto& conflict : headlab::registration_conflicts())
     std::fprintf(stderr, "%s\n", conflict.c_str());
   if (!headlab::registration_conflicts().empty()) return 1;
