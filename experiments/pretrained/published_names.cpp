@@ -16,8 +16,8 @@ void shape_as_theirs(std::vector<ForeignTensor>& rules, const DataShape& data) {
     auto& shape = rule.shape;
     if (rule.name.ends_with("patch_embeddings.projection.weight")) {
       const int64_t C = data.channels;
-      const auto P =
-          static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(shape[1] / C))));
+      const int64_t pixels = shape[1] / C;
+      const auto P = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(pixels))));
       shape = {shape[0], C, P, P};
     } else if (rule.name.ends_with("cls_token")) {
       shape = {1, 1, shape.back()};
