@@ -13,6 +13,7 @@ namespace headlab {
   void compose_backward_f64(const ComposeProblem<double>&, int64_t, int64_t, double*); \
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
+#undef HEADLAB_DECLARE
 
 template <>
 ComposeSlot<float> compose_forward<float>() {

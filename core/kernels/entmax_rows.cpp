@@ -11,6 +11,7 @@ namespace headlab {
   void entmax_f64(const double*, int64_t, double, double*, double*); \
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
+#undef HEADLAB_DECLARE
 
 template <>
 EntmaxRow<float> entmax_row<float>() {

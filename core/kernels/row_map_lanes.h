@@ -47,7 +47,7 @@ struct MapRow {
       clear();
       return -kLow;
     }
-    if (of_keys != of_keys) return fill(of_keys), of_keys;  // exp_u20() makes numbers of NaN
+    if (std::isnan(of_keys)) return fill(of_keys), of_keys;  // exp_u20() makes numbers of NaN
     T total = 0;
     V partial(T(0));
     each([&](const V& score, int64_t) {
@@ -61,7 +61,7 @@ struct MapRow {
     return max + std::log(total);
   }
   void softmax_of(T lse) const {
-    if (lse != lse) return fill(lse);
+    if (std::isnan(lse)) return fill(lse);
     each([&](const V& score, int64_t) { return (score - V(lse)).exp_u20(); });
   }
   // The gradient of the scores, in place of that of the weights a. Returns sum_j a_j g_j.
@@ -74,7 +74,8 @@ struct MapRow {
   void sigmoid(T offset) const {
     each([&](const V& score, int64_t) {
       const V w = V(T(1)) / (V(T(1)) + (V(-offset) - score).exp_u20());
-      return V::blendv(V::blendv(w, V(T(0)), score == V(kLow)), score, score != score);
+      const V nan = score != score;  // NOLINT(misc-redundant-expression): a lane of NaN
+      return V::blendv(V::blendv(w, V(T(0)), score == V(kLow)), score, nan);
     });
   }
   void sigmoid_backward(const T* a) const {

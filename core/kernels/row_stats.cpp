@@ -15,6 +15,7 @@ namespace headlab {
   void norm_f64(const RowProblem<double>&, int64_t, double*);                                   \
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
+#undef HEADLAB_DECLARE
 
 template <>
 RowStatsSlot<float> row_stats_slot<float>() {

@@ -26,8 +26,12 @@ class SchemaWords {
     if (node.contains("$ref")) enter(node["$ref"].get<std::string>(), path);
     const Json properties = node.value("properties", Json::object());
     const bool of_kinds = node.contains("allOf");  // each of them says its own
-    for (const auto& [name, value] : properties.items())
-      if (!of_kinds || name != "kind") walk(value, path.empty() ? name : path + "." + name);
+    for (const auto& [name, value] : properties.items()) {
+      if (of_kinds && name == "kind") continue;
+      std::string key = path;
+      if (!key.empty()) key += '.';
+      walk(value, key += name);
+    }
     for (const char* below : {"properties", "anyOf", "allOf", "if", "$ref"})
       if (node.contains(below)) return;
     keys.insert(path);

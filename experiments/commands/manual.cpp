@@ -28,7 +28,7 @@ std::string section_of(const Command& command) {
     if (word.name == "--help") continue;
     std::string facts =
         word.choices.empty() ? word.value : fmt::format("{}", fmt::join(word.choices, "|"));
-    if (option && !facts.empty()) facts = " " + facts;
+    if (option && !facts.empty()) facts.insert(0, " ");
     if (!option) facts.clear();
     options +=
         fmt::format(".TP\n\\fB{}\\fR{}\n{}{}\n", plain(word.name), plain(facts), plain(word.help),

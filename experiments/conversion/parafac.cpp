@@ -69,8 +69,8 @@ Cp block_start(const Tensor& q, const Tensor& k, int64_t rank) {
   const auto [uk, rk] = at::linalg_qr(k.transpose(1, 2));
   const auto [u, s, vt] = at::linalg_svd(at::matmul(rq, rk.transpose(1, 2)));  // [H,p,p], [H,p]
   const int64_t p = s.size(1), found = std::min(rank, H * p);
-  const auto columns = [&](const Tensor& w) {  // [H,D,p] -> [D,H*p]
-    return (w * s.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1);
+  const auto columns = [root = s.sqrt().unsqueeze(1)](const Tensor& w) {  // [H,D,p] -> [D,H*p]
+    return (w * root).transpose(0, 1).flatten(1);
   };
   const auto largest = std::get<1>(s.flatten().topk(found));           // indices among [H*p]
   const auto owner = at::eye(H, s.options()).repeat_interleave(p, 1);  // [H,H*p]
