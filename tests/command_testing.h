@@ -384,4 +384,22 @@ class Bench {
   Scratch scratch_;
 };
 
+// One with a run that all cases of a file share; who inherits trains it.
+class TrainedBench : public Bench {
+ public:
+  // What a command says of the run.
+  Json json(Arguments arguments) const {
+    arguments.insert(arguments.begin() + 1, run_);
+    arguments.push_back("--json");
+    const Outcome outcome = headlab(arguments);
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    return Json::parse(outcome.out);
+  }
+  const std::string& run() const { return run_; }
+
+ protected:
+  std::string run_;  // its directory
+};
+
 }  // namespace headlab::testing

@@ -8,28 +8,17 @@ namespace fs = std::filesystem;
 using Catch::Contains;
 
 // One training for all cases of this file.
-class ImageBench : public Bench {
+class ImageBench : public TrainedBench {
  public:
   static const ImageBench& instance() {
     static const ImageBench only;
     return only;
   }
-  Json json(Arguments arguments) const {
-    arguments.insert(arguments.begin() + 1, run_);
-    arguments.push_back("--json");
-    const Outcome outcome = headlab(arguments);
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-    return Json::parse(outcome.out);
-  }
-  const std::string& run() const { return run_; }
 
  private:
-  ImageBench()
-      : run_(train({"data=digits", "model={kind: vit, layers: 2, d_model: 16, heads: 2, patch: 4}"})
-                 .string()) {}
-
-  std::string run_;
+  ImageBench() {
+    run_ = train({"data=digits", "model={kind: vit, layers: 2, d_model: 16, heads: 2, patch: 4}"});
+  }
 };
 
 TEST_CASE("a run of images is evaluated, ablated, pruned, analyzed and converted") {

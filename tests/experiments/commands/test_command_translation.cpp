@@ -12,21 +12,12 @@ using Catch::Contains;
 
 // Numbers in words, in another language and backwards: few enough to learn by heart. One training
 // for all cases of this file.
-class TranslationBench : public Bench {
+class TranslationBench : public TrainedBench {
  public:
   static const TranslationBench& instance() {
     static const TranslationBench only;
     return only;
   }
-  Json json(Arguments arguments) const {
-    arguments.insert(arguments.begin() + 1, run_);
-    arguments.push_back("--json");
-    const Outcome outcome = headlab(arguments);
-    INFO(outcome.err);
-    REQUIRE(outcome.code == 0);
-    return Json::parse(outcome.out);
-  }
-  const std::string& run() const { return run_; }
 
  private:
   TranslationBench() {
@@ -47,8 +38,6 @@ class TranslationBench : public Bench {
                   "train.lr=5.0e-3", "train.warmup=0.1"})
                .string();
   }
-
-  std::string run_;
 };
 
 TEST_CASE("a model learns to translate, line by line and by BLEU") {
