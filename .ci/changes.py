@@ -127,7 +127,7 @@ def to_sanitize(changed, sources):
         header = str(path.with_suffix(".h"))
         if name.endswith(".h") and len(sources.reached_by(name)) > len(cpp) / 3:
             return None, set()
-        including = sources.includers[str(path.with_suffix(".h"))].intersection(all_tests)
+        including = sources.includers[header].intersection(all_tests)
         tests |= including
         if not including or path.parts[0] == "core":
             tests |= mirrored(path.parent, all_tests)
