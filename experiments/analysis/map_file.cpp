@@ -14,8 +14,6 @@
 namespace headlab {
 namespace {
 
-using Json = nlohmann::json;
-
 // The parts of a file, checked one by one.
 struct Reader {
   const std::string& name;
@@ -57,10 +55,10 @@ struct Reader {
   }
 
   // Metadata as JSON; null where it is missing.
-  Json setting(const std::string& key) const {
+  nlohmann::json setting(const std::string& key) const {
     const auto found = metadata.find(key);
     if (found == metadata.end()) return {};
-    return parse_json<Json>(found->second).value_or(Json(Json::value_t::discarded));
+    return parse_json<nlohmann::json>(found->second).value_or(nlohmann::json::value_t::discarded);
   }
   int64_t count(const std::string& key, int64_t otherwise, int64_t least) const {
     const auto value = setting(key);

@@ -8,6 +8,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/runs/open_run.h"
+#include "experiments/system/output.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/translated_text.h"
 

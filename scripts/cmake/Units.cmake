@@ -12,10 +12,11 @@ execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/cmake/edited_sources ${_edit
 file(STRINGS ${_edited_list} _edited)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_edited_list})
 
-# headlab_units(COMPILED NAME SIZE SOURCES...): sets COMPILED to units of at most SIZE neighbours and
-# to the sources that are compiled alone. Each folder is cut by the alphabet into parts of one
-# length: an added file moves few others.
-function(headlab_units out name size)
+# headlab_units(COMPILED NAME SOURCES...): sets COMPILED to units of at most sixteen neighbours and to
+# the sources that are compiled alone. Each folder is cut by the alphabet into parts of one length: an
+# added file moves few others.
+function(headlab_units out name)
+  set(size 16)
   set(compiled "")
   set(folders "")
   foreach(source IN LISTS ARGN)
