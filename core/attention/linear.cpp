@@ -33,6 +33,12 @@ bool takes_onednn() {
   return at::globalContext().hasMKLDNN() && (chosen < 0 ? onednn_is_faster() : chosen > 0);
 }
 
+// Rows or columns without gaps: for others, such as some columns of a wider weight, oneDNN has its
+// reference code alone, which takes a hundred times as long.
+Tensor without_gaps(const Tensor& t) {
+  return t.is_contiguous() || t.t().is_contiguous() ? t : t.contiguous();
+}
+
 // a b^T + bias by oneDNN: a [M,K], b [N,K] of any strides -> [M,N].
 Tensor onednn_product(const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias = {}) {
   using Scalars = torch::List<std::optional<at::Scalar>>;
@@ -42,7 +48,7 @@ Tensor onednn_product(const Tensor& a, const Tensor& b, const std::optional<Tens
           .typed<Tensor(const Tensor&, const Tensor&, const std::optional<Tensor>&,
                         std::string_view, Scalars, std::optional<std::string_view>)>();
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return op.call(a, b, bias, "none", Scalars(), "");
+  return op.call(without_gaps(a), without_gaps(b), bias, "none", Scalars(), "");
 }
 
 class Product : public torch::autograd::Function<Product> {

@@ -1,8 +1,19 @@
 // The linear layer's product against torch's, whichever library this machine takes.
+#include <fcntl.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
+#include "tests/scratch.h"
+
+namespace torch::verbose {
+int _mkldnn_set_verbose(int level);  // of libtorch_cpu, whose header no wheel has
+}
 
 namespace headlab::test_linear {
 namespace {
@@ -63,6 +74,42 @@ struct Library {
   explicit Library(bool onednn) { use_onednn(onednn); }
   ~Library() { use_onednn({}); }
 };
+
+// What oneDNN says on stdout of the products that `use` makes.
+template <class Use>
+std::string said_by_onednn(const Use& use) {
+  const Scratch scratch;
+  const auto file = (scratch / "said").string();
+  std::fflush(stdout);
+  const int kept = dup(STDOUT_FILENO), said = open(file.c_str(), O_WRONLY | O_CREAT, 0600);
+  dup2(said, STDOUT_FILENO);
+  torch::verbose::_mkldnn_set_verbose(1);
+  use();
+  torch::verbose::_mkldnn_set_verbose(0);
+  std::fflush(stdout);
+  dup2(kept, STDOUT_FILENO);
+  close(kept), close(said);
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_CASE("some columns of a wider weight are no reason for oneDNN's reference code") {
+  if (!at::globalContext().hasMKLDNN()) return;
+  const Library library(/*onednn=*/true);
+  const auto wide = at::randn({128, 192}), x = at::randn({96, 24});
+  const auto columns = wide.narrow(1, 48, 24), rows = wide.t().narrow(0, 48, 24).t();
+  const auto said = said_by_onednn([&] {
+    for (const auto& weight : {columns, rows}) {
+      auto leaf = weight.detach().requires_grad_();
+      project(x, leaf).sum().backward();
+      product(x, weight);
+    }
+  });
+  INFO(said);
+  REQUIRE(said.find("inner_product") != std::string::npos);
+  REQUIRE(said.find(",ref:") == std::string::npos);
+  REQUIRE(testing::difference(product(x, columns), x.mm(columns.t())) < 1e-4);
+}
 
 TEST_CASE("second derivatives through projections are torch's, by either library") {
   for (const bool onednn : {false, true})
