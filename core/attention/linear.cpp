@@ -33,10 +33,10 @@ bool takes_onednn() {
   return at::globalContext().hasMKLDNN() && (chosen < 0 ? onednn_is_faster() : chosen > 0);
 }
 
-// Rows or columns without gaps: for others, such as some columns of a wider weight, oneDNN has its
-// reference code alone, which takes a hundred times as long.
+// For a tensor with gaps, such as some columns of a wider weight, oneDNN has its reference code
+// alone, which takes a hundred times as long.
 Tensor without_gaps(const Tensor& t) {
-  return t.is_contiguous() || t.t().is_contiguous() ? t : t.contiguous();
+  return t.is_non_overlapping_and_dense() ? t : t.contiguous();
 }
 
 // a b^T + bias by oneDNN: a [M,K], b [N,K] of any strides -> [M,N].
