@@ -1,6 +1,6 @@
 // Preloaded into or linked with the program, of whose short commands the loading of libraries takes
 // most: they are loaded once, and each command that a test asks for is a copy of the process at
-// main's first line (tests/warm_program.py, tests/command_testing.h).
+// main's first line (tests/warm_program.py, tests/started_program.h).
 //
 // Its stdin is a socket of whole messages. A request holds the folder, the number of arguments, the
 // arguments and the environment, each ended by a 0, and with it stdin, stdout and stderr; the

@@ -53,7 +53,7 @@ if(main_source)
 endif()
 
 # Spares tests most of each start of a program: it is preloaded (tests/warm_program.py,
-# tests/command_testing.h). A sanitizer must be what is loaded first, so there it is linked.
+# tests/started_program.h). A sanitizer must be what is loaded first, so there it is linked.
 if(NOT HEADLAB_SANITIZE)
   add_library(headlab_warm_program MODULE tests/warm_program.cpp)
 elseif(main_source)
