@@ -114,6 +114,16 @@ def run(small_run):
 
 
 @pytest.fixture(scope="session")
+def compared(tmp_path_factory):
+    """A comparison that is finished: its folder, what it printed as JSON and said."""
+    from comparison_testing import COMPARISON, TASK, compare  # which import this module
+    bench = tmp_path_factory.mktemp("compared")
+    (bench / "small.yaml").write_text(TASK)
+    (bench / "c.yaml").write_text(COMPARISON)
+    return bench, *compare(bench, "--json")
+
+
+@pytest.fixture(scope="session")
 def chromium():
     """The browser of all tests; see browser_testing.py."""
     with browser_testing.browser() as page:

@@ -3,7 +3,6 @@ scripts/studies/compare_heads.py runs one; its tables are what the command repor
 
 import json
 import math
-import os
 import pathlib
 import re
 import shutil
@@ -15,24 +14,11 @@ import time
 
 import pytest
 
+from comparison_testing import COMPARISON, TASK, compare, start
 from conftest import ROOT, in_this_python, program
 
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 import compare_heads  # noqa: E402
-
-TASK = """name: small
-data: {kind: induction, symbols: 16, context: 16, eval_examples: 64}
-model: {kind: decoder, layers: 1, d_model: 16, heads: 2}
-train: {steps: 24, batch: 4, warmup: 4, min_lr: 1.0e-4, eval_every: 8, eval_batches: 1, threads: 1,
-        checkpoint: {every: 4}}
-log: {every: 4, stats_every: 8, attention: {every: 0}}
-"""
-COMPARISON = """tasks: [small.yaml]
-kinds: [mha, {name: wider, set: {model.head_dim: 16}}, {name: again, attention: mha}, linformer]
-rates: [1.0e-3, 4.0e-3]
-choose_seeds: 9
-seeds: [1, 2, 3]
-"""
 
 
 @pytest.fixture
@@ -47,19 +33,6 @@ def finished(bench, compared):
     """Another folder with the runs of the comparison, and without its results."""
     shutil.copytree(compared[0] / "runs/small", bench / "runs/small", symlinks=True)
     return bench
-
-
-def start(bench, *words, out="runs"):
-    return subprocess.Popen(
-        [os.path.abspath(program()), "compare", "c.yaml", "--out", out, "--jobs", "2", *words],
-        cwd=bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def compare(bench, *words, out="runs", code=0):
-    process = start(bench, *words, out=out)
-    printed, said = process.communicate()
-    assert process.returncode == code, said
-    return printed, said
 
 
 def arms_of(printed):
@@ -83,15 +56,6 @@ def final_losses(arm):
 def sessions(bench, out="runs"):
     return {path.parent.name: len(json.loads(path.read_text()).get("previous", []))
             for path in (bench / out).glob("small/*/manifest.json")}
-
-
-@pytest.fixture(scope="module")
-def compared(tmp_path_factory):
-    """A comparison that is finished: its folder, what it printed as JSON and said."""
-    bench = tmp_path_factory.mktemp("compared")
-    (bench / "small.yaml").write_text(TASK)
-    (bench / "c.yaml").write_text(COMPARISON)
-    return bench, *compare(bench, "--json")
 
 
 @pytest.fixture(scope="module")
