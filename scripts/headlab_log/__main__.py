@@ -1,4 +1,4 @@
-"""Opens logs from the command line: python -m headlab_log watch|serve|report|csv|tensorboard ..."""
+"""Opens logs from the command line: python -m headlab_log watch|serve|report|figure|csv|tensorboard ..."""
 
 import argparse
 import importlib
@@ -10,6 +10,7 @@ COMMANDS = {
     "watch": ("watch", "shows a run in the terminal while it trains"),
     "serve": ("serve", "serves the report of runs, which follows them"),
     "report": ("report.command", "makes one HTML page from one or several runs"),
+    "figure": ("figure", "draws what a comparison found as PNG and SVG"),
     "csv": ("exports", "writes what a run logged as CSV files"),
     "tensorboard": ("tensorboard", "turns runs into event files for TensorBoard"),
 }

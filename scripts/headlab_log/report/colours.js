@@ -1,5 +1,6 @@
 // Colours of runs, of numbers and of the page, light or dark.
-import { make } from "./elements.js";
+import { data } from "./data.js";
+import { make, makeSvg } from "./elements.js";
 
 const sample = document.body.appendChild(make("span", { hidden: "" }));
 
@@ -11,10 +12,35 @@ export function css(name) {
   sample.style.color = `var(${name})`;
   return getComputedStyle(sample).color;
 }
+// Of the n-th line: seven colours, and dashes for each seven.
+/** @param {number} n */
+export const lineDash = (n) => ["", "6 3", "2 2", "8 2 2 2"][Math.floor(n / 7) % 4];
+/** @param {number} n */
+export const lineColour = (n) => `var(--run${n % 7})`;
+
+/**
+ * Which line a run is: of a comparison that of its arm.
+ * @param {number} run
+ */
+export const lineOf = (run) => data.runs[run].colour ?? run;
 /** @param {number} run */
-export const dash = (run) => ["", "6 3", "2 2", "8 2 2 2"][Math.floor(run / 7) % 4];
+export const dash = (run) => lineDash(lineOf(run));
 /** @param {number} run */
-export const runColour = (run) => `var(--run${run % 7})`;
+export const runColour = (run) => lineColour(lineOf(run));
+
+/**
+ * A short piece of a line.
+ * @param {string} colour
+ * @param {string} dashes
+ */
+export function swatch(colour, dashes) {
+  const box = makeSvg("svg", { class: "swatch", viewBox: "0 0 32 12", "aria-hidden": "true" });
+  const line = makeSvg("line", { x1: 0, x2: 32, y1: 6, y2: 6, "stroke-width": 4,
+    style: `stroke:${colour}` });
+  if (dashes) line.setAttribute("stroke-dasharray", dashes);
+  box.append(line);
+  return box;
+}
 
 /** @typedef {ArrayLike<number>} Rgb red, green and blue, 0 to 255 */
 

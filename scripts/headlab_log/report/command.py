@@ -1,6 +1,7 @@
-"""Makes one HTML page from one or several runs.
+"""Makes one HTML page from one or several runs, or from a comparison.
 
     scripts/report RUN|SWEEP... [-o report.html]
+    scripts/report COMPARISON [-o report.html]
 """
 
 import argparse
@@ -15,9 +16,10 @@ from . import MAX_BYTES, compose
 def options_of(arguments):
     parser = argparse.ArgumentParser(
         prog="report", description="Makes one HTML page from one or several runs: losses, "
-        "statistics of every head, attention maps, roles, pruning. It needs no network.",
+        "statistics of every head, attention maps, roles, pruning; from a comparison also its tables, curves and "
+        "differences. It needs no network.",
         epilog="example: scripts/report runs/char_mha/* runs/char_gated/* -o report.html")
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory, or the folder of a sweep")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run directory, or the folder of a sweep or of a comparison")
     parser.add_argument("-o", dest="out", metavar="FILE", default="report.html", type=plain_path,
                         help="page to write (default: report.html)")
     parser.add_argument("--max-mb", type=float, default=MAX_BYTES / 1e6, metavar="MB",

@@ -1,5 +1,5 @@
 // Curves by Plotly: training, the selected head, heads in the plane, pruning.
-import { css, onTheme } from "./colours.js";
+import { css, lineOf, onTheme } from "./colours.js";
 import { bind, fill } from "./controls.js";
 import { array, data, format, inflate, named, pruningNames, pruningVariables, scalarNames, unit,
   xNames } from "./data.js";
@@ -25,7 +25,7 @@ function plotly() {
  * Draws into an element, in the colours of the page.
  * @param {HTMLElement} element
  * @param {object[]} traces
- * @param {{ xaxis: Axis, yaxis: Axis }} layout
+ * @param {{ xaxis: Axis, yaxis: Axis, [setting: string]: unknown }} layout
  */
 export async function plot(element, traces, layout) {
   const Plotly = await plotly();
@@ -71,14 +71,14 @@ function twoLines(text) {
  * Plotly reads a little markup in its texts.
  * @param {string} text
  */
-function escape(text) {
+export function escape(text) {
   return text.replace(/[&<>%]/g, (c) => `&#${c.charCodeAt(0)};`);
 }
 
-/** @param {number} run */
-const plotDash = (run) => ["solid", "dash", "dot", "dashdot"][Math.floor(run / 7) % 4];
-/** @param {number} run */
-const plotColour = (run) => css(`--run${run % 7}`);
+/** @param {number} n of the line */
+export const plotDash = (n) => ["solid", "dash", "dot", "dashdot"][Math.floor(n / 7) % 4];
+/** @param {number} n of the line */
+export const plotColour = (n) => css(`--run${n % 7}`);
 
 // --- training ------------------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ async function scalarTraces() {
           name: escape([label, data.variables.scalars[name].long_name, part.measured]
             .filter(Boolean).join(", ")),
           opacity: thin ? 0.6 : 1,
-          line: { color: plotColour(run), width: thin ? 1 : 2, dash: plotDash(run) },
+          line: { color: plotColour(lineOf(run)), width: thin ? 1 : 2, dash: plotDash(lineOf(run)) },
           marker: otherExamples(kind) ? { size: 9, symbol: "diamond" } : { size: 5 }, hovertemplate: `%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>`,
         });
       }
@@ -178,7 +178,7 @@ async function drawHead() {
     }
     if (!own) continue;
     lines.push({ x: steps, y: own, mode: steps.length > 60 ? "lines" : "lines+markers",
-      line: { color: plotColour(run), width: run === state.run ? 3 : 1.6, dash: plotDash(run) },
+      line: { color: plotColour(lineOf(run)), width: run === state.run ? 3 : 1.6, dash: plotDash(lineOf(run)) },
       marker: { size: 4 },
       hovertemplate: `${escape(label)}<br>step %{x}: %{y:.4g}<extra></extra>` });
     if (run === state.run) said.push(`${format(lastOf(own))}${unit(meta)}`, steps.at(-1));
@@ -207,7 +207,7 @@ async function drawPruning() {
   const traces = runs.filter(({ run }) => visible(run)).map(({ values, removed, run }) => ({
     x: values[state.prune_x], y: values[state.prune_y], mode: "lines+markers",
     marker: { size: 7 },
-    line: { color: plotColour(run), dash: plotDash(run) },
+    line: { color: plotColour(lineOf(run)), dash: plotDash(lineOf(run)) },
     text: values.kept.map((kept, n) => [escape(data.runs[run].label), `${kept} heads left`,
       `${count(values.parameters?.[n])} parameters`, `${count(values.flops?.[n])} operations a token`,
       removed[n]?.length ? `removed: ${wrap(removed[n])}` : ""].join("<br>")),
@@ -233,7 +233,7 @@ function uncutTraces(runs) {
     .map(({ values, run }) => ({
       x: values[state.prune_x], y: values[`uncut_${state.prune_y}`], mode: "lines+markers",
       marker: { size: 7, symbol: "diamond-open" },
-      line: { color: plotColour(run), dash: "dot", width: 1 },
+      line: { color: plotColour(lineOf(run)), dash: "dot", width: 1 },
       text: values.kept.map(() => `${escape(data.runs[run].label)}<br>uncut, tuned as long`),
       hovertemplate: "%{y:.4g}<br>%{text}<extra></extra>",
     }));

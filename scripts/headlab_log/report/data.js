@@ -14,9 +14,11 @@ import { find } from "./elements.js";
  * @property {Record<"scalars" | "heads" | "analysis" | "roles", Record<string, Meta>>} variables
  * @property {Run[]} runs
  * @property {(string | null)[][]} differences a setting, and its text in every run
+ * @property {Comparison | null} comparison what the runs are of
  *
  * @typedef {object} Run
  * @property {string} label
+ * @property {number | null} colour the place of its arm in a comparison
  * @property {string[]} notes
  * @property {string} kind
  * @property {string} code of its kinds of heads: 8 digits of their digest
@@ -89,6 +91,36 @@ import { find } from "./elements.js";
  * @property {Record<string, Meta>} names
  * @property {Record<string, Numbers>} values
  * @property {string[][]} removed
+ *
+ * @typedef {object} Comparison
+ * @property {string} name
+ * @property {string} baseline
+ * @property {number[]} seeds
+ * @property {string[]} first whether its order has settled, in sentences
+ * @property {ComparedTask[]} tasks
+ * @property {number[]} hidden runs whose curves are not shown at first
+ *
+ * @typedef {object} ComparedTask
+ * @property {string} name
+ * @property {Block[]} blocks
+ * @property {string[]} notices
+ * @property {Arm[]} arms
+ * @property {Record<string, (Difference | null)[]>} differences of a metric, an arm each
+ * @property {Record<string, number>} references losses that need no training
+ *
+ * @typedef {{ text?: string, items?: string[], head?: string[], rows?: string[][] }} Block
+ *   a sentence, a list or a table
+ * @typedef {[number, number | null, number | null, boolean]} Difference
+ *   mean, low and high end of its interval, whether it is reported
+ *
+ * @typedef {object} Arm
+ * @property {string} name
+ * @property {string} reason why it has no statistics; "": it has
+ * @property {[number, number][]} runs number on the page, and seed
+ * @property {number[]} steps of its curve
+ * @property {Numbers} val_loss
+ * @property {Numbers} low
+ * @property {Numbers} high
  */
 
 /** @type {Content} */

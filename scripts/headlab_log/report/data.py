@@ -94,7 +94,8 @@ def content(runs, labels, chunks, most):
     described = {"scalars": {}, "heads": {}, "analysis": {}, "roles": {}}
     shown = [run_content(n, run, label, chunks, described, most)
              for n, (run, label) in enumerate(zip(runs, labels))]
-    shown[0]["notes"] += [f"Beware: {said}." for said in differing_code(runs)]
+    if shown:
+        shown[0]["notes"] += [f"Beware: {said}." for said in differing_code(runs)]
     return {
         "made": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "program": program_name(),
@@ -108,7 +109,7 @@ def run_content(n, run, label, chunks, described, most):
     sites = {site: site_content(identifier(f"s{n}-{site}"), run, site, chunks, described, most)
              for site in sites_of(run)}
     return {
-        "name": run.name, "label": label, "notes": notes(run, label), "kind": run.kind or "unknown",
+        "name": run.name, "label": label, "colour": None, "notes": notes(run, label), "kind": run.kind or "unknown",
         "code": run.code,
         "seed": run.seed, "state": run.state, "path": str(run.path), "config": run.config_yaml,
         "manifest": json.dumps(run.manifest, indent=2, ensure_ascii=False),

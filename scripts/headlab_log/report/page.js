@@ -1,9 +1,10 @@
 // Head, bar and settings of the page; starts every part.
-import { dash, onTheme, runColour, themeChanged } from "./colours.js";
+import { dash, onTheme, runColour, swatch, themeChanged } from "./colours.js";
+import { startComparison } from "./comparison.js";
 import { bind, fill } from "./controls.js";
 import { startCurves } from "./curves.js";
 import { data } from "./data.js";
-import { around, childrenOf, find, findAll, make, makeSvg } from "./elements.js";
+import { around, childrenOf, find, findAll, make } from "./elements.js";
 import { startGrid } from "./grid.js";
 import { startRoles } from "./heads.js";
 import { axis, on, set, startState, state, visible } from "./state.js";
@@ -13,14 +14,7 @@ import { startViewer } from "./viewer.js";
 const known = (value, text = String) => value === null ? "" : text(value);
 
 /** @param {number} run */
-function swatch(run) {
-  const box = makeSvg("svg", { class: "swatch", viewBox: "0 0 32 12", "aria-hidden": "true" });
-  const line = makeSvg("line", { x1: 0, x2: 32, y1: 6, y2: 6, "stroke-width": 4,
-    style: `stroke:${runColour(run)}` });
-  if (dash(run)) line.setAttribute("stroke-dasharray", dash(run));
-  box.append(line);
-  return box;
-}
+const swatchOf = (run) => swatch(runColour(run), dash(run));
 
 /**
  * @param {string[][]} head name and class of every column
@@ -62,9 +56,9 @@ function drawHeading() {
       known(h.seconds, (seconds) => seconds.toFixed(0))];
     return texts.map((text, column) => make("td", { class: columns[column][1],
       "data-label": column ? columns[column][0] : null, title: column ? null : run.path },
-      ...(column ? [text] : [swatch(n), text])));
+      ...(column ? [text] : [swatchOf(n), text])));
   });
-  find("#runs").replaceChildren(table(columns, rows));
+  find("#runs").replaceChildren(...(rows.length ? [table(columns, rows)] : []));
   find("#notes").replaceChildren(...data.runs.flatMap((run) => run.notes)
     .concat(data.left_out).map((text) => make("li", {}, text)));
   find("#made").textContent = `Made by headlab from ${data.runs.length} `
@@ -76,7 +70,7 @@ function drawLegends() {
   if (data.runs.length === 1) return;
   for (const legend of findAll("[data-legend]")) {
     legend.replaceChildren(...data.runs.map((run, n) => {
-      const button = make("button", { type: "button", "aria-pressed": visible(n) }, swatch(n),
+      const button = make("button", { type: "button", "aria-pressed": visible(n) }, swatchOf(n),
         run.label);
       button.addEventListener("click", () => {
         const hidden = new Set(state.hide.split(",").filter(Boolean));
@@ -165,21 +159,29 @@ async function followServer() {
   setTimeout(followServer, 3000);
 }
 
+// A comparison whose runs are elsewhere has none of their sections.
+function startRuns() {
+  for (const part of data.runs.length ? [] : findAll("#bar, main > section")) part.hidden = true;
+  if (!data.runs.length) return;
+  bind("run", true);
+  bind("site");
+  bind("layer", true);
+  bind("head", true);
+  on(["run", "site", "layer", "head"], drawBar);
+  on(["hide", "run"], markLegends);
+  drawLegends();
+  drawBar();
+  drawSettings();
+  startGrid();
+  startViewer();
+  startRoles();
+  startCurves();
+}
+
 startState();
-bind("run", true);
-bind("site");
-bind("layer", true);
-bind("head", true);
-on(["run", "site", "layer", "head"], drawBar);
-on(["hide", "run"], markLegends);
 drawHeading();
-drawLegends();
-drawBar();
-drawSettings();
 startTheme();
-startGrid();
-startViewer();
-startRoles();
-startCurves();
+startRuns();
+startComparison();
 startLinks();
 if (data.version) setTimeout(followServer, 3000);

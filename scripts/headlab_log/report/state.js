@@ -23,13 +23,15 @@ import { data, pruningNames, scalarNames, xNames } from "./data.js";
  * @property {string | null} value
  * @property {string} prune_x
  * @property {string} prune_y
+ * @property {number} task of a comparison
+ * @property {string} metric whose differences are shown
  */
 
 /** @type {State} */
 const defaults = {
   run: 0, site: "self", layer: 0, head: 0, hide: "", scalar: "loss", x: "step", log: 0,
   stat: "entropy", view: "curves", at: null, step: null, probe: 0, beside: null, scale: "sqrt", side: "query",
-  token: null, value: null, prune_x: "kept", prune_y: "loss",
+  token: null, value: null, prune_x: "kept", prune_y: "loss", task: 0, metric: "val_loss",
 };
 export const state = { ...defaults };
 
@@ -38,7 +40,7 @@ export const state = { ...defaults };
 const listeners = [];
 
 /** @type {(run?: number) => Partial<import("./data.js").Site>} */
-export const site = (run = state.run) => data.runs[run].sites[state.site] ?? {};
+export const site = (run = state.run) => data.runs[run]?.sites[state.site] ?? {};
 /** @param {number} run */
 export const visible = (run) => !state.hide.split(",").includes(String(run)) || run === state.run;
 export const shownRuns = () => data.runs.map((_, run) => run).filter(visible);
@@ -112,10 +114,14 @@ function normalise() {
   s.prune_y = among(s.prune_y, ys, ys[0] ?? defaults.prune_y);
   s.prune_x = among(s.prune_x, xs, xs[0] ?? defaults.prune_x);
   s.run = among(s.run, data.runs.map((_, run) => run), 0);
-  const sites = Object.keys(data.runs[s.run].sites);
+  const sites = Object.keys(data.runs[s.run]?.sites ?? {});
   s.site = among(s.site, sites, sites[0] ?? "self");
   s.layer = among(s.layer, axis("layers"), axis("layers")[0] ?? 0);
   s.head = among(s.head, axis("heads"), axis("heads")[0] ?? 0);
+  const tasks = data.comparison?.tasks ?? [];
+  s.task = among(s.task, tasks.map((_, n) => n), 0);
+  const metrics = Object.keys(tasks[s.task]?.differences ?? {});
+  s.metric = among(s.metric, metrics, metrics[0] ?? "val_loss");
   const names = statistics();
   s.stat = among(s.stat, names, names[0] ?? "entropy");
   const { statistics: logged, maps } = site();
@@ -183,9 +189,10 @@ function writeHash() {
 // Takes the state from the address, now and whenever the reader changes that.
 export function startState() {
   // Opened at the head that is least like the others, where it is known.
-  const first = Object.values(data.runs[0].sites)[0]?.unlike;
+  const first = Object.values(data.runs[0]?.sites ?? {})[0]?.unlike;
   if (first) [defaults.layer, defaults.head] = first;
   defaults.beside = data.runs.length > 1 ? 1 : null;
+  defaults.hide = data.comparison?.hidden.join(",") ?? ""; // whoever follows an arm sees its run
   Object.assign(state, readHash());
   normalise();
   addEventListener("hashchange", () => set(readHash()));

@@ -1,0 +1,182 @@
+// The comparison that a page is of: its tables, the curves of its arms, the differences to the baseline.
+import { css, lineColour, lineDash, onTheme, parse, swatch } from "./colours.js";
+import { bind, fill } from "./controls.js";
+import { escape, plot, plotColour, plotDash } from "./curves.js";
+import { data } from "./data.js";
+import { find, make } from "./elements.js";
+import { on, set, state } from "./state.js";
+
+const mostBands = 8; // arms whose bands can be told apart
+
+const comparedTask = () => /** @type {import("./data.js").Comparison} */ (data.comparison)
+  .tasks[state.task];
+
+// --- tables --------------------------------------------------------------------------------------
+
+/**
+ * Shows a run of the page, and what was logged of it.
+ * @param {number} run
+ */
+function showRun(run) {
+  set({ run });
+  const section = find("#losses").hidden ? find("#statistics") : find("#losses");
+  section.scrollIntoView();
+  section.tabIndex = -1;
+  section.focus({ preventScroll: true });
+}
+
+/**
+ * @param {number} run
+ * @param {string} text
+ */
+function linkTo(run, text) {
+  const link = make("a", { href: `#run=${run}`, "data-run": run }, text);
+  link.addEventListener("click", (event) => {
+    event.preventDefault(); // the address holds what else is selected
+    showRun(run);
+  });
+  return link;
+}
+
+/**
+ * The name of an arm: in the colour of its curve, leading to its runs.
+ * @param {string} name
+ */
+function armCell(name) {
+  const place = comparedTask().arms.findIndex((arm) => arm.name === name);
+  if (place < 0) return make("td", {}, name);
+  const { runs, reason } = comparedTask().arms[place];
+  const seeds = runs.length < 2 ? [] : runs.flatMap(([run, seed]) => [" ", linkTo(run, `s${seed}`)]);
+  return make("td", { title: reason || null, "data-arm": name },
+    swatch(lineColour(place), lineDash(place)), runs.length ? linkTo(runs[0][0], name) : name, ...seeds);
+}
+
+/** @param {import("./data.js").Block} block */
+function blockElement(block) {
+  if (block.items) return make("ul", { class: "note" }, ...block.items.map((item) => make("li", {}, item)));
+  if (!block.head) return make("p", { class: "note" }, block.text ?? "");
+  const head = block.head.map((name, column) =>
+    make("th", { scope: "col", class: column ? "number" : null }, name));
+  const rows = (block.rows ?? []).map((cells) => make("tr", {}, ...cells.map((cell, column) =>
+    column ? make("td", { class: "number" }, cell) : armCell(cell))));
+  return make("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "table of the arms" },
+    make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+}
+
+function drawBlocks() {
+  const { blocks } = comparedTask();
+  const last = blocks.map((block) => block.head !== undefined).lastIndexOf(true) + 1;
+  find("#compared-tables").replaceChildren(...blocks.slice(0, last).map(blockElement));
+  find("#compared-notes").replaceChildren(...blocks.slice(last).map(blockElement));
+}
+
+// --- curves --------------------------------------------------------------------------------------
+
+/** @param {number} arm */
+function bandColour(arm) {
+  return `rgba(${parse(css(`--run${arm % 7}`)).join(",")},0.18)`;
+}
+
+async function drawComparedCurves() {
+  const { arms, references } = comparedTask(), drawn = arms.filter((arm) => arm.steps.length);
+  const baseline = data.comparison?.baseline, traces = [];
+  for (const [n, arm] of arms.entries()) {
+    if (!arm.steps.length) continue;
+    const known = arm.steps.map((_, at) => at).filter((at) => arm.low[at] !== null && arm.high[at] !== null);
+    if (known.length && (drawn.length <= mostBands || arm.name === baseline)) {
+      const back = [...known].reverse();
+      traces.push({ x: [...known, ...back].map((at) => arm.steps[at]), hoverinfo: "skip",
+        y: [...known.map((at) => arm.high[at]), ...back.map((at) => arm.low[at])],
+        mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: bandColour(n) });
+    }
+    traces.push({ x: arm.steps, y: arm.val_loss, mode: arm.steps.length > 60 ? "lines" : "lines+markers",
+      name: escape(arm.name), marker: { size: 4 },
+      line: { color: plotColour(n), dash: plotDash(n), width: arm.name === baseline ? 3 : 1.6 },
+      hovertemplate: "%{fullData.name}<br>step %{x}: %{y:.4f}<extra></extra>" });
+  }
+  const lines = Object.entries(references);
+  const values = [...drawn.flatMap((arm) => arm.val_loss).flatMap((loss) => loss === null ? [] : [loss]),
+    ...lines.map(([, loss]) => loss)];
+  const room = 0.05 * (Math.max(...values) - Math.min(...values)) || 0.1;
+  await plot(find("#compared-curves"), traces, {
+    xaxis: { title: "step" },
+    yaxis: { title: "validation loss [nat]", // bands of few seeds are wider than all that is to be seen
+      ...(values.length ? { range: [Math.min(...values) - room, Math.max(...values) + room] } : {}) },
+    shapes: lines.map(([, y]) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y,
+      line: { color: css("--soft"), width: 1, dash: "dot" } })),
+    annotations: lines.map(([name, y]) => ({ xref: "paper", x: 1, y, text: escape(name), showarrow: false,
+      xanchor: "right", yanchor: "bottom", font: { color: css("--soft"), size: 11 } })),
+  });
+  find("#compared-curves-note").textContent = drawn.length > mostBands
+    ? `The band is the 95 % interval of ${baseline}; of ${drawn.length} arms the others would hide each other.`
+    : "Bands are 95 % intervals over the seeds.";
+}
+
+// --- differences ---------------------------------------------------------------------------------
+
+async function drawDifferences() {
+  const { arms, differences } = comparedTask(), of = differences[state.metric] ?? [];
+  const baseline = data.comparison?.baseline ?? "";
+  const unit = state.metric.endsWith("loss") ? " [nat]" : "";
+  const rows = arms.map((arm, n) => ({ arm, n, found: of[n] ?? null }));
+  const compared = rows.flatMap(({ arm, n, found }) => found ? [{ arm, n, found }] : []);
+  const starred = compared.filter(({ found }) => found[3]);
+  const points = [true, false].map((reported) => {
+    const some = compared.filter(({ found }) => found[3] === reported);
+    const means = some.map(({ found }) => found[0]);
+    return {
+      x: means, y: some.map(({ arm }) => escape(arm.name)), mode: "markers",
+      error_x: { type: "data", symmetric: false, color: css("--soft"), thickness: 1.4, width: 3,
+        array: some.map(({ found }) => (found[2] ?? found[0]) - found[0]),
+        arrayminus: some.map(({ found }) => found[0] - (found[1] ?? found[0])) },
+      marker: { size: 9, symbol: reported ? "circle" : "circle-open", color: some.map(({ n }) => plotColour(n)),
+        line: { width: 2, color: some.map(({ n }) => plotColour(n)) } },
+      customdata: some.map(({ found }) => [found[1], found[2]]),
+      hovertemplate: "%{y}: %{x:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
+        + `${reported ? ", more than chance" : ""}<extra></extra>`,
+    };
+  });
+  const stars = { x: starred.map(({ found }) => found[2] ?? found[0]), y: starred.map(({ arm }) => escape(arm.name)),
+    mode: "text", text: starred.map(() => "*"), textposition: "middle right", textfont: { size: 16 },
+    hoverinfo: "skip", cliponaxis: false };
+  const without = rows.filter(({ arm, found }) => !found && arm.name !== baseline);
+  const element = find("#compared-differences");
+  element.style.height = `${100 + 24 * arms.length}px`;
+  const names = arms.map((arm) => escape(arm.name)).reverse();
+  await plot(element, [...points, stars], {
+    xaxis: { title: `difference to ${baseline}${unit}` },
+    yaxis: { title: "", type: "category", categoryorder: "array", categoryarray: names,
+      range: [-0.6, names.length - 0.4], tickmode: "array", tickvals: names },
+    annotations: without.map(({ arm }) => ({ xref: "paper", x: 0.02, xanchor: "left", y: escape(arm.name),
+      text: arm.reason ? "no statistics" : "no difference", showarrow: false,
+      font: { color: css("--soft"), size: 11 } })),
+  });
+  find("#compared-differences-note").textContent = `Less the ${state.metric.replace("val_", "validation ")} of `
+    + `${baseline}, seed by seed: mean and 95 % interval. Filled with a star: reported, more than chance.`
+    + without.filter(({ arm }) => arm.reason).map(({ arm }) => ` ${arm.name}: ${arm.reason}.`).join("");
+  find("#comparison").dataset.shown = `${state.task} ${state.metric}`;
+}
+
+function drawComparison() {
+  const comparison = /** @type {import("./data.js").Comparison} */ (data.comparison);
+  find("#compared-first").replaceChildren(...comparison.first.map((text) => make("p", {}, text)));
+  find("#task-label").hidden = comparison.tasks.length < 2;
+  fill("#task", comparison.tasks.map((task, n) => [n, task.name]), state.task);
+  const metrics = Object.keys(comparedTask().differences);
+  find("#metric-label").hidden = metrics.length < 2;
+  fill("#metric", metrics.map((name) => [name, name]), state.metric);
+  drawBlocks();
+  drawComparedCurves();
+  drawDifferences();
+}
+
+export function startComparison() {
+  find("#comparison").hidden = !data.comparison;
+  if (!data.comparison) return;
+  bind("task", true);
+  bind("metric");
+  on(["task"], drawComparison);
+  on(["metric"], drawDifferences);
+  onTheme.push(drawComparedCurves, drawDifferences);
+  drawComparison();
+}
