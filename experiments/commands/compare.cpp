@@ -59,7 +59,8 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
       compare_arms(comparison, rates, whole, end, o.skip_pruning ? none : survivors_of(comparison));
   const Report report{.object = comparison_json(comparison, rates, tasks),
                       .text = comparison_text(comparison, rates, tasks)};
-  write_comparison(comparison, report.object, report.text);
+  write_comparison(comparison, report.object, report.text,
+                   comparison_tables(comparison, rates, tasks));
   print(report, o.json);
   return StopSignals::received() != 0 ? static_cast<int>(kResumable) : static_cast<int>(kDone);
 }

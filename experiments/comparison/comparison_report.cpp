@@ -154,9 +154,12 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
   return object;
 }
 
-void write_comparison(const Comparison& comparison, const Json& object, const std::string& text) {
+void write_comparison(const Comparison& comparison, const Json& object, const std::string& text,
+                      const std::vector<TaskTable>& tables) {
   replace_file(comparison.folder / "compare.json", json_text(object, 2) + "\n");
   replace_file(comparison.folder / "compare.md", text);
+  replace_file(comparison.folder / "compare.csv", comparison_csv(object));
+  replace_file(comparison.folder / "compare.tex", comparison_latex(object, tables));
 }
 
 }  // namespace headlab

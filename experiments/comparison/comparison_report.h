@@ -1,4 +1,4 @@
-// What a comparison found, as Markdown and as JSON.
+// What a comparison found, as Markdown, as JSON and as tables for other programs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "experiments/comparison/comparison_results.h"
+#include "experiments/comparison/comparison_tables.h"
 
 namespace headlab {
 
@@ -13,14 +14,18 @@ namespace headlab {
 std::string comparison_text(const Comparison& comparison, const ChosenRates& rates,
                             const std::vector<ComparedTask>& tasks);
 
+// These tables alone, one a task.
+std::vector<TaskTable> comparison_tables(const Comparison& comparison, const ChosenRates& rates,
+                                         const std::vector<ComparedTask>& tasks);
+
 // The same with every number behind it: of each training, of each curve, and of each rate that was
 // tried.
 nlohmann::ordered_json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                                        const std::vector<ComparedTask>& tasks);
 
-// Both, as compare.json and compare.md in the comparison's folder. RunError where the storage
-// refuses.
+// compare.json, compare.md, compare.csv and compare.tex in the comparison's folder. RunError where
+// the storage refuses.
 void write_comparison(const Comparison& comparison, const nlohmann::ordered_json& object,
-                      const std::string& text);
+                      const std::string& text, const std::vector<TaskTable>& tables);
 
 }  // namespace headlab

@@ -110,15 +110,20 @@ std::string table_line(const Cells& cells) {
   return fmt::format("| {} |\n", fmt::join(cells, " | "));
 }
 
-std::string table_text(const Comparison& comparison, const ChosenRates& rates,
-                       const std::vector<ComparedTask>& tasks, size_t task) {
+TaskTable table_of(const Comparison& comparison, const ChosenRates& rates,
+                   const std::vector<ComparedTask>& tasks, size_t task) {
   const auto metrics = compared_metrics(comparison, task);
-  const auto head = head_cells(comparison, metrics);
-  auto text = table_line(head) + "|---|";
-  for (size_t i = 1; i < head.size(); ++i) text += "--:|";
-  text += "\n";
+  TaskTable table{.head = head_cells(comparison, metrics), .rows = {}};
   for (size_t arm = 0; arm < tasks[task].arms.size(); ++arm)
-    text += table_line(row_cells({comparison, rates, tasks, task, arm}, metrics));
+    table.rows.push_back(row_cells({comparison, rates, tasks, task, arm}, metrics));
+  return table;
+}
+
+std::string table_text(const TaskTable& table) {
+  auto text = table_line(table.head) + "|---|";
+  for (size_t i = 1; i < table.head.size(); ++i) text += "--:|";
+  text += "\n";
+  for (const auto& row : table.rows) text += table_line(row);
   return text;
 }
 
@@ -181,13 +186,20 @@ std::string notices_text(const Comparison& comparison, const ComparedTask& task)
 
 }  // namespace
 
+std::vector<TaskTable> comparison_tables(const Comparison& comparison, const ChosenRates& rates,
+                                         const std::vector<ComparedTask>& tasks) {
+  std::vector<TaskTable> tables;
+  for (size_t t = 0; t < tasks.size(); ++t) tables.push_back(table_of(comparison, rates, tasks, t));
+  return tables;
+}
+
 std::string comparison_text(const Comparison& comparison, const ChosenRates& rates,
                             const std::vector<ComparedTask>& tasks) {
   std::string text;
   for (size_t t = 0; t < tasks.size(); ++t)
     text +=
         fmt::format("{}## {}\n\n{}\n{}\n{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
-                    table_text(comparison, rates, tasks, t),
+                    table_text(table_of(comparison, rates, tasks, t)),
                     measured_on_text(comparison, tasks[t], t), notices_text(comparison, tasks[t]));
   return text;
 }

@@ -27,10 +27,23 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 12> kOfRun{
     "config.yaml", "manifest.json", "data.json", "code.patch", "status.json", "metrics.jsonl",
     "log.h5",      "log.h5.lock",   ".lock",     "ckpt",       "pruning.h5",  "pruning.csv"};
-constexpr std::array<std::string_view, 15> kOfSweep{
-    "points.tsv",   "points.json",  "sweep.yaml",   "summary.csv", "summary.json",
-    "means.csv",    "configs",      "output",       "slurm",       "sweep.jobs",
-    "sweep.joblog", "compare.yaml", "compare.json", "compare.md",  "surviving_heads.json"};
+constexpr std::array<std::string_view, 17> kOfSweep{"points.tsv",
+                                                    "points.json",
+                                                    "sweep.yaml",
+                                                    "summary.csv",
+                                                    "summary.json",
+                                                    "means.csv",
+                                                    "configs",
+                                                    "output",
+                                                    "slurm",
+                                                    "sweep.jobs",
+                                                    "sweep.joblog",
+                                                    "compare.yaml",
+                                                    "compare.json",
+                                                    "compare.md",
+                                                    "compare.csv",
+                                                    "compare.tex",
+                                                    "surviving_heads.json"};
 // A folder that holds one of these is one.
 constexpr std::array<std::string_view, 5> kMarksOfRun{"config.yaml", "manifest.json", "status.json",
                                                       "metrics.jsonl", "log.h5"};

@@ -7,6 +7,7 @@
 #include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
 #include "experiments/runs/sweep_summary.h"
+#include "experiments/system/csv_line.h"
 #include "experiments/system/duration.h"
 
 namespace headlab {
@@ -104,19 +105,6 @@ std::string means_text(const SweepSummary& summary, const std::vector<std::strin
     if (devices) cells.push_back(mean.device);
   }
   return aligned(rows, 1);
-}
-
-std::string csv_text(const std::string& text) {
-  if (text.find_first_of(",\"\n") == text.npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
-}
-
-std::string csv_line(const std::vector<std::string>& cells) {
-  std::vector<std::string> quoted;
-  for (const auto& cell : cells) quoted.push_back(csv_text(cell));
-  return fmt::format("{}\n", fmt::join(quoted, ","));
 }
 
 std::string csv_number(double value) {

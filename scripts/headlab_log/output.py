@@ -20,7 +20,7 @@ OF_RUN = ("config.yaml", "manifest.json", "data.json", "code.patch", "status.jso
           "log.h5.lock", ".lock", "ckpt", "pruning.h5", "pruning.csv")
 OF_SWEEP = ("points.tsv", "points.json", "sweep.yaml", "summary.csv", "summary.json", "means.csv", "configs",
             "output", "slurm", "sweep.jobs", "sweep.joblog", "compare.yaml", "compare.json", "compare.md",
-            "surviving_heads.json")
+            "compare.csv", "compare.tex", "surviving_heads.json")
 RESULTS = ("analysis*.h5", "ablation*.h5")
 # A folder that holds one of these is one.
 MARKS_OF_RUN = ("config.yaml", "manifest.json", "status.json", "metrics.jsonl", "log.h5")
