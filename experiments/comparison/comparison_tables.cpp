@@ -97,8 +97,8 @@ std::string latex_text(const std::string& text) {
       latex += std::string("\\") + c + "{}";
     } else if (c == '<' || c == '>' || c == '|') {
       latex += std::string("$") + c + "$";
-    } else if (c == '[') {  // behind the end of a row it would begin an option
-      latex += "{[}";
+    } else if (c == '[' || c == '*') {  // an option of the end of the row before
+      latex += std::string("{") + c + "}";
     } else if (c == '-' && is_digit_at(text, at + 1) &&
                (at == 0 || text[at - 1] == ' ' || text[at - 1] == '[')) {
       latex += "$-$";
@@ -118,14 +118,27 @@ std::string latex_cell(const std::string& cell) {
   return latex_text(cell);
 }
 
-// A line for each of its parts.
+// Words in lines of about 16 characters.
+std::vector<std::string> wrapped(const std::string& text) {
+  constexpr size_t kWide = 16;
+  std::vector<std::string> lines{""};
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(' ', at), text.size());
+    if (!lines.back().empty() && lines.back().size() + 1 + end - at > kWide) lines.emplace_back();
+    lines.back() += (lines.back().empty() ? "" : " ") + text.substr(at, end - at);
+    at = end + 1;
+  }
+  return lines;
+}
+
+// A line for each of its parts, and more where it is longer than the figures below it.
 std::string latex_head(const std::string& title) {
   const bool listed = title.find(", ") != title.npos;
   std::vector<std::string> lines;
   for (size_t at = 0; at <= title.size();) {
     const size_t end = std::min(title.find(listed ? ", " : " [", at), title.size());
     const size_t stop = std::min(end + (listed ? 1 : 0), title.size());  // the comma stays
-    lines.push_back(latex_text(title.substr(at, stop - at)));
+    for (const auto& line : wrapped(title.substr(at, stop - at))) lines.push_back(latex_text(line));
     at = end + (listed ? 2 : 1);
   }
   if (lines.size() == 1) return lines[0];

@@ -58,7 +58,7 @@ function blockElement(block) {
   const head = block.head.map((name, column) =>
     make("th", { scope: "col", class: column ? "number" : null }, name));
   const rows = (block.rows ?? []).map((cells) => make("tr", {}, ...cells.map((cell, column) =>
-    column ? make("td", { class: "number" }, cell) : armCell(cell))));
+    column ? make("td", { class: cell.startsWith("- (") ? "why" : "number" }, cell) : armCell(cell))));
   return make("div", { class: "wide", tabindex: 0, role: "group", "aria-label": "table of the arms" },
     make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
 }

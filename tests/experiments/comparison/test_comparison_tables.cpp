@@ -49,24 +49,25 @@ TEST_CASE(
     "room for",
     "[compare]") {
   const TaskTable table{
-      .head = {"arm", "d_ff", "val/loss [nat], mean ± sd", "less mha's [95 %]", "p", "p, Holm"},
-      .rows = {{"mha", "256", "1.6580 ± 0.0100", "-", "-", "-"},
+      .head = {"arm", "d_ff", "val/loss [nat], mean ± sd", "less mha's [95 %]", "p", "p, Holm",
+               "val/loss at equal time [nat]"},
+      .rows = {{"*mha", "256", "1.6580 ± 0.0100", "-", "-", "-", "1.7"},
                {"[a_b] & 50% #1 {x} $y$ ~ ^ \\z", "256", "1.6000 ± 0.0100",
-                "-0.0580 [-0.0800, +0.0360]", "< .001", "< .001 *"},
-               {"linformer", "-", "- ('linformer' cannot be causal)", "-", "-", "-"}}};
+                "-0.0580 [-0.0800, +0.0360]", "< .001", "< .001 *", "> 1.6"},
+               {"linformer", "-", "- ('linformer' cannot be causal)", "-", "-", "-", "-"}}};
   auto arms = Json::array({arm_of("mha", {{"values", {1.5, 1.25}}})});
   arms.push_back({{"name", "linformer"}, {"reason", "it_cannot"}});
   const auto text = comparison_latex(comparison_of(arms), {table});
-  CHECK_THAT(text, Contains("\\begin{tabular}{lrrr}"));
-  CHECK_THAT(text,
-             Contains("arm & \\shortstack{val/loss {[}nat],\\\\mean $\\pm$ sd} & "
-                      "\\shortstack{less mha's\\\\{[}95 \\%]} & \\shortstack{p,\\\\Holm} \\\\\n"));
-  CHECK_THAT(text, Contains("mha & 1.6580 $\\pm$ 0.0100 & -- & -- \\\\\n"));
+  CHECK_THAT(text, Contains("\\begin{tabular}{lrrrr}"));
+  CHECK_THAT(text, Contains("arm & \\shortstack{val/loss {[}nat],\\\\mean $\\pm$ sd} & "
+                            "\\shortstack{less mha's\\\\{[}95 \\%]} & \\shortstack{p,\\\\Holm} & "
+                            "\\shortstack{val/loss at\\\\equal time\\\\{[}nat]} \\\\\n"));
+  CHECK_THAT(text, Contains("{*}mha & 1.6580 $\\pm$ 0.0100 & -- & -- & 1.7 \\\\\n"));
   CHECK_THAT(text,
              Contains("{[}a\\_b] \\& 50\\% \\#1 \\{x\\} \\$y\\$ \\~{} \\^{} \\textbackslash{}z & "
                       "1.6000 $\\pm$ 0.0100 & $-$0.0580 {[}$-$0.0800, +0.0360] & $<$ "
-                      ".001$^{*}$ \\\\\n"));
-  CHECK_THAT(text, Contains("linformer & -- & -- & -- \\\\\n\\bottomrule"));
+                      ".001$^{*}$ & $>$ 1.6 \\\\\n"));
+  CHECK_THAT(text, Contains("linformer & -- & -- & -- & -- \\\\\n\\bottomrule"));
   CHECK_THAT(text,
              Contains("Arms on char\\_64: mean $\\pm$ standard deviation over 2 seeds (1, 2)"));
   CHECK_THAT(text,
