@@ -43,7 +43,7 @@ def folder_of(bench, out="runs"):
 
 def written(folder, arms, seeds=(1, 2, 3), **task):
     """A compare.json as the program writes it, of one task and these arms; the first is the baseline."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     kept = {"comparison": f"/elsewhere/runs/comparisons/{folder.name}", "baseline": arms[0]["name"],
             "seeds": list(seeds), "choose_seeds": [],
             "tasks": [{"name": "small", "measured_on": {"split": "val", "examples": 64.0, "whole_split": 1.0},

@@ -132,6 +132,24 @@ def test_numbers_that_later_versions_add_are_there_under_their_names(tmp_path):
     assert list(task.arms.solved_test.values) == ["", "fisher"]
 
 
+def test_references_are_those_of_the_comparison_or_of_the_manifest_of_a_run(tmp_path):
+    references = {"chance": {"loss": 4.174, "accuracy": 0.015, "comment": "a guess"},
+                  "bigram": {"loss": 2.48, "comment": "counts"}, "units": {"loss": "nat"},
+                  "measured_on": {"tokens": 9}}
+    folder = written(tmp_path / "runs/comparisons/c", [written_arm("mha", 2.0)], references=references)
+    found = hl.open_comparison(folder).task().references
+    assert list(found["reference"].values) == ["chance", "bigram"]
+    assert same(found.val_loss, [4.174, 2.48]) and same(found.val_accuracy, [0.015, None])
+    assert [text.get_text() for text in plots.comparison(hl.open_comparison(folder).task()).axes[0].texts] == [
+        "chance", "bigram"]
+    written(folder, [written_arm("mha", 2.0)])
+    assert hl.open_comparison(folder).task().references.sizes["reference"] == 0
+    run = tmp_path / "runs/small/mha-s1"
+    run.mkdir(parents=True)
+    (run / "manifest.json").write_text(json.dumps({"references": references}))
+    assert hl.open_comparison(folder).task().references.identical(found)
+
+
 def test_what_an_older_comparison_lacks_is_not_there_and_no_error(tmp_path):
     arms = [{"name": "mha", "metrics": {"val/loss": {"values": [2.0, "NaN", 2.2]}}}, {"name": "moh"}]
     task = hl.open_comparison(written(tmp_path / "c", arms)).task()

@@ -131,8 +131,13 @@ def test_what_the_program_says_of_the_order_stands_first(tmp_path):
     pages = comparison.pages_of(shown)
     assert comparison.first_words(shown, pages) == ["The order of the arms has not settled."]
     assert pages["small"] == [{"head": ["arm"], "rows": [["mha"]]}]
+    (folder / "compare.md").write_text("## small\n\nThe order has settled.\n\n| arm |\n|---|\n| mha |\n")
+    assert comparison.first_words(shown, comparison.pages_of(shown)) == []  # it stands above the table
     (folder / "compare.md").unlink()
     assert "is not known" in comparison.first_words(shown, comparison.pages_of(shown))[0]
+    shown["small"].kept["settled"] = {"settled": False, "why": "tau may be as low as .2"}
+    assert comparison.first_words(shown, {}) == [
+        "small: the order of the arms has not settled: tau may be as low as .2."]
 
 
 def test_the_parts_of_a_page_are_its_tables_lists_and_sentences():

@@ -13,7 +13,7 @@ import xarray as xr
 from .files import LogError, PathLike, read_text
 from .opening import open_run
 from .program import program_name
-from .run import Run
+from .run import Run, read_json
 
 KEPT, ASKED = "compare.json", "compare.yaml"
 LOSS = "val/loss"
@@ -264,15 +264,24 @@ class ComparedTask:
     @property
     def references(self) -> xr.Dataset:
         """What needs no training reaches, (reference): val_loss, val_accuracy of chance, a unigram and a
-        bigram model; empty where the comparison has none."""
-        found = self.kept.get("references") or {}
-        if isinstance(found, list):
-            found = {one.get("name"): one for one in found if isinstance(one, dict)}
-        found = {str(name): leaves(one) for name, one in require(self.file, found, f"{self.place}.references",
-                                                                 dict).items() if isinstance(one, dict)}
-        names = dict.fromkeys(name for one in found.values() for name in one if name != "name")
-        return xr.Dataset({name: ("reference", column([one.get(name) for one in found.values()]))
-                           for name in names}, coords={"reference": list(found)})
+        bigram model; of the comparison, else of the manifest of a run of the baseline; empty where neither
+        has any."""
+        found = self.kept.get("references") or self._references_of_runs()
+        require(self.file, found, f"{self.place}.references", dict)
+        rows = {str(name): {key if key.startswith("val_") else f"val_{key}": value
+                            for key, value in leaves(one).items() if is_number(value)}
+                for name, one in found.items() if isinstance(one, dict) and name not in ("units", "measured_on")}
+        names = dict.fromkeys(name for one in rows.values() for name in one)
+        return xr.Dataset({name: ("reference", column([one.get(name) for one in rows.values()]))
+                           for name in names}, coords={"reference": list(rows)})
+
+    def _references_of_runs(self):
+        try:
+            known = self.paths(self.baseline)
+        except LogError:
+            return {}
+        found = (read_json(path / "manifest.json").get("references") for path in known.values() if path.is_dir())
+        return next((one for one in found if isinstance(one, dict)), {})
 
     def paths(self, arm: str) -> dict[int, pathlib.Path]:
         """Where the runs of an arm are, by their seeds: below the folder of runs that the comparison is in,

@@ -162,10 +162,15 @@ def add_row(blocks, before, cells):
 
 
 def first_words(compared, pages):
-    """What the page begins with: whether the order of the arms has settled."""
+    """What the page begins with: whether the order of the arms has settled. Empty where a table begins so."""
     said = [block["text"] for block in pages.get("", []) if "text" in block]
-    if said:
+    if said or any("settled" in block.get("text", "") for blocks in pages.values() for block in blocks):
         return said
+    of_tasks = {name: compared[name].kept.get("settled") for name in compared}
+    if any(isinstance(one, dict) for one in of_tasks.values()):
+        return [f"{name}: the order of the arms has {'' if one.get('settled') else 'not '}settled"
+                + (f": {one['why']}." if one.get("why") else ".")
+                for name, one in of_tasks.items() if isinstance(one, dict)]
     return ["Whether the order of the arms has settled is not known: this comparison does not say it."]
 
 
