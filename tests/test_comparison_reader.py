@@ -147,11 +147,12 @@ def test_references_are_those_of_the_comparison_or_of_the_manifest_of_a_run(tmp_
     run = tmp_path / "runs/small/mha-s1"
     run.mkdir(parents=True)
     (run / "manifest.json").write_text(json.dumps({"references": references}))
+    (run / "config.yaml").touch()
     assert hl.open_comparison(folder).task().references.identical(found)
 
 
 def test_what_an_older_comparison_lacks_is_not_there_and_no_error(tmp_path):
-    arms = [{"name": "mha", "metrics": {"val/loss": {"values": [2.0, "NaN", 2.2]}}}, {"name": "moh"}]
+    arms = [{"name": "mha", "metrics": {"val/loss": {"values": [2.0, "NaN", 2.2]}}}, {"name": "moh", "curve": None}]
     task = hl.open_comparison(written(tmp_path / "c", arms)).task()
     assert same(task.losses.sel(arm="mha"), [2.0, None, 2.2])
     assert np.isnan(task.differences.difference).all() and not task.differences.reported.any()
@@ -195,6 +196,19 @@ def test_a_damaged_file_is_named_with_the_place_and_the_remedy(tmp_path, damage,
     file.write_text(broken if isinstance(broken, str) else json.dumps(broken))
     with pytest.raises(hl.LogError, match=f"compare.json: is damaged .*{said}.*makes it anew"):
         hl.open_comparison(tmp_path / "c")
+
+
+@pytest.mark.parametrize("key, value, ask, said", [
+    ("curve", [{"step": "8"}], lambda task: task.curves, "mha: curve: step is no whole number"),
+    ("curve", [8], lambda task: task.curves, "mha: curve is no mapping"),
+    ("runs", [{"seed": [1], "run": "x"}], lambda task: task.run("mha"), "mha: runs: seed is no whole number"),
+    ("rate", {"tried": [{"rate": "x"}]}, lambda task: task.tried, "'x' is no number"),
+    ("metrics", {"val/loss": 3}, lambda task: task.losses, "mha: metrics: val/loss is no mapping"),
+])
+def test_what_does_not_fit_is_named_when_it_is_asked_for(tmp_path, key, value, ask, said):
+    task = hl.open_comparison(written(tmp_path / "c", [written_arm("mha", 2.0) | {key: value}])).task()
+    with pytest.raises(hl.LogError, match=f"is damaged .*{said}"):
+        ask(task)
 
 
 @pytest.mark.parametrize("values, said", [([2.0, "two", 2.0], "'two' is no number"), ([2.0], "there are 1 of 3 seeds"),

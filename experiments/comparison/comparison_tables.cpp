@@ -205,6 +205,17 @@ std::string length_text(const Json& task) {
   return texts.empty() ? "?" : fmt::format("{}", fmt::join(texts, " or "));
 }
 
+// By what the arms are compared.
+std::string statistics_text(const Json& object, const Json& task) {
+  const auto baseline = text_in(object, "baseline");
+  const auto statistics = task.value("statistics", Json::object());
+  const auto solved = statistics.value("solved", Json());
+  if (!solved.is_object())
+    return fmt::format("mean paired difference to {} with its 95 % interval", baseline);
+  return fmt::format("seeds that solved it ({}: {}) and updates until then, tested against {}",
+                     text_in(solved, "metric"), json_text(solved.value("at", Json())), baseline);
+}
+
 std::string caption_text(const Json& object, const Json& task) {
   const auto& measured = task.at("measured_on");
   std::vector<std::string> seeds;
@@ -212,11 +223,10 @@ std::string caption_text(const Json& object, const Json& task) {
   const bool whole = measured.contains("whole_split") && measured["whole_split"].is_number() &&
                      measured["whole_split"].get<double>() == 1;
   auto text = fmt::format(
-      "Arms on {}: mean ± standard deviation over {} seeds ({}), and mean paired difference to {} "
-      "with its 95 % interval. Measured on the {}{} split, {} examples, {} scored targets, after "
-      "{} "
-      "updates. *: p is below {} after Holm's correction. {}.",
-      text_in(task, "name"), seeds.size(), fmt::join(seeds, ", "), text_in(object, "baseline"),
+      "Arms on {}: mean ± standard deviation over {} seeds ({}), and {}. Measured on the {}{} "
+      "split, {} examples, {} scored targets, after {} updates. *: p is below {} after Holm's "
+      "correction. {}.",
+      text_in(task, "name"), seeds.size(), fmt::join(seeds, ", "), statistics_text(object, task),
       whole ? "whole " : "", text_in(measured, "split"), count_in(measured, "examples"),
       count_in(measured, "tokens"), length_text(task), kReportedBelow, origin_text(task));
   for (const auto& arm : task.at("arms"))

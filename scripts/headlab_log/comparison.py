@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 from .files import LogError, PathLike, read_text
-from .opening import open_run
+from .opening import is_run, open_run
 from .program import program_name
 from .run import Run, read_json
 
@@ -145,9 +145,10 @@ class ComparedTask:
             name = require(self.file, arm.get("name"), f"{where}.name", str)
             if name in self._arms:
                 raise damaged(self.file, f"{where}: two arms have the name {name}")
-            for key, kind in (("metrics", dict), ("curve", list), ("runs", list), ("notices", list), ("rate", dict)):
-                require(self.file, arm.get(key, kind()), f"{where}.{key}", kind)
-            self._arms[name] = arm
+            arm = self._arms[name] = dict(arm)
+            for key, kind in (("metrics", dict), ("curve", list), ("runs", list), ("notices", list), ("rate", dict),
+                              ("solved", dict)):
+                arm[key] = require(self.file, kind() if arm.get(key) is None else arm[key], f"{where}.{key}", kind)
 
     @property
     def baseline(self) -> str:
@@ -202,7 +203,7 @@ class ComparedTask:
     def solved(self) -> xr.Dataset:
         """Of a task that a training solves or does not, (arm, seed): `solved`, and the `updates` until then, NaN
         where it was not; empty of other tasks. `arms.solved_count`, `.solved_fisher_p_holm`, ... are of the arms."""
-        found = {name: arm.get("solved") or {} for name, arm in self._arms.items()}
+        found = {name: arm["solved"] for name, arm in self._arms.items()}
         if not any(found.values()):
             return self._dataset({}, seed=self.comparison.seeds)
         rows = {key: [self._of_seeds(name, [float(value) if isinstance(value, bool) else value
@@ -240,10 +241,8 @@ class ComparedTask:
     def curves(self) -> xr.Dataset:
         """Means over the seeds during training, (arm, step): val_loss, its 95 % interval `low` and `high`,
         flops and wall_s of training until then; NaN where an arm was not measured."""
-        points = {(name, int(self._number(point.get("step"), f"{name}: curve: step"))): leaves(point)
-                  for name, arm in self._arms.items()
-                  for point in (require(self.file, one, f"{self.place}: {name}: curve", dict)
-                                for one in arm.get("curve", []))}
+        points = {(name, require(self.file, point.get("step"), f"{self.place}: {name}: curve: step", int)):
+                  leaves(point) for name in self._arms for point in self._list(name, "curve")}
         steps = sorted({step for _, step in points})
         names = dict.fromkeys(["val_loss", "low", "high"])
         names |= dict.fromkeys(name for point in points.values() for name in point if name != "step")
@@ -255,7 +254,8 @@ class ComparedTask:
     def tried(self) -> xr.DataArray:
         """The losses by which rates were chosen, (arm, rate) [nat]; NaN where an arm diverged, or was not tried."""
         found = {(name, self._number(one.get("rate"), f"{name}: rate.tried")): one.get(LOSS)
-                 for name, arm in self._arms.items() for one in arm.get("rate", {}).get("tried") or []}
+                 for name, arm in self._arms.items() for one in arm["rate"].get("tried") or []
+                 if isinstance(one, dict)}
         rates = sorted({rate for _, rate in found})
         values = column([found.get((arm, rate)) for arm in self._arms for rate in rates])
         return self._dataset({"val_loss": (("arm", "rate"), values.reshape(len(self._arms), len(rates)))},
@@ -280,7 +280,7 @@ class ComparedTask:
             known = self.paths(self.baseline)
         except LogError:
             return {}
-        found = (read_json(path / "manifest.json").get("references") for path in known.values() if path.is_dir())
+        found = (read_json(path / "manifest.json").get("references") for path in known.values() if is_run(path))
         return next((one for one in found if isinstance(one, dict)), {})
 
     def paths(self, arm: str) -> dict[int, pathlib.Path]:
@@ -290,8 +290,9 @@ class ComparedTask:
         LogError: there is no such arm, or the file does not say where its runs are.
         """
         found = {}
-        for run in self._arm(arm).get("runs", []):
-            seed, path = run.get("seed"), run.get("run")
+        self._arm(arm)
+        for run in self._list(arm, "runs"):
+            path, seed = run.get("run"), require(self.file, run.get("seed"), f"{self.place}: {arm}: runs: seed", int)
             if not isinstance(path, str):
                 raise LogError(f"{self.file}: does not say where the runs of {arm} are; open the {KEPT} that "
                                f"`{program_name()} compare` wrote")
@@ -308,7 +309,7 @@ class ComparedTask:
         if seed not in found:
             raise LogError(f"{self.file}: {self.name}: {arm} has no run of seed {seed}; there are "
                            + ", ".join(map(str, found)))
-        if not found[seed].is_dir():
+        if not is_run(found[seed]):
             raise LogError(f"{found[seed]}: the run is no longer there; the same `{program_name()} compare` "
                            "trains it again")
         return open_run(found[seed])
@@ -329,6 +330,10 @@ class ComparedTask:
             raise LogError(f"{self.file}: {self.name}: no arm is called {name!r}; there are: {', '.join(self._arms)}")
         return self._arms[name]
 
+    def _list(self, arm, key):
+        """The mappings of a list of an arm."""
+        return [require(self.file, one, f"{self.place}: {arm}: {key}", dict) for one in self._arms[arm][key]]
+
     def _metrics(self):
         """The loss first."""
         names = dict.fromkeys(name for arm in self._arms.values() for name in arm.get("metrics", {}))
@@ -343,7 +348,7 @@ class ComparedTask:
         seeds = self.comparison.seeds
         where = f"{self.place}: {arm}: values"
         values = require(self.file, [] if values is None else values, where, list)
-        own = [run.get("seed") for run in self._arms[arm].get("runs", [])]
+        own = [run.get("seed") for run in self._list(arm, "runs")]
         own = own if len(own) == len(values) else seeds
         if values and len(values) != len(own):
             raise damaged(self.file, f"{where}: there are {len(values)} of {len(seeds)} seeds")
@@ -389,7 +394,7 @@ def leaves(found, prefix=""):
     flat = {}
     for key, value in found.items():
         name = f"{prefix}{plain(key)}"
-        if key in ("metrics", "curve", "runs"):
+        if key in ("metrics", "curve", "runs") or (isinstance(value, dict) and not value):
             continue
         if isinstance(value, dict):
             flat |= leaves(value, f"{name}_")

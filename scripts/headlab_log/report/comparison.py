@@ -8,7 +8,7 @@ import numpy as np
 
 from ..comparison import ComparedTask, Comparison, is_comparison, open_comparison
 from ..files import LogError, read_text
-from ..opening import open_run
+from ..opening import is_run, open_run
 from ..program import program_name
 from ..run import Run
 from ..text import shell_word
@@ -61,7 +61,7 @@ class Shown:
 
     def _runs(self, task, arm, colour, opened):
         """[number on the page, seed] of the runs of an arm that are shown."""
-        there = {seed: path for seed, path in known_paths(task, arm).items() if path.is_dir()}
+        there = {seed: path for seed, path in known_paths(task, arm).items() if is_run(path)}
         shown = dict(list(there.items())[:self._seeds])
         if len(shown) < len(there):
             words = " ".join(shell_word(path) for path in there.values())

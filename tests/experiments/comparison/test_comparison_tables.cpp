@@ -75,6 +75,12 @@ TEST_CASE(
   CHECK_THAT(text, Contains("By commit 01234567, on a\\_CPU (cpu in fp32)."));
   CHECK_THAT(text, Contains("linformer has no figures: it\\_cannot."));
   CHECK_THAT(text, Contains("\\label{tab:two-kinds-0123abcd-char-64}"));
+  CHECK_THAT(text, Contains("and mean paired difference to mha with its 95 \\% interval."));
+  auto solved = comparison_of(arms);
+  solved["tasks"][0]["statistics"] = {{"solved", {{"metric", "val/accuracy"}, {"at", 0.9}}}};
+  CHECK_THAT(comparison_latex(solved, {table}),
+             Contains("and seeds that solved it (val/accuracy: 0.9) and updates until then, tested "
+                      "against mha."));
 }
 
 }  // namespace
