@@ -175,6 +175,14 @@ def test_the_report_has_a_column_for_each_measure(page, trained, whole, half, tm
     column = f"validation loss [nat], whole split, {whole['tokens']:,} tokens"
     assert losses[0][column] == f"{whole['loss']:.4f}"
     assert losses[1][column] == f"{told(half)['val/loss']:.4f}"
+    said = json.loads((trained / "manifest.json").read_text())["references"]
+    foot = page.run("""return [...document.querySelectorAll('#runs tfoot tr')].map(row =>
+        [...row.querySelectorAll('td')].map(cell => [cell.dataset.label ?? cell.title, cell.textContent]))""")
+    names = ["chance", "unigram", "bigram"]
+    assert [row[0] for row in foot] == [
+        [said[name]["comment"], f"{name}, accuracy {said[name]['accuracy']:.4f}"] for name in names]
+    assert [dict(map(tuple, row))[column] for row in foot] == [
+        f"{said[name]['loss']:.4f}" for name in names]
     first = f"validation loss [nat], {FIRST}"
     assert losses[0][first] and not losses[1][first]
     page.wait("return document.querySelector('#scalar-plot').data?.length == 3")

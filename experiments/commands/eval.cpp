@@ -7,6 +7,7 @@
 #include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
+#include "experiments/data/references.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/output.h"
 #include "experiments/training/evaluate.h"
@@ -61,6 +62,18 @@ std::string add_bleu(nlohmann::ordered_json& object, OpenedRun& run, Split split
       beam.width == 1 ? "greedy" : fmt::format("beam {}, power {}", beam.width, beam.power));
 }
 
+// "  chance: loss 4.1744 nat, accuracy 0.0154 (a guess: any of 65 tokens)", a line each.
+std::string references_text(const References& references) {
+  std::string text;
+  for (const auto& one : references.all) {
+    std::vector<std::string> values;
+    for (const auto& [metric, value] : one.values)
+      values.push_back(fmt::format("{} {:.4f}{}", metric, value, metric == "loss" ? " nat" : ""));
+    text += fmt::format("  {}: {} ({})\n", one.name, fmt::join(values, ", "), one.how);
+  }
+  return text;
+}
+
 int run_eval(const EvalOptions& o) {
   if (o.beam == 0 && o.length_power != 1)
     throw ConfigError("--length-power: ranks translations; --beam N asks for some");
@@ -87,11 +100,14 @@ int run_eval(const EvalOptions& o) {
   }
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));
+  const auto references = references_of(*opened.data, split);
+  object["references"] = references_json(references);
   const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
   const int code = print({.object = object,
                           .text = fmt::format("{}{} {}; {}{} (step {})\n", split_name(split), of,
                                               fmt::join(texts, ", "), measured_text(e),
-                                              examples_text(e), opened.step)},
+                                              examples_text(e), opened.step) +
+                                  references_text(references)},
                          o.json);
   if (e.is_finite()) return code;
   tell("eval: the {} is not finite", e.means.front().name);

@@ -4,6 +4,7 @@
 #include "experiments/commands/options.h"
 #include "experiments/commands/run_notices.h"
 #include "experiments/commands/run_outcome.h"
+#include "experiments/data/references.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/known_runs.h"
@@ -89,6 +90,8 @@ int run_run(const RunOptions& o) {
   manifest["config_hash"] = run_hash(experiment);
   manifest["steps"] = experiment.train.total_steps(*data);
   if (initial) manifest["parent"] = initial->parent_json();
+  if (references_are_quick(*data, Split::kValidation))
+    manifest["references"] = references_json(references_of(*data, Split::kValidation));
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
                          from, check);
   if (!begun.warning.empty()) tell("{}", begun.warning);

@@ -6,7 +6,7 @@ namespace headlab {
 namespace {
 
 // prediction_task() with one summary more.
-class Judged : public Task {
+class Judged : public Task, public JudgesGuesses {
  public:
   explicit Judged(TaskMetric summary) : summaries_{std::move(summary)} {}
   const std::vector<TaskMetric>& metrics() const final { return prediction_task().metrics(); }
@@ -34,10 +34,16 @@ class ByExample : public Judged {
       : Judged({"example_accuracy", "1", "accuracy of an example",
                 "mean over examples of the share of an example's targets that are right"}) {}
   Tensor counts(const Tensor& logits, const Batch& batch) const override {
+    return counts_of_guesses(per_target(logits, batch)[1], {}, batch);
+  }
+  Tensor counts_of_guesses(const Tensor& right, const Tensor&, const Batch& batch) const override {
     at::NoGradGuard no_grad;
-    const auto right = per_target(logits, batch)[1].flatten(1).sum(1, false, at::kDouble);  // [B]
-    const auto asked = is_scored(batch).flatten(1).sum(1);                                  // [B]
-    const auto share = right / asked.clamp_min(1);
+    const auto scored = is_scored(batch);
+    const auto sum = right.masked_fill(scored.logical_not(), 0)
+                         .flatten(1)
+                         .sum(1, /*keepdim=*/false, at::kDouble);  // [B]
+    const auto asked = scored.flatten(1).sum(1);                   // [B]
+    const auto share = sum / asked.clamp_min(1);
     return at::stack({share.sum(), asked.gt(0).sum().to(at::kDouble)});
   }
   std::vector<double> summarised(const Tensor& counts) const override {
@@ -63,6 +69,15 @@ class ByClass : public Judged {
     };
     return at::stack({of_class(targets), of_class(predicted),
                       of_class(targets.masked_select(predicted == targets))});
+  }
+  Tensor counts_of_guesses(const Tensor& right, const Tensor& named,
+                           const Batch& batch) const override {
+    at::NoGradGuard no_grad;
+    const auto scored = is_scored(batch);
+    const auto targets = batch.targets.masked_select(scored);  // [n]
+    const auto chances = right.to(at::kDouble).masked_select(scored);
+    const auto all = at::bincount(targets, {}, named.size(0)).to(at::kDouble);  // [V]
+    return at::stack({all, named.to(at::kDouble), at::bincount(targets, chances, named.size(0))});
   }
   std::vector<double> summarised(const Tensor& counts) const override {
     const auto there = (counts[0] + counts[1]).gt(0);

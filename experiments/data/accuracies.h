@@ -6,6 +6,16 @@
 
 namespace headlab {
 
+// A task whose summaries are known of guesses, too: in expectation, and without logits.
+class JudgesGuesses {
+ public:
+  virtual ~JudgesGuesses() = default;
+  // Task::counts() of guesses. right: [B,T] or [B], the chance that each is right; named: bool [V],
+  // the classes that some guess names.
+  virtual Tensor counts_of_guesses(const Tensor& right, const Tensor& named,
+                                   const Batch& batch) const = 0;
+};
+
 // `example_accuracy`: that share in each example, averaged over the examples that have targets.
 const Task& prediction_by_example();
 

@@ -3,6 +3,7 @@
 //
 //   ids      3 0 7 7 2 <end>
 //   targets  3 0 7 7 2 <end>    the last too, though it says nothing
+#include "core/torch.h"
 #include "experiments/data/accuracies.h"
 #include "experiments/data/rule_task.h"
 
@@ -22,6 +23,15 @@ class Compression : public RuleTask {
   explicit Compression(const Options& options) : RuleTask(options), end_(symbols() - 1) {}
 
   const Task& task() const override { return prediction_by_class(); }
+  // Each place but the last is any symbol, the last always the same.
+  Answers answers(const Batch&) const override {
+    auto answers = drawn_between(0, end_, "symbols, the last place known");
+    const auto last = ids_between(end_, end_ + 1, vocabulary());
+    answers.among =
+        at::cat({answers.among.expand({context() - 1, vocabulary()}), last.unsqueeze(0)})
+            .unsqueeze(0);  // [1,T,V]
+    return answers;
+  }
   DataShape shape() const override {
     auto shape = RuleTask::shape();
     shape.targets_are_ids = true;

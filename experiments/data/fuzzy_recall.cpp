@@ -50,6 +50,9 @@ class FuzzyRecall : public RuleTask {
       : RuleTask(options), options_(options), halves_(options.halves()) {}
 
   const Task& task() const override { return prediction_by_class(); }
+  Answers answers(const Batch&) const override {
+    return drawn_between(halves_.keys(), halves_.n, "values");
+  }
 
   std::vector<std::string> token_texts() const override {
     std::vector<std::string> texts;

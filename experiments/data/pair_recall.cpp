@@ -43,6 +43,10 @@ std::vector<std::string> PairRecall::token_texts() const {
   return texts;
 }
 
+Answers PairRecall::answers(const Batch&) const {
+  return drawn_between(halves_.keys(), halves_.n, "values");
+}
+
 std::vector<int64_t> PairRecall::label(const RuleExample& example, bool evaluated) const {
   const auto& ids = example.ids;
   const int64_t T = context();

@@ -17,6 +17,7 @@
 #include <numeric>
 
 #include "core/config/derived_defaults.h"
+#include "core/torch.h"
 #include "experiments/data/accuracies.h"
 #include "experiments/data/rule_task.h"
 
@@ -82,6 +83,21 @@ class Recall : public RuleTask {
 
   const Task& task() const override { return prediction_by_example(); }
 
+  // Who has not learned to look up a key can still name a value of the example: any that one of its
+  // keys has.
+  Answers answers(const Batch& batch) const override {
+    auto among = at::zeros({batch.examples(), 1, vocabulary()}, at::kBool);
+    bool* may_be = among.data_ptr<bool>();
+    const int64_t* ids = batch.ids.data_ptr<int64_t>();
+    for (int64_t b = 0; b < batch.examples(); ++b) {
+      for (const auto& [key, value] : values_of({ids, ids + context()})) may_be[value] = true;
+      ids += context(), may_be += vocabulary();
+    }
+    return {.among = among,
+            .of = fmt::format("any of the values of an example's {} keys", pairs_),
+            .drawn_alike = true};
+  }
+
   std::vector<std::string> token_texts() const override {
     std::vector<std::string> texts;
     for (int64_t id = 0; id < symbols(); ++id)
@@ -93,8 +109,7 @@ class Recall : public RuleTask {
 
   std::vector<int64_t> label(const RuleExample& example, bool) const override {
     const auto& ids = example.ids;
-    std::map<int64_t, int64_t> value_of;
-    for (int64_t t = 0; t < queries_from(); t += 2) value_of[ids[t]] = ids[t + 1];
+    const auto value_of = values_of(ids);
     std::vector<int64_t> targets(ids.size(), kIgnored);
     for (const int64_t t : example.queries.empty() ? queries_in(ids) : example.queries) {
       if (t < queries_from() || t >= context()) refuse_place(t, "is outside the queries' part");
@@ -109,6 +124,13 @@ class Recall : public RuleTask {
  private:
   bool targets_follow() const override { return answers_follow_; }
   int64_t queries_from() const { return 2 * (pairs_ + updates_); }
+
+  // Of each key of an example the value that counts.
+  std::map<int64_t, int64_t> values_of(const std::vector<int64_t>& ids) const {
+    std::map<int64_t, int64_t> value_of;
+    for (int64_t t = 0; t < queries_from(); t += 2) value_of[ids[t]] = ids[t + 1];
+    return value_of;
+  }
 
   // Where the ids tell which are queries.
   std::vector<int64_t> queries_in(const std::vector<int64_t>& ids) const {

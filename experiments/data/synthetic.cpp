@@ -1,11 +1,14 @@
 #include "experiments/data/synthetic.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 #include <utility>
 
 #include "core/attention/random.h"
 #include "core/torch.h"
 #include "experiments/data/epochs.h"
+#include "experiments/system/with_commas.h"
 
 namespace headlab {
 
@@ -51,6 +54,16 @@ std::vector<std::string> SyntheticSource::token_texts() const {
   std::vector<std::string> texts;
   for (int64_t id = 0; id < symbols_; ++id) texts.push_back(std::to_string(id));
   return texts;
+}
+
+Answers SyntheticSource::answers(const Batch&) const {
+  return drawn_between(0, symbols_, "symbols");
+}
+
+Answers SyntheticSource::drawn_between(int64_t first, int64_t end, const std::string& what) const {
+  return {.among = ids_between(first, end, vocabulary()),
+          .of = fmt::format("any of {} {}", with_commas(end - first), what),
+          .drawn_alike = true};
 }
 
 namespace {

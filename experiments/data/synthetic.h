@@ -2,6 +2,7 @@
 // alone.
 #pragma once
 
+#include "experiments/data/answers.h"
 #include "experiments/data/sequences.h"
 
 namespace headlab {
@@ -31,16 +32,19 @@ struct ExampleUse {
   bool trained_on = false, evaluated = false;
 };
 
-class SyntheticSource : public SequenceSource {
+class SyntheticSource : public SequenceSource, public StatesAnswers {
  public:
   int64_t vocabulary() const override { return symbols_; }
   int64_t epoch_examples() const final { return train_examples_; }
   Batch epoch_batch(uint64_t seed, int64_t index, int64_t count) const final;
   int64_t examples(Split split) const final;
   std::vector<std::string> token_texts() const override;  // "0", "1", ...
+  Answers answers(const Batch& batch) const override;     // any symbol
 
  protected:
   explicit SyntheticSource(const SyntheticOptions& options);
+  // Any of first .. end - 1; what: these, in words.
+  Answers drawn_between(int64_t first, int64_t end, const std::string& what) const;
   int64_t symbols() const { return symbols_; }
 
  private:

@@ -39,8 +39,15 @@ import { find } from "./elements.js";
  * @property {Record<string, number | null>} val_losses by what they were measured on
  * @property {number | null} seconds
  * @property {Parameters} parameters
+ * @property {References | null} references
  *
  * @typedef {{ trained: number | null, total: number | null }} Parameters
+ * @typedef {{ measured: string, rows: Reference[] }} References `measured`: on what
+ * @typedef {object} Reference
+ * @property {string} name
+ * @property {number | null} loss
+ * @property {Record<string, number | null>} values of other metrics
+ * @property {string} how it is made
  * @typedef {{ names: string[], rows: number, of: number, measured: string, id: string }} Curves
  *   `of`: rows logged; measured: on what, of evaluations
  * @typedef {object} Site

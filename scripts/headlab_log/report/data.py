@@ -182,7 +182,24 @@ def heading(run):
         "val_losses": validation_losses(run),
         "seconds": last(run, "scalars", "wall_time"),
         "parameters": parameters(run),
+        "references": references(run),
     }
+
+
+def references(run):
+    """What the losses are to be held against, as the manifest has it: of a guess, and of counts of
+    training. In words what they were measured on, and a list: name, loss, other values, how made."""
+    said = run.manifest.get("references")
+    if not isinstance(said, dict):
+        return None
+    try:
+        rows = [{"name": str(name), "loss": number(one["loss"]), "how": str(one["comment"]),
+                 "values": {str(metric).replace("_", " "): number(value) for metric, value in one.items()
+                            if metric not in ("loss", "comment")}}
+                for name, one in said.items() if isinstance(one, dict) and "comment" in one]
+        return {"measured": measures.text(1, said["measured_on"]["tokens"]), "rows": rows}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None  # another program's
 
 
 def parameters(run):

@@ -19,19 +19,25 @@ const swatchOf = (run) => swatch(runColour(run), dash(run));
 /**
  * @param {string[][]} head name and class of every column
  * @param {HTMLTableCellElement[][]} rows
+ * @param {HTMLTableCellElement[][]} foot
  */
-function table(head, rows) {
+function table(head, rows, foot = []) {
   const heads = head.map(([name, kind]) => make("th", { scope: "col", class: kind }, name));
+  /** @type {(cells: HTMLTableCellElement[][]) => HTMLElement[]} */
+  const lines = (cells) => cells.map((row) => make("tr", {}, ...row));
   return make("table", {}, make("thead", {}, make("tr", {}, ...heads)),
-    make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row))));
+    make("tbody", {}, ...lines(rows)), ...(foot.length ? [make("tfoot", {}, ...lines(foot))] : []));
 }
 
 // What validation losses were measured on; what differs in that has a column of its own.
-const measured = [...new Set(data.runs.flatMap((run) => Object.keys(run.heading.val_losses)))];
+const measured = [...new Set(data.runs.flatMap(({ heading: { val_losses, references } }) =>
+  [...Object.keys(val_losses), ...(references ? [references.measured] : [])]))];
+/** @param {string} words */
+const lossColumn = (words) => `validation loss [nat], ${words}`;
 const columns = [
   ["run", ""], ["kind", ""], ["seed", "number"], ["state", ""], ["step", "number"],
   ["training loss [nat]", "number"],
-  ...measured.map((words) => [`validation loss [nat], ${words}`, "number"]),
+  ...measured.map((words) => [lossColumn(words), "number"]),
   ["parameters", "number"], ["time [s]", "number"],
 ];
 
@@ -43,6 +49,21 @@ function counted({ trained, total }) {
   const said = known(trained, (count) => count.toLocaleString("en"));
   return total === null || total === trained ? said
     : `${said} trained of ${total.toLocaleString("en")}`;
+}
+
+/** What losses are to be held against: rows below those of the runs, once where runs share them. */
+function referenceRows() {
+  const sets = new Map(data.runs.flatMap(({ label, heading: { references } }) =>
+    references ? [/** @type {const} */ ([JSON.stringify(references), { label, references }])] : []));
+  return [...sets.values()].flatMap(({ label, references }) => references.rows.map((one) => {
+    const others = Object.entries(one.values).map(([metric, value]) =>
+      `, ${metric} ${known(value, (number) => number.toFixed(4))}`);
+    const name = one.name + (sets.size > 1 ? ` of ${label}'s data` : "") + others.join("");
+    return columns.map(([column, kind]) => make("td", { class: kind,
+      title: column === "run" ? one.how : null, "data-label": column === "run" ? null : column },
+      column === "run" ? name
+        : column === lossColumn(references.measured) ? known(one.loss, (loss) => loss.toFixed(4)) : ""));
+  }));
 }
 
 function drawHeading() {
@@ -58,7 +79,7 @@ function drawHeading() {
       "data-label": column ? columns[column][0] : null, title: column ? null : run.path },
       ...(column ? [text] : [swatchOf(n), text])));
   });
-  find("#runs").replaceChildren(...(rows.length ? [table(columns, rows)] : []));
+  find("#runs").replaceChildren(...(rows.length ? [table(columns, rows, referenceRows())] : []));
   find("#notes").replaceChildren(...data.runs.flatMap((run) => run.notes)
     .concat(data.left_out).map((text) => make("li", {}, text)));
   find("#made").textContent = `Made by headlab from ${data.runs.length} `

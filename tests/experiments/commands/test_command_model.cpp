@@ -1,4 +1,6 @@
 // The commands that use a trained run: generate, eval, forward.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "tests/command_testing.h"
@@ -127,6 +129,36 @@ TEST_CASE("eval reports the loss that training ended with") {
   CHECK(evaluate("ckpt/last", "val") == object);
   CHECK(evaluate("ckpt/last", "train").at("examples") > object.at("examples"));
   CHECK_THAT(headlab({"eval", run.string()}).out, StartsWith("val loss ") && Contains("(step 5)"));
+}
+
+TEST_CASE("eval says what a guess and counts of the training text reach on the same tokens") {
+  const fs::path run = Trained::instance().run;
+  const auto of = [&](const Arguments& more) {
+    Arguments words{"eval", run.string(), "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Json::parse(headlab(words).out);
+  };
+  const auto val = of({});
+  const auto& references = val.at("references");
+  CHECK(references == json_of(run / "manifest.json").at("references"));
+  CHECK(references.at("measured_on") ==
+        Json{{"split", "val"}, {"examples", val.at("examples")}, {"tokens", val.at("tokens")}});
+  const auto tokens = json_of(run / "data.json").at("shape").at("vocabulary").get<double>();
+  const auto& chance = references.at("chance");
+  CHECK(chance.at("loss").get<double>() == Approx(std::log(tokens)));
+  CHECK(chance.at("accuracy").get<double>() == Approx(1 / tokens));
+  CHECK(references.at("bigram").at("loss") < references.at("unigram").at("loss"));
+  const auto train = of({"--split", "train"}).at("references");
+  CHECK(train.at("measured_on").at("split") == "train");
+  CHECK(train.at("chance") == chance);
+  CHECK(train.at("unigram") != references.at("unigram"));
+  const auto text = (Trained::instance().bench / "text.txt").string();
+  CHECK_FALSE(of({"--text", text}).at("references").contains("unigram"));
+  CHECK_THAT(
+      headlab({"eval", run.string()}).out,
+      Contains(fmt::format("\n  chance: loss {:.4f} nat, accuracy {:.4f} (a guess: any of {} "
+                           "tokens)\n  unigram: loss ",
+                           std::log(tokens), 1 / tokens, tokens)));
 }
 
 TEST_CASE("eval refuses a split that is unknown or that the data does not have") {

@@ -1,0 +1,221 @@
+#include "experiments/data/references.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "core/torch.h"
+#include "experiments/data/accuracies.h"
+#include "experiments/data/answers.h"
+#include "experiments/data/ngrams.h"
+#include "experiments/system/with_commas.h"
+
+namespace headlab {
+namespace {
+
+// Tokens or pixels of an example, about.
+int64_t size_of_example(const DataSource& data) {
+  const auto shape = data.shape();
+  return std::max<int64_t>(
+      1, shape.context + shape.source_context + shape.channels * shape.height * shape.width);
+}
+
+// All examples of a split, in batches; `visit` returns whether to go on.
+void each_batch(const DataSource& data, Split split,
+                const std::function<bool(const Batch& batch)>& visit) {
+  constexpr int64_t kNumbers = 1 << 16;  // of a batch
+  const int64_t count = std::max<int64_t>(1, kNumbers / size_of_example(data));
+  const int64_t all = data.examples(split);
+  for (int64_t first = 0; first < all; first += count)
+    if (!visit(data.eval_batch(split, first, std::min(count, all - first)))) return;
+}
+
+bool predicts_one_of_several(const Task& task) {
+  return &task.metrics() == &prediction_task().metrics();
+}
+
+// What is counted of a batch: its targets; where words are hidden every word, hidden or not.
+Tensor counted_tokens(const Batch& batch, const Answers& answers, bool hides_words) {
+  if (!hides_words) return batch.targets.contiguous();
+  const auto words = at::where(batch.targets.ge(0), batch.targets, batch.ids);  // [B,T]
+  const auto are_words = answers.among.index({words});
+  return words.masked_fill(are_words.logical_not(), kIgnored).contiguous();
+}
+
+// The model of the training part; null where there is none, or counts say nothing.
+std::unique_ptr<const NgramModel> counted_model(const DataSource& data, const Answers& answers) {
+  const auto shape = data.shape();
+  if (answers.drawn_alike || data.examples(Split::kTrain) == 0) return nullptr;
+  const int64_t vocabulary = answers.among.size(-1);
+  NgramCounts counts(vocabulary, /*pairs=*/shape.targets_follow);
+  each_batch(data, Split::kTrain, [&](const Batch& batch) {
+    const auto tokens = counted_tokens(batch, answers, shape.mask.has_value());
+    const int64_t* token = tokens.data_ptr<int64_t>();
+    const int64_t* before = counts.has_pairs() ? batch.ids.data_ptr<int64_t>() : nullptr;
+    for (int64_t i = 0; i < tokens.numel() && !counts.full(); ++i)
+      if (token[i] >= 0) counts.add(before ? before[i] : 0, token[i]);
+    return !counts.full();
+  });
+  if (counts.total() == 0) return nullptr;
+  return std::make_unique<NgramModel>(std::move(counts), answers.among.sum().item<int64_t>());
+}
+
+// A reference while it is measured.
+class Measured {
+ public:
+  Measured(const Task& task, Reference reference) : task_(task), reference_(std::move(reference)) {}
+
+  // `loss` and `right`, the chance to be right, of every target of the batch; of those that are not
+  // scored anything. named: bool [V], the classes that it names at all.
+  void add(const Batch& batch, const Tensor& loss, const Tensor& right, const Tensor& named) {
+    const auto scored = task_.is_scored(batch);
+    const auto sum = [&](const Tensor& values) {
+      return values.masked_fill(scored.logical_not(), 0).sum(at::kDouble).item<double>();
+    };
+    loss_ += sum(loss), right_ += sum(right);
+    const auto* judge = dynamic_cast<const JudgesGuesses*>(&task_);
+    if (!judge) return;
+    const auto counts = judge->counts_of_guesses(right, named, batch);
+    counts_ = counts_.defined() ? counts_ + counts : counts;
+  }
+
+  Reference mean_over(int64_t tokens) const {
+    auto reference = reference_;
+    const auto all = static_cast<double>(std::max<int64_t>(1, tokens));
+    reference.values = {{"loss", loss_ / all}, {"accuracy", right_ / all}};
+    if (!counts_.defined()) return reference;
+    const auto values = task_.summarised(counts_);
+    for (size_t n = 0; n < values.size(); ++n)
+      reference.values.emplace_back(task_.summaries()[n].name, values[n]);
+    return reference;
+  }
+
+ private:
+  const Task& task_;
+  Reference reference_;
+  double loss_ = 0, right_ = 0;
+  Tensor counts_;
+};
+
+void add_guess(Measured& measured, const Batch& batch, const Answers& answers) {
+  const auto among = answers.among.sum(-1).to(at::kDouble);  // [], [B,1], [1,T] or [B,T]
+  const auto count = among.expand_as(batch.targets);
+  const auto named = answers.among.reshape({-1, answers.among.size(-1)}).any(0);  // [V]
+  measured.add(batch, count.log(), count.reciprocal(), named);
+}
+
+// `p` of a target behind the id at its place, and the token that is named there.
+void add_counted(Measured& measured, const Batch& batch, int64_t vocabulary,
+                 const std::function<double(int64_t id, int64_t target)>& p,
+                 const std::function<int64_t(int64_t id)>& named) {
+  const auto targets = batch.targets.contiguous();
+  const auto loss = at::zeros(targets.sizes(), at::kDouble), right = at::zeros_like(loss);
+  const auto names = at::zeros({vocabulary}, at::kBool);
+  const auto ids = batch.ids.defined() ? batch.ids : targets;  // images have none, nor bigrams
+  const int64_t *target = targets.data_ptr<int64_t>(), *id = ids.data_ptr<int64_t>();
+  auto *losses = loss.data_ptr<double>(), *rights = right.data_ptr<double>();
+  for (int64_t i = 0; i < targets.numel(); ++i) {
+    if (target[i] < 0) continue;
+    const int64_t name = named(id[i]);
+    losses[i] = -std::log(p(id[i], target[i]));
+    rights[i] = name == target[i] ? 1 : 0;
+    names.data_ptr<bool>()[name] = true;
+  }
+  measured.add(batch, loss, right, names);
+}
+
+// Inlined into its callers, g++ 12 raises a false alarm in it.
+[[gnu::noinline]] std::string counted_text(const NgramModel& model) {
+  return with_commas(model.counted());
+}
+
+Reference unigram_of(const DataSource& data, const NgramModel& model) {
+  const auto counted = counted_text(model);
+  if (data.shape().classes > 0)
+    return {"commonest", fmt::format("classes of {} training examples, one more of each, counted; "
+                                     "the commonest is {}",
+                                     counted, model.likeliest())};
+  return {"unigram", counted + " training tokens, one more of each, counted"};
+}
+
+Reference bigram_of(const NgramModel& model) {
+  return {"bigram", fmt::format("pairs of {} training tokens counted, of weight {:.4f}; the rest "
+                                "is the unigram's",
+                                counted_text(model), model.weight())};
+}
+
+}  // namespace
+
+std::optional<double> Reference::value(const std::string& metric) const {
+  for (const auto& [name, value] : values)
+    if (name == metric) return value;
+  return std::nullopt;
+}
+
+const Reference* References::find(const std::string& name) const {
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const Reference& one) { return one.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+References references_of(const DataSource& data, Split split) {
+  References found{.split = split, .examples = data.examples(split)};
+  const Task& task = data.task();
+  if (!predicts_one_of_several(task) || found.examples == 0) return found;
+  at::NoGradGuard no_grad;
+  const auto first = answers_of(data, data.eval_batch(split, 0, 1));
+  const auto model = counted_model(data, first);
+  Measured guess(task, {kChance, "a guess: " + first.of});
+  std::optional<Measured> unigram, bigram;
+  if (model) unigram.emplace(task, unigram_of(data, *model));
+  if (model && model->has_pairs()) bigram.emplace(task, bigram_of(*model));
+  const int64_t vocabulary = first.among.size(-1);
+  each_batch(data, split, [&](const Batch& batch) {
+    found.tokens += task.scored(batch).item<int64_t>();
+    add_guess(guess, batch, answers_of(data, batch));
+    if (unigram)
+      add_counted(
+          *unigram, batch, vocabulary, [&](int64_t, int64_t target) { return model->p(target); },
+          [&](int64_t) { return model->likeliest(); });
+    if (bigram)
+      add_counted(
+          *bigram, batch, vocabulary,
+          [&](int64_t id, int64_t target) { return model->p(id, target); },
+          [&](int64_t id) { return model->likeliest(id); });
+    return true;
+  });
+  if (found.tokens == 0) return found;
+  found.all.push_back(guess.mean_over(found.tokens));
+  for (const auto* counted : {&unigram, &bigram})
+    if (*counted) found.all.push_back((*counted)->mean_over(found.tokens));
+  return found;
+}
+
+bool references_are_quick(const DataSource& data, Split split) {
+  constexpr int64_t kQuick = 1 << 24;
+  return (data.examples(split) + data.examples(Split::kTrain)) <= kQuick / size_of_example(data);
+}
+
+nlohmann::ordered_json references_json(const References& references) {
+  if (references.all.empty()) return nullptr;
+  nlohmann::ordered_json json, units;
+  for (const auto& one : references.all) {
+    auto& entry = json[one.name];
+    for (const auto& [metric, value] : one.values) {
+      entry[metric] = value;
+      units[metric] = metric == "loss" ? "nat" : "1";
+    }
+    entry["comment"] = one.how;
+  }
+  json["units"] = units;
+  json["measured_on"] = {{"split", split_name(references.split)},
+                         {"examples", references.examples},
+                         {"tokens", references.tokens}};
+  return json;
+}
+
+}  // namespace headlab
