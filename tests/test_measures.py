@@ -116,6 +116,23 @@ def test_tensorboard_has_a_curve_for_each_measure(trained, tmp_path):
     assert [event.step for event in events.Scalars("val_whole_split/loss")] == [20]
 
 
+def test_a_test_part_is_one_point_of_its_own(tmp_path):
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator").EventAccumulator
+    path = train(tmp_path, "char_mha", "train.eval_every=5", "data.test=0.02")
+    said = json.loads((path / "status.json").read_text())["metrics"]
+    with hl.open_run(path) as run:
+        found = run.evaluations.test_loss.values
+        assert np.isnan(found).tolist() == [True, True, True, False]
+        assert np.isnan(run.evaluations.test_examples.values).tolist() == [True, True, True, False]
+        events = accumulator(str(hl.to_tensorboard(run, tmp_path / "events").parent))
+    assert found[-1] == pytest.approx(said["test/loss"])
+    events.Reload()
+    point, = events.Scalars("test/loss")
+    assert (point.step, point.value) == (20, pytest.approx(said["test/loss"]))
+    assert not [tag for tag in events.Tags()["scalars"] if "test_" in tag]
+
+
 def test_compare_warns_where_losses_do_not_compare(trained, tmp_path):
     shorter = train(tmp_path, "char_mha", "train.eval_every=5", "train.steps=15")
     with pytest.warns(hl.LogWarning, match="step 15 do not compare.*: first batch.*: whole split"):

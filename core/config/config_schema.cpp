@@ -127,7 +127,7 @@ class FormSchemas : public Forms {
   void integer(const Limits& limits) override { whole_ = scalar_schema("integer", limits); }
   void number(const Limits& limits) override { number_ = scalar_schema("number", limits); }
   void word(const std::vector<std::string>& words) override {
-    value_.add("string", {{"enum", words}});
+    value_.add("string", words.empty() ? Json{{"type", "string"}} : Json{{"enum", words}});
   }
   void mapping(Block& block) override {
     value_.add("object", object_of(writer_.properties_of(block)));

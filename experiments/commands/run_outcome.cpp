@@ -24,22 +24,22 @@
 namespace headlab {
 namespace {
 
-// The task's metrics, the loss first, with what they were measured on; "" where nothing was
-// evaluated.
-std::string validation_text(const RunStatus& status) {
-  const std::string val = "val/";
+// The task's metrics on a split, the loss first, with what they were measured on; "" where nothing
+// was evaluated.
+std::string evaluation_text(const RunStatus& status, Split split) {
+  const std::string of = split_name(split) + std::string("/");
   auto metrics = status.metrics;
   const auto take = [&](const char* name) {
-    const auto taken = metrics.extract(val + name);
+    const auto taken = metrics.extract(of + name);
     return taken.empty() ? std::optional<double>() : std::optional(taken.mapped());
   };
   const auto loss = take("loss"), tokens = take("tokens"), whole = take("whole_split"),
              step = take("step"), examples = take("examples");
   if (!loss) return "";
-  auto text = fmt::format(", val loss {:.4f} nat", *loss);
-  for (auto metric = metrics.lower_bound(val);
-       metric != metrics.end() && metric->first.starts_with(val); ++metric)
-    text += fmt::format(", {} {:.4f}", metric->first.substr(val.size()), metric->second);
+  auto text = fmt::format(", {} loss {:.4f} nat", split_name(split), *loss);
+  for (auto metric = metrics.lower_bound(of);
+       metric != metrics.end() && metric->first.starts_with(of); ++metric)
+    text += fmt::format(", {} {:.4f}", metric->first.substr(of.size()), metric->second);
   if (tokens)
     text += " over " +
             scored_text(static_cast<int64_t>(*tokens), static_cast<int64_t>(examples.value_or(0)));
@@ -61,7 +61,8 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
   if (!code.empty()) object["code"] = code;
   auto text = fmt::format("{}\n{} at step {}{}", path.string(), run_state_name(status.state),
                           status.step, status.reason.empty() ? "" : ": " + status.reason);
-  text += validation_text(status);
+  for (const auto split : {Split::kValidation, Split::kTest})
+    text += evaluation_text(status, split);
   if (!code.empty()) text += "\ncode: " + code;
   return print({.object = object, .text = text + "\n"}, json);
 }

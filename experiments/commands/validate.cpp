@@ -5,6 +5,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/commands/run_notices.h"
+#include "experiments/data/test_part.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/initial_weights.h"
@@ -55,6 +56,7 @@ Json sizes_of(const Experiment& experiment, Model& model, const DataSource& data
   if (const auto classes = data.shape().classes; classes > 0) sizes["classes"] = classes;
   sizes["train_examples"] = data.examples(Split::kTrain);
   sizes["validation_examples"] = data.examples(Split::kValidation);
+  if (asks_for_test(experiment.data)) sizes["test_examples"] = data.examples(Split::kTest);
   return sizes;
 }
 
@@ -69,7 +71,7 @@ std::string text_of(const std::string& file, const Json& s) {
       "attention maps    {} in log.h5 before compression\n"
       "head statistics   {} in log.h5\n"
       "checkpoints       {}\n"
-      "data              {}, {} training and {} validation examples\n",
+      "data              {}, {} training and {} validation examples{}\n",
       file, count("parameters"), number_text(s["flops_per_token"].get<double>(), "{:.4g}"),
       s.contains("cache_bytes_per_token")
           ? fmt::format("cache a token     {} (decoding, full context)\n",
@@ -79,7 +81,9 @@ std::string text_of(const std::string& file, const Json& s) {
       bytes("checkpoint_bytes"),
       s.contains("classes") ? fmt::format("{} classes", count("classes"))
                             : fmt::format("{} tokens known", count("vocabulary")),
-      count("train_examples"), count("validation_examples"));
+      count("train_examples"), count("validation_examples"),
+      s.contains("test_examples") ? fmt::format(", {} of a test part", count("test_examples"))
+                                  : "");
 }
 
 int run_validate(const ValidateOptions& o) {

@@ -9,7 +9,7 @@ namespace {
 
 class Bytes : public TextStream {
  public:
-  using Options = TextOptions;
+  using Options = OneTextOptions;
 
   explicit Bytes(const Options& options)
       : TextStream(options.context), path_(options.path.resolved), file_(path_) {

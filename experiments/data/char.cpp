@@ -9,7 +9,7 @@ namespace {
 
 class Char : public TextStream {
  public:
-  using Options = TextOptions;
+  using Options = OneTextOptions;
 
   explicit Char(const Options& options)
       : TextStream(options.context), path_(options.path.resolved) {

@@ -19,6 +19,7 @@ struct Cifar10Options : ImageOptions, ReadsFolder {
     f("path", path, "the folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin");
     f("mean", mean, "of red, green and blue: taken from every pixel, of 0 to 1");
     f("std", std, "of red, green and blue: what the rest is divided by", above(0));
+    visit_test(f);
   }
   std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder) const override {
     return files_of_names(folder, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",

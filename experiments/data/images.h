@@ -6,11 +6,13 @@
 
 #include "experiments/data/epochs.h"
 #include "experiments/data/formats/image_label.h"
+#include "experiments/data/test_part.h"
 
 namespace headlab {
 
-struct ImageOptions : DataOptions {
-  void visit(Fields&) override {}  // images have no context
+struct ImageOptions : DataOptions, TestPartOption {
+  using TestPartOption::TestPartOption;
+  void visit(Fields& f) override { visit_test(f); }  // images have no context
 };
 
 // What a byte of a channel becomes in the model: (byte/most - mean) / std.

@@ -11,6 +11,7 @@
 #include "experiments/data/bpe_tokenizer.h"
 #include "experiments/data/epochs.h"
 #include "experiments/data/parallel_text.h"
+#include "experiments/data/test_part.h"
 #include "experiments/data/word_tokenizer.h"
 
 namespace headlab {
@@ -18,11 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct LinesOptions : DataOptions {
+struct LinesOptions : DataOptions, TestPartOption {
   FilePath source, target, validation_source, validation_target, test_source, test_target;
   std::string tokens = "words";
   int64_t min_count = 2, vocabulary = 10000;
 
+  LinesOptions() : TestPartOption(TestPart::Own::kWord) {}
   void visit(Fields& f) override {
     f("source", source, "the text to be translated, line by line");
     f("target", target, "its translation, as many lines");
@@ -30,6 +32,7 @@ struct LinesOptions : DataOptions {
     f("validation_target", validation_target, "its translation");
     f("test_source", test_source, "the same for split test (default: none)");
     f("test_target", test_target, "its translation");
+    visit_test(f, "test_source");
     f("tokens", tokens, "words between spaces, each side its own; bpe: pieces, both sides the same",
       one_of({"words", "bpe"}));
     f("min_count", min_count, "words that their side of training has less often are unknown",

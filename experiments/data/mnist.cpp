@@ -10,24 +10,33 @@ namespace headlab {
 namespace {
 
 struct MnistOptions : ImageOptions {
-  FilePath images, labels, validation_images, validation_labels;
+  FilePath images, labels, validation_images, validation_labels, test_images, test_labels;
   double mean = 0.1307, std = 0.3081;
 
+  MnistOptions() : ImageOptions(TestPart::Own::kWord) {}
   void visit(Fields& f) override {
     f("images", images, "IDX file of bytes [N,height,width], plain or gzip");
     f("labels", labels, "IDX file of bytes [N], 0 to 9");
     f("validation_images", validation_images,
       "likewise, for validation (absent: every fifth of `images`, i mod 5 = 4)");
     f("validation_labels", validation_labels, "their labels");
+    f("test_images", test_images, "likewise, for split test (default: none)");
+    f("test_labels", test_labels, "their labels");
+    visit_test(f, "test_images");
     f("mean", mean, "taken from every pixel, of 0 to 1");
     f("std", std, "what the rest is divided by", above(0));
   }
   void check(const Complain& complain) const override {
     if (images.written.empty()) complain("images", "is needed: an IDX file");
     if (labels.written.empty()) complain("labels", "is needed: an IDX file");
-    if (validation_images.written.empty() != validation_labels.written.empty())
-      complain(validation_images.written.empty() ? "validation_images" : "validation_labels",
-               "is needed: images and labels for validation come together");
+    const auto check_pair = [&](const std::string& part, const FilePath& some,
+                                const FilePath& their_labels) {
+      if (some.written.empty() != their_labels.written.empty())
+        complain(part + (some.written.empty() ? "_images" : "_labels"),
+                 "is needed: images and labels for " + part + " come together");
+    };
+    check_pair("validation", validation_images, validation_labels);
+    check_pair("test", test_images, test_labels);
   }
 };
 
@@ -68,18 +77,26 @@ class Mnist : public ImageSource {
                         "must be five",
                         files_[0].string(), read_.labels.sizes[0]));
       add_with_fifths(read_.images.values.data(), read_.labels.values);
-      return;
+    } else {
+      add_all(Split::kTrain, read_);
+      read_part(Split::kValidation, validation_, options.validation_images,
+                options.validation_labels);
     }
-    validation_ = read_images(options.validation_images, options.validation_labels);
-    files_.push_back(options.validation_images.resolved);
-    files_.push_back(options.validation_labels.resolved);
-    const auto &sizes = read_.images.sizes, &others = validation_.images.sizes;
+    if (!options.test_images.written.empty())
+      read_part(Split::kTest, test_, options.test_images, options.test_labels);
+  }
+
+  void read_part(Split split, LabelledImages& part, const FilePath& images,
+                 const FilePath& labels) {
+    part = read_images(images, labels);
+    files_.push_back(images.resolved);
+    files_.push_back(labels.resolved);
+    const auto &sizes = read_.images.sizes, &others = part.images.sizes;
     if (others[1] != sizes[1] || others[2] != sizes[2])
       throw DataError(fmt::format("{}: images are {}x{}, but those of {} are {}x{}",
-                                  files_[2].string(), others[1], others[2], files_[0].string(),
-                                  sizes[1], sizes[2]));
-    add_all(Split::kTrain, read_);
-    add_all(Split::kValidation, validation_);
+                                  images.resolved.string(), others[1], others[2],
+                                  files_[0].string(), sizes[1], sizes[2]));
+    add_all(split, part);
   }
 
   void add_all(Split split, const LabelledImages& read) {
@@ -87,7 +104,7 @@ class Mnist : public ImageSource {
     for (const uint8_t label : read.labels.values) add(split, pixel, label), pixel += pixels();
   }
 
-  LabelledImages read_, validation_;
+  LabelledImages read_, validation_, test_;
   std::vector<std::filesystem::path> files_;
 };
 

@@ -7,6 +7,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/data/fetched_data.h"
+#include "experiments/data/test_part.h"
 
 namespace headlab {
 
@@ -79,12 +80,17 @@ const KindRegistry& data_registry() { return registry(); }
 std::shared_ptr<DataSource> open_data(const KindBlock& block) {
   Problems problems;
   const std::string within = block.path().empty() ? "" : block.path() + ".";
-  block.options().check([&](const std::string& field, const std::string& what) {
+  const auto complain = [&](const std::string& field, const std::string& what) {
     problems.add(block.place(field), within + field, what);
-  });
+  };
+  block.options().check(complain);
   problems.raise();
   require_fetched(block.write());
-  return data_kind(block.kind()).open(block.as<DataOptions>());
+  auto data = data_kind(block.kind()).open(block.as<DataOptions>());
+  if (const auto* options = dynamic_cast<const TestPartOption*>(&block.options()))
+    data = options->test.added_to(std::move(data), complain);
+  problems.raise();
+  return data;
 }
 
 }  // namespace headlab

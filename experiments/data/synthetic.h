@@ -4,11 +4,14 @@
 
 #include "experiments/data/answers.h"
 #include "experiments/data/sequences.h"
+#include "experiments/data/test_part.h"
 
 namespace headlab {
 
-struct SyntheticOptions : DataOptions {
+struct SyntheticOptions : DataOptions, TestPartOption {
   int64_t symbols = 64, eval_examples = 512, train_examples = 0;
+
+  SyntheticOptions() : TestPartOption(TestPart::Own::kWord) {}
   void visit(Fields& f) override;
 };
 

@@ -8,6 +8,7 @@
 
 #include "experiments/data/formats/token_files.h"
 #include "experiments/data/sequences.h"
+#include "experiments/data/test_part.h"
 
 namespace headlab {
 
@@ -45,13 +46,23 @@ class TextStream : public SequenceSource {
   std::map<Split, Stream> streams_;
 };
 
-// Options of the kinds that read one text file.
-struct TextOptions : DataOptions {
+// Options of the kinds that read a text file. Those that read others beside it visit `test` behind
+// them.
+struct TextOptions : DataOptions, TestPartOption {
   FilePath path;
   double train_share = 0.9;
 
+  using TestPartOption::TestPartOption;
   void visit(Fields& f) override;
   void check(const Complain& complain) const override;
+};
+
+// Of the kinds that read one text file and no other.
+struct OneTextOptions : TextOptions {
+  void visit(Fields& f) override {
+    TextOptions::visit(f);
+    visit_test(f);
+  }
 };
 
 }  // namespace headlab

@@ -11,12 +11,14 @@ namespace fs = std::filesystem;
 
 class Tokens : public TextStream {
  public:
-  struct Options : DataOptions, ReadsFolder {
+  struct Options : DataOptions, ReadsFolder, TestPartOption {
     FilePath path;
 
+    Options() : TestPartOption(TestPart::Own::kWord) {}
     void visit(Fields& f) override {
       DataOptions::visit(f);
       f("path", path, "the directory of train.bin, val.bin and meta.json");
+      visit_test(f, "test.bin");
     }
     std::vector<fs::path> files_in(const fs::path& folder) const override {
       return files_of_names(folder, {"meta.json", "train.bin", "val.bin", "test.bin"});

@@ -14,14 +14,15 @@ namespace {
 namespace fs = std::filesystem;
 
 struct WordsOptions : TextOptions {
-  FilePath validation, test;
+  FilePath validation;
   int64_t min_count = 1;
   std::string objective = "next";
 
+  WordsOptions() : TextOptions(TestPart::Own::kFile) {}
   void visit(Fields& f) override {
     TextOptions::visit(f);
     f("validation", validation, "the text that validates (default: the end of path)");
-    f("test", test, "the text of split test (default: none)");
+    visit_test(f);
     f("min_count", min_count, "words that training has less often are unknown", at_least(1));
     f("objective", objective, "next: each word predicts the next; masked: some are to be filled in",
       one_of({"next", "masked"}));
@@ -71,7 +72,7 @@ WordTexts::WordTexts(const WordsOptions& options, WordRules rules) {
   };
   read(Split::kTrain, options.path);
   read(Split::kValidation, options.validation);
-  read(Split::kTest, options.test);
+  read(Split::kTest, options.test.file());
   auto& training = texts[Split::kTrain];
   if (options.validation.written.empty()) {
     const auto cut = end_of_share(training, options.train_share);

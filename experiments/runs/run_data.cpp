@@ -82,6 +82,8 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
         fmt::format("--data: the run's data, of kind '{}', are not read from one path",
                     experiment.data.kind()));
   options.set("path", write_text(fs::absolute(path).string()));
+  // What training ends with is asked of the run's own data.
+  std::erase_if(options.entries, [](const auto& entry) { return entry.first == "test"; });
   KindBlock block = experiment.data;
   Problems problems;
   block.read(options, "data", problems);

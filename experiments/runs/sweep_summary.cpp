@@ -75,9 +75,9 @@ SweepRow row_of(const FrozenPoint& point, const PointStatus& status) {
 
 // What tells of the measurement, and is no result.
 bool is_result(const std::string& metric) {
-  for (const char* no : {"val/tokens", "val/examples", "val/whole_split", "val/step"})
-    if (metric == no) return false;
-  return true;
+  const auto name = metric.substr(metric.find('/') + 1);
+  if (!metric.starts_with("val/") && !metric.starts_with("test/")) return true;
+  return name != "tokens" && name != "examples" && name != "whole_split" && name != "step";
 }
 
 // What is not averaged, as several values of `of` stand in one group.

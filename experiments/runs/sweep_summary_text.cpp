@@ -19,7 +19,8 @@ using Cells = std::vector<std::vector<std::string>>;
 // Metrics that a person looks at, of those that are there.
 std::vector<std::string> shown_metrics(const SweepSummary& summary) {
   std::vector<std::string> shown;
-  for (const char* name : {"val/loss", "val/accuracy", "val/perplexity", "val/bleu"})
+  for (const char* name : {"val/loss", "val/accuracy", "val/perplexity", "val/bleu", "test/loss",
+                           "test/accuracy", "test/perplexity"})
     for (const auto& row : summary.rows)
       if (row.metrics.count(name)) {
         shown.emplace_back(name);

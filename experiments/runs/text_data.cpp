@@ -17,13 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 
 struct TextDataOptions : TextOptions, ReadsFolder {
-  FilePath validation, test, tokenizer;
+  FilePath validation, tokenizer;
   std::string objective = "next";
 
+  TextDataOptions() : TextOptions(TestPart::Own::kFile) {}
   void visit(Fields& f) override {
     TextOptions::visit(f);
     f("validation", validation, "the text that validates (default: the end of path)");
-    f("test", test, "the text of split test (default: none)");
+    visit_test(f);
     f("tokenizer", tokenizer,
       "a run, or a folder with tokenizer.json or vocab.txt (default: the run that init names)");
     f("objective", objective,
@@ -73,7 +74,8 @@ class TokenTexts {
       ids[Split::kTrain] = whole;
       ids[Split::kValidation] = encode(options.validation.resolved, tokenizer);
     }
-    if (!options.test.written.empty()) ids[Split::kTest] = encode(options.test.resolved, tokenizer);
+    const auto& test = options.test.file();
+    if (!test.written.empty()) ids[Split::kTest] = encode(test.resolved, tokenizer);
   }
 
   std::map<Split, std::vector<uint32_t>> ids;

@@ -119,13 +119,15 @@ void Recorder::after_update(const TrainingState& now, const Updater::Result& res
 
 void Recorder::measured(int64_t examples, int64_t of) { progress_.measured(examples, of); }
 
-void Recorder::take(const TrainingState& now, const Evaluation& evaluation) {
-  row_.evaluation = evaluation;
+void Recorder::take(const TrainingState& now, const Evaluation& evaluation,
+                    const std::optional<Evaluation>& test) {
+  row_.evaluation = evaluation, row_.test = test;
   newest_["val/step"] = static_cast<double>(now.step);
 }
 
-void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation) {
-  take(now, evaluation);
+void Recorder::evaluated(const TrainingState& now, const Evaluation& evaluation,
+                         const std::optional<Evaluation>& test) {
+  take(now, evaluation, test);
   log_.eval(now.step, logged(table_, MetricGroup::kEvals, row_));
   progress_.validation(evaluation.loss());
 }
@@ -165,8 +167,9 @@ void Recorder::write_line(const TrainingState& now) {
 }
 
 // A process that was killed at it may have written one or both already.
-void Recorder::evaluated_later(const TrainingState& now, const Evaluation& evaluation) {
-  take(now, evaluation);
+void Recorder::evaluated_later(const TrainingState& now, const Evaluation& evaluation,
+                               const std::optional<Evaluation>& test) {
+  take(now, evaluation, test);
   log_.sync();
   const auto steps = log_.numbers("eval").at("step");
   if (steps.empty() || steps.back() < static_cast<double>(now.step))

@@ -51,11 +51,14 @@ class Recorder {
   void after_update(const TrainingState& now, const Updater::Result& result, int64_t tokens,
                     std::optional<double> loss, bool finite, bool last_of_status);
   void measured(int64_t examples, int64_t of);  // so far, for the progress alone
-  void evaluated(const TrainingState& now, const Evaluation& evaluation);
+  // `test`: of the test part, in the end, where it is asked for.
+  void evaluated(const TrainingState& now, const Evaluation& evaluation,
+                 const std::optional<Evaluation>& test);
   // The maps, where they are due or this is the end, and the step's line of metrics.jsonl.
   void end_step(const TrainingState& now, bool end);
   // What an earlier process was to measure in the end: into the line of the step, where it has one.
-  void evaluated_later(const TrainingState& now, const Evaluation& evaluation);
+  void evaluated_later(const TrainingState& now, const Evaluation& evaluation,
+                       const std::optional<Evaluation>& test);
   // Everything so far is on the disk when it returns, with a checkpoint.
   void save(const TrainingState& now, const NamedTensors& optimizer, bool best);
 
@@ -63,7 +66,9 @@ class Recorder {
   const Metrics& close(const TrainingState& now, RunState state);
 
  private:
-  void take(const TrainingState& now, const Evaluation& evaluation);  // for the row of this step
+  // For the row of this step.
+  void take(const TrainingState& now, const Evaluation& evaluation,
+            const std::optional<Evaluation>& test);
   void write_maps(int64_t step);
   void write_line(const TrainingState& now);
   void note(const TrainingRow& row);

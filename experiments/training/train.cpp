@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "core/torch.h"
+#include "experiments/data/test_part.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_machine.h"
@@ -64,7 +65,14 @@ class Trainer {
   // What follows an update that was: evaluation, maps, checkpoint.
   void end_step();
   Evaluation evaluate_batches();
+  // Sets test_, too, where a test part is asked for.
   std::optional<Evaluation> evaluate_whole_split();
+  std::optional<Evaluation> evaluate_test();  // none: a signal cut it short
+  bool measures_test() const {
+    return asks_for_test(experiment_.data) && data_.examples(Split::kTest) > 0;
+  }
+  // Tells how far the measurement of a split is; whether no signal has come.
+  bool goes_on(Split split, int64_t examples);
   void measure_the_end();
   void judge(const Evaluation& evaluation);  // of train.eval_batches: whether it is the best
   bool done() const { return state_.step >= steps_ || stopped_early(); }
@@ -96,6 +104,7 @@ class Trainer {
   double wall_before_;
   Stopwatch watch_;
   std::optional<Evaluation> evaluation_;  // the newest of this step
+  std::optional<Evaluation> test_;        // of the test part, in the end
   bool judged_ = false,
        improved_ = false;              // this step, by the batches that every step is judged by
   bool ends_ = false, early_ = false;  // the training, with this step
@@ -145,17 +154,29 @@ std::optional<Evaluation> Trainer::evaluate_whole_split() {
   const int64_t least = resumable_                  ? 0
                         : options_.eval_batches > 0 ? options_.eval_batches * options_.eval_batch
                                                     : all;
-  const auto parts = evaluate_parts(*model_, data_, Split::kValidation, options_.eval_batch,
-                                    {options_.eval_batches, 0}, compute_, [&](int64_t examples) {
-                                      recorder_->measured(examples, all);
-                                      if (signal_ == 0) signal_ = StopSignals::received();
-                                      return signal_ == 0 || examples < least;
-                                    });
+  const auto parts = evaluate_parts(
+      *model_, data_, Split::kValidation, options_.eval_batch, {options_.eval_batches, 0}, compute_,
+      [&](int64_t examples) { return goes_on(Split::kValidation, examples) || examples < least; });
   const bool whole = !parts.back().means.empty();
-  if (!whole && resumable_) return std::nullopt;
+  test_ = whole && measures_test() ? evaluate_test() : std::nullopt;
+  cut_short_ = !whole || (measures_test() && !test_);
+  if (cut_short_ && resumable_) return std::nullopt;
   if (!judged_) judge(parts.front());
-  cut_short_ = !whole;
   return whole ? parts.back() : parts.front();
+}
+
+std::optional<Evaluation> Trainer::evaluate_test() {
+  const auto measured =
+      evaluate_parts(*model_, data_, Split::kTest, options_.eval_batch, {0}, compute_,
+                     [&](int64_t examples) { return goes_on(Split::kTest, examples); })
+          .front();
+  return measured.means.empty() ? std::nullopt : std::optional(measured);
+}
+
+bool Trainer::goes_on(Split split, int64_t examples) {
+  recorder_->measured(examples, data_.examples(split));
+  if (signal_ == 0) signal_ = StopSignals::received();
+  return signal_ == 0;
 }
 
 void Trainer::end_step() {
@@ -173,7 +194,7 @@ void Trainer::end_step() {
     evaluation_ = evaluate_whole_split();
     state_.unmeasured = !evaluation_;
   }
-  if (evaluation_) recorder_->evaluated(now(), *evaluation_);
+  if (evaluation_) recorder_->evaluated(now(), *evaluation_, test_);
   recorder_->end_step(now(), ends_);
   const bool best = improved_ && options_.checkpoint.keep_best;
   if (due.checkpoint || best || stops_ || ends_)
@@ -186,7 +207,7 @@ void Trainer::measure_the_end() {
   const auto evaluation = evaluate_whole_split();
   if (!evaluation) return;
   state_.unmeasured = false;
-  recorder_->evaluated_later(now(), *evaluation);
+  recorder_->evaluated_later(now(), *evaluation, test_);
   recorder_->save(now(), updater_.optimizer().state(), improved_);
 }
 

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "core/torch.h"
+#include "experiments/data/test_part.h"
 
 namespace headlab {
 namespace {
@@ -56,47 +57,74 @@ TrainingMetric aux_metric(const std::string& name) {
           }};
 }
 
-TrainingMetric evaluation_metric(const TaskMetric& metric) {
-  return {{"val_" + metric.name, metric.units, "validation " + metric.long_name, metric.formula},
-          "val/" + metric.name,
-          MetricGroup::kEvals,
-          [name = metric.name](const TrainingRow& row) -> std::optional<double> {
-            return row.evaluation ? std::optional(row.evaluation->mean(name)) : std::nullopt;
-          }};
+// A part of the data that is evaluated.
+struct EvaluatedPart {
+  Split split;
+  std::string words;
+  std::optional<Evaluation> TrainingRow::*evaluation;
+
+  std::string in_log(const std::string& metric) const { return name('_', metric); }
+  std::string in_line(const std::string& metric) const { return name('/', metric); }
+
+ private:
+  std::string name(char between, const std::string& metric) const {
+    return std::string(split_name(split)) + between + metric;
+  }
+};
+
+TrainingMetric evaluation_metric(const EvaluatedPart& part, const TaskMetric& metric) {
+  return {
+      {part.in_log(metric.name), metric.units, part.words + " " + metric.long_name, metric.formula},
+      part.in_line(metric.name),
+      MetricGroup::kEvals,
+      [of = part.evaluation, name = metric.name](const TrainingRow& row) {
+        return row.*of ? std::optional((row.*of)->mean(name)) : std::nullopt;
+      }};
 }
 
-TrainingMetric perplexity_metric(const TaskMetric& loss) {
-  return {{"val_perplexity", "1", "validation perplexity", "exp(val_" + loss.name + ")"},
-          "val/perplexity",
+TrainingMetric perplexity_metric(const EvaluatedPart& part, const TaskMetric& loss) {
+  return {{part.in_log("perplexity"), "1", part.words + " perplexity",
+           "exp(" + part.in_log(loss.name) + ")"},
+          part.in_line("perplexity"),
           MetricGroup::kDerived,
-          [](const TrainingRow& row) {
-            return row.evaluation ? row.evaluation->perplexity() : std::nullopt;
+          [of = part.evaluation](const TrainingRow& row) {
+            return row.*of ? (row.*of)->perplexity() : std::nullopt;
           }};
 }
 
 // What the metrics of an evaluation were measured on.
-std::vector<TrainingMetric> evaluation_measures(const TaskMetric& loss) {
-  const auto of = [](auto number) {
-    return [number](const TrainingRow& row) -> std::optional<double> {
-      if (!row.evaluation) return std::nullopt;
-      return static_cast<double>(number(*row.evaluation));
+std::vector<TrainingMetric> evaluation_measures(const EvaluatedPart& part, const TaskMetric& loss) {
+  const auto of = [evaluation = part.evaluation](auto number) {
+    return [evaluation, number](const TrainingRow& row) -> std::optional<double> {
+      if (!(row.*evaluation)) return std::nullopt;
+      return static_cast<double>(number(*(row.*evaluation)));
     };
   };
-  constexpr bool kCounts = true;
-  return {{{"val_tokens", "token", "scored validation targets", "count behind val_" + loss.name,
-            kCounts},
-           "val/tokens",
-           MetricGroup::kEvals,
-           of([](const Evaluation& e) { return e.tokens; })},
-          {{"val_examples", "1", "validation examples", "count behind val_" + loss.name, kCounts},
-           "val/examples",
-           MetricGroup::kEvals,
-           of([](const Evaluation& e) { return e.examples; })},
-          {{"val_whole_split", "1", "whether the whole validation split was measured",
-            "1: all of its examples; 0: its first train.eval_batches batches", kCounts},
-           "val/whole_split",
-           MetricGroup::kEvals,
-           of([](const Evaluation& e) { return e.whole_split(); })}};
+  // Rows before the last have no numbers of the test part, and integers no NaN.
+  const bool counts = part.split == Split::kValidation;
+  const auto behind = "count behind " + part.in_log(loss.name);
+  return {
+      {{part.in_log("tokens"), "token", "scored " + part.words + " targets", behind, counts},
+       part.in_line("tokens"),
+       MetricGroup::kEvals,
+       of([](const Evaluation& e) { return e.tokens; })},
+      {{part.in_log("examples"), "1", part.words + " examples", behind, counts},
+       part.in_line("examples"),
+       MetricGroup::kEvals,
+       of([](const Evaluation& e) { return e.examples; })},
+      {{part.in_log("whole_split"), "1", "whether the whole " + part.words + " split was measured",
+        "1: all of its examples; 0: its first train.eval_batches batches", counts},
+       part.in_line("whole_split"),
+       MetricGroup::kEvals,
+       of([](const Evaluation& e) { return e.whole_split(); })}};
+}
+
+void add_part(std::vector<TrainingMetric>& table, const EvaluatedPart& part, const Task& task) {
+  const auto& loss = task.metrics().front();
+  for (const auto* metrics : {&task.metrics(), &task.summaries()})
+    for (const auto& metric : *metrics) table.push_back(evaluation_metric(part, metric));
+  table.push_back(perplexity_metric(part, loss));
+  for (auto& measure : evaluation_measures(part, loss)) table.push_back(std::move(measure));
 }
 
 }  // namespace
@@ -167,10 +195,9 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
           "gates/expected",
           kScalars,
           of_gates(&GateDecisions::expected)}});
-  for (const auto* metrics : {&task.metrics(), &task.summaries()})
-    for (const auto& metric : *metrics) table.push_back(evaluation_metric(metric));
-  table.push_back(perplexity_metric(loss));
-  for (auto& measure : evaluation_measures(loss)) table.push_back(std::move(measure));
+  add_part(table, {Split::kValidation, "validation", &TrainingRow::evaluation}, task);
+  if (asks_for_test(experiment.data))
+    add_part(table, {Split::kTest, "test", &TrainingRow::test}, task);
   return table;
 }
 
@@ -210,6 +237,12 @@ Metrics status_metrics(const Evaluation& evaluation) {
   for (const auto& mean : evaluation.means) metrics[split + mean.name] = mean.value;
   if (const auto perplexity = evaluation.perplexity()) metrics[split + "perplexity"] = *perplexity;
   return metrics;
+}
+
+bool has_test(const Metrics& metrics) {
+  const auto prefix = split_name(Split::kTest) + std::string("/");
+  const auto first = metrics.lower_bound(prefix);
+  return first != metrics.end() && first->first.starts_with(prefix);
 }
 
 }  // namespace headlab

@@ -30,9 +30,10 @@ struct TrainingRow {
     double lr = 0, grad_norm = 0, tokens_per_s = 0;
   };
   std::optional<Losses> losses = {};
-  std::optional<Update> update = {};        // none: the losses of a model that is not yet trained
-  std::optional<GateDecisions> gates = {};  // with the weights before the update
-  std::optional<Evaluation> evaluation = {};
+  std::optional<Update> update = {};          // none: the losses of a model that is not yet trained
+  std::optional<GateDecisions> gates = {};    // with the weights before the update
+  std::optional<Evaluation> evaluation = {};  // of validation
+  std::optional<Evaluation> test = {};        // of the test part: in the last row, where asked for
 };
 
 // Of the log; kDerived: follows from numbers that the log has, and is in the lines only.
@@ -58,5 +59,9 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 // What status.json says of a model that was evaluated and not trained: val/loss, ..., by the split,
 // with what they were measured on.
 Metrics status_metrics(const Evaluation& evaluation);
+
+// Whether the final numbers of a run, as status.json and its last line of metrics.jsonl have them,
+// are those of a test part, too: test/loss, ..., where data.test asked for one.
+bool has_test(const Metrics& metrics);
 
 }  // namespace headlab

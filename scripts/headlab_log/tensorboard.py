@@ -72,7 +72,8 @@ def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
     """Writes what a run logged for TensorBoard and returns the event file; folder: RUN/tensorboard.
 
     At their true steps and times: `train/loss`, ...; `val/loss`, ..., and `val_whole_split/loss`
-    where the last evaluation had more examples than those before; `heads.self.entropy/L0H1`, a
+    where the last evaluation had more examples than those before; `test/loss`, ..., where the
+    data have a test part (`data.test`), at the last step; `heads.self.entropy/L0H1`, a
     curve for each head, with a group of cards for each statistic (those of two heads, such as
     `js`, only as histograms); histograms over heads, `heads.self/entropy`; maps of the first probe
     as images, a row a layer, a column a head, `attention.self/probe0`; the config as text and as
@@ -124,14 +125,19 @@ def about(variable):
     return f"{words[0]}{f' [{words[1]}]' if words[1] else ''}: {words[2]}"
 
 
+def tag_of(group, name):
+    """train_loss becomes train/loss, and of the same rows test_loss becomes test/loss."""
+    if name.startswith("test_"):
+        group = "test"
+    return f"{group}/{name.removeprefix(group.partition('_')[0] + '_')}"
+
+
 def write_series(events, run, data, group):
-    """Variables over `step`; train_loss becomes train/loss."""
+    """Variables over `step`."""
     columns = {name: data[name].values for name in data.data_vars if name != "wall_time"}
-    series = group.partition("_")[0]  # train_loss, val_loss
     for index, (step, seconds) in enumerate(zip(data.step.values, seconds_at(run, data.step))):
         events.write(int(step), seconds, [
-            events.describe(scalar(f"{group}/{name.removeprefix(f'{series}_')}", column[index]),
-                            about(data[name]))
+            events.describe(scalar(tag_of(group, name), column[index]), about(data[name]))
             for name, column in columns.items() if not np.isnan(column[index])])
 
 
@@ -217,7 +223,7 @@ def write_settings(events, run):
 
     code = "".join(f"    {line}\n" for line in run.config_yaml.splitlines())
     events.write(0, 0, summary.text("config", code).value)
-    measured = {f"{prefix}/{name.removeprefix('val_')}": 0
+    measured = {tag_of(prefix, name): 0
                 for prefix, rows in evaluations(run).items() for name in rows.data_vars}
     model = {name: value for name, value in run.config.items() if name != "log"}
     plain = {key: value if isinstance(value, (bool, int, float, str)) else str(value)

@@ -253,7 +253,7 @@ def curves(name, run, chunks, described):
                                        run.scalars[axis].values.astype("f8"))
         shown = {key: variable.values.astype("f8") for key, variable in dataset.data_vars.items()
                  if variable.dims == ("step",) and key not in axes
-                 and key not in ("val_examples", "val_whole_split")}
+                 and not key.endswith(("_examples", "_whole_split"))}
         shown = {key: values for key, values in shown.items() if np.isfinite(values).any()}
         described.update({key: meta(dataset[key]) for key in shown})
         columns = axes | shown

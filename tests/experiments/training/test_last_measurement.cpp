@@ -12,12 +12,12 @@ namespace {
 
 using namespace training_testing;
 
-// Data that raise a signal when the examples from `first` on are measured, behind the update
-// `last`.
+// Data that raise a signal when the examples of `split` from `first` on are measured, behind the
+// update `last`.
 class Interrupting : public DataSource {
  public:
-  Interrupting(std::shared_ptr<DataSource> data, int64_t last, int64_t first)
-      : data_(std::move(data)), last_(last), first_(first) {}
+  Interrupting(std::shared_ptr<DataSource> data, int64_t last, Split split, int64_t first)
+      : data_(std::move(data)), last_(last), split_(split), first_(first) {}
   int64_t vocabulary() const override { return data_->vocabulary(); }
   int64_t context() const override { return data_->context(); }
   Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
@@ -26,29 +26,36 @@ class Interrupting : public DataSource {
   }
   int64_t examples(Split split) const override { return data_->examples(split); }
   Batch eval_batch(Split split, int64_t first, int64_t count) const override {
-    if (step_ == last_ && first == first_) send_and_wait(SIGINT);
+    if (step_ == last_ && split == split_ && first == first_) send_and_wait(SIGINT);
     return data_->eval_batch(split, first, count);
   }
 
  private:
   std::shared_ptr<DataSource> data_;
-  int64_t last_, first_;
+  int64_t last_;
+  Split split_;
+  int64_t first_;
   mutable int64_t step_ = 0;
 };
 
 TEST_CASE("a run that a signal stops while the whole split is measured ends as one that was not",
           "[training]") {
-  // With and without a line of the last step, which has the loss of training; ended early too.
-  for (const auto* more : {"", ", early_stop: {patience: 1}, lr: 1.0e-30"})
+  // With and without a line of the last step, which has the loss of training; ended early too; the
+  // signal comes while validation is measured, or the test part behind it.
+  for (const auto& [more, test] :
+       {std::pair("", ""), {", early_stop: {patience: 1}, lr: 1.0e-30", "val"}, {"", "test"}})
     for (const int64_t every : {1, 100}) {
-      INFO(more << " " << every);
+      INFO(more << " " << test << " " << every);
       const Scratch folder;
-      auto experiment = experiment_of(small("mha", std::string(", eval_batch: 2") + more));
+      auto config = small("mha", std::string(", eval_batch: 2") + more);
+      if (*test) config.replace(config.find("eval_examples"), 0, "test: own, ");
+      auto experiment = experiment_of(config);
       experiment.log.every = every;
       REQUIRE(run_in(folder / "whole", experiment).exit_code == kDone);
       const auto last = load_latest(folder / "whole")->step;
 
-      const auto data = std::make_shared<Interrupting>(open_data(experiment.data), last - 1, 4);
+      const auto data = std::make_shared<Interrupting>(open_data(experiment.data), last - 1,
+                                                       split_named(*test ? test : "val"), 4);
       auto model = build_model(experiment, data->shape(), at::kCPU);
       const fs::path path = folder / "parts";
       auto directory = std::make_optional(RunDirectory::create(path, "name: small\n", {}));
@@ -70,6 +77,8 @@ TEST_CASE("a run that a signal stops while the whole split is measured ends as o
       fs::rename(folder / "unmeasured", path / "ckpt");
       REQUIRE(run_in(path, experiment, /*resume=*/true).exit_code == kDone);
       CHECK(metrics_of(path) == metrics_of(folder / "whole"));
+      CHECK(read_metrics(path / "metrics.jsonl").back().values.count("test/loss") ==
+            (*test ? 1 : 0));
       const auto a = load_checkpoint(folder / "whole/ckpt/last"),
                  b = load_checkpoint(path / "ckpt/last");
       require_same_tensors(a.optimizer.value(), b.optimizer.value());
