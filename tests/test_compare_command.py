@@ -101,6 +101,52 @@ def test_figures_are_those_of_the_runs(compared):
     assert arms["mha"]["metrics"]["val/loss"]["difference"] is None
 
 
+def test_a_task_that_is_solved_or_not_is_compared_by_what_was_solved(compared, told):
+    """24 updates solve nothing: all seeds are censored, and no mean has a star."""
+    _, printed, _ = compared
+    task, = json.loads(printed)["tasks"]
+    assert task["statistics"] == {
+        "metrics": [{"name": "val/loss", "units": "nat", "better": "lower"},
+                    {"name": "val/accuracy", "units": "1", "better": "higher"}],
+        "solved": {"metric": "val/accuracy", "at": .9}, "arms": 2, "strictest_p": .025, "power": .8}
+    arms = arms_of(printed)
+    same = {"p": 1, "p_holm": 1, "reported": False}
+    assert arms["wider"]["solved"] == {"seeds": [False] * 3, "count": 0, "of": 3, "fisher": same,
+                                       "updates": [None] * 3, "median": None, "log_rank": same}
+    assert arms["mha"]["solved"] == {**arms["wider"]["solved"], "fisher": None, "log_rank": None}
+    for metric in arms["wider"]["metrics"].values():
+        assert not metric["difference"]["reported"] and metric["difference"]["tellable"] is None
+    table, _ = told
+    assert "Solved: val/accuracy of at least 0.9 at the end." in table
+    assert "Where 0 of 3 seeds of mha solved it, Fisher's test tells no other number from that" in table
+    head, _, *rows = [line.strip("|\n").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert {len(row) for row in rows} == {len(head)}
+    row = dict(zip(map(str.strip, head), rows[1]))
+    assert row["seeds that solved it"] == "0 of 3" and row["updates until solved, median"] == "> 24"
+    assert "could be told" not in row and "less mha's [95 %]" not in row
+
+
+def test_of_what_is_no_such_task_the_table_has_the_difference_that_could_be_told(bench):
+    """Twelve updates of memorization: its own accuracy, and an arm that differs in nothing else than its heads' width."""
+    (bench / "small.yaml").write_text(TASK.replace("induction", "memorization"))
+    (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3").replace(", linformer", ""))
+    printed, _ = compare(bench, "train.steps=12", "--skip-pruning", "--json")
+    task, = json.loads(printed)["tasks"]
+    assert [metric["name"] for metric in task["statistics"]["metrics"]] == ["val/loss", "val/macro_accuracy"]
+    assert task["statistics"]["solved"] is None
+    wider = arms_of(printed)["wider"]
+    assert list(wider["metrics"]) == ["val/loss", "val/macro_accuracy"] and wider["solved"] is None
+    found = wider["metrics"]["val/loss"]["difference"]
+    # By scipy: effect of the noncentral t distribution of two degrees with power .8 at .025, two arms.
+    assert found["tellable"] == pytest.approx(4.624820368 * found["std"], rel=1e-6)
+    assert arms_of(printed)["again"]["metrics"]["val/loss"]["difference"]["tellable"] is None
+    table, _ = compare(bench, "train.steps=12", "--skip-pruning")
+    assert "val/macro_accuracy, higher is better, mean ± sd" in table
+    assert "in 80 of 100 trials, at p below 0.025 (Holm's strictest step, 0.05 over 2 arms)" in table
+    head, _, *rows = [line.strip("|\n").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert {len(row) for row in rows} == {len(head)} and sum("could be told" in cell for cell in head) == 2
+
+
 def test_an_arm_with_the_baselines_settings_is_trained_once_and_not_reported(compared):
     _, printed, _ = compared
     arms = arms_of(printed)
@@ -285,8 +331,11 @@ def test_text_is_compared_by_its_loss_alone(bench):
     assert list(arms["wider"]["metrics"]) == ["val/loss"]
     assert "choose" not in said  # there is one rate
     assert arms["wider"]["rate"] == {"chosen": 1e-3, "at_edge": False, "tried": []}
-    notice, = json.loads(printed)["tasks"][0]["notices"]
+    notice, few = json.loads(printed)["tasks"][0]["notices"]
     assert "of the first 4 validation examples" in notice
+    assert few.startswith("2 seeds do not tell how far seeds differ, so that no difference is starred")
+    found = arms["wider"]["metrics"]["val/loss"]["difference"]
+    assert found["tellable"] is None and not found["reported"]
     examples = [point["examples"] for point in arms["mha"]["curve"]]
     assert examples[:2] == [4, 4] and examples[2] > 4
 

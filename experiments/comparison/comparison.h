@@ -16,6 +16,12 @@ namespace headlab {
 // Numbers of parameters count as equal within this share of the baseline's.
 inline constexpr double kMatchedWithin = 0.02;
 
+// A number that the trainings of a task end with, under the name that logs have it by: "val/loss".
+struct FinalMetric {
+  std::string name, units;
+  bool higher_is_better = false;
+};
+
 // An arm on a task, but for rate, seed and length.
 struct TaskArm {
   ConfigNode config;
@@ -23,12 +29,14 @@ struct TaskArm {
   std::string cannot;  // why its heads have no place on the task; "": they have, and what follows
                        // is known
   int64_t parameters = 0;
-  double flops_per_token = 0;      // forward, full context
-  double excess = 0;               // of parameters over the baseline's, as a share of these
-  std::optional<int64_t> adapted;  // width that `match` found; none: it stays as it is written
-  std::string unmatched;           // why the excess is not within kMatchedWithin; "": it is
-  int64_t steps = 0;               // of a whole training
-  bool of_text = false;            // what is learned is text, of which accuracy says little
+  double flops_per_token = 0;        // forward, full context
+  double excess = 0;                 // of parameters over the baseline's, as a share of these
+  std::optional<int64_t> adapted;    // width that `match` found; none: it stays as it is written
+  std::string unmatched;             // why the excess is not within kMatchedWithin; "": it is
+  int64_t steps = 0;                 // of a whole training
+  std::vector<FinalMetric> metrics;  // to compare by: the loss, and what the task is judged by
+                                     // beside it; of text the loss alone
+  std::optional<double> solved_at;   // DataSource::solved_at(), by the second of these
 
   bool takes_part() const { return cannot.empty(); }
   int64_t hidden_width() const;  // of the first stack's MLP

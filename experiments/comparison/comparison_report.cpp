@@ -28,6 +28,7 @@ Json difference_json(const ComparedMetric& metric) {
           {"p", number_or_null(difference.p)},
           {"p_holm", number_or_null(metric.corrected)},
           {"reported", metric.reported()},
+          {"tellable", number_or_null(metric.tellable)},
           {"without_spread", difference.without_spread}};
 }
 
@@ -40,6 +41,43 @@ Json metrics_json(const ComparedArm& arm) {
                      {"n", metric.spread.n},
                      {"difference", difference_json(metric)}};
   return metrics;
+}
+
+Json test_json(const std::optional<ComparedTest>& test) {
+  if (!test) return {};
+  return {
+      {"p", test->p}, {"p_holm", number_or_null(test->corrected)}, {"reported", test->reported()}};
+}
+
+Json solved_json(const std::optional<SolvedArm>& arm) {
+  if (!arm) return {};
+  Json updates = Json::array();
+  for (const auto& one : arm->updates)
+    updates.push_back(one.happened ? Json(static_cast<int64_t>(one.time)) : Json());
+  return {{"seeds", arm->solved},
+          {"count", arm->count()},
+          {"of", arm->solved.size()},
+          {"fisher", test_json(arm->share)},
+          {"updates", updates},
+          {"median", number_or_null(arm->median)},
+          {"log_rank", test_json(arm->sooner)}};
+}
+
+// By what arms are compared, and what the seeds could tell at best.
+Json statistics_json(const Comparison& comparison, size_t task) {
+  Json metrics = Json::array();
+  for (const auto& metric : compared_metrics(comparison, task))
+    metrics.push_back({{"name", metric.name},
+                       {"units", metric.units},
+                       {"better", metric.higher_is_better ? "higher" : "lower"}});
+  Json solved;
+  if (const auto rule = solved_rule(comparison, task))
+    solved = {{"metric", rule->metric}, {"at", rule->at}};
+  return {{"metrics", metrics},
+          {"solved", solved},
+          {"arms", family_size(comparison, task)},
+          {"strictest_p", strictest_alpha(family_size(comparison, task))},
+          {"power", kPower}};
 }
 
 Json curve_json(const Curve& curve) {
@@ -113,6 +151,7 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
                  {"rate", rate_json(rate)},
                  {"code", arm.code},
                  {"metrics", metrics_json(arm)},
+                 {"solved", solved_json(arm.solved)},
                  {"flops", number_or_null(arm.flops)},
                  {"wall_s", number_or_null(arm.wall_s)},
                  {"effective_speedup", speedup_json(arm)},
@@ -148,6 +187,7 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                                {"choose_at", written.tasks[t].choose_at},
                                {"match", match_name(written.tasks[t].match)},
                                {"measured_on", measured},
+                               {"statistics", statistics_json(comparison, t)},
                                {"notices", tasks[t].notices},
                                {"arms", arms}});
   }

@@ -52,17 +52,27 @@ std::string what_is_missing(const std::vector<SweepRow>& rows) {
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
-void add_metrics(ComparedArm& arm, const std::vector<std::string>& names) {
-  for (const auto& name : names) {
-    ComparedMetric metric;
+void add_metrics(ComparedArm& arm, const std::vector<FinalMetric>& metrics, bool of_two_humps) {
+  for (const auto& measure : metrics) {
+    ComparedMetric metric{.values = {}, .of_two_humps = of_two_humps};
     for (const auto& row : arm.rows)
-      if (const auto found = row.metrics.find(name);
+      if (const auto found = row.metrics.find(measure.name);
           found != row.metrics.end() && std::isfinite(found->second))
         metric.values.push_back(found->second);
     if (metric.values.size() != arm.rows.size()) continue;
     metric.spread = spread_of(metric.values);
-    arm.metrics[name] = std::move(metric);
+    arm.metrics[measure.name] = std::move(metric);
   }
+}
+
+void add_solved(ComparedArm& arm, const SolvedRule& rule) {
+  const auto metric = arm.metrics.find(rule.metric);
+  if (metric == arm.metrics.end()) return;
+  auto& solved = arm.solved.emplace();
+  for (const double value : metric->second.values) solved.solved.push_back(rule.met(value));
+  for (const auto& row : arm.rows)
+    solved.updates.push_back(updates_until(rule, read_metrics(row.run / "metrics.jsonl")));
+  solved.median = median_time(solved.updates);
 }
 
 std::vector<Curve> curves_of(const ComparedArm& arm, double flops_per_token) {
@@ -112,7 +122,11 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
     compared.rows.push_back(end.row(whole, {task, arm, *rate.rate, seed}));
   compared.code = compared.rows.front().code;
   compared.missing = what_is_missing(compared.rows);
-  if (compared.missing.empty()) add_metrics(compared, compared_metrics(comparison, task));
+  if (compared.missing.empty()) {
+    const auto rule = solved_rule(comparison, task);
+    add_metrics(compared, compared_metrics(comparison, task), rule.has_value());
+    if (rule) add_solved(compared, *rule);
+  }
   if (rate.at_edge)
     compared.notices.push_back(fmt::format(
         "its rate {} is at the edge of the grid: a better one may lie outside", *rate.rate));
@@ -127,30 +141,27 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
 // Differences to the baseline, each metric with its own correction: over the arms that have a place
 // on the task, also those whose trainings failed.
 void add_differences(const Comparison& comparison, size_t task, ComparedTask& compared) {
-  auto& baseline = compared.arms[comparison.written.baseline];
-  for (const auto& name : compared_metrics(comparison, task)) {
-    std::vector<std::optional<double>> p;
-    std::vector<size_t> family;
-    for (size_t a = 0; a < compared.arms.size(); ++a) {
-      auto& arm = compared.arms[a];
-      if (&arm == &baseline || !comparison.arms[task][a].takes_part()) continue;
-      const auto of_arm = arm.metrics.find(name), of_baseline = baseline.metrics.find(name);
-      if (of_arm != arm.metrics.end() && of_baseline != baseline.metrics.end())
-        of_arm->second.difference =
-            paired_difference(of_arm->second.values, of_baseline->second.values);
-      const auto* difference = of_arm != arm.metrics.end() && of_arm->second.difference
-                                   ? &*of_arm->second.difference
-                                   : nullptr;
-      family.push_back(a);
-      p.push_back(difference ? difference->p : std::nullopt);
-      if (difference && difference->without_spread)
-        arm.notices.push_back(
-            fmt::format("{}: all differences are equal, so that no p can be formed", name));
-    }
-    const auto corrected = holm(p);
-    for (size_t i = 0; i < family.size(); ++i)
-      if (corrected[i]) compared.arms[family[i]].metrics.at(name).corrected = corrected[i];
+  const size_t base = comparison.written.baseline;
+  std::vector<ComparedArm*> family;
+  for (size_t a = 0; a < compared.arms.size(); ++a)
+    if (a != base && comparison.arms[task][a].takes_part()) family.push_back(&compared.arms[a]);
+  for (const auto& metric : compared_metrics(comparison, task)) {
+    const auto of = [&](ComparedArm& arm) {
+      const auto found = arm.metrics.find(metric.name);
+      return found == arm.metrics.end() ? nullptr : &found->second;
+    };
+    std::vector<ComparedMetric*> values;
+    for (auto* arm : family) values.push_back(of(*arm));
+    compare_family(of(compared.arms[base]), values);
+    for (size_t a = 0; a < family.size(); ++a)
+      if (values[a] && values[a]->difference && values[a]->difference->without_spread)
+        family[a]->notices.push_back(
+            fmt::format("{}: all differences are equal, so that no p can be formed", metric.name));
   }
+  const auto solved = [](ComparedArm& arm) { return arm.solved ? &*arm.solved : nullptr; };
+  std::vector<SolvedArm*> solvers;
+  for (auto* arm : family) solvers.push_back(solved(*arm));
+  compare_solved(solved(compared.arms[base]), solvers);
 }
 
 // Trainings of an arm by code that also differs from the baseline's beyond the kinds of heads, or
@@ -168,7 +179,7 @@ void require_one_computation(const Comparison& comparison, ComparedTask& compare
       arm.missing =
           fmt::format("it was trained on {}, the baseline on {}; tag=WORD trains all anew", device,
                       of_baseline);
-    if (!arm.missing.empty()) arm.metrics.clear();
+    if (!arm.missing.empty()) arm.metrics.clear(), arm.solved.reset();
   }
 }
 
@@ -217,13 +228,32 @@ void add_notices(const Comparison& comparison, ComparedTask& compared) {
                     "{}: speedup and "
                     "equal time are read from both",
                     curve.front().examples, curve.back().examples));
+  const auto seeds = comparison.written.seeds.size();
+  if (seeds < kFewestSeeds)
+    compared.notices.push_back(
+        fmt::format("{} seeds do not tell how far seeds differ, so that no difference is starred, "
+                    "and which could be told is not known; train {} seeds or more",
+                    seeds, kFewestSeeds));
 }
 
 }  // namespace
 
-std::vector<std::string> compared_metrics(const Comparison& comparison, size_t task) {
-  if (comparison.baseline(task).of_text) return {kLossMetric};
-  return {kLossMetric, kAccuracyMetric};
+const std::vector<FinalMetric>& compared_metrics(const Comparison& comparison, size_t task) {
+  return comparison.baseline(task).metrics;
+}
+
+std::optional<SolvedRule> solved_rule(const Comparison& comparison, size_t task) {
+  const auto& metrics = compared_metrics(comparison, task);
+  const auto at = comparison.baseline(task).solved_at;
+  if (!at || metrics.size() < 2) return std::nullopt;
+  return SolvedRule{metrics[1].name, *at, metrics[1].higher_is_better};
+}
+
+size_t family_size(const Comparison& comparison, size_t task) {
+  const auto& arms = comparison.arms[task];
+  return std::count_if(arms.begin(), arms.end(),
+                       [](const TaskArm& arm) { return arm.takes_part(); }) -
+         1;
 }
 
 std::vector<ComparedTask> compare_arms(const Comparison& comparison, const ChosenRates& rates,

@@ -11,28 +11,19 @@
 
 #include "experiments/comparison/comparison_stages.h"
 #include "experiments/comparison/curves.h"
+#include "experiments/comparison/differences.h"
 #include "experiments/comparison/head_columns.h"
+#include "experiments/comparison/solved.h"
 #include "experiments/comparison/surviving_heads.h"
-#include "experiments/runs/paired.h"
 
 namespace headlab {
 
-inline constexpr const char* kAccuracyMetric = "val/accuracy";
-
-// Final metrics that the arms of a task are compared by: the loss, and of what is not text
-// accuracy, too. Each is a family of its own.
-std::vector<std::string> compared_metrics(const Comparison& comparison, size_t task);
-
-// A metric at the end of an arm's trainings, in the order of the seeds.
-struct ComparedMetric {
-  std::vector<double> values;
-  SweepMean::Spread spread;
-  std::optional<PairedDifference> difference;  // to the baseline; none of itself, and where one of
-                                               // the two lacks a training
-  std::optional<double> corrected;             // Holm's p, over the arms of the task
-
-  bool reported() const { return corrected && *corrected < kReportedBelow; }
-};
+// Of a task; each is a family of its own.
+const std::vector<FinalMetric>& compared_metrics(const Comparison& comparison, size_t task);
+// None: a task whose seeds do not lie in two humps.
+std::optional<SolvedRule> solved_rule(const Comparison& comparison, size_t task);
+// How many arms have a place on the task, beside the baseline: what Holm corrects for.
+size_t family_size(const Comparison& comparison, size_t task);
 
 struct ComparedArm {
   std::vector<SweepRow> rows;        // a seed each; none where nothing was to be trained
@@ -40,6 +31,7 @@ struct ComparedArm {
   std::vector<std::string> notices;  // what a reader of its row must know
   std::string code;                  // digests of the code of its trainings
   std::map<std::string, ComparedMetric> metrics;  // by name; none where `missing`
+  std::optional<SolvedArm> solved;                // of tasks with a solved_rule()
   Curve curve;                                    // means
   std::optional<double> wall_s, flops;            // of a training, means
   Reach reach;                       // compute that the baseline takes to this arm's loss

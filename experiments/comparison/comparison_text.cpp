@@ -1,6 +1,7 @@
 // The report of a comparison as Markdown.
 #include <fmt/format.h>
 
+#include "experiments/comparison/comparison_notes.h"
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/system/duration.h"
 #include "experiments/system/with_commas.h"
@@ -41,36 +42,86 @@ std::string speedup_cell(const ComparedArm& arm) {
   return fmt::format("{}{:.2f}", bound, *speedup);
 }
 
-Cells head_cells(const Comparison& comparison, const std::vector<std::string>& metrics) {
+// The loss has its unit alone: that less of it is better needs no word.
+std::string title_of(const FinalMetric& metric) {
+  return metric.name + (metric.units == "1" ? "" : fmt::format(" [{}]", metric.units)) +
+         (metric.higher_is_better ? ", higher is better" : "");
+}
+
+// Of tasks that are solved or not the means are told, and the tests are those of what was solved.
+Cells head_cells(const Comparison& comparison, size_t task) {
   const auto& baseline = comparison.written.arms[comparison.written.baseline].name;
+  const auto rule = solved_rule(comparison, task);
   Cells cells{"arm", "parameters", "d_ff", "head_dim", "rate"};
-  for (const auto& name : metrics) {
-    const bool loss = name == kLossMetric;
-    cells.push_back(name + (loss ? " [nat]" : "") + ", mean ± sd");
-    cells.push_back(fmt::format("less {}'s [95 %]", baseline));
-    cells.insert(cells.end(), {"p", "p, Holm"});
+  for (const auto& metric : compared_metrics(comparison, task)) {
+    cells.push_back(title_of(metric) + ", mean ± sd");
+    if (!rule)
+      cells.insert(cells.end(),
+                   {fmt::format("less {}'s [95 %]", baseline), "p", "p, Holm", "could be told"});
   }
+  if (rule)
+    cells.insert(cells.end(),
+                 {"seeds that solved it", "p, Fisher", "p, Fisher and Holm",
+                  "updates until solved, median", "p, log-rank", "p, log-rank and Holm"});
   cells.insert(cells.end(),
                {"effective speedup", "val/loss at equal time [nat]", "time", "entropy [nat]",
                 "largest logit", "first-token share", "heads that survive pruning"});
   return cells;
 }
 
+std::string starred(const std::optional<double>& p, bool reported) {
+  return p_cell(p) + (reported ? " *" : "");
+}
+
 void add_metric_cells(Cells& cells, const ComparedMetric& metric) {
   cells.push_back(
       fmt::format("{:.4f} ± {:.4f}", metric.spread.mean, metric.spread.deviation.value_or(0)));
+  if (metric.of_two_humps) return;
   if (!metric.difference) {
-    cells.insert(cells.end(), {kNoCell, kNoCell, kNoCell});
+    cells.insert(cells.end(), 4, kNoCell);
     return;
   }
   const auto& difference = *metric.difference;
-  cells.push_back(fmt::format("{:+.4f} [{:+.4f}, {:+.4f}]", difference.mean,
-                              difference.interval->low, difference.interval->high));
+  cells.push_back(difference.interval
+                      ? fmt::format("{:+.4f} [{:+.4f}, {:+.4f}]", difference.mean,
+                                    difference.interval->low, difference.interval->high)
+                      : fmt::format("{:+.4f}", difference.mean));
   cells.push_back(p_cell(difference.p));
-  cells.push_back(p_cell(metric.corrected) + (metric.reported() ? " *" : ""));
+  cells.push_back(starred(metric.corrected, metric.reported()));
+  cells.push_back(cell(metric.tellable, 4));
 }
 
-Cells row_cells(const TableRow& row, const std::vector<std::string>& metrics) {
+void add_test_cells(Cells& cells, const std::optional<ComparedTest>& test) {
+  cells.push_back(test ? p_cell(test->p) : kNoCell);
+  cells.push_back(test ? starred(test->corrected, test->reported()) : kNoCell);
+}
+
+void add_solved_cells(Cells& cells, const SolvedArm& arm) {
+  cells.push_back(fmt::format("{} of {}", arm.count(), arm.solved.size()));
+  add_test_cells(cells, arm.share);
+  cells.push_back(arm.median ? with_commas(static_cast<int64_t>(*arm.median))
+                             : fmt::format("> {}", with_commas(arm.last_update())));
+  add_test_cells(cells, arm.sooner);
+}
+
+void add_metrics_of(Cells& cells, const TableRow& row) {
+  const auto& arm = row.compared();
+  const bool by_solved = solved_rule(row.comparison, row.task).has_value();
+  for (const auto& measure : compared_metrics(row.comparison, row.task)) {
+    if (const auto metric = arm.metrics.find(measure.name); metric != arm.metrics.end()) {
+      add_metric_cells(cells, metric->second);
+      continue;
+    }
+    cells.push_back(arm.missing.empty() ? kNoCell : "- (" + arm.missing + ")");
+    if (!by_solved) cells.insert(cells.end(), 4, kNoCell);
+  }
+  if (arm.solved)
+    add_solved_cells(cells, *arm.solved);
+  else if (by_solved)
+    cells.insert(cells.end(), 6, kNoCell);
+}
+
+Cells row_cells(const TableRow& row) {
   const auto& arm = row.compared();
   const auto& sized = row.sized();
   Cells cells{row.name()};
@@ -91,12 +142,7 @@ Cells row_cells(const TableRow& row, const std::vector<std::string>& metrics) {
   } else {
     cells.insert(cells.end(), 4, kNoCell);
   }
-  for (const auto& name : metrics)
-    if (const auto metric = arm.metrics.find(name); metric != arm.metrics.end())
-      add_metric_cells(cells, metric->second);
-    else
-      cells.insert(cells.end(), {arm.missing.empty() ? kNoCell : "- (" + arm.missing + ")", kNoCell,
-                                 kNoCell, kNoCell});
+  add_metrics_of(cells, row);
   cells.insert(
       cells.end(),
       {speedup_cell(arm), cell(arm.equal_time, 4),
@@ -112,10 +158,9 @@ std::string table_line(const Cells& cells) {
 
 TaskTable table_of(const Comparison& comparison, const ChosenRates& rates,
                    const std::vector<ComparedTask>& tasks, size_t task) {
-  const auto metrics = compared_metrics(comparison, task);
-  TaskTable table{.head = head_cells(comparison, metrics), .rows = {}};
+  TaskTable table{.head = head_cells(comparison, task), .rows = {}};
   for (size_t arm = 0; arm < tasks[task].arms.size(); ++arm)
-    table.rows.push_back(row_cells({comparison, rates, tasks, task, arm}, metrics));
+    table.rows.push_back(row_cells({comparison, rates, tasks, task, arm}));
   return table;
 }
 
@@ -125,63 +170,6 @@ std::string table_text(const TaskTable& table) {
   text += "\n";
   for (const auto& row : table.rows) text += table_line(row);
   return text;
-}
-
-// What the figures of a task's table were measured on.
-std::string measured_on_text(const Comparison& comparison, const ComparedTask& task, size_t t) {
-  const auto& written = comparison.written;
-  const auto count = [&](const char* name) {
-    const auto found = task.measured_on.find(name);
-    return found == task.measured_on.end() ? std::string("?")
-                                           : with_commas(static_cast<int64_t>(found->second));
-  };
-  auto text = fmt::format(
-      "Measured on the {}validation split, {} examples, {} scored targets; seeds {}",
-      task.measured_on.count("val/whole_split") && task.measured_on.at("val/whole_split") == 1
-          ? "whole "
-          : "",
-      count("val/examples"), count("val/tokens"), fmt::join(written.seeds, ", "));
-  if (ComparisonFile::chooses(written.tasks[t]))
-    text +=
-        fmt::format("; rates chosen of {} on seed {} after {} of {} steps",
-                    fmt::join(written.tasks[t].rates, ", "), fmt::join(written.choose_seeds, ", "),
-                    written.tasks[t].choosing_steps(comparison.baseline(t).steps),
-                    comparison.baseline(t).steps);
-  text += fmt::format(
-      "; parameters matched by {}; Holm over the arms of this table; *: reported, for the "
-      "corrected "
-      "p is below {}",
-      match_name(written.tasks[t].match), kReportedBelow);
-  return text + ".\n";
-}
-
-// Digests of the code of the trainings, and whose they are.
-std::string codes_text(const Comparison& comparison, const ComparedTask& task) {
-  std::map<std::string, Cells> arms;
-  for (size_t a = 0; a < task.arms.size(); ++a)
-    if (!task.arms[a].code.empty())
-      arms[task.arms[a].code].push_back(comparison.written.arms[a].name);
-  std::string text;
-  for (const auto& [code, names] : arms)
-    text += fmt::format("- code {}: {}\n", code, fmt::join(names, ", "));
-  return text;
-}
-
-std::string notices_text(const Comparison& comparison, const ComparedTask& task) {
-  std::string text;
-  for (size_t a = 0; a < task.arms.size(); ++a) {
-    const auto& name = comparison.written.arms[a].name;
-    const auto& arm = task.arms[a];
-    if (!arm.missing.empty()) text += fmt::format("- {}: no statistics: {}\n", name, arm.missing);
-    for (const auto& notice : arm.notices) text += fmt::format("- {}: {}\n", name, notice);
-    for (const auto& [metric, compared] : arm.metrics)
-      if (compared.difference && compared.difference->bootstrap)
-        text +=
-            fmt::format("- {}: {}: bootstrap [{:+.4f}, {:+.4f}]\n", name, metric,
-                        compared.difference->bootstrap->low, compared.difference->bootstrap->high);
-  }
-  for (const auto& notice : task.notices) text += fmt::format("- {}\n", notice);
-  return text + codes_text(comparison, task);
 }
 
 }  // namespace
@@ -197,10 +185,9 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
                             const std::vector<ComparedTask>& tasks) {
   std::string text;
   for (size_t t = 0; t < tasks.size(); ++t)
-    text +=
-        fmt::format("{}## {}\n\n{}\n{}\n{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
-                    table_text(table_of(comparison, rates, tasks, t)),
-                    measured_on_text(comparison, tasks[t], t), notices_text(comparison, tasks[t]));
+    text += fmt::format("{}## {}\n\n{}\n{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
+                        table_text(table_of(comparison, rates, tasks, t)),
+                        notes_text(comparison, tasks[t], t));
   return text;
 }
 

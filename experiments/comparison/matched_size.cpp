@@ -7,6 +7,7 @@
 #include "core/torch.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_data.h"
+#include "experiments/runs/sweep_summary.h"
 
 namespace headlab {
 namespace {
@@ -15,7 +16,33 @@ double excess_of(int64_t parameters, int64_t wanted) {
   return static_cast<double>(parameters) / static_cast<double>(wanted) - 1;
 }
 
+// Before hours of training end with nothing to compare.
+void require_metrics(const TaskArm& arm) {
+  if (!arm.metrics.empty()) return;
+  const auto* data = arm.config.find("data");
+  Problems problems;
+  problems.add(data ? data->place : arm.config.place, "data.kind",
+               fmt::format("'{}' has no validation loss, so that its arms have no metric to be "
+                           "compared by; give it validation examples",
+                           arm.experiment.data.kind()));
+  problems.raise();
+}
+
 }  // namespace
+
+std::vector<FinalMetric> final_metrics(const DataSource& data) {
+  const auto& task = data.task();
+  std::vector<FinalMetric> metrics;
+  const auto add = [&](const TaskMetric& metric) {
+    metrics.push_back({"val/" + metric.name, metric.units, metric.higher_is_better});
+  };
+  if (task.metrics().empty() || data.examples(Split::kValidation) == 0) return {};
+  add(task.metrics().front());
+  if (metrics.front().name != kLossMetric) return {};
+  if (!data.tokenizer())
+    for (const auto& metric : task.own_metrics()) add(metric);
+  return metrics;
+}
 
 const DataSource& ModelSizes::data_of(const Experiment& experiment) {
   if (auto settings = to_flow(experiment.data.write()); settings != data_settings_ || !data_) {
@@ -31,7 +58,9 @@ void ModelSizes::measure(TaskArm& arm) {
   arm.parameters = parameter_count(*model);
   arm.flops_per_token = model->flops_per_token();
   arm.steps = arm.experiment.train.total_steps(data);
-  arm.of_text = data.tokenizer() != nullptr;
+  arm.metrics = final_metrics(data);
+  require_metrics(arm);
+  arm.solved_at = data.solved_at();
 }
 
 std::optional<TaskArm> ModelSizes::with_width(const TaskArm& arm, const std::string& key,

@@ -11,10 +11,15 @@
 
 namespace headlab {
 
+// By which the arms of a task are compared: the loss first; then, of what is not text, what the
+// task is judged by beside it. None: a training on these data ends without a validation loss.
+std::vector<FinalMetric> final_metrics(const DataSource& data);
+
 // Builds models to count them; data that configs share are opened once.
 class ModelSizes {
  public:
-  // Fills parameters, flops_per_token, steps and of_text of an arm whose experiment is read.
+  // Fills parameters, flops_per_token, steps, metrics and solved_at of an arm whose experiment is
+  // read. ConfigError where there are no metrics.
   void measure(TaskArm& arm);
   // Adapts what `match` names in the arm until its parameters are as near to `wanted` as they can
   // be; one that is within kMatchedWithin stays as it is written.

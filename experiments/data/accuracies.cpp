@@ -32,7 +32,8 @@ class ByExample : public Judged {
  public:
   ByExample()
       : Judged({"example_accuracy", "1", "accuracy of an example",
-                "mean over examples of the share of an example's targets that are right"}) {}
+                "mean over examples of the share of an example's targets that are right",
+                /*higher_is_better=*/true}) {}
   Tensor counts(const Tensor& logits, const Batch& batch) const override {
     return counts_of_guesses(per_target(logits, batch)[1], {}, batch);
   }
@@ -57,7 +58,8 @@ class ByClass : public Judged {
   ByClass()
       : Judged({"macro_accuracy", "1", "accuracy over classes",
                 "mean over the classes that are a target or a prediction of the share of a class's "
-                "targets that are right"}) {}
+                "targets that are right",
+                /*higher_is_better=*/true}) {}
   Tensor counts(const Tensor& logits, const Batch& batch) const override {
     at::NoGradGuard no_grad;
     const auto scored = is_scored(batch);

@@ -82,6 +82,7 @@ class Recall : public RuleTask {
   }
 
   const Task& task() const override { return prediction_by_example(); }
+  std::optional<double> solved_at() const override { return kSolvedAt; }
 
   // Who has not learned to look up a key can still name a value of the example: any that one of its
   // keys has.

@@ -39,6 +39,7 @@ class SelectiveCopying : public RuleTask {
   Answers answers(const Batch&) const override {
     return drawn_between(0, blank_, "content symbols");
   }
+  std::optional<double> solved_at() const override { return kSolvedAt; }
 
   std::vector<std::string> token_texts() const override {
     auto texts = RuleTask::token_texts();

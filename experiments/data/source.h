@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,9 @@ class DataSource {
   virtual int64_t context() const = 0;  // T of every batch
   virtual DataShape shape() const { return {.vocabulary = vocabulary(), .context = context()}; }
   virtual const Task& task() const { return prediction_task(); }
+  // Of data that a model either solves or does not, so that the seeds of one training lie in two
+  // humps: from which value of Task::own_metrics()' first on it is solved.
+  virtual std::optional<double> solved_at() const { return std::nullopt; }
 
   // Examples first .. first + count - 1 of an update (micro-batches of one update follow each
   // other).

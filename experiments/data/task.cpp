@@ -17,7 +17,8 @@ class Prediction : public Task {
   const std::vector<TaskMetric>& metrics() const override {
     static const std::vector<TaskMetric> all{
         {"loss", "nat", "loss", "mean of -ln p over the scored targets"},
-        {"accuracy", "1", "accuracy", "share of scored targets that are the likeliest prediction"}};
+        {"accuracy", "1", "accuracy", "share of scored targets that are the likeliest prediction",
+         /*higher_is_better=*/true}};
     return all;
   }
   Tensor is_scored(const Batch& batch) const override { return batch.targets.ge(0); }
@@ -104,6 +105,11 @@ const std::vector<TaskMetric>& Task::summaries() const {
 
 Tensor Task::counts(const Tensor&, const Batch&) const { return {}; }
 std::vector<double> Task::summarised(const Tensor&) const { return {}; }
+
+std::vector<TaskMetric> Task::own_metrics() const {
+  if (!summaries().empty() || metrics().empty()) return summaries();
+  return {metrics().begin() + 1, metrics().end()};
+}
 
 const Task& prediction_task() {
   static const Prediction task;

@@ -12,6 +12,7 @@ namespace headlab {
 // A number that a model is judged by.
 struct TaskMetric {
   std::string name, units, long_name, formula;
+  bool higher_is_better = false;
 };
 
 // logits [B,T,V], targets [B,T]; or [B,V] and [B] where an example has one target. A task that
@@ -46,6 +47,10 @@ class Task {
   // What they are made of: float64 counts, which add over batches; undefined where there are none.
   virtual Tensor counts(const Tensor& logits, const Batch& batch) const;
   virtual std::vector<double> summarised(const Tensor& counts) const;  // in their order
+
+  // What it is judged by beside its loss: the summaries, and without them the means. None: the loss
+  // is all there is.
+  std::vector<TaskMetric> own_metrics() const;
 };
 
 // Every target is a word of a vocabulary (or a class): cross entropy, and the share that is the

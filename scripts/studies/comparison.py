@@ -9,7 +9,6 @@ import re
 from headlab_program import ROOT, said
 from study import machine
 
-MEASURES = ("val/accuracy", "val/loss")  # the first that a task has says most of it
 
 
 def compared(arguments, file, *overrides):
@@ -56,7 +55,7 @@ def hours(report):
 def measures(task):
     """The names of the metrics that a task is measured by, the one that says most first."""
     names = {name for arm in task["arms"] for name in arm.get("metrics", {})}
-    return [name for name in MEASURES if name in names]
+    return sorted(names, key=lambda name: (name == "val/loss", name))  # the task's own before the loss
 
 
 def titled(metric):

@@ -5,9 +5,12 @@
 #include "experiments/comparison/comparison.h"
 #include "experiments/comparison/comparison_results.h"
 #include "experiments/comparison/curves.h"
+#include "experiments/comparison/matched_size.h"
 #include "experiments/runs/run_data.h"
 #include "headlab_build.h"
+#include "tests/data_testing.h"
 #include "tests/scratch.h"
+#include "tests/task_testing.h"
 
 namespace headlab::test_comparison {
 namespace {
@@ -54,6 +57,45 @@ TEST_CASE("head_dim is adapted where that is asked for", "[compare]") {
   CHECK(wide.head_dim() == *wide.adapted);
   CHECK(*wide.adapted == 4);  // 8 less 32 * 2 D / (4 * 4 D)
   CHECK(std::abs(wide.excess) <= kMatchedWithin);
+}
+
+std::vector<std::string> names_of(const std::vector<FinalMetric>& metrics) {
+  std::vector<std::string> names;
+  for (const auto& metric : metrics)
+    names.push_back(metric.name + (metric.higher_is_better ? " up" : " down"));
+  return names;
+}
+
+TEST_CASE("arms are compared by the loss and by what the task is judged by, in its direction",
+          "[compare]") {
+  using Names = std::vector<std::string>;
+  const auto of = [](const std::string& data) {
+    return names_of(final_metrics(*testing::open(data)));
+  };
+  CHECK(of("kind: induction") == Names{"val/loss down", "val/accuracy up"});
+  CHECK(of("kind: recall") == Names{"val/loss down", "val/example_accuracy up"});
+  CHECK(of("kind: memorization") == Names{"val/loss down", "val/macro_accuracy up"});
+  const testing::Folder folder;
+  folder.write("text.txt", std::string(2000, 'a') + std::string(2000, 'b'));
+  CHECK(names_of(final_metrics(*testing::open("kind: char, path: text.txt", folder.path()))) ==
+        Names{"val/loss down"});
+}
+
+TEST_CASE("data that leave no validation loss leave nothing to compare", "[compare]") {
+  const auto data = testing::open("kind: induction");
+  CHECK(final_metrics(testing::WithTask(*data, embedding_task())).empty());
+  CHECK_FALSE(final_metrics(testing::WithTask(*data, prediction_task())).empty());
+}
+
+TEST_CASE("what solves a task is its own metric, of tasks that are solved or not", "[compare]") {
+  const auto comparison = resolved("[mha, moh, linformer]");
+  const auto rule = solved_rule(comparison, 0);
+  REQUIRE(rule);
+  CHECK(rule->metric == "val/accuracy");
+  CHECK(rule->met(0.9));
+  CHECK_FALSE(rule->met(0.89));
+  CHECK(family_size(comparison, 0) == 1);  // without the baseline, and one that has no place
+  CHECK_FALSE(solved_rule(resolved("[mha]", "", {"data={kind: memorization}"}), 0));
 }
 
 TEST_CASE("one of the tasks can be meant alone", "[compare]") {

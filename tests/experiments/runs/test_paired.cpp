@@ -1,11 +1,11 @@
 // The statistics of a comparison: against known values, and on simulated tables.
 #include <cmath>
 #include <numbers>
-#include <random>
 #include <stdexcept>
 
 #include "experiments/runs/paired.h"
 #include "tests/catch.h"
+#include "tests/normal_testing.h"
 
 namespace headlab::test_paired {
 namespace {
@@ -96,34 +96,15 @@ TEST_CASE("Holm's p are those of the textbook, never fall, and count what is abs
   CHECK(holm({}).empty());
 }
 
-// Normal draws that every machine has alike.
-class Normal {
- public:
-  double operator()() {
-    const double radius = std::sqrt(-2 * std::log(unit()));
-    return radius * std::cos(2 * std::numbers::pi * unit());
-  }
-
- private:
-  double unit() { return (static_cast<double>(random_() >> 11) + 0.5) * 0x1p-53; }
-  std::mt19937_64 random_{20240607};
-};
-
-Numbers draws(Normal& normal, size_t count, double mean = 0) {
-  Numbers values(count);
-  for (double& value : values) value = mean + normal();
-  return values;
-}
-
 TEST_CASE("of 1,000 tables of five pairs without a difference few are reported", "[compare]") {
   Normal normal;
   int singly = 0, compared = 0, families = 0;
   for (int table = 0; table < 1000; ++table) {
     // Ten arms share a baseline, whose draws are in all of their differences.
-    const auto baseline = draws(normal, 5);
+    const auto baseline = normal.draws(5);
     Ps p;
     for (int arm = 0; arm < 10; ++arm) {
-      p.push_back(paired_difference(draws(normal, 5), baseline).p);
+      p.push_back(paired_difference(normal.draws(5), baseline).p);
       singly += *p.back() < kReportedBelow, ++compared;
     }
     bool reported = false;
@@ -140,7 +121,7 @@ TEST_CASE("a difference of two standard deviations is found in 80 % of five pair
   Normal normal;
   int found = 0;
   for (int table = 0; table < 1000; ++table) {
-    const auto differences = draws(normal, 5, 2);  // their own deviation is 1
+    const auto differences = normal.draws(5, 2);  // their own deviation is 1
     found += *paired_difference(differences, Numbers(5, 0)).p < kReportedBelow;
   }
   CAPTURE(found);
@@ -150,8 +131,8 @@ TEST_CASE("a difference of two standard deviations is found in 80 % of five pair
 TEST_CASE("a bootstrap is formed from ten pairs on, and covers as the t interval does",
           "[compare]") {
   Normal normal;
-  CHECK_FALSE(paired_difference(draws(normal, 9), draws(normal, 9)).bootstrap);
-  const auto paired = paired_difference(draws(normal, 40, 1), draws(normal, 40));
+  CHECK_FALSE(paired_difference(normal.draws(9), normal.draws(9)).bootstrap);
+  const auto paired = paired_difference(normal.draws(40, 1), normal.draws(40));
   REQUIRE(paired.bootstrap);
   const double half = (paired.interval->high - paired.interval->low) / 2;
   CHECK(paired.bootstrap->low == Approx(paired.interval->low).margin(0.2 * half));

@@ -1,0 +1,13 @@
+// What stands below a table of a comparison.
+#pragma once
+
+#include <string>
+
+#include "experiments/comparison/comparison_results.h"
+
+namespace headlab {
+
+// What the figures of task number t were measured on and tested by, and what must be known of them.
+std::string notes_text(const Comparison& comparison, const ComparedTask& task, size_t t);
+
+}  // namespace headlab
