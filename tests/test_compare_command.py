@@ -187,8 +187,31 @@ def test_curves_hold_means_and_say_how_much_compute_a_loss_takes(compared):
     mean = statistics.fmean(arms["mha"]["metrics"]["val/loss"]["values"])
     assert curve[-1]["val/loss"] == pytest.approx(mean)
     assert curve[-1]["flops"] == pytest.approx(3 * arms["mha"]["flops_per_token"] * 24 * 4 * 16)
-    assert arms["mha"]["effective_speedup"] == {"factor": 1, "bound": "at"}
+    assert arms["mha"]["effective_speedup"] is None  # after 24 updates it is not above chance
     assert arms["mha"]["equal_time"]["val/loss"] == pytest.approx(mean)
+
+
+def test_chance_stands_below_the_arms_and_what_is_not_above_it_has_no_speedup(compared, told):
+    _, printed, _ = compared
+    task, = json.loads(printed)["tasks"]
+    chance = {"val/loss": math.log(16), "val/accuracy": 1 / 16}
+    assert list(task["references"]) == ["chance"]
+    assert {name: task["references"]["chance"][name] for name in chance} == pytest.approx(chance)
+    table, _ = told
+    head, *rows = [line.strip("|\n ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    last = dict(zip(head, rows[-1]))
+    assert (last["arm"], last["val/loss [nat], mean ± sd"], last["rate"]) == ("chance", "2.7726", "-")
+    guessed = 1 / 16 + 1.959964 * math.sqrt(15 / 16 / 16 / task["measured_on"]["tokens"])
+    above = {}
+    for name, arm in arms_of(printed).items():
+        if arm["state"] != "compared":
+            continue
+        values = arm["metrics"]["val/accuracy"]["values"]
+        low = statistics.fmean(values) - 4.302652730 * statistics.stdev(values) / math.sqrt(3)
+        above[name] = low > guessed
+        assert arm["above_chance"] == above[name]
+        assert above[name] or arm["effective_speedup"] is None
+    assert ("No arm is above chance (a guess: any of 16 symbols)" in table) is not any(above.values())
 
 
 def test_what_the_heads_did_stands_in_the_row(compared):

@@ -50,7 +50,7 @@ def test_the_page_has_the_table_as_the_program_wrote_it(page, compared_page, com
     assert heads == table[0]
     rows = rows_of(page)
     assert [row[1:] for row in rows] == [cells[1:] for cells in table[1:]]
-    assert [row[0].split()[0] for row in rows] == ["mha", "wider", "again", "linformer"]
+    assert [row[0].split()[0] for row in rows] == ["mha", "wider", "again", "linformer", "chance"]
     notes = text(page, "#compared-notes")
     assert all(line[2:] in notes for line in lines if line.startswith("- "))
     assert "64 examples" in notes and text(page, "h1") == folder_of(compared[0]).name

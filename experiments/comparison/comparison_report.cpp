@@ -3,6 +3,7 @@
 
 #include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
+#include "experiments/comparison/references.h"
 
 namespace headlab {
 namespace {
@@ -157,6 +158,7 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
                  {"effective_speedup", speedup_json(arm)},
                  {"equal_time", {{"val/loss", number_or_null(arm.equal_time)}}},
                  {"heads", heads_json(arm)},
+                 {"above_chance", arm.above_chance ? Json(*arm.above_chance) : Json()},
                  {"notices", arm.notices},
                  {"curve", curve_json(arm.curve)},
                  {"runs", runs_json(arm)}});
@@ -188,6 +190,7 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                                {"match", match_name(written.tasks[t].match)},
                                {"measured_on", measured},
                                {"statistics", statistics_json(comparison, t)},
+                               {"references", references_of_task_json(tasks[t].references)},
                                {"notices", tasks[t].notices},
                                {"arms", arms}});
   }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "core/errors.h"
+#include "experiments/comparison/references.h"
 
 namespace headlab {
 namespace {
@@ -270,6 +271,7 @@ std::vector<ComparedTask> compare_arms(const Comparison& comparison, const Chose
     for (auto& arm : compared.arms)
       if (!arm.metrics.empty()) add_heads(arm, survivors);
     add_notices(comparison, compared);
+    hold_against_references(comparison, task, compared);
     const auto& baseline = compared.arms[comparison.written.baseline];
     for (const char* name : {"val/tokens", "val/examples", "val/whole_split"})
       if (!baseline.rows.empty() && baseline.rows[0].metrics.count(name))

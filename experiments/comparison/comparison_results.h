@@ -15,6 +15,7 @@
 #include "experiments/comparison/head_columns.h"
 #include "experiments/comparison/solved.h"
 #include "experiments/comparison/surviving_heads.h"
+#include "experiments/data/references.h"
 
 namespace headlab {
 
@@ -39,6 +40,7 @@ struct ComparedArm {
   HeadColumns heads;                 // means over the seeds
   std::optional<double> surviving;   // heads, mean over the seeds
   int64_t built_heads = 0;           // where `surviving` is known
+  std::optional<bool> above_chance;  // none: not known
 
   // That compute over the arm's own, by reach.bound; none where one of them is not known.
   std::optional<double> speedup() const {
@@ -49,7 +51,8 @@ struct ComparedArm {
 
 struct ComparedTask {
   std::vector<ComparedArm> arms;
-  Metrics measured_on;  // of a final evaluation: val/tokens, val/examples, val/whole_split
+  Metrics measured_on;         // of a final evaluation: val/tokens, val/examples, val/whole_split
+  References references = {};  // of the same examples
   std::vector<std::string> notices;
 };
 

@@ -10,7 +10,8 @@ namespace headlab {
 // The table of a task as compare.md has it.
 struct TaskTable {
   std::vector<std::string> head;
-  std::vector<std::vector<std::string>> rows;  // an arm each, as many cells as the head
+  // An arm each, then what arms are held against; as many cells as the head.
+  std::vector<std::vector<std::string>> rows;
 };
 
 // A row an arm of every task, a column each number of compare.json but those of curves and of

@@ -3,6 +3,7 @@
 
 #include "experiments/comparison/comparison_notes.h"
 #include "experiments/comparison/comparison_report.h"
+#include "experiments/comparison/references.h"
 #include "experiments/system/duration.h"
 #include "experiments/system/with_commas.h"
 
@@ -161,6 +162,9 @@ TaskTable table_of(const Comparison& comparison, const ChosenRates& rates,
   TaskTable table{.head = head_cells(comparison, task), .rows = {}};
   for (size_t arm = 0; arm < tasks[task].arms.size(); ++arm)
     table.rows.push_back(row_cells({comparison, rates, tasks, task, arm}));
+  for (auto& row :
+       reference_rows(table.head, compared_metrics(comparison, task), tasks[task].references))
+    table.rows.push_back(std::move(row));
   return table;
 }
 
@@ -185,8 +189,8 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
                             const std::vector<ComparedTask>& tasks) {
   std::string text;
   for (size_t t = 0; t < tasks.size(); ++t)
-    text += fmt::format("{}## {}\n\n{}\n{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
-                        table_text(table_of(comparison, rates, tasks, t)),
+    text += fmt::format("{}## {}\n\n{}{}\n{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
+                        chance_text(tasks[t]), table_text(table_of(comparison, rates, tasks, t)),
                         notes_text(comparison, tasks[t], t));
   return text;
 }

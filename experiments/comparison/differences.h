@@ -35,9 +35,10 @@ struct ComparedMetric {
   // differences; none where that is not known: of fewer than kFewestSeeds, of equal ones.
   std::optional<double> tellable = {};
   bool of_two_humps = false;  // its seeds may lie in two: a mean says nothing of them
+  bool at_chance = false;     // its arm has learned no more than to guess
 
   bool reported() const {
-    return !of_two_humps && values.size() >= kFewestSeeds && corrected &&
+    return !of_two_humps && !at_chance && values.size() >= kFewestSeeds && corrected &&
            *corrected < kReportedBelow;
   }
 };
