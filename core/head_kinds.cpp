@@ -58,6 +58,13 @@ ConfigNode MapBlock::write() const {
   return none;
 }
 
+void HeadOptions::visit_all(Fields& f) {
+  visit(f);
+  f("init_weights", init_weights,
+    "weights begin as the kind's authors do, or as those of plain heads in this model",
+    one_of({"paper", "host"}));
+}
+
 void register_heads(HeadKind kind, const std::source_location& where) {
   registry().add(std::move(kind), where);
 }
@@ -70,6 +77,11 @@ void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDeman
   const auto& options = block.as<HeadOptions>();
   options.check_shape(shape, demands, complain);
   const auto traits = options.traits();
+  if (options.init_weights == "host" && !options.init_differences())
+    complain("init_weights",
+             fmt::format("'{}' heads do not say how they begin as plain heads do; choose paper, or "
+                         "override init_differences() of their options",
+                         block.kind()));
   auto demand = [&](bool asked, bool promised, const char* what) {
     if (asked && !promised) complain("", fmt::format("'{}' heads {}", block.kind(), what));
   };
@@ -91,7 +103,10 @@ std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadSha
                  what);
   });
   problems.raise();
-  auto heads = head_kind(block.kind()).make(shape, block.as<HeadOptions>());
+  const auto& options = block.as<HeadOptions>();
+  auto own = shape;
+  own.init_as_host |= options.init_weights == "host";
+  auto heads = head_kind(block.kind()).make(own, options);
   heads->set_kind(block.kind());
   return heads;
 }

@@ -22,9 +22,23 @@ struct HeadDemands {
        cross = false;
 };
 
+// Parameters of a kind, and how they begin by `init_weights: paper` and by `host`.
+struct InitDifference {
+  std::string parameters, paper, host;
+};
+using InitDifferences = std::vector<InitDifference>;
+
 // Options of a kind: a plain struct with one `visit`.
 struct HeadOptions : Block {
+  // paper: as the kind's authors begin. host: projections as those of plain heads in the same model
+  // (HeadShape.init), what the kind adds where it changes the least. make_heads() tells the layer
+  // by HeadShape.init_as_host.
+  std::string init_weights = "paper";
+
   void visit(Fields&) override {}
+  void visit_all(Fields& f) final;
+  // Where the two differ; empty: nowhere. None: the kind does not know `host`, which is refused.
+  virtual std::optional<InitDifferences> init_differences() const { return {}; }
   virtual HeadTraits traits() const { return {}; }
   // What is wrong with the options in a layer of this shape, of which this is asked.
   virtual void check_shape(const HeadShape&, const HeadDemands&, const Complain&) const {}

@@ -174,6 +174,12 @@ void init_input(Linear& linear, const HeadShape& shape) {
                                                            linear->weight.size(1))));
 }
 
+void init_projections(std::initializer_list<Linear*> inputs, Linear& output,
+                      const HeadShape& shape) {
+  for (auto* linear : inputs) init_input(*linear, shape);
+  init_output(output, shape);
+}
+
 void init_output(Linear& linear, const HeadShape& shape) {
   if (shape.init == Init::kGpt2) return init_normal(linear, residual_std(shape.layers));
   if (shape.init == Init::kPlain) return init_normal(linear, 0.02);

@@ -38,6 +38,7 @@ struct HeadShape {
   int64_t context = 0;            // longest sequence; 0: not known
   std::string site = "self";      // which attention of the model: its draws and its statistics
   Init init = Init::kGpt2;
+  bool init_as_host = false;  // `init_weights: host`; of a layer that this one holds, too
 };
 
 // What a kind promises. Read by tests, `describe`, check_layer() and forward()'s checks, and told
@@ -239,6 +240,9 @@ class AttentionHeads : public torch::nn::Module {
 // residual stream. Biases 0.
 void init_input(Linear& linear, const HeadShape& shape);
 void init_output(Linear& linear, const HeadShape& shape);
+// Of all projections, in the order in which plain heads draw: `inputs`, then `output`.
+void init_projections(std::initializer_list<Linear*> inputs, Linear& output,
+                      const HeadShape& shape);
 
 // Weight N(0, std), bias 0. residual_std(layers) = 0.02 / sqrt(2 layers): GPT-2's for what writes
 // into the residual stream.

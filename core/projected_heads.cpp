@@ -44,8 +44,7 @@ QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projectio
   k_ = projection("k", D, s.kv_heads * key_maps_ * qk_width_, p.qkv_bias, rows_of_kv_heads());
   v_ = projection("v", D, s.kv_heads * v_width_, p.qkv_bias, rows_of_kv_heads());
   output_projection(s.heads * v_width_, p.o_bias);
-  for (auto* linear : {&q_, &k_, &v_}) init_input(*linear, s);
-  init_output(o_, s);
+  init_projections({&q_, &k_, &v_}, o_, s);
   if (!p.qk_norm) return;
   const auto norm = [&](const char* name, int64_t heads, const HeadAxes& axes) {
     const std::vector<int64_t> of_heads{heads, qk_width_}, of_all{qk_width_};

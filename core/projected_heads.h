@@ -31,6 +31,7 @@ struct BiasOptions : HeadOptions {
 
   void visit(Fields& f) override;
   HeadTraits traits() const override { return {.grouped = true}; }
+  std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
   virtual Projections projections() const;
 };
 

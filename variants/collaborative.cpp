@@ -40,7 +40,8 @@ class Collaborative : public AttentionHeads {
     bool content_bias = true;
     WordOrNumber scale{{"head", "shared"}};
     bool v_bias = true, o_bias = true;
-    std::string mixing_init = "normal";
+    std::string mixing_init = "default";
+    bool freeze_mixing = false;
     MapBlock map;
 
     void visit(Fields& f) override {
@@ -52,8 +53,10 @@ class Collaborative : public AttentionHeads {
       f("o_bias", o_bias, "bias on the output projection");
       f("mixing_init", mixing_init,
         "start of the mixing: normal std 0.2, concatenate = a block of features for each head, "
-        "ones, linear = uniform +-R^-0.5, xavier = uniform",
-        one_of({"normal", "concatenate", "ones", "linear", "xavier"}));
+        "ones, linear = uniform +-R^-0.5, xavier = uniform; default: normal, or concatenate by "
+        "init_weights: host",
+        one_of({"default", "normal", "concatenate", "ones", "linear", "xavier"}));
+      f("freeze_mixing", freeze_mixing, "the mixing stays as it begins");
       f("map", map, kMapHelp);
     }
     HeadTraits traits() const override { return map.options().limit({}); }
@@ -65,7 +68,20 @@ class Collaborative : public AttentionHeads {
             fmt::format("rotary positions turn pairs of features, here are {}; choose {} or {}",
                         features(shape), features(shape) - 1, features(shape) + 1));
     }
-    void derive(const HeadShape& shape) override { shared_dim = features(shape); }
+    std::optional<InitDifferences> init_differences() const override {
+      return InitDifferences{
+          {"q, k, v, o", "uniform, +-1 / sqrt(inputs), biases too", "as plain heads"},
+          {"content_bias", "uniform, +-1 / sqrt(d_model)", "0"},
+          {"mixing", "by mixing_init; default: normal", "by mixing_init; default: concatenate"}};
+    }
+    void derive(const HeadShape& shape) override {
+      shared_dim = features(shape);
+      mixing_init = start_of_mixing(init_weights == "host" || shape.init_as_host);
+    }
+    std::string start_of_mixing(bool as_host) const {
+      if (mixing_init != "default") return mixing_init;
+      return as_host ? "concatenate" : "normal";
+    }
     int64_t features(const HeadShape& s) const { return shared_dim.value_or(s.heads * s.head_dim); }
     double factor(const HeadShape& s) const {
       if (scale.number()) return *scale.number();
@@ -83,10 +99,13 @@ class Collaborative : public AttentionHeads {
     k_ = projection("k", s.d_model, shared_dim_, false, shared_by_heads());
     v_ = projection("v", s.d_model, s.heads * s.head_dim, options.v_bias, rows_of_heads());
     output_projection(s.heads * s.head_dim, options.o_bias);
-    mixing_ = parameter("mixing", initial_mixing(options.mixing_init, s.heads, shared_dim_),
-                        heads_along({0}));
-    if (options.content_bias)
+    if (s.init_as_host) init_projections({&q_, &k_, &v_}, o_, s);
+    mixing_ = register_mixing(
+        initial_mixing(options.start_of_mixing(s.init_as_host), s.heads, shared_dim_));
+    if (options.content_bias) {
       content_bias_ = projection("content_bias", s.d_model, s.heads, false, rows_of_heads());
+      if (s.init_as_host) init_normal(content_bias_, 0);
+    }
     set_map(options.map.options());
   }
 
@@ -107,6 +126,12 @@ class Collaborative : public AttentionHeads {
   }
 
  private:
+  Tensor register_mixing(const Tensor& start) {
+    if (!options_.freeze_mixing) return parameter("mixing", start, heads_along({0}));
+    lay_out("mixing", heads_along({0}));
+    return register_buffer("mixing", start);
+  }
+
   // The features are everybody's, and the scale that of the heads as built.
   std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
     auto options = options_;

@@ -58,6 +58,9 @@ struct DcmhaOptions : MappedOptions, DerivedDefaults<HeadShape> {
     projections.centred_norm = qk_norm_kind == "layer";
     return projections;
   }
+  std::optional<InitDifferences> init_differences() const override {
+    return InitDifferences{{"q, k, v, o", "N(0, 0.006)", "as plain heads"}};
+  }
   HeadTraits traits() const override {
     return map.options().limit({.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)});
   }
@@ -156,7 +159,8 @@ TORCH_MODULE(Compose);
 class Dcmha : public ProjectedHeads<DcmhaOptions> {
  public:
   Dcmha(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
-    for (auto* linear : {&q_, &k_, &v_, &o_}) init_normal(*linear, 0.006);
+    if (!shape.init_as_host)
+      for (auto* linear : {&q_, &k_, &v_, &o_}) init_normal(*linear, 0.006);
     compose_ = register_module("compose", Compose(shape, options));
     lay_out("compose.dw1", shared_by_heads());
     lay_out("compose.qkw", heads_along({3}));

@@ -46,6 +46,7 @@ struct ForgettingOptions : HeadOptions, DerivedDefaults<HeadShape> {
     f("v_shift", v_shift, "values likewise");
     f("scale", scale, "factor on q k^T (default: head_dim^-0.5)");
   }
+  std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
   void derive(const HeadShape& shape) override {
     if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }

@@ -56,6 +56,9 @@ class Gated : public AttentionHeads {
         complain("granularity", "'element' needs gate: sigmoid");
       if (gate == "sigmoid" && target.is_set()) complain("target", "needs gate: hard_concrete");
     }
+    std::optional<InitDifferences> init_differences() const override {
+      return inner.as<HeadOptions>().init_differences();
+    }
     void check_shape(const HeadShape& shape, const HeadDemands& demands,
                      const Complain& complain) const override {
       inner.as<HeadOptions>().check_shape(

@@ -45,6 +45,7 @@ struct MlaOptions : HeadOptions, DerivedDefaults<HeadShape> {
     f("scale", scale, "factor on q k^T (default: (nope_dim + rope_dim)^-0.5)");
     f("bias", bias, "biases on q_down, kv_down, k_rope and o");
   }
+  std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
   void derive(const HeadShape& shape) override {
     const auto w = widths(shape);
     kv_rank = w.latent, nope_dim = w.content, rope_dim = w.rope, value_dim = w.value;

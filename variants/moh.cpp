@@ -87,6 +87,7 @@ struct MohOptions : HeadOptions, DerivedDefaults<HeadShape> {
                "sparse skips outputs that straight_through: all needs; use dense or auto");
   }
 
+  std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
   void check_shape(const HeadShape& shape, const HeadDemands&,
                    const Complain& complain) const override {
     const int64_t H = shape.heads, hs = shared_of(H);

@@ -60,6 +60,11 @@ class Mohsa : public AttentionHeads {
     HeadTraits traits() const override {
       return map.options().limit({.independent = !pre && !post, .rows_sum_to_one = !post});
     }
+    std::optional<InitDifferences> init_differences() const override {
+      return InitDifferences{
+          {"q, k, v, o", "uniform, +-1 / sqrt(inputs), biases too", "as plain heads"},
+          {"pre, post", "N(0, 1)", "identity"}};
+    }
     int64_t features(const HeadShape& shape) const {
       return overlap.number.value_or(overlap.block.at(shape));
     }
@@ -78,8 +83,10 @@ class Mohsa : public AttentionHeads {
     k_ = projection("k", s.d_model, features, options.qkv_bias, shared_by_heads());
     v_ = projection("v", s.d_model, features, options.qkv_bias, shared_by_heads());
     output_projection(s.heads * width_, options.o_bias);
+    if (s.init_as_host) init_projections({&q_, &k_, &v_}, o_, s);
     const auto mixing = [&](const char* name) {
-      return parameter(name, at::randn({s.heads, s.heads}), heads_along({0, 1}));
+      const auto start = s.init_as_host ? at::eye(s.heads) : at::randn({s.heads, s.heads});
+      return parameter(name, start, heads_along({0, 1}));
     };
     if (options.pre) pre_ = mixing("pre");
     if (options.post) post_ = mixing("post");

@@ -54,6 +54,9 @@ struct MtaOptions : BiasOptions, DerivedDefaults<HeadShape> {
     f("scale", scale, "factor on q k^T (default: head_dim^-0.5)");
     BiasOptions::visit(f);
   }
+  std::optional<InitDifferences> init_differences() const override {
+    return InitDifferences{{"q, k, v, o", "N(0, 1 / d_model) within 3 std", "as plain heads"}};
+  }
   void derive(const HeadShape& shape) override {
     if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
@@ -107,7 +110,8 @@ class Mta : public ProjectedHeads<MtaOptions> {
   // Kernels and mixings start as the identity.
   Mta(const HeadShape& s, const Options& options) : ProjectedHeads(s, options) {
     const int64_t H = s.heads, d = s.head_dim;
-    for (auto* linear : {&q_, &k_, &v_, &o_}) init_truncated(*linear, 1 / std::sqrt(s.d_model));
+    if (!s.init_as_host)
+      for (auto* linear : {&q_, &k_, &v_, &o_}) init_truncated(*linear, 1 / std::sqrt(s.d_model));
     conv_pre_ = kernel("conv_pre", options.pre_kernel);
     conv_post_ = kernel("conv_post", options.post_kernel);
     if (options.pre) pre_ = parameter("pre", at::eye(H), heads_along({0, 1}));

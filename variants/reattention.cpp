@@ -46,6 +46,9 @@ struct ReattentionOptions : MappedOptions {
     f("theta_bias", theta_bias, "a bias for each head behind the mixing");
     f("transform_scale", transform_scale, "multiplies the normed weights by the score's scale");
   }
+  std::optional<InitDifferences> init_differences() const override {
+    return InitDifferences{{"theta", "identity + N(0, 0.02)", "identity"}};
+  }
   HeadTraits traits() const override {
     return map.options().limit({.independent = false, .rows_sum_to_one = false, .grouped = true});
   }
@@ -54,10 +57,11 @@ struct ReattentionOptions : MappedOptions {
 
 class Reattention : public ProjectedHeads<ReattentionOptions> {
  public:
-  // theta starts near the identity.
   Reattention(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
     const int64_t H = shape.heads;
-    theta_ = parameter("theta", at::eye(H) + at::randn({H, H}) * 0.02, heads_along({0, 1}));
+    auto theta = at::eye(H);
+    if (!shape.init_as_host) theta += at::randn({H, H}) * 0.02;
+    theta_ = parameter("theta", theta, heads_along({0, 1}));
     if (options.theta_bias) theta_bias_ = parameter("theta_bias", at::zeros({H}), heads_along({0}));
     norm_ = register_module("norm", std::make_shared<Norm>(H, options.batch()));
     for (const char* of_head : {"weight", "bias", "running_mean", "running_var"})

@@ -43,6 +43,10 @@ struct SwitchheadOptions : HeadOptions, DerivedDefaults<HeadShape> {
     active = active_of_head();
     if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
+  std::optional<InitDifferences> init_differences() const override {
+    return InitDifferences{{"q, k, v", "N(0, 1 / (layers d_model))", "as plain heads"},
+                           {"o", "N(0, 1 / (layers heads head_dim))", "as plain heads"}};
+  }
   int64_t active_of_head() const { return active.value_or(std::min<int64_t>(2, experts)); }
   Projections projections(const HeadShape& shape) const {
     return {.v_width = experts * shape.head_dim, .scale = scale};
@@ -88,10 +92,12 @@ class Switchhead : public QkvHeads {
         router_(register_module("router", Router(s.d_model, s.heads, options.experts))) {
     lay_out("router.v.weight", rows_of_heads());
     lay_out("router.o.weight", rows_of_heads());
-    // The authors' own, whatever the host initialises the rest by.
     const double std = 1 / std::sqrt(static_cast<double>(s.layers));
-    for (auto* linear : {&q_, &k_, &v_, &router_->v, &router_->o})
+    std::vector<Linear*> inputs{&router_->v, &router_->o};
+    if (!s.init_as_host) inputs.insert(inputs.begin(), {&q_, &k_, &v_});
+    for (auto* linear : inputs)
       if (*linear) init_normal(*linear, std / std::sqrt(static_cast<double>(s.d_model)));
+    if (s.init_as_host) return;
     const auto width = static_cast<double>(std::max<int64_t>(1, s.heads * s.head_dim));
     init_normal(o_, std / std::sqrt(width));
   }

@@ -134,6 +134,8 @@ using Complain = std::function<void(const std::string& field, const std::string&
 struct Block {
   virtual ~Block() = default;
   virtual void visit(Fields& f) = 0;
+  // What readers and writers ask: those of visit(), and fields that all blocks of a family have.
+  virtual void visit_all(Fields& f) { visit(f); }
   virtual void check(const Complain&) const {}  // constraints between fields; after reading
 };
 

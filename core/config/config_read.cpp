@@ -185,7 +185,7 @@ void read_fields(Block& block, const ConfigNode& node, const std::string& path, 
   const size_t before = problems.size();
   Reader reader(node, path, problems);
   for (const std::string& name : known) reader.know(name);
-  block.visit(reader);
+  block.visit_all(reader);
   reader.report_unknown();
   if (problems.size() != before) return;
   block.check([&](const std::string& field, const std::string& what) {

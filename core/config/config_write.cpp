@@ -120,7 +120,7 @@ ConfigNode kind_node(const std::string& kind, ConfigNode options) {
 
 std::vector<BlockField> fields_of(Block& block) {
   Collector collector;
-  block.visit(collector);
+  block.visit_all(collector);
   return std::move(collector.fields);
 }
 

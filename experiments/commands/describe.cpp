@@ -23,6 +23,10 @@ Json object_of(const HeadFacts& f) {
               {"papers", f.papers},
               {"opening", f.opening},
               {"options", json_of(f.options)}};
+  if (f.init) object["init_weights"] = Json::array();
+  for (const auto& d : f.init.value_or(InitDifferences()))
+    object["init_weights"].push_back(
+        {{"parameters", d.parameters}, {"paper", d.paper}, {"host", d.host}});
   for (const auto& [what, holds] : f.promises) object["traits"][what] = holds;
   object["parameters"] = f.parameters;
   object["statistics"] = Json::array();
@@ -33,10 +37,20 @@ Json object_of(const HeadFacts& f) {
   return object;
 }
 
+std::string init_text(const HeadFacts& f) {
+  if (!f.init) return "  'paper' alone: it does not say how it begins as plain heads do\n";
+  if (f.init->empty()) return "  'paper' and 'host' are the same\n";
+  std::string text;
+  for (const auto& d : *f.init)
+    text += fmt::format("  {:<22} paper: {}; host: {}\n", d.parameters, d.paper, d.host);
+  return text;
+}
+
 std::string text_of(const HeadFacts& f) {
   auto text = fmt::format("{}: {}\n", f.name, f.summary);
   if (!f.opening.empty()) text += '\n' + f.opening + '\n';
-  text += "\noptions\n" + text_of(f.options) + "\npromises\n";
+  text += "\noptions\n" + text_of(f.options) + "\ninitialisation\n" + init_text(f);
+  text += "\npromises\n";
   for (const auto& [what, holds] : f.promises)
     text += fmt::format("  {:<22} {}\n", what, holds ? "yes" : "no");
   text += fmt::format("\nparameters\n  {}\n", fmt::join(f.parameters, " "));

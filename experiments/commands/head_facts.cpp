@@ -88,7 +88,9 @@ HeadFacts facts_of(const HeadKind& kind) {
   facts.name = kind.name, facts.summary = kind.summary;
   facts.opening = opening_of(kind.name);
   facts.papers = papers_in(facts.opening);
-  facts.options = describe_block(*kind.options());
+  const auto options = kind.options();
+  facts.options = describe_block(*options);
+  facts.init = options->init_differences();
   const auto heads = example(kind.name);
   facts.promises = promises_of(heads->traits());
   for (const auto& parameter : heads->named_parameters())

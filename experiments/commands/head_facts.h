@@ -1,6 +1,7 @@
 // What there is to say of a kind of heads: for `headlab describe` and docs/kinds.md.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@ struct HeadFacts {
   std::string opening;  // the comment that its file begins with: paper, equations; "": no file
   std::vector<std::string> papers;  // the arXiv numbers in it
   std::vector<FieldInfo> options;
+  std::optional<InitDifferences> init;  // none: it does not know `init_weights: host`
   std::vector<std::pair<const char*, bool>> promises;
   std::vector<std::string> parameters;
   std::vector<Statistic> own;        // statistics beside those of all kinds

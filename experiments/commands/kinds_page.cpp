@@ -25,6 +25,16 @@ std::string statistics(const std::vector<Statistic>& table) {
   return text;
 }
 
+std::string init_sentence(const HeadFacts& f) {
+  if (!f.init) return "`init_weights: host` is refused.";
+  if (f.init->empty()) return "`init_weights`: `paper` and `host` are the same.";
+  std::string text = "`init_weights`:";
+  for (const auto& d : *f.init)
+    text += fmt::format("{} {}: paper {}, host {}", &d == f.init->data() ? "" : ";", d.parameters,
+                        d.paper, d.host);
+  return text + '.';
+}
+
 std::string section(const HeadFacts& f) {
   std::string yes, no;
   for (const auto& [what, holds] : f.promises)
@@ -33,6 +43,7 @@ std::string section(const HeadFacts& f) {
   if (!f.papers.empty()) text += fmt::format("arXiv: {}\n\n", links(f.papers));
   if (!f.opening.empty()) text += fmt::format("```text\n{}\n```\n\n", f.opening);
   text += field_table(f.options) + '\n';
+  text += init_sentence(f) + "\n\n";
   text += fmt::format("Promises: {}. Not: {}.\n\n", yes, no.empty() ? "nothing of these" : no);
   text += fmt::format("Parameters: `{}`\n\n", fmt::join(f.parameters, "`, `"));
   if (!f.own.empty()) text += "Statistics of its own:\n\n" + statistics(f.own) + '\n';

@@ -1,0 +1,129 @@
+// How layers begin: as the kind's authors do, or as plain heads do in the same model.
+#include <algorithm>
+#include <cmath>
+
+#include "tests/laws_testing.h"
+#include "tests/layers_testing.h"
+
+namespace headlab::test_initialisation_laws {
+using namespace testing;
+
+namespace {
+
+// So wide that what is drawn shows its deviation.
+HeadShape wide_shape() {
+  HeadShape s;
+  s.d_model = 96, s.heads = 8, s.head_dim = 12, s.kv_heads = 8;
+  s.layer = 1, s.layers = 3, s.context = 64;
+  return s;
+}
+
+Layer begun(const std::string& kind, const std::string& options, int64_t seed = 7) {
+  torch::manual_seed(seed);
+  return fresh(kind, wide_shape(), options);
+}
+
+bool knows_host(const std::string& kind) {
+  return std::dynamic_pointer_cast<HeadOptions>(head_registry().options(kind))
+      ->init_differences()
+      .has_value();
+}
+
+// "q, k, v, o" names q.weight and q.bias, "theta" itself.
+bool is_named(const std::string& parameter, const InitDifferences& differences) {
+  for (const auto& d : differences)
+    for (const std::string ending : {"", ".weight", ".bias"}) {
+      if (!parameter.ends_with(ending)) continue;
+      const auto stem = parameter.substr(0, parameter.size() - ending.size());
+      if ((", " + d.parameters + ",").find(", " + stem + ",") != std::string::npos) return true;
+    }
+  return false;
+}
+
+double deviation(const Tensor& t) { return t.numel() > 1 ? t.std().item<double>() : 0; }
+
+// Drawn alike, or the same numbers; a few draws tell little.
+bool begin_alike(const Tensor& a, const Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  if (at::equal(a, b)) return true;
+  const double within = 6 / std::sqrt(static_cast<double>(a.numel()));
+  const double spread = std::max(deviation(a), deviation(b));
+  return std::abs(deviation(a) - deviation(b)) < within * spread &&
+         (a.mean() - b.mean()).abs().item<double>() < within * spread;
+}
+
+// Options that turn on what a kind's defaults leave out.
+std::string rich_options(const std::string& kind) {
+  if (kind == "mohsa") return ", pre: true, post: true, qkv_bias: true";
+  if (kind == "dcmha") return ", static: true, generator_bias: true";
+  if (kind == "mta")
+    return ", pre_kernel: [3, 5], post_kernel: [2, 3], pre: true, post: 2, gate: head";
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("`host` and `paper` differ in what init_differences() names and nowhere else", "[laws]") {
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      if (!knows_host(kind)) {
+        not_promised();
+        continue;
+      }
+      for (const auto& options : {std::string(), rich_options(kind)}) {
+        const auto paper = begun(kind, options),
+                   host = begun(kind, options + ", init_weights: host");
+        const auto differences =
+            *std::dynamic_pointer_cast<HeadOptions>(head_registry().options(kind))
+                 ->init_differences();
+        const auto theirs = paper->named_parameters();
+        for (const auto& p : host->named_parameters()) {
+          INFO(kind << options << ' ' << p.key());
+          const auto* other = theirs.find(p.key());
+          REQUIRE(other);
+          if (!is_named(p.key(), differences)) REQUIRE(begin_alike(p.value(), *other));
+        }
+        REQUIRE(theirs.size() == host->named_parameters().size());
+      }
+    }
+}
+
+TEST_CASE("by `host` the projections of every kind begin as those of plain heads", "[laws]") {
+  const double residual = residual_std(wide_shape().layers);
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      if (!knows_host(kind)) {
+        not_promised();
+        continue;
+      }
+      const auto layer = begun(kind, rich_options(kind) + ", init_weights: host");
+      for (const auto& p : layer->named_parameters()) {
+        INFO(kind << ' ' << p.key());
+        std::string name = p.key();
+        if (name.starts_with("inner.")) name = name.substr(6);
+        const bool input = name == "q.weight" || name == "k.weight" || name == "v.weight";
+        if (input) REQUIRE(deviation(p.value()) == Approx(0.02).epsilon(0.05));
+        if (name == "o.weight") REQUIRE(deviation(p.value()) == Approx(residual).epsilon(0.05));
+        if (name.size() == 6 && name.ends_with(".bias") && std::string("qkvo").find(name[0]) < 4)
+          REQUIRE(p.value().abs().max().item<double>() == 0);
+      }
+    }
+}
+
+TEST_CASE("a kind that does not say how it begins as plain heads do refuses `host`", "[laws]") {
+  for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
+      if (knows_host(kind)) {
+        not_promised();
+        continue;
+      }
+      try {
+        begun(kind, ", init_weights: host");
+        FAIL("it was built");
+      } catch (const ConfigError& e) {
+        const std::string said = e.what();
+        INFO(said);
+        REQUIRE(said.find("attention.init_weights: '" + kind + "' heads") != std::string::npos);
+        REQUIRE(said.find("choose paper") != std::string::npos);
+      }
+    }
+}
+
+}  // namespace headlab::test_initialisation_laws
