@@ -338,9 +338,69 @@ def test_a_rate_at_which_a_training_diverges_loses(bench):
     printed, said = compare(bench, "train.steps=8", "--skip-pruning", "--json")
     arm = arms_of(printed)["mha"]
     assert "not finite" in said
-    assert arm["rate"]["tried"][1] == {"rate": 1e30, "val/loss": None}
+    assert arm["rate"]["tried"][1] == {"rate": 1e30, "val/loss": None, "seeds": 0, "lost": "it diverged"}
     assert arm["rate"]["chosen"] == 1e-3 and arm["state"] == "compared"
-    assert "it diverges at rate 1e+30" in arm["notices"]
+    assert "rate 1e+30: it diverged" in arm["notices"]
+
+
+SEARCH = """tasks: [small.yaml]
+kinds: [mha, {name: wider, set: {model.head_dim: 16}}]
+rates: {from: 1.0e-3, factor: 4, most: 5}
+choose_seeds: [8, 9]
+seeds: [1, 2]
+lengths: [0.5, 1]
+"""
+
+
+def test_a_search_for_rates_widens_until_the_best_lies_inside(bench):
+    (bench / "c.yaml").write_text(SEARCH)
+    printed, _ = compare(bench, "--skip-pruning", "--json")
+    task, = json.loads(printed)["tasks"]
+    assert task["search"] == {"from": 1e-3, "factor": 4, "most": 5} and task["rates"] == []
+    for arm in task["arms"]:
+        rate, tried = arm["rate"], {one["rate"]: one for one in arm["rate"]["tried"]}
+        assert set(tried) <= {6.25e-5, 2.5e-4, 1e-3, 4e-3, 1.6e-2, 6.4e-2, .256} and 3 <= len(tried) <= 5
+        best, grid = rate["chosen"], sorted(tried)
+        if not rate["at_edge"]:  # both neighbours were trained with both seeds, or lost
+            for neighbour in (best / 4, best * 4):
+                one = tried[min(grid, key=lambda each: abs(each - neighbour))]
+                assert one["rate"] == pytest.approx(neighbour)
+                assert one["seeds"] == 2 or one["lost"]
+                assert one["lost"] or one["val/loss"] >= tried[best]["val/loss"]
+        assert tried[best]["seeds"] == 2
+        assert rate["runner_up"]["val/loss"] >= tried[best]["val/loss"]
+        chosen_on = [json.loads(path.read_text()) for path in runs_below(bench)
+                     if path.parent.name.endswith(("s8", "s9"))]
+        assert {one["step"] for one in chosen_on if one["status"] == "finished"} == {24}
+    ends = {json.loads(path.read_text())["step"] for path in runs_below(bench)
+            if path.parent.name.endswith(("s1", "s2"))}
+    assert ends == {12, 24}  # half the length is a training of its own
+    for arm in task["arms"]:
+        half, full = arm["lengths"]
+        assert (half["length"], full["length"]) == (.5, 1)
+        assert full["val/loss"] == arm["metrics"]["val/loss"]["values"] == pytest.approx(final_losses(arm))
+        assert len(half["val/loss"]) == 2 and half["val/loss"] != full["val/loss"]
+    assert abs(task["settled"]["tau"]) == 1  # of two arms
+    assert not task["settled"]["settled"] and task["settled"]["why"]  # two seeds tell no interval
+    before = sessions(bench)
+    again, _ = compare(bench, "--skip-pruning", "--json")
+    assert arms_of(again) == arms_of(printed) and sessions(bench) == before
+
+
+def test_a_kind_is_compared_with_another_by_a_protocol(bench):
+    (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3").replace("[1, 2, 3]", "[1, 2]"))
+    process = subprocess.run(
+        [os.path.abspath(program()), "compare", "talking", "--against", "mha", "--protocol", "c.yaml", "--jobs",
+         "2", "--skip-pruning", "--json"], cwd=bench, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert list(arms_of(process.stdout)) == ["mha", "talking"]
+    folder, = (bench / "runs/comparisons").iterdir()
+    assert folder.name.startswith("talking-against-mha-")
+    assert "wider" not in (folder / "compare.yaml").read_text()
+    for words in (["talkin"], ["talking", "--against", "mh"]):
+        process = subprocess.run([os.path.abspath(program()), "compare", *words, "--protocol", "c.yaml"],
+                                 cwd=bench, capture_output=True, text=True)
+        assert process.returncode == 2 and "did you mean" in process.stderr
 
 
 def test_text_is_compared_by_its_loss_alone(bench):
@@ -353,7 +413,7 @@ def test_text_is_compared_by_its_loss_alone(bench):
     arms = arms_of(printed)
     assert list(arms["wider"]["metrics"]) == ["val/loss"]
     assert "choose" not in said  # there is one rate
-    assert arms["wider"]["rate"] == {"chosen": 1e-3, "at_edge": False, "tried": []}
+    assert arms["wider"]["rate"] == {"chosen": 1e-3, "at_edge": False, "runner_up": None, "tried": []}
     notice, few = json.loads(printed)["tasks"][0]["notices"]
     assert "of the first 4 validation examples" in notice
     assert few.startswith("2 seeds do not tell how far seeds differ, so that no difference is starred")
@@ -412,7 +472,7 @@ def test_a_row_an_arm_with_its_figures(results):
     assert set(costs) == {"mha", "wider", "again", "linformer"} == set(arms)
     metric = arms["wider"]["metrics"]["val/accuracy"]
     assert f"{metric['mean']:.3f} ± {metric['std']:.3f}" in measured["wider"]
-    assert f"{metric['difference']['mean']:+.3f} [" in measured["wider"][3]
+    assert measured["wider"][3] == f"{arms['wider']['solved']['count']} of 3"  # induction is solved or not
     assert measured["mha"][3] == "-" and measured["linformer"][2] == "-"
     assert costs["mha"][-1] == "1.00" and arms["wider"]["steps_per_s"] > 0
     # Keys and values of one layer of two heads of 8, and of two of 16.

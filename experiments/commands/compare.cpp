@@ -1,30 +1,39 @@
 // `headlab compare COMPARE.yaml`: kinds of heads on tasks, each with its own learning rate, as many
 // parameters and the same seeds: paired differences to a baseline.
+#include <filesystem>
 #include <memory>
 
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/commands/sweep_report.h"
+#include "experiments/comparison/comparison_costs.h"
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/runs/sweep_threads.h"
 #include "experiments/system/output.h"
 #include "experiments/system/signals.h"
+#include "headlab_build.h"
 
 namespace headlab {
 namespace {
 
 struct CompareOptions {
-  std::string file, out = "runs", task;
+  std::string compared, against = "mha", protocol, out = "runs", task;
   std::vector<std::string> overrides;
   int64_t jobs = 0;
   bool skip_pruning = false, dry_run = false, json = false;
 
   void visit(Arguments& a) {
-    a.option("compare", file,
-             "YAML file with tasks, kinds, rates, choose_seeds, seeds, match and baseline",
-             Arguments::kRequired);
+    a.option(
+        "compare", compared,
+        "YAML file with tasks, kinds, rates, choose_seeds, seeds, lengths, match and baseline; "
+        "or a kind of heads",
+        Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ..., of every task");
     a.option("--task", task, "the only one of the file's tasks that is meant (default: all)");
+    a.option("--against", against, "of a kind of heads: the one it is compared with");
+    a.option("--protocol", protocol,
+             "of a kind of heads: a YAML file whose tasks, rates, seeds and lengths are taken "
+             "(default: configs/compare/kinds.yaml of headlab's sources)");
     a.option("--out", out, "directory of runs");
     a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
              Arguments::kAboveZero);
@@ -70,16 +79,33 @@ int said(int code) {
   return code;
 }
 
-// Nothing where there is one rate alone.
-StageEnd choose_rates(const Stage& choosing, int64_t jobs) {
+// `choosing` grows by what searches ask for. Nothing is trained where there is one rate alone.
+StageEnd choose_rates(const Comparison& comparison, Stage& choosing, int64_t jobs) {
   if (choosing.sweep.points.empty()) return {};
-  const auto threads = threads_of(choosing.sweep, jobs);
-  tell("{} short points choose the rates, {} at once", choosing.sweep.points.size(), threads.jobs);
-  return run_stage(choosing, orders_of(threads));
+  for (;;) {
+    const auto threads = threads_of(choosing.sweep, jobs);
+    tell("{} points choose the rates, {} at once", choosing.sweep.points.size(), threads.jobs);
+    auto end = run_stage(choosing, orders_of(threads));
+    if (end.code == kResumable) return end;
+    auto wider = wider_stage(comparison, choosing, end);
+    if (!wider) return end;
+    choosing = std::move(*wider);
+  }
+}
+
+// A word that is no file names a kind.
+ComparisonSource source_of(const CompareOptions& o) {
+  const std::filesystem::path file(o.compared);
+  std::error_code none;
+  if (std::filesystem::exists(file, none) || file.has_extension() || file.has_parent_path())
+    return comparison_in(file);
+  const auto usual = std::filesystem::path(build::kSourceDir) / "configs/compare/kinds.yaml";
+  return comparison_of_kinds(o.compared, o.against,
+                             o.protocol.empty() ? usual : std::filesystem::path(o.protocol));
 }
 
 int run_compare(const CompareOptions& o) {
-  const auto comparison = resolve_comparison(o.file, o.overrides, o.out, o.task);
+  const auto comparison = resolve_comparison(source_of(o), o.overrides, o.out, o.task);
   if (o.dry_run) {
     const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
     return print(report_of("comparison", comparison.folder,
@@ -88,8 +114,8 @@ int run_compare(const CompareOptions& o) {
   }
   write_comparison_file(comparison);
   tell("{}", comparison.folder.string());
-  const auto choosing = choosing_stage(comparison);
-  const auto chosen = choose_rates(choosing, o.jobs);
+  auto choosing = choosing_stage(comparison);
+  const auto chosen = choose_rates(comparison, choosing, o.jobs);
   if (chosen.code == kResumable) return said(chosen.code);
   const auto rates = chosen_rates(comparison, choosing, chosen);
   const auto whole = final_stage(comparison, rates);

@@ -8,6 +8,7 @@
 #include "core/errors.h"
 #include "core/files/replacement_file.h"
 #include "core/head_kinds.h"
+#include "experiments/comparison/equal_terms.h"
 #include "experiments/comparison/matched_size.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
@@ -110,10 +111,19 @@ void resolve_task(Comparison& comparison, size_t task, const std::vector<std::st
     problems.add(fmt::format("{}: baseline: '{}' has no place on {}: {}; name another baseline",
                              comparison.file.string(), written.arms[written.baseline].name,
                              written.tasks[task].name, baseline.cannot));
-  const int64_t wanted = baseline.parameters;
-  for (size_t a = 0; a < arms.size() && wanted > 0; ++a)
+  const auto as_written = baseline;
+  for (size_t a = 0; a < arms.size() && as_written.parameters > 0; ++a)
     if (arms[a].parameters > 0)
-      each(a, [&](TaskArm& arm) { sizes.match(arm, written.tasks[task].match, wanted); });
+      each(a, [&](TaskArm& arm) {
+        sizes.match(arm, written.tasks[task].match, as_written);
+        arm.unequal = unequal_terms(arm, as_written);
+      });
+}
+
+std::string text_of_rates(const ComparisonTask& task) {
+  if (!task.search) return fmt::format("{}", fmt::join(task.rates, ","));
+  const auto& grid = *task.search;
+  return fmt::format("from {} by {}, at most {}", grid.from, grid.factor, grid.most);
 }
 
 // Everything that decides what is trained and what is compared with what; `text_of` an experiment.
@@ -123,9 +133,10 @@ std::string comparison_hash(const Comparison& comparison, const Text& text_of) {
   auto text =
       fmt::format("{} {} {}\n", fmt::join(written.seeds, ","), fmt::join(written.choose_seeds, ","),
                   written.arms[written.baseline].name);
+  if (written.lengths.size() > 1) text += fmt::format("{}\n", fmt::join(written.lengths, ","));
   for (size_t t = 0; t < written.tasks.size(); ++t) {
     const auto& task = written.tasks[t];
-    text += fmt::format("{} {} {} {}\n", task.name, fmt::join(task.rates, ","), task.choose_at,
+    text += fmt::format("{} {} {} {}\n", task.name, text_of_rates(task), task.choose_at,
                         match_name(task.match));
     for (size_t a = 0; a < written.arms.size(); ++a) {
       const auto& arm = comparison.arms[t][a];
@@ -147,6 +158,30 @@ fs::path folder_of(const Comparison& comparison) {
   if (fs::is_directory(as_written, none)) return as_written;
   return folder(
       comparison_hash(comparison, [](const Experiment& one) { return to_yaml(identity_of(one)); }));
+}
+
+ConfigNode parsed(const ComparisonSource& source) {
+  return parse_config(source.text, source.file.string(), fs::absolute(source.file).parent_path());
+}
+
+// As a list of arms has it under this name, else the kind with its defaults, begun as plain heads
+// are where it knows how.
+ConfigNode arm_called(const std::string& name, const ConfigNode* arms) {
+  if (arms && arms->kind == ConfigNode::Kind::kSequence)
+    for (const auto& arm : arms->items) {
+      const auto* own = arm.find("name");
+      if (arm.text == name || (own && own->text == name)) return arm;
+    }
+  const auto options = head_kind(name).options();
+  const auto differences = options->init_differences();
+  if (!differences || differences->empty()) return write_text(name);
+  ConfigNode attention;
+  attention.set("kind", write_text(name));
+  attention.set("init_weights", write_text("host"));
+  ConfigNode arm;
+  arm.set("name", write_text(name));
+  arm.set("attention", attention);
+  return arm;
 }
 
 void keep_task(ComparisonFile& written, const std::string& name, const fs::path& file) {
@@ -173,20 +208,41 @@ void write_comparison_file(const Comparison& comparison) {
   if (error)
     throw RunError(fmt::format("{}: cannot be made: {}; choose another --out",
                                comparison.folder.string(), error.message()));
-  replace_file(comparison.folder / "compare.yaml", written_text(comparison.file));
+  replace_file(comparison.folder / "compare.yaml", comparison.text);
 }
 
-Comparison resolve_comparison(const fs::path& file, const std::vector<std::string>& overrides,
-                              const fs::path& out, const std::string& task_alone) {
-  check_overrides(overrides);
+ComparisonSource comparison_in(const fs::path& file) {
   require_no_control(fs::absolute(file).string(), "compare");
-  const auto text = written_text(file);
-  Comparison comparison{.name = file.stem().string(),
+  return {.name = file.stem().string(), .file = file, .text = written_text(file)};
+}
+
+ComparisonSource comparison_of_kinds(const std::string& kind, const std::string& against,
+                                     const fs::path& protocol) {
+  for (const auto& name : {kind, against}) head_kind(name);
+  auto source = comparison_in(protocol);
+  auto node = parsed(source);
+  const auto* written = node.find("kinds");
+  ConfigNode arms;
+  arms.kind = ConfigNode::Kind::kSequence;
+  for (const auto& name : {against, kind}) arms.items.push_back(arm_called(name, written));
+  node.set("kinds", arms);
+  node.set("baseline", write_text(against));
+  source.name = fmt::format("{}-against-{}", kind, against);
+  source.text = to_yaml(node);
+  return source;
+}
+
+Comparison resolve_comparison(const ComparisonSource& source,
+                              const std::vector<std::string>& overrides, const fs::path& out,
+                              const std::string& task_alone) {
+  const auto& file = source.file;
+  check_overrides(overrides);
+  Comparison comparison{.name = source.name,
                         .file = file,
+                        .text = source.text,
                         .out = folder_of_runs(out),
                         .folder = {},
-                        .written = read_comparison(
-                            parse_config(text, file.string(), fs::absolute(file).parent_path())),
+                        .written = read_comparison(parsed(source)),
                         .arms = {}};
   if (!task_alone.empty()) keep_task(comparison.written, task_alone, file);
   const auto& written = comparison.written;

@@ -14,11 +14,13 @@ namespace {
 using Kind = ConfigNode::Kind;
 using Keys = std::vector<std::string>;
 
-const Keys kComparisonKeys{"tasks", "kinds", "rates", "choose_seeds", "seeds", "match", "baseline"};
+const Keys kComparisonKeys{"tasks", "kinds",   "rates", "choose_seeds",
+                           "seeds", "lengths", "match", "baseline"};
+const Keys kRateKeys{"from", "factor", "most"};
 const Keys kTaskKeys{"name", "base", "set", "rates", "choose_at", "match"};
 const Keys kArmKeys{"name", "attention", "set"};
 const Limits kShare{.min = 0, .max = 1, .above_min = true, .below_max = false, .one_of = {}};
-constexpr std::array kMatches{Match::kHiddenWidth, Match::kHeadDim, Match::kNone};
+constexpr std::array kMatches{Match::kHiddenWidth, Match::kHeadDim, Match::kFlops, Match::kNone};
 constexpr const char* kUsualBaseline = "mha";
 
 void known_keys(const ConfigNode& mapping, const std::string& path, const std::string& owner,
@@ -60,10 +62,25 @@ std::vector<Number> numbers_of(const ConfigNode& node, const std::string& path,
   return numbers;
 }
 
-std::vector<double> rates_of(const ConfigNode& node, const std::string& path, Problems& problems) {
-  auto rates = numbers_of<double>(node, path, above(0), problems);
-  std::sort(rates.begin(), rates.end());
-  return rates;
+// A list of rates, or where a search begins: {from: 2.0e-3, factor: 2, most: 7}.
+void read_rates(const ConfigNode& node, const std::string& path, ComparisonTask& task,
+                Problems& problems) {
+  if (node.kind != Kind::kMapping) {
+    task.rates = numbers_of<double>(node, path, above(0), problems);
+    std::sort(task.rates.begin(), task.rates.end());
+    return;
+  }
+  known_keys(node, path, "a search for rates", kRateKeys, problems);
+  RateGrid grid;
+  const auto* from = node.find("from");
+  if (!from) problems.add(node.place, path + ".from", "is missing; write from: 1.0e-3");
+  if (from) read_value(grid.from, *from, path + ".from", problems, above(0));
+  if (const auto* factor = node.find("factor"))
+    read_value(grid.factor, *factor, path + ".factor", problems, above(1));
+  if (const auto* most = node.find("most"))
+    read_value(grid.most, *most, path + ".most", problems, at_least(3));
+  task.search = grid;
+  task.choose_at = 1;
 }
 
 NamedSettings settings_of(const ConfigNode& set, const std::string& path, Problems& problems) {
@@ -114,8 +131,7 @@ ComparisonTask task_of(const ConfigNode& node, const std::string& path, Problems
   if (const auto* name = node.find("name")) read_value(task.name, *name, path + ".name", problems);
   if (const auto* set = node.find("set"))
     task.settings = settings_of(*set, path + ".set", problems);
-  if (const auto* rates = node.find("rates"))
-    task.rates = rates_of(*rates, path + ".rates", problems);
+  if (const auto* rates = node.find("rates")) read_rates(*rates, path + ".rates", task, problems);
   if (const auto* match = node.find("match"))
     task.match = match_of(*match, path + ".match", problems);
   if (const auto* share = node.find("choose_at"))
@@ -162,16 +178,20 @@ std::vector<Item> named_items(const ConfigNode& file, const char* key, const cha
 void read_tasks(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
   Keys names;
   comparison.tasks = named_items(file, "tasks", "[char_mha.yaml]", task_of, names, problems);
-  std::vector<double> rates;
-  if (const auto* general = file.find("rates")) rates = rates_of(*general, "rates", problems);
+  ComparisonTask of_all;
+  if (const auto* general = file.find("rates")) read_rates(*general, "rates", of_all, problems);
   auto match = Match::kHiddenWidth;
   if (const auto* general = file.find("match")) match = match_of(*general, "match", problems);
   for (size_t i = 0; i < comparison.tasks.size(); ++i) {
     auto& task = comparison.tasks[i];
-    if (task.rates.empty()) task.rates = rates;
     const auto& node = file.find("tasks")->items[i];
+    if (task.rates.empty() && !task.search) {
+      task.rates = of_all.rates, task.search = of_all.search;
+      if (task.search && !(node.kind == Kind::kMapping && node.find("choose_at")))
+        task.choose_at = of_all.choose_at;
+    }
     if (node.kind != Kind::kMapping || !node.find("match")) task.match = match;
-    if (task.rates.empty() && !file.find("rates"))
+    if (task.rates.empty() && !task.search && !file.find("rates"))
       problems.add(node.place, fmt::format("tasks[{}]", i),
                    "has no learning rates; write rates: [5.0e-4, 1.0e-3, 2.0e-3] at the top, or in "
                    "the task");
@@ -211,39 +231,58 @@ void read_seeds(const ConfigNode& file, ComparisonFile& comparison, Problems& pr
                    fmt::format("{} is one of seeds: a rate that is chosen on a seed fits it better "
                                "than others; take another one",
                                seed));
-  if (!choose &&
-      std::any_of(comparison.tasks.begin(), comparison.tasks.end(), ComparisonFile::chooses))
+  if (!choose && std::any_of(comparison.tasks.begin(), comparison.tasks.end(),
+                             [](const ComparisonTask& task) { return task.chooses(); }))
     problems.add(file.place, "choose_seeds",
                  "is missing; write choose_seeds: <a seed that is none of seeds>");
+}
+
+void read_lengths(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
+  const auto* lengths = file.find("lengths");
+  if (!lengths) return;
+  comparison.lengths = numbers_of<double>(*lengths, "lengths", kShare, problems);
+  std::sort(comparison.lengths.begin(), comparison.lengths.end());
+  if (comparison.lengths.empty() || comparison.lengths.back() != 1)
+    problems.add(lengths->place, "lengths",
+                 "must end with 1, the whole training; write lengths: [0.25, 0.5, 1]");
 }
 
 }  // namespace
 
 std::string match_name(Match match) {
-  return match == Match::kHiddenWidth ? "d_ff" : match == Match::kHeadDim ? "head_dim" : "none";
+  constexpr std::array kNames{"d_ff", "head_dim", "flops", "none"};
+  return kNames.at(static_cast<size_t>(match));
 }
 
-int64_t ComparisonTask::choosing_steps(int64_t steps) const {
-  return std::max(static_cast<int64_t>(choose_at * static_cast<double>(steps)), int64_t{1});
+int64_t ComparisonTask::share_of(double share, int64_t steps) {
+  return std::max(static_cast<int64_t>(share * static_cast<double>(steps)), int64_t{1});
 }
 
 std::string comparison_schema(Block& settings) {
   const SettingsSchema schema(settings);
   const SchemaJson text{{"type", "string"}, {"minLength", 1}};
   const SchemaJson seed{{"type", "integer"}, {"minimum", 0}};
-  const auto rates = one_or_list("number", {{"type", "number"}, {"exclusiveMinimum", 0}});
+  const SchemaJson rate{{"type", "number"}, {"exclusiveMinimum", 0}};
+  const auto search = object_schema({{"from", rate},
+                                     {"factor", {{"type", "number"}, {"exclusiveMinimum", 1}}},
+                                     {"most", {{"type", "integer"}, {"minimum", 3}}}},
+                                    {"from"});
+  const SchemaJson share{{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}};
+  const auto rates =
+      schema_by_type({{"number", rate},
+                      {"array", {{"type", "array"}, {"items", rate}, {"minItems", 1}}},
+                      {"object", search}});
   SchemaJson match{{"type", "string"}, {"enum", SchemaJson::array()}};
   for (const auto one : kMatches) match["enum"].push_back(match_name(one));
   auto set = schema.paths([](SchemaJson value) { return value; });
   for (const char* own : {"seed", "train.lr"}) set["properties"].erase(own);  // of the comparison
-  const auto task =
-      object_schema({{"name", text},
-                     {"base", text},
-                     {"set", set},
-                     {"rates", rates},
-                     {"choose_at", {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 1}}},
-                     {"match", match}},
-                    {"base"});
+  const auto task = object_schema({{"name", text},
+                                   {"base", text},
+                                   {"set", set},
+                                   {"rates", rates},
+                                   {"choose_at", share},
+                                   {"match", match}},
+                                  {"base"});
   const auto attention = schema.at("model.attention");
   const auto arm =
       object_schema({{"name", text}, {"attention", attention}, {"set", set}}, {"name"});
@@ -255,6 +294,7 @@ std::string comparison_schema(Block& settings) {
                       {"rates", rates},
                       {"choose_seeds", one_or_list("number", seed)},
                       {"seeds", list(seed, 2)},
+                      {"lengths", one_or_list("number", share)},
                       {"match", match},
                       {"baseline", text}},
                      {"tasks", "kinds", "seeds"});
@@ -267,6 +307,7 @@ ComparisonFile read_comparison(const ConfigNode& file) {
   read_tasks(file, comparison, problems);
   read_arms(file, comparison, problems);
   read_seeds(file, comparison, problems);
+  read_lengths(file, comparison, problems);
   problems.raise();
   return comparison;
 }

@@ -9,6 +9,12 @@
 namespace headlab {
 namespace {
 
+std::string rates_text(const ComparisonTask& task) {
+  if (!task.search) return fmt::format("of {}", fmt::join(task.rates, ", "));
+  return fmt::format("by a search from {} by factors of {}, at most {} rates,", task.search->from,
+                     task.search->factor, task.search->most);
+}
+
 // What the seeds of a task that is solved or not could tell.
 std::string counts_text(const Comparison& comparison, const ComparedTask& task, size_t t) {
   const auto& baseline = task.arms[comparison.written.baseline];
@@ -63,12 +69,13 @@ std::string measured_on_text(const Comparison& comparison, const ComparedTask& t
           ? "whole "
           : "",
       count("val/examples"), count("val/tokens"), fmt::join(written.seeds, ", "));
-  if (ComparisonFile::chooses(written.tasks[t]))
-    text +=
-        fmt::format("; rates chosen of {} on seed {} after {} of {} steps",
-                    fmt::join(written.tasks[t].rates, ", "), fmt::join(written.choose_seeds, ", "),
-                    written.tasks[t].choosing_steps(comparison.baseline(t).steps),
-                    comparison.baseline(t).steps);
+  if (written.tasks[t].chooses()) {
+    const int64_t steps = comparison.baseline(t).steps;
+    text += fmt::format("; rates chosen {} on seed{} {} after {} of {} steps",
+                        rates_text(written.tasks[t]), written.choose_seeds.size() > 1 ? "s" : "",
+                        fmt::join(written.choose_seeds, ", "),
+                        ComparisonTask::share_of(written.tasks[t].choose_at, steps), steps);
+  }
   text += fmt::format(
       "; parameters matched by {}; Holm over the arms of this table; *: reported, for the "
       "corrected "

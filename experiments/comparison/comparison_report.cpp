@@ -3,6 +3,7 @@
 
 #include "core/files/json_text.h"
 #include "core/files/replacement_file.h"
+#include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
 
 namespace headlab {
@@ -93,11 +94,26 @@ Json curve_json(const Curve& curve) {
   return points;
 }
 
+Json tried_json(const ChosenRate::Tried& one) {
+  return {{"rate", one.rate},
+          {"val/loss", number_or_null(one.loss)},
+          {"seeds", one.seeds},
+          {"lost", one.lost}};
+}
+
 Json rate_json(const ChosenRate& rate) {
   Json tried = Json::array();
-  for (const auto& one : rate.tried)
-    tried.push_back({{"rate", one.rate}, {"val/loss", number_or_null(one.loss)}});
-  return {{"chosen", number_or_null(rate.rate)}, {"at_edge", rate.at_edge}, {"tried", tried}};
+  for (const auto& one : rate.tried) tried.push_back(tried_json(one));
+  return {{"chosen", number_or_null(rate.rate)},
+          {"at_edge", rate.at_edge},
+          {"runner_up", rate.runner_up ? tried_json(*rate.runner_up) : Json()},
+          {"tried", tried}};
+}
+
+Json search_json(const ComparisonTask& task) {
+  if (!task.search) return {};
+  return {
+      {"from", task.search->from}, {"factor", task.search->factor}, {"most", task.search->most}};
 }
 
 Json runs_json(const ComparedArm& arm) {
@@ -152,6 +168,7 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
                  {"rate", rate_json(rate)},
                  {"code", arm.code},
                  {"metrics", metrics_json(arm)},
+                 {"lengths", lengths_json(arm)},
                  {"solved", solved_json(arm.solved)},
                  {"flops", number_or_null(arm.flops)},
                  {"wall_s", number_or_null(arm.wall_s)},
@@ -186,11 +203,13 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
     object["tasks"].push_back({{"name", written.tasks[t].name},
                                {"config", written.tasks[t].base.text},
                                {"rates", written.tasks[t].rates},
+                               {"search", search_json(written.tasks[t])},
                                {"choose_at", written.tasks[t].choose_at},
                                {"match", match_name(written.tasks[t].match)},
                                {"measured_on", measured},
                                {"statistics", statistics_json(comparison, t)},
                                {"references", references_of_task_json(tasks[t].references)},
+                               {"settled", settled_json(tasks[t])},
                                {"notices", tasks[t].notices},
                                {"arms", arms}});
   }

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "core/errors.h"
+#include "experiments/comparison/equal_terms.h"
+#include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
 
 namespace headlab {
@@ -130,12 +132,17 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
   }
   if (rate.at_edge)
     compared.notices.push_back(fmt::format(
-        "its rate {} is at the edge of the grid: a better one may lie outside", *rate.rate));
+        "its rate {} is at the edge of those that were tried: a better one may lie outside",
+        *rate.rate));
   for (const auto& tried : rate.tried)
-    if (!tried.loss) compared.notices.push_back(fmt::format("it diverges at rate {}", tried.rate));
-  if (!sized.unmatched.empty())
-    compared.notices.push_back(
-        fmt::format("{:+.1f} % parameters: {}", 100 * sized.excess, sized.unmatched));
+    if (!tried.lost.empty())
+      compared.notices.push_back(fmt::format("rate {}: {}", tried.rate, tried.lost));
+  if (!sized.unmatched.empty()) compared.notices.push_back(sized.unmatched);
+  for (const auto& kind : kinds_without_host(sized))
+    compared.notices.push_back(fmt::format(
+        "'{}' heads begin by an initialisation of their own; `init_weights: host` is not known to "
+        "them",
+        kind));
   return compared;
 }
 
@@ -144,15 +151,24 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
 void add_differences(const Comparison& comparison, size_t task, ComparedTask& compared) {
   const size_t base = comparison.written.baseline;
   std::vector<ComparedArm*> family;
-  for (size_t a = 0; a < compared.arms.size(); ++a)
-    if (a != base && comparison.arms[task][a].takes_part()) family.push_back(&compared.arms[a]);
+  std::vector<bool> is_equal;  // on equal terms with the baseline
+  for (size_t a = 0; a < compared.arms.size(); ++a) {
+    const auto& sized = comparison.arms[task][a];
+    if (a == base || !sized.takes_part()) continue;
+    family.push_back(&compared.arms[a]);
+    is_equal.push_back(sized.unequal.empty());
+    if (!is_equal.back())
+      family.back()->notices.push_back(
+          fmt::format("no difference to the baseline is formed: it has another {}", sized.unequal));
+  }
   for (const auto& metric : compared_metrics(comparison, task)) {
     const auto of = [&](ComparedArm& arm) {
       const auto found = arm.metrics.find(metric.name);
       return found == arm.metrics.end() ? nullptr : &found->second;
     };
     std::vector<ComparedMetric*> values;
-    for (auto* arm : family) values.push_back(of(*arm));
+    for (size_t a = 0; a < family.size(); ++a)
+      values.push_back(is_equal[a] ? of(*family[a]) : nullptr);
     compare_family(of(compared.arms[base]), values);
     for (size_t a = 0; a < family.size(); ++a)
       if (values[a] && values[a]->difference && values[a]->difference->without_spread)
@@ -161,7 +177,8 @@ void add_differences(const Comparison& comparison, size_t task, ComparedTask& co
   }
   const auto solved = [](ComparedArm& arm) { return arm.solved ? &*arm.solved : nullptr; };
   std::vector<SolvedArm*> solvers;
-  for (auto* arm : family) solvers.push_back(solved(*arm));
+  for (size_t a = 0; a < family.size(); ++a)
+    solvers.push_back(is_equal[a] ? solved(*family[a]) : nullptr);
   compare_solved(solved(compared.arms[base]), solvers);
 }
 
@@ -267,6 +284,7 @@ std::vector<ComparedTask> compare_arms(const Comparison& comparison, const Chose
       compared.arms.push_back(arm_of(comparison, task, arm, rates[task][arm], whole, end));
     require_one_computation(comparison, compared);
     add_differences(comparison, task, compared);
+    add_lengths(comparison, task, rates, whole, end, compared);
     add_curves(comparison, task, compared);
     for (auto& arm : compared.arms)
       if (!arm.metrics.empty()) add_heads(arm, survivors);

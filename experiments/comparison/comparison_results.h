@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "experiments/comparison/comparison_stages.h"
 #include "experiments/comparison/curves.h"
 #include "experiments/comparison/differences.h"
 #include "experiments/comparison/head_columns.h"
+#include "experiments/comparison/rate_choice.h"
+#include "experiments/comparison/settled.h"
 #include "experiments/comparison/solved.h"
 #include "experiments/comparison/surviving_heads.h"
 #include "experiments/data/references.h"
@@ -31,10 +32,11 @@ struct ComparedArm {
   std::string missing;               // why it has no statistics; "": it has
   std::vector<std::string> notices;  // what a reader of its row must know
   std::string code;                  // digests of the code of its trainings
-  std::map<std::string, ComparedMetric> metrics;  // by name; none where `missing`
-  std::optional<SolvedArm> solved;                // of tasks with a solved_rule()
-  Curve curve;                                    // means
-  std::optional<double> wall_s, flops;            // of a training, means
+  std::map<std::string, ComparedMetric> metrics;     // by name; none where `missing`
+  std::optional<SolvedArm> solved;                   // of tasks with a solved_rule()
+  std::map<double, std::vector<double>> at_lengths;  // losses by seed after shares of the steps
+  Curve curve;                                       // means
+  std::optional<double> wall_s, flops;               // of a training, means
   Reach reach;                       // compute that the baseline takes to this arm's loss
   std::optional<double> equal_time;  // mean loss when the baseline's trainings ended
   HeadColumns heads;                 // means over the seeds
@@ -54,6 +56,7 @@ struct ComparedTask {
   Metrics measured_on;         // of a final evaluation: val/tokens, val/examples, val/whole_split
   References references = {};  // of the same examples
   std::vector<std::string> notices;
+  std::optional<Settled> settled;  // none: arms were not trained for half the length
 };
 
 // Of the pruned heads of a run; none where that is not asked for.

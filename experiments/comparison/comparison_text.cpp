@@ -3,6 +3,7 @@
 
 #include "experiments/comparison/comparison_notes.h"
 #include "experiments/comparison/comparison_report.h"
+#include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
 #include "experiments/system/duration.h"
 #include "experiments/system/with_commas.h"
@@ -128,16 +129,14 @@ Cells row_cells(const TableRow& row) {
   Cells cells{row.name()};
   if (sized.takes_part()) {
     const auto& rate = row.rates[row.task][row.arm];
-    const auto adapted = [&](Match match, int64_t width) {
-      return fmt::format("{}{}", width,
-                         sized.adapted && row.comparison.written.tasks[row.task].match == match
-                             ? " (adapted)"
-                             : "");
+    const bool by_head_dim = row.comparison.written.tasks[row.task].match == Match::kHeadDim;
+    const auto adapted = [&](bool this_one, int64_t width) {
+      return fmt::format("{}{}", width, sized.adapted && this_one ? " (adapted)" : "");
     };
     cells.push_back(
         fmt::format("{} ({:+.1f} %)", with_commas(sized.parameters), 100 * sized.excess));
-    cells.push_back(adapted(Match::kHiddenWidth, sized.hidden_width()));
-    cells.push_back(adapted(Match::kHeadDim, sized.head_dim()));
+    cells.push_back(adapted(!by_head_dim, sized.hidden_width()));
+    cells.push_back(adapted(by_head_dim, sized.head_dim()));
     cells.push_back(rate.rate ? fmt::format("{}{}", *rate.rate, rate.at_edge ? " (edge)" : "")
                               : kNoCell);
   } else {
@@ -189,9 +188,10 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
                             const std::vector<ComparedTask>& tasks) {
   std::string text;
   for (size_t t = 0; t < tasks.size(); ++t)
-    text += fmt::format("{}## {}\n\n{}{}\n{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
-                        chance_text(tasks[t]), table_text(table_of(comparison, rates, tasks, t)),
-                        notes_text(comparison, tasks[t], t));
+    text += fmt::format("{}## {}\n\n{}{}\n{}\n{}{}", t == 0 ? "" : "\n",
+                        comparison.written.tasks[t].name, chance_text(tasks[t]),
+                        settled_text(tasks[t]), table_text(table_of(comparison, rates, tasks, t)),
+                        notes_text(comparison, tasks[t], t), lengths_text(comparison, tasks[t]));
   return text;
 }
 

@@ -12,8 +12,12 @@
 namespace headlab {
 namespace {
 
-double excess_of(int64_t parameters, int64_t wanted) {
-  return static_cast<double>(parameters) / static_cast<double>(wanted) - 1;
+// All but tables of learned positions, "position.weight" of an embedding.
+int64_t parameters_without_places(const Model& model) {
+  int64_t count = 0;
+  for (const auto& p : model.named_parameters())
+    if (!p.key().ends_with("position.weight")) count += p.value().numel();
+  return count;
 }
 
 // Before hours of training end with nothing to compare.
@@ -56,6 +60,7 @@ void ModelSizes::measure(TaskArm& arm) {
   const auto& data = data_of(arm.experiment);
   const auto model = build_trained_model(arm.experiment, data.shape(), at::kCPU);
   arm.parameters = parameter_count(*model);
+  arm.without_places = parameters_without_places(*model);
   arm.flops_per_token = model->flops_per_token();
   arm.steps = arm.experiment.train.total_steps(data);
   arm.metrics = final_metrics(data);
@@ -78,15 +83,15 @@ std::optional<TaskArm> ModelSizes::with_width(const TaskArm& arm, const std::str
   return adapted;
 }
 
-// Parameters are linear in either width, or nearly so: two of them say where to look.
-std::optional<TaskArm> ModelSizes::nearest(const TaskArm& arm, const std::string& key,
-                                           int64_t width, int64_t wanted) {
+// Sizes are linear in either width, or nearly so: two of them say where to look.
+std::optional<TaskArm> ModelSizes::nearest(const TaskArm& arm, Match match, int64_t width,
+                                           double wanted) {
+  const std::string key = match == Match::kHeadDim ? "model.head_dim" : "model.d_ff";
   constexpr int64_t kFarthest = 16;  // from where it should be
   const auto twice = with_width(arm, key, 2 * width);
-  if (!twice || twice->parameters <= arm.parameters) return std::nullopt;
-  const double each =
-      static_cast<double>(twice->parameters - arm.parameters) / static_cast<double>(width);
-  const auto ideal = width + std::llround(static_cast<double>(wanted - arm.parameters) / each);
+  if (!twice || twice->size(match) <= arm.size(match)) return std::nullopt;
+  const double each = (twice->size(match) - arm.size(match)) / static_cast<double>(width);
+  const auto ideal = width + std::llround((wanted - arm.size(match)) / each);
   std::optional<TaskArm> best;
   for (int64_t apart = 0; apart <= kFarthest; ++apart) {
     bool built = false;
@@ -95,8 +100,7 @@ std::optional<TaskArm> ModelSizes::nearest(const TaskArm& arm, const std::string
       auto tried = with_width(arm, key, candidate);
       if (!tried) continue;
       built = true;
-      if (!best || std::abs(excess_of(tried->parameters, wanted)) <
-                       std::abs(excess_of(best->parameters, wanted)))
+      if (!best || std::abs(tried->size(match) - wanted) < std::abs(best->size(match) - wanted))
         best = std::move(tried);
     }
     if (built && apart > 0) break;  // those on both sides of the nearest are farther off
@@ -104,20 +108,25 @@ std::optional<TaskArm> ModelSizes::nearest(const TaskArm& arm, const std::string
   return best;
 }
 
-void ModelSizes::match(TaskArm& arm, Match match, int64_t wanted) {
-  arm.excess = excess_of(arm.parameters, wanted);
-  if (std::abs(arm.excess) <= kMatchedWithin) return;
-  if (match == Match::kNone) {
-    arm.unmatched = "match: none";
-    return;
+void ModelSizes::match(TaskArm& arm, Match match, const TaskArm& baseline) {
+  const double wanted = baseline.size(match);
+  const auto off = [&] { return arm.size(match) / wanted - 1; };
+  const auto say_unmatched = [&](const std::string& why) {
+    arm.unmatched = fmt::format("{:+.1f} % {}: {}", 100 * off(),
+                                match == Match::kFlops ? "FLOPs" : "parameters", why);
+  };
+  if (std::isnan(off())) {
+    arm.unmatched = "FLOPs are not matched: its kind, or the baseline's, does not say them";
+  } else if (std::abs(off()) > kMatchedWithin && match == Match::kNone) {
+    say_unmatched("match: none");
+  } else if (std::abs(off()) > kMatchedWithin) {
+    const auto width = match == Match::kHeadDim ? arm.head_dim() : arm.hidden_width();
+    if (auto adapted = nearest(arm, match, width, wanted)) arm = std::move(*adapted);
+    if (std::abs(off()) > kMatchedWithin)
+      say_unmatched(fmt::format("no model.{} makes it as large as the baseline",
+                                match == Match::kHeadDim ? "head_dim" : "d_ff"));
   }
-  const auto width = match == Match::kHiddenWidth ? arm.hidden_width() : arm.head_dim();
-  auto adapted = nearest(arm, "model." + match_name(match), width, wanted);
-  if (adapted) arm = std::move(*adapted);
-  arm.excess = excess_of(arm.parameters, wanted);
-  if (std::abs(arm.excess) > kMatchedWithin)
-    arm.unmatched =
-        fmt::format("no model.{} gives it as many as the baseline has", match_name(match));
+  arm.excess = arm.size(Match::kHiddenWidth) / baseline.size(Match::kHiddenWidth) - 1;
 }
 
 }  // namespace headlab

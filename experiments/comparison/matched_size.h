@@ -21,15 +21,14 @@ class ModelSizes {
   // Fills parameters, flops_per_token, steps, metrics and solved_at of an arm whose experiment is
   // read. ConfigError where there are no metrics.
   void measure(TaskArm& arm);
-  // Adapts what `match` names in the arm until its parameters are as near to `wanted` as they can
-  // be; one that is within kMatchedWithin stays as it is written.
-  void match(TaskArm& arm, Match match, int64_t wanted);
+  // Adapts a width of the arm until its size(match) is as near to the baseline's as it can be; one
+  // that is within kMatchedWithin stays as it is written. Fills excess and unmatched.
+  void match(TaskArm& arm, Match match, const TaskArm& baseline);
 
  private:
   const DataSource& data_of(const Experiment& experiment);
   std::optional<TaskArm> with_width(const TaskArm& arm, const std::string& key, int64_t width);
-  std::optional<TaskArm> nearest(const TaskArm& arm, const std::string& key, int64_t width,
-                                 int64_t wanted);
+  std::optional<TaskArm> nearest(const TaskArm& arm, Match match, int64_t width, double wanted);
 
   std::string data_settings_;
   std::shared_ptr<DataSource> data_;

@@ -94,7 +94,8 @@ int SweepRun::exit_code() const {
   int code = kDone;
   for (const auto& point : points_) {
     if (point.state == PointState::kFailed) return point.code;
-    if (point.state != PointState::kFinished) code = kResumable;
+    if (point.state != PointState::kFinished && point.state != PointState::kGivenUp)
+      code = kResumable;
   }
   return code;
 }
@@ -106,12 +107,20 @@ void SweepRun::look_at_all() {
     job = code ? jobs_.erase(job) : std::next(job);
   }
   const bool locks_too = clock_.seconds() - locks_looked_at_ >= kBetweenLocks;
-  if (locks_too) locks_looked_at_ = clock_.seconds();
+  if (locks_too) locks_looked_at_ = clock_.seconds(), give_up_some();
   const auto full = [&] { return static_cast<int64_t>(jobs_.size()) >= orders_.jobs; };
   for (size_t i = 0; i < points_.size() && !stopping_ && !full(); ++i)
     if (points_[i].state == PointState::kWaiting ||
         (locks_too && points_[i].state == PointState::kLocked))
       look_at(i);
+}
+
+void SweepRun::give_up_some() {
+  for (auto& job : jobs_) {
+    if (!job.given_up.empty() || stopping_) continue;
+    job.given_up = orders_.give_up(job.point);
+    if (!job.given_up.empty()) job.program.signal(SIGTERM);
+  }
 }
 
 void SweepRun::look_at(size_t point) {
@@ -120,6 +129,8 @@ void SweepRun::look_at(size_t point) {
     if (found.kind == FoundRun::Kind::kFinished) return look_at_finished(point);
     if (found.kind == FoundRun::Kind::kRunning) return leave_to(point, found.holder);
     if (const auto holder = WriterLock::holder(output_of(point))) return leave_to(point, *holder);
+    if (const auto why = orders_.give_up(point); !why.empty())
+      return settle(point, {.state = PointState::kGivenUp, .reason = why});
     if (static_cast<int64_t>(jobs_.size()) < orders_.jobs) begin(point);
   } catch (const TakenError& error) {
     settle(point, {.state = PointState::kLocked, .reason = error.what()});
@@ -183,6 +194,8 @@ void SweepRun::end(const Job& job, int code) {
   if (code == kDone || code == kRunWasFinished ||
       (is_stop(code) && status && status->state == RunState::kFinished))
     return settle(job.point, {.state = PointState::kFinished, .found = code == kRunWasFinished});
+  if (is_stop(code) && !job.given_up.empty())
+    return settle(job.point, {.state = PointState::kGivenUp, .reason = job.given_up});
   if (is_stop(code) || (code < 0 && stopping_))
     return settle(job.point, {.state = PointState::kStopped,
                               .code = kResumable,

@@ -24,6 +24,7 @@ enum class PointState {
   kFinished,   // now or before
   kStopped,    // before its end, and resumable
   kElsewhere,  // a process of another host trains it
+  kGivenUp,    // before its end, by SweepOrders::give_up
   kFailed
 };
 
@@ -41,6 +42,8 @@ struct SweepOrders {
   // Called when a point has another state, and between two looks at what runs.
   std::function<void(size_t point)> changed = [](size_t) {};
   std::function<void()> looked = [] {};
+  // Why a training need not be finished, or begun; "": it is to be. Asked twice a second.
+  std::function<std::string(size_t point)> give_up = [](size_t) { return std::string(); };
 };
 
 class SweepRun {
@@ -59,11 +62,13 @@ class SweepRun {
     WriterLock output;  // what another sweep's child prints of the point is not this one's
     SpawnedProgram program;
     uintmax_t output_before;  // bytes
+    std::string given_up = {};
   };
 
   void look_at_all();
   void look_at(size_t point);  // and begin it, where it is to be trained and there is room
   void leave_to(size_t point, const std::string& holder);
+  void give_up_some();
   void look_at_finished(size_t point);
   void begin(size_t point);
   void end(const Job& job, int code);

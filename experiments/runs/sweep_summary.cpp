@@ -99,8 +99,8 @@ void add_mixed(const std::vector<SweepMean>& means, std::string SweepMean::*of, 
 }  // namespace
 
 std::string point_state_name(PointState state) {
-  constexpr std::array<const char*, 7> kNames{"waiting", "locked",    "running", "finished",
-                                              "stopped", "elsewhere", "failed"};
+  constexpr std::array<const char*, 8> kNames{"waiting", "locked",    "running",  "finished",
+                                              "stopped", "elsewhere", "given up", "failed"};
   return kNames.at(static_cast<size_t>(state));
 }
 

@@ -117,7 +117,8 @@ std::string SweepTable::head_line(const std::vector<PointStatus>& points) const 
   };
   auto line = fmt::format("{}: {} of {} points finished", sweep_.name, count(PointState::kFinished),
                           points.size());
-  for (const auto state : {PointState::kFailed, PointState::kStopped, PointState::kLocked})
+  for (const auto state :
+       {PointState::kFailed, PointState::kStopped, PointState::kLocked, PointState::kGivenUp})
     if (const auto some = count(state); some > 0)
       line += fmt::format(", {} {}", some, point_state_name(state));
   return line.substr(0, static_cast<size_t>(std::max(output_.width - 1, 1)));

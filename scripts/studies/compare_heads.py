@@ -38,7 +38,9 @@ GROUPS = {
 }
 
 
-def group_of(kind):
+def group_of(arm):
+    """Of an arm, which begins with the name of its kind: "dcmha", "dcmha paper"."""
+    kind = arm.split(" ")[0]
     return next((group for group, kinds in GROUPS.items() if kind in kinds), "of your own")
 
 
@@ -117,13 +119,35 @@ def costs_table(report):
 
 
 def task_table(report, task):
+    """By the difference of the task's metric; a task that is solved or not by the seeds that solved it."""
     metric = comparison.measures(task)[0]
-    head = ["kind", "rate", comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "effective speedup",
-            *comparison.HEADS]
+    by_solved = task.get("statistics", {}).get("solved")
+    if by_solved:
+        head = ["kind", "rate", comparison.titled(metric), "seeds that solved it", "p, Fisher and Holm",
+                "updates until then, median", "p, log-rank and Holm", *comparison.HEADS]
+        cells = comparison.solved
+    else:
+        head = ["kind", "rate", comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "could be told",
+                "effective speedup", *comparison.HEADS]
+
+        def cells(arm):
+            return [comparison.difference(arm, metric), comparison.tellable(arm, metric), comparison.speedup(arm)]
     return comparison.markdown(head, [
-        [f"`{arm['name']}`", comparison.rate(arm), comparison.mean(arm, metric),
-         comparison.difference(arm, metric), comparison.speedup(arm), *comparison.heads(arm)]
+        [f"`{arm['name']}`", comparison.rate(arm), comparison.mean(arm, metric), *cells(arm), *comparison.heads(arm)]
         for arm in by_group(task["arms"])])
+
+
+def lengths_table(task):
+    """The losses after shares of the steps; "": of the whole alone."""
+    lengths = sorted({one["length"] for arm in task["arms"] for one in arm.get("lengths", [])})
+    if len(lengths) < 2:
+        return ""
+    rows = []
+    for arm in by_group(task["arms"]):
+        losses = {one["length"]: one["val/loss"] for one in arm.get("lengths", [])}
+        rows.append([f"`{arm['name']}`", *(comparison.spread(losses.get(length)) for length in lengths)])
+    head = ["kind", *(f"val/loss [nat] after {length:g} of the steps" for length in lengths)]
+    return f"\nEach length is a training of its own, whose schedule ends there.\n\n{comparison.markdown(head, rows)}"
 
 
 def told(report):
@@ -137,11 +161,11 @@ def told(report):
                  f"{task['choosing_hours']:.1f} to choose rates\n\n"
                  f"{task['name']}: validation split, {on['examples']:,.0f} examples, "
                  f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
-                 f"deviation; rates of {', '.join(f'{rate:g}' for rate in task['rates'])}; *: below .05 "
-                 f"after Holm's correction.\n\n{task_table(report, task)}")
+                 f"deviation; {comparison.rates(task)}; *: below .05 "
+                 f"after Holm's correction. {comparison.settled(task)}\n\n{task_table(report, task)}")
         notes = [*task["notices"], *(f"{arm['name']}: {arm['reason']}" for arm in task["arms"]
                                      if arm.get("reason"))]
-        text += "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "")
+        text += "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "") + lengths_table(task)
     return text
 
 

@@ -5,6 +5,7 @@ import datetime
 import json
 import pathlib
 import re
+import statistics
 
 from headlab_program import ROOT, said
 from study import machine
@@ -86,6 +87,56 @@ def difference(arm, metric):
         return "-"
     low, high = found["interval"]
     return f"{found['mean']:+.3f} [{low:+.3f}, {high:+.3f}]{' *' if found['reported'] else ''}"
+
+
+def tellable(arm, metric):
+    """The smallest difference that the seeds could have told, as a cell."""
+    return number((difference_of(arm, metric) or {}).get("tellable"), 3)
+
+
+def test_of(test):
+    """p after Holm's correction, and * where it is reported."""
+    if not test or test["p_holm"] is None:
+        return "-"
+    p = "< .001" if test["p_holm"] < 0.001 else f"{test['p_holm']:.3f}"
+    return p + (" *" if test["reported"] else "")
+
+
+def solved(arm):
+    """Seeds that solved the task and the updates they took, each with its test, as cells."""
+    found = arm.get("solved")
+    if not found:
+        return ["-"] * 4
+    median = found["median"]
+    return [f"{found['count']} of {found['of']}", test_of(found["fisher"]),
+            f"{median:,.0f}" if median is not None else "not half of them", test_of(found["log_rank"])]
+
+
+def rates(task):
+    """How the rates of a task were chosen."""
+    search = task.get("search")
+    if search:
+        return f"rates by a search from {search['from']:g} by factors of {search['factor']:g}"
+    return f"rates of {', '.join(f'{rate:g}' for rate in task['rates'])}"
+
+
+def settled(task):
+    """Whether the order of the arms has settled, in a sentence; "": nothing is known."""
+    found = task.get("settled")
+    if not found:
+        return ""
+    if not found["settled"]:
+        return f"**The order of the arms has not settled**: {found['why']}."
+    low, high = found["interval"]
+    return ("The order of the arms has settled: Kendall's tau of the orders at half and at full length is "
+            f"{found['tau']:.2f}, 95 % [{low:.2f}, {high:.2f}].")
+
+
+def spread(values):
+    """Mean and standard deviation, as a cell."""
+    if not values:
+        return "-"
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
 
 
 def speedup(arm):

@@ -31,7 +31,7 @@ Comparison resolved(const std::string& kinds, const std::string& more = "",
   write_bytes(
       scratch / "c.yaml",
       fmt::format("tasks: [task.yaml]\nkinds: {}\nrates: 1.0e-3\nseeds: [1, 2]\n{}", kinds, more));
-  return resolve_comparison(scratch / "c.yaml", overrides, scratch / "runs");
+  return resolve_comparison(comparison_in(scratch / "c.yaml"), overrides, scratch / "runs");
 }
 
 TEST_CASE("an arm has as many parameters as the baseline, by the width of its MLP", "[compare]") {
@@ -106,7 +106,7 @@ TEST_CASE("one of the tasks can be meant alone", "[compare]") {
               "{name: long, base: task.yaml, set: {train.steps: 20}}]\n"
               "kinds: [mha]\nrates: 1.0e-3\nseeds: [1, 2]\n");
   const auto of = [&](const std::string& task) {
-    return resolve_comparison(scratch / "c.yaml", {}, scratch / "runs", task);
+    return resolve_comparison(comparison_in(scratch / "c.yaml"), {}, scratch / "runs", task);
   };
   const auto alone = of("long"), both = of("");
   REQUIRE(alone.written.tasks.size() == 1);
@@ -123,11 +123,43 @@ TEST_CASE("what is not matched is said", "[compare]") {
   const auto none = resolved(wide, "match: none\n").arms[0][1];
   CHECK_FALSE(none.adapted);
   CHECK(none.excess > kMatchedWithin);
-  CHECK(none.unmatched == "match: none");
+  CHECK_THAT(none.unmatched, Contains("% parameters: match: none"));
   // More than all of the MLP.
   const auto far = resolved("[mha, {name: huge, set: {model.head_dim: 64}}]").arms[0][1];
   CHECK(far.excess > kMatchedWithin);
-  CHECK_THAT(far.unmatched, Contains("no model.d_ff gives it as many"));
+  CHECK_THAT(far.unmatched, Contains("no model.d_ff makes it as large"));
+}
+
+TEST_CASE("an arm with other data, length or batch is not on equal terms", "[compare]") {
+  const auto of = [](const std::string& setting) {
+    return resolved("[mha, {name: other, set: {" + setting + "}}]").arms[0][1].unequal;
+  };
+  CHECK(of("model.layers: 1").empty());
+  CHECK(of("train.weight_decay: 0.2").empty());
+  CHECK(of("data.symbols: 12") == "data");
+  CHECK(of("train.steps: 20") == "train.steps");
+  CHECK(of("train.batch: 8, train.eval_batches: 1") == "train.batch, train.eval_batches");
+}
+
+TEST_CASE("arms may be matched by the FLOPs of a token", "[compare]") {
+  const std::string kinds = "[mha, {name: wide, set: {model.head_dim: 16}}]";
+  const auto arms = resolved(kinds, "match: flops\n").arms[0];
+  REQUIRE(arms[1].adapted);
+  CHECK(std::abs(arms[1].flops_per_token / arms[0].flops_per_token - 1) <= kMatchedWithin);
+  CHECK(arms[1].unmatched.empty());
+  CHECK(arms[1].excess != 0);  // scores take FLOPs and have no parameters
+}
+
+TEST_CASE("a table of learned positions does not count where parameters are matched", "[compare]") {
+  const auto arms =
+      resolved(
+          "[{name: mha, set: {model.position: rope}}, "
+          "{name: learned, attention: mha, set: {model.position: learned, data.context: 512}}]")
+          .arms[0];
+  CHECK(arms[1].parameters > arms[0].parameters * 1.02);
+  CHECK_FALSE(arms[1].adapted);
+  CHECK(arms[1].excess == 0);
+  CHECK(arms[1].unequal == "data");
 }
 
 TEST_CASE("an arm that is within the limit stays as it is written", "[compare]") {
@@ -184,7 +216,7 @@ TEST_CASE("the comparisons of configs/compare have arms on every task", "[compar
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
     if (entry.path().extension() != ".yaml") continue;
     CAPTURE(entry.path().string());
-    const auto comparison = resolve_comparison(entry.path(), {}, "runs");
+    const auto comparison = resolve_comparison(comparison_in(entry.path()), {}, "runs");
     ++files;
     for (size_t task = 0; task < comparison.arms.size(); ++task)
       for (const auto& arm : comparison.arms[task]) {

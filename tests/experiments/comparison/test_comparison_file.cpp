@@ -63,20 +63,53 @@ TEST_CASE("the baseline is named, or mha, or the first arm", "[compare]") {
 TEST_CASE("a task may have rates of its own, and with one rate nothing is chosen", "[compare]") {
   const auto file = read(changed("base: c.yaml", "base: c.yaml, rates: 0.01"));
   CHECK(file.tasks[1].rates == std::vector<double>{0.01});
-  CHECK_FALSE(ComparisonFile::chooses(file.tasks[1]));
-  CHECK(ComparisonFile::chooses(file.tasks[0]));
+  CHECK_FALSE(file.tasks[1].chooses());
+  CHECK(file.tasks[0].chooses());
   const auto other = read(changed("base: c.yaml", "base: c.yaml, match: none"));
   CHECK(other.tasks[0].match == Match::kHiddenWidth);
   CHECK(other.tasks[1].match == Match::kNone);
   CHECK_THAT(complaint(changed("base: c.yaml", "base: c.yaml, match: no")),
              Contains("tasks[1].match"));
   const auto late = read(changed("base: c.yaml", "base: c.yaml, choose_at: 0.5"));
-  CHECK(late.tasks[0].choosing_steps(30) == 7);
-  CHECK(late.tasks[1].choosing_steps(30) == 15);
-  CHECK(late.tasks[1].choosing_steps(1) == 1);
+  CHECK(ComparisonTask::share_of(late.tasks[0].choose_at, 30) == 7);
+  CHECK(ComparisonTask::share_of(late.tasks[1].choose_at, 30) == 15);
+  CHECK(ComparisonTask::share_of(late.tasks[1].choose_at, 1) == 1);
   CHECK_THAT(complaint(changed("base: c.yaml", "base: c.yaml, choose_at: 2")),
              Contains("tasks[1].choose_at: must be in (0, 1]"));
   CHECK(read("tasks: [a]\nkinds: [mha]\nrates: 0.01\nseeds: [1, 2]").choose_seeds.empty());
+}
+
+TEST_CASE("rates may be searched for, by the whole length where nothing else is said",
+          "[compare]") {
+  const std::string list = "rates: [2.0e-3, 5.0e-4, 1.0e-3]";
+  const auto file = read(changed(list, "rates: {from: 2.0e-3, factor: 3, most: 5}"));
+  REQUIRE(file.tasks[0].search.has_value());
+  CHECK(file.tasks[0].rates.empty());
+  CHECK(file.tasks[0].search->from == 2e-3);
+  CHECK(file.tasks[0].search->factor == 3);
+  CHECK(file.tasks[0].search->most == 5);
+  CHECK(file.tasks[0].choose_at == 1);
+  CHECK(file.tasks[0].chooses());
+  CHECK(read(changed(list, "rates: {from: 1}")).tasks[1].search->most == 7);
+  auto own = changed(list, "rates: {from: 1}");
+  own.replace(own.find("base: c.yaml"), 12, "base: c.yaml, rates: [1, 2]");
+  CHECK_FALSE(read(own).tasks[1].search.has_value());
+  CHECK(read(own).tasks[1].choose_at == 0.25);
+  own.replace(own.find("rates: [1, 2]"), 13, "choose_at: 0.5");
+  CHECK(read(own).tasks[1].choose_at == 0.5);
+  CHECK(read(own).tasks[1].search.has_value());
+  CHECK_THAT(complaint(changed(list, "rates: {factor: 2}")), Contains("rates.from: is missing"));
+  CHECK_THAT(complaint(changed(list, "rates: {from: 1, factor: 1}")), Contains("rates.factor"));
+  CHECK_THAT(complaint(changed(list, "rates: {from: 1, most: 2}")), Contains("rates.most"));
+  CHECK_THAT(complaint(changed(list, "rates: {from: 1, mos: 3}")),
+             Contains("rates.mos: unknown key of a search for rates; did you mean 'most'?"));
+}
+
+TEST_CASE("lengths are shares of the steps and end with the whole", "[compare]") {
+  CHECK(read(kWhole).lengths == std::vector<double>{1});
+  CHECK(read(kWhole + "lengths: [1, 0.25, 0.5]\n").lengths == std::vector<double>{0.25, 0.5, 1});
+  CHECK_THAT(complaint(kWhole + "lengths: [0.5]\n"), Contains("lengths: must end with 1"));
+  CHECK_THAT(complaint(kWhole + "lengths: [0.5, 2]\n"), Contains("lengths[1]"));
 }
 
 TEST_CASE("a seed that rates are chosen on is none of the compared", "[compare]") {

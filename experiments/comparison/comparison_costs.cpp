@@ -1,0 +1,73 @@
+#include "experiments/comparison/comparison_costs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "experiments/comparison/rate_choice.h"
+#include "experiments/system/exit_codes.h"
+
+namespace headlab {
+namespace {
+
+// Those that are chosen already; before that the first of each task.
+ChosenRates likely_rates(const Comparison& comparison, const Stage& choosing,
+                         const StageEnd& stands) {
+  const auto& written = comparison.written;
+  ChosenRates rates(written.tasks.size(), std::vector<ChosenRate>(written.arms.size()));
+  if (stands.code == kDone) rates = chosen_rates(comparison, choosing, stands);
+  for (size_t task = 0; task < rates.size(); ++task)
+    for (size_t arm = 0; arm < rates[task].size(); ++arm)
+      if (comparison.arms[task][arm].takes_part() && !rates[task][arm].rate)
+        rates[task][arm].rate = written.tasks[task].first_rate();
+  return rates;
+}
+
+// The trainings that choose an arm's rate, whose whole ones cost `whole`.
+ConfigCost choice_of(const ComparisonTask& task, const ConfigCost& whole, const Stage& choosing,
+                     const StageEnd& stands, const Training& of) {
+  auto cost = whole;
+  cost.points = cost.finished = 0;
+  cost.steps = ComparisonTask::share_of(task.choose_at, whole.steps);
+  const double share = static_cast<double>(cost.steps) / static_cast<double>(whole.steps);
+  cost.flops *= share, cost.seconds *= share;
+  for (const auto& [training, point] : choosing.points) {
+    if (training.task != of.task || training.arm != of.arm) continue;
+    ++cost.points;
+    if (stands.summary.rows[point].status.state != PointState::kWaiting) ++cost.finished;
+  }
+  return cost;
+}
+
+}  // namespace
+
+Stage likely_final_stage(const Comparison& comparison) {
+  const auto [choosing, stands] = choosing_as_it_stands(comparison);
+  return final_stage(comparison, likely_rates(comparison, choosing, stands));
+}
+
+std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders& orders) {
+  const auto [choosing, stands] = choosing_as_it_stands(comparison);
+  const auto whole = likely_final_stage(comparison);
+  auto costs = costs_of(whole.sweep, orders);
+  std::vector<ConfigCost> all;
+  for (const auto& [training, point] : whole.points) {
+    if (training.seed != comparison.written.seeds.front()) continue;
+    const auto label = whole.sweep.points[point].label();
+    const auto cost = std::find_if(costs.begin(), costs.end(),
+                                   [&](const ConfigCost& one) { return one.label == label; });
+    if (cost == costs.end()) continue;  // that of an arm with the same settings stands for both
+    const auto& task = comparison.written.tasks[training.task];
+    cost->label = fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
+    if (training.length != 1) cost->label += fmt::format(", length {}", training.length);
+    const auto choice = choice_of(task, *cost, choosing, stands, training);
+    if (training.length == 1 && choice.points > 0) {
+      all.push_back(choice);
+      all.back().label = cost->label + ", to choose";
+    }
+    all.push_back(*cost);
+  }
+  return all;
+}
+
+}  // namespace headlab

@@ -1,0 +1,23 @@
+// The losses of the arms after shorter trainings, and whether their order has settled.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "experiments/comparison/comparison_results.h"
+
+namespace headlab {
+
+// Fills at_lengths of the arms, and `settled` of the task where arms were trained for half of the
+// length, too. After differences are formed.
+void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& rates,
+                 const Stage& whole, const StageEnd& end, ComparedTask& compared);
+
+// What a reader must know before any row of the table: whether its order has settled.
+std::string settled_text(const ComparedTask& task);
+// A table of the losses at all lengths; "": there is one length.
+std::string lengths_text(const Comparison& comparison, const ComparedTask& task);
+nlohmann::ordered_json settled_json(const ComparedTask& task);
+nlohmann::ordered_json lengths_json(const ComparedArm& arm);
+
+}  // namespace headlab
