@@ -67,7 +67,7 @@ def test_the_latex_table_has_booktabs_all_arms_and_what_it_was_measured_on(folde
              for cell in head]
     assert {"arm", "parameters", "val/loss[nat],mean±sd", "effectivespeedup"} <= {
         list(titles)[n] for n in found} and "time" not in head
-    assert len(rows) == 4 and all(len(row) == len(head) for row in rows)
+    assert len(rows) == 5 and all(len(row) == len(head) for row in rows)
     for row, cells in zip(rows, lines[1:]):
         assert row[0] == cells[0]
         assert set(row) <= {"-" if cell.startswith("- (") else cell for cell in cells}

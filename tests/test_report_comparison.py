@@ -54,7 +54,7 @@ def test_the_page_has_the_table_as_the_program_wrote_it(page, compared_page, com
     notes = text(page, "#compared-notes")
     assert all(line[2:] in notes for line in lines if line.startswith("- "))
     assert "64 examples" in notes and text(page, "h1") == folder_of(compared[0]).name
-    assert "settled" in text(page, "#compared-first")
+    assert "whether the order of the arms has settled" in text(page, "#compared-tables")
 
 
 def test_curves_and_differences_are_those_of_the_comparison(page, compared_page, task):
@@ -93,7 +93,7 @@ def test_every_arm_leads_to_its_runs(page, compared_page, task):
                            ".filter(b => b.ariaPressed === 'true').map(b => b.textContent)")
         assert pressed == ["mha s1", label]  # the baseline beside what was asked for
     assert not page.all("#compared-tables [data-arm=linformer] a")
-    paths = page.run("return [...document.querySelectorAll('#runs td:first-child')].map(cell => cell.title)")
+    paths = page.run("return [...document.querySelectorAll('#runs tbody td:first-child')].map(cell => cell.title)")
     assert paths == [str(path) for arm in ("mha", "wider") for path in task.paths(arm).values()]
 
 
