@@ -14,12 +14,15 @@ import sys
 import time
 
 import pytest
+from matplotlib import pyplot as plt
 
 from comparison_testing import COMPARISON, TASK, compare, start
 from conftest import ROOT, in_this_python, program
 
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 import compare_heads  # noqa: E402
+import headlab_log as hl  # noqa: E402
+from headlab_log import plots  # noqa: E402
 
 
 @pytest.fixture
@@ -100,6 +103,38 @@ def test_figures_are_those_of_the_runs(compared):
     assert found["p_holm"] == pytest.approx(min(1, 2 * found["p"]))
     assert found["bootstrap"] is None
     assert arms["mha"]["metrics"]["val/loss"]["difference"] is None
+
+
+def test_what_is_reported_is_of_the_test_part_and_what_is_chosen_by_of_validation(bench):
+    (bench / "c.yaml").write_text(COMPARISON.replace(", {name: again, attention: mha}, linformer", "")
+                                  + "lengths: [0.5, 1]\n")
+    printed, _ = compare(bench, "data.test=own", "train.steps=8", "--skip-pruning", "--json")
+    task, = json.loads(printed)["tasks"]
+    mha, wider = task["arms"]
+    assert task["measured_on"]["split"] == "test" and task["measured_on"]["whole_split"] == 1
+    assert list(wider["metrics"]) == ["test/accuracy", "test/loss"]
+    for arm in (mha, wider):
+        ends = [metrics(run["run"])[-1] for run in arm["runs"]]
+        assert arm["metrics"]["test/loss"]["values"] == [row["test/loss"] for row in ends]
+        assert all(row["test/loss"] != row["val/loss"] for row in ends)
+        assert [one["test/loss"] for one in arm["lengths"] if one["length"] == 1] == [
+            arm["metrics"]["test/loss"]["values"]]
+        assert all("val/loss" in one for one in arm["rate"]["tried"])
+        assert arm["curve"][-1]["val/loss"] == pytest.approx(statistics.fmean(row["val/loss"] for row in ends))
+    assert mha["effective_speedup"] == {"factor": 1, "bound": "at"}  # its curve reaches its own end there
+    assert set(task["references"]["chance"]) == {"test/loss", "test/accuracy", "comment"}
+    assert task["statistics"]["solved"]["metric"] == "test/accuracy"
+    page = (folder_of(bench) / "compare.md").read_text()
+    assert "Measured on the whole test split, " in page and "| test/loss [nat] after 0.5 of the steps |" in page
+    assert "before the first evaluation with such a val/accuracy" in page
+    task = hl.open_comparison(bench / "runs")["small"]
+    assert task.loss == "test_loss" and task.losses.sel(arm="wider").values.tolist() == (
+        wider["metrics"]["test/loss"]["values"])
+    assert list(task.differences["metric"].values)[0] == "test_loss"  # the loss first
+    assert task.references.test_loss.sel(reference="chance").item() == pytest.approx(math.log(16), abs=1)
+    figure = plots.comparison(task)
+    assert {text.get_text() for text in figure.axes[0].texts} >= {"chance (test)"}
+    plt.close(figure)
 
 
 def test_a_task_that_is_solved_or_not_is_compared_by_what_was_solved(compared, told):

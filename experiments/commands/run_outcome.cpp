@@ -27,7 +27,7 @@ namespace {
 // The task's metrics on a split, the loss first, with what they were measured on; "" where nothing
 // was evaluated.
 std::string evaluation_text(const RunStatus& status, Split split) {
-  const std::string of = split_name(split) + std::string("/");
+  const auto of = metric_name(split, "");
   auto metrics = status.metrics;
   const auto take = [&](const char* name) {
     const auto taken = metrics.extract(of + name);

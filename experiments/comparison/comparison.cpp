@@ -10,6 +10,7 @@
 #include "core/head_kinds.h"
 #include "experiments/comparison/equal_terms.h"
 #include "experiments/comparison/matched_size.h"
+#include "experiments/data/test_part.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/output_file.h"
@@ -195,6 +196,9 @@ void keep_task(ComparisonFile& written, const std::string& name, const fs::path&
 
 }  // namespace
 
+Split TaskArm::measured_on() const {
+  return asks_for_test(experiment.data) ? Split::kTest : Split::kValidation;
+}
 int64_t TaskArm::hidden_width() const { return first_stack(experiment)->hidden_width(); }
 int64_t TaskArm::head_dim() const { return first_stack(experiment)->shape(0).head_dim; }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "experiments/comparison/comparison_file.h"
+#include "experiments/data/source.h"
 #include "experiments/runs/experiment.h"
 
 namespace headlab {
@@ -16,9 +17,11 @@ namespace headlab {
 // Sizes count as equal within this share of the baseline's.
 inline constexpr double kMatchedWithin = 0.02;
 
-// A number that the trainings of a task end with, under the name that logs have it by: "val/loss".
+// A number that the trainings of a task end with.
 struct FinalMetric {
-  std::string name, units;
+  std::string name;  // as logs have it: "val/loss"; "test/loss" where the data have a test part
+  std::string in_training;  // of the same measure during training, on validation: "val/loss"
+  std::string units;
   bool higher_is_better = false;
 };
 
@@ -37,10 +40,13 @@ struct TaskArm {
   std::string unequal;               // settings that no difference can be formed across; "": none
   int64_t steps = 0;                 // of a whole training
   std::vector<FinalMetric> metrics;  // to compare by: the loss, and what the task is judged by
-                                     // beside it; of text the loss alone
+                                     // beside it; of text the loss alone; all of one split
   std::optional<double> solved_at;   // DataSource::solved_at(), by the second of these
 
   bool takes_part() const { return cannot.empty(); }
+  // The split that its final numbers are of: the test part where `data.test` asks for one, so that
+  // nothing is reported by what rates were chosen on; else validation.
+  Split measured_on() const;
   // What `match` makes equal. Positions are not the heads' and do not count: an arm with rope is
   // not given wider an MLP than one with learned positions.
   double size(Match match) const {

@@ -39,11 +39,10 @@ std::string tests_text(const Comparison& comparison, const ComparedTask& task, s
   if (const auto rule = solved_rule(comparison, t))
     return fmt::format(
         "Solved: {} of at {} {} at the end. Updates until solved: those before the first "
-        "evaluation "
-        "with such a value; a seed that has none is censored at its last update. A mean over seeds "
+        "evaluation with such a {}; a seed that has none is censored at its last update. A mean over seeds "
         "of which some solved the task is no measure, and has no star: stars are of Fisher's exact "
         "test and of the log-rank test.{}\n",
-        rule->metric, rule->higher_is_better ? "least" : "most", rule->at,
+        rule->metric, rule->higher_is_better ? "least" : "most", rule->at, rule->in_training,
         counts_text(comparison, task, t));
   const size_t arms = family_size(comparison, t);
   if (arms == 0 || comparison.written.seeds.size() < kFewestSeeds) return "";
@@ -64,14 +63,14 @@ std::string measured_on_text(const Comparison& comparison, const ComparedTask& t
                                            : with_commas(static_cast<int64_t>(found->second));
   };
   auto text = fmt::format(
-      "Measured on the {}validation split, {} examples, {} scored targets; seeds {}",
-      task.measured_on.count("val/whole_split") && task.measured_on.at("val/whole_split") == 1
-          ? "whole "
-          : "",
-      count("val/examples"), count("val/tokens"), fmt::join(written.seeds, ", "));
+      "Measured on the {}{} split, {} examples, {} scored targets; seeds {}",
+      task.measured_on.count("whole_split") && task.measured_on.at("whole_split") == 1 ? "whole "
+                                                                                       : "",
+      split_name(comparison.baseline(t).measured_on()), count("examples"), count("tokens"),
+      fmt::join(written.seeds, ", "));
   if (written.tasks[t].chooses()) {
     const int64_t steps = comparison.baseline(t).steps;
-    text += fmt::format("; rates chosen {} on seed{} {} after {} of {} steps",
+    text += fmt::format("; rates chosen by validation loss {} on seed{} {} after {} of {} steps",
                         rates_text(written.tasks[t]), written.choose_seeds.size() > 1 ? "s" : "",
                         fmt::join(written.choose_seeds, ", "),
                         ComparisonTask::share_of(written.tasks[t].choose_at, steps), steps);

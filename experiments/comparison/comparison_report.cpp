@@ -168,7 +168,7 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
                  {"rate", rate_json(rate)},
                  {"code", arm.code},
                  {"metrics", metrics_json(arm)},
-                 {"lengths", lengths_json(arm)},
+                 {"lengths", lengths_json(arm, sized.metrics.front().name)},
                  {"solved", solved_json(arm.solved)},
                  {"flops", number_or_null(arm.flops)},
                  {"wall_s", number_or_null(arm.wall_s)},
@@ -193,9 +193,8 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
               {"choose_seeds", written.choose_seeds},
               {"tasks", Json::array()}};
   for (size_t t = 0; t < tasks.size(); ++t) {
-    Json measured{{"split", "val"}};
-    for (const auto& [name, value] : tasks[t].measured_on)
-      measured[name.substr(name.find('/') + 1)] = value;
+    Json measured{{"split", split_name(comparison.baseline(t).measured_on())}};
+    for (const auto& [name, value] : tasks[t].measured_on) measured[name] = value;
     Json arms = Json::array();
     for (size_t a = 0; a < tasks[t].arms.size(); ++a)
       arms.push_back(

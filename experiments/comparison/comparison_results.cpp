@@ -33,13 +33,13 @@ std::set<std::string> devices_of_rows(const std::vector<SweepRow>& rows) {
 }
 
 // Why rows are not one set of trainings to form statistics of; "": they are.
-std::string what_is_missing(const std::vector<SweepRow>& rows) {
+std::string what_is_missing(const std::vector<SweepRow>& rows, const std::string& loss) {
   std::vector<std::string> reasons;
   for (const auto& row : rows) {
     if (row.status.state != PointState::kFinished)
       reasons.push_back(fmt::format("seed {} is {}", row.seed, row.state_text()));
-    else if (!row.final_loss())
-      reasons.push_back(fmt::format("seed {} has no finite validation loss", row.seed));
+    else if (!row.final_metric(loss))
+      reasons.push_back(fmt::format("seed {} has no finite {}", row.seed, loss));
   }
   if (reasons.empty() && std::any_of(rows.begin(), rows.end(), [&](const SweepRow& row) {
         return row.code != rows.front().code;
@@ -59,9 +59,7 @@ void add_metrics(ComparedArm& arm, const std::vector<FinalMetric>& metrics, bool
   for (const auto& measure : metrics) {
     ComparedMetric metric{.values = {}, .of_two_humps = of_two_humps};
     for (const auto& row : arm.rows)
-      if (const auto found = row.metrics.find(measure.name);
-          found != row.metrics.end() && std::isfinite(found->second))
-        metric.values.push_back(found->second);
+      if (const auto value = row.final_metric(measure.name)) metric.values.push_back(*value);
     if (metric.values.size() != arm.rows.size()) continue;
     metric.spread = spread_of(metric.values);
     arm.metrics[measure.name] = std::move(metric);
@@ -124,7 +122,8 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
   for (const auto seed : comparison.written.seeds)
     compared.rows.push_back(end.row(whole, {task, arm, *rate.rate, seed}));
   compared.code = compared.rows.front().code;
-  compared.missing = what_is_missing(compared.rows);
+  compared.missing =
+      what_is_missing(compared.rows, compared_metrics(comparison, task).front().name);
   if (compared.missing.empty()) {
     const auto rule = solved_rule(comparison, task);
     add_metrics(compared, compared_metrics(comparison, task), rule.has_value());
@@ -219,7 +218,8 @@ void add_curves(const Comparison& comparison, size_t task, ComparedTask& compare
   for (size_t a = 0; a < compared.arms.size(); ++a) {
     auto& arm = compared.arms[a];
     if (arm.metrics.empty() || curves[base].empty()) continue;
-    arm.reach = compute_for(compared.arms[base].curve, arm.metrics.at(kLossMetric).spread.mean);
+    if (!arm.curve.empty())  // both of validation, whatever the ends were measured on
+      arm.reach = compute_for(compared.arms[base].curve, arm.curve.back().loss);
     MeanOfAll then;
     for (size_t s = 0; s < curves[a].size(); ++s)
       then.add(curves[base][s].empty() ? std::nullopt
@@ -264,7 +264,7 @@ std::optional<SolvedRule> solved_rule(const Comparison& comparison, size_t task)
   const auto& metrics = compared_metrics(comparison, task);
   const auto at = comparison.baseline(task).solved_at;
   if (!at || metrics.size() < 2) return std::nullopt;
-  return SolvedRule{metrics[1].name, *at, metrics[1].higher_is_better};
+  return SolvedRule{metrics[1].name, metrics[1].in_training, *at, metrics[1].higher_is_better};
 }
 
 size_t family_size(const Comparison& comparison, size_t task) {
@@ -291,9 +291,11 @@ std::vector<ComparedTask> compare_arms(const Comparison& comparison, const Chose
     add_notices(comparison, compared);
     hold_against_references(comparison, task, compared);
     const auto& baseline = compared.arms[comparison.written.baseline];
-    for (const char* name : {"val/tokens", "val/examples", "val/whole_split"})
-      if (!baseline.rows.empty() && baseline.rows[0].metrics.count(name))
-        compared.measured_on[name] = baseline.rows[0].metrics.at(name);
+    const auto split = comparison.baseline(task).measured_on();
+    for (const char* name : {"tokens", "examples", "whole_split"})
+      if (const auto key = metric_name(split, name);
+          !baseline.rows.empty() && baseline.rows[0].metrics.count(key))
+        compared.measured_on[name] = baseline.rows[0].metrics.at(key);
   }
   return tasks;
 }

@@ -53,7 +53,7 @@ struct ComparedArm {
 
 struct ComparedTask {
   std::vector<ComparedArm> arms;
-  Metrics measured_on;         // of a final evaluation: val/tokens, val/examples, val/whole_split
+  Metrics measured_on;         // of a final evaluation: tokens, examples, whole_split
   References references = {};  // of the same examples
   std::vector<std::string> notices;
   std::optional<Settled> settled;  // none: arms were not trained for half the length

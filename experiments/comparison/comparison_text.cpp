@@ -191,7 +191,7 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
     text += fmt::format("{}## {}\n\n{}{}\n{}\n{}{}", t == 0 ? "" : "\n",
                         comparison.written.tasks[t].name, chance_text(tasks[t]),
                         settled_text(tasks[t]), table_text(table_of(comparison, rates, tasks, t)),
-                        notes_text(comparison, tasks[t], t), lengths_text(comparison, tasks[t]));
+                        notes_text(comparison, tasks[t], t), lengths_text(comparison, tasks[t], t));
   return text;
 }
 

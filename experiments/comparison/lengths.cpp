@@ -10,26 +10,31 @@ namespace {
 
 constexpr double kHalf = 0.5;
 
+const std::string& reported_loss(const Comparison& comparison, size_t task) {
+  return compared_metrics(comparison, task).front().name;
+}
+
 std::vector<double> losses_after(const Stage& whole, const StageEnd& end, Training training,
-                                 const std::vector<int64_t>& seeds) {
+                                 const Comparison& comparison) {
   std::vector<double> losses;
-  for (const auto seed : seeds) {
+  for (const auto seed : comparison.written.seeds) {
     training.seed = seed;
     const auto& row = end.row(whole, training);
-    const auto loss = row.final_loss();
+    const auto loss = row.final_metric(reported_loss(comparison, training.task));
     if (row.status.state != PointState::kFinished || !loss) return {};
     losses.push_back(*loss);
   }
   return losses;
 }
 
-bool is_starred(const ComparedArm& arm) {
-  const auto loss = arm.metrics.find(kLossMetric);
+bool is_starred(const ComparedArm& arm, const std::string& metric) {
+  const auto loss = arm.metrics.find(metric);
   return loss != arm.metrics.end() && loss->second.reported();
 }
 
 // Of the arms that have both lengths with all seeds.
-std::optional<Settled> settled_of(const Comparison& comparison, const ComparedTask& task) {
+std::optional<Settled> settled_of(const Comparison& comparison, size_t number,
+                                  const ComparedTask& task) {
   LossesBySeed half, full;
   std::vector<std::string> names;
   std::vector<size_t> starred;
@@ -38,7 +43,7 @@ std::optional<Settled> settled_of(const Comparison& comparison, const ComparedTa
     const auto& lengths = task.arms[a].at_lengths;
     if (!lengths.count(kHalf) || !lengths.count(1)) continue;
     if (a == comparison.written.baseline) baseline = names.size();
-    if (is_starred(task.arms[a])) starred.push_back(names.size());
+    if (is_starred(task.arms[a], reported_loss(comparison, number))) starred.push_back(names.size());
     half.push_back(lengths.at(kHalf)), full.push_back(lengths.at(1));
     names.push_back(comparison.written.arms[a].name);
   }
@@ -56,11 +61,11 @@ void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& r
     if (arm.metrics.empty()) continue;
     for (const double length : written.lengths) {
       const auto losses =
-          losses_after(whole, end, {task, a, *rates[task][a].rate, 0, length}, written.seeds);
+          losses_after(whole, end, {task, a, *rates[task][a].rate, 0, length}, comparison);
       if (!losses.empty()) arm.at_lengths[length] = losses;
     }
   }
-  compared.settled = settled_of(comparison, compared);
+  compared.settled = settled_of(comparison, task, compared);
 }
 
 std::string settled_text(const ComparedTask& task) {
@@ -76,12 +81,12 @@ std::string settled_text(const ComparedTask& task) {
       s.tau, s.low, s.high);
 }
 
-std::string lengths_text(const Comparison& comparison, const ComparedTask& task) {
+std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number) {
   const auto& lengths = comparison.written.lengths;
   if (lengths.size() < 2) return "";
   std::string head = "| arm |", line = "|---|", rows;
   for (const double length : lengths) {
-    head += fmt::format(" val/loss [nat] after {} of the steps |", length);
+    head += fmt::format(" {} [nat] after {} of the steps |", reported_loss(comparison, number), length);
     line += "--:|";
   }
   for (size_t a = 0; a < task.arms.size(); ++a) {
@@ -115,10 +120,10 @@ nlohmann::ordered_json settled_json(const ComparedTask& task) {
           {"why", s.why}};
 }
 
-nlohmann::ordered_json lengths_json(const ComparedArm& arm) {
+nlohmann::ordered_json lengths_json(const ComparedArm& arm, const std::string& loss) {
   auto all = nlohmann::ordered_json::array();
   for (const auto& [length, losses] : arm.at_lengths)
-    all.push_back({{"length", length}, {"val/loss", losses}});
+    all.push_back({{"length", length}, {loss, losses}});
   return all;
 }
 

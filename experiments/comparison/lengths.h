@@ -15,9 +15,10 @@ void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& r
 
 // What a reader must know before any row of the table: whether its order has settled.
 std::string settled_text(const ComparedTask& task);
-// A table of the losses at all lengths; "": there is one length.
-std::string lengths_text(const Comparison& comparison, const ComparedTask& task);
+// A table of the losses at all lengths of the task of this number; "": there is one length.
+std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number);
 nlohmann::ordered_json settled_json(const ComparedTask& task);
-nlohmann::ordered_json lengths_json(const ComparedArm& arm);
+// `loss`: by which name it was measured.
+nlohmann::ordered_json lengths_json(const ComparedArm& arm, const std::string& loss);
 
 }  // namespace headlab

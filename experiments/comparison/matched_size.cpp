@@ -34,15 +34,18 @@ void require_metrics(const TaskArm& arm) {
 
 }  // namespace
 
-std::vector<FinalMetric> final_metrics(const DataSource& data) {
+std::vector<FinalMetric> final_metrics(const DataSource& data, Split split) {
   const auto& task = data.task();
   std::vector<FinalMetric> metrics;
   const auto add = [&](const TaskMetric& metric) {
-    metrics.push_back({"val/" + metric.name, metric.units, metric.higher_is_better});
+    metrics.push_back({.name = metric_name(split, metric.name),
+                       .in_training = metric_name(Split::kValidation, metric.name),
+                       .units = metric.units,
+                       .higher_is_better = metric.higher_is_better});
   };
   if (task.metrics().empty() || data.examples(Split::kValidation) == 0) return {};
   add(task.metrics().front());
-  if (metrics.front().name != kLossMetric) return {};
+  if (metrics.front().in_training != kLossMetric) return {};
   if (!data.tokenizer())
     for (const auto& metric : task.own_metrics()) add(metric);
   return metrics;
@@ -63,7 +66,7 @@ void ModelSizes::measure(TaskArm& arm) {
   arm.without_places = parameters_without_places(*model);
   arm.flops_per_token = model->flops_per_token();
   arm.steps = arm.experiment.train.total_steps(data);
-  arm.metrics = final_metrics(data);
+  arm.metrics = final_metrics(data, arm.measured_on());
   require_metrics(arm);
   arm.solved_at = data.solved_at();
 }

@@ -11,9 +11,9 @@
 
 namespace headlab {
 
-// By which the arms of a task are compared: the loss first; then, of what is not text, what the
-// task is judged by beside it. None: a training on these data ends without a validation loss.
-std::vector<FinalMetric> final_metrics(const DataSource& data);
+// By which the arms of a task are compared, of `split`: the loss first; then, of what is not text,
+// what the task is judged by beside it. None: a training on these data ends without a loss.
+std::vector<FinalMetric> final_metrics(const DataSource& data, Split split);
 
 // Builds models to count them; data that configs share are opened once.
 class ModelSizes {

@@ -10,13 +10,6 @@
 namespace headlab {
 namespace {
 
-std::string prefix_of(Split split) { return std::string(split_name(split)) + "/"; }
-
-Split split_of_metrics(const std::vector<FinalMetric>& metrics) {
-  const bool tests = !metrics.empty() && metrics[0].name.starts_with(prefix_of(Split::kTest));
-  return tests ? Split::kTest : Split::kValidation;
-}
-
 // Of a metric under its name in logs.
 std::optional<double> value_of(const Reference& reference, const std::string& metric) {
   return reference.value(metric.substr(metric.find('/') + 1));
@@ -58,7 +51,7 @@ std::optional<bool> above_chance(const ComparedArm& arm, const std::vector<Final
 void hold_against_references(const Comparison& comparison, size_t task, ComparedTask& compared) {
   const auto& metrics = compared_metrics(comparison, task);
   const auto data = open_training_data(comparison.baseline(task).experiment);
-  compared.references = references_of(*data, split_of_metrics(metrics));
+  compared.references = references_of(*data, comparison.baseline(task).measured_on());
   for (auto& arm : compared.arms) {
     arm.above_chance = above_chance(arm, metrics, compared.references);
     if (arm.above_chance.value_or(true)) continue;
@@ -107,7 +100,7 @@ nlohmann::ordered_json references_of_task_json(const References& references) {
   for (const auto& one : references.all) {
     auto& entry = json[one.name];
     for (const auto& [metric, value] : one.values)
-      entry[prefix_of(references.split) + metric] = value;
+      entry[metric_name(references.split, metric)] = value;
     entry["comment"] = one.how;
   }
   return json;

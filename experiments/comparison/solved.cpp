@@ -29,7 +29,7 @@ Lasted updates_until(const SolvedRule& rule, const std::vector<MetricsRow>& rows
   Lasted updates;
   for (const auto& row : rows) {
     updates.time = static_cast<double>(row.step);
-    const auto value = row.values.find(rule.metric);
+    const auto value = row.values.find(rule.in_training);
     if (value == row.values.end() || !rule.met(value->second)) continue;
     updates.happened = true;
     break;

@@ -14,7 +14,8 @@ namespace headlab {
 
 // When a task counts as solved.
 struct SolvedRule {
-  std::string metric;  // "val/accuracy"
+  std::string metric;       // at the end: "test/accuracy"
+  std::string in_training;  // of the same measure during training: "val/accuracy"
   double at = 0;
   bool higher_is_better = true;
 

@@ -38,6 +38,10 @@ const char* split_name(Split split) {
   TORCH_CHECK(false, "no such split: ", static_cast<int>(split));
 }
 
+std::string metric_name(Split split, const std::string& metric) {
+  return std::string(split_name(split)) + "/" + metric;
+}
+
 std::vector<std::string> DataSource::token_texts() const {
   const auto known = tokenizer();
   return known ? known->token_texts() : std::vector<std::string>();

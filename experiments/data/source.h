@@ -22,6 +22,8 @@ namespace headlab {
 enum class Split { kTrain, kValidation, kTest, kWhole };  // kWhole: of data that are not split
 Split split_named(const std::string& name);               // "train", ...; ConfigError otherwise
 const char* split_name(Split split);
+// As logs and status.json have it: "val/loss".
+std::string metric_name(Split split, const std::string& metric);
 
 // How many tokens a split has and how many of them its examples take: not those at its end that
 // fill no window. 0 of 0: a split of anything else, whose examples are all of it.

@@ -108,10 +108,10 @@ std::string SweepRow::state_text() const {
   return point_state_name(status.state) + (status.reason.empty() ? "" : ": " + status.reason);
 }
 
-std::optional<double> SweepRow::final_loss() const {
-  const auto loss = metrics.find(kLossMetric);
-  if (loss == metrics.end() || !std::isfinite(loss->second)) return std::nullopt;
-  return loss->second;
+std::optional<double> SweepRow::final_metric(const std::string& name) const {
+  const auto found = metrics.find(name);
+  if (found == metrics.end() || !std::isfinite(found->second)) return std::nullopt;
+  return found->second;
 }
 
 SweepMean::Spread spread_of(const std::vector<double>& values) {

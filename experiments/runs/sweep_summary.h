@@ -29,8 +29,9 @@ struct SweepRow {
   std::string device;            // "cpu in fp32": what it was trained on; "" where it is not known
 
   std::string state_text() const;  // "failed: its reason", "finished"
-  // kLossMetric; none where it is not there, or not finite.
-  std::optional<double> final_loss() const;
+  // None where it is not there, or not finite.
+  std::optional<double> final_loss() const { return final_metric(kLossMetric); }
+  std::optional<double> final_metric(const std::string& name) const;
 };
 
 // Of finished rows of one group that one code made, on one type of device in one precision.

@@ -63,13 +63,10 @@ struct EvaluatedPart {
   std::string words;
   std::optional<Evaluation> TrainingRow::*evaluation;
 
-  std::string in_log(const std::string& metric) const { return name('_', metric); }
-  std::string in_line(const std::string& metric) const { return name('/', metric); }
-
- private:
-  std::string name(char between, const std::string& metric) const {
-    return std::string(split_name(split)) + between + metric;
+  std::string in_log(const std::string& metric) const {
+    return std::string(split_name(split)) + "_" + metric;
   }
+  std::string in_line(const std::string& metric) const { return metric_name(split, metric); }
 };
 
 TrainingMetric evaluation_metric(const EvaluatedPart& part, const TaskMetric& metric) {
@@ -230,7 +227,7 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 }
 
 Metrics status_metrics(const Evaluation& evaluation) {
-  const auto split = split_name(evaluation.split) + std::string("/");
+  const auto split = metric_name(evaluation.split, "");
   Metrics metrics{{split + "tokens", static_cast<double>(evaluation.tokens)},
                   {split + "examples", static_cast<double>(evaluation.examples)},
                   {split + "whole_split", evaluation.whole_split()}};
@@ -240,7 +237,7 @@ Metrics status_metrics(const Evaluation& evaluation) {
 }
 
 bool has_test(const Metrics& metrics) {
-  const auto prefix = split_name(Split::kTest) + std::string("/");
+  const auto prefix = metric_name(Split::kTest, "");
   const auto first = metrics.lower_bound(prefix);
   return first != metrics.end() && first->first.starts_with(prefix);
 }

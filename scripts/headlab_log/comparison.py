@@ -16,8 +16,8 @@ from .program import program_name
 from .run import Run, read_json
 
 KEPT, ASKED = "compare.json", "compare.yaml"
-LOSS = "val/loss"
-UNITS = {"val_loss": "nat", "flops": "FLOP", "flops_per_token": "FLOP", "wall_s": "s", "heads_entropy": "nat"}
+DURING = "val/loss"  # by which rates are chosen, and of which curves are
+UNITS = {"val_loss": "nat", "test_loss": "nat", "flops": "FLOP", "flops_per_token": "FLOP", "wall_s": "s", "heads_entropy": "nat"}
 # Shorter than a quantity's place in compare.json.
 NAMES = {"rate_chosen": "rate", "effective_speedup_factor": "effective_speedup"}
 OF_DIFFERENCE = ("difference", "low", "high", "p", "p_holm", "reported")  # there without any, too
@@ -185,19 +185,25 @@ class ComparedTask:
 
     @property
     def metrics(self) -> xr.Dataset:
-        """The metrics at the ends of the trainings, (arm, seed): val_loss, val_accuracy, ..."""
+        """The metrics at the ends of the trainings, (arm, seed): val_loss, val_accuracy, ...; test_loss, ...
+        where the data have a test part (`data.test`), by which nothing was chosen."""
         return self._dataset({plain(metric): (("arm", "seed"), np.array(
             [self._of_seeds(name, self._metric(name, metric).get("values")) for name in self._arms]))
             for metric in self._metrics()}, seed=self.comparison.seeds)
 
     @property
+    def loss(self) -> str:
+        """The name of the loss among the metrics: val_loss, or test_loss where the data have a test part."""
+        return plain(self._loss)
+
+    @property
     def losses(self) -> xr.DataArray:
-        """The validation loss at the ends of the trainings, (arm, seed) [nat]."""
+        """The loss at the ends of the trainings, (arm, seed) [nat], of the split that `measured_on` names."""
         found = self.metrics
-        if plain(LOSS) not in found:
+        if self.loss not in found:
             raise LogError(f"{self.file}: {self.name}: no arm has a loss: "
                            + "; ".join(f"{arm}: {why}" for arm, why in self.reasons.items()))
-        return found[plain(LOSS)]
+        return found[self.loss]
 
     @property
     def solved(self) -> xr.Dataset:
@@ -253,7 +259,7 @@ class ComparedTask:
     @property
     def tried(self) -> xr.DataArray:
         """The losses by which rates were chosen, (arm, rate) [nat]; NaN where an arm diverged, or was not tried."""
-        found = {(name, self._number(one.get("rate"), f"{name}: rate.tried")): one.get(LOSS)
+        found = {(name, self._number(one.get("rate"), f"{name}: rate.tried")): one.get(DURING)
                  for name, arm in self._arms.items() for one in arm["rate"].get("tried") or []
                  if isinstance(one, dict)}
         rates = sorted({rate for _, rate in found})
@@ -263,12 +269,12 @@ class ComparedTask:
 
     @property
     def references(self) -> xr.Dataset:
-        """What needs no training reaches, (reference): val_loss, val_accuracy of chance, a unigram and a
-        bigram model; of the comparison, else of the manifest of a run of the baseline; empty where neither
-        has any."""
+        """What needs no training reaches, (reference): the metrics of chance, a unigram and a bigram model, by
+        the names that `metrics` has; of the comparison, else of the manifest of a run of the baseline; empty
+        where neither has any."""
         found = self.kept.get("references") or self._references_of_runs()
         require(self.file, found, f"{self.place}.references", dict)
-        rows = {str(name): {key if key.startswith("val_") else f"val_{key}": value
+        rows = {str(name): {key if key.startswith(("val_", "test_")) else f"val_{key}": value
                             for key, value in leaves(one).items() if is_number(value)}
                 for name, one in found.items() if isinstance(one, dict) and name not in ("units", "measured_on")}
         names = dict.fromkeys(name for one in rows.values() for name in one)
@@ -334,10 +340,14 @@ class ComparedTask:
         """The mappings of a list of an arm."""
         return [require(self.file, one, f"{self.place}: {arm}: {key}", dict) for one in self._arms[arm][key]]
 
+    @property
+    def _loss(self):
+        return f"{self.measured_on.get('split', 'val')}/loss"
+
     def _metrics(self):
         """The loss first."""
         names = dict.fromkeys(name for arm in self._arms.values() for name in arm.get("metrics", {}))
-        return sorted(names, key=lambda name: name != LOSS)
+        return sorted(names, key=lambda name: name != self._loss)
 
     def _metric(self, arm, name):
         return require(self.file, self._arms[arm].get("metrics", {}).get(name, {}),

@@ -142,11 +142,11 @@ def lengths_table(task):
     lengths = sorted({one["length"] for arm in task["arms"] for one in arm.get("lengths", [])})
     if len(lengths) < 2:
         return ""
-    rows = []
+    loss, rows = f"{task['measured_on']['split']}/loss", []
     for arm in by_group(task["arms"]):
-        losses = {one["length"]: one["val/loss"] for one in arm.get("lengths", [])}
+        losses = {one["length"]: one[loss] for one in arm.get("lengths", [])}
         rows.append([f"`{arm['name']}`", *(comparison.spread(losses.get(length)) for length in lengths)])
-    head = ["kind", *(f"val/loss [nat] after {length:g} of the steps" for length in lengths)]
+    head = ["kind", *(f"{loss} [nat] after {length:g} of the steps" for length in lengths)]
     return f"\nEach length is a training of its own, whose schedule ends there.\n\n{comparison.markdown(head, rows)}"
 
 
@@ -159,7 +159,7 @@ def told(report):
         text += (f"\n{task['trained']}; `scripts/{task['command']}`, "
                  f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread, and "
                  f"{task['choosing_hours']:.1f} to choose rates\n\n"
-                 f"{task['name']}: validation split, {on['examples']:,.0f} examples, "
+                 f"{task['name']}: {on['split']} split, {on['examples']:,.0f} examples, "
                  f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
                  f"deviation; {comparison.rates(task)}; *: below .05 "
                  f"after Holm's correction. {comparison.settled(task)}\n\n{task_table(report, task)}")

@@ -56,12 +56,12 @@ def hours(report):
 def measures(task):
     """The names of the metrics that a task is measured by, the one that says most first."""
     names = {name for arm in task["arms"] for name in arm.get("metrics", {})}
-    return sorted(names, key=lambda name: (name == "val/loss", name))  # the task's own before the loss
+    return sorted(names, key=lambda name: (name.endswith("/loss"), name))  # the task's own before the loss
 
 
 def titled(metric):
     """With its unit, if it has one."""
-    return f"{metric} [nat]" if metric == "val/loss" else metric
+    return f"{metric} [nat]" if metric.endswith("/loss") else metric
 
 
 def mean(arm, metric):

@@ -13,7 +13,7 @@ MOST_BANDS = 8  # arms whose bands can be told apart
 
 
 def comparison(task: ComparedTask) -> Figure:
-    """Left the loss over steps, a line an arm with its 95 % band; right the paired differences to the
+    """Left the validation loss over steps, a line an arm with its 95 % band; right the paired differences to the
     baseline with their intervals, the reported ones filled and with a star. Of a task that a training
     solves or does not, right is how many seeds solved it.
 
@@ -50,8 +50,8 @@ def by_loss(task):
     found = task.metrics
     names = [str(name) for name in task.arms["arm"].values]
     means = dict.fromkeys(names, np.nan)
-    if "val_loss" in found:
-        means = dict(zip(names, found.val_loss.mean("seed", skipna=False).values))
+    if task.loss in found:
+        means = dict(zip(names, found[task.loss].mean("seed", skipna=False).values))
     return sorted(names, key=lambda name: (np.isnan(means[name]), means[name]))
 
 
@@ -86,12 +86,14 @@ def draw_curves(axes, task, styles):
 
 
 def reference_losses(task):
-    """The losses of chance and n-grams by their names, those that are known."""
+    """The losses of chance and n-grams by their names, those that are known; with their split where it is not
+    the one of the curves."""
     found = task.references
-    if "val_loss" not in found:
+    if task.loss not in found:
         return {}
-    return {str(name): float(loss) for name, loss in zip(found["reference"].values, found.val_loss.values)
-            if np.isfinite(loss)}
+    split = "" if task.loss == "val_loss" else f" ({task.measured_on['split']})"
+    return {f"{name}{split}": float(loss)
+            for name, loss in zip(found["reference"].values, found[task.loss].values) if np.isfinite(loss)}
 
 
 def draw_names(axes, order, styles):
@@ -106,10 +108,10 @@ def draw_names(axes, order, styles):
 
 def draw_differences(axes, task, order, styles):
     found = task.differences
-    there = "val_loss" in found["metric"].values
+    there = task.loss in found["metric"].values
     for place, name in enumerate(order):
         colour = styles[name]["color"]
-        one = found.sel(metric="val_loss", arm=name) if there else None
+        one = found.sel(metric=task.loss, arm=name) if there else None
         if name == task.baseline:
             axes.plot([0], [place], "|", color=colour, ms=9)
         elif one is None or np.isnan(one.difference):
@@ -119,7 +121,8 @@ def draw_differences(axes, task, order, styles):
             axes.plot([low, high], [place] * 2, color=colour, lw=1.2)
             mark(axes, mean, place, colour, bool(one.reported), np.nanmax([mean, high]))
     axes.axvline(0, color=BASELINE, lw=0.8)
-    axes.set(title=f"less the loss of {task.baseline}", xlabel="difference [nat], 95 % of the seeds' pairs")
+    on = "" if task.loss == "val_loss" else f" on {task.measured_on['split']}"
+    axes.set(title=f"less the loss of {task.baseline}{on}", xlabel="difference [nat], 95 % of the seeds' pairs")
 
 
 def draw_solved(axes, task, order, styles):

@@ -9,6 +9,7 @@ import numpy as np
 from ..comparison import ComparedTask, Comparison, is_comparison, open_comparison
 from ..files import LogError, read_text
 from ..opening import is_run, open_run
+from ..plots.comparison import reference_losses
 from ..program import program_name
 from ..run import Run
 from ..text import shell_word
@@ -57,7 +58,7 @@ class Shown:
             "name": task.name, "blocks": blocks, "notices": task.notices,
             "arms": [{"name": name, "reason": reasons.get(name, ""), "runs": self._runs(task, name, n, opened),
                       **curve(curves.sel(arm=name))} for n, name in enumerate(arms)],
-            "differences": differences(task), "references": losses_of(task)}
+            "differences": differences(task), "references": {name: number(loss) for name, loss in reference_losses(task).items()}}
 
     def _runs(self, task, arm, colour, opened):
         """[number on the page, seed] of the runs of an arm that are shown."""
@@ -109,11 +110,6 @@ def differences(task):
         for metric in found["metric"].values}
 
 
-def losses_of(task):
-    found = task.references
-    names = found["reference"].values if "val_loss" in found else []
-    return {str(name): number(found.val_loss.sel(reference=name)) for name in names
-            if np.isfinite(found.val_loss.sel(reference=name))}
 
 
 # --- the tables ------------------------------------------------------------------------------------

@@ -70,21 +70,35 @@ TEST_CASE("arms are compared by the loss and by what the task is judged by, in i
           "[compare]") {
   using Names = std::vector<std::string>;
   const auto of = [](const std::string& data) {
-    return names_of(final_metrics(*testing::open(data)));
+    return names_of(final_metrics(*testing::open(data), Split::kValidation));
   };
   CHECK(of("kind: induction") == Names{"val/loss down", "val/accuracy up"});
   CHECK(of("kind: recall") == Names{"val/loss down", "val/example_accuracy up"});
   CHECK(of("kind: memorization") == Names{"val/loss down", "val/macro_accuracy up"});
   const testing::Folder folder;
   folder.write("text.txt", std::string(2000, 'a') + std::string(2000, 'b'));
-  CHECK(names_of(final_metrics(*testing::open("kind: char, path: text.txt", folder.path()))) ==
+  CHECK(names_of(final_metrics(*testing::open("kind: char, path: text.txt", folder.path()),
+                               Split::kValidation)) ==
         Names{"val/loss down"});
+}
+
+TEST_CASE("a test part is what arms are compared on, and validation what they are chosen by",
+          "[compare]") {
+  const auto comparison = resolved("[mha, moh]", "", {"data.test=own"});
+  const auto& metrics = compared_metrics(comparison, 0);
+  CHECK(names_of(metrics) == std::vector<std::string>{"test/loss down", "test/accuracy up"});
+  CHECK(metrics[0].in_training == "val/loss");
+  CHECK(comparison.baseline(0).measured_on() == Split::kTest);
+  const auto rule = solved_rule(comparison, 0);
+  REQUIRE(rule);
+  CHECK(rule->metric == "test/accuracy");
+  CHECK(rule->in_training == "val/accuracy");
 }
 
 TEST_CASE("data that leave no validation loss leave nothing to compare", "[compare]") {
   const auto data = testing::open("kind: induction");
-  CHECK(final_metrics(testing::WithTask(*data, embedding_task())).empty());
-  CHECK_FALSE(final_metrics(testing::WithTask(*data, prediction_task())).empty());
+  CHECK(final_metrics(testing::WithTask(*data, embedding_task()), Split::kValidation).empty());
+  CHECK_FALSE(final_metrics(testing::WithTask(*data, prediction_task()), Split::kValidation).empty());
 }
 
 TEST_CASE("what solves a task is its own metric, of tasks that are solved or not", "[compare]") {
