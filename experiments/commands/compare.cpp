@@ -2,6 +2,8 @@
 // parameters and the same seeds: paired differences to a baseline.
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
@@ -17,7 +19,8 @@ namespace headlab {
 namespace {
 
 struct CompareOptions {
-  std::string compared, against = "mha", protocol, out = "runs", task;
+  std::string compared, out = "runs", task, device = "auto";
+  std::optional<std::string> against, protocol;
   std::vector<std::string> overrides;
   int64_t jobs = 0;
   bool skip_pruning = false, dry_run = false, json = false;
@@ -29,12 +32,14 @@ struct CompareOptions {
         "or a kind of heads",
         Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ..., of every task");
-    a.option("--task", task, "the only one of the file's tasks that is meant (default: all)");
-    a.option("--against", against, "of a kind of heads: the one it is compared with");
+    a.option("--task", task, "train this task of the file alone (default: all)");
+    a.option("--against", against,
+             "of a kind of heads: the one it is compared with (default: mha)");
     a.option("--protocol", protocol,
              "of a kind of heads: a YAML file whose tasks, rates, seeds and lengths are taken "
              "(default: configs/compare/kinds.yaml of headlab's sources)");
     a.option("--out", out, "directory of runs");
+    a.option("--device", device, "of the trainings: auto, cpu, cuda or cuda:N");
     a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
              Arguments::kAboveZero);
     a.flag("--skip-pruning", skip_pruning, "leave out the heads that survive pruning");
@@ -43,8 +48,8 @@ struct CompareOptions {
   }
 };
 
-SweepOrders orders_of(const SweepThreads& threads) {
-  return {.jobs = threads.jobs, .environment = threads.environment()};
+SweepOrders orders_of(const SweepThreads& threads, const std::string& device) {
+  return {.jobs = threads.jobs, .environment = threads.environment(), .device = device};
 }
 
 // With what was measured of the same runs before; a signal, that in the trainings too, ends it
@@ -80,12 +85,15 @@ int said(int code) {
 }
 
 // `choosing` grows by what searches ask for. Nothing is trained where there is one rate alone.
-StageEnd choose_rates(const Comparison& comparison, Stage& choosing, int64_t jobs) {
+StageEnd choose_rates(const CompareOptions& o, const Comparison& comparison, Stage& choosing) {
   if (choosing.sweep.points.empty()) return {};
-  for (;;) {
-    const auto threads = threads_of(choosing.sweep, jobs);
-    tell("{} points choose the rates, {} at once", choosing.sweep.points.size(), threads.jobs);
-    auto end = run_stage(choosing, orders_of(threads));
+  for (size_t before = 0;;) {
+    const auto threads = threads_of(choosing.sweep, o.jobs);
+    const auto points = choosing.sweep.points.size();
+    tell("{} more trainings choose the rates, after {}; {} at once", points - before, before,
+         threads.jobs);
+    before = points;
+    auto end = run_stage(choosing, orders_of(threads, o.device));
     if (end.code == kResumable) return end;
     auto wider = wider_stage(comparison, choosing, end);
     if (!wider) return end;
@@ -97,11 +105,19 @@ StageEnd choose_rates(const Comparison& comparison, Stage& choosing, int64_t job
 ComparisonSource source_of(const CompareOptions& o) {
   const std::filesystem::path file(o.compared);
   std::error_code none;
-  if (std::filesystem::exists(file, none) || file.has_extension() || file.has_parent_path())
+  if (std::filesystem::is_regular_file(file, none) || file.has_extension() ||
+      file.has_parent_path()) {
+    for (const auto& [name, given] :
+         {std::pair("--against", o.against), {"--protocol", o.protocol}})
+      if (given)
+        throw ConfigError(fmt::format(
+            "{}: belongs to a kind of heads, and {} is a file, which has its own arms and baseline",
+            name, o.compared));
     return comparison_in(file);
+  }
   const auto usual = std::filesystem::path(build::kSourceDir) / "configs/compare/kinds.yaml";
-  return comparison_of_kinds(o.compared, o.against,
-                             o.protocol.empty() ? usual : std::filesystem::path(o.protocol));
+  return comparison_of_kinds(o.compared, o.against.value_or("mha"),
+                             o.protocol ? std::filesystem::path(*o.protocol) : usual);
 }
 
 int run_compare(const CompareOptions& o) {
@@ -109,19 +125,19 @@ int run_compare(const CompareOptions& o) {
   if (o.dry_run) {
     const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
     return print(report_of("comparison", comparison.folder,
-                           costs_of(comparison, orders_of(threads)), threads.jobs),
+                           costs_of(comparison, orders_of(threads, o.device)), threads.jobs),
                  o.json);
   }
   write_comparison_file(comparison);
   tell("{}", comparison.folder.string());
   auto choosing = choosing_stage(comparison);
-  const auto chosen = choose_rates(comparison, choosing, o.jobs);
+  const auto chosen = choose_rates(o, comparison, choosing);
   if (chosen.code == kResumable) return said(chosen.code);
   const auto rates = chosen_rates(comparison, choosing, chosen);
   const auto whole = final_stage(comparison, rates);
   const auto threads = threads_of(whole.sweep, o.jobs);
-  tell("{} points are compared, {} at once", whole.sweep.points.size(), threads.jobs);
-  const auto end = run_stage(whole, orders_of(threads));
+  tell("{} trainings are compared, {} at once", whole.sweep.points.size(), threads.jobs);
+  const auto end = run_stage(whole, orders_of(threads, o.device));
   const int code = report_results(o, comparison, rates, whole, end);
   if (chosen.code != kDone) return said(chosen.code);
   if (end.code != kDone) return said(end.code);

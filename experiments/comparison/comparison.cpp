@@ -14,6 +14,7 @@
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/output_file.h"
+#include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/sweep_points.h"
 #include "experiments/system/sha256.h"
@@ -104,6 +105,10 @@ void resolve_task(Comparison& comparison, size_t task, const std::vector<std::st
   };
   for (size_t a = 0; a < written.arms.size(); ++a)
     each(a, [&](TaskArm& arm) {
+      if (!written.tasks[task].takes(written.arms[a].name)) {
+        arm.left_out = true, arm.cannot = "the task's `kinds` leave it out";
+        return;
+      }
       arm = arm_on_task(config, written.arms[a]);
       if (arm.takes_part()) sizes.measure(arm);
     });
@@ -148,17 +153,36 @@ std::string comparison_hash(const Comparison& comparison, const Text& text_of) {
   return sha256(text).substr(0, 8);
 }
 
-// Where the same comparison lies under the name that an older version gave it, that.
+void remove_entry(ConfigNode& mapping, const std::string& key) {
+  std::erase_if(mapping.entries, [&](const auto& entry) { return entry.first == key; });
+}
+
+// Of what an arm's trainings have in common on every machine: `rates` and `seeds` are the
+// comparison's, and a floor that is written goes with the rate.
+std::string hash_of_arm(const Experiment& experiment) {
+  auto identity = identity_of(experiment);
+  if (auto* train = identity.find("train")) {
+    const auto& options = experiment.train;
+    if (options.min_lr)
+      train->set("min_lr",
+                 write_number(std::stod(fmt::format("{:.12g}", *options.min_lr / options.lr))));
+    remove_entry(*train, "lr");
+  }
+  return config_hash(identity);
+}
+
+// Where the same comparison lies under a name that an older version gave it, that.
 fs::path folder_of(const Comparison& comparison) {
   const auto folder = [&](const std::string& hash) {
     return comparison.out / "comparisons" / fmt::format("{}-{}", comparison.name, hash);
   };
-  const auto as_written =
-      folder(comparison_hash(comparison, [](Experiment one) { return to_yaml(write_block(one)); }));
   std::error_code none;
-  if (fs::is_directory(as_written, none)) return as_written;
-  return folder(
-      comparison_hash(comparison, [](const Experiment& one) { return to_yaml(identity_of(one)); }));
+  for (const auto& older :
+       {comparison_hash(comparison, [](Experiment one) { return to_yaml(write_block(one)); }),
+        comparison_hash(comparison,
+                        [](const Experiment& one) { return to_yaml(identity_of(one)); })})
+    if (fs::is_directory(folder(older), none)) return folder(older);
+  return folder(comparison_hash(comparison, hash_of_arm));
 }
 
 ConfigNode parsed(const ComparisonSource& source) {
@@ -223,6 +247,9 @@ ComparisonSource comparison_in(const fs::path& file) {
 ComparisonSource comparison_of_kinds(const std::string& kind, const std::string& against,
                                      const fs::path& protocol) {
   for (const auto& name : {kind, against}) head_kind(name);
+  if (kind == against)
+    throw ConfigError(
+        fmt::format("'{}' heads against themselves: name another kind with --against", kind));
   auto source = comparison_in(protocol);
   auto node = parsed(source);
   const auto* written = node.find("kinds");
@@ -231,6 +258,8 @@ ComparisonSource comparison_of_kinds(const std::string& kind, const std::string&
   for (const auto& name : {against, kind}) arms.items.push_back(arm_called(name, written));
   node.set("kinds", arms);
   node.set("baseline", write_text(against));
+  if (auto* tasks = node.find("tasks"))
+    for (auto& task : tasks->items) remove_entry(task, "kinds");  // every task has these two arms
   source.name = fmt::format("{}-against-{}", kind, against);
   source.text = to_yaml(node);
   return source;

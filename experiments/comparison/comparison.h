@@ -31,6 +31,7 @@ struct TaskArm {
   Experiment experiment;
   std::string cannot;  // why its heads have no place on the task; "": they have, and what follows
                        // is known
+  bool left_out = false;  // by the task's `kinds`, and therefore has no place
   int64_t parameters = 0;
   int64_t without_places = 0;        // of these, those that are no table of learned positions
   double flops_per_token = 0;        // forward, full context

@@ -23,9 +23,11 @@ ChosenRates likely_rates(const Comparison& comparison, const Stage& choosing,
   return rates;
 }
 
-// The trainings that choose an arm's rate, whose whole ones cost `whole`.
-ConfigCost choice_of(const ComparisonTask& task, const ConfigCost& whole, const Stage& choosing,
+// The trainings that choose an arm's rate, whose whole ones cost `whole`; of a search that has not
+// ended the most that it may ask for.
+ConfigCost choice_of(const Comparison& comparison, const ConfigCost& whole, const Stage& choosing,
                      const StageEnd& stands, const Training& of) {
+  const auto& task = comparison.written.tasks[of.task];
   auto cost = whole;
   cost.points = cost.finished = 0;
   cost.steps = ComparisonTask::share_of(task.choose_at, whole.steps);
@@ -36,6 +38,9 @@ ConfigCost choice_of(const ComparisonTask& task, const ConfigCost& whole, const 
     ++cost.points;
     if (stands.summary.rows[point].status.state != PointState::kWaiting) ++cost.finished;
   }
+  const auto others = std::ssize(comparison.written.choose_seeds) - 1;
+  if (task.search && stands.code == kResumable)
+    cost.points = std::max(cost.points, task.search->most + 3 * others);
   return cost;
 }
 
@@ -60,10 +65,11 @@ std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders
     const auto& task = comparison.written.tasks[training.task];
     cost->label = fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
     if (training.length != 1) cost->label += fmt::format(", length {}", training.length);
-    const auto choice = choice_of(task, *cost, choosing, stands, training);
+    const auto choice = choice_of(comparison, *cost, choosing, stands, training);
     if (training.length == 1 && choice.points > 0) {
       all.push_back(choice);
-      all.back().label = cost->label + ", to choose";
+      const bool open = task.search && stands.code == kResumable;
+      all.back().label = cost->label + (open ? ", to choose, at most" : ", to choose");
     }
     all.push_back(*cost);
   }

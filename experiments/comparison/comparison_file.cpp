@@ -17,7 +17,7 @@ using Keys = std::vector<std::string>;
 const Keys kComparisonKeys{"tasks", "kinds",   "rates", "choose_seeds",
                            "seeds", "lengths", "match", "baseline"};
 const Keys kRateKeys{"from", "factor", "most"};
-const Keys kTaskKeys{"name", "base", "set", "rates", "choose_at", "match"};
+const Keys kTaskKeys{"name", "base", "set", "kinds", "rates", "choose_at", "match"};
 const Keys kArmKeys{"name", "attention", "set"};
 const Limits kShare{.min = 0, .max = 1, .above_min = true, .below_max = false, .one_of = {}};
 constexpr std::array kMatches{Match::kHiddenWidth, Match::kHeadDim, Match::kFlops, Match::kNone};
@@ -213,6 +213,30 @@ void read_arms(const ConfigNode& file, ComparisonFile& comparison, Problems& pro
                  fmt::format("no arm is called '{}'{}", name, did_you_mean(name, names)));
 }
 
+// The arms that a task takes, by their names in the file; the baseline is among them.
+void read_kinds_of_tasks(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
+  Keys names;
+  for (const auto& arm : comparison.arms) names.push_back(arm.name);
+  for (size_t i = 0; i < comparison.tasks.size() && !names.empty(); ++i) {
+    const auto* kinds = file.find("tasks")->items[i].find("kinds");
+    if (!kinds) continue;
+    const auto path = fmt::format("tasks[{}].kinds", i);
+    auto& taken = comparison.tasks[i].kinds;
+    if (kinds->kind != Kind::kSequence || kinds->items.empty())
+      problems.add(kinds->place, path, "must be a list of names of the file's `kinds`");
+    for (const auto& item : kinds->items) {
+      if (std::find(names.begin(), names.end(), item.text) == names.end())
+        problems.add(
+            item.place, path,
+            fmt::format("no arm is called '{}'{}", item.text, did_you_mean(item.text, names)));
+      taken.push_back(item.text);
+    }
+    const auto& baseline = names[comparison.baseline];
+    if (!taken.empty() && !comparison.tasks[i].takes(baseline))
+      problems.add(kinds->place, path, fmt::format("must have the baseline, '{}'", baseline));
+  }
+}
+
 void read_seeds(const ConfigNode& file, ComparisonFile& comparison, Problems& problems) {
   const auto read = [&](const char* key) {
     const auto* node = file.find(key);
@@ -279,6 +303,7 @@ std::string comparison_schema(Block& settings) {
   const auto task = object_schema({{"name", text},
                                    {"base", text},
                                    {"set", set},
+                                   {"kinds", {{"type", "array"}, {"items", text}, {"minItems", 1}}},
                                    {"rates", rates},
                                    {"choose_at", share},
                                    {"match", match}},
@@ -306,6 +331,7 @@ ComparisonFile read_comparison(const ConfigNode& file) {
   known_keys(file, "", "a comparison", kComparisonKeys, problems);
   read_tasks(file, comparison, problems);
   read_arms(file, comparison, problems);
+  read_kinds_of_tasks(file, comparison, problems);
   read_seeds(file, comparison, problems);
   read_lengths(file, comparison, problems);
   problems.raise();

@@ -2,6 +2,7 @@
 // here, and no file is opened.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,7 +29,11 @@ struct ComparisonTask {
   std::optional<RateGrid> search;     // in place of `rates`
   double choose_at = 0.25;            // share of the steps at which rates are chosen
   Match match = Match::kHiddenWidth;  // its own, or that of all tasks
+  std::vector<std::string> kinds;     // names of the arms that it takes; none: all
 
+  bool takes(const std::string& arm) const {
+    return kinds.empty() || std::find(kinds.begin(), kinds.end(), arm) != kinds.end();
+  }
   // With one rate there is nothing to choose.
   bool chooses() const { return search || rates.size() > 1; }
   double first_rate() const { return search ? search->from : rates.front(); }

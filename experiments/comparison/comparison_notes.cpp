@@ -2,12 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "experiments/system/with_commas.h"
 
 namespace headlab {
 namespace {
+
+std::string matched_text(Match match) {
+  if (match == Match::kNone) return "sizes not matched";
+  if (match == Match::kFlops) return "FLOPs of a token matched by d_ff";
+  return "parameters matched by " + match_name(match);
+}
 
 std::string rates_text(const ComparisonTask& task) {
   if (!task.search) return fmt::format("of {}", fmt::join(task.rates, ", "));
@@ -39,7 +47,8 @@ std::string tests_text(const Comparison& comparison, const ComparedTask& task, s
   if (const auto rule = solved_rule(comparison, t))
     return fmt::format(
         "Solved: {} of at {} {} at the end. Updates until solved: those before the first "
-        "evaluation with such a {}; a seed that has none is censored at its last update. A mean over seeds "
+        "evaluation with such a {}; a seed that has none is censored at its last update. A mean "
+        "over seeds "
         "of which some solved the task is no measure, and has no star: stars are of Fisher's exact "
         "test and of the log-rank test.{}\n",
         rule->metric, rule->higher_is_better ? "least" : "most", rule->at, rule->in_training,
@@ -76,11 +85,36 @@ std::string measured_on_text(const Comparison& comparison, const ComparedTask& t
                         ComparisonTask::share_of(written.tasks[t].choose_at, steps), steps);
   }
   text += fmt::format(
-      "; parameters matched by {}; Holm over the arms of this table; *: reported, for the "
-      "corrected "
-      "p is below {}",
-      match_name(written.tasks[t].match), kReportedBelow);
+      "; {}; Holm over the arms of this table; *: reported, for the corrected p is below {}",
+      matched_text(written.tasks[t].match), kReportedBelow);
   return text + ".\n";
+}
+
+// By which losses the rates were chosen, an arm each.
+std::string chosen_text(const Comparison& comparison, const std::vector<ChosenRate>& rates) {
+  std::vector<std::string> arms;
+  const auto told = [](const ChosenRate::Tried& tried) {
+    return fmt::format("{} with {:.4f} on {} seed{}", tried.rate, tried.loss.value_or(NAN),
+                       tried.seeds, tried.seeds == 1 ? "" : "s");
+  };
+  for (size_t a = 0; a < rates.size(); ++a) {
+    const auto best = std::find_if(rates[a].tried.begin(), rates[a].tried.end(),
+                                   [&](const auto& one) { return one.rate == rates[a].rate; });
+    if (best == rates[a].tried.end()) continue;
+    arms.push_back(fmt::format("{} {}{}", comparison.written.arms[a].name, told(*best),
+                               rates[a].runner_up ? ", next " + told(*rates[a].runner_up) : ""));
+  }
+  if (arms.empty()) return "";
+  return fmt::format("- rates, by their mean final validation loss: {}\n", fmt::join(arms, "; "));
+}
+
+// Arms that the task's `kinds` leave out.
+std::string left_out_text(const Comparison& comparison, size_t t) {
+  std::vector<std::string> names;
+  for (size_t a = 0; a < comparison.arms[t].size(); ++a)
+    if (comparison.arms[t][a].left_out) names.push_back(comparison.written.arms[a].name);
+  if (names.empty()) return "";
+  return fmt::format("- not trained on this task, by its `kinds`: {}\n", fmt::join(names, ", "));
 }
 
 // Digests of the code of the trainings, and whose they are.
@@ -95,9 +129,10 @@ std::string codes_text(const Comparison& comparison, const ComparedTask& task) {
   return text;
 }
 
-std::string notices_text(const Comparison& comparison, const ComparedTask& task) {
+std::string notices_text(const Comparison& comparison, const ComparedTask& task, size_t t) {
   std::string text;
   for (size_t a = 0; a < task.arms.size(); ++a) {
+    if (comparison.arms[t][a].left_out) continue;
     const auto& name = comparison.written.arms[a].name;
     const auto& arm = task.arms[a];
     if (!arm.missing.empty()) text += fmt::format("- {}: no statistics: {}\n", name, arm.missing);
@@ -114,9 +149,11 @@ std::string notices_text(const Comparison& comparison, const ComparedTask& task)
 
 }  // namespace
 
-std::string notes_text(const Comparison& comparison, const ComparedTask& task, size_t t) {
+std::string notes_text(const Comparison& comparison, const std::vector<ChosenRate>& rates,
+                       const ComparedTask& task, size_t t) {
   return measured_on_text(comparison, task, t) + tests_text(comparison, task, t) + "\n" +
-         notices_text(comparison, task);
+         chosen_text(comparison, rates) + left_out_text(comparison, t) +
+         notices_text(comparison, task, t);
 }
 
 }  // namespace headlab

@@ -8,6 +8,8 @@
 namespace headlab {
 
 // What the figures of task number t were measured on and tested by, and what must be known of them.
-std::string notes_text(const Comparison& comparison, const ComparedTask& task, size_t t);
+// `rates`: of its arms.
+std::string notes_text(const Comparison& comparison, const std::vector<ChosenRate>& rates,
+                       const ComparedTask& task, size_t t);
 
 }  // namespace headlab

@@ -116,19 +116,6 @@ Json search_json(const ComparisonTask& task) {
       {"from", task.search->from}, {"factor", task.search->factor}, {"most", task.search->most}};
 }
 
-Json runs_json(const ComparedArm& arm) {
-  Json runs = Json::array();
-  for (const auto& row : arm.rows)
-    runs.push_back({{"seed", row.seed},
-                    {"run", row.run.string()},
-                    {"status", point_state_name(row.status.state)},
-                    {"reason", row.status.reason},
-                    {"wall_s", number_or_null(row.wall_s)},
-                    {"code", row.code},
-                    {"device", row.device}});
-  return runs;
-}
-
 // A bound beside the factor: "at" it, "above" it where the baseline's curve ends before, "below" it
 // where it begins lower.
 Json speedup_json(const ComparedArm& arm) {
@@ -178,11 +165,26 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
                  {"above_chance", arm.above_chance ? Json(*arm.above_chance) : Json()},
                  {"notices", arm.notices},
                  {"curve", curve_json(arm.curve)},
-                 {"runs", runs_json(arm)}});
+                 {"runs", runs_json(arm.rows)}});
   return object;
 }
 
 }  // namespace
+
+Json runs_json(const std::vector<SweepRow>& rows) {
+  Json runs = Json::array();
+  for (const auto& row : rows)
+    runs.push_back({{"seed", row.seed},
+                    {"run", row.run.string()},
+                    {"status", point_state_name(row.status.state)},
+                    {"reason", row.status.reason},
+                    {"wall_s", number_or_null(row.wall_s)},
+                    {"code", row.code},
+                    {"commit", row.commit},
+                    {"device", row.device},
+                    {"machine", row.machine}});
+  return runs;
+}
 
 Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                      const std::vector<ComparedTask>& tasks) {
@@ -197,8 +199,9 @@ Json comparison_json(const Comparison& comparison, const ChosenRates& rates,
     for (const auto& [name, value] : tasks[t].measured_on) measured[name] = value;
     Json arms = Json::array();
     for (size_t a = 0; a < tasks[t].arms.size(); ++a)
-      arms.push_back(
-          arm_json(written.arms[a].name, comparison.arms[t][a], rates[t][a], tasks[t].arms[a]));
+      if (!comparison.arms[t][a].left_out)
+        arms.push_back(
+            arm_json(written.arms[a].name, comparison.arms[t][a], rates[t][a], tasks[t].arms[a]));
     object["tasks"].push_back({{"name", written.tasks[t].name},
                                {"config", written.tasks[t].base.text},
                                {"rates", written.tasks[t].rates},

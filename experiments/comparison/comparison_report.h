@@ -23,6 +23,9 @@ std::vector<TaskTable> comparison_tables(const Comparison& comparison, const Cho
 nlohmann::ordered_json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                                        const std::vector<ComparedTask>& tasks);
 
+// Where the trainings lie and by what they were made, one each.
+nlohmann::ordered_json runs_json(const std::vector<SweepRow>& rows);
+
 // compare.json, compare.md, compare.csv and compare.tex in the comparison's folder. RunError where
 // the storage refuses.
 void write_comparison(const Comparison& comparison, const nlohmann::ordered_json& object,

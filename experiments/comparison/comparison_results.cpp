@@ -139,8 +139,7 @@ ComparedArm arm_of(const Comparison& comparison, size_t task, size_t arm, const 
   if (!sized.unmatched.empty()) compared.notices.push_back(sized.unmatched);
   for (const auto& kind : kinds_without_host(sized))
     compared.notices.push_back(fmt::format(
-        "'{}' heads begin by an initialisation of their own; `init_weights: host` is not known to "
-        "them",
+        "'{}' heads keep their own initialisation: they do not support `init_weights: host`",
         kind));
   return compared;
 }
@@ -157,8 +156,8 @@ void add_differences(const Comparison& comparison, size_t task, ComparedTask& co
     family.push_back(&compared.arms[a]);
     is_equal.push_back(sized.unequal.empty());
     if (!is_equal.back())
-      family.back()->notices.push_back(
-          fmt::format("no difference to the baseline is formed: it has another {}", sized.unequal));
+      family.back()->notices.push_back(fmt::format(
+          "it differs from the baseline in {}; no difference is formed", sized.unequal));
   }
   for (const auto& metric : compared_metrics(comparison, task)) {
     const auto of = [&](ComparedArm& arm) {
@@ -217,7 +216,8 @@ void add_curves(const Comparison& comparison, size_t task, ComparedTask& compare
   const size_t base = comparison.written.baseline;
   for (size_t a = 0; a < compared.arms.size(); ++a) {
     auto& arm = compared.arms[a];
-    if (arm.metrics.empty() || curves[base].empty()) continue;
+    const bool unequal = !comparison.arms[task][a].unequal.empty();
+    if (arm.metrics.empty() || curves[base].empty() || unequal) continue;
     if (!arm.curve.empty())  // both of validation, whatever the ends were measured on
       arm.reach = compute_for(compared.arms[base].curve, arm.curve.back().loss);
     MeanOfAll then;
@@ -235,22 +235,21 @@ void add_notices(const Comparison& comparison, ComparedTask& compared) {
     for (size_t b = 0; b < a; ++b)
       if (!compared.arms[a].rows.empty() && !compared.arms[b].rows.empty() &&
           compared.arms[a].rows[0].run == compared.arms[b].rows[0].run) {
-        compared.arms[a].notices.push_back(
-            fmt::format("its settings are those of '{}': they were trained once", names[b].name));
+        compared.arms[a].notices.push_back(fmt::format(
+            "it has the settings of '{}'; both names show the same runs", names[b].name));
         break;
       }
   const auto& curve = compared.arms[comparison.written.baseline].curve;
   if (!curve.empty() && curve.front().examples != curve.back().examples)
     compared.notices.push_back(
-        fmt::format("before their ends curves are of the first {} validation examples, there of "
-                    "{}: speedup and "
-                    "equal time are read from both",
+        fmt::format("points before the end are measured on the first {} validation examples, the "
+                    "last point on {}; speedup and equal time use both",
                     curve.front().examples, curve.back().examples));
   const auto seeds = comparison.written.seeds.size();
   if (seeds < kFewestSeeds)
     compared.notices.push_back(
-        fmt::format("{} seeds do not tell how far seeds differ, so that no difference is starred, "
-                    "and which could be told is not known; train {} seeds or more",
+        fmt::format("{} seeds do not show how far seeds differ. No difference is starred. Train {} "
+                    "seeds or more",
                     seeds, kFewestSeeds));
 }
 
@@ -284,12 +283,12 @@ std::vector<ComparedTask> compare_arms(const Comparison& comparison, const Chose
       compared.arms.push_back(arm_of(comparison, task, arm, rates[task][arm], whole, end));
     require_one_computation(comparison, compared);
     add_differences(comparison, task, compared);
-    add_lengths(comparison, task, rates, whole, end, compared);
     add_curves(comparison, task, compared);
     for (auto& arm : compared.arms)
       if (!arm.metrics.empty()) add_heads(arm, survivors);
     add_notices(comparison, compared);
     hold_against_references(comparison, task, compared);
+    add_lengths(comparison, task, rates, whole, end, compared);
     const auto& baseline = compared.arms[comparison.written.baseline];
     const auto split = comparison.baseline(task).measured_on();
     for (const char* name : {"tokens", "examples", "whole_split"})

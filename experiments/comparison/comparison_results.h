@@ -32,17 +32,21 @@ struct ComparedArm {
   std::string missing;               // why it has no statistics; "": it has
   std::vector<std::string> notices;  // what a reader of its row must know
   std::string code;                  // digests of the code of its trainings
-  std::map<std::string, ComparedMetric> metrics;     // by name; none where `missing`
-  std::optional<SolvedArm> solved;                   // of tasks with a solved_rule()
-  std::map<double, std::vector<double>> at_lengths;  // losses by seed after shares of the steps
-  Curve curve;                                       // means
-  std::optional<double> wall_s, flops;               // of a training, means
-  Reach reach;                       // compute that the baseline takes to this arm's loss
-  std::optional<double> equal_time;  // mean loss when the baseline's trainings ended
-  HeadColumns heads;                 // means over the seeds
-  std::optional<double> surviving;   // heads, mean over the seeds
-  int64_t built_heads = 0;           // where `surviving` is known
-  std::optional<bool> above_chance;  // none: not known
+  std::map<std::string, ComparedMetric> metrics;  // by name; none where `missing`
+  std::optional<SolvedArm> solved;                // of tasks with a solved_rule()
+  struct Length {
+    std::vector<double> losses;  // by seed
+    std::vector<SweepRow> rows;
+  };
+  std::map<double, Length> at_lengths;  // by shares of the steps
+  Curve curve;                          // means
+  std::optional<double> wall_s, flops;  // of a training, means
+  Reach reach;                          // compute that the baseline takes to this arm's loss
+  std::optional<double> equal_time;     // mean loss when the baseline's trainings ended
+  HeadColumns heads;                    // means over the seeds
+  std::optional<double> surviving;      // heads, mean over the seeds
+  int64_t built_heads = 0;              // where `surviving` is known
+  std::optional<bool> above_chance;     // none: not known
 
   // That compute over the arm's own, by reach.bound; none where one of them is not known.
   std::optional<double> speedup() const {
@@ -56,7 +60,8 @@ struct ComparedTask {
   Metrics measured_on;         // of a final evaluation: tokens, examples, whole_split
   References references = {};  // of the same examples
   std::vector<std::string> notices;
-  std::optional<Settled> settled;  // none: arms were not trained for half the length
+  std::optional<Settled> settled;  // none: `unsettled`
+  std::string unsettled = {};      // why it is not known whether the order has settled
 };
 
 // Of the pruned heads of a run; none where that is not asked for.

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "experiments/comparison/given_up.h"
+#include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
+#include "experiments/runs/run_manifest.h"
 #include "experiments/runs/sweep_table.h"
 #include "experiments/system/exit_codes.h"
 
@@ -54,13 +56,25 @@ StageEnd end_of(const Stage& stage, const std::vector<PointStatus>& points) {
   return end;
 }
 
+// A training that diverged has chosen, unless other code may do better.
+std::optional<PointStatus> diverged_before(const FrozenPoint& point) {
+  const auto status = read_status(point.run);
+  if (!status || status->state != RunState::kDiverged) return std::nullopt;
+  const auto manifest = read_manifest(point.run);
+  if (manifest.is_object() &&
+      !kinds_that_differ(manifest.value("code", nlohmann::ordered_json())).empty())
+    return std::nullopt;
+  return PointStatus{.state = PointState::kFailed, .code = kDiverged, .reason = status->reason};
+}
+
 }  // namespace
 
 Stage stage_of(const Comparison& comparison, const std::vector<Training>& trainings, bool whole) {
   const std::string name = whole ? "final" : "choose";
   Stage stage{.sweep = {.folder = {}, .out = comparison.out, .name = name, .points = {}},
               .whole = whole,
-              .points = {}};
+              .points = {},
+              .may_be_given_up = {}};
   std::map<std::filesystem::path, size_t> known;
   const auto& written = comparison.written;
   for (const auto& training : trainings) {
@@ -78,6 +92,9 @@ Stage stage_of(const Comparison& comparison, const std::vector<Training>& traini
     const auto [at, fresh] = known.emplace(point.run, stage.sweep.points.size());
     if (fresh) stage.sweep.points.push_back(std::move(point));
     stage.points.emplace(training, at->second);
+    if (!whole && training.length == 1 && training.seed == written.choose_seeds.front() &&
+        !comparison.baseline(training.task).solved_at)
+      stage.may_be_given_up[at->second] = arm.steps;
   }
   place_sweep(stage.sweep, comparison.folder / name);
   return stage;
@@ -89,8 +106,8 @@ StageEnd as_it_stands(const Stage& stage) {
     const auto status = read_status(stage.sweep.points[i].run);
     if (status && status->state == RunState::kFinished)
       points[i].state = PointState::kFinished;
-    else if (status && status->state == RunState::kDiverged)
-      points[i] = {.state = PointState::kFailed, .code = kDiverged, .reason = status->reason};
+    else if (auto diverged = diverged_before(stage.sweep.points[i]))
+      points[i] = std::move(*diverged);
     else if (const auto why = why_given_up(stage, i); !why.empty())
       points[i] = {.state = PointState::kGivenUp, .reason = why};
   }
@@ -99,7 +116,10 @@ StageEnd as_it_stands(const Stage& stage) {
 
 StageEnd run_stage(const Stage& stage, const SweepOrders& given) {
   auto orders = given;
-  if (!stage.whole) orders.give_up = [&](size_t point) { return why_given_up(stage, point); };
+  if (!stage.whole) {
+    orders.give_up = [&](size_t point) { return why_given_up(stage, point); };
+    orders.known = [&](size_t point) { return diverged_before(stage.sweep.points[point]); };
+  }
   write_points(stage.sweep);
   auto end = end_of(stage, run_shown(stage.sweep, orders).first);
   write_summary(stage.sweep, end.summary);

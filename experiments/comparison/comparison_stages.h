@@ -30,6 +30,10 @@ struct Stage {
   bool whole = true;  // else the one that chooses rates
   // Trainings with one config are one point, whatever their arms are called.
   std::map<Training, size_t> points;
+  // Points that choose rates and may end early, with the steps of each: of the first choosing seed
+  // alone, by which a search widens, so that the others decide by whole trainings; and of no task
+  // that is solved or not, whose loss falls late and at once.
+  std::map<size_t, int64_t> may_be_given_up;
 };
 
 // How a stage ended, or stands.

@@ -160,7 +160,8 @@ TaskTable table_of(const Comparison& comparison, const ChosenRates& rates,
                    const std::vector<ComparedTask>& tasks, size_t task) {
   TaskTable table{.head = head_cells(comparison, task), .rows = {}};
   for (size_t arm = 0; arm < tasks[task].arms.size(); ++arm)
-    table.rows.push_back(row_cells({comparison, rates, tasks, task, arm}));
+    if (!comparison.arms[task][arm].left_out)
+      table.rows.push_back(row_cells({comparison, rates, tasks, task, arm}));
   for (auto& row :
        reference_rows(table.head, compared_metrics(comparison, task), tasks[task].references))
     table.rows.push_back(std::move(row));
@@ -188,10 +189,11 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
                             const std::vector<ComparedTask>& tasks) {
   std::string text;
   for (size_t t = 0; t < tasks.size(); ++t)
-    text += fmt::format("{}## {}\n\n{}{}\n{}\n{}{}", t == 0 ? "" : "\n",
-                        comparison.written.tasks[t].name, chance_text(tasks[t]),
-                        settled_text(tasks[t]), table_text(table_of(comparison, rates, tasks, t)),
-                        notes_text(comparison, tasks[t], t), lengths_text(comparison, tasks[t], t));
+    text += fmt::format(
+        "{}## {}\n\n{}{}\n{}\n{}{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
+        chance_text(tasks[t]), settled_text(tasks[t]) + "\n\n",
+        table_text(table_of(comparison, rates, tasks, t)),
+        notes_text(comparison, rates[t], tasks[t], t), lengths_text(comparison, tasks[t], t));
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/head_kinds.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/runs/run_identity.h"
 
 namespace headlab {
 
@@ -16,10 +17,16 @@ std::string unequal_terms(const TaskArm& arm, const TaskArm& baseline) {
   const auto compare = [&](const char* what, const auto& a, const auto& b) {
     if (a != b) differ.emplace_back(what);
   };
-  compare("data", to_flow(arm.experiment.data.write()), to_flow(baseline.experiment.data.write()));
+  // By the contents of the files: another path to the same data is no difference.
+  const auto mine = identity_of(arm.experiment), others = identity_of(baseline.experiment);
+  for (const char* key : {"data", "init"}) {
+    const auto *a = mine.find(key), *b = others.find(key);
+    compare(key, a ? to_flow(*a) : "", b ? to_flow(*b) : "");
+  }
   compare("train.steps", arm.steps, baseline.steps);
   compare("train.batch", own.batch, other.batch);
   compare("train.accumulate", own.accumulate, other.accumulate);
+  compare("train.label_smoothing", own.label_smoothing, other.label_smoothing);
   compare("train.max_positions", own.max_positions, other.max_positions);
   compare("train.eval_batches", own.eval_batches, other.eval_batches);
   compare("train.eval_batch", own.eval_batch, other.eval_batch);

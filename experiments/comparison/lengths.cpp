@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "experiments/comparison/comparison_report.h"
 
 namespace headlab {
 namespace {
@@ -14,17 +17,22 @@ const std::string& reported_loss(const Comparison& comparison, size_t task) {
   return compared_metrics(comparison, task).front().name;
 }
 
-std::vector<double> losses_after(const Stage& whole, const StageEnd& end, Training training,
-                                 const Comparison& comparison) {
-  std::vector<double> losses;
-  for (const auto seed : comparison.written.seeds) {
-    training.seed = seed;
+// Of the arm's trainings of this length; none unless each seed has one, by the code and on the
+// device of its whole training.
+std::optional<ComparedArm::Length> length_of(const Comparison& comparison, const ComparedArm& arm,
+                                             const Stage& whole, const StageEnd& end,
+                                             Training training) {
+  ComparedArm::Length length;
+  for (size_t s = 0; s < comparison.written.seeds.size(); ++s) {
+    training.seed = comparison.written.seeds[s];
     const auto& row = end.row(whole, training);
     const auto loss = row.final_metric(reported_loss(comparison, training.task));
-    if (row.status.state != PointState::kFinished || !loss) return {};
-    losses.push_back(*loss);
+    if (row.status.state != PointState::kFinished || !loss || row.code != arm.rows[s].code ||
+        row.device != arm.rows[s].device)
+      return std::nullopt;
+    length.losses.push_back(*loss), length.rows.push_back(row);
   }
-  return losses;
+  return length;
 }
 
 bool is_starred(const ComparedArm& arm, const std::string& metric) {
@@ -32,52 +40,74 @@ bool is_starred(const ComparedArm& arm, const std::string& metric) {
   return loss != arm.metrics.end() && loss->second.reported();
 }
 
-// Of the arms that have both lengths with all seeds.
-std::optional<Settled> settled_of(const Comparison& comparison, size_t number,
-                                  const ComparedTask& task) {
+bool was_asked_for(const Comparison& comparison, double length) {
+  const auto& lengths = comparison.written.lengths;
+  return std::find(lengths.begin(), lengths.end(), length) != lengths.end();
+}
+
+// Fills `settled`, or says why it is not known, of the arms that are on equal terms and have both
+// lengths with all seeds.
+void settle_order(const Comparison& comparison, size_t task, ComparedTask& compared) {
+  if (solved_rule(comparison, task)) {
+    compared.unsettled = "its arms are compared by how many seeds solved the task";
+    return;
+  }
+  if (!was_asked_for(comparison, kHalf)) {
+    compared.unsettled = "there are no trainings of half the length (`lengths: [0.5, 1]`)";
+    return;
+  }
   LossesBySeed half, full;
   std::vector<std::string> names;
   std::vector<size_t> starred;
   std::optional<size_t> baseline;
-  for (size_t a = 0; a < task.arms.size(); ++a) {
-    const auto& lengths = task.arms[a].at_lengths;
+  for (size_t a = 0; a < compared.arms.size(); ++a) {
+    const auto& arm = compared.arms[a];
+    const auto& lengths = arm.at_lengths;
     if (!lengths.count(kHalf) || !lengths.count(1)) continue;
+    if (!comparison.arms[task][a].unequal.empty()) continue;
     if (a == comparison.written.baseline) baseline = names.size();
-    if (is_starred(task.arms[a], reported_loss(comparison, number))) starred.push_back(names.size());
-    half.push_back(lengths.at(kHalf)), full.push_back(lengths.at(1));
+    if (is_starred(arm, reported_loss(comparison, task))) starred.push_back(names.size());
+    half.push_back(lengths.at(kHalf).losses), full.push_back(lengths.at(1).losses);
     names.push_back(comparison.written.arms[a].name);
   }
-  if (!baseline || names.size() < 2) return std::nullopt;
-  return settled_order(half, full, *baseline, starred, names);
+  if (baseline && names.size() >= 2)
+    compared.settled = settled_order(half, full, *baseline, starred, names);
+  else
+    compared.unsettled =
+        "the baseline, or every other arm, lacks trainings of half or of the full length";
 }
 
 }  // namespace
 
 void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& rates,
                  const Stage& whole, const StageEnd& end, ComparedTask& compared) {
-  const auto& written = comparison.written;
   for (size_t a = 0; a < compared.arms.size(); ++a) {
     auto& arm = compared.arms[a];
     if (arm.metrics.empty()) continue;
-    for (const double length : written.lengths) {
-      const auto losses =
-          losses_after(whole, end, {task, a, *rates[task][a].rate, 0, length}, comparison);
-      if (!losses.empty()) arm.at_lengths[length] = losses;
+    for (const double share : comparison.written.lengths) {
+      auto length =
+          length_of(comparison, arm, whole, end, {task, a, *rates[task][a].rate, 0, share});
+      if (length)
+        arm.at_lengths[share] = std::move(*length);
+      else
+        arm.notices.push_back(fmt::format(
+            "its trainings of {} of the steps are not all finished, or not all by the code and on "
+            "the device of the whole ones; they are left out",
+            share));
     }
   }
-  compared.settled = settled_of(comparison, task, compared);
+  settle_order(comparison, task, compared);
 }
 
 std::string settled_text(const ComparedTask& task) {
   if (!task.settled)
-    return "It is not known whether the order of the arms has settled: there are no trainings of "
-           "half the length (`lengths: [0.5, 1]`).\n\n";
+    return fmt::format("It is not known whether the order of the arms has settled: {}.",
+                       task.unsettled);
   const auto& s = *task.settled;
-  if (!s.settled) return fmt::format("The order of the arms has not settled: {}.\n\n", s.why);
+  if (!s.settled) return fmt::format("The order of the arms has not settled: {}.", s.why);
   return fmt::format(
       "The order of the arms has settled: Kendall's tau of the orders at half and at full length "
-      "is "
-      "{:.2f}, 95 % [{:.2f}, {:.2f}].\n\n",
+      "is {:.2f}, 95 % [{:.2f}, {:.2f}].",
       s.tau, s.low, s.high);
 }
 
@@ -86,7 +116,8 @@ std::string lengths_text(const Comparison& comparison, const ComparedTask& task,
   if (lengths.size() < 2) return "";
   std::string head = "| arm |", line = "|---|", rows;
   for (const double length : lengths) {
-    head += fmt::format(" {} [nat] after {} of the steps |", reported_loss(comparison, number), length);
+    head +=
+        fmt::format(" {} [nat] after {} of the steps |", reported_loss(comparison, number), length);
     line += "--:|";
   }
   for (size_t a = 0; a < task.arms.size(); ++a) {
@@ -98,7 +129,7 @@ std::string lengths_text(const Comparison& comparison, const ComparedTask& task,
         rows += " - |";
         continue;
       }
-      const auto spread = spread_of(found->second);
+      const auto spread = spread_of(found->second.losses);
       rows += fmt::format(" {:.4f} ± {:.4f} |", spread.mean, spread.deviation.value_or(0));
     }
     rows += "\n";
@@ -109,21 +140,23 @@ std::string lengths_text(const Comparison& comparison, const ComparedTask& task,
 }
 
 nlohmann::ordered_json settled_json(const ComparedTask& task) {
-  if (!task.settled) return nullptr;
+  nlohmann::ordered_json json{{"text", settled_text(task)}, {"settled", nullptr}};
+  if (!task.settled) return json;
   const auto& s = *task.settled;
   const auto number = [](double value) {
     return std::isnan(value) ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
   };
-  return {{"settled", s.settled},
-          {"tau", number(s.tau)},
-          {"interval", {number(s.low), number(s.high)}},
-          {"why", s.why}};
+  json["settled"] = s.settled;
+  json["tau"] = number(s.tau);
+  json["interval"] = {number(s.low), number(s.high)};
+  json["why"] = s.why;
+  return json;
 }
 
 nlohmann::ordered_json lengths_json(const ComparedArm& arm, const std::string& loss) {
   auto all = nlohmann::ordered_json::array();
-  for (const auto& [length, losses] : arm.at_lengths)
-    all.push_back({{"length", length}, {loss, losses}});
+  for (const auto& [share, length] : arm.at_lengths)
+    all.push_back({{"length", share}, {loss, length.losses}, {"runs", runs_json(length.rows)}});
   return all;
 }
 

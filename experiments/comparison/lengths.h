@@ -13,7 +13,7 @@ namespace headlab {
 void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& rates,
                  const Stage& whole, const StageEnd& end, ComparedTask& compared);
 
-// What a reader must know before any row of the table: whether its order has settled.
+// Before any row of the table: whether its order has settled, a sentence.
 std::string settled_text(const ComparedTask& task);
 // A table of the losses at all lengths of the task of this number; "": there is one length.
 std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number);

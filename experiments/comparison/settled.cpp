@@ -99,8 +99,8 @@ Settled settled_order(const LossesBySeed& half, const LossesBySeed& full, size_t
     return found;
   }
   if (seeds < kFewestSeeds) {
-    found.why = fmt::format("{} seeds tell no interval of tau, {:.2f}; train {} or more", seeds,
-                            found.tau, kFewestSeeds);
+    found.why = fmt::format("tau is {:.2f}; {} seeds give it no interval; train {} or more",
+                            found.tau, seeds, kFewestSeeds);
     return found;
   }
   add_tau_interval(found, half, full, seeds);
@@ -116,8 +116,7 @@ Settled settled_order(const LossesBySeed& half, const LossesBySeed& full, size_t
     const double at_full = difference_to(full, arm, baseline);
     if (at_half * at_full < 0)
       reasons.push_back(
-          fmt::format("{} is reported with {:+.4f} at full length and has {:+.4f} at "
-                      "half",
+          fmt::format("the starred difference of {} is {:+.4f} at full length and {:+.4f} at half",
                       names.at(arm), at_full, at_half));
   }
   found.settled = reasons.empty();

@@ -30,6 +30,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr auto kBetweenLooks = 50ms;
 constexpr double kBetweenLocks = 0.5;  // seconds
+constexpr double kBetweenGivingUp = 5;
 
 bool of_this_host(const std::string& holder) {
   const auto on = holder.rfind(" on ");
@@ -107,7 +108,8 @@ void SweepRun::look_at_all() {
     job = code ? jobs_.erase(job) : std::next(job);
   }
   const bool locks_too = clock_.seconds() - locks_looked_at_ >= kBetweenLocks;
-  if (locks_too) locks_looked_at_ = clock_.seconds(), give_up_some();
+  if (locks_too) locks_looked_at_ = clock_.seconds();
+  if (clock_.seconds() - asked_to_give_up_ >= kBetweenGivingUp) give_up_some();
   const auto full = [&] { return static_cast<int64_t>(jobs_.size()) >= orders_.jobs; };
   for (size_t i = 0; i < points_.size() && !stopping_ && !full(); ++i)
     if (points_[i].state == PointState::kWaiting ||
@@ -116,6 +118,7 @@ void SweepRun::look_at_all() {
 }
 
 void SweepRun::give_up_some() {
+  asked_to_give_up_ = clock_.seconds();
   for (auto& job : jobs_) {
     if (!job.given_up.empty() || stopping_) continue;
     job.given_up = orders_.give_up(job.point);
@@ -129,6 +132,7 @@ void SweepRun::look_at(size_t point) {
     if (found.kind == FoundRun::Kind::kFinished) return look_at_finished(point);
     if (found.kind == FoundRun::Kind::kRunning) return leave_to(point, found.holder);
     if (const auto holder = WriterLock::holder(output_of(point))) return leave_to(point, *holder);
+    if (auto status = orders_.known(point)) return settle(point, std::move(*status));
     if (const auto why = orders_.give_up(point); !why.empty())
       return settle(point, {.state = PointState::kGivenUp, .reason = why});
     if (static_cast<int64_t>(jobs_.size()) < orders_.jobs) begin(point);
@@ -175,10 +179,10 @@ void SweepRun::begin(size_t point) {
   environment[kStartedBySweep] = "1";
   std::error_code none;
   const auto before = fs::file_size(output_of(point), none);
+  const std::vector<std::string> arguments{
+      "run", frozen.config.string(), "--out", sweep_.out.string(), "--device", orders_.device};
   jobs_.push_back({point, std::move(output),
-                   SpawnedProgram({"run", frozen.config.string(), "--out", sweep_.out.string()},
-                                  output_of(point), environment),
-                   none ? 0 : before});
+                   SpawnedProgram(arguments, output_of(point), environment), none ? 0 : before});
   settle(point, {.state = PointState::kRunning});
 }
 
@@ -194,7 +198,8 @@ void SweepRun::end(const Job& job, int code) {
   if (code == kDone || code == kRunWasFinished ||
       (is_stop(code) && status && status->state == RunState::kFinished))
     return settle(job.point, {.state = PointState::kFinished, .found = code == kRunWasFinished});
-  if (is_stop(code) && !job.given_up.empty())
+  // The signal also ends a training that has not come to ask for it.
+  if ((is_stop(code) || code == -SIGTERM) && !job.given_up.empty())
     return settle(job.point, {.state = PointState::kGivenUp, .reason = job.given_up});
   if (is_stop(code) || (code < 0 && stopping_))
     return settle(job.point, {.state = PointState::kStopped,
@@ -224,7 +229,8 @@ void SweepRun::pass_on_signal() {
 
 void SweepRun::stop_all(int signal) {
   stopping_ = true;
-  for (const auto& job : jobs_) job.program.signal(signal);
+  for (const auto& job : jobs_)
+    if (job.given_up.empty()) job.program.signal(signal);  // a second one ends it at once
 }
 
 }  // namespace headlab

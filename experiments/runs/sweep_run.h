@@ -39,20 +39,25 @@ struct SweepOrders {
   int64_t jobs = 1;  // at once
   bool fail_fast = false;
   std::map<std::string, std::string> environment = {};  // of the trainings, over this process's
+  std::string device = "auto";                          // of the trainings, as run's --device
   // Called when a point has another state, and between two looks at what runs.
   std::function<void(size_t point)> changed = [](size_t) {};
   std::function<void()> looked = [] {};
-  // Why a training need not be finished, or begun; "": it is to be. Asked twice a second.
+  // The reason to give a training up; "": train it. Asked before it begins, and every 5 s.
   std::function<std::string(size_t point)> give_up = [](size_t) { return std::string(); };
+  // How a point has ended that would be begun again otherwise; none: it has not.
+  std::function<std::optional<PointStatus>(size_t point)> known = [](size_t) {
+    return std::optional<PointStatus>();
+  };
 };
 
 class SweepRun {
  public:
   SweepRun(const FrozenSweep& sweep, SweepOrders orders);
 
-  // Returns when nothing is left to do: 0 where all points are finished, 75 where some are stopped
-  // and none has failed, else the code of the first that failed. A signal that asks to stop goes to
-  // each training once, and their ends are waited for.
+  // Returns when nothing is left to do: 0 where all points are finished or given up, 75 where some
+  // are stopped and none has failed, else the code of the first that failed. A signal that asks to
+  // stop goes to each training once, and their ends are waited for.
   int run();
   const std::vector<PointStatus>& points() const { return points_; }
 
@@ -86,7 +91,7 @@ class SweepRun {
   std::list<Job> jobs_;
   bool stopping_ = false;  // nothing new is begun
   Stopwatch clock_;
-  double locks_looked_at_ = 0;  // seconds
+  double locks_looked_at_ = 0, asked_to_give_up_ = 0;  // seconds
 };
 
 }  // namespace headlab

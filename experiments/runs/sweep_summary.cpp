@@ -40,6 +40,12 @@ std::string code_of(const Json& manifest) {
   return fmt::format("{}", fmt::join(codes, "+"));
 }
 
+std::string text_at(const Json& manifest, const char* place) {
+  const Json::json_pointer at(place);
+  if (!manifest.is_object() || !manifest.contains(at) || !manifest[at].is_string()) return "";
+  return manifest[at].get<std::string>();
+}
+
 std::optional<double> wall_of(const std::filesystem::path& run) {
   try {
     const auto rows = read_metrics(run / "metrics.jsonl");
@@ -61,7 +67,9 @@ SweepRow row_of(const FrozenPoint& point, const PointStatus& status) {
                .metrics = {},
                .wall_s = wall_of(point.run),
                .code = code_of(manifest),
-               .device = devices_of(manifest, point.experiment.train)};
+               .device = devices_of(manifest, point.experiment.train),
+               .commit = text_at(manifest, "/git/commit"),
+               .machine = text_at(manifest, "/cpu")};
   std::vector<std::string> words;
   for (const auto& [key, value] : point.settings)
     if (key != "seed") words.push_back((key == "base" ? "" : key + "=") + to_flow(value));

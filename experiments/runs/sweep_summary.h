@@ -27,6 +27,8 @@ struct SweepRow {
   std::optional<double> wall_s;  // that its training took, over all its sessions
   std::string code;              // digests of the code that made it; "" where none is kept
   std::string device;            // "cpu in fp32": what it was trained on; "" where it is not known
+  // Of its last session; "" where the manifest does not have it.
+  std::string commit, machine;  // of the program's sources; name of the CPU
 
   std::string state_text() const;  // "failed: its reason", "finished"
   // None where it is not there, or not finite.

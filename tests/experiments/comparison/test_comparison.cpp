@@ -23,15 +23,19 @@ model: {kind: decoder, layers: 2, d_model: 32, heads: 4, attention: {kind: mha}}
 train: {steps: 10, batch: 4}
 )";
 
+Comparison of_tasks(const std::string& tasks, const std::string& kinds,
+                    const std::string& more = "", const std::vector<std::string>& overrides = {}) {
+  const Scratch scratch;
+  write_bytes(scratch / "task.yaml", kTask);
+  write_bytes(scratch / "c.yaml",
+              fmt::format("{}\nkinds: {}\nrates: 1.0e-3\nseeds: [1, 2]\n{}", tasks, kinds, more));
+  return resolve_comparison(comparison_in(scratch / "c.yaml"), overrides, scratch / "runs");
+}
+
 // A comparison of these arms on kTask.
 Comparison resolved(const std::string& kinds, const std::string& more = "",
                     const std::vector<std::string>& overrides = {}) {
-  const Scratch scratch;
-  write_bytes(scratch / "task.yaml", kTask);
-  write_bytes(
-      scratch / "c.yaml",
-      fmt::format("tasks: [task.yaml]\nkinds: {}\nrates: 1.0e-3\nseeds: [1, 2]\n{}", kinds, more));
-  return resolve_comparison(comparison_in(scratch / "c.yaml"), overrides, scratch / "runs");
+  return of_tasks("tasks: [task.yaml]", kinds, more, overrides);
 }
 
 TEST_CASE("an arm has as many parameters as the baseline, by the width of its MLP", "[compare]") {
@@ -78,8 +82,7 @@ TEST_CASE("arms are compared by the loss and by what the task is judged by, in i
   const testing::Folder folder;
   folder.write("text.txt", std::string(2000, 'a') + std::string(2000, 'b'));
   CHECK(names_of(final_metrics(*testing::open("kind: char, path: text.txt", folder.path()),
-                               Split::kValidation)) ==
-        Names{"val/loss down"});
+                               Split::kValidation)) == Names{"val/loss down"});
 }
 
 TEST_CASE("a test part is what arms are compared on, and validation what they are chosen by",
@@ -95,10 +98,40 @@ TEST_CASE("a test part is what arms are compared on, and validation what they ar
   CHECK(rule->in_training == "val/accuracy");
 }
 
+TEST_CASE("a comparison lies in one folder, whatever the machine and the rates of its configs",
+          "[compare]") {
+  const auto folder = [](const std::vector<std::string>& overrides) {
+    return resolved("[mha, moh]", "", overrides).folder.filename();
+  };
+  const auto usual = folder({});
+  CHECK(folder({"train.threads=1"}) == usual);
+  CHECK(folder({"train.busy_cores=off"}) == usual);
+  CHECK(folder({"train.batch=8"}) != usual);
+  CHECK(folder({"train.min_lr=1.0e-5"}) != usual);
+}
+
+TEST_CASE("a task may take some of the arms, and the others are no part of its family",
+          "[compare]") {
+  const auto file = [](const std::string& kinds) {
+    return fmt::format("tasks: [task.yaml, {{name: two, base: task.yaml, kinds: {}}}]", kinds);
+  };
+  const auto comparison = of_tasks(file("[mha, sink]"), "[mha, moh, sink]");
+  CHECK(family_size(comparison, 0) == 2);
+  CHECK(family_size(comparison, 1) == 1);
+  CHECK(comparison.arms[1][1].left_out);
+  CHECK_FALSE(comparison.arms[1][1].takes_part());
+  CHECK_FALSE(comparison.arms[0][1].left_out);
+  CHECK_THROWS_WITH(of_tasks(file("[mha, snk]"), "[mha, sink]"),
+                    Contains("tasks[1].kinds: no arm is called 'snk'; did you mean 'sink'?"));
+  CHECK_THROWS_WITH(of_tasks(file("[sink]"), "[mha, sink]"),
+                    Contains("tasks[1].kinds: must have the baseline, 'mha'"));
+}
+
 TEST_CASE("data that leave no validation loss leave nothing to compare", "[compare]") {
   const auto data = testing::open("kind: induction");
   CHECK(final_metrics(testing::WithTask(*data, embedding_task()), Split::kValidation).empty());
-  CHECK_FALSE(final_metrics(testing::WithTask(*data, prediction_task()), Split::kValidation).empty());
+  CHECK_FALSE(
+      final_metrics(testing::WithTask(*data, prediction_task()), Split::kValidation).empty());
 }
 
 TEST_CASE("what solves a task is its own metric, of tasks that are solved or not", "[compare]") {
