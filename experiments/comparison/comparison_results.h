@@ -61,7 +61,7 @@ struct ComparedTask {
   References references = {};  // of the same examples
   std::vector<std::string> notices;
   std::optional<Settled> settled;  // none: `unsettled`
-  std::string unsettled = {};      // why it is not known whether the order has settled
+  std::string unsettled = {};      // a sentence: why that is not known
 };
 
 // Of the pruned heads of a run; none where that is not asked for.

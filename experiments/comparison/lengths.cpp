@@ -49,11 +49,17 @@ bool was_asked_for(const Comparison& comparison, double length) {
 // lengths with all seeds.
 void settle_order(const Comparison& comparison, size_t task, ComparedTask& compared) {
   if (solved_rule(comparison, task)) {
-    compared.unsettled = "its arms are compared by how many seeds solved the task";
+    compared.unsettled =
+        "Whether the order of the arms has settled is not asked: they are compared by how many "
+        "seeds solved the "
+        "task.";
     return;
   }
   if (!was_asked_for(comparison, kHalf)) {
-    compared.unsettled = "there are no trainings of half the length (`lengths: [0.5, 1]`)";
+    compared.unsettled =
+        "It is not known whether the order of the arms has settled: there are no trainings of half "
+        "the length "
+        "(`lengths: [0.5, 1]`).";
     return;
   }
   LossesBySeed half, full;
@@ -74,7 +80,9 @@ void settle_order(const Comparison& comparison, size_t task, ComparedTask& compa
     compared.settled = settled_order(half, full, *baseline, starred, names);
   else
     compared.unsettled =
-        "the baseline, or every other arm, lacks trainings of half or of the full length";
+        "It is not known whether the order of the arms has settled: the baseline, or every other "
+        "arm, lacks "
+        "trainings of half or of the full length.";
 }
 
 }  // namespace
@@ -100,9 +108,7 @@ void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& r
 }
 
 std::string settled_text(const ComparedTask& task) {
-  if (!task.settled)
-    return fmt::format("It is not known whether the order of the arms has settled: {}.",
-                       task.unsettled);
+  if (!task.settled) return task.unsettled;
   const auto& s = *task.settled;
   if (!s.settled) return fmt::format("The order of the arms has not settled: {}.", s.why);
   return fmt::format(

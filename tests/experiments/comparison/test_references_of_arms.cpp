@@ -7,7 +7,8 @@
 namespace headlab::test_references_of_arms {
 namespace {
 
-const std::vector<FinalMetric> kMetrics{{"val/loss", "nat", false}, {"val/accuracy", "1", true}};
+const std::vector<FinalMetric> kMetrics{{"val/loss", "val/loss", "nat", false},
+                                        {"val/accuracy", "val/accuracy", "1", true}};
 
 References quarter(int64_t tokens) {
   return {.tokens = tokens,

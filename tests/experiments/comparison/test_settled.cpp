@@ -76,7 +76,8 @@ TEST_CASE("a starred difference that had the other sign at half length has not s
   CHECK(found.tau == Approx(43. / 45));  // of 45 pairs one is the other way
   CHECK(found.low > kSettledAbove);
   CHECK_FALSE(found.settled);
-  CHECK(found.why == "arm 1 is reported with +1.0000 at full length and has -0.5000 at half");
+  CHECK(found.why ==
+        "the starred difference of arm 1 is +1.0000 at full length and -0.5000 at half");
   CHECK(settled_order(half, full, 0, {5}, names_of(10)).settled);  // it is not reported
 }
 

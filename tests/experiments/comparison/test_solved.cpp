@@ -7,7 +7,8 @@
 namespace headlab::test_solved {
 namespace {
 
-const SolvedRule kRule{.metric = "val/accuracy", .at = 0.9};
+// The end is judged on the test part, and what comes before on validation.
+const SolvedRule kRule{.metric = "test/accuracy", .in_training = "val/accuracy", .at = 0.9};
 
 MetricsRow evaluated(int64_t step, double accuracy) {
   return {step, 0, 0, {{"val/accuracy", accuracy}, {"val/loss", 1}}};
@@ -24,7 +25,8 @@ TEST_CASE("updates until solved end at the first evaluation that meets the rule"
   const auto censored = updates_until(kRule, {evaluated(50, 0.3), {60, 0, 0, {{"lr", 1}}}});
   CHECK_FALSE(censored.happened);
   CHECK(censored.time == 60);
-  const SolvedRule error{.metric = "val/loss", .at = 1.5, .higher_is_better = false};
+  const SolvedRule error{
+      .metric = "val/loss", .in_training = "val/loss", .at = 1.5, .higher_is_better = false};
   CHECK(updates_until(error, rows).time == 50);
 }
 
