@@ -76,14 +76,20 @@ void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDeman
                  const Complain& complain) {
   const auto& options = block.as<HeadOptions>();
   options.check_shape(shape, demands, complain);
-  const auto traits = options.traits();
   if (options.init_weights == "host" && !options.init_differences())
     complain("init_weights",
              fmt::format("'{}' heads do not say how they begin as plain heads do; choose paper, or "
                          "override init_differences() of their options",
                          block.kind()));
+  for (const auto& unmet : unmet_demands(block, shape, demands)) complain("", unmet);
+}
+
+std::vector<std::string> unmet_demands(const KindBlock& block, const HeadShape& shape,
+                                       const HeadDemands& demands) {
+  const auto traits = block.as<HeadOptions>().traits();
+  std::vector<std::string> unmet;
   auto demand = [&](bool asked, bool promised, const char* what) {
-    if (asked && !promised) complain("", fmt::format("'{}' heads {}", block.kind(), what));
+    if (asked && !promised) unmet.push_back(fmt::format("'{}' heads {}", block.kind(), what));
   };
   demand(demands.causal, traits.causal, "cannot be causal");
   demand(demands.bidirectional, traits.bidirectional, "must be causal");
@@ -93,6 +99,7 @@ void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDeman
   demand(demands.cross, traits.cross, "have no cross-attention");
   demand(shape.kv_heads != shape.heads, traits.grouped,
          fmt::format("are not grouped: kv_heads must be heads, {}", shape.heads).c_str());
+  return unmet;
 }
 
 std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadShape& shape,

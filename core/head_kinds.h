@@ -53,6 +53,9 @@ void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim
 // Complains where the options do not fit the shape, or the kind's traits not the demands.
 void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
                  const Complain& complain);
+// What of `demands` a kind does not promise, a sentence each: "'linformer' heads cannot be causal".
+std::vector<std::string> unmet_demands(const KindBlock& block, const HeadShape& shape,
+                                       const HeadDemands& demands);
 
 // What turns scores into weights (core/attention/weight_map.h), as the option `map` of kinds whose
 // paper leaves it open. Registered in the file of the kind that is named after it.

@@ -208,7 +208,7 @@ def test_parameters_are_matched_and_kinds_without_a_place_have_a_dash(compared, 
     assert arms["wider"]["adapted"] and abs(arms["wider"]["excess"]) <= .02
     assert arms["wider"]["d_ff"] < arms["mha"]["d_ff"] == 64
     assert arms["linformer"]["state"] == "impossible"
-    assert "| linformer | - |" in told[0] and "('linformer' cannot be causal)" in told[0]
+    assert "| linformer | - |" in told[0] and "('linformer' heads cannot be causal)" in told[0]
 
 
 def test_the_table_names_what_it_was_measured_on(compared, told):

@@ -74,7 +74,7 @@ def test_curves_and_differences_are_those_of_the_comparison(page, compared_page,
         for name, (x, symbol) in points.items():
             assert x == pytest.approx(found.difference.sel(arm=name).item(), rel=1e-6, abs=1e-9)
             assert symbol == ("circle" if found.reported.sel(arm=name) else "circle-open")
-    assert "linformer: 'linformer' cannot be causal" in text(page, "#compared-differences-note")
+    assert "linformer: 'linformer' heads cannot be causal" in text(page, "#compared-differences-note")
     choose(page, "metric", "val_loss")
 
 

@@ -56,17 +56,17 @@ ConfigNode config_of_task(const ComparisonTask& task, const fs::path& file,
 
 // Why the kinds of a model that is no more than read cannot do what it asks of them; "": they can.
 std::string what_heads_cannot(const ModelOptions& model) {
-  for (const auto& stack : model.stacks())
+  for (const auto& stack : model.stacks()) {
+    if (stack->heads < 1 || stack->window.empty()) return "";  // its own check has said so
     for (int64_t layer = 0; layer < stack->layers; ++layer) {
-      const auto& block = stack->attention_of(layer);
-      const auto demands = stack->demands(layer);
-      const auto traits = block.as<HeadOptions>().traits();
-      const auto say = [&](const char* what) { return fmt::format("'{}' {}", block.kind(), what); };
-      if (demands.causal && !traits.causal) return say("cannot be causal");
-      if (demands.bidirectional && !traits.bidirectional) return say("must be causal");
-      if (const auto* cross = stack->cross(); cross && !cross->as<HeadOptions>().traits().cross)
-        return fmt::format("'{}' has no cross-attention", cross->kind());
+      auto unmet =
+          unmet_demands(stack->attention_of(layer), stack->shape(layer), stack->demands(layer));
+      if (const auto* cross = stack->cross())
+        for (auto& one : unmet_demands(*cross, stack->shape(layer), {.cross = true}))
+          unmet.push_back(std::move(one));
+      if (!unmet.empty()) return unmet.front();
     }
+  }
   return "";
 }
 

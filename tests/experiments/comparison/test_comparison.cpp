@@ -220,7 +220,7 @@ TEST_CASE("an arm that is within the limit stays as it is written", "[compare]")
 TEST_CASE("a kind that cannot be causal has no place on a causal task", "[compare]") {
   const auto linformer = resolved("[mha, linformer]").arms[0][1];
   CHECK_FALSE(linformer.takes_part());
-  CHECK(linformer.cannot == "'linformer' cannot be causal");
+  CHECK(linformer.cannot == "'linformer' heads cannot be causal");
   CHECK_THROWS_WITH(resolved("[linformer, moh]"), Contains("baseline") && Contains("linformer"));
 }
 
