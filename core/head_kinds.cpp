@@ -78,8 +78,8 @@ void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDeman
   options.check_shape(shape, demands, complain);
   if (options.init_weights == "host" && !options.init_differences())
     complain("init_weights",
-             fmt::format("'{}' heads do not say how they begin as plain heads do; choose paper, or "
-                         "override init_differences() of their options",
+             fmt::format("'{}' heads have no host initialisation; choose paper, or override "
+                         "init_differences() in the kind's options",
                          block.kind()));
   for (const auto& unmet : unmet_demands(block, shape, demands)) complain("", unmet);
 }

@@ -53,8 +53,8 @@ class Collaborative : public AttentionHeads {
       f("o_bias", o_bias, "bias on the output projection");
       f("mixing_init", mixing_init,
         "start of the mixing: normal std 0.2, concatenate = a block of features for each head, "
-        "ones, linear = uniform +-R^-0.5, xavier = uniform; default: normal, or concatenate by "
-        "init_weights: host",
+        "ones, linear = uniform +-R^-0.5, xavier = uniform (default: normal; with init_weights: "
+        "host, concatenate)",
         one_of({"default", "normal", "concatenate", "ones", "linear", "xavier"}));
       f("freeze_mixing", freeze_mixing, "the mixing stays as it begins");
       f("map", map, kMapHelp);
@@ -72,7 +72,8 @@ class Collaborative : public AttentionHeads {
       return InitDifferences{
           {"q, k, v, o", "uniform, +-1 / sqrt(inputs), biases too", "as plain heads"},
           {"content_bias", "uniform, +-1 / sqrt(d_model)", "0"},
-          {"mixing", "by mixing_init; default: normal", "by mixing_init; default: concatenate"}};
+          {"mixing", "normal, unless mixing_init is written",
+           "concatenate, unless mixing_init is written"}};
     }
     void derive(const HeadShape& shape) override {
       shared_dim = features(shape);

@@ -59,7 +59,11 @@ struct DcmhaOptions : MappedOptions, DerivedDefaults<HeadShape> {
     return projections;
   }
   std::optional<InitDifferences> init_differences() const override {
-    return InitDifferences{{"q, k, v, o", "N(0, 0.006)", "as plain heads"}};
+    InitDifferences differences{{"q, k, v, o", "N(0, 0.006)", "as plain heads"}};
+    if (fixed)
+      differences.push_back({"compose.pre, compose.post", "N(0, 0.1 heads^-0.5)",
+                             "0, so that each head keeps its own"});
+    return differences;
   }
   HeadTraits traits() const override {
     return map.options().limit({.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)});
@@ -82,8 +86,9 @@ class ComposeImpl : public torch::nn::Module {
       if (options.gate) dd = normal("dd", {shape.d_model, 4 * H}, 0.005 * std::sqrt(2 / (D + h)));
       if (options.generator_bias) bias = register_parameter("bias", at::zeros({4, 2 * R, H}));
     }
-    if (options.fixed && options.pre) pre = normal("pre", {H, H}, 0.1 / std::sqrt(h));
-    if (options.fixed && options.post) post = normal("post", {H, H}, 0.1 / std::sqrt(h));
+    const double of_static = shape.init_as_host ? 0 : 0.1 / std::sqrt(h);
+    if (options.fixed && options.pre) pre = normal("pre", {H, H}, of_static);
+    if (options.fixed && options.post) post = normal("post", {H, H}, of_static);
   }
 
   // Of tokens z [B,N,D] for each side that is on: rows w1, rows w2, gates if any, one side behind

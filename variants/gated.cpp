@@ -29,7 +29,8 @@ class Gated : public AttentionHeads {
     GateTarget target;
 
     void visit(Fields& f) override {
-      f("inner", inner, "kind of the heads that are gated, with its options");
+      f("inner", inner,
+        "kind of the heads that are gated, with its options; init_weights of gated is theirs, too");
       f("gate", gate, "a gate a head that opens or shuts, or one that every token sets by itself",
         one_of({"hard_concrete", "sigmoid"}));
       f("granularity", granularity, "sigmoid: a gate a head, or an element of its output",
@@ -57,7 +58,15 @@ class Gated : public AttentionHeads {
       if (gate == "sigmoid" && target.is_set()) complain("target", "needs gate: hard_concrete");
     }
     std::optional<InitDifferences> init_differences() const override {
-      return inner.as<HeadOptions>().init_differences();
+      auto differences = inner.as<HeadOptions>().init_differences();
+      if (!differences) return differences;
+      for (auto& one : *differences) {
+        std::string parameters = "inner." + one.parameters;
+        for (size_t at = 0; (at = parameters.find(", ", at)) != parameters.npos; at += 2)
+          parameters.insert(at + 2, "inner.");
+        one.parameters = parameters;
+      }
+      return differences;
     }
     void check_shape(const HeadShape& shape, const HeadDemands& demands,
                      const Complain& complain) const override {
@@ -65,6 +74,10 @@ class Gated : public AttentionHeads {
           shape, demands, [&](const std::string& field, const std::string& what) {
             complain(field.empty() ? "inner" : "inner." + field, what);
           });
+      if (init_weights == "host" && !inner.as<HeadOptions>().init_differences())
+        complain("inner", fmt::format("'{}' heads have no host initialisation; choose "
+                                      "init_weights: paper",
+                                      inner.kind()));
       if (inner.as<HeadOptions>().gate_target())
         complain("inner.target", "belongs to the outer gates");
       if (target.by_layer() && target.heads.value_or(0) > shape.heads)

@@ -55,7 +55,7 @@ struct MtaOptions : BiasOptions, DerivedDefaults<HeadShape> {
     BiasOptions::visit(f);
   }
   std::optional<InitDifferences> init_differences() const override {
-    return InitDifferences{{"q, k, v, o", "N(0, 1 / d_model) within 3 std", "as plain heads"}};
+    return InitDifferences{{"q, k, v, o", "N(0, d_model^-0.5) within 3 std", "as plain heads"}};
   }
   void derive(const HeadShape& shape) override {
     if (!scale) scale = 1 / std::sqrt(shape.head_dim);

@@ -44,8 +44,8 @@ struct SwitchheadOptions : HeadOptions, DerivedDefaults<HeadShape> {
     if (!scale) scale = 1 / std::sqrt(shape.head_dim);
   }
   std::optional<InitDifferences> init_differences() const override {
-    return InitDifferences{{"q, k, v", "N(0, 1 / (layers d_model))", "as plain heads"},
-                           {"o", "N(0, 1 / (layers heads head_dim))", "as plain heads"}};
+    return InitDifferences{{"q, k, v", "N(0, (layers d_model)^-0.5)", "as plain heads"},
+                           {"o", "N(0, (layers heads head_dim)^-0.5)", "as plain heads"}};
   }
   int64_t active_of_head() const { return active.value_or(std::min<int64_t>(2, experts)); }
   Projections projections(const HeadShape& shape) const {

@@ -38,7 +38,7 @@ Json object_of(const HeadFacts& f) {
 }
 
 std::string init_text(const HeadFacts& f) {
-  if (!f.init) return "  'paper' alone: it does not say how it begins as plain heads do\n";
+  if (!f.init) return "  only 'paper': the kind has no host initialisation\n";
   if (f.init->empty()) return "  'paper' and 'host' are the same\n";
   std::string text;
   for (const auto& d : *f.init)

@@ -28,11 +28,10 @@ std::string statistics(const std::vector<Statistic>& table) {
 std::string init_sentence(const HeadFacts& f) {
   if (!f.init) return "`init_weights: host` is refused.";
   if (f.init->empty()) return "`init_weights`: `paper` and `host` are the same.";
-  std::string text = "`init_weights`:";
+  std::string text = "`init_weights`:\n";
   for (const auto& d : *f.init)
-    text += fmt::format("{} {}: paper {}, host {}", &d == f.init->data() ? "" : ";", d.parameters,
-                        d.paper, d.host);
-  return text + '.';
+    text += fmt::format("\n- {}: by `paper` {}; by `host` {}", d.parameters, d.paper, d.host);
+  return text;
 }
 
 std::string section(const HeadFacts& f) {
