@@ -25,8 +25,7 @@ Answers answers_of_shape(const DataShape& shape) {
 }  // namespace
 
 Answers answers_of(const DataSource& data, const Batch& batch) {
-  if (const auto* states = dynamic_cast<const StatesAnswers*>(&data)) return states->answers(batch);
-  return answers_of_shape(data.shape());
+  return data.answers(batch).value_or(answers_of_shape(data.shape()));
 }
 
 Tensor ids_between(int64_t first, int64_t end, int64_t vocabulary) {

@@ -24,7 +24,7 @@ class Compression : public RuleTask {
 
   const Task& task() const override { return prediction_by_class(); }
   // Each place but the last is any symbol, the last always the same.
-  Answers answers(const Batch&) const override {
+  std::optional<Answers> answers(const Batch&) const override {
     auto answers = drawn_between(0, end_, "symbols, the last place known");
     const auto last = ids_between(end_, end_ + 1, vocabulary());
     answers.among =

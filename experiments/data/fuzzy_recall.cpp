@@ -50,7 +50,7 @@ class FuzzyRecall : public RuleTask {
       : RuleTask(options), options_(options), halves_(options.halves()) {}
 
   const Task& task() const override { return prediction_by_class(); }
-  Answers answers(const Batch&) const override {
+  std::optional<Answers> answers(const Batch&) const override {
     return drawn_between(halves_.keys(), halves_.n, "values");
   }
 

@@ -44,7 +44,7 @@ class Memorization : public RuleTask {
         map_(drawn_map(options.map_seed.value, halves_)) {}
 
   const Task& task() const override { return prediction_by_class(); }
-  Answers answers(const Batch&) const override {
+  std::optional<Answers> answers(const Batch&) const override {
     return drawn_between(halves_.keys(), halves_.n, "values");
   }
 

@@ -43,7 +43,7 @@ std::vector<std::string> PairRecall::token_texts() const {
   return texts;
 }
 
-Answers PairRecall::answers(const Batch&) const {
+std::optional<Answers> PairRecall::answers(const Batch&) const {
   return drawn_between(halves_.keys(), halves_.n, "values");
 }
 

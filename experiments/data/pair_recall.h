@@ -38,7 +38,7 @@ class PairRecall : public RuleTask {
   const Task& task() const override;
   std::optional<double> solved_at() const override { return kSolvedAt; }
   std::vector<std::string> token_texts() const override;
-  Answers answers(const Batch& batch) const override;  // any value
+  std::optional<Answers> answers(const Batch& batch) const override;  // any value
   std::vector<int64_t> label(const RuleExample& example, bool evaluated) const override;
 
  private:

@@ -86,7 +86,7 @@ class Recall : public RuleTask {
 
   // Who has not learned to look up a key can still name a value of the example: any that one of its
   // keys has.
-  Answers answers(const Batch& batch) const override {
+  std::optional<Answers> answers(const Batch& batch) const override {
     auto among = at::zeros({batch.examples(), 1, vocabulary()}, at::kBool);
     bool* may_be = among.data_ptr<bool>();
     const int64_t* ids = batch.ids.data_ptr<int64_t>();

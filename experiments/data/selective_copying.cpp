@@ -36,7 +36,7 @@ class SelectiveCopying : public RuleTask {
       : RuleTask(options), copied_(options.copied), blank_(symbols() - 2), copy_(symbols() - 1) {}
 
   const Task& task() const override { return prediction_by_class(); }
-  Answers answers(const Batch&) const override {
+  std::optional<Answers> answers(const Batch&) const override {
     return drawn_between(0, blank_, "content symbols");
   }
   std::optional<double> solved_at() const override { return kSolvedAt; }

@@ -36,6 +36,16 @@ inline bool takes_whole(Split split, const SplitTokens& tokens) {
   return split != Split::kWhole || tokens.used == tokens.all;
 }
 
+// Which answers may be right: what a guess is among, before anything is learned.
+struct Answers {
+  // bool: [V] where it is the same of all targets; else [B,1,V], [1,T,V] or [B,T,V].
+  Tensor among;
+  std::string of;  // "any of 65 tokens"
+  // Each of them is drawn as often as any other, whatever stands before it: counts of training
+  // foretell nothing.
+  bool drawn_alike = false;
+};
+
 // Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
 // may come from several threads. Wrong arguments are a c10::Error, data that turns out to be wrong
 // only when it is read a DataError.
@@ -50,6 +60,9 @@ class DataSource {
   // Of data that a model either solves or does not, so that the seeds of one training lie in two
   // humps: from which value of Task::own_metrics()' first on it is solved.
   virtual std::optional<double> solved_at() const { return std::nullopt; }
+  // Of the targets of a batch of an evaluation, where answers are fewer than all tokens, and not
+  // those that the shape leaves.
+  virtual std::optional<Answers> answers(const Batch&) const { return std::nullopt; }
 
   // Examples first .. first + count - 1 of an update (micro-batches of one update follow each
   // other).

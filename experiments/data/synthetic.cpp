@@ -59,7 +59,7 @@ std::vector<std::string> SyntheticSource::token_texts() const {
   return texts;
 }
 
-Answers SyntheticSource::answers(const Batch&) const {
+std::optional<Answers> SyntheticSource::answers(const Batch&) const {
   return drawn_between(0, symbols_, "symbols");
 }
 

@@ -39,14 +39,14 @@ struct ExampleUse {
   bool trained_on = false, evaluated = false;
 };
 
-class SyntheticSource : public SequenceSource, public StatesAnswers {
+class SyntheticSource : public SequenceSource {
  public:
   int64_t vocabulary() const override { return symbols_; }
   int64_t epoch_examples() const final { return train_examples_; }
   Batch epoch_batch(uint64_t seed, int64_t index, int64_t count) const final;
   int64_t examples(Split split) const final;
   std::vector<std::string> token_texts() const override;  // "0", "1", ...
-  Answers answers(const Batch& batch) const override;     // any symbol
+  std::optional<Answers> answers(const Batch& batch) const override;  // any symbol
 
  protected:
   explicit SyntheticSource(const SyntheticOptions& options);

@@ -33,6 +33,10 @@ class CutValidation : public DataSource {
   int64_t context() const override { return data_->context(); }
   DataShape shape() const override { return data_->shape(); }
   const Task& task() const override { return data_->task(); }
+  std::optional<double> solved_at() const override { return data_->solved_at(); }
+  std::optional<Answers> answers(const Batch& batch) const override {
+    return data_->answers(batch);
+  }
   Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
     return data_->train_batch(seed, step, first, count);
   }
