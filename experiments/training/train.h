@@ -24,10 +24,11 @@ struct TrainOutcome {
   int signal = 0;  // that has come, also with the last update
 };
 // What a status says of it: of one that ended the training, and of one that came while the whole
-// split was measured behind the last update, which the next process then begins with.
+// validation split or the test part was measured behind the last update, which the next process
+// then begins with.
 std::string signal_text(int signal);
 inline constexpr const char* kMeasurementCutShort =
-    "a signal came while the whole validation split was measured";
+    "a signal came while the end of the training was measured";
 
 // Whether a step looks at its loss, which must be finite before anything is saved. Reading a number
 // waits for a GPU, so there only steps look in which something is due: a row, an evaluation, a

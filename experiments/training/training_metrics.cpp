@@ -236,10 +236,4 @@ Metrics status_metrics(const Evaluation& evaluation) {
   return metrics;
 }
 
-bool has_test(const Metrics& metrics) {
-  const auto prefix = metric_name(Split::kTest, "");
-  const auto first = metrics.lower_bound(prefix);
-  return first != metrics.end() && first->first.starts_with(prefix);
-}
-
 }  // namespace headlab

@@ -60,8 +60,4 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 // with what they were measured on.
 Metrics status_metrics(const Evaluation& evaluation);
 
-// Whether the final numbers of a run, as status.json and its last line of metrics.jsonl have them,
-// are those of a test part, too: test/loss, ..., where data.test asked for one.
-bool has_test(const Metrics& metrics);
-
 }  // namespace headlab
