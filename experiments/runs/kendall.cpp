@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
+#include <string>
 
 namespace headlab {
 namespace {
@@ -13,7 +14,9 @@ int sign_of(double value) { return (value > 0) - (value < 0); }
 }  // namespace
 
 double kendall_tau(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) throw std::invalid_argument("Kendall's tau: as many numbers of both");
+  if (a.size() != b.size())
+    throw std::invalid_argument("Kendall's tau: a has " + std::to_string(a.size()) +
+                                " numbers and b has " + std::to_string(b.size()));
   int64_t alike = 0, of_a = 0, of_b = 0;  // of_a: pairs that a does not tie
   for (size_t i = 0; i < a.size(); ++i)
     for (size_t j = 0; j < i; ++j) {

@@ -15,12 +15,24 @@ constexpr double kFar = 9;
 
 double normal_below(double z) { return std::erfc(-z / std::numbers::sqrt2) / 2; }
 
+// That a two-sided test at `alpha` of so many pairs must exceed.
+double critical_t(int64_t pairs, double alpha) {
+  if (pairs < 2) throw std::invalid_argument("power of a paired t test: at least two pairs");
+  return t_of_p(alpha, static_cast<double>(pairs - 1));
+}
+
+double power_beyond(double t, double effect, int64_t pairs) {
+  const double shift = effect * std::sqrt(static_cast<double>(pairs));
+  return noncentral_t_above(t, pairs - 1, shift) + noncentral_t_above(t, pairs - 1, -shift);
+}
+
 }  // namespace
 
-double noncentral_t_above(double t, double freedom, double shift) {
-  if (!(freedom >= 1) || !std::isfinite(t) || !std::isfinite(shift))
+double noncentral_t_above(double t, int64_t degrees, double shift) {
+  if (degrees < 1 || !std::isfinite(t) || !std::isfinite(shift))
     throw std::invalid_argument("noncentral t: at least 1 degree of freedom, t and shift finite");
-  if (t < 0) return 1 - noncentral_t_above(-t, freedom, -shift);
+  if (t < 0) return 1 - noncentral_t_above(-t, degrees, -shift);
+  const auto freedom = static_cast<double>(degrees);
   // The mean over s = sqrt(C / freedom) of P(Z > t s - shift), by Simpson's rule between the least
   // and the largest s that add to it.
   const double log_front =
@@ -44,26 +56,24 @@ double noncentral_t_above(double t, double freedom, double shift) {
 }
 
 double paired_t_power(double effect, int64_t pairs, double alpha) {
-  if (pairs < 2) throw std::invalid_argument("power of a paired t test: at least two pairs");
-  const auto freedom = static_cast<double>(pairs - 1);
-  const double t = t_of_p(alpha, freedom), shift = effect * std::sqrt(static_cast<double>(pairs));
-  return noncentral_t_above(t, freedom, shift) + noncentral_t_above(t, freedom, -shift);
+  return power_beyond(critical_t(pairs, alpha), effect, pairs);
 }
 
 double tellable_effect(int64_t pairs, double alpha, double power) {
-  if (!(alpha < power && power < 1))
-    throw std::invalid_argument("tellable effect: a power between alpha and 1");
+  if (!(alpha < power && power <= 1 - 1e-9))  // nearer to 1 the integral is not exact enough
+    throw std::invalid_argument("tellable effect: a power between alpha and 1 - 1e-9");
   // Tables ask for the same one again and again, and to find it takes longer than all the rest.
   thread_local struct {
     int64_t pairs = 0;
     double alpha = 0, power = 0, effect = 0;
   } last;
   if (last.pairs == pairs && last.alpha == alpha && last.power == power) return last.effect;
+  const double t = critical_t(pairs, alpha);
   double low = 0, high = 1;
-  while (paired_t_power(high, pairs, alpha) < power) low = high, high *= 2;
+  while (power_beyond(t, high, pairs) < power) low = high, high *= 2;
   for (int n = 0; n < 100 && high - low > 1e-9 * high; ++n) {
     const double middle = (low + high) / 2;
-    (paired_t_power(middle, pairs, alpha) < power ? low : high) = middle;
+    (power_beyond(t, middle, pairs) < power ? low : high) = middle;
   }
   last = {pairs, alpha, power, (low + high) / 2};
   return last.effect;

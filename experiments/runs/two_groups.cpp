@@ -57,7 +57,7 @@ double log_rank_chi_square(const std::vector<Lasted>& sorted, const std::vector<
 
 double fisher_p_value(int64_t k, int64_t n, int64_t l, int64_t m) {
   if (k < 0 || k > n || l < 0 || l > m)
-    throw std::invalid_argument("Fisher's test: of each group at most all");
+    throw std::invalid_argument("Fisher's test: k must be in 0..n and l in 0..m");
   const int64_t both = k + l;
   const auto log_p = [&](int64_t of_first) {
     return log_choose(n, of_first) + log_choose(m, both - of_first) - log_choose(n + m, both);

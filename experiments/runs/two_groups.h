@@ -9,8 +9,8 @@
 namespace headlab {
 
 // Fisher's exact test that the shares k of n and l of m are one: two-sided, the sum over all tables
-// with these margins that are no likelier than this one. std::invalid_argument where k > n or l >
-// m.
+// with these margins that are no likelier than this one. std::invalid_argument where k is not in
+// 0..n or l not in 0..m.
 double fisher_p_value(int64_t k, int64_t n, int64_t l, int64_t m);
 
 // How long it took until something happened; not `happened` (censored): it had not until then.
@@ -19,10 +19,10 @@ struct Lasted {
   bool happened = false;
 };
 
-// The log-rank test (Mantel 1966) that two groups get there alike. Its p is the share of all ways
-// to deal the times to groups of these sizes that have at least this chi-square, where these are at
-// most kMostDeals; else by the chi-square distribution, which of few calls too much more than
-// chance. Deals assume that both groups are watched equally long.
+// The log-rank test (Mantel 1966) that both groups have one distribution of times. Its p is the
+// share of all ways to deal the times to groups of these sizes that have at least this chi-square,
+// where these are at most kMostDeals; else by the chi-square distribution, whose p is too small for
+// few times. Deals assume that both groups are watched equally long.
 struct LogRank {
   double chi_square = 0, p = 1;
   bool exact = true;

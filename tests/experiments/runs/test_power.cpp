@@ -24,15 +24,16 @@ TEST_CASE("the noncentral t distribution is that of scipy", "[compare]") {
 
 TEST_CASE("without a shift, and at t = 0, the noncentral t distribution is a known one",
           "[compare]") {
-  for (const double freedom : {1.0, 2.0, 4.0, 30.0}) {
+  for (const int64_t freedom : {1, 2, 4, 30}) {
     for (const double t : {0.3, 1.0, 2.7})
-      CHECK(noncentral_t_above(t, freedom, 0) == Approx(t_p_value(t, freedom) / 2).epsilon(1e-8));
+      CHECK(noncentral_t_above(t, freedom, 0) ==
+            Approx(t_p_value(t, static_cast<double>(freedom)) / 2).epsilon(1e-8));
     for (const double shift : {-1.0, 0.0, 2.0})
       CHECK(noncentral_t_above(0, freedom, shift) ==
             Approx(std::erfc(-shift / std::numbers::sqrt2) / 2).epsilon(1e-8));
   }
   CHECK(noncentral_t_above(40, 4, -40) == 0);
-  CHECK_THROWS_AS(noncentral_t_above(1, 0.5, 0), std::invalid_argument);
+  CHECK_THROWS_AS(noncentral_t_above(1, 0, 0), std::invalid_argument);
   CHECK_THROWS_AS(noncentral_t_above(NAN, 4, 0), std::invalid_argument);
 }
 
@@ -51,6 +52,7 @@ TEST_CASE("power is that of the test, and its inverse the effect that it finds i
   CHECK(tellable_effect(5, 0.05) == Approx(1.681996966).epsilon(1e-6));  // not the last one's
   CHECK_THROWS_AS(tellable_effect(1, 0.05), std::invalid_argument);
   CHECK_THROWS_AS(tellable_effect(5, 0.05, 0.01), std::invalid_argument);
+  CHECK_THROWS_AS(tellable_effect(5, 0.05, 1 - 1e-12), std::invalid_argument);
 }
 
 TEST_CASE("the effect that is found in 80 % of trials is found in 80 % of simulated ones",
