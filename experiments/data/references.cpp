@@ -136,16 +136,17 @@ void add_counted(Measured& measured, const Batch& batch, int64_t vocabulary,
 Reference unigram_of(const DataSource& data, const NgramModel& model) {
   const auto counted = counted_text(model);
   if (data.shape().classes > 0)
-    return {"commonest", fmt::format("classes of {} training examples, one more of each, counted; "
-                                     "the commonest is {}",
-                                     counted, model.likeliest())};
-  return {"unigram", counted + " training tokens, one more of each, counted"};
+    return {"commonest",
+            fmt::format("class counts of {} training examples, plus one; the commonest class "
+                        "is {}",
+                        counted, model.likeliest())};
+  return {"unigram", "counts of " + counted + " training tokens, plus one"};
 }
 
 Reference bigram_of(const NgramModel& model) {
-  return {"bigram", fmt::format("pairs of {} training tokens counted, of weight {:.4f}; the rest "
-                                "is the unigram's",
-                                counted_text(model), model.weight())};
+  return {"bigram", fmt::format("{:.4f} × counted pairs of {} training tokens + {:.4f} × the "
+                                "unigram",
+                                model.weight(), counted_text(model), 1 - model.weight())};
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ void SyntheticOptions::visit(Fields& f) {
     "examples of an epoch, the same in every run; 0: training draws new ones without end",
     at_least(0));
   f("test", test,
-    "a test part, measured when training ends: as many fresh examples as eval_examples, whether "
-    "own or a share is named");
+    "a test part, measured when training ends: eval_examples fresh examples; own and every "
+    "share mean the same");
 }
 
 uint64_t Draws::bits() { return mix_bits(key_ ^ mix_bits(count_++)); }

@@ -25,8 +25,8 @@ class TestPart : public CustomField {
 
   // The data with the part that is asked for. A part of the data's own is taken as it is, also
   // where a share is asked for. Else the part is cut from validation; training stays as it is, to
-  // the bit. Of a text the part is the end of validation, of examples that stand alone every so
-  // many-th, as data may be sorted.
+  // the bit. Of a text the part is the end of validation, of other data every k-th example, since
+  // files may be sorted by class.
   std::shared_ptr<DataSource> added_to(std::shared_ptr<DataSource> data,
                                        const Complain& complain) const;
 

@@ -310,7 +310,7 @@ TEST_CASE("references of Shakespeare's characters are those that another program
   CHECK(value(found, "bigram") == Approx(2.490009).epsilon(1e-6));
   CHECK(value(found, "bigram", "accuracy") == Approx(0.2698228).epsilon(1e-6));
   CHECK(found.find("bigram")->how ==
-        "pairs of 1,003,840 training tokens counted, of weight 0.9996; the rest is the unigram's");
+        "0.9996 × counted pairs of 1,003,840 training tokens + 0.0004 × the unigram");
 }
 
 TEST_CASE("a text without a training part has a guess alone", "[data]") {
