@@ -37,7 +37,8 @@ struct HeadOptions : Block {
 
   void visit(Fields&) override {}
   void visit_all(Fields& f) final;
-  // Where the two differ; empty: nowhere. None: the kind does not know `host`, which is refused.
+  // Where the two differ; empty: nowhere. nullopt: the kind has no host initialisation,
+  // and check_layer() refuses it.
   virtual std::optional<InitDifferences> init_differences() const { return {}; }
   virtual HeadTraits traits() const { return {}; }
   // What is wrong with the options in a layer of this shape, of which this is asked.
