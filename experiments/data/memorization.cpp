@@ -45,7 +45,9 @@ class Memorization : public RuleTask {
 
   const Task& task() const override { return prediction_by_class(); }
   std::optional<Answers> answers(const Batch&) const override {
-    return drawn_between(halves_.keys(), halves_.n, "values");
+    auto values = drawn_between(halves_.keys(), halves_.n, "values");
+    values.drawn_alike = false;  // only those of the map are ever asked
+    return values;
   }
 
   std::vector<std::string> token_texts() const override {
