@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/attention/random.h"
+
 namespace headlab {
-namespace {
-
-// The finaliser of splitmix64: neighbours are spread.
-uint64_t spread(uint64_t bits) {
-  bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9;
-  bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB;
-  return bits ^ (bits >> 31);
-}
-
-}  // namespace
 
 size_t PairCounts::place(uint64_t key) const {
   const size_t mask = slots_.size() - 1;
-  size_t at = spread(key) & mask;
+  size_t at = mix_bits(key) & mask;
   while (slots_[at].key != 0 && slots_[at].key != key) at = (at + 1) & mask;
   return at;
 }
