@@ -74,6 +74,9 @@ std::string references_text(const References& references) {
   return text;
 }
 
+constexpr const char* kNoReferences =
+    "  chance and counts: left out, as the data are too large to count in a moment\n";
+
 int run_eval(const EvalOptions& o) {
   if (o.beam == 0 && o.length_power != 1)
     throw ConfigError("--length-power: ranks translations; --beam N asks for some");
@@ -100,14 +103,15 @@ int run_eval(const EvalOptions& o) {
   }
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));
-  const auto references = references_of(*opened.data, split);
+  const bool counts = references_are_quick(*opened.data, split);
+  const auto references = counts ? references_of(*opened.data, split) : References();
   object["references"] = references_json(references);
   const auto of = o.given.data ? " of " + *o.given.data : o.given.text ? " text" : "";
   const int code = print({.object = object,
                           .text = fmt::format("{}{} {}; {}{} (step {})\n", split_name(split), of,
                                               fmt::join(texts, ", "), measured_text(e),
                                               examples_text(e), opened.step) +
-                                  references_text(references)},
+                                  (counts ? references_text(references) : kNoReferences)},
                          o.json);
   if (e.is_finite()) return code;
   tell("eval: the {} is not finite", e.means.front().name);
