@@ -61,8 +61,9 @@ int print_outcome(const std::filesystem::path& path, const RunStatus& status, bo
   if (!code.empty()) object["code"] = code;
   auto text = fmt::format("{}\n{} at step {}{}", path.string(), run_state_name(status.state),
                           status.step, status.reason.empty() ? "" : ": " + status.reason);
-  for (const auto split : {Split::kValidation, Split::kTest})
-    text += evaluation_text(status, split);
+  text += evaluation_text(status, Split::kValidation);
+  if (const auto test = evaluation_text(status, Split::kTest); !test.empty())
+    text += '\n' + test.substr(2);  // on a line of its own
   if (!code.empty()) text += "\ncode: " + code;
   return print({.object = object, .text = text + "\n"}, json);
 }

@@ -52,7 +52,7 @@ TEST_CASE("the end of a run has the numbers that eval has of its test part") {
   const Outcome again = bench.headlab({"run", "tiny.yaml", kAsked, "log.stats=[all]"});
   CHECK(again.code == 0);
   CHECK_THAT(again.out, Contains(bench.run()) && Contains("val loss ") &&
-                            Contains(", test loss ") && Contains(" over 104 tokens"));
+                            Contains("\ntest loss ") && Contains(" over 104 tokens"));
   check_refusal(bench.headlab({"eval", bench.train().string(), "--split", "test"}), 3,
                 {"no examples of split test"});
 }
