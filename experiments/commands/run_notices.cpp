@@ -47,7 +47,7 @@ void note_signals() {
 void say_what_goes_on(const RunStatus& status, const std::string& run) {
   const auto how = status.reason == signal_text(SIGINT) ? "interrupted" : "stopped";
   const auto goes_on =
-      status.reason == kMeasurementCutShort ? "measures the whole split" : "goes on";
+      status.reason == kMeasurementCutShort ? "measures the end of the training" : "goes on";
   tell("{} at step {}; {} {}", how, status.step, the_same_command(run), goes_on);
 }
 
