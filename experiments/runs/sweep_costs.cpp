@@ -47,7 +47,7 @@ void measure(const fs::path& folder, const SweepOrders& orders, double flops_per
   const auto config = folder / "point.yaml", out = folder / "runs";
   const auto said =
       said_by_command({"run", config.string(), fmt::format("train.max_time={}", kMeasuredSeconds),
-                       "--out", out.string(), "--json"},
+                       "--out", out.string(), "--device", orders.device, "--json"},
                       folder / "run.txt", orders, cost.label);
   const auto run = fs::path(object_in(said)["run"].get<std::string>());
   const auto state = Json::parse(file_text(run / "ckpt" / "last" / "state.json"));
