@@ -16,9 +16,6 @@
 namespace headlab {
 namespace {
 
-constexpr const char* kNotCounted =
-    "  chance, unigram and bigram: not counted, for the data have over 16 million tokens\n";
-
 struct EvalOptions {
   std::string run;
   std::optional<std::string> split;

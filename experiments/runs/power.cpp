@@ -13,8 +13,6 @@ namespace {
 // Beyond which a normal density leaves less than 1e-18.
 constexpr double kFar = 9;
 
-constexpr double kMostPower = 1 - 1e-9;  // beyond, the sum below is no longer exact enough
-
 double normal_below(double z) { return std::erfc(-z / std::numbers::sqrt2) / 2; }
 
 // That a two-sided test at `alpha` of so many pairs must exceed.
