@@ -37,8 +37,10 @@ double reached_by_guesses(double chance, int64_t targets) {
 std::optional<bool> above_chance(const ComparedArm& arm, const std::vector<FinalMetric>& metrics,
                                  const References& references) {
   const auto* judge = judging_metric(metrics);
-  const auto* guess = references.find(kChance);
-  if (!judge || !guess) return std::nullopt;
+  if (!judge) return std::nullopt;
+  const auto* guess =
+      references.guess(judge->name.substr(judge->name.find('/') + 1), judge->higher_is_better);
+  if (!guess) return std::nullopt;
   const auto chance = value_of(*guess, judge->name);
   const auto found = arm.metrics.find(judge->name);
   if (!chance || found == arm.metrics.end()) return std::nullopt;

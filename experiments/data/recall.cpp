@@ -99,6 +99,26 @@ class Recall : public RuleTask {
             .drawn_alike = true};
   }
 
+  // Queries come by a power law of the distance, keys in their order: the place of a query makes
+  // some pairs likelier than others.
+  std::optional<ShownValues> shown_values(const Batch& batch) const override {
+    const int64_t B = batch.examples(), T = context();
+    ShownValues shown{at::zeros({B, pairs_}, at::kLong), at::full({B, T}, -1, at::kLong)};
+    const int64_t *ids = batch.ids.data_ptr<int64_t>(), *target = batch.targets.data_ptr<int64_t>();
+    for (int64_t b = 0; b < B; ++b, ids += T, target += T) {
+      int64_t* values = shown.values[b].data_ptr<int64_t>();
+      int64_t* of_target = shown.of_target[b].data_ptr<int64_t>();
+      std::map<int64_t, int64_t> pair_of;  // by key, in the order in which they are shown
+      for (int64_t t = 0; t < queries_from(); t += 2) {
+        const auto pair = pair_of.emplace(ids[t], std::ssize(pair_of)).first->second;
+        values[pair] = ids[t + 1];
+      }
+      for (int64_t t = queries_from(); t < T; ++t)
+        if (target[t] >= 0) of_target[t] = pair_of.at(ids[t]);
+    }
+    return shown;
+  }
+
   std::vector<std::string> token_texts() const override {
     std::vector<std::string> texts;
     for (int64_t id = 0; id < symbols(); ++id)

@@ -128,6 +128,52 @@ void add_counted(Measured& measured, const Batch& batch, int64_t vocabulary,
   measured.add(batch, loss, right, names);
 }
 
+// Which of the values that an example shows a target is, by its place alone; counted over training
+// examples, one more of each.
+class PlaceModel {
+ public:
+  static std::optional<PlaceModel> of(const DataSource& data) {
+    constexpr int64_t kExamples = 4096;
+    const int64_t all = data.epoch_examples();
+    const auto batch = all > 0 ? data.epoch_batch(0, 0, std::min(all, kExamples))
+                               : data.train_batch(0, 0, 0, kExamples);
+    const auto shown = data.shown_values(batch);
+    if (!shown) return std::nullopt;
+    PlaceModel model;
+    const int64_t P = shown->values.size(1);
+    std::vector<Tensor> of_pairs;
+    for (int64_t p = 0; p < P; ++p)
+      of_pairs.push_back(shown->of_target.eq(p).sum(0).to(at::kDouble) + 1);  // [T]
+    const auto counts = at::stack(of_pairs, 1);                               // [T,P]
+    model.p_ = counts / counts.sum(1, /*keepdim=*/true);
+    model.how_ = fmt::format(
+        "the likeliest of {} pairs at a target's place, counted over {} training examples", P,
+        with_commas(batch.examples()));
+    return model;
+  }
+  const std::string& how() const { return how_; }
+
+  // Of each target the probability of its value, and whether the likeliest is named, [B,T].
+  std::pair<Tensor, Tensor> judged(const DataSource& data, const Batch& batch) const {
+    const auto shown = *data.shown_values(batch);
+    const auto is_target = shown.values.unsqueeze(1).eq(batch.targets.unsqueeze(2));  // [B,T,P]
+    const auto p = (p_.unsqueeze(0) * is_target).sum(2);                              // [B,T]
+    const auto named = shown.values.index_select(1, p_.argmax(1));                    // [B,T]
+    return {p, named.eq(batch.targets)};
+  }
+
+ private:
+  Tensor p_;  // [T,P]
+  std::string how_;
+};
+
+void add_placed(Measured& measured, const PlaceModel& model, const DataSource& data,
+                const Batch& batch, int64_t vocabulary) {
+  const auto [p, right] = model.judged(data, batch);
+  measured.add(batch, -p.clamp_min(1e-300).log(), right.to(at::kDouble),
+               at::ones({vocabulary}, at::kBool));
+}
+
 // Inlined into its callers, g++ 12 raises a false alarm in it.
 [[gnu::noinline]] std::string counted_text(const NgramModel& model) {
   return with_commas(model.counted());
@@ -163,6 +209,13 @@ const Reference* References::find(const std::string& name) const {
   return found == all.end() ? nullptr : &*found;
 }
 
+const Reference* References::guess(const std::string& metric, bool higher_is_better) const {
+  const auto *chance = find(kChance), *place = find(kPlace);
+  if (!chance || !place) return chance;
+  const auto a = chance->value(metric), b = place->value(metric);
+  return b && (!a || (higher_is_better ? *b > *a : *b < *a)) ? place : chance;
+}
+
 References references_of(const DataSource& data, Split split) {
   References found{.split = split, .examples = data.examples(split)};
   const Task& task = data.task();
@@ -171,13 +224,16 @@ References references_of(const DataSource& data, Split split) {
   const auto first = answers_of(data, data.eval_batch(split, 0, 1));
   const auto model = counted_model(data, first);
   Measured guess(task, {kChance, "a guess: " + first.of});
-  std::optional<Measured> unigram, bigram;
+  const auto places = PlaceModel::of(data);
+  std::optional<Measured> place, unigram, bigram;
+  if (places) place.emplace(task, Reference{kPlace, places->how()});
   if (model) unigram.emplace(task, unigram_of(data, *model));
   if (model && model->has_pairs()) bigram.emplace(task, bigram_of(*model));
   const int64_t vocabulary = first.among.size(-1);
   each_batch(data, split, [&](const Batch& batch) {
     found.tokens += task.scored(batch).item<int64_t>();
     add_guess(guess, batch, answers_of(data, batch));
+    if (place) add_placed(*place, *places, data, batch, vocabulary);
     if (unigram)
       add_counted(
           *unigram, batch, vocabulary, [&](int64_t, int64_t target) { return model->p(target); },
@@ -191,7 +247,7 @@ References references_of(const DataSource& data, Split split) {
   });
   if (found.tokens == 0) return found;
   found.all.push_back(guess.mean_over(found.tokens));
-  for (const auto* counted : {&unigram, &bigram})
+  for (const auto* counted : {&place, &unigram, &bigram})
     if (*counted) found.all.push_back((*counted)->mean_over(found.tokens));
   return found;
 }

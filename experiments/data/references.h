@@ -13,10 +13,12 @@
 namespace headlab {
 
 inline constexpr const char* kChance = "chance";
+inline constexpr const char* kPlace = "place";
 
 struct Reference {
-  std::string name;  // "chance", "unigram", "bigram"; of classes "commonest" in place of a unigram
-  std::string how;   // what it predicts
+  // "chance", "place", "unigram", "bigram"; of classes "commonest" in place of a unigram
+  std::string name;
+  std::string how;  // what it predicts
   // By the names of the task's metrics and summaries: "loss" in nat, "accuracy", ... What counts
   // foretell names the likeliest token or class.
   std::vector<std::pair<std::string, double>> values = {};
@@ -31,6 +33,9 @@ struct References {
   std::vector<Reference> all = {};
 
   const Reference* find(const std::string& name) const;  // null: there is none
+  // Of chance and place, which take no look at what the example shows, the better one by `metric`;
+  // null: there is none.
+  const Reference* guess(const std::string& metric, bool higher_is_better) const;
 };
 
 // Unigrams are of data that draw their answers from a text or from files, bigrams of those where

@@ -46,6 +46,12 @@ struct Answers {
   bool drawn_alike = false;
 };
 
+// Of targets that are values which stand in their example.
+struct ShownValues {
+  Tensor values;     // int64 [B,P]
+  Tensor of_target;  // int64 [B,T]: which of them; -1: the target is not scored
+};
+
 // Every batch is a function of its arguments alone, so nothing of a loader has to be saved; calls
 // may come from several threads. Wrong arguments are a c10::Error, data that turns out to be wrong
 // only when it is read a DataError.
@@ -63,6 +69,8 @@ class DataSource {
   // Of the targets of a batch of an evaluation, where answers are fewer than all tokens, and not
   // those that the shape leaves.
   virtual std::optional<Answers> answers(const Batch&) const { return std::nullopt; }
+  // Where the place of a target foretells which of the shown values it is, without a look at them.
+  virtual std::optional<ShownValues> shown_values(const Batch&) const { return std::nullopt; }
 
   // Examples first .. first + count - 1 of an update (micro-batches of one update follow each
   // other).

@@ -37,6 +37,9 @@ class CutValidation : public DataSource {
   std::optional<Answers> answers(const Batch& batch) const override {
     return data_->answers(batch);
   }
+  std::optional<ShownValues> shown_values(const Batch& batch) const override {
+    return data_->shown_values(batch);
+  }
   Batch train_batch(uint64_t seed, int64_t step, int64_t first, int64_t count) const override {
     return data_->train_batch(seed, step, first, count);
   }
