@@ -94,9 +94,9 @@ class Recall : public RuleTask {
       for (const auto& [key, value] : values_of({ids, ids + context()})) may_be[value] = true;
       ids += context(), may_be += vocabulary();
     }
-    return {.among = among,
-            .of = fmt::format("any of the values of an example's {} keys", pairs_),
-            .drawn_alike = true};
+    return Answers{.among = among,
+                   .of = fmt::format("any of the values of an example's {} keys", pairs_),
+                   .drawn_alike = true};
   }
 
   // Queries come by a power law of the distance, keys in their order: the place of a query makes
