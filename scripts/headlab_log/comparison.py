@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
+from .comparison_values import column, damaged, is_number, leaves, plain, require
 from .files import LogError, PathLike, read_text
 from .opening import is_run, open_run
 from .program import program_name
@@ -21,8 +22,7 @@ UNITS = {"val_loss": "nat", "test_loss": "nat", "flops": "FLOP", "flops_per_toke
 # Shorter than a quantity's place in compare.json.
 NAMES = {"rate_chosen": "rate", "effective_speedup_factor": "effective_speedup"}
 OF_DIFFERENCE = ("difference", "low", "high", "p", "p_holm", "reported")  # there without any, too
-# Numbers that JSON cannot write; experiments/runs/run_metrics.cpp writes these texts.
-NO_NUMBERS = {"NaN", "Infinity", "-Infinity"}
+ORDER_NOT_KNOWN = "Whether the order of the arms has settled is not known: this comparison does not say it."  # of older ones
 
 
 def open_comparison(path: PathLike) -> Comparison:
@@ -147,7 +147,7 @@ class ComparedTask:
                 raise damaged(self.file, f"{where}: two arms have the name {name}")
             arm = self._arms[name] = dict(arm)
             for key, kind in (("metrics", dict), ("curve", list), ("runs", list), ("notices", list), ("rate", dict),
-                              ("solved", dict)):
+                              ("solved", dict), ("lengths", list)):
                 arm[key] = require(self.file, kind() if arm.get(key) is None else arm[key], f"{where}.{key}", kind)
 
     @property
@@ -255,6 +255,29 @@ class ComparedTask:
         return self._dataset({name: (("arm", "step"), column(
             [points.get((arm, step), {}).get(name) for arm in self._arms for step in steps])
             .reshape(len(self._arms), len(steps))) for name in names}, step=steps)
+
+    @property
+    def lengths(self) -> xr.DataArray:
+        """The loss after shares of the steps, (arm, length, seed) [nat]: of trainings whose schedule ends there,
+        measured as `losses` are. NaN where there is none; of length 0 where the file has no `lengths`."""
+        found = {}
+        for name in self._arms:
+            for one in self._list(name, "lengths"):
+                share = self._number(one.get("length"), f"{name}: lengths: length")
+                found[name, share] = self._of_seeds(name, one.get(self._loss))
+        shares, seeds = sorted({share for _, share in found}), self.comparison.seeds
+        nothing = [np.nan] * len(seeds)
+        values = np.array([found.get((name, share), nothing) for name in self._arms for share in shares])
+        return self._dataset({self.loss: (("arm", "length", "seed"), values.reshape(
+            len(self._arms), len(shares), len(seeds)))}, length=shares, seed=seeds)[self.loss]
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Whether the order of the arms has settled: `text`, the sentence of compare.md; `settled` (None: not
+        known), and where it is known Kendall's `tau`, its 95 % `interval`, and `why` it has not settled.
+        Empty of comparisons of older versions."""
+        found = self.kept.get("settled")
+        return found if isinstance(found, dict) else {}
 
     @property
     def tried(self) -> xr.DataArray:
@@ -380,56 +403,3 @@ class ComparedTask:
         found.attrs |= {"task": self.name, "baseline": self.baseline}
         found.encoding["source"] = str(self.file)
         return found
-
-
-def damaged(file, said):
-    return LogError(f"{file}: is damaged ({said}); the same `{program_name()} compare` makes it anew")
-
-
-def require(file, value, place, kind):
-    """The value. LogError: it is of another kind."""
-    if not isinstance(value, kind) or isinstance(value, bool):
-        words = {dict: "mapping", list: "list", str: "text", int: "whole number"}
-        raise damaged(file, f"{place or 'it'} is no {words[kind]}")
-    return value
-
-
-def plain(name):
-    """A metric's name as a variable's, as logs have it."""
-    return name.replace("/", "_")
-
-
-def leaves(found, prefix=""):
-    """Single values of a mapping and of those inside it; an interval as its two ends. Lists are left out."""
-    flat = {}
-    for key, value in found.items():
-        name = f"{prefix}{plain(key)}"
-        if key in ("metrics", "curve", "runs") or (isinstance(value, dict) and not value):
-            continue
-        if isinstance(value, dict):
-            flat |= leaves(value, f"{name}_")
-        elif key in ("interval", "bootstrap"):
-            ends = value if isinstance(value, list) and len(value) == 2 else (None, None)
-            before = "" if key == "interval" else f"{name}_"
-            flat |= {f"{before}low": ends[0], f"{before}high": ends[1]}
-        elif not isinstance(value, list):
-            flat[name] = value
-    return flat
-
-
-def is_number(value):
-    """Whether a value of JSON is one; 10**400 is more than a float holds."""
-    if isinstance(value, str):
-        return value in NO_NUMBERS
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and (
-        isinstance(value, float) or abs(value) < 2**1023)
-
-
-def column(values, kind=None):
-    """Values, some of them None, as an array of numbers, of truths (None: False), or of texts (None: "")."""
-    there = [value for value in values if value is not None]
-    if kind is bool or (there and all(isinstance(value, bool) for value in there)):
-        return np.array([bool(value) for value in values])
-    if all(map(is_number, there)):
-        return np.array([np.nan if value is None else float(value) for value in values])
-    return np.array(["" if value is None else str(value) for value in values], dtype=object)

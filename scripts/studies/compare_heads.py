@@ -15,6 +15,7 @@ docs/kinds.md:
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import shutil
@@ -156,13 +157,13 @@ def told(report):
     text = costs_table(report)
     for task in report["tasks"]:
         on = task["measured_on"]
-        text += (f"\n{task['trained']}; `scripts/{task['command']}`, "
+        text += (f"\n{comparison.settled(task)}\n\n{task['trained']}; `scripts/{task['command']}`, "
                  f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread, and "
                  f"{task['choosing_hours']:.1f} to choose rates\n\n"
                  f"{task['name']}: {on['split']} split, {on['examples']:,.0f} examples, "
                  f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
                  f"deviation; {comparison.rates(task)}; *: below .05 "
-                 f"after Holm's correction. {comparison.settled(task)}\n\n{task_table(report, task)}")
+                 f"after Holm's correction.\n\n{task_table(report, task)}")
         notes = [*task["notices"], *(f"{arm['name']}: {arm['reason']}" for arm in task["arms"]
                                      if arm.get("reason"))]
         text += "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "") + lengths_table(task)
@@ -190,16 +191,20 @@ def draw(report, path):
         for axis, group in zip(row, groups):
             arms = [arm for arm in task["arms"] if arm.get("curve")
                     and (arm["name"] == report["baseline"] or group_of(arm["name"]) == group)]
-            colours = iter(plots.COLOURS)
+            colours = itertools.cycle(plots.COLOURS)
             for arm in arms:
-                plain = arm["name"] == report["baseline"]
-                line = {"color": "grey" if plain else next(colours), "label": arm["name"]}
                 points = [point for point in arm["curve"] if point["flops"]]
+                if not points:  # the kind does not say its FLOPs
+                    continue
+                plain = arm["name"] == report["baseline"]
+                line = {"color": "grey" if plain else next(colours), "label": arm["name"],
+                        "ls": "--" if arm["name"].endswith(" paper") else "-"}
                 flops = [point["flops"] for point in points]
                 axis.plot(flops, [point["val/loss"] for point in points], lw=1, **line)
                 bands = [point["interval"] or (point["val/loss"],) * 2 for point in points]
                 axis.fill_between(flops, *zip(*bands), color=line["color"], alpha=0.2, lw=0)
-            axis.legend(fontsize=7)
+            if axis.lines:
+                axis.legend(fontsize=7)
             axis.set_title(f"{task['name']}: {group}")
             axis.set_xscale("log")
             axis.xaxis.set_minor_formatter(NullFormatter())

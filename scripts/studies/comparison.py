@@ -7,9 +7,9 @@ import pathlib
 import re
 import statistics
 
+from headlab_log.comparison import ORDER_NOT_KNOWN
 from headlab_program import ROOT, said
 from study import machine
-
 
 
 def compared(arguments, file, *overrides):
@@ -21,6 +21,8 @@ def compared(arguments, file, *overrides):
     runs, commits = collections.defaultdict(list), set()
     for task in report["tasks"]:
         for arm in task["arms"]:
+            for run in (run for one in arm.get("lengths", []) for run in one.get("runs", [])):
+                run.pop("run", None)
             for run in arm.get("runs", []):
                 folder = pathlib.Path(run.pop("run"))
                 runs[task["name"], arm["name"]].append(folder)
@@ -121,15 +123,8 @@ def rates(task):
 
 
 def settled(task):
-    """Whether the order of the arms has settled, in a sentence; "": nothing is known."""
-    found = task.get("settled")
-    if not found:
-        return ""
-    if not found["settled"]:
-        return f"**The order of the arms has not settled**: {found['why']}."
-    low, high = found["interval"]
-    return ("The order of the arms has settled: Kendall's tau of the orders at half and at full length is "
-            f"{found['tau']:.2f}, 95 % [{low:.2f}, {high:.2f}].")
+    """Whether the order of the arms has settled, in the sentence of compare.md."""
+    return (task.get("settled") or {}).get("text") or ORDER_NOT_KNOWN
 
 
 def spread(values):
