@@ -132,6 +132,25 @@ def test_numbers_that_later_versions_add_are_there_under_their_names(tmp_path):
     assert list(task.arms.solved_test.values) == ["", "fisher"]
 
 
+def test_losses_after_shares_of_the_steps_are_labelled_and_whether_the_order_has_settled_is_there(tmp_path):
+    mha, moh = written_arm("mha", 2.0), written_arm("moh", 1.9, -0.1)
+    mha["lengths"] = [{"length": 0.5, "val/loss": [2.3, 2.4, 2.5], "runs": []},
+                      {"length": 1, "val/loss": [1.99, 2.0, 2.01]}]
+    moh["lengths"] = [{"length": 1, "val/loss": [1.89, 1.9, 1.91]}]
+    settled = {"text": "The order of the arms has not settled: why.", "settled": False, "tau": 0.5, "interval": [0, 1]}
+    folder = written(tmp_path / "c", [mha, moh], settled=settled)
+    task = hl.open_comparison(folder).task()
+    assert task.lengths.dims == ("arm", "length", "seed") and task.lengths.attrs["units"] == "nat"
+    assert task.lengths.name == "val_loss" and list(task.lengths["length"].values) == [0.5, 1]
+    assert same(task.lengths.sel(arm="mha"), [2.3, 2.4, 2.5, 1.99, 2.0, 2.01])
+    assert same(task.lengths.sel(arm="moh"), [None, None, None, 1.89, 1.9, 1.91])
+    assert same(task.lengths.sel(length=1), task.losses.values.ravel())
+    assert task.settled == settled
+    written(folder, [written_arm("mha", 2.0)], settled=None)
+    older = hl.open_comparison(folder).task()
+    assert older.settled == {} and older.lengths.shape == (1, 0, 3)
+
+
 def test_references_are_those_of_the_comparison_or_of_the_manifest_of_a_run(tmp_path):
     references = {"chance": {"loss": 4.174, "accuracy": 0.015, "comment": "a guess"},
                   "bigram": {"loss": 2.48, "comment": "counts"}, "units": {"loss": "nat"},
@@ -203,6 +222,8 @@ def test_a_damaged_file_is_named_with_the_place_and_the_remedy(tmp_path, damage,
     ("curve", [8], lambda task: task.curves, "mha: curve is no mapping"),
     ("runs", [{"seed": [1], "run": "x"}], lambda task: task.run("mha"), "mha: runs: seed is no whole number"),
     ("rate", {"tried": [{"rate": "x"}]}, lambda task: task.tried, "'x' is no number"),
+    ("lengths", [{"length": "half"}], lambda task: task.lengths, "mha: lengths: length: 'half' is no number"),
+    ("lengths", [{"length": 1, "val/loss": [1.0]}], lambda task: task.lengths, "mha: values: there are 1 of 3 seeds"),
     ("metrics", {"val/loss": 3}, lambda task: task.losses, "mha: metrics: val/loss is no mapping"),
 ])
 def test_what_does_not_fit_is_named_when_it_is_asked_for(tmp_path, key, value, ask, said):

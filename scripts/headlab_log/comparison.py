@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from .comparison_values import column, damaged, is_number, leaves, plain, require
+from .comparison_file import KEPT, column, damaged, file_of_comparison, is_number, leaves, plain, require
 from .files import LogError, PathLike, read_text
 from .opening import is_run, open_run
 from .program import program_name
 from .run import Run, read_json
 
-KEPT, ASKED = "compare.json", "compare.yaml"
 DURING = "val/loss"  # by which rates are chosen, and of which curves are
 UNITS = {"val_loss": "nat", "test_loss": "nat", "flops": "FLOP", "flops_per_token": "FLOP", "wall_s": "s", "heads_entropy": "nat"}
 # Shorter than a quantity's place in compare.json.
 NAMES = {"rate_chosen": "rate", "effective_speedup_factor": "effective_speedup"}
 OF_DIFFERENCE = ("difference", "low", "high", "p", "p_holm", "reported")  # there without any, too
-ORDER_NOT_KNOWN = "Whether the order of the arms has settled is not known: this comparison does not say it."  # of older ones
+ORDER_NOT_KNOWN = "Whether the order of the arms has settled is not known: this comparison does not say it."  # of older versions
 
 
 def open_comparison(path: PathLike) -> Comparison:
@@ -40,32 +39,6 @@ def open_comparison(path: PathLike) -> Comparison:
     1.66
     """
     return Comparison(file_of_comparison(pathlib.Path(path)))
-
-
-def file_of_comparison(path: pathlib.Path) -> pathlib.Path:
-    """The file that a path means. LogError: there is none."""
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise LogError(f"{path}: there is no such comparison; `{program_name()} compare FILE` names its folder")
-    if (path / KEPT).is_file():
-        return path / KEPT
-    if (path / ASKED).is_file():
-        raise LogError(f"{path}: this comparison has not ended (no {KEPT}); the same `{program_name()} compare` "
-                       "goes on with it")
-    found = sorted(path.glob(f"comparisons/*/{KEPT}"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise LogError(f"{path}: holds {len(found)} comparisons; name one of them: "
-                       + ", ".join(str(file.parent) for file in found))
-    raise LogError(f"{path}: no comparison (no {KEPT}); `{program_name()} compare FILE` names its folder")
-
-
-def is_comparison(path: PathLike) -> bool:
-    """Whether a path is the folder or the file of a comparison, ended or not."""
-    path = pathlib.Path(path)
-    return path.name == KEPT or (path / KEPT).is_file() or (path / ASKED).is_file()
 
 
 class Comparison:

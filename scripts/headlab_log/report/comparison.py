@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..comparison import ComparedTask, Comparison, is_comparison, open_comparison
+from ..comparison import Comparison, open_comparison
+from ..comparison_file import is_comparison
 from ..files import LogError, read_text
 from ..opening import is_run, open_run
 from ..plots.comparison import reference_losses

@@ -1,12 +1,41 @@
-"""Values of a compare.json: what they must be, and how they become columns."""
+"""The file of a comparison: where it lies, what its values must be, and how they become columns."""
+
+import pathlib
 
 import numpy as np
 
-from .files import LogError
+from .files import LogError, PathLike
 from .program import program_name
 
+KEPT, ASKED = "compare.json", "compare.yaml"
 # Numbers that JSON cannot write; experiments/runs/run_metrics.cpp writes these texts.
 NO_NUMBERS = {"NaN", "Infinity", "-Infinity"}
+
+
+def file_of_comparison(path: pathlib.Path) -> pathlib.Path:
+    """The file that a path means. LogError: there is none."""
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise LogError(f"{path}: there is no such comparison; `{program_name()} compare FILE` names its folder")
+    if (path / KEPT).is_file():
+        return path / KEPT
+    if (path / ASKED).is_file():
+        raise LogError(f"{path}: this comparison has not ended (no {KEPT}); the same `{program_name()} compare` "
+                       "goes on with it")
+    found = sorted(path.glob(f"comparisons/*/{KEPT}"))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise LogError(f"{path}: holds {len(found)} comparisons; name one of them: "
+                       + ", ".join(str(file.parent) for file in found))
+    raise LogError(f"{path}: no comparison (no {KEPT}); `{program_name()} compare FILE` names its folder")
+
+
+def is_comparison(path: PathLike) -> bool:
+    """Whether a path is the folder or the file of a comparison, ended or not."""
+    path = pathlib.Path(path)
+    return path.name == KEPT or (path / KEPT).is_file() or (path / ASKED).is_file()
 
 
 def damaged(file, said):
