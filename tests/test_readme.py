@@ -25,15 +25,20 @@ def cells(line):
 
 
 def kinds_with_results():
-    """The program's table of kinds, and what docs/kinds.json found of each on its tasks."""
+    """The program's table of kinds, and what docs/kinds.json found of each on its tasks; of arms that are called
+    otherwise than a kind (other positions, its authors' initialisation) the page docs/kinds.md tells."""
     report = json.loads((ROOT / "docs/kinds.json").read_text(encoding="utf-8"))
     head, _, *rows = [cells(line) for line in headlab("describe", "--table").splitlines()]
     columns, results = [], {row[0]: [] for row in rows}
     for task in report["tasks"]:
-        metric = comparison.measures(task)[0]
-        columns += [f"{task['name']}: {comparison.titled(metric)}", f"less {report['baseline']}'s [95 %]"]
-        for arm in task["arms"]:
-            results[f"`{arm['name']}`"] += [comparison.mean(arm, metric), comparison.difference(arm, metric)]
+        metric, is_solved = comparison.measures(task)[0], comparison.is_solved_or_not(task)
+        columns += ([f"{task['name']}: seeds that solved it", "p, Holm"] if is_solved else
+                    [f"{task['name']}: {comparison.titled(metric)}", f"less {report['baseline']}'s [95 %]"])
+        arms = {f"`{arm['name']}`": arm for arm in task["arms"]}
+        for kind, row in results.items():
+            arm = arms.get(kind, {})
+            row += comparison.solved(arm)[:2] if is_solved else [comparison.mean(arm, metric),
+                                                                 comparison.difference(arm, metric)]
     lines = [head + columns, ["---"] * len(head) + ["--:"] * len(columns)]
     lines += [row + results[row[0]] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

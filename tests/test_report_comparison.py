@@ -64,7 +64,7 @@ def test_curves_and_differences_are_those_of_the_comparison(page, compared_page,
     assert list(lines) == ["mha", "wider", "again"] and sum(trace["filled"] for trace in traces) == 3
     assert lines["wider"]["x"] == [8, 16, 24]
     assert lines["wider"]["y"] == pytest.approx(task.curves.val_loss.sel(arm="wider").values, rel=1e-6)
-    for metric in ("val_loss", "val_accuracy"):
+    for metric in ("val_loss", "val_accuracy"):  # at first it shows what was solved
         choose(page, "metric", metric)
         page.wait(f"return document.querySelector('#comparison').dataset.shown === '0 {metric}'")
         found = task.differences.sel(metric=metric)
@@ -75,7 +75,24 @@ def test_curves_and_differences_are_those_of_the_comparison(page, compared_page,
             assert x == pytest.approx(found.difference.sel(arm=name).item(), rel=1e-6, abs=1e-9)
             assert symbol == ("circle" if found.reported.sel(arm=name) else "circle-open")
     assert "linformer: 'linformer' heads cannot be causal" in text(page, "#compared-differences-note")
-    choose(page, "metric", "val_loss")
+
+
+def test_of_a_task_that_is_solved_or_not_the_page_shows_first_how_many_seeds_solved_it(page, compared_page, tmp_path):
+    shown(page, compared_page)
+    assert page.run("return document.querySelector('#metric').value") == "solved"
+    assert text(page, "#compared-differences-title") == "Seeds that solved it"
+    arms = [written_arm("mha", 2.0), written_arm("moh", 0.1, -1.9), {"name": "none", "reason": "no place"}]
+    for arm, solved in zip(arms, ([False, True, False], [True] * 3)):
+        arm["solved"] = {"seeds": solved, "count": sum(solved), "of": 3, "updates": [8 if one else None for one in solved],
+                         "fisher": {"p": 0.01, "p_holm": 0.02, "reported": True} if arm["name"] == "moh" else None}
+    done = log_command("report", written(tmp_path / "c-01234567", arms), "-o", tmp_path / "page.html")
+    assert done.returncode == 0, done.stderr
+    page.open(tmp_path / "page.html")
+    page.wait("return document.querySelectorAll('#compared-differences .main-svg').length")
+    points = {name: (x, trace["symbol"]) for trace in page.run(TRACES, "#compared-differences") if trace["symbol"]
+              for name, x in zip(trace["y"], trace["x"])}
+    assert points == {"mha": (1, "circle-open"), "moh": (3, "circle")}
+    assert "none: no place" in text(page, "#compared-differences-note")
 
 
 def test_every_arm_leads_to_its_runs(page, compared_page, task):
@@ -135,9 +152,8 @@ def test_what_the_program_says_of_the_order_stands_first(tmp_path):
     assert comparison.first_words(shown, comparison.pages_of(shown)) == []  # it stands above the table
     (folder / "compare.md").unlink()
     assert "is not known" in comparison.first_words(shown, comparison.pages_of(shown))[0]
-    shown["small"].kept["settled"] = {"settled": False, "why": "tau may be as low as .2"}
-    assert comparison.first_words(shown, {}) == [
-        "small: the order of the arms has not settled: tau may be as low as .2."]
+    shown["small"].kept["settled"] = {"settled": None, "text": "Whether the order has settled was not asked."}
+    assert comparison.first_words(shown, {}) == ["Whether the order has settled was not asked."]
 
 
 def test_the_parts_of_a_page_are_its_tables_lists_and_sentences():

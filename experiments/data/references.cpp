@@ -132,18 +132,19 @@ void add_counted(Measured& measured, const Batch& batch, int64_t vocabulary,
 // examples, one more of each.
 class PlaceModel {
  public:
-  static std::optional<PlaceModel> of(const DataSource& data) {
+  // example: any of the data; there may be no training part where it shows no values.
+  static std::optional<PlaceModel> of(const DataSource& data, const Batch& example) {
+    if (!data.shown_values(example)) return std::nullopt;
     constexpr int64_t kExamples = 4096;
     const int64_t all = data.epoch_examples();
     const auto batch = all > 0 ? data.epoch_batch(0, 0, std::min(all, kExamples))
                                : data.train_batch(0, 0, 0, kExamples);
-    const auto shown = data.shown_values(batch);
-    if (!shown) return std::nullopt;
+    const auto shown = *data.shown_values(batch);
     PlaceModel model;
-    const int64_t P = shown->values.size(1);
+    const int64_t P = shown.values.size(1);
     std::vector<Tensor> of_pairs;
     for (int64_t p = 0; p < P; ++p)
-      of_pairs.push_back(shown->of_target.eq(p).sum(0).to(at::kDouble) + 1);  // [T]
+      of_pairs.push_back(shown.of_target.eq(p).sum(0).to(at::kDouble) + 1);  // [T]
     const auto counts = at::stack(of_pairs, 1);                               // [T,P]
     model.p_ = counts / counts.sum(1, /*keepdim=*/true);
     model.how_ = fmt::format(
@@ -221,10 +222,11 @@ References references_of(const DataSource& data, Split split) {
   const Task& task = data.task();
   if (!predicts_one_of_several(task) || found.examples == 0) return found;
   at::NoGradGuard no_grad;
-  const auto first = answers_of(data, data.eval_batch(split, 0, 1));
+  const auto example = data.eval_batch(split, 0, 1);
+  const auto first = answers_of(data, example);
   const auto model = counted_model(data, first);
   Measured guess(task, {kChance, "a guess: " + first.of});
-  const auto places = PlaceModel::of(data);
+  const auto places = PlaceModel::of(data, example);
   std::optional<Measured> place, unigram, bigram;
   if (places) place.emplace(task, Reference{kPlace, places->how()});
   if (model) unigram.emplace(task, unigram_of(data, *model));

@@ -122,8 +122,7 @@ def costs_table(report):
 def task_table(report, task):
     """By the difference of the task's metric; a task that is solved or not by the seeds that solved it."""
     metric = comparison.measures(task)[0]
-    by_solved = task.get("statistics", {}).get("solved")
-    if by_solved:
+    if comparison.is_solved_or_not(task):
         head = ["kind", "rate", comparison.titled(metric), "seeds that solved it", "p, Fisher and Holm",
                 "updates until then, median", "p, log-rank and Holm", *comparison.HEADS]
         cells = comparison.solved

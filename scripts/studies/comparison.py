@@ -104,6 +104,11 @@ def test_of(test):
     return p + (" *" if test["reported"] else "")
 
 
+def is_solved_or_not(task):
+    """Whether a training solves the task or does not, so that a mean over seeds says nothing."""
+    return bool((task.get("statistics") or {}).get("solved"))
+
+
 def solved(arm):
     """Seeds that solved the task and the updates they took, each with its test, as cells."""
     found = arm.get("solved")

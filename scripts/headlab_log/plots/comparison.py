@@ -66,23 +66,38 @@ def style_of(number, is_baseline):
 def draw_curves(axes, task, styles):
     curves = task.curves
     shown = [name for name in styles if curves.val_loss.sel(arm=name).notnull().any()]
+    bands = with_bands(task, shown)
     for name in shown:
         one = curves.sel(arm=name).dropna("step", subset=["val_loss"])
         style = styles[name]
         axes.plot(one.step, one.val_loss, zorder=3 if name == task.baseline else 2, **style)
-        if len(shown) <= MOST_BANDS or name == task.baseline:
+        if name in bands:
             axes.fill_between(one.step, one.low, one.high, color=style["color"], alpha=0.18, lw=0)
-    losses = reference_losses(task)
-    if shown:  # the bands of few seeds are wider than all that is to be seen
-        values = [*curves.val_loss.values[np.isfinite(curves.val_loss.values)], *losses.values()]
-        room = 0.05 * (max(values) - min(values)) or 0.1
-        axes.set_ylim(min(values) - room, max(values) + room)
-    for name, loss in losses.items():
+    if shown:
+        axes.set_ylim(range_of_losses(task))
+    for name, loss in reference_losses(task).items():
         axes.axhline(loss, color="black", lw=0.7, ls=(0, (1, 2)))
         axes.annotate(name, (1, loss), (-2, 1), xycoords=("axes fraction", "data"), textcoords="offset points",
                       ha="right", va="bottom", fontsize="small")
     axes.set(title=task.name, xlabel="step", ylabel="validation loss [nat]")
     axes.grid(alpha=0.3)
+
+
+def with_bands(task, arms):
+    """Which of the arms have a band about their curve: all, or the baseline alone where they would hide each other."""
+    drawn = [name for name in arms if task.curves.val_loss.sel(arm=name).notnull().any()]
+    return drawn if len(drawn) <= MOST_BANDS else [name for name in drawn if name == task.baseline]
+
+
+def range_of_losses(task):
+    """Of the curves and what needs no training, with some room; None: there is no curve. The bands are left
+    out: those of few seeds are wider than all that is to be seen."""
+    values = task.curves.val_loss.values
+    values = [*values[np.isfinite(values)], *reference_losses(task).values()]
+    if len(values) == len(reference_losses(task)):
+        return None
+    room = 0.05 * (max(values) - min(values)) or 0.1
+    return float(min(values) - room), float(max(values) + room)
 
 
 def reference_losses(task):

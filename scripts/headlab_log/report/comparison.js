@@ -4,9 +4,7 @@ import { bind, fill } from "./controls.js";
 import { escape, plot, plotColour, plotDash } from "./curves.js";
 import { data } from "./data.js";
 import { find, make } from "./elements.js";
-import { on, set, state } from "./state.js";
-
-const mostBands = 8; // arms whose bands can be told apart
+import { measures, on, set, state } from "./state.js";
 
 const comparedTask = () => /** @type {import("./data.js").Comparison} */ (data.comparison)
   .tasks[state.task];
@@ -78,12 +76,12 @@ function bandColour(arm) {
 }
 
 async function drawComparedCurves() {
-  const { arms, references } = comparedTask(), drawn = arms.filter((arm) => arm.steps.length);
+  const { arms, references, banded, range } = comparedTask(), drawn = arms.filter((arm) => arm.steps.length);
   const baseline = data.comparison?.baseline, traces = [];
   for (const [n, arm] of arms.entries()) {
     if (!arm.steps.length) continue;
     const known = arm.steps.map((_, at) => at).filter((at) => arm.low[at] !== null && arm.high[at] !== null);
-    if (known.length && (drawn.length <= mostBands || arm.name === baseline)) {
+    if (known.length && banded.includes(arm.name)) {
       const back = [...known].reverse();
       traces.push({ x: [...known, ...back].map((at) => arm.steps[at]), hoverinfo: "skip",
         y: [...known.map((at) => arm.high[at]), ...back.map((at) => arm.low[at])],
@@ -95,65 +93,101 @@ async function drawComparedCurves() {
       hovertemplate: "%{fullData.name}<br>step %{x}: %{y:.4f}<extra></extra>" });
   }
   const lines = Object.entries(references);
-  const values = [...drawn.flatMap((arm) => arm.val_loss).flatMap((loss) => loss === null ? [] : [loss]),
-    ...lines.map(([, loss]) => loss)];
-  const room = 0.05 * (Math.max(...values) - Math.min(...values)) || 0.1;
   await plot(find("#compared-curves"), traces, {
     xaxis: { title: "step" },
-    yaxis: { title: "validation loss [nat]", // bands of few seeds are wider than all that is to be seen
-      ...(values.length ? { range: [Math.min(...values) - room, Math.max(...values) + room] } : {}) },
+    yaxis: { title: "validation loss [nat]", ...(range ? { range } : {}) },
     shapes: lines.map(([, y]) => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: y, y1: y,
       line: { color: css("--soft"), width: 1, dash: "dot" } })),
     annotations: lines.map(([name, y]) => ({ xref: "paper", x: 1, y, text: escape(name), showarrow: false,
       xanchor: "right", yanchor: "bottom", font: { color: css("--soft"), size: 11 } })),
   });
-  find("#compared-curves-note").textContent = drawn.length > mostBands
+  find("#compared-curves-note").textContent = drawn.length > banded.length
     ? `The band is the 95 % interval of ${baseline}; of ${drawn.length} arms the others would hide each other.`
     : "Bands are 95 % intervals over the seeds.";
 }
 
 // --- differences ---------------------------------------------------------------------------------
 
-async function drawDifferences() {
-  const { arms, differences } = comparedTask(), of = differences[state.metric] ?? [];
-  const baseline = data.comparison?.baseline ?? "";
-  const unit = state.metric.endsWith("loss") ? " [nat]" : "";
-  const rows = arms.map((arm, n) => ({ arm, n, found: of[n] ?? null }));
-  const compared = rows.flatMap(({ arm, n, found }) => found ? [{ arm, n, found }] : []);
-  const starred = compared.filter(({ found }) => found[3]);
+/**
+ * Plots a point an arm; those that are reported are filled and have a star. Arms without a point are told of.
+ * @param {{ arm: import("./data.js").Arm, n: number, x: number, low: number, high: number, reported: boolean,
+ *           said: string }[]} shown
+ * @param {object} xaxis
+ * @param {(arm: import("./data.js").Arm) => string} words of an arm without a point; "": none
+ */
+async function drawPoints(shown, xaxis, words) {
+  const { arms } = comparedTask();
   const points = [true, false].map((reported) => {
-    const some = compared.filter(({ found }) => found[3] === reported);
-    const means = some.map(({ found }) => found[0]);
+    const some = shown.filter((one) => one.reported === reported);
     return {
-      x: means, y: some.map(({ arm }) => escape(arm.name)), mode: "markers",
+      x: some.map(({ x }) => x), y: some.map(({ arm }) => escape(arm.name)), mode: "markers",
       error_x: { type: "data", symmetric: false, color: css("--soft"), thickness: 1.4, width: 3,
-        array: some.map(({ found }) => (found[2] ?? found[0]) - found[0]),
-        arrayminus: some.map(({ found }) => found[0] - (found[1] ?? found[0])) },
+        array: some.map(({ x, high }) => high - x), arrayminus: some.map(({ x, low }) => x - low) },
       marker: { size: 9, symbol: reported ? "circle" : "circle-open", color: some.map(({ n }) => plotColour(n)),
         line: { width: 2, color: some.map(({ n }) => plotColour(n)) } },
-      customdata: some.map(({ found }) => [found[1], found[2]]),
-      hovertemplate: "%{y}: %{x:+.4f} [%{customdata[0]:+.4f}, %{customdata[1]:+.4f}]"
-        + `${reported ? ", more than chance" : ""}<extra></extra>`,
+      customdata: some.map(({ said }) => escape(said)), cliponaxis: false,
+      hovertemplate: "%{y}: %{customdata}<extra></extra>",
     };
   });
-  const stars = { x: starred.map(({ found }) => found[2] ?? found[0]), y: starred.map(({ arm }) => escape(arm.name)),
-    mode: "text", text: starred.map(() => "*"), textposition: "middle right", textfont: { size: 16 },
-    hoverinfo: "skip", cliponaxis: false };
-  const without = rows.filter(({ arm, found }) => !found && arm.name !== baseline);
+  const starred = shown.filter(({ reported }) => reported);
+  const stars = { x: starred.map(({ high }) => high), y: starred.map(({ arm }) => escape(arm.name)), mode: "text",
+    text: starred.map(() => "*"), textposition: "middle right", textfont: { size: 16 }, hoverinfo: "skip",
+    cliponaxis: false };
   const element = find("#compared-differences");
   element.style.height = `${100 + 24 * arms.length}px`;
-  const names = arms.map((arm) => escape(arm.name)).reverse();
+  const names = arms.map((arm) => escape(arm.name)).reverse(), there = shown.map(({ arm }) => arm);
   await plot(element, [...points, stars], {
-    xaxis: { title: `difference to ${baseline}${unit}` },
+    xaxis,
     yaxis: { title: "", type: "category", categoryorder: "array", categoryarray: names,
       range: [-0.6, names.length - 0.4], tickmode: "array", tickvals: names },
-    annotations: without.map(({ arm }) => ({ xref: "paper", x: 0.02, xanchor: "left", y: escape(arm.name),
-      text: arm.reason ? "no statistics" : "no difference", showarrow: false,
+    annotations: arms.filter((arm) => !there.includes(arm) && words(arm)).map((arm) => ({ xref: "paper", x: 0.02,
+      xanchor: "left", y: escape(arm.name), text: words(arm), showarrow: false,
       font: { color: css("--soft"), size: 11 } })),
   });
-  find("#compared-differences-note").textContent = `Less the ${state.metric.replace("val_", "validation ")} of `
-    + `${baseline}, seed by seed: mean and 95 % interval. Filled with a star: reported, more than chance.`
-    + without.filter(({ arm }) => arm.reason).map(({ arm }) => ` ${arm.name}: ${arm.reason}.`).join("");
+}
+
+/** @param {import("./data.js").Arm[]} arms that have no point */
+const reasonsOf = (arms) => arms.filter((arm) => arm.reason).map((arm) => ` ${arm.name}: ${arm.reason}.`).join("");
+
+async function drawSolved() {
+  const { arms, solved } = comparedTask(), of = data.comparison?.seeds.length ?? 0;
+  const shown = arms.flatMap((arm, n) => {
+    const found = solved?.[n];
+    if (!found) return [];
+    const [x, p, reported] = found;
+    const test = p === null ? "" : `, p after Holm ${p < 0.001 ? "< .001" : p.toFixed(3)}`;
+    return [{ arm, n, x, low: x, high: x, reported, said: `${x} of ${of}${test}` }];
+  });
+  await drawPoints(shown, { title: `seeds that solved it, of ${of}`, range: [-0.3, of + 0.5],
+    dtick: Math.max(1, Math.floor(of / 5)) }, (arm) => arm.reason ? "no statistics" : "not known");
+  return `Seeds that solved the task. Filled with a star: reported, by Fisher's exact test against `
+    + `${data.comparison?.baseline} after Holm's correction.`
+    + reasonsOf(arms.filter((arm) => !shown.some((one) => one.arm === arm)));
+}
+
+async function drawMeans() {
+  const { arms, differences } = comparedTask(), of = differences[state.metric] ?? [];
+  const baseline = data.comparison?.baseline ?? "", unit = state.metric.endsWith("loss") ? " [nat]" : "";
+  /** @param {number | null} value */
+  const signed = (value) => value === null ? "-" : `${value < 0 ? "" : "+"}${value.toFixed(4)}`;
+  const shown = arms.flatMap((arm, n) => {
+    const found = of[n];
+    if (!found) return [];
+    const [x, low, high, reported] = found;
+    return [{ arm, n, x, low: low ?? x, high: high ?? x, reported,
+      said: `${signed(x)} [${signed(low)}, ${signed(high)}]${reported ? ", more than chance" : ""}` }];
+  });
+  await drawPoints(shown, { title: `difference to ${baseline}${unit}` },
+    (arm) => arm.name === baseline ? "" : arm.reason ? "no statistics" : "no difference");
+  return `Less the ${state.metric.replace("val_", "validation ")} of ${baseline}, seed by seed: mean and 95 % interval. `
+    + "Filled with a star: reported, more than chance."
+    + reasonsOf(arms.filter((arm) => arm.name !== baseline && !shown.some((one) => one.arm === arm)));
+}
+
+async function drawDifferences() {
+  find("#compared-differences-title").textContent =
+    state.metric === "solved" ? "Seeds that solved it" : "Differences to the baseline";
+  find("#compared-differences-note").textContent = await (state.metric === "solved" ? drawSolved() : drawMeans());
   find("#comparison").dataset.shown = `${state.task} ${state.metric}`;
 }
 
@@ -162,9 +196,9 @@ function drawComparison() {
   find("#compared-first").replaceChildren(...comparison.first.map((text) => make("p", {}, text)));
   find("#task-label").hidden = comparison.tasks.length < 2;
   fill("#task", comparison.tasks.map((task, n) => [n, task.name]), state.task);
-  const metrics = Object.keys(comparedTask().differences);
+  const metrics = measures(state.task);
   find("#metric-label").hidden = metrics.length < 2;
-  fill("#metric", metrics.map((name) => [name, name]), state.metric);
+  fill("#metric", metrics.map((name) => [name, name === "solved" ? "seeds that solved it" : name]), state.metric);
   drawBlocks();
   drawComparedCurves();
   drawDifferences();

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..comparison import Comparison, open_comparison
+from ..comparison import ORDER_NOT_KNOWN, ComparedTask, Comparison, open_comparison
 from ..comparison_file import is_comparison
 from ..files import LogError, read_text
 from ..opening import is_run, open_run
-from ..plots.comparison import reference_losses
+from ..plots.comparison import range_of_losses, reference_losses, with_bands
 from ..program import program_name
 from ..run import Run
 from ..text import shell_word
@@ -59,7 +59,9 @@ class Shown:
             "name": task.name, "blocks": blocks, "notices": task.notices,
             "arms": [{"name": name, "reason": reasons.get(name, ""), "runs": self._runs(task, name, n, opened),
                       **curve(curves.sel(arm=name))} for n, name in enumerate(arms)],
-            "differences": differences(task), "references": {name: number(loss) for name, loss in reference_losses(task).items()}}
+            "differences": differences(task), "solved": solved(task),
+            "references": {name: number(loss) for name, loss in reference_losses(task).items()},
+            "banded": with_bands(task, arms), "range": range_of_losses(task)}
 
     def _runs(self, task, arm, colour, opened):
         """[number on the page, seed] of the runs of an arm that are shown."""
@@ -111,6 +113,13 @@ def differences(task):
         for metric in found["metric"].values}
 
 
+def solved(task):
+    """[count, p after Holm, reported] of each arm; None: it has none. None: no such task."""
+    if "solved" not in task.solved:
+        return None
+    tests = [task.arm(name)["solved"].get("fisher") or {} for name in task.arms["arm"].values]
+    return [None if np.isnan(count) else [int(count), test.get("p_holm"), bool(test.get("reported"))]
+            for count, test in zip(task.solved.solved.sum("seed", skipna=False).values, tests)]
 
 
 # --- the tables ------------------------------------------------------------------------------------
@@ -163,12 +172,8 @@ def first_words(compared, pages):
     said = [block["text"] for block in pages.get("", []) if "text" in block]
     if said or any("settled" in block.get("text", "") for blocks in pages.values() for block in blocks):
         return said
-    of_tasks = {name: compared[name].kept.get("settled") for name in compared}
-    if any(isinstance(one, dict) for one in of_tasks.values()):
-        return [f"{name}: the order of the arms has {'' if one.get('settled') else 'not '}settled"
-                + (f": {one['why']}." if one.get("why") else ".")
-                for name, one in of_tasks.items() if isinstance(one, dict)]
-    return ["Whether the order of the arms has settled is not known: this comparison does not say it."]
+    said = {name: compared[name].settled.get("text") or ORDER_NOT_KNOWN for name in compared}
+    return [f"{name}: {one}" if len(said) > 1 else one for name, one in said.items()]
 
 
 def told(task: ComparedTask) -> list[dict]:

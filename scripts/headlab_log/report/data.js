@@ -113,12 +113,17 @@ import { find } from "./elements.js";
  * @property {string[]} notices
  * @property {Arm[]} arms
  * @property {Record<string, (Difference | null)[]>} differences of a metric, an arm each
+ * @property {(Solved | null)[] | null} solved of an arm each; null: a task that is not solved or not
  * @property {Record<string, number>} references losses that need no training
+ * @property {string[]} banded arms whose 95 % band is drawn
+ * @property {[number, number] | null} range of the losses that the curves show
  *
  * @typedef {{ text?: string, items?: string[], head?: string[], rows?: string[][] }} Block
  *   a sentence, a list or a table
  * @typedef {[number, number | null, number | null, boolean]} Difference
  *   mean, low and high end of its interval, whether it is reported
+ * @typedef {[number, number | null, boolean]} Solved
+ *   seeds that solved the task, p of Fisher's exact test after Holm, whether it is reported
  *
  * @typedef {object} Arm
  * @property {string} name

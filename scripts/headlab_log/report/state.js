@@ -24,7 +24,7 @@ import { data, pruningNames, scalarNames, xNames } from "./data.js";
  * @property {string} prune_x
  * @property {string} prune_y
  * @property {number} task of a comparison
- * @property {string} metric whose differences are shown
+ * @property {string} metric whose differences are shown; "solved": how many seeds solved the task
  */
 
 /** @type {State} */
@@ -120,8 +120,7 @@ function normalise() {
   s.head = among(s.head, axis("heads"), axis("heads")[0] ?? 0);
   const tasks = data.comparison?.tasks ?? [];
   s.task = among(s.task, tasks.map((_, n) => n), 0);
-  const metrics = Object.keys(tasks[s.task]?.differences ?? {});
-  s.metric = among(s.metric, metrics, metrics[0] ?? "val_loss");
+  s.metric = among(s.metric, measures(s.task), measures(s.task)[0] ?? "val_loss");
   const names = statistics();
   s.stat = among(s.stat, names, names[0] ?? "entropy");
   const { statistics: logged, maps } = site();
@@ -132,6 +131,15 @@ function normalise() {
     const tokens = maps[s.side][maps.probes.indexOf(s.probe)];
     if (s.token !== null && !(s.token >= 0 && s.token < tokens.length)) s.token = null;
   }
+}
+
+/**
+ * What the arms of a compared task can be shown by; first what says most.
+ * @param {number} task
+ */
+export function measures(task) {
+  const compared = data.comparison?.tasks[task];
+  return compared ? [...(compared.solved ? ["solved"] : []), ...Object.keys(compared.differences)] : [];
 }
 
 // Names of all statistics that any run has at this site.
@@ -192,6 +200,7 @@ export function startState() {
   const first = Object.values(data.runs[0]?.sites ?? {})[0]?.unlike;
   if (first) [defaults.layer, defaults.head] = first;
   defaults.beside = data.runs.length > 1 ? 1 : null;
+  defaults.metric = measures(0)[0] ?? "val_loss";
   defaults.hide = data.comparison?.hidden.join(",") ?? ""; // whoever follows an arm sees its run
   Object.assign(state, readHash());
   normalise();
