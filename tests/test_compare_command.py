@@ -1,6 +1,7 @@
 """`headlab compare`: arms that are trained, chosen and compared; a comparison that is cut short goes on.
 scripts/studies/compare_heads.py runs one; its tables are what the command reports."""
 
+import csv
 import json
 import math
 import os
@@ -425,21 +426,37 @@ def test_a_search_for_rates_widens_until_the_best_lies_inside(bench):
         assert (half["length"], full["length"]) == (.5, 1)
         assert full["val/loss"] == arm["metrics"]["val/loss"]["values"] == pytest.approx(final_losses(arm))
         assert len(half["val/loss"]) == 2 and half["val/loss"] != full["val/loss"]
+    with open(pathlib.Path(json.loads(printed)["comparison"]) / "compare.csv", newline="", encoding="utf-8") as file:
+        row = next(csv.DictReader(file))
+    assert [float(row[f"lengths.0.5.val/loss.{seed}"]) for seed in (1, 2)] == task["arms"][0]["lengths"][0]["val/loss"]
     assert task["settled"]["settled"] is None and "not asked" in task["settled"]["text"]
     before = sessions(bench)
     again, _ = compare(bench, "--skip-pruning", "--json")
     assert arms_of(again) == arms_of(printed) and sessions(bench) == before
 
 
+def test_a_dry_run_counts_trainings_of_every_length(bench):
+    (bench / "c.yaml").write_text(SEARCH)
+    costs = json.loads(compare(bench, "--dry-run", "--json")[0])
+    assert {one["point"]: (one["points"], one["steps"]) for one in costs["configs"]} == {
+        f"small {arm}{what}": of for arm in ("mha", "wider")
+        for what, of in {"": (2, 24), ", length 0.5": (2, 12), ", to choose, at most": (8, 24)}.items()}
+    whole, half = (next(one for one in costs["configs"] if one["point"] == f"small mha{what}")
+                   for what in ("", ", length 0.5"))
+    assert half["flops"] == whole["flops"] / 2 and half["seconds"] == whole["seconds"] / 2
+
+
 def test_a_kind_is_compared_with_another_by_a_protocol(bench):
     (bench / "c.yaml").write_text(COMPARISON.replace("[1.0e-3, 4.0e-3]", "1.0e-3").replace("[1, 2, 3]", "[1, 2]"))
     process = subprocess.run(
         [os.path.abspath(program()), "compare", "talking", "--against", "mha", "--protocol", "c.yaml", "--jobs",
-         "2", "--skip-pruning", "--json"], cwd=bench, capture_output=True, text=True)
+         "2", "--skip-pruning", "--figure", "--json"], cwd=bench, capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert list(arms_of(process.stdout)) == ["mha", "talking"]
+    assert "4 points, 4 to train: " in process.stderr.split(" begins")[0]  # told before it begins
     folder, = (bench / "runs/comparisons").iterdir()
     assert folder.name.startswith("talking-against-mha-")
+    assert (folder / "compare.png").read_bytes()[:4] == b"\x89PNG" and (folder / "compare.svg").exists()
     assert "wider" not in (folder / "compare.yaml").read_text()
     for words in (["talkin"], ["talking", "--against", "mh"]):
         process = subprocess.run([os.path.abspath(program()), "compare", *words, "--protocol", "c.yaml"],

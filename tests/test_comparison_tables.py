@@ -43,6 +43,8 @@ def test_the_csv_reads_back_to_the_numbers_of_the_json(folder, kept):
             assert float(row[f"{metric}.difference.p_holm"]) == difference["p_holm"]
             assert json.loads(row[f"{metric}.difference.reported"]) is difference["reported"]
     assert float(rows["wider"]["rate.chosen"]) == arms["wider"]["rate"]["chosen"]
+    runs = arms["wider"]["runs"]
+    assert rows["wider"]["runs.commit"] == runs[0]["commit"] and rows["wider"]["runs.machine"] == runs[0]["machine"]
     assert rows["again"]["notices"] == "; ".join(arms["again"]["notices"])
 
 

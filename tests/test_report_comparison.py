@@ -54,7 +54,7 @@ def test_the_page_has_the_table_as_the_program_wrote_it(page, compared_page, com
     notes = text(page, "#compared-notes")
     assert all(line[2:] in notes for line in lines if line.startswith("- "))
     assert "64 examples" in notes and text(page, "h1") == folder_of(compared[0]).name
-    assert "whether the order of the arms has settled" in text(page, "#compared-tables")
+    assert "Whether the order of the arms has settled is not asked" in text(page, "#compared-tables")
 
 
 def test_curves_and_differences_are_those_of_the_comparison(page, compared_page, task):
@@ -75,6 +75,7 @@ def test_curves_and_differences_are_those_of_the_comparison(page, compared_page,
             assert x == pytest.approx(found.difference.sel(arm=name).item(), rel=1e-6, abs=1e-9)
             assert symbol == ("circle" if found.reported.sel(arm=name) else "circle-open")
     assert "linformer: 'linformer' heads cannot be causal" in text(page, "#compared-differences-note")
+    choose(page, "metric", "solved")
 
 
 def test_of_a_task_that_is_solved_or_not_the_page_shows_first_how_many_seeds_solved_it(page, compared_page, tmp_path):

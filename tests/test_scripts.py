@@ -48,7 +48,7 @@ def test_the_laws_of_one_kind_are_those_of_every_kind():
     texts = "".join((ROOT / "tests" / name).read_text(encoding="utf-8")
                     for name in ("core/test_laws.cpp", "core/test_slicing_laws.cpp",
                                  "core/test_option_laws.cpp", "core/test_precision_laws.cpp",
-                                 "core/test_gpu_laws.cpp",
+                                 "core/test_initialisation_laws.cpp", "core/test_gpu_laws.cpp",
                                  "experiments/pruning/test_ablation_laws.cpp"))
     assert sorted(ran) == sorted(re.findall(r'TEST_CASE\(\s*"([^"]*)",\s*"\[laws\]', texts))
     sections = set(re.findall(r'<Section name="([^"]*)"', done.stdout))

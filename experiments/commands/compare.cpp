@@ -1,10 +1,13 @@
 // `headlab compare COMPARE.yaml`: kinds of heads on tasks, each with its own learning rate, as many
 // parameters and the same seeds: paired differences to a baseline.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/commands/sweep_report.h"
@@ -12,6 +15,7 @@
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/runs/sweep_threads.h"
 #include "experiments/system/output.h"
+#include "experiments/system/script.h"
 #include "experiments/system/signals.h"
 #include "headlab_build.h"
 
@@ -23,7 +27,7 @@ struct CompareOptions {
   std::optional<std::string> against, protocol;
   std::vector<std::string> overrides;
   int64_t jobs = 0;
-  bool skip_pruning = false, dry_run = false, json = false;
+  bool skip_pruning = false, figure = false, dry_run = false, json = false;
 
   void visit(Arguments& a) {
     a.option(
@@ -43,6 +47,8 @@ struct CompareOptions {
     a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
              Arguments::kAboveZero);
     a.flag("--skip-pruning", skip_pruning, "leave out the heads that survive pruning");
+    a.flag("--figure", figure,
+           "draw the figure beside the table, compare.png and compare.svg, by `scripts/log figure`");
     a.flag("--dry-run", dry_run, "points, FLOPs, bytes and hours, from a short start of each arm");
     a.flag("--json", json, "print one JSON object at the end");
   }
@@ -76,6 +82,9 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
   write_comparison(comparison, report.object, report.text,
                    comparison_tables(comparison, rates, tasks));
   print(report, o.json);
+  if (o.figure && run_script(script_file("log"), {"figure", comparison.folder.string()}) != 0)
+    throw RunError(fmt::format("{}: its figure was not drawn; the tables lie there",
+                               comparison.folder.string()));
   return StopSignals::received() != 0 ? static_cast<int>(kResumable) : static_cast<int>(kDone);
 }
 
@@ -101,35 +110,46 @@ StageEnd choose_rates(const CompareOptions& o, const Comparison& comparison, Sta
   }
 }
 
-// A word that is no file names a kind.
-ComparisonSource source_of(const CompareOptions& o) {
+// A word that is no file.
+bool names_kind(const CompareOptions& o) {
   const std::filesystem::path file(o.compared);
   std::error_code none;
-  if (std::filesystem::is_regular_file(file, none) || file.has_extension() ||
-      file.has_parent_path()) {
+  return !std::filesystem::is_regular_file(file, none) && !file.has_extension() &&
+         !file.has_parent_path();
+}
+
+ComparisonSource source_of(const CompareOptions& o) {
+  if (!names_kind(o)) {
     for (const auto& [name, given] :
          {std::pair("--against", o.against), {"--protocol", o.protocol}})
       if (given)
         throw ConfigError(fmt::format(
             "{}: belongs to a kind of heads, and {} is a file, which has its own arms and baseline",
             name, o.compared));
-    return comparison_in(file);
+    return comparison_in(o.compared);
   }
   const auto usual = std::filesystem::path(build::kSourceDir) / "configs/compare/kinds.yaml";
   return comparison_of_kinds(o.compared, o.against.value_or("mha"),
                              o.protocol ? std::filesystem::path(*o.protocol) : usual);
 }
 
+Report costs_report(const CompareOptions& o, const Comparison& comparison) {
+  const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
+  return report_of("comparison", comparison.folder,
+                   costs_of(comparison, orders_of(threads, o.device)), threads.jobs);
+}
+
 int run_compare(const CompareOptions& o) {
   const auto comparison = resolve_comparison(source_of(o), o.overrides, o.out, o.task);
-  if (o.dry_run) {
-    const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
-    return print(report_of("comparison", comparison.folder,
-                           costs_of(comparison, orders_of(threads, o.device)), threads.jobs),
-                 o.json);
-  }
+  if (o.dry_run) return print(costs_report(o, comparison), o.json);
+  if (o.figure) script_file("log");  // that it is not there is said before anything is trained
   write_comparison_file(comparison);
   tell("{}", comparison.folder.string());
+  if (names_kind(o)) {  // who writes a file sees what it asks for, and has --dry-run
+    auto costs = costs_report(o, comparison).text;
+    costs.pop_back();
+    tell("{}", costs.substr(costs.find_last_of('\n') + 1));
+  }
   auto choosing = choosing_stage(comparison);
   const auto chosen = choose_rates(o, comparison, choosing);
   if (chosen.code == kResumable) return said(chosen.code);

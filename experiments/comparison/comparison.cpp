@@ -185,8 +185,11 @@ fs::path folder_of(const Comparison& comparison) {
   return folder(comparison_hash(comparison, hash_of_arm));
 }
 
-ConfigNode parsed(const ComparisonSource& source) {
-  return parse_config(source.text, source.file.string(), fs::absolute(source.file).parent_path());
+// Whose mistakes are told as those of this argument.
+void place_all(ConfigNode& node, const Place& place) {
+  node.place = place;
+  for (auto& item : node.items) place_all(item, place);
+  for (auto& [key, value] : node.entries) place_all(value, place);
 }
 
 // As a list of arms has it under this name, else the kind with its defaults, begun as plain heads
@@ -241,7 +244,11 @@ void write_comparison_file(const Comparison& comparison) {
 
 ComparisonSource comparison_in(const fs::path& file) {
   require_no_control(fs::absolute(file).string(), "compare");
-  return {.name = file.stem().string(), .file = file, .text = written_text(file)};
+  const auto text = written_text(file);
+  return {.name = file.stem().string(),
+          .file = file,
+          .text = text,
+          .node = parse_config(text, file.string(), fs::absolute(file).parent_path())};
 }
 
 ComparisonSource comparison_of_kinds(const std::string& kind, const std::string& against,
@@ -251,13 +258,18 @@ ComparisonSource comparison_of_kinds(const std::string& kind, const std::string&
     throw ConfigError(
         fmt::format("'{}' heads against themselves: name another kind with --against", kind));
   auto source = comparison_in(protocol);
-  auto node = parsed(source);
+  auto& node = source.node;
   const auto* written = node.find("kinds");
-  ConfigNode arms;
+  ConfigNode arms, baseline = write_text(against);
   arms.kind = ConfigNode::Kind::kSequence;
-  for (const auto& name : {against, kind}) arms.items.push_back(arm_called(name, written));
+  for (const auto& name : {against, kind}) {
+    auto arm = arm_called(name, written);
+    if (arm.place.file.empty()) place_all(arm, {name, 0, 0, fs::current_path()});
+    arms.items.push_back(std::move(arm));
+  }
+  place_all(baseline, {"--against", 0, 0, {}});
   node.set("kinds", arms);
-  node.set("baseline", write_text(against));
+  node.set("baseline", baseline);
   if (auto* tasks = node.find("tasks"))
     for (auto& task : tasks->items) remove_entry(task, "kinds");  // every task has these two arms
   source.name = fmt::format("{}-against-{}", kind, against);
@@ -275,7 +287,7 @@ Comparison resolve_comparison(const ComparisonSource& source,
                         .text = source.text,
                         .out = folder_of_runs(out),
                         .folder = {},
-                        .written = read_comparison(parsed(source)),
+                        .written = read_comparison(source.node),
                         .arms = {}};
   if (!task_alone.empty()) keep_task(comparison.written, task_alone, file);
   const auto& written = comparison.written;

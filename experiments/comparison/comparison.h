@@ -62,6 +62,7 @@ struct ComparisonSource {
   std::string name;            // of the comparison
   std::filesystem::path file;  // as it was given; paths in it start from its folder
   std::string text;            // YAML
+  ConfigNode node;             // of it, with the places where its parts were written
 };
 // A file, by whose name without its suffix the comparison is called.
 ComparisonSource comparison_in(const std::filesystem::path& file);

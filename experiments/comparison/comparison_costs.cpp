@@ -23,16 +23,35 @@ ChosenRates likely_rates(const Comparison& comparison, const Stage& choosing,
   return rates;
 }
 
+// A training of a share of the steps; no points yet.
+ConfigCost share_of_cost(const ConfigCost& whole, double share) {
+  auto cost = whole;
+  cost.points = cost.finished = 0;
+  cost.steps = ComparisonTask::share_of(share, whole.steps);
+  const double exact = static_cast<double>(cost.steps) / static_cast<double>(whole.steps);
+  cost.flops *= exact, cost.seconds *= exact;
+  return cost;
+}
+
+// The trainings of an arm that are compared after a share of the steps.
+ConfigCost shorter_cost(const ConfigCost& whole, const Stage& stage, const StageEnd& stands,
+                        const Training& of) {
+  auto cost = share_of_cost(whole, of.length);
+  for (const auto& [training, point] : stage.points) {
+    if (training.task != of.task || training.arm != of.arm || training.length != of.length)
+      continue;
+    ++cost.points;
+    if (stands.summary.rows[point].status.state == PointState::kFinished) ++cost.finished;
+  }
+  return cost;
+}
+
 // The trainings that choose an arm's rate, whose whole ones cost `whole`; of a search that has not
 // ended the most that it may ask for.
 ConfigCost choice_of(const Comparison& comparison, const ConfigCost& whole, const Stage& choosing,
                      const StageEnd& stands, const Training& of) {
   const auto& task = comparison.written.tasks[of.task];
-  auto cost = whole;
-  cost.points = cost.finished = 0;
-  cost.steps = ComparisonTask::share_of(task.choose_at, whole.steps);
-  const double share = static_cast<double>(cost.steps) / static_cast<double>(whole.steps);
-  cost.flops *= share, cost.seconds *= share;
+  auto cost = share_of_cost(whole, task.choose_at);
   for (const auto& [training, point] : choosing.points) {
     if (training.task != of.task || training.arm != of.arm) continue;
     ++cost.points;
@@ -54,19 +73,30 @@ Stage likely_final_stage(const Comparison& comparison) {
 std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders& orders) {
   const auto [choosing, stands] = choosing_as_it_stands(comparison);
   const auto whole = likely_final_stage(comparison);
-  auto costs = costs_of(whole.sweep, orders);
+  const auto whole_stands = as_it_stands(whole);
+  auto measured = comparison;  // shorter trainings cost their share of the whole ones
+  measured.written.lengths = {1};
+  auto costs = costs_of(likely_final_stage(measured).sweep, orders);
   std::vector<ConfigCost> all;
-  for (const auto& [training, point] : whole.points) {
+  for (const auto& [training, unused] : whole.points) {
     if (training.seed != comparison.written.seeds.front()) continue;
-    const auto label = whole.sweep.points[point].label();
+    auto longest = training;
+    longest.length = 1;
+    const auto label = whole.sweep.points[whole.points.at(longest)].label();
     const auto cost = std::find_if(costs.begin(), costs.end(),
                                    [&](const ConfigCost& one) { return one.label == label; });
     if (cost == costs.end()) continue;  // that of an arm with the same settings stands for both
     const auto& task = comparison.written.tasks[training.task];
-    cost->label = fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
-    if (training.length != 1) cost->label += fmt::format(", length {}", training.length);
+    const auto name =
+        fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
+    if (training.length != 1) {
+      all.push_back(shorter_cost(*cost, whole, whole_stands, training));
+      all.back().label = fmt::format("{}, length {}", name, training.length);
+      continue;
+    }
+    cost->label = name;
     const auto choice = choice_of(comparison, *cost, choosing, stands, training);
-    if (training.length == 1 && choice.points > 0) {
+    if (choice.points > 0) {
       all.push_back(choice);
       const bool open = task.search && stands.code == kResumable;
       all.back().label = cost->label + (open ? ", to choose, at most" : ", to choose");

@@ -10,7 +10,8 @@ namespace headlab {
 
 // The compared trainings, with the first rate where an arm's is not chosen yet.
 Stage likely_final_stage(const Comparison& comparison);
-// What both stages cost; of rates that are not yet chosen the first stands for all.
+// What both stages cost, from a short start of each arm; of rates that are not yet chosen the first
+// stands for all.
 std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders& orders);
 
 }  // namespace headlab

@@ -32,7 +32,24 @@ std::string csv_value(const Json& value) {
   return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
-// Lists that are single values: an interval, sentences, a value a seed. Others are left out.
+std::string joined(const std::vector<std::string>& texts) {
+  return fmt::format("{}", fmt::join(texts, "; "));
+}
+
+// What all runs of an arm have in common, or each of what they have.
+void add_run_cells(NamedCells& cells, const std::string& name, const Json& runs) {
+  for (const char* key : {"commit", "machine", "device"}) {
+    std::vector<std::string> texts;
+    for (const auto& run : runs)
+      if (const auto text = csv_value(run.value(key, Json()));
+          std::ranges::find(texts, text) == texts.end())
+        texts.push_back(text);
+    cells.emplace_back(fmt::format("{}.{}", name, key), joined(texts));
+  }
+}
+
+// Lists that are single values: an interval, sentences, a value a seed; and of runs what they ran
+// on. Others are left out.
 void add_list_cells(NamedCells& cells, const std::string& name, const std::string& key,
                     const Json& list, const std::vector<std::string>& seeds) {
   if ((key == "interval" || key == "bootstrap") && list.size() == 2) {
@@ -40,9 +57,11 @@ void add_list_cells(NamedCells& cells, const std::string& name, const std::strin
     cells.emplace_back(place + "low", csv_value(list[0]));
     cells.emplace_back(place + "high", csv_value(list[1]));
   } else if (key == "notices") {
-    std::string text;
-    for (const auto& notice : list) text += (text.empty() ? "" : "; ") + csv_value(notice);
-    cells.emplace_back(name, text);
+    std::vector<std::string> texts;
+    for (const auto& notice : list) texts.push_back(csv_value(notice));
+    cells.emplace_back(name, joined(texts));
+  } else if (key == "runs") {
+    add_run_cells(cells, name, list);
   } else if (list.size() == seeds.size() &&
              std::ranges::none_of(list, [](const Json& one) { return one.is_structured(); })) {
     for (size_t i = 0; i < seeds.size(); ++i)
@@ -54,12 +73,19 @@ void add_csv_cells(NamedCells& cells, const std::string& prefix, const Json& obj
                    const std::vector<std::string>& seeds) {
   for (const auto& [key, value] : object.items()) {
     const auto name = prefix + key;
-    if (value.is_object())
+    if (key == "lengths") {  // lengths.0.5.val/loss.1: that of seed 1 after half of the steps
+      for (const auto& one : value)
+        for (const auto& [measure, values] : one.items())
+          if (measure.ends_with("/loss"))
+            add_list_cells(cells, fmt::format("{}.{}.{}", name, csv_value(one.at("length")), measure),
+                           measure, values, seeds);
+    } else if (value.is_object()) {
       add_csv_cells(cells, key == "metrics" ? prefix : name + ".", value, seeds);
-    else if (value.is_array())
+    } else if (value.is_array()) {
       add_list_cells(cells, name, key, value, seeds);
-    else
+    } else {
       cells.emplace_back(name, csv_value(value));
+    }
   }
 }
 

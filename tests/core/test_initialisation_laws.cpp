@@ -18,9 +18,12 @@ HeadShape wide_shape() {
   return s;
 }
 
-Layer begun(const std::string& kind, const std::string& options, int64_t seed = 7) {
+Layer begun(const std::string& kind, const std::string& options, int64_t seed = 7,
+            Init init = Init::kGpt2) {
   torch::manual_seed(seed);
-  return fresh(kind, wide_shape(), options);
+  auto shape = wide_shape();
+  shape.init = init;
+  return fresh(kind, shape, options);
 }
 
 bool knows_host(const std::string& kind) {
@@ -109,6 +112,17 @@ TEST_CASE("by `host` the projections of every kind begin as those of plain heads
       if (!knows_host(kind)) {
         not_promised();
         continue;
+      }
+      for (const auto init : {Init::kPlain, Init::kXavier}) {
+        const auto plain = begun("mha", "", 7, init)->named_parameters();
+        const auto layer = begun(kind, rich_options(kind) + ", init_weights: host", 7, init);
+        for (const auto& p : layer->named_parameters()) {
+          const auto name = p.key().starts_with("inner.") ? p.key().substr(6) : p.key();
+          const auto* projection = plain.find(name);
+          if (!projection || projection->sizes() != p.value().sizes()) continue;
+          INFO(kind << ' ' << p.key() << " by init " << static_cast<int>(init));
+          REQUIRE(deviation(p.value()) == Approx(deviation(*projection)).epsilon(0.05));
+        }
       }
       const auto layer = begun(kind, rich_options(kind) + ", init_weights: host");
       for (const auto& p : layer->named_parameters()) {

@@ -5,11 +5,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from ..comparison import ComparedTask
+from ..comparison_curves import range_of_losses, reference_losses, with_bands
 from .style import COLOURS
 
 DASHES = ("-", "--", ":", "-.")  # of seven lines each
 BASELINE = "#666666"
-MOST_BANDS = 8  # arms whose bands can be told apart
 
 
 def comparison(task: ComparedTask) -> Figure:
@@ -81,34 +81,6 @@ def draw_curves(axes, task, styles):
                       ha="right", va="bottom", fontsize="small")
     axes.set(title=task.name, xlabel="step", ylabel="validation loss [nat]")
     axes.grid(alpha=0.3)
-
-
-def with_bands(task, arms):
-    """Which of the arms have a band about their curve: all, or the baseline alone where they would hide each other."""
-    drawn = [name for name in arms if task.curves.val_loss.sel(arm=name).notnull().any()]
-    return drawn if len(drawn) <= MOST_BANDS else [name for name in drawn if name == task.baseline]
-
-
-def range_of_losses(task):
-    """Of the curves and what needs no training, with some room; None: there is no curve. The bands are left
-    out: those of few seeds are wider than all that is to be seen."""
-    values = task.curves.val_loss.values
-    values = [*values[np.isfinite(values)], *reference_losses(task).values()]
-    if len(values) == len(reference_losses(task)):
-        return None
-    room = 0.05 * (max(values) - min(values)) or 0.1
-    return float(min(values) - room), float(max(values) + room)
-
-
-def reference_losses(task):
-    """The losses of chance and n-grams by their names, those that are known; with their split where it is not
-    the one of the curves."""
-    found = task.references
-    if task.loss not in found:
-        return {}
-    split = "" if task.loss == "val_loss" else f" ({task.measured_on['split']})"
-    return {f"{name}{split}": float(loss)
-            for name, loss in zip(found["reference"].values, found[task.loss].values) if np.isfinite(loss)}
 
 
 def draw_names(axes, order, styles):

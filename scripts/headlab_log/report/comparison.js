@@ -112,7 +112,7 @@ async function drawComparedCurves() {
  * Plots a point an arm; those that are reported are filled and have a star. Arms without a point are told of.
  * @param {{ arm: import("./data.js").Arm, n: number, x: number, low: number, high: number, reported: boolean,
  *           said: string }[]} shown
- * @param {object} xaxis
+ * @param {import("./curves.js").Axis} xaxis
  * @param {(arm: import("./data.js").Arm) => string} words of an arm without a point; "": none
  */
 async function drawPoints(shown, xaxis, words) {

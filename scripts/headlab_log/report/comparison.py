@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..comparison import ORDER_NOT_KNOWN, ComparedTask, Comparison, open_comparison
+from ..comparison_curves import range_of_losses, reference_losses, with_bands
 from ..comparison_file import is_comparison
 from ..files import LogError, read_text
 from ..opening import is_run, open_run
-from ..plots.comparison import range_of_losses, reference_losses, with_bands
 from ..program import program_name
 from ..run import Run
 from ..text import shell_word

@@ -7,6 +7,7 @@
 #include "experiments/comparison/curves.h"
 #include "experiments/comparison/matched_size.h"
 #include "experiments/runs/run_data.h"
+#include "experiments/runs/two_groups.h"
 #include "headlab_build.h"
 #include "tests/data_testing.h"
 #include "tests/scratch.h"
@@ -270,6 +271,13 @@ TEST_CASE("the comparisons of configs/compare have arms on every task", "[compar
         CHECK((!arm.takes_part() || arm.parameters > 0));
         CHECK((arm.unmatched.empty() || comparison.written.tasks[task].match == Match::kNone));
       }
+    // Where all seeds of an arm solve a task and none of the baseline's, that is reported.
+    const auto seeds = std::ssize(comparison.written.seeds);
+    for (size_t task = 0; task < comparison.arms.size(); ++task)
+      if (comparison.baseline(task).solved_at)
+        CHECK(static_cast<double>(family_size(comparison, task)) *
+                  fisher_p_value(0, seeds, seeds, seeds) <
+              0.05);
   }
   CHECK(files >= 2);
 }

@@ -1,0 +1,46 @@
+#include "experiments/system/script.h"
+
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "core/errors.h"
+#include "headlab_build.h"
+
+namespace headlab {
+
+std::filesystem::path script_file(const std::string& name) {
+  auto path = std::filesystem::path(build::kSourceDir) / "scripts" / name;
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(path, none))
+    throw RunError(fmt::format(
+        "{}: is not there; it lay in the sources that this program was built from", path.string()));
+  return path;
+}
+
+int run_script(const std::filesystem::path& script, const std::vector<std::string>& words) {
+  std::vector<std::string> line{script.string()};
+  line.insert(line.end(), words.begin(), words.end());
+  std::vector<char*> pointers;
+  for (auto& word : line) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);
+  pid_t child = -1;
+  const int failed =
+      ::posix_spawn(&child, script.c_str(), &actions, nullptr, pointers.data(), ::environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failed != 0)
+    throw RunError(fmt::format("{}: cannot be started: {}", script.string(), std::strerror(failed)));
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace headlab
