@@ -47,8 +47,9 @@ struct CompareOptions {
     a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
              Arguments::kAboveZero);
     a.flag("--skip-pruning", skip_pruning, "leave out the heads that survive pruning");
-    a.flag("--figure", figure,
-           "draw the figure beside the table, compare.png and compare.svg, by `scripts/log figure`");
+    a.flag(
+        "--figure", figure,
+        "draw the figure beside the table, compare.png and compare.svg, by `scripts/log figure`");
     a.flag("--dry-run", dry_run, "points, FLOPs, bytes and hours, from a short start of each arm");
     a.flag("--json", json, "print one JSON object at the end");
   }

@@ -87,8 +87,7 @@ std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders
                                    [&](const ConfigCost& one) { return one.label == label; });
     if (cost == costs.end()) continue;  // that of an arm with the same settings stands for both
     const auto& task = comparison.written.tasks[training.task];
-    const auto name =
-        fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
+    const auto name = fmt::format("{} {}", task.name, comparison.written.arms[training.arm].name);
     if (training.length != 1) {
       all.push_back(shorter_cost(*cost, whole, whole_stands, training));
       all.back().label = fmt::format("{}, length {}", name, training.length);

@@ -77,7 +77,8 @@ void add_csv_cells(NamedCells& cells, const std::string& prefix, const Json& obj
       for (const auto& one : value)
         for (const auto& [measure, values] : one.items())
           if (measure.ends_with("/loss"))
-            add_list_cells(cells, fmt::format("{}.{}.{}", name, csv_value(one.at("length")), measure),
+            add_list_cells(cells,
+                           fmt::format("{}.{}.{}", name, csv_value(one.at("length")), measure),
                            measure, values, seeds);
     } else if (value.is_object()) {
       add_csv_cells(cells, key == "metrics" ? prefix : name + ".", value, seeds);

@@ -145,7 +145,7 @@ class PlaceModel {
     std::vector<Tensor> of_pairs;
     for (int64_t p = 0; p < P; ++p)
       of_pairs.push_back(shown.of_target.eq(p).sum(0).to(at::kDouble) + 1);  // [T]
-    const auto counts = at::stack(of_pairs, 1);                               // [T,P]
+    const auto counts = at::stack(of_pairs, 1);                              // [T,P]
     model.p_ = counts / counts.sum(1, /*keepdim=*/true);
     model.how_ = fmt::format(
         "the likeliest of {} pairs at a target's place, counted over {} training examples", P,

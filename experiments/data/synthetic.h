@@ -45,7 +45,7 @@ class SyntheticSource : public SequenceSource {
   int64_t epoch_examples() const final { return train_examples_; }
   Batch epoch_batch(uint64_t seed, int64_t index, int64_t count) const final;
   int64_t examples(Split split) const final;
-  std::vector<std::string> token_texts() const override;  // "0", "1", ...
+  std::vector<std::string> token_texts() const override;              // "0", "1", ...
   std::optional<Answers> answers(const Batch& batch) const override;  // any symbol
 
  protected:

@@ -36,7 +36,8 @@ int run_script(const std::filesystem::path& script, const std::vector<std::strin
       ::posix_spawn(&child, script.c_str(), &actions, nullptr, pointers.data(), ::environ);
   ::posix_spawn_file_actions_destroy(&actions);
   if (failed != 0)
-    throw RunError(fmt::format("{}: cannot be started: {}", script.string(), std::strerror(failed)));
+    throw RunError(
+        fmt::format("{}: cannot be started: {}", script.string(), std::strerror(failed)));
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }

@@ -82,7 +82,8 @@ TEST_CASE("`host` and `paper` differ in what init_differences() names and nowher
         std::vector<bool> differs(differences.size());
         const auto theirs = paper->named_parameters();
         const auto paper_again = begun(kind, options, 8)->named_parameters(),
-                   host_again = begun(kind, options + ", init_weights: host", 8)->named_parameters();
+                   host_again =
+                       begun(kind, options + ", init_weights: host", 8)->named_parameters();
         for (const auto& p : host->named_parameters()) {
           INFO(kind << options << ' ' << p.key());
           const auto* other = theirs.find(p.key());
