@@ -22,15 +22,15 @@ TEST_CASE("a training is behind where its half is worse than another's quarter",
   REQUIRE(why_behind(evaluations({{25, 5}, {50, 3}}), kBest, 100).empty());
   // The other had lost 1 between its first evaluation and its quarter: 5 % of that is the margin.
   REQUIRE(why_behind(evaluations({{25, 5}, {50, 3.04}}), kBest, 100).empty());
-  REQUIRE(why_behind(evaluations({{25, 5}, {50, 3.06}}), kBest, 100) != "");
-  REQUIRE(why_behind(evaluations({{25, 5}, {60, 3.1}, {70, 1}}), kBest, 100) != "");
+  REQUIRE_FALSE(why_behind(evaluations({{25, 5}, {50, 3.06}}), kBest, 100).empty());
+  REQUIRE_FALSE(why_behind(evaluations({{25, 5}, {60, 3.1}, {70, 1}}), kBest, 100).empty());
 }
 
 TEST_CASE(
     "before its half, in its last quarter and without a quarter to compare no training is behind",
     "[rates]") {
   REQUIRE(why_behind(evaluations({{25, 9}, {49, 9}}), kBest, 100).empty());
-  REQUIRE(why_behind(evaluations({{50, 9}, {74, 9}}), kBest, 100) != "");
+  REQUIRE_FALSE(why_behind(evaluations({{50, 9}, {74, 9}}), kBest, 100).empty());
   REQUIRE(why_behind(evaluations({{50, 9}, {75, 9}}), kBest, 100).empty());
   REQUIRE(why_behind(evaluations({{50, 9}}), evaluations({{50, 2}, {100, 1}}), 100).empty());
   REQUIRE(why_behind({}, kBest, 100).empty());
