@@ -23,8 +23,9 @@ seeds: [1, 2, 3]
 
 
 def start(bench, *words, out="runs"):
+    jobs = [] if "--jobs" in words else ["--jobs", "2"]
     return subprocess.Popen(
-        [os.path.abspath(program()), "compare", "c.yaml", "--out", out, "--jobs", "2", *words],
+        [os.path.abspath(program()), "compare", "c.yaml", "--out", out, *jobs, *words],
         cwd=bench, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
