@@ -27,6 +27,7 @@ Json arm_of(const std::string& name, const Json& metric) {
           {"metrics", {{"val/loss", metric}}},
           {"notices", {"one, with a comma", "two"}},
           {"curve", {{{"step", 1}}}},
+          {"lengths", Json::array({{{"length", 0.5}, {"val/loss", {2.5, 2.25}}, {"runs", {}}}})},
           {"runs",
            {{{"commit", "0123456789abcdef"}, {"machine", "a_CPU"}, {"device", "cpu in fp32"}}}}};
 }
@@ -39,9 +40,11 @@ TEST_CASE(
   const Json none{{"name", "linformer"}, {"reason", "it said \"no\""}};
   CHECK(comparison_csv(comparison_of({arm_of("mha", metric), none})) ==
         "task,arm,reason,steps,rate.chosen,val/loss.values.1,val/loss.values.2,"
-        "val/loss.difference.low,val/loss.difference.high,val/loss.difference.p,notices\n"
-        "char_64,mha,,3000,0.004,1.5,1.25,-0.5,0.1,,\"one, with a comma; two\"\n"
-        "char_64,linformer,\"it said \"\"no\"\"\",,,,,,,,\n");
+        "val/loss.difference.low,val/loss.difference.high,val/loss.difference.p,notices,"
+        "lengths.0.5.val/loss.1,lengths.0.5.val/loss.2,runs.commit,runs.machine,runs.device\n"
+        "char_64,mha,,3000,0.004,1.5,1.25,-0.5,0.1,,\"one, with a comma; two\",2.5,2.25,"
+        "0123456789abcdef,a_CPU,cpu in fp32\n"
+        "char_64,linformer,\"it said \"\"no\"\"\",,,,,,,,,,,,,\n");
 }
 
 TEST_CASE(
