@@ -78,10 +78,10 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
   const auto none = [](const std::filesystem::path&) { return std::optional<SurvivingHeads>(); };
   const auto tasks =
       compare_arms(comparison, rates, whole, end, o.skip_pruning ? none : survivors_of(comparison));
+  const auto tables = comparison_tables(comparison, rates, tasks);
   const Report report{.object = comparison_json(comparison, rates, tasks),
-                      .text = comparison_text(comparison, rates, tasks)};
-  write_comparison(comparison, report.object, report.text,
-                   comparison_tables(comparison, rates, tasks));
+                      .text = comparison_text(comparison, rates, tasks, tables)};
+  write_comparison(comparison, report.object, report.text, tables);
   print(report, o.json);
   if (o.figure && run_script(script_file("log"), {"figure", comparison.folder.string()}) != 0)
     throw RunError(fmt::format("{}: its figure was not drawn; the tables lie there",

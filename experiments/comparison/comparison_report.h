@@ -10,13 +10,14 @@
 
 namespace headlab {
 
-// A table a task, and below it what its figures were measured on and what must be known of them.
-std::string comparison_text(const Comparison& comparison, const ChosenRates& rates,
-                            const std::vector<ComparedTask>& tasks);
-
-// These tables alone, one a task.
+// One a task.
 std::vector<TaskTable> comparison_tables(const Comparison& comparison, const ChosenRates& rates,
                                          const std::vector<ComparedTask>& tasks);
+
+// These, and below each what its figures were measured on and what must be known of them.
+std::string comparison_text(const Comparison& comparison, const ChosenRates& rates,
+                            const std::vector<ComparedTask>& tasks,
+                            const std::vector<TaskTable>& tables);
 
 // The same with every number behind it: of each training, of each curve, and of each rate that was
 // tried.

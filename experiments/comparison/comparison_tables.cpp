@@ -283,6 +283,10 @@ std::string table_latex(const std::string& caption, const std::string& label,
 
 }  // namespace
 
+std::string spread_cell(const SweepMean::Spread& spread) {
+  return fmt::format("{:.4f} ± {:.4f}", spread.mean, spread.deviation.value_or(0));
+}
+
 std::string comparison_csv(const Json& object) {
   std::vector<std::string> seeds, names;
   for (const auto& seed : object.at("seeds")) seeds.push_back(json_text(seed));

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "experiments/runs/sweep_summary.h"
+
 namespace headlab {
 
 // The table of a task as compare.md has it.
@@ -13,6 +15,9 @@ struct TaskTable {
   // An arm each, then what arms are held against; as many cells as the head.
   std::vector<std::vector<std::string>> rows;
 };
+
+// "1.6580 ± 0.0100": the standard deviation is 0 where there is none.
+std::string spread_cell(const SweepMean::Spread& spread);
 
 // A row an arm of every task, a column each number of compare.json but those of curves and of
 // single runs: a metric's are named as there, without "metrics": "val/loss.difference.low". Empty

@@ -76,8 +76,7 @@ std::string starred(const std::optional<double>& p, bool reported) {
 }
 
 void add_metric_cells(Cells& cells, const ComparedMetric& metric) {
-  cells.push_back(
-      fmt::format("{:.4f} ± {:.4f}", metric.spread.mean, metric.spread.deviation.value_or(0)));
+  cells.push_back(spread_cell(metric.spread));
   if (metric.of_two_humps) return;
   if (!metric.difference) {
     cells.insert(cells.end(), 4, kNoCell);
@@ -176,6 +175,12 @@ std::string table_text(const TaskTable& table) {
   return text;
 }
 
+std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number) {
+  if (comparison.written.lengths.size() < 2) return "";
+  return "\nEach length is a training of its own, whose schedule ends there.\n\n" +
+         table_text(lengths_table(comparison, task, number));
+}
+
 }  // namespace
 
 std::vector<TaskTable> comparison_tables(const Comparison& comparison, const ChosenRates& rates,
@@ -186,13 +191,13 @@ std::vector<TaskTable> comparison_tables(const Comparison& comparison, const Cho
 }
 
 std::string comparison_text(const Comparison& comparison, const ChosenRates& rates,
-                            const std::vector<ComparedTask>& tasks) {
+                            const std::vector<ComparedTask>& tasks,
+                            const std::vector<TaskTable>& tables) {
   std::string text;
   for (size_t t = 0; t < tasks.size(); ++t)
     text += fmt::format(
         "{}## {}\n\n{}{}\n{}\n{}{}", t == 0 ? "" : "\n", comparison.written.tasks[t].name,
-        chance_text(tasks[t]), settled_text(tasks[t]) + "\n\n",
-        table_text(table_of(comparison, rates, tasks, t)),
+        chance_text(tasks[t]), settled_text(tasks[t]) + "\n\n", table_text(tables[t]),
         notes_text(comparison, rates[t], tasks[t], t), lengths_text(comparison, tasks[t], t));
   return text;
 }

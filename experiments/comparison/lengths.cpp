@@ -117,32 +117,23 @@ std::string settled_text(const ComparedTask& task) {
       s.tau, s.low, s.high);
 }
 
-std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number) {
+TaskTable lengths_table(const Comparison& comparison, const ComparedTask& task, size_t number) {
   const auto& lengths = comparison.written.lengths;
-  if (lengths.size() < 2) return "";
-  std::string head = "| arm |", line = "|---|", rows;
-  for (const double length : lengths) {
-    head +=
-        fmt::format(" {} [nat] after {} of the steps |", reported_loss(comparison, number), length);
-    line += "--:|";
-  }
+  TaskTable table{.head = {"arm"}, .rows = {}};
+  for (const double length : lengths)
+    table.head.push_back(
+        fmt::format("{} [nat] after {} of the steps", reported_loss(comparison, number), length));
   for (size_t a = 0; a < task.arms.size(); ++a) {
-    if (task.arms[a].at_lengths.empty()) continue;
-    rows += fmt::format("| {} |", comparison.written.arms[a].name);
+    const auto& at_lengths = task.arms[a].at_lengths;
+    if (at_lengths.empty()) continue;
+    auto& cells = table.rows.emplace_back(1, comparison.written.arms[a].name);
     for (const double length : lengths) {
-      const auto found = task.arms[a].at_lengths.find(length);
-      if (found == task.arms[a].at_lengths.end()) {
-        rows += " - |";
-        continue;
-      }
-      const auto spread = spread_of(found->second.losses);
-      rows += fmt::format(" {:.4f} ± {:.4f} |", spread.mean, spread.deviation.value_or(0));
+      const auto found = at_lengths.find(length);
+      cells.push_back(found == at_lengths.end() ? "-"
+                                                : spread_cell(spread_of(found->second.losses)));
     }
-    rows += "\n";
   }
-  return fmt::format(
-      "\nEach length is a training of its own, whose schedule ends there.\n\n{}\n{}\n{}", head,
-      line, rows);
+  return table;
 }
 
 nlohmann::ordered_json settled_json(const ComparedTask& task) {

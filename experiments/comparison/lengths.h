@@ -5,6 +5,7 @@
 #include <string>
 
 #include "experiments/comparison/comparison_results.h"
+#include "experiments/comparison/comparison_tables.h"
 
 namespace headlab {
 
@@ -15,8 +16,8 @@ void add_lengths(const Comparison& comparison, size_t task, const ChosenRates& r
 
 // Before any row of the table: whether its order has settled, a sentence.
 std::string settled_text(const ComparedTask& task);
-// A table of the losses at all lengths of the task of this number; "": there is one length.
-std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number);
+// The losses at all lengths of the task of this number.
+TaskTable lengths_table(const Comparison& comparison, const ComparedTask& task, size_t number);
 nlohmann::ordered_json settled_json(const ComparedTask& task);
 // `loss`: by which name it was measured.
 nlohmann::ordered_json lengths_json(const ComparedArm& arm, const std::string& loss);
