@@ -77,14 +77,6 @@ void add_tau_interval(Settled& found, const LossesBySeed& half, const LossesBySe
   found.high = std::max(found.tau, taus[taus.size() - 1 - outside]);
 }
 
-// Of an arm to the baseline, mean over all seeds.
-double difference_to(const LossesBySeed& losses, size_t arm, size_t baseline) {
-  double sum = 0;
-  for (size_t seed = 0; seed < losses[arm].size(); ++seed)
-    sum += losses[arm][seed] - losses[baseline][seed];
-  return sum / static_cast<double>(losses[arm].size());
-}
-
 }  // namespace
 
 Settled settled_order(const LossesBySeed& half, const LossesBySeed& full, size_t baseline,
@@ -112,8 +104,8 @@ Settled settled_order(const LossesBySeed& half, const LossesBySeed& full, size_t
                     "bound is not above {}",
                     found.tau, found.low, found.high, kSettledAbove));
   for (const size_t arm : starred) {
-    const double at_half = difference_to(half, arm, baseline);
-    const double at_full = difference_to(full, arm, baseline);
+    const double at_half = mean_over(half[arm], all) - mean_over(half[baseline], all);
+    const double at_full = mean_over(full[arm], all) - mean_over(full[baseline], all);
     if (at_half * at_full < 0)
       reasons.push_back(
           fmt::format("the starred difference of {} is {:+.4f} at full length and {:+.4f} at half",
