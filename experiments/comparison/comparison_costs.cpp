@@ -63,6 +63,14 @@ ConfigCost choice_of(const Comparison& comparison, const ConfigCost& whole, cons
   return cost;
 }
 
+// Of a stage that is compared: its trainings of the whole length.
+Stage whole_lengths_of(const Comparison& comparison, const Stage& stage) {
+  std::vector<Training> trainings;
+  for (const auto& [training, point] : stage.points)
+    if (training.length == 1) trainings.push_back(training);
+  return stage_of(comparison, trainings, /*whole=*/true);
+}
+
 }  // namespace
 
 Stage likely_final_stage(const Comparison& comparison) {
@@ -72,11 +80,10 @@ Stage likely_final_stage(const Comparison& comparison) {
 
 std::vector<ConfigCost> costs_of(const Comparison& comparison, const SweepOrders& orders) {
   const auto [choosing, stands] = choosing_as_it_stands(comparison);
-  const auto whole = likely_final_stage(comparison);
+  const auto whole = final_stage(comparison, likely_rates(comparison, choosing, stands));
   const auto whole_stands = as_it_stands(whole);
-  auto measured = comparison;  // shorter trainings cost their share of the whole ones
-  measured.written.lengths = {1};
-  auto costs = costs_of(likely_final_stage(measured).sweep, orders);
+  // Shorter trainings cost their share of these.
+  auto costs = costs_of(whole_lengths_of(comparison, whole).sweep, orders);
   std::vector<ConfigCost> all;
   for (const auto& [training, unused] : whole.points) {
     if (training.seed != comparison.written.seeds.front()) continue;
