@@ -7,7 +7,8 @@ MOST_BANDS = 8  # arms whose bands can be told apart
 
 def with_bands(task, arms):
     """Which of the arms have a band about their curve: all, or the baseline alone where they would hide each other."""
-    drawn = [name for name in arms if task.curves.val_loss.sel(arm=name).notnull().any()]
+    losses = task.curves.val_loss
+    drawn = [name for name in arms if losses.sel(arm=name).notnull().any()]
     return drawn if len(drawn) <= MOST_BANDS else [name for name in drawn if name == task.baseline]
 
 
@@ -15,9 +16,10 @@ def range_of_losses(task):
     """Of the curves and what needs no training, with some room; None: there is no curve. The bands are left
     out: those of few seeds are wider than all that is to be seen."""
     values = task.curves.val_loss.values
-    values = [*values[np.isfinite(values)], *reference_losses(task).values()]
-    if len(values) == len(reference_losses(task)):
+    values = list(values[np.isfinite(values)])
+    if not values:
         return None
+    values += reference_losses(task).values()
     room = 0.05 * (max(values) - min(values)) or 0.1
     return float(min(values) - room), float(max(values) + room)
 
