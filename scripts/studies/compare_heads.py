@@ -139,14 +139,13 @@ def task_table(report, task):
 
 def lengths_table(task):
     """The losses after shares of the steps; "": of the whole alone."""
-    lengths = sorted({one["length"] for arm in task["arms"] for one in arm.get("lengths", [])})
+    losses = comparison.losses_by_length(task)
+    lengths = sorted({length for of_arm in losses.values() for length in of_arm})
     if len(lengths) < 2:
         return ""
-    loss, rows = f"{task['measured_on']['split']}/loss", []
-    for arm in by_group(task["arms"]):
-        losses = {one["length"]: one[loss] for one in arm.get("lengths", [])}
-        rows.append([f"`{arm['name']}`", *(comparison.spread(losses.get(length)) for length in lengths)])
-    head = ["kind", *(f"{loss} [nat] after {length:g} of the steps" for length in lengths)]
+    rows = [[f"`{arm['name']}`", *(comparison.spread(losses[arm["name"]].get(length)) for length in lengths)]
+            for arm in by_group(task["arms"])]
+    head = ["kind", *(f"{comparison.reported_loss(task)} [nat] after {length:g} of the steps" for length in lengths)]
     return f"\nEach length is a training of its own, whose schedule ends there.\n\n{comparison.markdown(head, rows)}"
 
 

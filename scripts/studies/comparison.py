@@ -104,6 +104,17 @@ def test_of(test):
     return p + (" *" if test["reported"] else "")
 
 
+def reported_loss(task):
+    """The name of the loss that the task reports: val/loss, or test/loss of a test part."""
+    return f"{task['measured_on']['split']}/loss"
+
+
+def losses_by_length(task):
+    """{arm: {share of the steps: losses of the seeds}}"""
+    loss = reported_loss(task)
+    return {arm["name"]: {one["length"]: one[loss] for one in arm.get("lengths", [])} for arm in task["arms"]}
+
+
 def is_solved_or_not(task):
     """Whether a training solves the task or does not, so that a mean over seeds says nothing."""
     return bool((task.get("statistics") or {}).get("solved"))

@@ -32,12 +32,6 @@ def paired(ours, theirs):
             T975[len(ours) - 1] * statistics.stdev(differences) / math.sqrt(len(ours)))
 
 
-def losses_of(task):
-    """{arm: {share of the steps: losses of the seeds}}"""
-    loss = f"{task['measured_on']['split']}/loss"
-    return {arm["name"]: {one["length"]: one[loss] for one in arm.get("lengths", [])} for arm in task["arms"]}
-
-
 def differences(losses, ours, theirs, shares):
     return {share: paired(losses[ours].get(share), losses[theirs].get(share)) for share in shares}
 
@@ -71,7 +65,7 @@ def rate_cell(arm, factor):
 
 def moves(task, baseline):
     """A table of what moves the loss of the baseline's arm, or of the arm that a row names."""
-    losses, arms = losses_of(task), {arm["name"]: arm for arm in task["arms"] if arm["state"] == "compared"}
+    losses, arms = comparison.losses_by_length(task), {arm["name"]: arm for arm in task["arms"] if arm["state"] == "compared"}
     if baseline not in arms:
         raise ProgramError(f"{task['name']}: {baseline} has no results")
     shares = sorted(losses[baseline])
@@ -100,10 +94,9 @@ def moves(task, baseline):
     apart = largest(losses, kinds, shares)
     rows.append([f"**kind**: less {baseline}, the largest of {len(kinds)}", *(
         cell(one[1], f"`{one[0][0]}` ") if one else "-" for one in apart.values())])
-    split = task["measured_on"]["split"]
     return comparison.markdown(
         ["what changes", *(f"after {share * steps:,.0f} updates" for share in shares)], rows) + (
-        f"\n{split}/loss [nat] of {task['name']}, {task['measured_on']['examples']:,.0f} examples; mean and 95 % "
+        f"\n{comparison.reported_loss(task)} [nat] of {task['name']}, {task['measured_on']['examples']:,.0f} examples; mean and 95 % "
         f"interval of differences paired by seed, {len(losses[baseline][shares[-1]])} seeds. The intervals of the "
         "largest are not corrected for having been chosen.\n")
 
