@@ -98,6 +98,17 @@ Batch whole_split(const DataSource& data) {
   return data.eval_batch(Split::kValidation, 0, data.examples(Split::kValidation));
 }
 
+// use(data, all of its validation) of every kind.
+template <class Use>
+void each_source(const Use& use) {
+  const Folder folder;
+  for (const auto& [kind, options] : all_sources(folder)) {
+    INFO(kind << " " << options);
+    const auto data = opened(kind, options, folder);
+    use(*data, whole_split(*data));
+  }
+}
+
 Tensor answers_of_each(const DataSource& data, const Batch& batch) {
   auto sizes = batch.targets.sizes().vec();
   const auto among = answers_of(data, batch).among;
@@ -220,45 +231,33 @@ TEST_CASE("in compression a guess knows the last place", "[data]") {
 }
 
 TEST_CASE("targets are among the answers that their data state", "[data]") {
-  const Folder folder;
-  for (const auto& [kind, options] : all_sources(folder)) {
-    INFO(kind << " " << options);
-    const auto data = opened(kind, options, folder);
-    const auto batch = whole_split(*data);
-    const auto scored = data->task().is_scored(batch);
+  each_source([](const DataSource& data, const Batch& batch) {
+    const auto scored = data.task().is_scored(batch);
     const auto may_be =
-        answers_of_each(*data, batch).gather(-1, batch.targets.clamp_min(0).unsqueeze(-1));
+        answers_of_each(data, batch).gather(-1, batch.targets.clamp_min(0).unsqueeze(-1));
     CHECK(may_be.squeeze(-1).logical_or(scored.logical_not()).all().item<bool>());
     CHECK(scored.any().item<bool>());
-  }
+  });
 }
 
 TEST_CASE("chance is the loss of a uniform prediction, as the task measures it", "[data]") {
-  const Folder folder;
-  for (const auto& [kind, options] : all_sources(folder)) {
-    INFO(kind << " " << options);
-    const auto data = opened(kind, options, folder);
-    const auto batch = whole_split(*data);
-    const auto among = answers_of_each(*data, batch);
+  each_source([](const DataSource& data, const Batch& batch) {
+    const auto among = answers_of_each(data, batch);
     const auto logits =
         at::zeros(among.sizes(), at::kDouble).masked_fill(among.logical_not(), -HUGE_VAL);
-    const Task& task = data->task();
-    const auto found = references_of(*data, Split::kValidation);
+    const Task& task = data.task();
+    const auto found = references_of(data, Split::kValidation);
     const auto tokens = task.scored(batch).item<int64_t>();
     CHECK(found.tokens == tokens);
     CHECK(found.examples == batch.examples());
     CHECK(value(found, "chance") ==
           Approx(task.sums(logits, batch)[0].item<double>() / static_cast<double>(tokens)));
-  }
+  });
 }
 
 TEST_CASE("accuracies of chance are means over all that a guess may name", "[data]") {
-  const Folder folder;
-  for (const auto& [kind, options] : all_sources(folder)) {
-    INFO(kind << " " << options);
-    const auto data = opened(kind, options, folder);
-    const auto batch = whole_split(*data);
-    const auto among = answers_of_each(*data, batch);
+  each_source([](const DataSource& data, const Batch& batch) {
+    const auto among = answers_of_each(data, batch);
     const auto count = among.sum(-1, /*keepdim=*/true);  // of each target
     // Answers first, in the order of their ids: guess k names answer k mod count everywhere.
     const auto order = std::get<1>(among.to(at::kInt).sort(/*stable=*/true, -1, true));
@@ -266,7 +265,7 @@ TEST_CASE("accuracies of chance are means over all that a guess may name", "[dat
     for (int64_t i = 0; i < count.numel(); ++i)
       guesses = std::lcm(guesses, count.flatten()[i].item<int64_t>());
     REQUIRE(guesses <= 300);
-    const Task& task = data->task();
+    const Task& task = data.task();
     std::vector<double> sums(1 + task.summaries().size());
     for (int64_t k = 0; k < guesses; ++k) {
       const auto named = order.gather(-1, at::full_like(count, k).remainder(count));
@@ -276,12 +275,12 @@ TEST_CASE("accuracies of chance are means over all that a guess may name", "[dat
       const auto values = task.summarised(task.counts(logits, batch));
       for (size_t n = 0; n < values.size(); ++n) sums[1 + n] += values[n];
     }
-    const auto found = references_of(*data, Split::kValidation);
+    const auto found = references_of(data, Split::kValidation);
     const auto all = static_cast<double>(guesses);
     CHECK(value(found, "chance", "accuracy") == Approx(sums[0] / all));
     for (size_t n = 0; n < task.summaries().size(); ++n)
       CHECK(value(found, "chance", task.summaries()[n].name) == Approx(sums[1 + n] / all));
-  }
+  });
 }
 
 TEST_CASE("every kind of data with examples has chance", "[data]") {
