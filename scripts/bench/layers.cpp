@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -113,7 +112,7 @@ int main(int argc, char** argv) {
   }
   try {
     at::set_num_threads(1);
-    const double seconds = argc > 2 ? std::atof(argv[2]) : 0.4;
+    const double seconds = argc > 2 ? std::stod(argv[2]) : 0.4;
     const Layer layer(argv[1]);
     const double train = training_step(layer, seconds), forward = forward_pass(layer, seconds);
     std::printf("%.5f %.5f ", train, forward);
