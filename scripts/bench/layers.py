@@ -10,12 +10,13 @@ stand in its row. Peak memory [MB] is that of the whole process, the least of al
 """
 
 import argparse
-import pathlib
 import statistics
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from headlab_program import ROOT
+from speed import kinds_of
+
 MEASURED = ("training step", "forward pass", "decoded token")
 
 
@@ -66,10 +67,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.4, help="for each figure (default: 0.4)")
     parser.add_argument("--least", type=float, default=0.97, help="below it a kind is measured once more (default: 0.97)")
     arguments = parser.parse_args()
-    kinds = arguments.kinds.split(",") if arguments.kinds else sorted(
-        path.stem.removeprefix("char_") for path in (ROOT / "configs").glob("char_*.yaml"))
     print(f"| kind | {' | '.join(MEASURED)} | peak before [MB] | peak after [MB] |\n|---|{'--:|' * 5}", flush=True)
-    for kind in kinds:
+    for kind in kinds_of(arguments):
         print(row(arguments, kind), flush=True)
 
 
