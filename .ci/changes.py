@@ -15,7 +15,7 @@ The tests of a changed file, by simple rules:
 - a source or a header: the test files that include the header of that name; where none does, and
   for all of core, those of the folder under tests/ that mirrors its folder, or of the nearest above;
 - a header that a third of all sources reach, through others or not: all tests;
-- variants/KIND.cpp: tests/variants/test_KIND*.cpp, and the laws for this kind.
+- variants/KIND.cpp, and what lies in variants/KIND/: tests/variants/test_KIND*.cpp, and the laws for this kind.
 """
 
 import collections
@@ -120,9 +120,10 @@ def to_sanitize(changed, sources):
             tests.add(name)
             continue
         if path.parts[0] == "variants":
-            kinds.add(path.stem)
+            kind = pathlib.PurePosixPath(path.parts[1]).stem
+            kinds.add(kind)
             tests |= {test for test in all_tests
-                      if re.fullmatch(rf"tests/variants/test_{path.stem}(_.*)?\.cpp", test)}
+                      if re.fullmatch(rf"tests/variants/test_{kind}(_.*)?\.cpp", test)}
             continue
         header = str(path.with_suffix(".h"))
         if name.endswith(".h") and len(sources.reached_by(name)) > len(cpp) / 3:

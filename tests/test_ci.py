@@ -36,12 +36,12 @@ FILES = {
     "core/kernels/k.h": "", "core/kernels/k.cu": '#include "core/kernels/k.h"\n', "core/alone.h": "",
     "experiments/x/y.h": "", "experiments/x/y.cpp": '#include "y.h"\n', "experiments/x/z.cpp": "",
     "experiments/x/w.h": "", "experiments/x/w.cpp": '#include "experiments/x/w.h"\n',
-    "variants/moh.cpp": "", "variants/mo.cpp": "", "scripts/s.py": "", "docs/d.md": "",
+    "variants/moh.cpp": "", "variants/mo.cpp": "", "variants/fa/fa.cpp": "", "variants/fa/own.h": "", "scripts/s.py": "", "docs/d.md": "",
     "tests/core/test_a.cpp": '#include "core/a.h"\n', "tests/core/test_b.cpp": "",
     "tests/experiments/x/test_y.cpp": '#include "experiments/x/y.h"\n',
     "tests/experiments/x/test_other.cpp": "",
     "tests/variants/test_moh.cpp": "", "tests/variants/test_moh_rows.cpp": "",
-    "tests/variants/test_mo.cpp": "",
+    "tests/variants/test_mo.cpp": "", "tests/variants/test_fa.cpp": "",
 }
 
 
@@ -116,6 +116,7 @@ def test_a_header_is_read_through_a_source_that_reaches_it(sources, changed, cho
     ({"experiments/x/w.h"}, {"test_y", "test_other"}, set()),
     ({"variants/moh.cpp"}, {"test_moh", "test_moh_rows"}, {"moh"}),
     ({"variants/mo.cpp"}, {"test_mo"}, {"mo"}),
+    ({"variants/fa/own.h"}, {"test_fa"}, {"fa"}),
     ({"docs/d.md", "scripts/s.py"}, set(), set()),
 ])
 def test_sanitized_tests_follow_from_what_changed(sources, changed, tests, kinds):

@@ -80,8 +80,37 @@ def test_any_text_becomes_a_literal_that_says_it():
 def test_the_built_digests_are_those_of_the_files(tmp_path):
     out = tmp_path / "code.cpp"
     subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", ROOT, out], check=True)
-    names = re.findall(r'\{"(\w+)", "[0-9a-f]{64}",', out.read_text())
-    assert names == sorted(path.stem for path in (ROOT / "variants").glob("*.cpp"))
+    names = re.findall(r'\{"(\w+)", "[0-9a-f]{64}", "variants/\w+(?:\.cpp|/)",', out.read_text())
+    assert names == sorted(path.stem for path in (ROOT / "variants").iterdir())
+
+
+def test_a_kind_in_a_folder_is_all_that_lies_in_it(tmp_path):
+    files = {"variants/a.cpp": "int a;\n", "variants/moh/moh.cpp": "// Heads.\nint m;\n",
+             "variants/moh/away.h": "int h;\n", "variants/moh/rows.isa.cpp": "int r;\n",
+             "variants/moh/notes.txt": "no source\n", "core/b.inc": "int b;\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert code_digest.kinds_of(code_digest.sources_in(tmp_path)) == {
+        "a": ["variants/a.cpp"],
+        "moh": ["variants/moh/moh.cpp", "variants/moh/away.h", "variants/moh/rows.isa.cpp"]}
+
+    def written():
+        subprocess.run(["python3", ROOT / "scripts/cmake/code_digest.py", tmp_path, tmp_path / "out.cpp"],
+                       check=True)
+        text = (tmp_path / "out.cpp").read_text()
+        rest, = re.findall(r'kRestDigest = "(\w+)"', text)
+        return {name: (digest, place, opening) for name, digest, place, opening in re.findall(
+            r'\{"(\w+)", "(\w+)", "([^"]+)",\s*"([^"]*)"', text)}, rest
+
+    kinds, rest = written()
+    assert {name: values[1:] for name, values in kinds.items()} == {
+        "a": ("variants/a.cpp", ""), "moh": ("variants/moh/", "Heads.")}
+    (tmp_path / "variants/moh/away.h").write_text("int other;\n")
+    changed, same = written()
+    assert changed["moh"] != kinds["moh"] and changed["a"] == kinds["a"] and same == rest
+    (tmp_path / "core/b.inc").write_text("int other;\n")
+    assert written()[0] == changed and written()[1] != rest
 
 
 def test_a_tree_with_many_changes_compiles(tmp_path):

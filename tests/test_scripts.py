@@ -32,7 +32,7 @@ def test_the_bench_of_building_refuses_what_is_no_folder(tmp_path):
 def test_laws_of_one_kind_are_asked_for_by_its_name():
     done = run("test", "--kind", "mhaa")
     assert done.returncode == 2
-    assert "no variants/mhaa.cpp; there are: bigbird " in done.stderr and " mha " in done.stderr
+    assert "no variants/mhaa; there are: bigbird " in done.stderr and " mha " in done.stderr
     assert run("test", "--kind").returncode != 0
 
 

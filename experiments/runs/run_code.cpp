@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "core/files/replacement_file.h"
 #include "experiments/system/file_text.h"
@@ -15,11 +14,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// None: the kind is in no file of variants/.
-std::optional<std::string> digest_of(const std::string& kind) {
+// Null: the kind is not in variants/.
+const build::SourceDigest* source_of(const std::string& kind) {
   for (const auto& source : build::kVariantDigests)
-    if (source.name == kind) return std::string(source.digest);
-  return std::nullopt;
+    if (source.name == kind) return &source;
+  return nullptr;
 }
 
 const Json& part(const Json& of, const char* name) {
@@ -42,8 +41,8 @@ void collect(const Json& manifest, std::vector<std::string>& lines) {
 Json code_json(const std::set<std::string>& kinds) {
   Json digests = Json::object();
   for (const auto& kind : kinds) {
-    const auto digest = digest_of(kind);
-    digests[kind] = digest ? Json(*digest) : Json();
+    const auto* source = source_of(kind);
+    digests[kind] = source ? Json(source->digest) : Json();
   }
   return {{"kinds", digests}, {"rest", build::kRestDigest}};
 }
@@ -61,12 +60,12 @@ std::vector<std::string> kinds_that_differ(const Json& code) {
   if (!kinds.is_object()) return {"it keeps no digest of the code that made it"};
   std::vector<std::string> lines;
   for (const auto& [kind, then] : kinds.items()) {
-    const auto now = digest_of(kind);
+    const auto* now = source_of(kind);
     if (!now)
       lines.push_back(
           fmt::format("the source of {} is not in variants/, so it is not known", kind));
-    else if (!then.is_string() || then != *now)
-      lines.push_back(fmt::format("the source of {} was another, variants/{}.cpp", kind, kind));
+    else if (!then.is_string() || then != now->digest)
+      lines.push_back(fmt::format("the source of {} was another, {}", kind, now->place));
   }
   return lines;
 }

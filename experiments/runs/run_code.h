@@ -10,7 +10,7 @@
 
 namespace headlab {
 
-// {"kinds": {name: SHA-256 of its file in variants/, null where it has none}, "rest": SHA-256}, of
+// {"kinds": {name: SHA-256 of its source in variants/, null where it has none}, "rest": SHA-256}, of
 // this program as it was built.
 nlohmann::ordered_json code_json(const std::set<std::string>& kinds);
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 MOST_OF_PATCH = 1 << 20
-SUFFIXES = {".cpp", ".h", ".cu", ".cuh"}
+SUFFIXES = {".cpp", ".h", ".cu", ".cuh", ".inc"}
 FOLDERS = ["core", "experiments", "variants"]
 # Kept: strings, raw ones too, and characters; 1'000 is a number. Left out: comments.
 TOKENS = re.compile(r"""(R"([^()\s\\]*)\(.*?\)\2"|"(?:\\.|[^"\\\n])*"|(?<![0-9])'(?:\\.|[^'\\\n])*')"""
@@ -35,6 +35,29 @@ def digest_of(files):
     for name, path in files:
         sums.update(f"{name}\n{without_comments(path.read_text(errors='replace'))}\n".encode())
     return sums.hexdigest()
+
+
+def sources_in(root):
+    """All sources of the project, by name."""
+    return dict(sorted((path.relative_to(root).as_posix(), path) for folder in FOLDERS
+                       for path in (root / folder).rglob("*") if path.suffix in SUFFIXES))
+
+
+def kinds_of(names):
+    """The sources of each kind of heads by its name, the kind's own first: variants/KIND.cpp, or
+    variants/KIND/KIND.cpp and what lies beside it."""
+    kinds = {}
+    for name in sorted(names):
+        if match := re.fullmatch(r"variants/([^/.]+)(\.cpp|/.*)", name):
+            kinds.setdefault(match[1], []).append(name)
+    for kind, files in kinds.items():
+        files.sort(key=lambda name: not name.endswith(f"/{kind}.cpp"))
+    return kinds
+
+
+def place_of(kind, names):
+    """Where a kind of these sources is: its file or its folder."""
+    return names[0] if names == [f"variants/{kind}.cpp"] else f"variants/{kind}/"
 
 
 def ask_git(root, *arguments):
@@ -79,14 +102,15 @@ def literal(text):
 
 def main():
     root, output = map(pathlib.Path, sys.argv[1:])
-    sources = sorted((path.relative_to(root).as_posix(), path) for folder in FOLDERS
-                     for path in (root / folder).rglob("*") if path.suffix in SUFFIXES)
-    variants = [(path.stem, digest_of([(name, path)]), opening_of(path.read_text(errors="replace")))
-                for name, path in sources if re.fullmatch(r"variants/[^/]*\.cpp", name)]
-    rest = digest_of([source for source in sources if not source[0].startswith("variants/")])
+    sources = sources_in(root)
+    variants = [(kind, digest_of([(name, sources[name]) for name in names]), place_of(kind, names),
+                 opening_of(sources[names[0]].read_text(errors="replace")))
+                for kind, names in kinds_of(sources).items()]
+    rest = digest_of([(name, path) for name, path in sources.items()
+                      if not name.startswith("variants/")])
     commit, changed, patch = git_state(root)
-    entries = "\n".join(f'    {{"{stem}", "{digest}",\n{literal(opening)}}},'
-                        for stem, digest, opening in variants)
+    entries = "\n".join(f'    {{"{kind}", "{digest}", "{place}",\n{literal(opening)}}},'
+                        for kind, digest, place, opening in variants)
     names = "\n".join(f"{literal(name)}," for name in changed)
     text = f"""// Written by scripts/cmake/code_digest.py at each build.
 #include <array>

@@ -21,9 +21,10 @@ spec.loader.exec_module(code_digest)
 
 def sources_of(kinds):
     """The digests of kinds of heads as their sources are now, by kind."""
-    files = {kind: ROOT / "variants" / f"{kind}.cpp" for kind in kinds}
-    return {kind: code_digest.digest_of([(f"variants/{kind}.cpp", file)]) if file.exists() else ""
-            for kind, file in files.items()}
+    sources = code_digest.sources_in(ROOT)
+    files = code_digest.kinds_of(sources)
+    return {kind: code_digest.digest_of([(name, sources[name]) for name in files[kind]])
+            if kind in files else "" for kind in kinds}
 
 
 class Kept:

@@ -66,7 +66,7 @@ std::vector<int64_t> windows(const Subject& s) {
 
 }  // namespace
 
-TEST_CASE("every file in variants/ registers the kind of its name", "[laws][variants]") {
+TEST_CASE("every file and folder in variants/ registers the kind of its name", "[laws][variants]") {
   std::vector<std::string> stems(build::kVariantStems.begin(), build::kVariantStems.end());
   std::sort(stems.begin(), stems.end());
   REQUIRE(head_names() == stems);
