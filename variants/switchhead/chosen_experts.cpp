@@ -1,4 +1,4 @@
-#include "core/attention/chosen_experts.h"
+#include "variants/switchhead/chosen_experts.h"
 
 #include "core/attention/chosen_rows.h"
 #include "core/torch.h"

@@ -12,10 +12,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/attention/chosen_experts.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/switchhead/chosen_experts.h"
 
 namespace headlab {
 namespace {
