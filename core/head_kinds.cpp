@@ -26,12 +26,12 @@ Registry<HeadKind>& registry() {
 
 struct NamedMap {
   std::string name;
-  std::function<std::shared_ptr<WeightMapOptions>()> options;
+  std::function<std::shared_ptr<MapOptions>()> options;
 };
 Registry<NamedMap>& maps() {
   static auto all = [] {
     Registry<NamedMap> all("map");
-    all.add({"softmax", [] { return std::make_shared<WeightMapOptions>(); }});
+    all.add({"softmax", [] { return std::make_shared<MapOptions>(); }});
     return all;
   }();
   return all;
@@ -40,14 +40,20 @@ Registry<NamedMap>& maps() {
 }  // namespace
 
 const KindRegistry& map_registry() { return maps(); }
-void register_map(const char* name, std::function<std::shared_ptr<WeightMapOptions>()> options,
+void register_map(const char* name, std::function<std::shared_ptr<MapOptions>()> options,
                   const std::source_location& where) {
-  maps().add({name, std::move(options)}, where);
+  const auto named = [kind = std::string(name), options = std::move(options)] {
+    auto made = options();
+    made->kind = kind;
+    return made;
+  };
+  maps().add({name, named}, where);
 }
 
-HeadTraits WeightMapOptions::limit(HeadTraits traits) const {
-  traits.rows_sum_to_one &= map().rows_sum_to_one();
-  traits.decodes &= decodes();
+HeadTraits MapOptions::limit(HeadTraits traits) const {
+  const auto own = map();
+  traits.rows_sum_to_one &= own->rows_sum_to_one();
+  traits.decodes &= !own->cannot_decode();
   return traits;
 }
 

@@ -58,32 +58,33 @@ void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDeman
 std::vector<std::string> unmet_demands(const KindBlock& block, const HeadShape& shape,
                                        const HeadDemands& demands);
 
-// What turns scores into weights (core/attention/weight_map.h), as the option `map` of kinds whose
+// What turns scores into weights (core/attention/map.h), as the option `map` of kinds whose
 // paper leaves it open. Registered in the file of the kind that is named after it.
-struct WeightMapOptions : Block {
+struct MapOptions : Block {
+  std::string kind;  // the name that it was found by in the registry; "": a kind's own
+
   // What the map learns: a number of each head, the layer's parameter of that name [H].
   struct Learned {
     const char* name;
     Tensor start;
   };
   void visit(Fields&) override {}
-  virtual WeightMap map() const { return {}; }
+  virtual MapPtr map() const { return plain_softmax(); }
   virtual std::optional<Learned> learned(int64_t /*heads*/) const { return {}; }
-  virtual bool decodes() const { return true; }
   // A kind's traits with this map.
   HeadTraits limit(HeadTraits traits) const;
 };
 
 const KindRegistry& map_registry();
-void register_map(const char* name, std::function<std::shared_ptr<WeightMapOptions>()> options,
+void register_map(const char* name, std::function<std::shared_ptr<MapOptions>()> options,
                   const std::source_location& where);
 
-template <class Map>
+template <class Options>
 struct RegisterMap {
   explicit RegisterMap(const char* name,
                        const std::source_location& where = std::source_location::current()) {
     register_map(
-        name, [] { return std::make_shared<Map>(); }, where);
+        name, [] { return std::make_shared<Options>(); }, where);
   }
 };
 
@@ -91,7 +92,7 @@ struct RegisterMap {
 class MapBlock : public KindBlock {
  public:
   MapBlock() : KindBlock(map_registry(), "softmax") {}
-  const WeightMapOptions& options() const { return as<WeightMapOptions>(); }
+  const MapOptions& options() const { return as<MapOptions>(); }
   // The softmax goes without saying: settings without a map stay what they were.
   ConfigNode write() const override;
   ConfigNode write_minimal() const override { return write(); }

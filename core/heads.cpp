@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
+#include "core/attention/map_statistics.h"
 #include "core/attention/observer.h"
-#include "core/attention/weight_map_statistics.h"
 #include "core/gate_target.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"
@@ -20,10 +20,6 @@ AttentionHeads::AttentionHeads(const HeadShape& shape, const HeadTraits& traits)
 }
 
 namespace {
-
-// Near alpha 1 the gradient of entmax is ill-conditioned. Below its floor an alpha has none, so
-// that updates lead no parameter further down than where alpha is just above it.
-constexpr double kLeastAlpha = 1.01, kLeastRawAlpha = -4.59;  // 1 + sigmoid(-4.59) = 1.01005
 
 // true where `given` broadcasts to `target`
 bool broadcasts(at::IntArrayRef given, at::IntArrayRef target) {
@@ -69,6 +65,8 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   }
   TORCH_CHECK(promises.causal || !ctx.mask.causal, "this kind cannot be causal");
   TORCH_CHECK(promises.bidirectional || ctx.mask.causal, "this kind must be causal");
+  const char* why_not = map_->cannot_decode();
+  TORCH_CHECK(!ctx.cache || !why_not, "this map cannot decode with a cache: ", why_not);
   TORCH_CHECK(promises.decodes || !ctx.cache, "this kind cannot decode with a cache");
   TORCH_CHECK(promises.rotary || !ctx.rotary, "this kind has no rotary positions");
   TORCH_CHECK(ctx.mask.window >= 0, "window must be at least 0, is ", ctx.mask.window);
@@ -136,7 +134,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   call.rng.site = CounterRng::site_key(shape_.site);
   call.dropout = is_training() ? shape_.dropout : 0;
   if (call.dropout > 0) call.rng = call.rng.seeded();  // all that is dropped in a pass agrees
-  call.map = weight_map();
+  call.map = map();
   const auto is_alive = alive();
   const auto ids = head_ids();
   if (std::any_of(ids.begin(), ids.end(), [&](int64_t h) { return !is_alive[h]; })) {
@@ -232,33 +230,26 @@ void AttentionHeads::to(torch::Dtype dtype, bool non_blocking) {
   restore_indices();
 }
 
-void AttentionHeads::set_map(const WeightMapOptions& options) {
+void AttentionHeads::set_map(const MapOptions& options) {
   map_ = options.map();
+  map_kind_ = options.kind;
   if (const auto learned = options.learned(shape_.heads))
     learned_of_map_ = parameter(learned->name, learned->start, heads_along({0}));
 }
 
 void AttentionHeads::after_step() {
-  if (!learned_of_map_.defined() || map_.kind != WeightMap::Kind::kEntmax) return;
+  if (!learned_of_map_.defined()) return;
   at::NoGradGuard no_grad;
-  learned_of_map_.clamp_min_(kLeastRawAlpha);
+  map_->after_step(learned_of_map_);
 }
 
-WeightMap AttentionHeads::weight_map() const {
-  auto map = map_;
-  if (!learned_of_map_.defined()) return map;
-  const auto raw = learned_of_map_.scalar_type() == at::kDouble ? learned_of_map_
-                                                                : learned_of_map_.to(at::kFloat);
-  if (map.kind == WeightMap::Kind::kEntmax)
-    map.alphas = (1 + raw.sigmoid()).clamp_min(kLeastAlpha);
-  else
-    map.sink = raw;
-  return map;
+MapPtr AttentionHeads::map() const {
+  return learned_of_map_.defined() ? map_->with_learned(widened(learned_of_map_)) : map_;
 }
 
 std::vector<Statistic> AttentionHeads::statistics() const {
   auto all = own_statistics();
-  const auto of_map = map_statistics(weight_map());
+  const auto of_map = map_statistics(*map());
   all.insert(all.end(), of_map.begin(), of_map.end());
   return all;
 }

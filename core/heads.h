@@ -23,7 +23,7 @@
 namespace headlab {
 
 struct LearnedGates;
-struct WeightMapOptions;
+struct MapOptions;
 
 // How a host initialises its projections: as GPT-2 (N(0, 0.02), what writes into the residual
 // stream by residual_std), N(0, 0.02) alike (BERT, ViT), or Xavier uniform (torch's and fairseq's
@@ -120,6 +120,8 @@ class AttentionHeads : public torch::nn::Module {
   const HeadTraits& traits() const { return traits_; }
   const HeadShape& shape() const { return shape_; }
   const std::string& kind() const { return kind_; }  // as it is registered; "" where nobody said
+  // Likewise of the map that its options choose by name; "" where they choose none.
+  const std::string& map_kind() const { return map_kind_; }
 
   // The original indices: heads() of them, alive() says which are there. A sliced layer computes
   // the rows head_ids() only; everything outside it goes on counting in original indices.
@@ -173,7 +175,7 @@ class AttentionHeads : public torch::nn::Module {
   Linear& output_projection(int64_t width, bool bias);
   // What turns scores into weights, for attend() and its like (core/head_kinds.h); the softmax
   // where nobody says. Registers what the map learns.
-  void set_map(const WeightMapOptions& options);
+  void set_map(const MapOptions& options);
   // Of a parameter or buffer that a submodule registers: "norm.weight".
   void lay_out(const std::string& name, const HeadAxes& axes);
   // A saved buffer of indices: conversions of type leave it as it is. Not cut by slice().
@@ -184,7 +186,7 @@ class AttentionHeads : public torch::nn::Module {
   // For kinds that hold a layer of another kind: its compute() in this layer's call.
   static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadCall& call) {
     auto own = call;
-    own.map = inner.weight_map();
+    own.map = inner.map();
     return inner.compute(x, own);
   }
 
@@ -216,7 +218,7 @@ class AttentionHeads : public torch::nn::Module {
   };
 
   virtual HeadOutput compute(const Tensor& x, const HeadCall& call) = 0;
-  WeightMap weight_map() const;
+  MapPtr map() const;
   std::shared_ptr<AttentionHeads> slice_to(const std::vector<bool>& alive) const;
   void check(const Tensor& x, const HeadContext& ctx) const;
   void select_own_heads(HeadCall& call) const;
@@ -225,9 +227,9 @@ class AttentionHeads : public torch::nn::Module {
   void check_axes() const;
 
   HeadTraits traits_;
-  WeightMap map_;          // without what it learns,
-  Tensor learned_of_map_;  // [H]; undefined: nothing
-  std::string kind_;
+  MapPtr map_ = plain_softmax();  // without what it learns,
+  Tensor learned_of_map_;         // [H]; undefined: nothing
+  std::string kind_, map_kind_;
   Maker make_;
   std::map<std::string, HeadAxes> axes_;                              // by full name
   Tensor alive_;                                                      // [H original] uint8

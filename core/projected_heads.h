@@ -44,7 +44,7 @@ struct MhaOptions : BiasOptions {
   void visit(Fields& f) override;
   Projections projections() const override;
   // What turns scores into weights; null: the softmax.
-  virtual const WeightMapOptions* map_options() const { return nullptr; }
+  virtual const MapOptions* map_options() const { return nullptr; }
 };
 
 // The options of mha, and its map.
@@ -56,20 +56,20 @@ struct MappedOptions : MhaOptions {
     f("map", map, kMapHelp);
   }
   HeadTraits traits() const override { return map.options().limit(MhaOptions::traits()); }
-  const WeightMapOptions* map_options() const override { return &map.options(); }
+  const MapOptions* map_options() const override { return &map.options(); }
 };
 
 // Multi-head attention with one map, whose options stand beside mha's.
-template <class Map, class Others = MhaOptions>
+template <class OwnMap, class Others = MhaOptions>
 struct FixedMapOptions : Others {
-  Map map;
+  OwnMap map;
 
   void visit(Fields& f) override {
     Others::visit(f);
     map.visit(f);
   }
   HeadTraits traits() const override { return map.limit(Others::traits()); }
-  const WeightMapOptions* map_options() const override { return &map; }
+  const MapOptions* map_options() const override { return &map; }
 };
 
 class QkvHeads : public AttentionHeads {

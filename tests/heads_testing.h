@@ -37,6 +37,15 @@ inline std::shared_ptr<AttentionHeads> make_layer(const std::string& kind, const
   return heads;
 }
 
+// A map by its name or its mapping: "sigmoid", "{kind: entmax, alpha: 2}".
+inline MapPtr make_map(const std::string& written) {
+  MapBlock block;
+  Problems problems;
+  block.read(parse_value(written, {"test", 1, 1, {}}, "map"), "map", problems);
+  problems.raise();
+  return block.options().map();
+}
+
 inline Tensor random(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble); }
 
 inline double difference(const Tensor& a, const Tensor& b) {

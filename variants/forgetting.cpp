@@ -153,7 +153,7 @@ class Forgetting : public QkvHeads {
     if (!gate_) return {.y = output(heads, call)};  // [B,T,D]
     const auto gate = split_heads(gate_(x), shape_.heads);
     const bool sigmoid = options_.output_gate == "sigmoid";
-    return {.y = output(heads, call.gated(sigmoid ? gate.sigmoid() : at::silu(gate)))};
+    return {.y = output(heads, call.with_gates(sigmoid ? gate.sigmoid() : at::silu(gate)))};
   }
 
   Tensor log_gates(const Tensor& x) const {

@@ -168,7 +168,7 @@ class Gated : public AttentionHeads {
 
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(call);
-    auto out = compute_inner(*inner_, x, call.gated(g));
+    auto out = compute_inner(*inner_, x, call.with_gates(g));
     out.gates = Tensor();
     if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
     if (penalised()) {

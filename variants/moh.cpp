@@ -72,7 +72,7 @@ struct MohOptions : HeadOptions, DerivedDefaults<HeadShape> {
     return map.options().limit({.independent = false, .grouped = true});
   }
   Projections projections() const { return {.qkv_bias = qkv_bias, .o_bias = o_bias}; }
-  const WeightMapOptions* map_options() const { return &map.options(); }
+  const MapOptions* map_options() const { return &map.options(); }
 
   void check(const Complain& complain) const override {
     if (!learned() && gates != "normalized")
@@ -205,7 +205,7 @@ class Moh : public ProjectedHeads<MohOptions> {
     const auto q = rotate(raw, call, call.positions);
     const auto heads = attend(q, k, v, call.unobserved(), scale());  // [B,H,T,d]
     if (call.observer) observe_attention({q, k, v, heads, gates != 0}, call, scale());
-    return output(heads, call.gated(gates));  // [B,T,D]
+    return output(heads, call.with_gates(gates));  // [B,T,D]
   }
 
   Roster list_heads(const HeadCall& call, const at::Device& device) const {

@@ -15,7 +15,7 @@
 #include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
 #include "core/attention/require_maps.h"
-#include "core/attention/weight_map_statistics.h"
+#include "core/attention/map_statistics.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -189,9 +189,9 @@ class Mta : public ProjectedHeads<MtaOptions> {
     if (norm_ && shape_.heads > 0) heads = norm_(heads) * (1 - options_.lambda_init);
     if (!gate_ || shape_.heads == 0) return {.y = output(heads, call)};  // [B,T,D]
     const auto g = at::sigmoid(gate_(heads));                            // [B,H,T,1 or d]
-    if (options_.gate == "element") return {.y = output(heads, call.gated(g))};
+    if (options_.gate == "element") return {.y = output(heads, call.with_gates(g))};
     const auto of_head = g.squeeze(3);  // [B,H,T]
-    return {.y = output(heads, call.gated(of_head)), .gates = of_head.transpose(1, 2)};
+    return {.y = output(heads, call.with_gates(of_head)), .gates = of_head.transpose(1, 2)};
   }
 
   // Without a kernel maps are composed as they stand, but where a head mixes in scores that it may

@@ -7,7 +7,7 @@
 #include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
 #include "core/attention/require_maps.h"
-#include "core/attention/weight_map_statistics.h"
+#include "core/attention/map_statistics.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -12,14 +12,14 @@
 namespace headlab {
 namespace {
 
-struct SinkMap : WeightMapOptions {
+struct SinkOptions : MapOptions {
   WordOrNumber sink{{"learned"}};
 
   void visit(Fields& f) override {
     f("sink", sink, "score of the sink, which has no value: learned of each head, or a number");
   }
-  WeightMap map() const override {
-    return {.sink = at::full({1}, sink.number().value_or(0), at::kDouble)};
+  MapPtr map() const override {
+    return std::make_shared<Softmax>(at::full({1}, sink.number().value_or(0), at::kDouble));
   }
   std::optional<Learned> learned(int64_t heads) const override {
     if (sink.number()) return {};
@@ -27,9 +27,9 @@ struct SinkMap : WeightMapOptions {
   }
 };
 
-using Sink = MapHeads<FixedMapOptions<SinkMap>>;
+using Sink = MapHeads<FixedMapOptions<SinkOptions>>;
 
-const RegisterMap<SinkMap> map("sink");
+const RegisterMap<SinkOptions> map("sink");
 const RegisterHeads<Sink> registered("sink", "softmax with a learned logit that has no value");
 
 }  // namespace

@@ -67,14 +67,15 @@ Tensor uniform_queries(const Tensor& q, const HeadCall& call) {
 }
 
 Tensor merge_heads(const Tensor& o, const HeadCall& call) {
-  auto gated = o;
+  auto edited = o;
   if (call.gates.defined()) {
     const auto& g = call.gates;
-    gated = o * (g.dim() == 4 ? g : g.unsqueeze(-1)).to(o.scalar_type());  // [B,H,T,e]
+    edited = o * (g.dim() == 4 ? g : g.unsqueeze(-1)).to(o.scalar_type());  // [B,H,T,e]
   }
-  if (call.offset.defined()) gated = gated + call.offset.to(o.scalar_type());
-  if (call.observer) call.observer->outputs(o, gated);
-  return gated.transpose(1, 2).reshape({o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]
+  if (call.offset.defined()) edited = edited + call.offset.to(o.scalar_type());
+  if (call.observer) call.observer->outputs(o, edited);
+  return edited.transpose(1, 2).reshape(
+      {o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]
 }
 
 Tensor scores(const Tensor& q, const Tensor& k, const HeadCall& call, double scale) {

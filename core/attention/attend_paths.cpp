@@ -5,9 +5,9 @@
 
 #include "core/attention/attend.h"
 #include "core/attention/compose.h"
+#include "core/attention/map_statistics.h"
 #include "core/attention/observer.h"
 #include "core/attention/precision.h"
-#include "core/attention/weight_map_statistics.h"
 #include "core/errors.h"
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"
@@ -190,16 +190,16 @@ AttendedRows attended(const Tensor& queries, const Tensor& k, const Tensor& v, c
 
 HeadCall by_softmax(const HeadCall& call) {
   auto plain = call;
-  plain.map = {};
+  plain.map = plain_softmax();
   return plain;
 }
 
 // What a sink takes follows from the log-sum-exp, so that every path that has it serves. Uniform
 // heads have none.
 Tensor attend_with_sink(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
-                        double scale) {
+                        double scale, const Tensor& of_heads) {
   const auto rows = attended(q, k, v, by_softmax(call.unobserved()), scale, /*wants_lse=*/true);
-  auto sink = call.map.sink.to(rows.lse.options());
+  auto sink = of_heads.to(rows.lse.options());
   if (call.uniform.defined())
     sink = sink.masked_fill(call.uniform, -std::numeric_limits<double>::infinity());
   const auto share = share_beside_sink(rows.lse, sink).unsqueeze(-1);  // [B,H,T,1]
@@ -208,11 +208,10 @@ Tensor attend_with_sink(const Tensor& q, const Tensor& k, const Tensor& v, const
 
 Tensor attend_mapped(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                      double scale) {
-  const auto& map = call.map;
-  if (map.sink.defined()) return attend_with_sink(q, k, v, call, scale);
-  if (map.kind == WeightMap::Kind::kEntmax && !map.alphas.defined() && map.alpha == 1)
-    return attended(q, k, v, by_softmax(call.unobserved()), scale, /*wants_lse=*/false).out;
-  return composed_attend(q, k, v, {}, {}, call.unobserved(), scale).out;
+  const auto* softmax = call.map->as_softmax();
+  if (!softmax) return composed_attend(q, k, v, {}, {}, call.unobserved(), scale).out;
+  if (softmax->sink().defined()) return attend_with_sink(q, k, v, call, scale, softmax->sink());
+  return attended(q, k, v, by_softmax(call.unobserved()), scale, /*wants_lse=*/false).out;
 }
 
 }  // namespace
@@ -220,7 +219,7 @@ Tensor attend_mapped(const Tensor& q, const Tensor& k, const Tensor& v, const He
 void observe_attention(const Attended& found, const HeadCall& call, double scale) {
   const auto& [queries, k, v, out, counted] = found;
   const auto q = uniform_queries(queries, call);
-  if (call.map.is_softmax()) return call.observer->softmax(q, k, v, out, call, scale, counted);
+  if (call.map->is_softmax()) return call.observer->softmax(q, k, v, out, call, scale, counted);
   if (!call.observer->wants_maps()) return;
   at::NoGradGuard no_grad;
   const auto z = scores(q, k, call, scale);
@@ -243,7 +242,7 @@ Backend backend_named(const std::string& name) {
 
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
               double scale) {
-  if (call.map.is_softmax()) return attended(q, k, v, call, scale, /*wants_lse=*/false).out;
+  if (call.map->is_softmax()) return attended(q, k, v, call, scale, /*wants_lse=*/false).out;
   const auto out = attend_mapped(q, k, v, call, scale);  // [B,H,T,e]
   if (call.observer) observe_attention({q, k, v, out}, call, scale);
   return out;

@@ -199,8 +199,8 @@ Tensor attend_lists(const Tensor& q, const Tensor& k, const Tensor& v, const Cho
 // torch's fused attention with a mask that a chunk makes for itself.
 bool fused_serves(const Tensor& x, const HeadCall& call) {
   const bool path = call.backend == Backend::kAuto || call.backend == Backend::kFlash;
-  return call.map.is_softmax() && x.is_cpu() && call.dropout == 0 && path && !call.bias.defined() &&
-         !call.position_bias && !call.mask.allowed.defined();
+  return call.map->is_softmax() && x.is_cpu() && call.dropout == 0 && path &&
+         !call.bias.defined() && !call.position_bias && !call.mask.allowed.defined();
 }
 
 }  // namespace

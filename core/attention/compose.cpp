@@ -27,7 +27,7 @@ Tensor low_rank(const Tensor& a, const Tensor& factors, int64_t token_dim) {
 // Behind the rows w1 and w2 stand gates, or none.
 bool has_gates(const Tensor& factors) { return factors.size(1) % 2 == 1; }
 
-Tensor gated(const Tensor& a, const Tensor& factors, int64_t token_dim) {
+Tensor by_gates(const Tensor& a, const Tensor& factors, int64_t token_dim) {
   return a * factor(factors, factors.size(1) - 1, token_dim);
 }
 
@@ -79,7 +79,7 @@ Tensor Composition::operator()(const Tensor& a) const {
   const WithoutAutocast exact;
   auto composed = apply(a, matrix_);
   if (key_.defined()) composed = composed + low_rank(a, key_, 3);
-  if (key_.defined() && has_gates(key_)) composed = composed + gated(a, key_, 3);
+  if (key_.defined() && has_gates(key_)) composed = composed + by_gates(a, key_, 3);
   return bias_.defined() ? composed + bias_.view({-1, 1, 1}) : composed;
 }
 
@@ -90,7 +90,7 @@ std::vector<Tensor> Composition::terms(const Tensor& a) const {
   const auto add = [&](const Tensor& factors, int64_t token_dim, int n) {
     if (!factors.defined()) return;
     terms[n] = low_rank(a, factors, token_dim);
-    if (has_gates(factors)) terms[n + 1] = gated(a, factors, token_dim);
+    if (has_gates(factors)) terms[n + 1] = by_gates(a, factors, token_dim);
   };
   add(query_, 2, 1);
   add(key_, 3, 3);

@@ -4,15 +4,16 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
+#include <optional>
+#include <type_traits>
 
 #include "core/attention/attend.h"
 #include "core/attention/compose.h"
+#include "core/attention/map_statistics.h"
 #include "core/attention/observer.h"
 #include "core/attention/precision.h"
 #include "core/attention/require_maps.h"
-#include "core/attention/weight_map_statistics.h"
 #include "core/kernels/compose_rows.h"
 #include "core/torch.h"
 
@@ -50,24 +51,15 @@ struct Call {
   Tensor allowed, bias, key_length;  // [B,H,T,S], [B,H,T,S] or by distance [H,S+T-1], [B]
   bool causal = false;
   int64_t window = 0;
-  RowMap<double> map;
+  std::optional<RowMap> map;  // none: the softmax
 };
 constexpr int kWithGradient = 8;  // q to sink
 
-// An offset of sigmoid that examples do not share is among the biases.
-RowMap<double> row_map(const WeightMap& map, double default_offset) {
-  switch (map.kind) {
-    case WeightMap::Kind::kSoftmax:
-      break;
-    case WeightMap::Kind::kEntmax:
-      return {RowMapKind::kEntmax, map.alpha, 0, 0};
-    case WeightMap::Kind::kSigmoid:
-      return {RowMapKind::kSigmoid, 0, map.offset.value_or(default_offset), 0};
-    case WeightMap::Kind::kSoftpick:
-      return {RowMapKind::kSoftpick, 0, 0, map.eps};
-  }
-  return {RowMapKind::kSoftmax, 0, 0, 0};
-}
+// Carries a map from the forward to the backward pass.
+struct SavedMap : torch::CustomClassHolder {
+  std::optional<RowMap> map;
+  explicit SavedMap(const std::optional<RowMap>& saved) : map(saved) {}
+};
 
 template <class T>
 T* data(const Tensor& t) {
@@ -94,8 +86,7 @@ struct Problem : ComposeProblem<T> {
     set_side(call.post, call.post_key, this->post);
     const auto& some_key = call.pre_key.defined() ? call.pre_key : call.post_key;
     this->rank = some_key.defined() ? some_key.size(1) / 2 : 0;
-    this->map = {call.map.kind, static_cast<T>(call.map.alpha), static_cast<T>(call.map.offset),
-                 static_cast<T>(call.map.eps)};
+    if (call.map) set_map(*call.map);
     this->sink = data<T>(call.sink);
     this->reach = key_reach(call.causal, call.window);
     this->key_length = data<int64_t>(call.key_length);
@@ -120,6 +111,13 @@ struct Problem : ComposeProblem<T> {
     side.key = hold(key_factors(key));
     side.matrix = hold(matrices(matrix));
     strides(held.back(), side.stride, 2);
+  }
+  void set_map(const RowMap& map) {
+    this->map = &map;
+    if constexpr (std::is_same_v<T, float>)
+      this->row = map.f32;
+    else
+      this->row = map.f64;
   }
   void set_distances(const Tensor& table) {
     this->bias += this->queries - 1;
@@ -204,8 +202,7 @@ class ByRows : public torch::autograd::Function<ByRows> {
     ctx->save_for_backward(std::move(saved));
     ctx->saved_data["causal"] = call.causal;
     ctx->saved_data["window"] = call.window;
-    ctx->saved_data["map"] = static_cast<int64_t>(call.map.kind);
-    ctx->saved_data["numbers"] = std::vector<double>{call.map.alpha, call.map.offset, call.map.eps};
+    ctx->saved_data["map"] = c10::IValue::make_capsule(c10::make_intrusive<SavedMap>(call.map));
     return call.q.scalar_type() == at::kFloat ? headlab::forward<float>(call, lse)
                                               : headlab::forward<double>(call, lse);
   }
@@ -222,9 +219,8 @@ class ByRows : public torch::autograd::Function<ByRows> {
     const auto& lse = rest[3];
     call.causal = ctx->saved_data["causal"].toBool();
     call.window = ctx->saved_data["window"].toInt();
-    const auto numbers = ctx->saved_data["numbers"].toDoubleVector();
-    call.map = {static_cast<RowMapKind>(ctx->saved_data["map"].toInt()), numbers[0], numbers[1],
-                numbers[2]};
+    call.map =
+        c10::static_intrusive_pointer_cast<SavedMap>(ctx->saved_data["map"].toCapsule())->map;
     auto out = call.q.scalar_type() == at::kFloat ? headlab::backward<float>(call, lse, grads[0])
                                                   : headlab::backward<double>(call, lse, grads[0]);
     out.emplace_back();  // of the rest
@@ -240,11 +236,11 @@ class ByRows : public torch::autograd::Function<ByRows> {
   }
 };
 
-// All that is added to the scores, offset_by_example() included: [B,H,T,S], broadcast; or, where it
+// All that is added to the scores, the map's offsets included: [B,H,T,S], broadcast; or, where it
 // depends on the distance alone, by it: [H,S+T-1]. Undefined: nothing.
 Tensor all_biases(const Tensor& q, int64_t S, const HeadCall& call) {
   const int64_t T = q.size(2);
-  const auto offset = offset_by_example(call, S, q.options());
+  const auto offset = call.map->offsets(call, S, q.options());
   if (call.position_bias && !call.bias.defined() && !offset.defined())
     return biases_by_distance(call, T, S).to(q.scalar_type()).contiguous();
   Tensor bias = call.bias;
@@ -253,17 +249,12 @@ Tensor all_biases(const Tensor& q, int64_t S, const HeadCall& call) {
   return bias.defined() ? bias.to(q.scalar_type()).expand({q.size(0), q.size(1), T, S}) : bias;
 }
 
-// The kernels' entmax knows alphas above 1 and up to 2 that do not learn.
-bool row_map_serves(const WeightMap& map) {
-  return map.kind != WeightMap::Kind::kEntmax ||
-         (!map.alphas.defined() && map.alpha > 1 && map.alpha <= 2);
-}
-
 bool rows_serve(const Tensor& q, const Tensor& k, const Tensor& bias, const HeadCall& call) {
   const bool type = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble;
   return call.backend == Backend::kAuto && call.dropout == 0 && !call.uniform.defined() &&
          q.is_cpu() && type && q.numel() > 0 && k.numel() > 0 &&
-         !(bias.defined() && bias.requires_grad()) && row_map_serves(call.map);
+         !(bias.defined() && bias.requires_grad()) &&
+         (call.map->as_softmax() || call.map->row_map(call, k.size(2)));
 }
 
 // composed_attend() by rows; q comes times the scale, `bias` is what all_biases() gives.
@@ -283,10 +274,11 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
     rest.key_length = mask.key_length.to(at::kCPU, at::kLong).contiguous();
   rest.bias = bias;
   rest.causal = mask.causal, rest.window = mask.window;
-  // Of examples of several lengths all_biases() holds the offsets.
-  rest.map = row_map(call.map, mask.key_length.defined() ? 0 : -std::log(static_cast<double>(S)));
-  const auto sink = call.map.sink.defined() ? call.map.sink.to(q.options()).expand({H}).contiguous()
-                                            : call.map.sink;
+  Tensor sink;
+  const auto* softmax = call.map->as_softmax();
+  if (!softmax) rest.map = call.map->row_map(call, S);
+  if (softmax && softmax->sink().defined())
+    sink = softmax->sink().to(q.options()).expand({H}).contiguous();
   const auto kv = [&](const Tensor& t) { return in_lanes(repeat_kv(or_empty(t), call, H)); };
   const Tensor with_gradient[] = {in_lanes(q),
                                   kv(k),
@@ -299,7 +291,7 @@ Tensor attend_by_rows(const Tensor& q, const Tensor& k, const Tensor& v, const C
   static_assert(std::size(with_gradient) == kWithGradient);
   const auto out = ByRows::apply(at::TensorList(with_gradient), rest).narrow(3, 0, v.size(3));
   // A row is divided as a whole, so that this can be done last.
-  const auto divisors = row_divisors(call, T, S, out);
+  const auto divisors = call.map->row_divisors(call, T, S, out.options());
   return divisors.defined() ? out / divisors.unsqueeze(-1) : out;  // [B,H,T,e]
 }
 
@@ -309,7 +301,7 @@ ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale) {
   const bool composed = !pre.is_identity() || !post.is_identity();
-  if (!composed && call.map.is_softmax()) return {attend(q, k, v, call, scale), {}};
+  if (!composed && call.map->is_softmax()) return {attend(q, k, v, call, scale), {}};
   require_maps(call, composed ? "heads that are composed" : "maps other than the softmax");
   // By rows everything is of one type, which sums are made in.
   const auto wide_q = widened(q);

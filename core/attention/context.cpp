@@ -37,7 +37,7 @@ HeadCall HeadCall::of_heads(int64_t first, int64_t count, int64_t H) const {
   call.bias = some_heads(bias, first, count, 3);
   call.uniform = some_heads(uniform, first, count, 1);
   call.alive = some_heads(alive, first, count, 1);
-  call.map = map.of_heads(first, count);
+  call.map = map->of_heads(first, count);
   call.observer = nullptr;
   return call;
 }
@@ -57,7 +57,7 @@ HeadCall HeadCall::with_draws(uint64_t index) const {
   return call;
 }
 
-HeadCall HeadCall::gated(const Tensor& more) const {
+HeadCall HeadCall::with_gates(const Tensor& more) const {
   auto call = *this;
   call.gates = multiply_gates(gates, more);
   return call;

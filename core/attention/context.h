@@ -8,9 +8,9 @@
 
 #include <cstdint>
 
+#include "core/attention/map.h"
 #include "core/attention/masks.h"
 #include "core/attention/random.h"
-#include "core/attention/weight_map.h"
 
 namespace headlab {
 
@@ -61,15 +61,15 @@ struct HeadCall : HeadContext {
                             // where the kind is grouped
   Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
                  // talk to each other compute as if these had never been there
-  double dropout = 0;  // rate now: 0 in eval mode
-  WeightMap map;       // what turns scores into weights; its tensors are of this layer's heads
+  double dropout = 0;            // rate now: 0 in eval mode
+  MapPtr map = plain_softmax();  // turns scores into weights; holds numbers of this layer's heads
 
   // The same call where other keys may be seen; that nobody watches; with dropout of its own; with
   // these gates beside the context's.
   HeadCall within(const Scope& scope) const;
   HeadCall unobserved() const;
   HeadCall with_draws(uint64_t index) const;
-  HeadCall gated(const Tensor& gates) const;
+  HeadCall with_gates(const Tensor& gates) const;
   // A part of it, that nobody watches: `count` of the H heads, with keys and values of their own;
   // or heads that a kind makes up (tiles), likewise.
   HeadCall of_heads(int64_t first, int64_t count, int64_t H) const;

@@ -62,19 +62,19 @@ Tensor attend_routed(const RoutedHeads& h, const Tensor& x, const Tensor& all_qu
       attend(q.shared, keys.slice(1, 0, hs), values.slice(1, 0, hs), call.of_heads(0, hs, H),
              h.scale),
       attend_rows(q.chosen, keys.slice(1, hs), values.slice(1, hs), rows, own, h.scale)};
-  const auto gated = call.gated(gates);
+  const auto weighed = call.with_gates(gates);
   const auto all = [&] { return at::cat({heads.shared, rows.unpack(heads.chosen)}, 1); };
   if (call.observer) {
     at::NoGradGuard no_grad;
     const auto made =
         all_queries.defined() ? all_queries : split_heads(project(x, h.q->weight, h.q->bias), H);
     observe_attention({rotate(made, call, call.positions), k, v, all(), gates != 0}, call, h.scale);
-    merge_heads(all(), gated);
+    merge_heads(all(), weighed);
   }
   // An offset is said where nobody is heard, too.
   if (call.offset.defined())
-    return project(merge_heads(all(), gated.unobserved()), h.o->weight, h.o->bias);
-  return output(h, heads, rows, gated.gates);
+    return project(merge_heads(all(), weighed.unobserved()), h.o->weight, h.o->bias);
+  return output(h, heads, rows, weighed.gates);
 }
 
 }  // namespace headlab

@@ -10,8 +10,9 @@
 
 namespace headlab {
 
-constexpr int64_t kComposeLanes = 16;  // widths with keys or features in lanes are multiples of it
-constexpr int64_t kComposeRows = 8;    // query rows of a block
+constexpr int64_t kComposeLanes =
+    kRowLanes;                       // widths with keys or features in lanes are multiples of it
+constexpr int64_t kComposeRows = 8;  // query rows of a block
 
 // One of the two compositions of an example's maps.
 template <class T>
@@ -33,9 +34,10 @@ struct ComposeProblem : AttentionRows<T> {
   const T* k_t;  // [B,H,d,padded]
   const T* v;    // [B,H,S,e]
   ComposeSide<T> pre, post;
-  RowMap<T> map;
-  const T* sink;  // [H] of the softmax, or null
-  T* output;      // [B,H,T,e]
+  const RowMap* map = nullptr;  // null: the softmax
+  RowFunctions<T> row;          // of the map
+  const T* sink;                // [H] of the softmax, or null
+  T* output;                    // [B,H,T,e]
   T* lse;  // [B,H,T] of the softmax: log sum exp of a row's scores; infinite without an allowed key
 
   // The backward pass reads lse, k, and
@@ -52,8 +54,9 @@ struct ComposeProblem : AttentionRows<T> {
 template <class T>
 int64_t compose_scratch(const ComposeProblem<T>& p) {
   const int64_t block = kComposeRows * p.H * p.padded;
-  if (p.map.kind == RowMapKind::kSoftmax) return 4 * block;
-  return 5 * block + 3 * kComposeRows * p.H + p.padded + kComposeLanes;
+  if (!p.map) return 4 * block;
+  const int64_t kept = p.map->kept * kComposeRows * p.H;
+  return (p.map->traced ? 5 : 4) * block + kept + p.padded + kRowLanes;
 }
 
 // Blocks slot, slot + slots, ... of example b.

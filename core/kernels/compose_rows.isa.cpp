@@ -1,17 +1,11 @@
 // Attention through composed maps for one instruction set: keys, or features, lie in vector lanes.
-// g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
-#ifndef __clang__
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
 #include "core/kernels/compose_rows.h"
 
 #include <cmath>
 #include <limits>
 
 #include "core/kernels/products.h"
-#include "core/kernels/row_map_lanes.h"
+#include "core/kernels/row_vectors.h"
 
 namespace headlab::CPU_CAPABILITY {
 
@@ -225,17 +219,18 @@ struct Block {
       }
   }
 
-  // Where a map keeps what its backward pass wants beside the weights.
-  struct Kept {
-    T* weights;                      // of softpick: a block, since its signs are wanted as well
-    typename MapRow<T>::Pick* pick;  // of softpick: of every row
-    T* row;                          // of entmax: scratch
-    Kept(T* scratch, int64_t block, int64_t rows)
-        : weights(scratch + 4 * block),
-          pick(reinterpret_cast<typename MapRow<T>::Pick*>(scratch + 5 * block)),
-          row(scratch + 5 * block + 3 * rows) {}
+  // Where a map finds room beside the scores, in whose place it puts the weights.
+  struct MapRoom {
+    T* weights;  // a block for those of a traced map in the backward pass
+    T* kept;     // RowMap::kept numbers of every row
+    T* scratch;
   };
-  Kept kept(T* scratch) const { return {scratch, kComposeRows * row_stride, kComposeRows * p.H}; }
+  MapRoom map_room(T* scratch) const {
+    if (!p.map) return {};
+    const int64_t block = kComposeRows * row_stride;
+    T* kept = scratch + (p.map->traced ? 5 : 4) * block;
+    return {scratch + 4 * block, kept, kept + p.map->kept * kComposeRows * p.H};
+  }
   MapRow<T> row_of(T* block, int64_t h, int64_t r) const {
     return {block + r * row_stride + h * p.padded + begin, end - begin};
   }
@@ -246,61 +241,46 @@ struct Block {
   }
   T& lse(int64_t h, int64_t r) const { return p.lse[head(h) * p.queries + first + r]; }
 
+  // A row of scores as weights a.
+  void weigh_row(const MapRow<T>& z, int64_t h, int64_t r, T* a, const MapRoom& room) const {
+    T* kept = room.kept + (r * p.H + h) * p.map->kept;
+    p.row.weigh(z.z, z.n, p.map->numbers, a, kept, room.scratch);
+  }
   // Scores as weights, in place.
-  void weigh(T* z, const Kept& to) const {
+  void weigh(T* z, const MapRoom& room) const {
     each_row([&](int64_t h, int64_t r) {
       const auto row = row_of(z, h, r);
       mask(h, r, row.z - begin);
-      if (p.map.kind == RowMapKind::kSoftmax)
+      if (p.map)
+        weigh_row(row, h, r, row.z, room);
+      else
         lse(h, r) = row.softmax(p.sink ? p.sink[h] : MapRow<T>::kLow);
-      else
-        weigh_row(row, h, r, to);
-    });
-    if (p.map.kind == RowMapKind::kSoftpick) rectify(z, z);
-  }
-  void weigh_row(const MapRow<T>& row, int64_t h, int64_t r, const Kept& to) const {
-    if (p.map.kind == RowMapKind::kSigmoid) row.sigmoid(p.map.offset);
-    if (p.map.kind == RowMapKind::kEntmax) row.entmax(p.map.alpha, to.row);
-    if (p.map.kind == RowMapKind::kSoftpick) to.pick[r * p.H + h] = row.softpick(p.map.eps);
-  }
-  void rectify(const T* from, T* to) const {
-    each_row([&](int64_t h, int64_t r) {
-      row_of(to, h, r).rectify(from + r * row_stride + h * p.padded + begin);
     });
   }
-  // The same weights for the backward pass, which are returned; of softpick z keeps the signs.
-  T* weigh_again(T* z, const Kept& to) const {
+  // The same weights for the backward pass, which are returned; of a traced map z keeps the trace.
+  T* weigh_again(T* z, const MapRoom& room) const {
+    T* weights = p.map && p.map->traced ? room.weights : z;
     each_row([&](int64_t h, int64_t r) {
       const auto row = row_of(z, h, r);
       mask(h, r, row.z - begin);
-      if (p.map.kind == RowMapKind::kSoftmax)
-        row.softmax_of(lse(h, r));
+      if (p.map)
+        weigh_row(row, h, r, row_of(weights, h, r).z, room);
       else
-        weigh_row(row, h, r, to);
+        row.softmax_of(lse(h, r));
     });
-    if (p.map.kind != RowMapKind::kSoftpick) return z;
-    rectify(z, to.weights);
-    return to.weights;
+    return weights;
   }
-  // Of the scores, in place of those of the weights; `a` as weigh_again() left it.
-  void weigh_backward(const T* a, T* grad, const Kept& to, int64_t slot) const {
+  // Of the scores, in place of those of the weights `a`, which weigh_again() made of z.
+  void weigh_backward(T* z, T* a, T* grad, const MapRoom& room, int64_t slot) const {
     each_row([&](int64_t h, int64_t r) {
-      const T* of = a + r * row_stride + h * p.padded + begin;
+      const T* of = row_of(a, h, r).z;
       const auto row = row_of(grad, h, r);
-      switch (p.map.kind) {
-        case RowMapKind::kSoftmax: {
-          const T mean = row.softmax_backward(of);
-          if (p.sink)
-            p.grad_sink[slot * p.B * p.H + head(h)] -= std::exp(p.sink[h] - lse(h, r)) * mean;
-          break;
-        }
-        case RowMapKind::kEntmax:
-          return row.entmax_backward(of, p.map.alpha);
-        case RowMapKind::kSigmoid:
-          return row.sigmoid_backward(of);
-        case RowMapKind::kSoftpick:
-          return row.softpick_backward(of, to.pick[r * p.H + h]);
+      if (p.map) {
+        const T* kept = room.kept + (r * p.H + h) * p.map->kept;
+        return p.row.backward(row_of(z, h, r).z, of, row.n, p.map->numbers, kept, row.z);
       }
+      const T mean = row.softmax_backward(of);
+      if (p.sink) p.grad_sink[slot * p.B * p.H + head(h)] -= std::exp(p.sink[h] - lse(h, r)) * mean;
     });
   }
 };
@@ -312,7 +292,7 @@ void forward_block(const Block<T>& block, T* scratch) {
   block.products(p.q, p.k_t, p.d, s);
   T* u = s;
   if (p.pre.matrix) u = other, block.compose(s, p.pre, u);
-  block.weigh(u, block.kept(scratch));
+  block.weigh(u, block.map_room(scratch));
   T* a = u;
   if (p.post.matrix) {
     a = u == s ? other : s;
@@ -333,8 +313,8 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     block.compose(s, p.pre, u);
   else
     u = s;
-  const auto kept = block.kept(scratch);
-  const T* weights = block.weigh_again(u, kept);
+  const auto room = block.map_room(scratch);
+  T* weights = block.weigh_again(u, room);
   const T* a = weights;
   if (p.post.matrix) {
     block.compose(weights, p.post, other);
@@ -349,7 +329,7 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     du = other;
     block.compose_backward(weights, da, p.post, slot, du);
   }
-  block.weigh_backward(u, du, kept, slot);
+  block.weigh_backward(u, weights, du, room, slot);
   T* ds = du;
   if (p.pre.matrix) {
     ds = du == other ? da : other;

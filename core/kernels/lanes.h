@@ -4,6 +4,7 @@
 // g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
 #include <ATen/cpu/vec/functional.h>

@@ -130,13 +130,13 @@ TEST_CASE("every kind runs in every precision with every map", "[precision][vari
 }
 
 TEST_CASE("scores and maps are in float32 under autocast, however wide queries and keys are",
-          "[laws][precision]") {
+          "[laws][precision][variants]") {
   torch::manual_seed(2);
   const auto draw = [](int64_t n) { return at::randn({2, 3, n, 64}).to(at::kBFloat16); };
   const auto q = draw(40), k = draw(40), v = draw(40);
   HeadContext ctx = causal();
   const Alibi alibi(3, at::kFloat);
-  const auto layer_call = [&](Backend backend, const WeightMap& map) {
+  const auto layer_call = [&](Backend backend, const MapPtr& map) {
     ctx.backend = backend;
     auto call = HeadCall::outside_a_layer(ctx);
     call.map = map;
@@ -144,17 +144,20 @@ TEST_CASE("scores and maps are in float32 under autocast, however wide queries a
   };
   const auto fused = [&] {
     const auto want = attend(q.to(at::kDouble), k.to(at::kDouble), v.to(at::kDouble),
-                             layer_call(Backend::kEager, {}), 0.125);
+                             layer_call(Backend::kEager, plain_softmax()), 0.125);
     Autocast half(at::kCPU, /*bf16=*/true);
-    return error_of(attend(q, k, v, layer_call(Backend::kSdpa, {}), 0.125), want);
+    return error_of(attend(q, k, v, layer_call(Backend::kSdpa, plain_softmax()), 0.125), want);
   }();
   CHECK(fused < 5e-3);
-  std::vector<WeightMap> maps(7);
-  maps[1].sink = at::tensor({0.3, -1., 2.}).to(at::kFloat);
-  maps[2].kind = maps[3].kind = WeightMap::Kind::kEntmax;
-  maps[3].alphas = at::tensor({1.2, 1.5, 1.9}).to(at::kFloat);
-  maps[4].kind = WeightMap::Kind::kSigmoid;
-  maps[5].kind = WeightMap::Kind::kSoftpick;
+  const std::vector<MapPtr> maps{
+      plain_softmax(),
+      make_map("sink")->with_learned(at::tensor({0.3, -1., 2.}).to(at::kFloat)),
+      make_map("entmax"),
+      make_map("{kind: entmax, learn_alpha: true}")
+          ->with_learned(at::logit(at::tensor({0.2, 0.5, 0.9})).to(at::kFloat)),
+      make_map("sigmoid"),
+      make_map("softpick"),
+      plain_softmax()};
   const auto mixing = at::eye(3) + 0.3 * at::randn({3, 3});
   for (size_t n = 0; n < maps.size(); ++n)
     for (const bool biased : {false, true})

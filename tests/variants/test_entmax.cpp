@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/attention/entmax.h"
 #include "experiments/analysis/patterns.h"
 #include "tests/layers_testing.h"
+#include "variants/entmax/alpha_entmax.h"
 
 namespace headlab::test_entmax {
 using namespace testing;

@@ -192,7 +192,7 @@ class Switchhead : public QkvHeads {
   }
 
   Tensor mix_outputs(const Tensor& o, const ChosenExperts& chosen, const HeadCall& call) {
-    if (!router_->v) return output(o, call.gated(chosen.weight.squeeze(3).transpose(1, 2)));
+    if (!router_->v) return output(o, call.with_gates(chosen.weight.squeeze(3).transpose(1, 2)));
     // Features of all experts, 0 of those that the token did not choose: [B,H,T,E*d].
     const auto said = [&] { return spread_over_experts(o, chosen.kept()); };
     // An offset is said, and features are gated, where no expert is heard, too.

@@ -1,14 +1,30 @@
-#include "core/attention/entmax.h"
+#include "variants/entmax/alpha_entmax.h"
 
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
-#include "core/kernels/entmax_rows.h"
+#include "core/kernels/isa.h"
 #include "core/torch.h"
 
 namespace headlab {
+
+#define HEADLAB_DECLARE(isa) \
+  namespace isa {            \
+  RowMap entmax_rows();      \
+  }
+HEADLAB_EACH_ISA(HEADLAB_DECLARE)
+#undef HEADLAB_DECLARE
+
+RowMap entmax_row_map(double alpha) {
+  auto map = HEADLAB_BEST(entmax_rows)();
+  map.numbers[0] = alpha;
+  return map;
+}
+
 namespace {
 
 constexpr float kLowest = std::numeric_limits<float>::lowest();
@@ -71,15 +87,21 @@ Tensor bisected(const Tensor& y, const Tensor& keys, const Tensor& alpha) {
 
 // The same row by row, for 1 < alpha <= 2.
 template <class T>
-Tensor by_rows(const Tensor& z, const Tensor& alphas) {
+Tensor by_rows(const Tensor& z, const Tensor& alphas, const RowFunctions<T>& functions) {
   const int64_t S = z.size(-1), rows = z.numel() / S;
+  const int64_t padded = (S + kRowLanes - 1) / kRowLanes * kRowLanes;
   const auto p = at::empty_like(z);
   const auto *from = z.const_data_ptr<T>(), *alpha = alphas.const_data_ptr<T>();
   auto* to = p.mutable_data_ptr<T>();
   at::parallel_for(0, rows, 1 + 4096 / S, [&](int64_t begin, int64_t end) {
-    std::vector<T> scratch(entmax_scratch(S));
-    for (int64_t row = begin; row < end; ++row)
-      entmax_row<T>()(from + row * S, S, alpha[row], to + row * S, scratch.data());
+    std::vector<T> lanes(padded), scratch(padded + kRowLanes);
+    for (int64_t row = begin; row < end; ++row) {
+      const double number = alpha[row];
+      std::copy_n(from + row * S, S, lanes.data());
+      std::fill(lanes.begin() + S, lanes.end(), -std::numeric_limits<T>::infinity());
+      functions.weigh(lanes.data(), padded, &number, lanes.data(), nullptr, scratch.data());
+      std::copy_n(lanes.data(), S, to + row * S);
+    }
   });
   return p;
 }
@@ -95,8 +117,9 @@ Tensor weights(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Back
     auto rows = z.sizes().vec();
     rows.back() = 1;
     const auto alphas = alpha.to(z.scalar_type()).expand(rows).contiguous();  // [...,1]
-    return z.scalar_type() == at::kDouble ? by_rows<double>(seen.contiguous(), alphas)
-                                          : by_rows<float>(seen.contiguous(), alphas);
+    const auto row_map = HEADLAB_BEST(entmax_rows)();
+    return z.scalar_type() == at::kDouble ? by_rows(seen.contiguous(), alphas, row_map.f64)
+                                          : by_rows(seen.contiguous(), alphas, row_map.f32);
   }
   const auto y = seen - seen.amax(-1, /*keepdim=*/true);
   const auto exactly = [&](double a) { return alpha.dim() == 0 && alpha.item<double>() == a; };

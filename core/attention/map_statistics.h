@@ -1,15 +1,15 @@
-// What maps that are no softmax have to say of themselves, and how observers are told of them.
+// The statistics of maps that are no plain softmax, and how observers are told of their weights.
 #pragma once
 
 #include <vector>
 
+#include "core/attention/map.h"
 #include "core/attention/observer.h"
-#include "core/attention/weight_map.h"
 
 namespace headlab {
 
 // What observe_weights() reports of a map beside what every map has.
-std::vector<Statistic> map_statistics(const WeightMap& map);
+std::vector<Statistic> map_statistics(const Map& map);
 
 // Weights that call.map made.
 struct MappedWeights {

@@ -16,6 +16,9 @@ namespace headlab {
 Tensor entmax(const Tensor& z, const Tensor& allowed, double alpha,
               Backend backend = Backend::kAuto);
 
+// The rows of the kernel, for 1 < alpha <= 2.
+RowMap entmax_row_map(double alpha);
+
 // alpha > 1 a tensor in z's type that broadcasts to z [...,1], such as [H,1,1]; it gets a gradient.
 Tensor entmax(const Tensor& z, const Tensor& allowed, const Tensor& alpha,
               Backend backend = Backend::kAuto);
