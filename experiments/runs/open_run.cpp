@@ -172,6 +172,14 @@ std::set<std::string> kinds_of_heads(Model& model) {
   return kinds;
 }
 
+std::set<std::string> maps_of_heads(Model& model) {
+  std::set<std::string> maps;
+  for (const auto& module : model.modules())
+    if (const auto heads = std::dynamic_pointer_cast<AttentionHeads>(module))
+      if (const auto& map = heads->map_kind(); !map.empty() && map != "softmax") maps.insert(map);
+  return maps;
+}
+
 nlohmann::ordered_json process_manifest(const Experiment& experiment,
                                         const nlohmann::ordered_json& data,
                                         const at::Device& device) {
@@ -190,7 +198,9 @@ nlohmann::ordered_json process_manifest(const Experiment& experiment,
 nlohmann::ordered_json manifest_of(const Experiment& experiment, Model& model,
                                    const nlohmann::ordered_json& data, const at::Device& device) {
   auto manifest = process_manifest(experiment, data, device);
-  manifest["code"] = code_json(kinds_of_heads(model));
+  auto sources = kinds_of_heads(model);
+  sources.merge(maps_of_heads(model));
+  manifest["code"] = code_json(sources);
   manifest["parameters"] = parameters_json(model, experiment.train);
   return manifest;
 }

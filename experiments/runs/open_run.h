@@ -59,6 +59,8 @@ std::vector<std::string> gpu_names(const at::Device& device);
 nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train);
 // The kinds of heads of every layer as built, and of layers within layers.
 std::set<std::string> kinds_of_heads(Model& model);
+// The maps that they choose by name, but for the softmax, which is core's.
+std::set<std::string> maps_of_heads(Model& model);
 
 // The manifest of this process working on an experiment. `data`: data_json() of the source's files.
 nlohmann::ordered_json process_manifest(const Experiment& experiment,

@@ -1,6 +1,7 @@
 // What a manifest says of the code that made a run, and what of it is another now.
 #include "experiments/runs/run_code.h"
 #include "tests/catch.h"
+#include "tests/training_testing.h"
 
 namespace headlab::test_run_code {
 namespace {
@@ -20,6 +21,26 @@ TEST_CASE("the code of kinds is known by the digests of their files, and of no o
   const auto unknown = kinds_that_differ(code);
   REQUIRE(unknown.size() == 1);
   CHECK_THAT(unknown[0], Contains("somebody's") && Contains("not known"));
+}
+
+TEST_CASE("the code of a run is that of its kinds, of kinds within kinds and of maps by option") {
+  const auto kinds_of = [](const std::string& attention) {
+    const auto experiment = training_testing::experiment_of(
+        "data: {kind: induction, symbols: 16, context: 16}\n"
+        "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, attention: " +
+        attention + "}\n");
+    const auto data = open_data(experiment.data);
+    auto model = build_model(experiment, data->shape(), at::kCPU);
+    const auto manifest = manifest_of(experiment, *model, {}, at::kCPU);
+    std::string names;
+    for (const auto& [name, digest] : manifest["code"]["kinds"].items())
+      names += name + (digest.is_string() ? " " : "? ");
+    return names;
+  };
+  CHECK(kinds_of("{kind: mha}") == "mha ");
+  CHECK(kinds_of("{kind: softpick}") == "softpick ");
+  CHECK(kinds_of("{kind: mha, map: {kind: sink, sink: 0.5}}") == "mha sink ");
+  CHECK(kinds_of("{kind: gated, inner: {kind: mha, map: entmax}}") == "entmax gated mha ");
 }
 
 TEST_CASE("another source of a kind differs, another rest does not count among the kinds") {
