@@ -41,13 +41,14 @@ inline std::string options_in_laws(const std::string& kind) {
 // What turns scores into weights, in kinds that leave it open: all of it in mha, of the others two
 // each, in turn, unless `all` are asked for.
 inline std::vector<std::string> maps_in_laws(const std::string& kind, bool all_maps) {
-  const std::vector<std::string> maps{"entmax",
-                                      "{kind: entmax, learn_alpha: true}",
-                                      "sigmoid",
-                                      "{kind: sigmoid, offset: -1.9, normalize: sqrt}",
-                                      "softpick",
-                                      "sink",
-                                      "{kind: sink, sink: 0.5}"};
+  std::vector<std::string> maps;
+  for (const auto& map : map_registry().names()) {
+    if (map == "softmax") continue;
+    maps.push_back(map);
+    if (map == "entmax") maps.emplace_back("{kind: entmax, learn_alpha: true}");
+    if (map == "sigmoid") maps.emplace_back("{kind: sigmoid, offset: -1.9, normalize: sqrt}");
+    if (map == "sink") maps.emplace_back("{kind: sink, sink: 0.5}");
+  }
   const auto names = head_names();
   const auto place = std::find(names.begin(), names.end(), kind) - names.begin();
   std::vector<std::string> all;

@@ -159,7 +159,8 @@ headlab_test_files(test_laws)
 # The examples of README and docs/own_kind.md, and a kind without a map of weights, obey the laws of
 # all kinds, in a program without ours.
 # Kinds are never joined in units: their names may be alike.
-set(examples tests/example_head.cpp tests/own_kind_head.cpp tests/recurrent_head.cpp)
+set(examples tests/example_head.cpp tests/own_kind_head.cpp tests/own_map.cpp
+    tests/recurrent_head.cpp)
 add_library(headlab_examples OBJECT ${examples})
 headlab_torch_target(headlab_examples)
 list(TRANSFORM examples PREPEND ${CMAKE_SOURCE_DIR}/)

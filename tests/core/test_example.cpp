@@ -1,6 +1,7 @@
 // README's example of a kind of heads (example_head.cpp), that of docs/own_kind.md
-// (own_kind_head.cpp) and one without a map (recurrent_head.cpp): this program has no other kinds,
-// and runs the laws of test_laws.cpp on them.
+// (own_kind_head.cpp), one without a map (recurrent_head.cpp) and one with a map by option, of
+// which there is one more than core's (own_map.cpp): this program has no other kinds and maps, and
+// runs the laws of test_laws.cpp on them.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -16,7 +17,8 @@ Tensor parameter(const AttentionHeads& layer, const std::string& name) {
 }  // namespace
 
 TEST_CASE("README's example registers itself", "[example]") {
-  REQUIRE(head_names() == std::vector<std::string>{"recurrent", "temperature", "tempered"});
+  REQUIRE(head_names() ==
+          std::vector<std::string>{"mapped", "recurrent", "temperature", "tempered"});
   REQUIRE(head_kind("temperature").summary == "each head learns how sharp it is");
 }
 
@@ -117,6 +119,34 @@ TEST_CASE("a kind without a map is refused by name where it is asked for one", "
   other.select(1, 2).normal_();
   const auto before = layer->forward(x, ctx).y, after = layer->forward(other, ctx).y;
   REQUIRE(difference(before.narrow(1, 3, 4), after.narrow(1, 3, 4)) < 1e-12);
+}
+
+TEST_CASE("the map of docs/own_kind.md is found by its name", "[example]") {
+  REQUIRE(map_registry().names() == std::vector<std::string>{"relu", "softmax"});
+  REQUIRE_THROWS_WITH(make_layer("mapped", small_shape(), ", map: relo"),
+                      Catch::Contains("did you mean 'relu'"));
+  const auto layer = make_layer("mapped", small_shape(), ", map: {kind: relu, floor: 0.3}");
+  at::NoGradGuard no_grad;
+  const auto x = random({2, 7, 20});
+  auto heads = [&](const char* name) {
+    return at::linear(x, parameter(*layer, name)).view({2, 7, 4, 6}).transpose(1, 2);
+  };
+  parameter(*layer, "least").copy_(at::tensor({-1., 0.1, 0.5, 2.}));
+  layer->after_step();
+  REQUIRE(parameter(*layer, "least").equal(at::tensor({0.3, 0.3, 0.5, 2.}, at::kDouble)));
+  const auto z = at::matmul(heads("q.weight"), heads("k.weight").transpose(2, 3)) / std::sqrt(6.);
+  const auto places = at::arange(1, 8).view({7, 1});
+  const auto a = (at::relu(z - parameter(*layer, "least").view({4, 1, 1})) / places).tril();
+  const auto joined = at::matmul(a, heads("v.weight")).transpose(1, 2).reshape({2, 7, 24});
+  HeadProbe probe;
+  probe.statistics = true;
+  auto ctx = causal();
+  ctx.observer = &probe;
+  REQUIRE(difference(layer->forward(x, ctx).y, at::linear(joined, parameter(*layer, "o.weight"))) <
+          1e-12);
+  const auto empty = (a.sum(3) == 0).to(at::kDouble).mean(at::IntArrayRef{0, 2});
+  const auto reported = probe.values(small_shape().layer).at("empty_rows");
+  for (int h = 0; h < 4; ++h) REQUIRE(reported[h] == Approx(empty[h].item<double>()));
 }
 
 TEST_CASE("the options of the example of docs/own_kind.md are its own", "[example]") {
