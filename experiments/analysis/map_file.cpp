@@ -246,11 +246,12 @@ std::vector<std::string> MapFile::statistics() const {
   return names;
 }
 
-std::map<std::string, std::vector<double>> MapFile::values(const MapOptions& options) const {
+std::map<std::string, std::vector<double>> MapFile::values(
+    const MapStatisticsOptions& options) const {
   const auto wanted = [&](const char* name) {
     return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
   };
-  MapOptions of_map = options;
+  MapStatisticsOptions of_map = options;
   of_map.names.clear();
   for (const auto& s : map_statistic_table())
     if (wanted(s.name) && map_statistic_exists(s, context())) of_map.names.push_back(s.name);

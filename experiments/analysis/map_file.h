@@ -40,7 +40,7 @@ struct MapFile {
   // all layers, js [L,H,H] of the streamed table is not among them.
   std::vector<std::string> statistics() const;
   // Those of `names`: row-major, [L,H], [L,H,H] or [L*H,L*H] by map_statistic_table().
-  std::map<std::string, std::vector<double>> values(const MapOptions& options) const;
+  std::map<std::string, std::vector<double>> values(const MapStatisticsOptions& options) const;
 };
 
 }  // namespace headlab

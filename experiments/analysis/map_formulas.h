@@ -15,10 +15,10 @@ struct RowValues {
 // One layer of one example.
 struct ExampleMap {
   const LayerMap& map;
-  const MapOptions& options;
+  const MapStatisticsOptions& options;
   PatternRows rows;
 
-  ExampleMap(const LayerMap& m, const MapOptions& o)
+  ExampleMap(const LayerMap& m, const MapStatisticsOptions& o)
       : map(m), options(o), rows(pattern_rows(m.a, m.context)) {}
 
   const MapContext& context() const { return map.context; }

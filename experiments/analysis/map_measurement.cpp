@@ -45,7 +45,7 @@ class Maps : public HeadMeasurement {
     MapContext context;  // what there will be
     if (!classes_.empty()) context.classes = at::empty({0}, at::kByte);
     context.grid = grid();
-    if (setup_.vocabulary() > MapOptions().rarest_rank)
+    if (setup_.vocabulary() > MapStatisticsOptions().rarest_rank)
       context.frequency_rank = at::empty({0}, at::kLong);
     std::vector<std::string> names{"similarity", "head_map"};
     for (const auto& s : map_statistic_table())
@@ -58,10 +58,11 @@ class Maps : public HeadMeasurement {
 
   void start(const std::vector<std::string>& wanted, HeadProbe& probe) override {
     probe.patterns = true;
-    MapOptions options{.names = wanted,
-                       .top_k = setup_.options.top_k.value_or(MapOptions().top_k),
-                       .js_stride = setup_.options.js_stride,
-                       .seed = static_cast<uint64_t>(setup_.run.experiment.seed)};
+    MapStatisticsOptions options{
+        .names = wanted,
+        .top_k = setup_.options.top_k.value_or(MapStatisticsOptions().top_k),
+        .js_stride = setup_.options.js_stride,
+        .seed = static_cast<uint64_t>(setup_.run.experiment.seed)};
     const auto wants = [&](const char* name) {
       return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
     };

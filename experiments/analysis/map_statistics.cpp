@@ -104,7 +104,7 @@ LayerMap example_of(const LayerMap& map, int64_t b) {
   return example;
 }
 
-MapStatistics::MapStatistics(int64_t layers, int64_t heads, MapOptions options)
+MapStatistics::MapStatistics(int64_t layers, int64_t heads, MapStatisticsOptions options)
     : layers_(layers), heads_(heads), options_(std::move(options)), total_(zeros()) {}
 
 MapStatistics::AllSums MapStatistics::zeros() const {

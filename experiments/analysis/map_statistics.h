@@ -33,7 +33,7 @@ struct LayerMap {
 // Example b alone, [1,n,T,S] on the CPU, without padding.
 LayerMap example_of(const LayerMap& map, int64_t b);
 
-struct MapOptions {
+struct MapStatisticsOptions {
   std::vector<std::string> names;  // of the table: what is computed
   int64_t top_k = 5;
   int64_t js_stride = 1;      // js of every n-th row of an example, from a start drawn by `seed`
@@ -43,7 +43,7 @@ struct MapOptions {
 
 class MapStatistics {
  public:
-  MapStatistics(int64_t layers, int64_t heads, MapOptions options);
+  MapStatistics(int64_t layers, int64_t heads, MapStatisticsOptions options);
 
   // All layers of a batch, in order; each is a layer's map or has none. Lengths are the same in
   // all. c10::Error where sizes do not fit.
@@ -63,7 +63,7 @@ class MapStatistics {
   void add_example(AllSums& to, const std::vector<LayerMap>& layers, int64_t number) const;
 
   int64_t layers_, heads_;
-  MapOptions options_;
+  MapStatisticsOptions options_;
   AllSums total_;
   int64_t examples_ = 0;
 };

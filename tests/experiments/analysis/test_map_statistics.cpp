@@ -43,7 +43,7 @@ struct Maps {
       layers.push_back({.a = at::softmax(z, -1), .heads = ids, .context = context});
     }
   }
-  Values values(MapOptions options = {.names = every_name()}) const {
+  Values values(MapStatisticsOptions options = {.names = every_name()}) const {
     MapStatistics statistics(std::ssize(layers), H, options);
     statistics.add(layers);
     return statistics.values();
