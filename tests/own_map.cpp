@@ -11,13 +11,13 @@ class ReluMap : public Map {
  public:
   ReluMap(double floor, const Tensor& least) : floor_(floor), least_(least) {}
 
-  Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall&) const override {
+  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall&) const override {
     const auto a = at::relu(z - least_.to(z.options()).view({-1, 1, 1}));  // [B,H,T,S]
     return allowed.defined() ? a.masked_fill(allowed.logical_not(), 0) : a;
   }
-  Tensor row_divisors(const HeadCall& call, int64_t T, int64_t S,
+  Tensor row_divisors(const AttentionCall& call, int64_t T,
                       const at::TensorOptions& options) const override {
-    return (query_places(call, T, S, options.device()) + 1).to(options.dtype());
+    return (query_places(call, T, options.device()) + 1).to(options.dtype());
   }
   MapPtr of_heads(int64_t first, int64_t count) const override {
     return std::make_shared<ReluMap>(floor_, some_of_heads(least_, first, count));

@@ -145,7 +145,7 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
         {global_rows(q, k, v, call, 0, tiles.first), local_rows(q, k, v, call, tiles, first_key),
          global_rows(q, k, v, call, end, T - end)},
         2);  // [B,H,T,d]
-    if (watched) call.observer->softmax(q, k, v, out, call.within(masked), scale());
+    if (watched) call.observer->softmax({q, k, v, call.within(masked), scale()}, out);
     return out;
   }
 

@@ -9,8 +9,8 @@
 #include <cmath>
 
 #include "core/attention/compose_statistics.h"
-#include "core/attention/require_maps.h"
 #include "core/attention/map_statistics.h"
+#include "core/attention/paths.h"
 #include "core/config/alternatives.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -192,16 +192,17 @@ class Mohsa : public AttentionHeads {
   static Tensor attend_dropped(const Tensor& q, const Tensor& k, const Tensor& v,
                                const Composition& pre, const Composition& post,
                                const HeadCall& call, double scale) {
-    require_maps(call, "heads that are mixed");
+    require_maps(call.backend, "heads that are mixed");
     const auto maps = composed_maps(q, k, pre, {}, call, scale);
     const auto& p = maps.weights;  // [B,H,T,S]
+    const auto allowed = allowed_keys(call.mask, p.size(2), p.size(3), p.device());
     const auto kept = dropout(p, call.dropout, call.rng, CounterRng::kAttentionDropout);
-    const auto a = composed_weights(kept, post, call.mask);
+    const auto a = composed_weights(kept, post, allowed);
     const auto out = at::matmul(a.to(v.scalar_type()), v);  // [B,H,T,d+2o]
     if (call.observer)
       observe_weights({.scores = maps.scores,
                        .p = p,
-                       .a = composed_weights(p, post, call.mask),
+                       .a = composed_weights(p, post, allowed),
                        .v = v,
                        .out = out},
                       call);

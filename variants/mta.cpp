@@ -13,9 +13,9 @@
 #include <cmath>
 
 #include "core/attention/compose_statistics.h"
-#include "core/attention/precision.h"
-#include "core/attention/require_maps.h"
 #include "core/attention/map_statistics.h"
+#include "core/attention/paths.h"
+#include "core/attention/precision.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -229,7 +229,7 @@ class Mta : public ProjectedHeads<MtaOptions> {
 
   Tensor convolved(const Tensor& fresh, const Tensor& k, const Tensor& v, const Composition& pre,
                    const Composition& post, const HeadCall& call) const {
-    require_maps(call, "convolved maps");
+    require_maps(call.backend, "convolved maps");
     const int64_t T = fresh.size(2), S = k.size(2);
     const auto q = with_rows_before(fresh, call);  // [B,H,past+T,d]
     const auto allowed = [&](int64_t rows) { return allowed_keys(call.mask, rows, S, q.device()); };
@@ -240,7 +240,7 @@ class Mta : public ProjectedHeads<MtaOptions> {
     const auto p = last_rows(weights, T);                   // [B,H,T,S]
     const auto a = composed_weights(
         conv_post_.defined() ? hide(last_rows(convolution(weights, conv_post_), T), allowed(T)) : p,
-        post, call.mask);                            // [B,H,T,S]
+        post, allowed(T));                           // [B,H,T,S]
     const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
     if (call.observer)
       observe_weights({.scores = last_rows(z, T), .p = p, .a = a, .v = v, .out = heads}, call);

@@ -5,9 +5,9 @@
 //   R_g = sum_h P_h theta[h,g] (+ theta_bias_g)
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include "core/attention/compose_statistics.h"
-#include "core/attention/precision.h"
-#include "core/attention/require_maps.h"
 #include "core/attention/map_statistics.h"
+#include "core/attention/paths.h"
+#include "core/attention/precision.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -90,7 +90,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
         !call.cache || !options_.batch() || !is_training(),
         "reattention with norm: batch decodes in eval mode only: in training its statistics "
         "are of the whole batch");
-    require_maps(call, "heads that are mixed");
+    require_maps(call.backend, "heads that are mixed");
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());

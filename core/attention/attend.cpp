@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "core/attention/cache.h"
+#include "core/attention/map_statistics.h"
 #include "core/attention/observer.h"
+#include "core/attention/paths.h"
 #include "core/attention/positions.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"
@@ -36,18 +38,11 @@ Tensor cached(const HeadCall& call, const std::string& name, const std::function
 }
 
 Tensor kv_heads(const HeadCall& call, int64_t H, int64_t groups, const at::Device& device) {
-  if (call.kv_map.defined()) return call.kv_map;
-  const auto heads = at::arange(H, at::TensorOptions(at::kLong).device(device));
-  return heads.floor_divide(std::max<int64_t>(1, H / std::max<int64_t>(1, groups)));
+  return kv_heads(call.kv_map, H, groups, device);
 }
 
 Tensor repeat_kv(const Tensor& kv, const HeadCall& call, int64_t heads) {
-  if (call.kv_map.defined()) return kv.index_select(1, call.kv_map);  // [B,H,S,d]
-  const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
-  if (groups == heads) return kv;
-  if (groups == 1) return kv.expand({B, heads, S, d});
-  // Query head h uses key/value head h // (H / Hkv).
-  return kv.unsqueeze(2).expand({B, groups, heads / groups, S, d}).reshape({B, heads, S, d});
+  return repeat_kv(kv, call.kv_map, heads);
 }
 
 Tensor multiply_gates(const Tensor& a, const Tensor& b) {
@@ -83,9 +78,9 @@ Tensor scores(const Tensor& q, const Tensor& k, const HeadCall& call, double sca
 }
 
 Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadCall& call, double scale) {
-  const WithoutAutocast exact;
-  const auto keys = widened(repeat_kv(k, call, q.size(1)));
-  return at::matmul(widened(q) * scale, keys.transpose(2, 3));  // [B,H,T,S]
+  AttentionCall own;
+  own.q = q, own.k = k, own.scale = scale, own.kv_map = call.kv_map;
+  return own.products();
 }
 
 Tensor biases_by_distance(const HeadCall& call, int64_t T, int64_t S) {
@@ -94,16 +89,13 @@ Tensor biases_by_distance(const HeadCall& call, int64_t T, int64_t S) {
   return call.uniform.defined() ? table.masked_fill(call.uniform.unsqueeze(1), 0) : table;
 }
 
-Tensor biases_by_pair(const HeadCall& call, int64_t T, int64_t S) {
+Tensor by_pair(const Tensor& by_distance, int64_t S) {
   // Row i is a window of S distances: i's keys lie at j - i = -i .. S-1-i.
-  return biases_by_distance(call, T, S).unfold(1, S, 1).flip(1);  // [H,T,S]
+  return by_distance.unfold(1, S, 1).flip(1);  // [H,T,S]
 }
 
 Tensor add_biases(const Tensor& z, const HeadCall& call) {
-  auto biased = uniform_scores(widened(z), call);
-  const auto type = biased.scalar_type();
-  if (call.position_bias) biased = biased + biases_by_pair(call, z.size(2), z.size(3)).to(type);
-  return call.bias.defined() ? biased + call.bias.to(type) : biased;
+  return AttentionCall(call, z.size(2), z.size(3), z).biased(z);
 }
 
 Tensor widened(const Tensor& z) {
@@ -130,8 +122,42 @@ Tensor log_sum_exp(const Tensor& scores, const Tensor& allowed) {
 }
 
 Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call) {
-  auto weights = dropout(a, call.dropout, call.rng, CounterRng::kAttentionDropout);
-  return at::matmul(weights.to(v.scalar_type()), repeat_kv(v, call, a.size(1)));  // [B,H,T,e]
+  AttentionCall own;
+  own.q = a, own.v = v, own.kv_map = call.kv_map, own.dropout = call.dropout, own.rng = call.rng;
+  return weighted_values(a, own);
+}
+
+Tensor weighted_values(const Tensor& a, const AttentionCall& call) {
+  const WithoutAutocast exact;
+  const auto weights = dropout(a, call.dropout, call.rng, CounterRng::kAttentionDropout);
+  return at::matmul(weights.to(call.v.scalar_type()), call.values());  // [B,H,T,e]
+}
+
+void observe_attention(const Attended& found, const HeadCall& call, double scale) {
+  const auto& [q, k, v, out, counted] = found;
+  if (call.map->is_softmax()) return call.observer->softmax({q, k, v, call, scale}, out, counted);
+  if (!call.observer->wants_maps()) return;
+  at::NoGradGuard no_grad;
+  const auto z = scores(q, k, call, scale);
+  const auto p = weights_of(z, allowed_keys(call.mask, q.size(2), k.size(2), q.device()), call);
+  observe_weights({.scores = z, .p = p, .a = p, .v = v, .out = out, .counted = counted}, call);
+}
+
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
+              double scale) {
+  const auto out = attended({q, k, v, call, scale}).out;  // [B,H,T,e]
+  if (call.observer) observe_attention({q, k, v, out}, call, scale);
+  return out;
+}
+
+AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
+                        double scale) {
+  AttentionCall own(q, k, v, call, scale);
+  own.map = plain_softmax();
+  own.wants_lse = true;
+  const auto rows = attended(own);
+  if (call.observer) call.observer->softmax(own, rows.out);
+  return rows;
 }
 
 }  // namespace headlab

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "core/attention/attention_call.h"
 #include "core/attention/context.h"
-#include "core/attention/flash.h"
 
 namespace headlab {
 
@@ -60,9 +60,9 @@ Tensor scores(const Tensor& q, const Tensor& k, const HeadCall& call, double sca
 Tensor scaled_products(const Tensor& q, const Tensor& k, const HeadCall& call, double scale);
 
 // call.position_bias of this layer's own heads at the distances j - i = 1-S .. T-1: [H,S+T-1]. And
-// that of every pair, a copy: [H,T,S].
+// such a table for every pair, a copy: [H,T,S].
 Tensor biases_by_distance(const HeadCall& call, int64_t T, int64_t S);
-Tensor biases_by_pair(const HeadCall& call, int64_t T, int64_t S);
+Tensor by_pair(const Tensor& by_distance, int64_t S);
 
 // z + call.position_bias + call.bias, equal in the heads of call.uniform, for kinds that change the
 // scores before: [B,H,T,S].
@@ -78,6 +78,7 @@ Tensor masked_softmax(const Tensor& scores, const Tensor& allowed);
 
 // Dropout on the weights, then their sum of values: a [B,H,T,S], v [B,Hkv,S,e] -> [B,H,T,e].
 Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call);
+Tensor weighted_values(const Tensor& a, const AttentionCall& call);
 
 // ln sum_j exp z_j over the allowed keys of each row; -infinity in rows without any, where no
 // gradient passes. Scores [B,H,T,S] -> [B,H,T], widened().
@@ -100,8 +101,5 @@ struct Attended {
   Tensor counted = {};  // as in HeadObserver::softmax()
 };
 void observe_attention(const Attended& found, const HeadCall& call, double scale);
-
-std::vector<std::string> attend_path_names();    // in the order in which they are tried
-Backend backend_named(const std::string& name);  // one of these, or "auto"
 
 }  // namespace headlab

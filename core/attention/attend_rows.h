@@ -17,6 +17,12 @@ namespace headlab {
 Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const ChosenRows& rows,
                    const HeadCall& call, double scale);
 
+// The paths of such a call (core/attention/paths.h): torch's fused attention in chunks of rows; and
+// any path of lists of rows, of one length and with gathered masks and biases.
+bool chosen_flash_serves(const AttentionCall& call);
+AttendedRows chosen_flash(const AttentionCall& call);
+AttendedRows chosen_lists(const AttentionCall& call);
+
 // Whether computing the chosen rows alone, projections included, takes less time than computing all
 // where heads choose `share` of those of x [B,T,D].
 bool rows_pay(const Tensor& x, const HeadCall& call, double share);

@@ -1,8 +1,8 @@
 #include "core/attention/chosen_rows.h"
 
 #include <ATen/autocast_mode.h>
-#include <torch/csrc/autograd/custom_function.h>
 
+#include "core/attention/held.h"
 #include "core/attention/linear.h"
 #include "core/torch.h"
 
@@ -36,12 +36,6 @@ Tensor ChosenRows::unpack(const Tensor& packed) const {
 
 namespace {
 
-struct Held : torch::CustomClassHolder {
-  ChosenRows rows;
-  explicit Held(const ChosenRows& chosen) : rows(chosen) {}
-};
-using Rows = c10::intrusive_ptr<Held>;
-
 // x [M,D] of each row's token times weight[head]^T: [N,d].
 Tensor gather_products(const Tensor& x, const Tensor& weight, const ChosenRows& rows) {
   std::vector<Tensor> of_heads;
@@ -74,44 +68,43 @@ Tensor weight_gradient(const Tensor& packed, const Tensor& x, const ChosenRows& 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void save(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Rows& held) {
+void save(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const ChosenRows& rows) {
   ctx->save_for_backward({x, weight});
-  ctx->saved_data["rows"] = at::IValue::make_capsule(held);
+  hold(ctx, rows);
 }
 
-std::tuple<Tensor, Tensor, Rows> saved(AutogradContext* ctx) {
+std::tuple<Tensor, Tensor, const ChosenRows&> saved(AutogradContext* ctx) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "rows that heads choose have no second derivatives");
   const auto tensors = ctx->get_saved_variables();
-  return {tensors[0], tensors[1],
-          c10::static_intrusive_pointer_cast<Held>(ctx->saved_data["rows"].toCapsule())};
+  return {tensors[0], tensors[1], held<ChosenRows>(ctx)};
 }
 
 // The gradient of each of the two is the other.
 class ProjectRows : public torch::autograd::Function<ProjectRows> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
-                        const Rows& held) {
-    save(ctx, x, weight, held);
-    return gather_products(x, weight, held->rows);
+                        const ChosenRows& rows) {
+    save(ctx, x, weight, rows);
+    return gather_products(x, weight, rows);
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto [x, weight, held] = saved(ctx);
-    return {scatter_products(gradients[0], weight, held->rows),
-            weight_gradient(gradients[0], x, held->rows), Tensor()};
+    const auto& [x, weight, rows] = saved(ctx);
+    return {scatter_products(gradients[0], weight, rows), weight_gradient(gradients[0], x, rows),
+            Tensor()};
   }
 };
 
 class SumRows : public torch::autograd::Function<SumRows> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& packed, const Tensor& weight,
-                        const Rows& held) {
-    save(ctx, packed, weight, held);
-    return scatter_products(packed, weight, held->rows);
+                        const ChosenRows& rows) {
+    save(ctx, packed, weight, rows);
+    return scatter_products(packed, weight, rows);
   }
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto [packed, weight, held] = saved(ctx);
-    return {gather_products(gradients[0], weight, held->rows),
-            weight_gradient(packed, gradients[0], held->rows), Tensor()};
+    const auto& [packed, weight, rows] = saved(ctx);
+    return {gather_products(gradients[0], weight, rows),
+            weight_gradient(packed, gradients[0], rows), Tensor()};
   }
 };
 
@@ -126,14 +119,12 @@ Tensor cast(const Tensor& t) {
 
 Tensor project_rows(const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const ChosenRows& rows) {
-  const auto packed =
-      ProjectRows::apply(cast(x).flatten(0, 1), cast(weight), c10::make_intrusive<Held>(rows));
+  const auto packed = ProjectRows::apply(cast(x).flatten(0, 1), cast(weight), rows);
   return bias.defined() ? packed + cast(bias).index_select(0, rows.head) : packed;
 }
 
 Tensor sum_rows(const Tensor& packed, const Tensor& weight, const ChosenRows& rows) {
-  return SumRows::apply(cast(packed), cast(weight), c10::make_intrusive<Held>(rows))
-      .view({rows.B, rows.T, weight.size(2)});
+  return SumRows::apply(cast(packed), cast(weight), rows).view({rows.B, rows.T, weight.size(2)});
 }
 
 }  // namespace headlab

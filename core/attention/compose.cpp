@@ -1,6 +1,9 @@
 #include "core/attention/compose.h"
 
 #include "core/attention/attend.h"
+#include "core/attention/map_statistics.h"
+#include "core/attention/observer.h"
+#include "core/attention/paths.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"
 
@@ -97,24 +100,55 @@ std::vector<Tensor> Composition::terms(const Tensor& a) const {
   return terms;
 }
 
-ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
-                           const Composition& post, const HeadCall& call, double scale) {
-  const auto products = scaled_products(q, k, call, scale);
-  const auto z = add_biases(pre(products), call);
-  const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
-  const auto p = weights_of(z, allowed, call);
-  return {products, z, p, composed_weights(p, post, call.mask)};
+namespace {
+
+AttentionCall composed_call(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Composition& pre, const Composition& post, const HeadCall& call,
+                            double scale) {
+  AttentionCall own(q, k, v, call, scale);
+  own.pre = pre, own.post = post;
+  if (!pre.is_identity()) own.q = q;  // what is composed of uniform heads is their own
+  return own;
 }
 
-Tensor composed_weights(const Tensor& p, const Composition& post, const AttentionMask& mask) {
+ComposedMaps maps_of(const AttentionCall& call) {
+  const auto products = call.products();
+  const auto z = call.biased(call.pre(products)), allowed = call.allowed_keys();
+  const auto p = weights_of(z, allowed, call);
+  return {products, z, p, composed_weights(p, call.post, allowed)};
+}
+
+}  // namespace
+
+ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
+                           const Composition& post, const HeadCall& call, double scale) {
+  return maps_of(composed_call(q, k, {}, pre, post, call, scale));
+}
+
+Tensor composed_weights(const Tensor& p, const Composition& post, const Tensor& allowed) {
   if (post.is_identity()) return p;
   const auto a = post(p);
-  const auto allowed = allowed_keys(mask, p.size(2), p.size(3), p.device());
   // A pair that is hidden from every head stays 0 but for a bias; one that is hidden from some gets
   // the others'.
   const bool by_head = allowed.defined() && allowed.dim() > 2 && allowed.size(-3) > 1;
   const bool returns = by_head || (allowed.defined() && post.bias().defined());
   return returns ? a.masked_fill(allowed.logical_not(), 0) : a;
+}
+
+ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const Composition& pre, const Composition& post, const HeadCall& call,
+                              double scale) {
+  const auto own = composed_call(q, k, v, pre, post, call, scale);
+  if (own.is_plain()) return {attend(q, k, v, call, scale), {}};
+  ComposedHeads heads{attended(own).out, {}};
+  if (!call.observer || !call.observer->wants_maps()) return heads;
+  // The maps are made for the observer alone, so that what it sees changes nothing.
+  at::NoGradGuard no_grad;
+  const auto maps = heads.shown = maps_of(own);
+  observe_weights(
+      {.scores = maps.scores, .p = maps.weights, .a = maps.composed, .v = v, .out = heads.out},
+      call);
+  return heads;
 }
 
 }  // namespace headlab

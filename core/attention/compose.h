@@ -53,18 +53,15 @@ struct ComposedMaps {        // [B,H,T,S]
 // [B,Hkv,S,d].
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
                            const Composition& post, const HeadCall& call, double scale);
-// The last step alone: weights p [B,H,T,S] composed, those of hidden keys 0.
-Tensor composed_weights(const Tensor& p, const Composition& post, const AttentionMask& mask);
+// The last step alone: weights p [B,H,T,S] composed, those of keys that are not `allowed` 0.
+Tensor composed_weights(const Tensor& p, const Composition& post, const Tensor& allowed);
 
 struct ComposedHeads {
   Tensor out;          // [B,H,T,e]
   ComposedMaps shown;  // to call.observer; undefined where it wanted none
 };
 // What heads say through that map, feeding call.observer: dropout on it, then its sum of values v
-// [B,Hkv,S,e]. Takes the rows of a few queries at a time where it can, and then holds no map, nor
-// for the backward pass: float32 and float64 on the CPU, no dropout, no bias behind a composition,
-// none that learns on the scores, no map that learns. Backend kEager holds them all. Without a
-// composition and with the softmax: attend().
+// [B,Hkv,S,e], by the path of core/attention/paths.h that pays.
 ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale);

@@ -20,7 +20,8 @@ class LayerCache;
 class PositionBias;
 class Rotary;
 
-enum class Backend { kAuto, kEager, kSdpa, kFlash };  // a path of attend(), or the fastest
+// A path of attention (core/attention/paths.h), or the fastest.
+enum class Backend { kAuto, kEager, kSdpa, kFlash, kRows };
 
 // What projections read.
 struct Source {
@@ -33,10 +34,9 @@ struct Source {
 // Who sees whom, and with what bias.
 struct Scope {
   AttentionMask mask = {};
-  Tensor bias = {};                             // additive, broadcasts to [B,H,T,S]
+  Tensor bias = {};  // additive, broadcasts to [B,H,T,S]; -infinity hides the key
   const PositionBias* position_bias = nullptr;  // by the distance of key and query
-  bool places = true;      // queries and keys stand in one sequence; never where there is a memory
-  Tensor row_places = {};  // [B,H,T] int64 where queries stand; undefined: the last at the last key
+  bool places = true;  // queries and keys stand in one sequence; never where there is a memory
 };
 
 // What an experimenter changes of what heads do, in original heads.
@@ -81,6 +81,7 @@ struct HeadCall : HeadContext {
   friend class AttentionHeads;
   explicit HeadCall(const HeadContext& context) : HeadContext(context) {
     places = places && !memory.defined();
+    hide_by_bias(bias, mask.allowed);
   }
 };
 

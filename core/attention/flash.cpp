@@ -1,23 +1,18 @@
 #include "core/attention/flash.h"
 
 #include <ATen/Parallel.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <functional>
 #include <optional>
 #include <vector>
 
-#include "core/attention/masks.h"
+#include "core/attention/held.h"
+#include "core/attention/thresholds.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
-
-// Few, so that what causal rows do not see is left out; torch's own causal mask spares nothing of
-// the first 512 keys. (Measured with T = 64 to 1024: 128, 192 or 256 rows are at most a tenth
-// faster, and a fifth slower at T = 128.)
-constexpr int64_t kRowsPerTile = 64;
 
 using Maybe = std::optional<Tensor>;  // autograd functions want undefined arguments marked
 
@@ -36,21 +31,21 @@ struct Tile {
 class Layout {
  public:
   // apart: tiles are small, even where all examples and rows are alike.
-  Layout(const Tensor& q, const Tensor& k, const Maybe& bias, const Maybe& key_length,
-         const KeyReach& reach, bool apart)
-      : B_(q.size(0)), T_(q.size(2)), S_(k.size(2)) {
-    back_ = std::min(reach.back, S_ + T_), ahead_ = std::min(reach.ahead, S_ + T_);
+  Layout(const AttentionCall& call, bool apart)
+      : B_(call.q.size(0)), T_(call.q.size(2)), S_(call.k.size(2)) {
+    back_ = std::min(call.reach.back, S_ + T_), ahead_ = std::min(call.reach.ahead, S_ + T_);
     lengths_.assign(B_, S_);
-    if (key_length) {
-      const auto given = key_length->to(at::kCPU, at::kLong).contiguous();
+    if (call.key_length.defined()) {
+      const auto given = call.key_length.to(at::kCPU, at::kLong).contiguous();
       for (int64_t b = 0; b < B_; ++b)
         lengths_[b] = std::clamp<int64_t>(given.const_data_ptr<int64_t>()[b], 0, S_);
     }
     longest_ = *std::max_element(lengths_.begin(), lengths_.end());
     apart_ = apart || std::any_of(lengths_.begin(), lengths_.end(),
                                   [&](int64_t length) { return length != longest_; });
-    if (bias || back_ < S_ - 1 || ahead_ < T_ - 1) line_ = line(bias, q.options());
-    rows_per_tile_ = line_.defined() || apart ? kRowsPerTile : T_;
+    const auto& bias = call.distance_bias;
+    if (bias.defined() || back_ < S_ - 1 || ahead_ < T_ - 1) line_ = line(bias, call.q.options());
+    rows_per_tile_ = line_.defined() || apart ? threshold::kFlashRows : T_;
   }
 
   // Everything is one tile.
@@ -89,12 +84,12 @@ class Layout {
   bool apart_;                    // tiles have one example each
   Tensor line_;                   // [H or 1,S+T-1] added at each distance; undefined: nothing
 
-  Tensor line(const Maybe& bias, const at::TensorOptions& options) const {
+  Tensor line(const Tensor& bias, const at::TensorOptions& options) const {
     const int64_t n = S_ + T_ - 1;
     const Span seen{std::max<int64_t>(0, S_ - 1 - back_), std::min(n, S_ + ahead_)};
-    const auto line = at::full({bias ? bias->size(0) : 1, n}, kHiddenScore, options);
+    const auto line = at::full({bias.defined() ? bias.size(0) : 1, n}, kHiddenScore, options);
     const auto inside = line.slice(1, seen.first, seen.end);
-    bias ? inside.copy_(bias->slice(1, seen.first, seen.end)) : inside.zero_();
+    bias.defined() ? inside.copy_(bias.slice(1, seen.first, seen.end)) : inside.zero_();
     return line;
   }
 
@@ -132,12 +127,13 @@ Tensor part(const Tensor& x, Span examples, Span places) {
   return x.slice(0, examples.first, examples.end).slice(2, places.first, places.end);
 }
 
-AttendedRows forward(const Tensor& q, const Tensor& k, const Tensor& v, const Layout& layout,
-                     double scale) {
+AttendedRows forward(const AttentionCall& call, const Layout& layout) {
+  const int64_t e = call.v.size(3), width = std::max(call.q.size(3), e);
+  const auto q = widen(call.q, width), k = widen(call.k, width), v = widen(call.v, width);
   const auto run = [&](const Tile& t) {
     return at::_scaled_dot_product_flash_attention_for_cpu(
         part(q, t.examples, t.rows), part(k, t.examples, t.keys), part(v, t.examples, t.keys), 0,
-        /*is_causal=*/false, t.bias, scale);
+        /*is_causal=*/false, t.bias, call.scale);
   };
   AttendedRows all;
   if (!layout.whole()) {
@@ -153,36 +149,26 @@ AttendedRows forward(const Tensor& q, const Tensor& k, const Tensor& v, const La
       part(all.lse, t.examples, t.rows).copy_(lse);
     }
   });
-  return all;
+  return {all.out.narrow(3, 0, e), all.lse};
 }
 
 struct Gradients {
   Tensor q, k, v, bias;
 };
 
-// What forward() was given and found.
-struct Attended {
-  const Tensor &q, &k, &v;
-  AttendedRows rows;
-  const Layout& layout;
-  double scale;
-};
-
-// By torch's kernels, which know neither a gradient of lse nor one of the bias.
-Gradients by_kernels(const Attended& attended, const Tensor& for_out) {
-  const auto& layout = attended.layout;
-  const int64_t d = attended.q.size(3), e = attended.v.size(3), width = std::max(d, e);
-  const auto q = widen(attended.q, width), k = widen(attended.k, width),
-             v = widen(attended.v, width), out = widen(attended.rows.out, width),
-             g = widen(for_out, width);
+// By torch's kernels, which have no gradient of lse and none of a bias.
+Gradients by_kernels(const AttentionCall& call, const AttendedRows& rows, const Layout& layout,
+                     const Tensor& for_out) {
+  const int64_t d = call.q.size(3), e = call.v.size(3), width = std::max(d, e);
+  const auto q = widen(call.q, width), k = widen(call.k, width), v = widen(call.v, width),
+             out = widen(rows.out, width), g = widen(for_out, width);
   Gradients all;
   if (!layout.whole()) all = {zero_rows(q), zero_rows(k), zero_rows(v), {}};
   layout.each([&](const Tile& t) {
     const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         part(g, t.examples, t.rows), part(q, t.examples, t.rows), part(k, t.examples, t.keys),
         part(v, t.examples, t.keys), part(out, t.examples, t.rows),
-        part(attended.rows.lse, t.examples, t.rows), 0, /*is_causal=*/false, t.bias,
-        attended.scale);
+        part(rows.lse, t.examples, t.rows), 0, /*is_causal=*/false, t.bias, call.scale);
     if (layout.whole()) {
       all = {gq, gk, gv, {}};
     } else {
@@ -205,12 +191,9 @@ Tensor diagonals(const Tensor& x) {
 
 // From the weights p of a tile, made again for one example at a time. The gradient of the scores is
 // p (dOut v^T - sum(dOut out) + dLse). `distances` of a bias that learns, else 0.
-Gradients by_weights(const Attended& attended, const Tensor& for_out, const Tensor& for_lse,
-                     int64_t distances) {
-  const auto &q = attended.q, &k = attended.k, &v = attended.v;
-  const auto& rows = attended.rows;
-  const auto& layout = attended.layout;
-  const double scale = attended.scale;
+Gradients by_weights(const AttentionCall& call, const AttendedRows& rows, const Layout& layout,
+                     const Tensor& for_out, const Tensor& for_lse, int64_t distances) {
+  const auto &q = call.q, &k = call.k, &v = call.v;
   auto drop = (for_out * rows.out).sum(-1, /*keepdim=*/true);  // [B,H,T,1]
   if (for_lse.defined()) drop.sub_(for_lse.unsqueeze(-1));
   const auto lse = rows.lse.unsqueeze(-1);
@@ -222,13 +205,13 @@ Gradients by_weights(const Attended& attended, const Tensor& for_out, const Tens
     const auto of_rows = [&](const Tensor& x) { return part(x, t.examples, t.rows)[0]; };
     const auto of_keys = [&](const Tensor& x) { return part(x, t.examples, t.keys)[0]; };
     const auto tq = of_rows(q), tk = of_keys(k), g = of_rows(for_out);  // [H,n,d], [H,m,d], [H,n,e]
-    const auto p = at::baddbmm(t.bias ? (*t.bias)[0] : none, tq, tk.transpose(1, 2), 1, scale)
+    const auto p = at::baddbmm(t.bias ? (*t.bias)[0] : none, tq, tk.transpose(1, 2), 1, call.scale)
                        .sub_(of_rows(lse))
                        .exp_();  // [H,n,m]
     of_keys(all.v).baddbmm_(p.transpose(1, 2), g);
     const auto s = at::bmm(g, of_keys(v).transpose(1, 2)).sub_(of_rows(drop)).mul_(p);  // [H,n,m]
-    of_rows(all.q).baddbmm_(s, tk, 1, scale);
-    of_keys(all.k).baddbmm_(s.transpose(1, 2), tq, 1, scale);
+    of_rows(all.q).baddbmm_(s, tk, 1, call.scale);
+    of_keys(all.k).baddbmm_(s.transpose(1, 2), tq, 1, call.scale);
     if (distances > 0)
       all.bias[t.examples.first]
           .narrow(1, layout.first_distance(t), t.rows.size() + t.keys.size() - 1)
@@ -237,27 +220,16 @@ Gradients by_weights(const Attended& attended, const Tensor& for_out, const Tens
   return {all.q, all.k, all.v, distances > 0 ? all.bias.sum(0) : Tensor()};
 }
 
-struct Settings {
-  KeyReach reach;
-  double scale;
-};
-
 class Flash : public torch::autograd::Function<Flash> {
  public:
+  // rest: the call without q, k, v and the bias.
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx,
                                                 const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const Maybe& bias, const Maybe& key_length,
-                                                const Settings& settings) {
-    const Layout layout(q, k, bias, key_length, settings.reach, /*apart=*/false);
-    const int64_t e = v.size(3), width = std::max(q.size(3), e);
-    auto rows =
-        headlab::forward(widen(q, width), widen(k, width), widen(v, width), layout, settings.scale);
-    rows.out = rows.out.narrow(3, 0, e);
-    ctx->save_for_backward(
-        {q, k, v, bias.value_or(Tensor()), key_length.value_or(Tensor()), rows.out, rows.lse});
-    ctx->saved_data["back"] = settings.reach.back;
-    ctx->saved_data["ahead"] = settings.reach.ahead;
-    ctx->saved_data["scale"] = settings.scale;
+                                                const Maybe& bias, const AttentionCall& rest) {
+    const auto call = whole(rest, {q, k, v, bias.value_or(Tensor())});
+    const auto rows = headlab::forward(call, Layout(call, /*apart=*/false));
+    ctx->save_for_backward({q, k, v, call.distance_bias, rows.out, rows.lse});
+    hold(ctx, rest);
     ctx->set_materialize_grads(false);  // most calls use no lse
     return {rows.out, rows.lse};
   }
@@ -267,21 +239,25 @@ class Flash : public torch::autograd::Function<Flash> {
     TORCH_CHECK(!at::GradMode::is_enabled(),
                 "fused attention has second derivatives on backend eager only");
     const auto saved = ctx->get_saved_variables();
-    const auto &q = saved[0], &k = saved[1], &v = saved[2], &bias = saved[3];
-    const auto maybe = [](const Tensor& t) { return t.defined() ? Maybe(t) : std::nullopt; };
-    const bool learns = bias.defined() && ctx->needs_input_grad(3);
+    const auto call = whole(held<AttentionCall>(ctx), saved);
+    const AttendedRows rows{saved[4], saved[5]};
+    const bool learns = call.distance_bias.defined() && ctx->needs_input_grad(3);
     const auto &for_out = gradients[0], &for_lse = gradients[1];
     const bool kernels = !learns && !for_lse.defined();
-    const Layout layout(q, k, maybe(bias), maybe(saved[4]),
-                        {ctx->saved_data["back"].toInt(), ctx->saved_data["ahead"].toInt()},
-                        /*apart=*/!kernels);
-    const Attended attended{
-        q, k, v, {saved[5], saved[6]}, layout, ctx->saved_data["scale"].toDouble()};
-    const auto all =
-        kernels ? by_kernels(attended, for_out)
-                : by_weights(attended, for_out.defined() ? for_out : at::zeros_like(saved[5]),
-                             for_lse, learns ? bias.size(1) : 0);
-    return {all.q, all.k, all.v, all.bias, {}, {}, {}, {}};
+    const Layout layout(call, /*apart=*/!kernels);
+    const auto all = kernels ? by_kernels(call, rows, layout, for_out)
+                             : by_weights(call, rows, layout,
+                                          for_out.defined() ? for_out : at::zeros_like(rows.out),
+                                          for_lse, learns ? call.distance_bias.size(1) : 0);
+    return {all.q, all.k, all.v, all.bias, {}};
+  }
+
+ private:
+  static AttentionCall whole(const AttentionCall& rest, const std::vector<Tensor>& tensors) {
+    auto call = rest;
+    call.q = tensors[0], call.k = tensors[1], call.v = tensors[2];
+    call.distance_bias = tensors[3];
+    return call;
   }
 };
 
@@ -303,8 +279,8 @@ bool flash_serves(const Tensor& q, const Tensor& k, const Tensor& v) {
          v.scalar_type() == type && q.numel() > 0 && k.numel() > 0 && v.numel() > 0;
 }
 
-AttendedRows flash_attend(const Tensor& q, const Tensor& k, const Tensor& v,
-                          const FlashScope& scope, double scale) {
+AttendedRows flash_attend(const AttentionCall& call) {
+  const auto &q = call.q, k = call.keys(), v = call.values();
   TORCH_CHECK(q.dim() == 4 && k.dim() == 4 && v.dim() == 4 && flash_serves(q, k, v),
               "fused attention: not of q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes(),
               " of this type");
@@ -312,20 +288,20 @@ AttendedRows flash_attend(const Tensor& q, const Tensor& k, const Tensor& v,
   TORCH_CHECK(k.sizes() == at::IntArrayRef({B, H, S, q.size(3)}) && v.size(0) == B &&
                   v.size(1) == H && v.size(2) == S,
               "fused attention: q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
-  TORCH_CHECK(scope.reach.back >= 0 && scope.reach.ahead >= 0, "fused attention: keys from ",
-              -scope.reach.back, " to ", scope.reach.ahead);
-  Maybe bias, key_length;
-  if (const auto& b = scope.distance_bias; b.defined()) {
+  TORCH_CHECK(call.reach.back >= 0 && call.reach.ahead >= 0, "fused attention: keys from ",
+              -call.reach.back, " to ", call.reach.ahead);
+  Maybe bias;
+  if (const auto& b = call.distance_bias; b.defined()) {
     TORCH_CHECK(b.sizes() == at::IntArrayRef({H, S + T - 1}), "bias by distance ", b.sizes(),
                 " for ", H, " heads, ", T, " queries and ", S, " keys");
     bias = b.to(q.scalar_type());
   }
-  if (const auto& length = scope.key_length; length.defined()) {
+  if (const auto& length = call.key_length; length.defined())
     TORCH_CHECK(length.sizes() == at::IntArrayRef({B}), "key_length ", length.sizes(), " for ", B,
                 " examples");
-    key_length = length;
-  }
-  const auto both = Flash::apply(q, k, v, bias, key_length, Settings{scope.reach, scale});
+  auto rest = call.without_inputs();
+  rest.distance_bias = Tensor();
+  const auto both = Flash::apply(q, k, v, bias, rest);
   return {both[0], both[1]};
 }
 

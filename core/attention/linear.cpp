@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "core/attention/thresholds.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -85,9 +86,8 @@ class Product : public torch::autograd::Function<Product> {
 
 // Of x [.., in] and weight [out, in].
 bool onednn_serves(const Tensor& x, const Tensor& weight) {
-  constexpr int64_t kFewestRows = 16;  // below, it is memory that counts
   return x.is_cpu() && x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat &&
-         weight.numel() > 0 && x.numel() >= kFewestRows * weight.size(1) &&
+         weight.numel() > 0 && x.numel() >= threshold::kFewestOnednnRows * weight.size(1) &&
          !at::autocast::is_autocast_enabled(at::kCPU) && takes_onednn();
 }
 

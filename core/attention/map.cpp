@@ -1,7 +1,6 @@
 #include "core/attention/map.h"
 
 #include "core/attention/attend.h"
-#include "core/attention/cache.h"
 #include "core/attention/observer.h"
 #include "core/torch.h"
 
@@ -16,11 +15,10 @@ Tensor some_of_heads(const Tensor& by_head, int64_t first, int64_t count) {
   return by_head.defined() && by_head.size(0) > 1 ? by_head.narrow(0, first, count) : by_head;
 }
 
-Tensor query_places(const HeadCall& call, int64_t T, int64_t S, const at::Device& device) {
+Tensor query_places(const AttentionCall& call, int64_t T, const at::Device& device) {
   if (call.row_places.defined()) return call.row_places;
-  // A window lets go of keys that stood in front.
-  const int64_t first = call.cache ? call.cache->length() : call.places ? S - T : 0;
-  return at::arange(first, first + T, at::TensorOptions(device).dtype(at::kLong));
+  return at::arange(call.first_place, call.first_place + T,
+                    at::TensorOptions(device).dtype(at::kLong));
 }
 
 const MapPtr& plain_softmax() {
@@ -28,7 +26,7 @@ const MapPtr& plain_softmax() {
   return softmax;
 }
 
-Tensor Softmax::weights(const Tensor& z, const Tensor& allowed, const HeadCall&) const {
+Tensor Softmax::weights(const Tensor& z, const Tensor& allowed, const AttentionCall&) const {
   const auto a = masked_softmax(z, allowed);
   if (!sink_.defined()) return a;
   return a * share_beside_sink(log_sum_exp(z, allowed), sink_).unsqueeze(-1);
@@ -57,6 +55,12 @@ Tensor share_beside_sink(const Tensor& lse, const Tensor& sink) {
 }
 
 Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& call) {
+  auto own = call;  // whose biases the scores hold
+  own.bias = Tensor(), own.position_bias = nullptr;
+  return weights_of(scores, allowed, AttentionCall(own, scores.size(2), scores.size(3), scores));
+}
+
+Tensor weights_of(const Tensor& scores, const Tensor& allowed, const AttentionCall& call) {
   auto z = widened(scores);
   if (z.numel() == 0) return z;
   const auto& map = *call.map;
@@ -64,7 +68,7 @@ Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& c
   const auto offsets = map.offsets(call, S, z.options());
   if (offsets.defined()) z = z + offsets;
   auto a = map.weights(z, allowed, call);
-  const auto divisors = map.row_divisors(call, T, S, z.options());
+  const auto divisors = map.row_divisors(call, T, z.options());
   if (divisors.defined()) a = a / divisors.unsqueeze(-1);
   // Equal scores would not get 1 / n in a map whose rows do not sum to 1.
   if (!call.uniform.defined() || map.rows_sum_to_one()) return a;

@@ -17,6 +17,7 @@
 namespace headlab {
 
 using at::Tensor;
+struct AttentionCall;
 struct HeadCall;
 class HeadObserver;
 class Map;
@@ -39,7 +40,8 @@ class Map : public std::enable_shared_from_this<Map> {
   // [B,H,T,S], differentiable. Other keys get 0, and so do rows without any key, where no gradient
   // passes; a score that is NaN makes its row NaN. Equal scores of a row get equal weights. z holds
   // what offsets() adds, and weights_of() divides by row_divisors().
-  virtual Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall& call) const = 0;
+  virtual Tensor weights(const Tensor& z, const Tensor& allowed,
+                         const AttentionCall& call) const = 0;
   // The weights of a row with an allowed key sum to 1.
   virtual bool rows_sum_to_one() const { return false; }
 
@@ -49,12 +51,12 @@ class Map : public std::enable_shared_from_this<Map> {
   bool is_softmax() const;
 
   // Added to the scores of each example, which broadcasts to [B,H,T,S]; undefined: nothing.
-  virtual Tensor offsets(const HeadCall& /*call*/, int64_t /*S*/,
+  virtual Tensor offsets(const AttentionCall& /*call*/, int64_t /*S*/,
                          const at::TensorOptions& /*options*/) const {
     return {};
   }
   // Divides the weights of each row, broadcasts to [B,H,T]; undefined: nothing.
-  virtual Tensor row_divisors(const HeadCall& /*call*/, int64_t /*T*/, int64_t /*S*/,
+  virtual Tensor row_divisors(const AttentionCall& /*call*/, int64_t /*T*/,
                               const at::TensorOptions& /*options*/) const {
     return {};
   }
@@ -75,7 +77,7 @@ class Map : public std::enable_shared_from_this<Map> {
 
   // For the path by blocks of rows, without offsets() and row_divisors(); nullopt: that path does
   // not serve this map.
-  virtual std::optional<RowMap> row_map(const HeadCall& /*call*/, int64_t /*S*/) const {
+  virtual std::optional<RowMap> row_map(const AttentionCall& /*call*/, int64_t /*S*/) const {
     return std::nullopt;
   }
 };
@@ -88,7 +90,7 @@ class Softmax : public Map {
   explicit Softmax(const Tensor& sink) : sink_(sink) {}  // [H], or [1] for all
 
   const Tensor& sink() const { return sink_; }  // undefined: none
-  Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall& call) const override;
+  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall& call) const override;
   bool rows_sum_to_one() const override { return !sink_.defined(); }
   const Softmax* as_softmax() const override { return this; }
   MapPtr of_heads(int64_t first, int64_t count) const override;
@@ -103,6 +105,7 @@ const MapPtr& plain_softmax();
 
 // The weights by call.map of scores [B,H,T,S], biased, over the allowed keys (undefined: all):
 // [B,H,T,S], widened(). Heads of call.uniform weigh all that they may see by 1 / n.
+Tensor weights_of(const Tensor& scores, const Tensor& allowed, const AttentionCall& call);
 Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& call);
 
 // What a sink [H], or [1] for all, leaves to the softmax of a row with this log-sum-exp [B,H,T]:
@@ -110,7 +113,7 @@ Tensor weights_of(const Tensor& scores, const Tensor& allowed, const HeadCall& c
 Tensor share_beside_sink(const Tensor& lse, const Tensor& sink);
 
 // Where the T queries of a call stand among its keys, int64: broadcasts to [B,H,T].
-Tensor query_places(const HeadCall& call, int64_t T, int64_t S, const at::Device& device);
+Tensor query_places(const AttentionCall& call, int64_t T, const at::Device& device);
 
 // Of numbers by head [H], or [1] for all, those of `count` heads; undefined: undefined.
 Tensor some_of_heads(const Tensor& by_head, int64_t first, int64_t count);

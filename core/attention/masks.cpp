@@ -23,18 +23,31 @@ Tensor within_length(const Tensor& length, int64_t n, const at::Device& device) 
 }
 
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device) {
+  return allowed_keys(key_reach(mask.causal, mask.window), mask.key_length, mask.allowed, T, S,
+                      device);
+}
+
+Tensor allowed_keys(const KeyReach& reach, const Tensor& key_length, const Tensor& allowed,
+                    int64_t T, int64_t S, const at::Device& device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
-  Tensor allowed;
-  auto meet = [&](const Tensor& more) { allowed = both_allowed(allowed, more); };
+  Tensor all;
   // A lone query stands at the last key: it has no later ones.
-  if ((mask.causal && T > 1) || mask.window > 0) {
+  if (reach.back < kUnlimited || (reach.ahead < kUnlimited && T > 1)) {
     const auto place = at::arange(S - T, S, options).unsqueeze(1);  // [T,1]
-    meet(within_reach(at::arange(S, options) - place, key_reach(mask.causal, mask.window)));
+    all = within_reach(at::arange(S, options) - place, reach);
   }
-  if (mask.key_length.defined())
-    meet(within_length(mask.key_length, S, device).unsqueeze(1).unsqueeze(1));  // [B,1,1,S]
-  if (mask.allowed.defined()) meet(mask.allowed);
-  return allowed;
+  if (const auto within = within_length(key_length, S, device); within.defined())
+    all = both_allowed(all, within.unsqueeze(1).unsqueeze(1));  // [B,1,1,S]
+  return both_allowed(all, allowed);
+}
+
+void hide_by_bias(Tensor& bias, Tensor& allowed) {
+  if (!bias.defined() || bias.numel() == 0) return;
+  // On a GPU the question alone would wait for all work that is queued there.
+  if (bias.is_cpu() && bias.detach().amin().item<double>() > kHiddenScore) return;
+  const auto hidden = bias.detach().isneginf();
+  allowed = both_allowed(allowed, hidden.logical_not());
+  bias = bias.masked_fill(hidden, 0);
 }
 
 Tensor counted_pairs(const Tensor& map, const Tensor& allowed, const AttentionMask& mask) {

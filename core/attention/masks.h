@@ -28,6 +28,13 @@ struct AttentionMask {
 // length still attend; they do not count.
 Tensor allowed_keys(const AttentionMask& mask, int64_t T, int64_t S, const at::Device& device);
 
+// The same of a reach, lengths and a mask.
+Tensor allowed_keys(const KeyReach& reach, const Tensor& key_length, const Tensor& allowed,
+                    int64_t T, int64_t S, const at::Device& device);
+
+// A key with a bias of -infinity is hidden: takes it out of `allowed`, and its bias is 0.
+void hide_by_bias(Tensor& bias, Tensor& allowed);
+
 // Distances j - place -> bool of their shape: those within the reach of a row
 // (core/kernels/attention_rows.h); undefined where it has no end.
 Tensor within_reach(const Tensor& distance, const KeyReach& reach);

@@ -15,6 +15,7 @@
 namespace headlab {
 
 using at::Tensor;
+struct AttentionCall;
 struct HeadCall;
 
 // A layer as it is entered.
@@ -60,10 +61,10 @@ class HeadObserver {
   virtual Tensor token_classes() const { return {}; }
 
   virtual void enter(ObservedLayer layer) = 0;
-  // A plain masked softmax: q [B,H,T,d], k, v [B,Hkv,S,.], out [B,H,T,e]. `counted` bool [B,H,T]:
-  // statistics are of these rows only (routed heads); undefined: of all.
-  virtual void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                       const HeadCall& call, double scale, const Tensor& counted = {}) = 0;
+  // A plain masked softmax that gave out [B,H,T,e]. `counted` bool [B,H,T]: statistics are of these
+  // rows only (routed heads); undefined: of all.
+  virtual void softmax(const AttentionCall& call, const Tensor& out,
+                       const Tensor& counted = {}) = 0;
   // Any other map.
   virtual void weights(const ObservedMap& map, const HeadCall& call) = 0;
   // The map that the same heads of the layer before gave to this function in this pass, 0 for heads

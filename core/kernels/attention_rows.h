@@ -38,24 +38,33 @@ static HEADLAB_DEVICE inline KeySpan key_span(const KeyReach& reach, int64_t pla
   return {first > 0 ? first : 0, last < keys ? last : keys - 1};
 }
 
-// Strides in elements; the last dimension of q and k is dense.
+// A tensor of four dimensions, or none. Strides in elements, 0 where it is broadcast.
+template <class T>
+struct View {
+  T* data = nullptr;
+  int64_t size[4] = {}, stride[4] = {};
+};
+
+// Where its row (b, h, i) begins; null without data.
+template <class T>
+static HEADLAB_DEVICE inline T* row_at(const View<T>& x, int64_t b, int64_t h, int64_t i) {
+  return x.data ? x.data + b * x.stride[0] + h * x.stride[1] + i * x.stride[2] : nullptr;
+}
+
 template <class T>
 struct AttentionRows {
-  int64_t B, H, queries, keys, d;
-  const T* q;  // [B,H,T,d]
-  const T* k;  // [B,Hkv,S,d]
-  int64_t q_stride[3], k_stride[3];
-  const int64_t* kv_head;  // [H]: row of k that query head h uses; null: each its own
-  double scale;
-  KeyReach reach;
-  bool cross;                   // places of queries and keys do not compare
-  const int64_t* query_length;  // [B] or null
-  const int64_t* key_length;    // [B] or null
-  const bool* allowed;          // null, or strides over (b,h,i,j), 0 where broadcast
-  int64_t allowed_stride[4];
-  const T* bias;  // likewise
-  int64_t bias_stride[4];
-  const T* distance_bias;  // [H, T+S-1] at j - i = -(S-1) .. , i a place; or null
+  int64_t B = 0, H = 0, queries = 0, keys = 0, d = 0;
+  View<const T> q;                   // [B,H,T,d], the last dimension dense
+  View<const T> k;                   // [B,Hkv,S,d] likewise
+  const int64_t* kv_head = nullptr;  // [H]: row of k that query head h uses; null: each its own
+  double scale = 1;
+  KeyReach reach{kUnlimited, kUnlimited};
+  bool cross = false;                     // places of queries and keys do not compare
+  const int64_t* query_length = nullptr;  // [B] or null
+  const int64_t* key_length = nullptr;    // [B] or null
+  View<const bool> allowed;               // [B,H,T,S] or none
+  View<const T> bias;                     // likewise
+  const T* distance_bias = nullptr;       // [H, T+S-1] at j - i = -(S-1) .. , i a place; or null
 };
 
 // Where query i stands among the keys, and its span.

@@ -5,35 +5,19 @@
 
 namespace headlab {
 
-#define HEADLAB_DECLARE(isa)                                                           \
-  namespace isa {                                                                      \
-  void compose_forward_f32(const ComposeProblem<float>&, int64_t, int64_t, float*);    \
-  void compose_forward_f64(const ComposeProblem<double>&, int64_t, int64_t, double*);  \
-  void compose_backward_f32(const ComposeProblem<float>&, int64_t, int64_t, float*);   \
-  void compose_backward_f64(const ComposeProblem<double>&, int64_t, int64_t, double*); \
+#define HEADLAB_DECLARE(isa)                 \
+  namespace isa {                            \
+  OfTypes<ComposeKernels> compose_kernels(); \
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 #undef HEADLAB_DECLARE
 
-template <>
-ComposeSlot<float> compose_forward<float>() {
-  static const ComposeSlot<float> best = HEADLAB_BEST(compose_forward_f32);
-  return best;
+template <class T>
+const ComposeKernels<T>& compose_kernels() {
+  static const auto best = HEADLAB_BEST(compose_kernels)();
+  return of_type(best, T());
 }
-template <>
-ComposeSlot<double> compose_forward<double>() {
-  static const ComposeSlot<double> best = HEADLAB_BEST(compose_forward_f64);
-  return best;
-}
-template <>
-ComposeSlot<float> compose_backward<float>() {
-  static const ComposeSlot<float> best = HEADLAB_BEST(compose_backward_f32);
-  return best;
-}
-template <>
-ComposeSlot<double> compose_backward<double>() {
-  static const ComposeSlot<double> best = HEADLAB_BEST(compose_backward_f64);
-  return best;
-}
+template const ComposeKernels<float>& compose_kernels<float>();
+template const ComposeKernels<double>& compose_kernels<double>();
 
 }  // namespace headlab

@@ -19,10 +19,10 @@ template <class T>
 struct ComposeSide {
   // What does not depend on the key: [H,H] index [from,to], strides over (b,i); null: the identity.
   const T* matrix = nullptr;
-  int64_t stride[2];
-  const T* key = nullptr;  // [B,2R+1,H,padded] rows w1, rows w2, gates; null: none
-  T* grad_matrix;          // [B,T,H,H]
-  T* grad_key;             // [slots,B,2R+1,H,padded]
+  int64_t stride[2] = {};
+  const T* key = nullptr;    // [B,2R+1,H,padded] rows w1, rows w2, gates; null: none
+  T* grad_matrix = nullptr;  // [B,T,H,H]
+  T* grad_key = nullptr;     // [slots,B,2R+1,H,padded]
 };
 
 // o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = map(pre(q k^T) + bias) over allowed keys.
@@ -30,24 +30,25 @@ struct ComposeSide {
 // q comes times the scale; q and k have every head dense.
 template <class T>
 struct ComposeProblem : AttentionRows<T> {
-  int64_t padded, e, rank;
-  const T* k_t;  // [B,H,d,padded]
-  const T* v;    // [B,H,S,e]
+  int64_t padded = 0, e = 0, rank = 0;
+  const T* k_t = nullptr;  // [B,H,d,padded]
+  const T* v = nullptr;    // [B,H,S,e]
   ComposeSide<T> pre, post;
   const RowMap* map = nullptr;  // null: the softmax
   RowFunctions<T> row;          // of the map
-  const T* sink;                // [H] of the softmax, or null
-  T* output;                    // [B,H,T,e]
-  T* lse;  // [B,H,T] of the softmax: log sum exp of a row's scores; infinite without an allowed key
+  const T* sink = nullptr;      // [H] of the softmax, or null
+  T* output = nullptr;          // [B,H,T,e]
+  // [B,H,T] of the softmax: log sum exp of a row's scores; infinite without an allowed key
+  T* lse = nullptr;
 
   // The backward pass reads lse, k, and
-  const T* v_t;          // [B,H,e,padded]
-  const T* grad_output;  // [B,H,T,e]
-  T* grad_q;             // [B,H,T,d]
+  const T* v_t = nullptr;          // [B,H,e,padded]
+  const T* grad_output = nullptr;  // [B,H,T,e]
+  T* grad_q = nullptr;             // [B,H,T,d]
   // adds, for each of `slots` that take turns with the blocks of an example (to grad_key as well)
-  int64_t slots;
-  T *grad_k, *grad_v;  // [slots,B,H,S,d or e]
-  T* grad_sink;        // [slots,B,H]
+  int64_t slots = 1;
+  T *grad_k = nullptr, *grad_v = nullptr;  // [slots,B,H,S,d or e]
+  T* grad_sink = nullptr;                  // [slots,B,H]
 };
 
 // Scratch elements of a call.
@@ -59,14 +60,13 @@ int64_t compose_scratch(const ComposeProblem<T>& p) {
   return (p.map->traced ? 5 : 4) * block + kept + p.padded + kRowLanes;
 }
 
-// Blocks slot, slot + slots, ... of example b.
 template <class T>
-using ComposeSlot = void (*)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
-
-// The implementation for this processor.
+struct ComposeKernels {  // blocks slot, slot + slots, ... of example b
+  void (*forward)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
+  void (*backward)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
+};
+// For this processor.
 template <class T>
-ComposeSlot<T> compose_forward();
-template <class T>
-ComposeSlot<T> compose_backward();
+const ComposeKernels<T>& compose_kernels();
 
 }  // namespace headlab

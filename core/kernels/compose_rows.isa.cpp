@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/isa.h"
 #include "core/kernels/products.h"
 #include "core/kernels/row_vectors.h"
 
@@ -190,9 +191,12 @@ struct Block {
     }
   }
 
-  bool is_allowed(int64_t h, int64_t r, int64_t j) const {
-    const int64_t* s = p.allowed_stride;
-    return p.allowed[b * s[0] + h * s[1] + (first + r) * s[2] + j * s[3]];
+  // Sets what the mask hides of a row.
+  void hide(int64_t h, int64_t r, T* row, T value) const {
+    const auto [from, to] = span(r);
+    const bool* allowed = row_at(p.allowed, b, h, first + r);
+    for (int64_t j = from; j < to; ++j)
+      if (!allowed[j * p.allowed.stride[3]]) row[j] = value;
   }
   // Adds the bias to the scores of a row and hides what it may not see.
   void mask(int64_t h, int64_t r, T* z) const {
@@ -200,23 +204,21 @@ struct Block {
     const auto [from, to] = span(r);
     for (int64_t j = begin; j < from && j < end; ++j) z[j] = low;
     for (int64_t j = to > begin ? to : begin; j < end; ++j) z[j] = low;
-    const int64_t* s = p.bias_stride;
-    if (p.bias)
-      for (int64_t j = from; j < to; ++j)
-        z[j] += p.bias[b * s[0] + h * s[1] + (first + r) * s[2] + j * s[3]];
-    if (p.allowed)
-      for (int64_t j = from; j < to; ++j)
-        if (!is_allowed(h, r, j)) z[j] = low;
+    if (p.distance_bias) {
+      const T* by = p.distance_bias + h * (p.queries + p.keys - 1) + p.queries - 1 - first - r;
+      for (int64_t j = from; j < to; ++j) z[j] += by[j];
+    }
+    if (p.bias.data) {
+      const T* bias = row_at(p.bias, b, h, first + r);
+      for (int64_t j = from; j < to; ++j) z[j] += bias[j * p.bias.stride[3]];
+    }
+    if (p.allowed.data) hide(h, r, z, low);
   }
   // Both compositions mix heads: what is hidden from a head must not come back from another one.
   void hide(T* map) const {
-    if (!p.allowed || p.allowed_stride[1] == 0) return;
+    if (!p.allowed.data || p.allowed.stride[1] == 0) return;
     for (int64_t r = 0; r < rows; ++r)
-      for (int64_t h = 0; h < p.H; ++h) {
-        const auto [from, to] = span(r);
-        for (int64_t j = from; j < to; ++j)
-          if (!is_allowed(h, r, j)) map[r * row_stride + h * p.padded + j] = 0;
-      }
+      for (int64_t h = 0; h < p.H; ++h) hide(h, r, map + r * row_stride + h * p.padded, 0);
   }
 
   // Where a map finds room beside the scores, in whose place it puts the weights.
@@ -289,7 +291,7 @@ template <class T>
 void forward_block(const Block<T>& block, T* scratch) {
   const auto& p = block.p;
   T *s = scratch, *other = scratch + kComposeRows * block.row_stride;
-  block.products(p.q, p.k_t, p.d, s);
+  block.products(p.q.data, p.k_t, p.d, s);
   T* u = s;
   if (p.pre.matrix) u = other, block.compose(s, p.pre, u);
   block.weigh(u, block.map_room(scratch));
@@ -308,7 +310,7 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
   const int64_t size = kComposeRows * block.row_stride;
   T *s = scratch, *u = scratch + size, *da = scratch + 2 * size, *other = scratch + 3 * size;
   const int64_t per_key = slot * p.B * p.H * p.keys;
-  block.products(p.q, p.k_t, p.d, s);
+  block.products(p.q.data, p.k_t, p.d, s);
   if (p.pre.matrix)
     block.compose(s, p.pre, u);
   else
@@ -335,8 +337,8 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     ds = du == other ? da : other;
     block.compose_backward(s, du, p.pre, slot, ds);
   }
-  block.weigh(ds, p.k, p.d, p.grad_q);
-  block.spread(ds, p.q, p.d, p.grad_k + per_key * p.d);
+  block.weigh(ds, p.k.data, p.d, p.grad_q);
+  block.spread(ds, p.q.data, p.d, p.grad_k + per_key * p.d);
 }
 
 template <class T, class Work>
@@ -354,19 +356,8 @@ void backward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
   each_block(p, b, slot, [&](const Block<T>& block) { backward_block(block, slot, scratch); });
 }
 
-void compose_forward_f32(const ComposeProblem<float>& p, int64_t b, int64_t slot, float* scratch) {
-  forward(p, b, slot, scratch);
-}
-void compose_forward_f64(const ComposeProblem<double>& p, int64_t b, int64_t slot,
-                         double* scratch) {
-  forward(p, b, slot, scratch);
-}
-void compose_backward_f32(const ComposeProblem<float>& p, int64_t b, int64_t slot, float* scratch) {
-  backward(p, b, slot, scratch);
-}
-void compose_backward_f64(const ComposeProblem<double>& p, int64_t b, int64_t slot,
-                          double* scratch) {
-  backward(p, b, slot, scratch);
+OfTypes<ComposeKernels> compose_kernels() {
+  return {{forward<float>, backward<float>}, {forward<double>, backward<double>}};
 }
 
 }  // namespace headlab::CPU_CAPABILITY

@@ -13,3 +13,16 @@
 #define HEADLAB_EACH_ISA(declare) declare(DEFAULT)
 #define HEADLAB_BEST(function) DEFAULT::function
 #endif
+
+namespace headlab {
+
+// The kernels of a file for one instruction set, of both types.
+template <template <class> class Kernels>
+struct OfTypes {
+  Kernels<float> f32;
+  Kernels<double> f64;
+};
+inline const auto& of_type(const auto& kernels, float) { return kernels.f32; }
+inline const auto& of_type(const auto& kernels, double) { return kernels.f64; }
+
+}  // namespace headlab

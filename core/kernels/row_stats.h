@@ -17,22 +17,20 @@ constexpr int32_t kNoRow = INT32_MIN;  // in offsets: this row is not counted
 // One call of an attention layer. The last dimension of the output is dense too.
 template <class T>
 struct RowProblem : AttentionRows<T> {
-  bool causal;  // then next_token does not exist
-  int64_t e;
-  const T* v;  // [B,Hkv,S,e]
-  int64_t v_stride[3];
-  const T* output_weight;  // [D, H*e] rows dense, or null: no norms of values
-  int64_t D, output_weight_stride;
-  T* value_norm;     // [B,H,S] norm(W_O^h v_j), written by norm_slot; or null
-  const T* row_sum;  // [B,H,T] what the weights of a row sum to as they are applied; null: 1
-  const T* output;   // [B,H,T,e], or null
-  int64_t output_stride[3];
-  const int64_t* tokens;   // [B,S] or null
-  const uint8_t* classes;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
-  bool matches;            // induction and duplicate_token are wanted
+  bool causal = false;  // then next_token does not exist
+  int64_t e = 0;
+  View<const T> v;                   // [B,Hkv,S,e]
+  const T* output_weight = nullptr;  // [D, H*e] rows dense, or null: no norms of values
+  int64_t D = 0, output_weight_stride = 0;
+  T* value_norm = nullptr;     // [B,H,S] norm(W_O^h v_j), written by norm_slot; or null
+  const T* row_sum = nullptr;  // [B,H,T] sums of the weights of rows as they are applied; null: 1
+  View<const T> output;        // [B,H,T,e], or none
+  const int64_t* tokens = nullptr;   // [B,S] or null
+  const uint8_t* classes = nullptr;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
+  bool matches = false;              // induction and duplicate_token are wanted
   // The scores are the head's own. false: they stand for weights that were handed over, and nothing
   // is said of them (max_logit, lse).
-  bool has_scores;
+  bool has_scores = true;
 };
 
 template <class T>
@@ -62,27 +60,21 @@ struct RowTotals {
   double* maxima;         // [kRowMaxima]
 };
 
-// offsets [rows of the slot]: argmax_j a - i, or kNoRow.
 template <class T>
-using RowStatsSlot = void (*)(const RowProblem<T>&, int64_t slot, const RowTotals& to,
-                              int32_t* offsets, T* scratch);
-// Jensen-Shannon divergence between all heads at query rows first, first + stride, ... (at most
-// kJsRowsPerSlot of them) of example b: sums, counts [H,H].
+struct RowStatsKernels {
+  // offsets [rows of the slot]: argmax_j a - i, or kNoRow.
+  void (*rows)(const RowProblem<T>&, int64_t slot, const RowTotals& to, int32_t* offsets,
+               T* scratch);
+  // Jensen-Shannon divergence between all heads at query rows first, first + stride, ... (at most
+  // kJsRowsPerSlot of them) of example b: sums, counts [H,H].
+  void (*js)(const RowProblem<T>&, int64_t b, int64_t first, int64_t stride, double* sums,
+             double* counts, T* scratch);
+  // value_norm of query head h: norm^2 = v^T (W_O^hT W_O^h) v. scratch: (e + 1) * (e rounded up to
+  // 16).
+  void (*norms)(const RowProblem<T>&, int64_t h, T* scratch);
+};
+// For this processor.
 template <class T>
-using JsSlot = void (*)(const RowProblem<T>&, int64_t b, int64_t first, int64_t stride,
-                        double* sums, double* counts, T* scratch);
-
-// value_norm of query head h: norm^2 = v^T (W_O^hT W_O^h) v. scratch: (e + 1) * (e rounded up to
-// 16).
-template <class T>
-using NormSlot = void (*)(const RowProblem<T>&, int64_t h, T* scratch);
-
-// The implementation for this processor.
-template <class T>
-RowStatsSlot<T> row_stats_slot();
-template <class T>
-JsSlot<T> js_slot();
-template <class T>
-NormSlot<T> norm_slot();
+const RowStatsKernels<T>& row_stats_kernels();
 
 }  // namespace headlab

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/isa.h"
 #include "core/kernels/lanes.h"
 
 namespace headlab::CPU_CAPABILITY {
@@ -29,9 +30,9 @@ struct Rows {
 
   void load_keys(int64_t head) {
     h = head;
-    const T* k = p.k + b * p.k_stride[0] + p.kv_head[h] * p.k_stride[1];
+    const T* k = row_at(p.k, b, p.kv_head[h], 0);
     for (int64_t j = 0; j < p.keys; ++j)
-      for (int64_t c = 0; c < p.d; ++c) kt[c * padded + j] = k[j * p.k_stride[2] + c];
+      for (int64_t c = 0; c < p.d; ++c) kt[c * padded + j] = k[j * p.k.stride[2] + c];
     for (int64_t c = 0; c < p.d; ++c)
       for (int64_t j = p.keys; j < padded; ++j) kt[c * padded + j] = 0;
   }
@@ -39,8 +40,7 @@ struct Rows {
   // z[r] = scale q k^T for rows i[0..3] of the loaded head, keys up to `last`.
   void dot(const int64_t (&i)[4], int64_t last) {
     const T* q[4];
-    for (int r = 0; r < 4; ++r)
-      q[r] = p.q + b * p.q_stride[0] + h * p.q_stride[1] + i[r] * p.q_stride[2];
+    for (int r = 0; r < 4; ++r) q[r] = row_at(p.q, b, h, i[r]);
     const Vec<T> scale(static_cast<T>(p.scale));
     for (int64_t j = 0; j <= last; j += Vec<T>::size()) {
       Vec<T> acc[4] = {Vec<T>(0), Vec<T>(0), Vec<T>(0), Vec<T>(0)};
@@ -60,16 +60,15 @@ struct Rows {
       const T* by = p.distance_bias + h * (p.queries + p.keys - 1) + (p.keys - 1 - place(i));
       for (int64_t j = s.first; j <= s.last; ++j) row[j] += by[j];
     }
-    if (p.bias) {
-      const T* bias = p.bias + b * p.bias_stride[0] + h * p.bias_stride[1] + i * p.bias_stride[2];
-      for (int64_t j = s.first; j <= s.last; ++j) row[j] += bias[j * p.bias_stride[3]];
+    if (p.bias.data) {
+      const T* bias = row_at(p.bias, b, h, i);
+      for (int64_t j = s.first; j <= s.last; ++j) row[j] += bias[j * p.bias.stride[3]];
     }
     int64_t n = s.last - s.first + 1;
-    if (p.allowed) {
-      const auto& st = p.allowed_stride;
-      const bool* allowed = p.allowed + b * st[0] + h * st[1] + i * st[2];
+    if (p.allowed.data) {
+      const bool* allowed = row_at(p.allowed, b, h, i);
       for (int64_t j = s.first; j <= s.last; ++j)
-        if (!allowed[j * st[3]]) row[j] = low, --n;
+        if (!allowed[j * p.allowed.stride[3]]) row[j] = low, --n;
     }
     const int64_t begin = s.first / Vec<T>::size() * Vec<T>::size();
     for (int64_t j = begin; j < s.first; ++j) row[j] = low;
@@ -133,14 +132,12 @@ template <class T>
 void count_classes(const Rows<T>& rows, int64_t i, const T* e, const KeySpan& s, double Z,
                    const Counter& out) {
   const auto& p = rows.p;
-  const auto& stride = p.allowed_stride;
-  const bool* allowed =
-      p.allowed ? p.allowed + rows.b * stride[0] + rows.h * stride[1] + i * stride[2] : nullptr;
+  const bool* allowed = row_at(p.allowed, rows.b, rows.h, i);
   const uint8_t* classes = p.classes + rows.b * p.keys;
   double mass[4] = {0, 0, 0, 0}, largest = -1;
   for (int64_t j = s.first; j <= s.last; ++j) {
     mass[classes[j] & 3] += e[j];
-    const bool counts = classes[j] != 2 && (!allowed || allowed[j * stride[3]]);
+    const bool counts = classes[j] != 2 && (!allowed || allowed[j * p.allowed.stride[3]]);
     if (counts && e[j] > largest) largest = e[j];
   }
   out.add(kClsMass, mass[1] / Z);
@@ -227,9 +224,8 @@ void stats_slot(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32
       const bool counted = i + r < rows.length();
       offsets[i + r - begin] =
           counted ? count_row(rows, i + r, rows.z + r * rows.padded, out) : kNoRow;
-      if (!p.output || offsets[i + r - begin] == kNoRow) continue;
-      const T* o =
-          p.output + b * p.output_stride[0] + h * p.output_stride[1] + (i + r) * p.output_stride[2];
+      if (!p.output.data || offsets[i + r - begin] == kNoRow) continue;
+      const T* o = row_at(p.output, b, h, i + r);
       double square = 0;
       for (int64_t c = 0; c < p.e; ++c) square += static_cast<double>(o[c]) * o[c];
       out.add(kOutputNorm, std::sqrt(square));
@@ -319,7 +315,7 @@ void value_norms(const RowProblem<T>& p, int64_t h, T* scratch) {
   }
   for (int64_t b = 0; b < p.B; ++b)
     for (int64_t j = 0; j < p.keys; ++j) {
-      const T* v = p.v + b * p.v_stride[0] + p.kv_head[h] * p.v_stride[1] + j * p.v_stride[2];
+      const T* v = row_at(p.v, b, p.kv_head[h], j);
       for (int64_t c = 0; c < p.e; ++c) value[c] = v[c];
       V square(0);
       for (int64_t x = 0; x < width; x += V::size()) {
@@ -333,27 +329,9 @@ void value_norms(const RowProblem<T>& p, int64_t h, T* scratch) {
     }
 }
 
-// Named symbols for the dispatcher in row_stats.cpp.
-void row_stats_f32(const RowProblem<float>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
-                   float* scratch) {
-  stats_slot(p, slot, to, offsets, scratch);
-}
-void row_stats_f64(const RowProblem<double>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
-                   double* scratch) {
-  stats_slot(p, slot, to, offsets, scratch);
-}
-void js_f32(const RowProblem<float>& p, int64_t b, int64_t first, int64_t stride, double* sums,
-            double* counts, float* scratch) {
-  divergence_slot(p, b, first, stride, sums, counts, scratch);
-}
-void js_f64(const RowProblem<double>& p, int64_t b, int64_t first, int64_t stride, double* sums,
-            double* counts, double* scratch) {
-  divergence_slot(p, b, first, stride, sums, counts, scratch);
-}
-
-void norm_f32(const RowProblem<float>& p, int64_t h, float* scratch) { value_norms(p, h, scratch); }
-void norm_f64(const RowProblem<double>& p, int64_t h, double* scratch) {
-  value_norms(p, h, scratch);
+OfTypes<RowStatsKernels> row_stats_kernels() {
+  return {{stats_slot<float>, divergence_slot<float>, value_norms<float>},
+          {stats_slot<double>, divergence_slot<double>, value_norms<double>}};
 }
 
 }  // namespace headlab::CPU_CAPABILITY

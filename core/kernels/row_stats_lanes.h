@@ -1,7 +1,7 @@
 // The streamed row statistics for lanes that share one row: the arithmetic of the CUDA kernels, a
 // warp a row. Without nvcc it is plain C++, so that tests hold it against the CPU's kernels.
 //
-// Keys come transposed, k [B,Hkv,d,S] with S dense and k_stride over (b, kv head, c): neighbouring
+// Keys come transposed, k [B,Hkv,d,S] with S dense and strides over (b, kv head, c): neighbouring
 // lanes then read neighbouring numbers. `Lanes` offers
 //   reduce(first, last, R zero, step)  step(R&, j) once for each j, dealt out to the lanes, whose R
 //                                      are joined by R::join, which must be commutative; all lanes
@@ -40,11 +40,9 @@ struct LaneRow {
         place(row_place(p, i)),
         span(key_span(p, b, i)),
         z(room),
-        allowed(p.allowed ? p.allowed + b * p.allowed_stride[0] + h * p.allowed_stride[1] +
-                                i * p.allowed_stride[2]
-                          : nullptr) {}
+        allowed(row_at(p.allowed, b, h, i)) {}
   HEADLAB_DEVICE bool allows(int64_t j) const {
-    return !allowed || allowed[j * p.allowed_stride[3]];
+    return !allowed || allowed[j * p.allowed.stride[3]];
   }
   HEADLAB_DEVICE double at(int64_t j) const {
     return j >= span.first && j <= span.last ? z[j] : T(0);
@@ -107,21 +105,19 @@ struct MatchSums {
 template <class T, class Lanes>
 HEADLAB_DEVICE Peak<T> score_keys(const Lanes& lanes, const LaneRow<T>& row) {
   const auto& p = row.p;
-  const T* q = p.q + row.b * p.q_stride[0] + row.h * p.q_stride[1] + row.i * p.q_stride[2];
-  const T* k = p.k + row.b * p.k_stride[0] + p.kv_head[row.h] * p.k_stride[1];
+  const T* q = row_at(p.q, row.b, row.h, row.i);
+  const T* k = row_at(p.k, row.b, p.kv_head[row.h], 0);
   const T scale = static_cast<T>(p.scale);
   const T* distances = p.distance_bias ? p.distance_bias + row.h * (p.queries + p.keys - 1) +
                                              (p.keys - 1 - row.place)
                                        : nullptr;
-  const T* bias = p.bias ? p.bias + row.b * p.bias_stride[0] + row.h * p.bias_stride[1] +
-                               row.i * p.bias_stride[2]
-                         : nullptr;
+  const T* bias = row_at(p.bias, row.b, row.h, row.i);
   return lanes.reduce(row.span.first, row.span.last, Peak<T>(), [&](Peak<T>& peak, int64_t j) {
     T z = 0;
-    for (int64_t c = 0; c < p.d; ++c) z += q[c] * k[c * p.k_stride[2] + j];
+    for (int64_t c = 0; c < p.d; ++c) z += q[c] * k[c * p.k.stride[2] + j];
     z *= scale;
     if (distances) z += distances[j];
-    if (bias) z += bias[j * p.bias_stride[3]];
+    if (bias) z += bias[j * p.bias.stride[3]];
     if (row.allows(j))
       ++peak.allowed;
     else
@@ -198,8 +194,7 @@ template <class T, class Lanes>
 HEADLAB_DEVICE void count_output(const Lanes& lanes, const LaneRow<T>& row,
                                  const LaneCounter& out) {
   const auto& p = row.p;
-  const T* o = p.output + row.b * p.output_stride[0] + row.h * p.output_stride[1] +
-               row.i * p.output_stride[2];
+  const T* o = row_at(p.output, row.b, row.h, row.i);
   const auto square = lanes.reduce(0, p.e - 1, Sum<double>(), [&](Sum<double>& s, int64_t c) {
     s.x += static_cast<double>(o[c]) * o[c];
   });
@@ -223,7 +218,7 @@ HEADLAB_DEVICE int32_t count_row(const Lanes& lanes, const LaneRow<T>& row,
   out.add(kMaxWeight, 1 / Z);
   out.add(kParticipationRatio, Z * Z / sum.squares);
   if (p.value_norm) out.add(kValueWeightedNorm, row_sum(p, row.b, row.h, row.i) * sum.norm / Z);
-  if (p.output) count_output(lanes, row, out);
+  if (p.output.data) count_output(lanes, row, out);
   if (p.classes)
     count_key_classes(lanes, row, Z, out);
   else
@@ -279,7 +274,7 @@ HEADLAB_DEVICE T gram_entry(const RowProblem<T>& p, int64_t h, int64_t c, int64_
 template <class T, class Lanes>
 HEADLAB_DEVICE void norm_value(const Lanes& lanes, const RowProblem<T>& p, const T* gram, int64_t b,
                                int64_t h, int64_t j) {
-  const T* v = p.v + b * p.v_stride[0] + p.kv_head[h] * p.v_stride[1] + j * p.v_stride[2];
+  const T* v = row_at(p.v, b, p.kv_head[h], j);
   const auto square = lanes.reduce(0, p.e - 1, Sum<T>(), [&](Sum<T>& s, int64_t c) {
     T image = 0;
     for (int64_t x = 0; x < p.e; ++x) image += gram[x * p.e + c] * v[x];

@@ -84,43 +84,28 @@ Tensor HeadProbe::token_classes() const {
   return class_of_token.to(tokens.device()).index({tokens});
 }
 
-void HeadProbe::stream(RowCall call, const HeadCall& layer_call, int64_t map) {
+void HeadProbe::stream(const AttentionCall& call, CountedRows rows, int64_t map) {
   SampledRows sampled;
   if (divergence)
-    sampled = {static_cast<int64_t>(layer_call.rng.bits(CounterRng::kRows) % js_stride), js_stride};
-  call.output_weight = layer_.output_weight;
-  call.tokens = tokens, call.class_of_token = class_of_token;
-  if (layer_.token_map) call.classes = classes;
-  call.matches = matches;
-  add_rows(sums_of(map), stream_rows(call, layer_call, sampled), layer_.head_ids, layer_call.places,
+    sampled = {static_cast<int64_t>(call.rng.bits(CounterRng::kRows) % js_stride), js_stride};
+  rows.output_weight = layer_.output_weight;
+  rows.tokens = tokens, rows.class_of_token = class_of_token;
+  if (layer_.token_map) rows.classes = classes;
+  rows.matches = matches;
+  add_rows(sums_of(map), stream_rows(call, rows, sampled), layer_.head_ids, call.places,
            sink_threshold);
 }
 
-namespace {
-
-// The call over the rows that count alone: a row without any key does not.
-HeadCall counting(const HeadCall& call, const Tensor& counted) {
-  if (!counted.defined()) return call;
-  Scope seen = call;
-  seen.mask.allowed = both_allowed(call.mask.allowed, counted.unsqueeze(-1));  // [B,H,T,1]
-  return call.within(seen);
-}
-
-}  // namespace
-
-void HeadProbe::softmax(const Tensor& queries, const Tensor& k, const Tensor& v, const Tensor& out,
-                        const HeadCall& call, double scale, const Tensor& counted) {
+void HeadProbe::softmax(const AttentionCall& call, const Tensor& out, const Tensor& counted) {
   at::NoGradGuard no_grad;
   counted_ = counted;
-  const auto q = uniform_queries(queries, call);
-  const auto rows = counting(call, counted);
-  if (statistics && q.numel() > 0)
-    stream({.q = q, .k = k, .v = v, .out = out, .scale = scale}, rows, 0);
+  auto rows = call;  // that count: a row without any key does not
+  if (counted.defined()) rows.allowed = both_allowed(call.allowed, counted.unsqueeze(-1));
+  if (statistics && call.q.numel() > 0) stream(rows, {.out = out}, 0);
   if (!maps && !patterns) return;
-  const auto map = masked_softmax(scores(q, k, call, scale),
-                                  allowed_keys(call.mask, q.size(2), k.size(2), q.device()));
+  const auto map = masked_softmax(call.scores(), call.allowed_keys());
   if (maps) maps_[key()] = map.detach();  // [B,H,T,S]
-  if (patterns) patterns_[key()] = {map.detach(), rows.mask};
+  if (patterns) patterns_[key()] = {map.detach(), rows.mask()};
 }
 
 namespace {
@@ -142,9 +127,11 @@ HeadProbe::Pattern pattern_of(const ObservedMap& map, const AttentionMask& mask)
 void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   at::NoGradGuard no_grad;
   const auto &p = map.p, &a = map.a;
-  const auto counted = counting(call, map.counted);
-  if (maps) maps_[key(map.map)] = a.detach();  // [B,H,T,S]
-  if (patterns) patterns_[key(map.map)] = pattern_of(map, counted.mask);
+  auto counted = call.mask;  // of rows that count: one without any key does not
+  if (map.counted.defined())
+    counted.allowed = both_allowed(counted.allowed, map.counted.unsqueeze(-1));  // [B,H,T,1]
+  if (maps) maps_[key(map.map)] = a.detach();                                    // [B,H,T,S]
+  if (patterns) patterns_[key(map.map)] = pattern_of(map, counted);
   if (!statistics || p.numel() == 0) return;
   const int64_t B = p.size(0), H = p.size(1), T = p.size(2), S = p.size(3);
   // p is the softmax of its scores, or of ln p: with those as the bias of scores that are 0 it
@@ -153,28 +140,24 @@ void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   TORCH_CHECK(!map.scores.defined() || map.scores.sizes() == p.sizes(), "scores ",
               map.scores.sizes(), " of weights ", p.sizes());
   const bool by_scores = map.softmax && map.scores.defined();
-  Scope seen = counted;
-  seen.position_bias = nullptr;
-  seen.bias = by_scores ? map.scores : p.clamp_min(std::numeric_limits<float>::min()).log();
-  if (!map.rows_sum_to_one)
-    seen.mask.allowed = both_allowed(seen.mask.allowed, (p.sum(-1) >= kNothing).unsqueeze(-1));
-  const auto sums = map.row_sums.defined() || map.rows_sum_to_one ? map.row_sums : p.sum(-1);
+  auto own = call;
+  own.mask = counted, own.bias = Tensor(), own.position_bias = nullptr;
   const auto none = p.new_zeros({1, 1, 1, 1});
-  stream({.q = none.expand({B, H, T, 1}),
-          .k = none.expand({B, map.v.size(1), S, 1}),
-          .v = map.v,
-          .out = map.out,
-          .row_sums = sums,
-          .scale = 0,
-          .has_scores = by_scores},
-         call.within(seen), map.map);
-  if (map.scores.defined() && !by_scores) raise_scores(map, counted.mask);
+  AttentionCall rows(none.expand({B, H, T, 1}), none.expand({B, map.v.size(1), S, 1}), map.v, own,
+                     /*scale=*/0);
+  rows.bias = by_scores ? map.scores : p.clamp_min(std::numeric_limits<float>::min()).log();
+  if (!map.rows_sum_to_one)
+    rows.allowed = both_allowed(rows.allowed, (p.sum(-1) >= kNothing).unsqueeze(-1));
+  const auto sums = map.row_sums.defined() || map.rows_sum_to_one ? map.row_sums : p.sum(-1);
+  stream(rows, {.out = map.out, .row_sums = sums, .has_scores = by_scores}, map.map);
+  if (map.scores.defined() && !by_scores) raise_scores(map, counted);
   if (!map.mixed || p.is_same(a)) return;
-  const auto rows = counted_pairs(p, allowed_keys(call.mask, T, S, p.device()), call.mask).any(-1);
+  const auto counts =
+      counted_pairs(p, allowed_keys(call.mask, T, S, p.device()), call.mask).any(-1);
   const auto weigh = [&](const Tensor& of_row) {
-    return at::where(rows, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));  // [H]
+    return at::where(counts, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));  // [H]
   };
-  const auto rows_of_head = rows.sum(at::IntArrayRef({0, 2}));
+  const auto rows_of_head = counts.sum(at::IntArrayRef({0, 2}));
   report("composed_row_sum", weigh(a.sum(-1)), rows_of_head);
   report("composed_negative_mass", weigh(a.clamp_max(0).sum(-1).neg()), rows_of_head);
   if (call.places) report("composed_first_token", weigh(a.select(3, 0)), rows_of_head);

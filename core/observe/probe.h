@@ -21,7 +21,7 @@
 namespace headlab {
 
 using at::Tensor;
-struct RowCall;
+struct CountedRows;
 
 // A map of a model: a layer of a site, and which of its maps where a head has several. Of a model
 // with one attention a layer, and of one layer alone, the layer's number says it.
@@ -57,8 +57,7 @@ class HeadProbe : public HeadObserver {
   bool wants_maps() const override { return statistics || maps || patterns; }
   Tensor token_classes() const override;
   void enter(ObservedLayer layer) override;
-  void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-               const HeadCall& call, double scale, const Tensor& counted = {}) override;
+  void softmax(const AttentionCall& call, const Tensor& out, const Tensor& counted = {}) override;
   // Where a is not p, composed_row_sum and composed_negative_mass are of a. max_logit and lse are
   // of the scores alone.
   void weights(const ObservedMap& map, const HeadCall& call) override;
@@ -89,7 +88,7 @@ class HeadProbe : public HeadObserver {
   MapKey key(int64_t map = 0) const { return {layer_.site, layer_.layer, map}; }
   HeadSums& sums_of(int64_t map);
   // Completed with what the probe knows; of which of the layer's maps.
-  void stream(RowCall call, const HeadCall& layer_call, int64_t map);
+  void stream(const AttentionCall& call, CountedRows rows, int64_t map);
   void raise_scores(const ObservedMap& map, const AttentionMask& mask);
 
   std::map<MapKey, HeadSums> sums_;

@@ -19,99 +19,48 @@ constexpr bool kHasCuda = true;
 constexpr bool kHasCuda = false;
 #endif
 
-void copy_strides(const Tensor& t, int64_t* strides, int n) {
-  for (int i = 0; i < n; ++i) strides[i] = t.stride(i);
-}
-
-// Puts the parts of a call where the kernels want them and keeps them alive.
 template <class T>
-struct Holder {
-  HeldRows<T>& rows;
-  at::Device device;
-
-  static constexpr auto kType = at::CppTypeToScalarType<T>::value;
-
-  Tensor here(const Tensor& t, at::ScalarType type) const { return t.detach().to(device, type); }
-  Tensor dense_rows(const Tensor& t) const {
-    const auto x = here(t, kType);
-    return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
-  }
-  template <class N>
-  N* hold(const Tensor& t) const {
-    rows.others.push_back(t);
-    return static_cast<N*>(t.data_ptr());
-  }
-  template <class N>
-  const N* hold_all(const Tensor& t) const {  // null where undefined
-    return t.defined() ? hold<N>(here(t, at::CppTypeToScalarType<N>::value).contiguous()) : nullptr;
-  }
-};
-
-template <class T>
-void hold_scores(const Holder<T>& to, const RowCall& call, const HeadCall& ctx) {
-  auto& p = to.rows.problem;
-  const auto queries = to.dense_rows(call.q);
-  p.B = call.q.size(0), p.H = call.q.size(1), p.queries = call.q.size(2), p.d = call.q.size(3);
-  p.keys = call.k.size(2);
-  p.q = to.template hold<T>(queries);
-  copy_strides(queries, p.q_stride, 3);
-  to.rows.keys = to.dense_rows(call.k);
-  p.k = static_cast<T*>(to.rows.keys.data_ptr());
-  copy_strides(to.rows.keys, p.k_stride, 3);
-  const auto kv = kv_heads(ctx, p.H, call.k.size(1), at::kCPU);
-  p.kv_head = to.template hold_all<int64_t>(kv);
-  p.scale = call.scale;
-  p.causal = ctx.mask.causal;
-  p.reach = key_reach(ctx.mask.causal, ctx.mask.window);
-  p.cross = !ctx.places;
-  p.query_length = to.template hold_all<int64_t>(ctx.mask.query_length);
-  p.key_length = to.template hold_all<int64_t>(ctx.mask.key_length);
-  const std::vector<int64_t> map{p.B, p.H, p.queries, p.keys};
-  if (ctx.mask.allowed.defined()) {
-    const auto allowed = to.here(ctx.mask.allowed, at::kBool).expand(map);
-    p.allowed = to.template hold<bool>(allowed);
-    copy_strides(allowed, p.allowed_stride, 4);
-  }
-  if (ctx.bias.defined()) {
-    const auto bias = to.here(ctx.bias, to.kType).expand(map);
-    p.bias = to.template hold<T>(bias);
-    copy_strides(bias, p.bias_stride, 4);
-  }
-  if (ctx.position_bias)
-    p.distance_bias = to.template hold_all<T>(biases_by_distance(ctx, p.queries, p.keys));
-}
-
-template <class T>
-void hold_values(const Holder<T>& to, const RowCall& call) {
-  auto& p = to.rows.problem;
-  const auto outputs = to.dense_rows(call.out);
-  p.e = call.out.size(3);
-  p.output = to.template hold<T>(outputs);
-  copy_strides(outputs, p.output_stride, 3);
-  p.row_sum = to.template hold_all<T>(call.row_sums);
-  if (!call.output_weight.defined()) return;
-  const auto values = to.dense_rows(call.v), weight = to.dense_rows(call.output_weight);
-  p.v = to.template hold<T>(values);
-  copy_strides(values, p.v_stride, 3);
-  p.output_weight = to.template hold<T>(weight);
+void hold_values(HeldRows<T>& rows, const AttentionCall& call, const CountedRows& counted,
+                 at::Device device) {
+  auto& p = rows.problem;
+  constexpr auto kType = at::CppTypeToScalarType<T>::value;
+  const auto here = [&](const Tensor& t) {
+    const auto x = t.detach().to(device, kType);
+    return rows.tensors.emplace_back(x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous());
+  };
+  p.e = counted.out.size(3);
+  p.output = view<T>(here(counted.out));
+  if (counted.row_sums.defined())
+    p.row_sum = here(counted.row_sums.contiguous()).template const_data_ptr<T>();
+  if (!counted.output_weight.defined()) return;
+  p.v = view<T>(here(call.v));
+  const auto weight = here(counted.output_weight);
+  p.output_weight = weight.template const_data_ptr<T>();
   p.output_weight_stride = weight.stride(0);
   p.D = weight.size(0);
-  p.value_norm = to.template hold<T>(
-      at::empty({p.B, p.H, p.keys}, at::TensorOptions(to.kType).device(to.device)));
+  p.value_norm =
+      rows.tensors
+          .emplace_back(at::empty({p.B, p.H, p.keys}, at::TensorOptions(kType).device(device)))
+          .template mutable_data_ptr<T>();
 }
 
 template <class T>
-void hold_tokens(const Holder<T>& to, const RowCall& call) {
-  auto& p = to.rows.problem;
-  p.matches = call.matches;
-  p.has_scores = call.has_scores;
-  if (call.tokens.defined() && !p.cross) {
-    p.tokens = to.template hold_all<int64_t>(call.tokens);
-    if (call.class_of_token.defined())
-      p.classes = to.template hold_all<uint8_t>(
-          to.here(call.class_of_token, at::kByte).index({to.here(call.tokens, at::kLong)}));
+void hold_tokens(HeldRows<T>& rows, const CountedRows& counted, at::Device device) {
+  auto& p = rows.problem;
+  p.matches = counted.matches;
+  p.has_scores = counted.has_scores;
+  const auto here = [&](const Tensor& t, at::ScalarType type) {
+    return rows.tensors.emplace_back(t.detach().to(device, type).contiguous());
+  };
+  if (counted.tokens.defined() && !p.cross) {
+    const auto tokens = here(counted.tokens, at::kLong);
+    p.tokens = tokens.template const_data_ptr<int64_t>();
+    if (counted.class_of_token.defined())
+      p.classes = here(here(counted.class_of_token, at::kByte).index({tokens}), at::kByte)
+                      .template const_data_ptr<uint8_t>();
   }
-  if (call.classes.defined()) p.classes = to.template hold_all<uint8_t>(call.classes);
+  if (counted.classes.defined())
+    p.classes = here(counted.classes, at::kByte).template const_data_ptr<uint8_t>();
 }
 
 // Points the slots into their memory; offsets take the last, half as wide, numbers.
@@ -155,28 +104,32 @@ void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
   if (p.value_norm) {
     const int64_t width = (p.e + 15) / 16 * 16;
     over_slots<T>(p.H, (p.e + 1) * width,
-                  [&](int64_t h, T* scratch) { norm_slot<T>()(p, h, scratch); });
+                  [&](int64_t h, T* scratch) { row_stats_kernels<T>().norms(p, h, scratch); });
   }
   std::fill_n(to.offsets, to.count() * kRowsPerSlot, kNoRow);
   std::fill_n(to.maxima, to.count() * kRowMaxima, -std::numeric_limits<double>::infinity());
   over_slots<T>(to.count(), row_scratch(p), [&](int64_t slot, T* scratch) {
-    row_stats_slot<T>()(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot, scratch);
+    row_stats_kernels<T>().rows(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot,
+                                scratch);
   });
   const int64_t pairs = p.H * p.H, step = kJsRowsPerSlot * sampled.stride;
   over_slots<T>(p.B * to.groups, js_scratch(p), [&](int64_t slot, T* scratch) {
-    js_slot<T>()(p, slot / to.groups, sampled.start + slot % to.groups * step, sampled.stride,
-                 to.js + slot * pairs, to.js_counts + slot * pairs, scratch);
+    row_stats_kernels<T>().js(p, slot / to.groups, sampled.start + slot % to.groups * step,
+                              sampled.stride, to.js + slot * pairs, to.js_counts + slot * pairs,
+                              scratch);
   });
 }
 
 template <class T>
-void run_on_cuda(HeldRows<T>& rows, SampledRows sampled, RowSlots& to) {
+void run_on_cuda(HeldRows<T>& rows, const AttentionCall& call, SampledRows sampled, RowSlots& to) {
   const auto device = to.memory.device();
   const c10::DeviceGuard guard(device);
   void* stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-  auto scratch = [&](int64_t elements) { return at::empty({elements}, rows.keys.options()); };
+  auto scratch = [&](int64_t elements) {
+    return at::empty({elements}, rows.tensors.front().options());
+  };
   auto check = [](const char* error) { TORCH_CHECK(!error, "statistics: CUDA: ", error); };
-  transpose_keys(rows);
+  transpose_keys(rows, call);
   const auto& p = rows.problem;
   if (p.value_norm) {
     const auto gram = scratch(p.H * p.e * p.e);
@@ -194,14 +147,15 @@ void run_on_cuda(HeldRows<T>& rows, SampledRows sampled, RowSlots& to) {
 }
 
 template <class T>
-RowSlots stream_rows_as(const RowCall& call, const HeadCall& ctx, SampledRows sampled) {
+RowSlots stream_rows_as(const AttentionCall& call, const CountedRows& counted,
+                        SampledRows sampled) {
   const bool on_cuda = kHasCuda && call.q.is_cuda();
   const auto device = on_cuda ? call.q.device() : at::Device(at::kCPU);
-  auto rows = hold_rows<T>(call, ctx, device);
+  auto rows = hold_rows<T>(call, counted, device);
   auto slots = make_slots(rows.problem, sampled, device);
   if constexpr (kHasCuda) {
     if (on_cuda) {
-      run_on_cuda(rows, sampled, slots);
+      run_on_cuda(rows, call, sampled, slots);
       return slots;
     }
   }
@@ -212,31 +166,37 @@ RowSlots stream_rows_as(const RowCall& call, const HeadCall& ctx, SampledRows sa
 }  // namespace
 
 template <class T>
-HeldRows<T> hold_rows(const RowCall& call, const HeadCall& ctx, at::Device device) {
+HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at::Device device) {
   HeldRows<T> rows;
-  const Holder<T> to{rows, device};
-  hold_scores(to, call, ctx);
-  hold_values(to, call);
-  hold_tokens(to, call);
+  auto& p = rows.problem;
+  static_cast<AttentionRows<T>&>(p) = kernel_rows<T>(call, device, rows.tensors);
+  p.causal = call.causal;
+  p.kv_head =
+      rows.tensors
+          .emplace_back(
+              kv_heads(call.kv_map, p.H, call.k.size(1), device).to(device, at::kLong).contiguous())
+          .template const_data_ptr<int64_t>();
+  hold_values(rows, call, counted, device);
+  hold_tokens(rows, counted, device);
   return rows;
 }
-template HeldRows<float> hold_rows(const RowCall&, const HeadCall&, at::Device);
-template HeldRows<double> hold_rows(const RowCall&, const HeadCall&, at::Device);
+template HeldRows<float> hold_rows(const AttentionCall&, const CountedRows&, at::Device);
+template HeldRows<double> hold_rows(const AttentionCall&, const CountedRows&, at::Device);
 
 template <class T>
-void transpose_keys(HeldRows<T>& rows) {
-  rows.keys = rows.keys.transpose(-1, -2).contiguous();  // [B,Hkv,d,S]
-  rows.problem.k = rows.keys.template data_ptr<T>();
-  copy_strides(rows.keys, rows.problem.k_stride, 3);
+void transpose_keys(HeldRows<T>& rows, const AttentionCall& call) {
+  const auto like = rows.tensors.front().options();  // of the queries
+  rows.problem.k = view<T>(rows.tensors.emplace_back(
+      call.k.detach().to(like).transpose(-1, -2).contiguous()));  // [B,Hkv,d,S]
 }
-template void transpose_keys(HeldRows<float>&);
-template void transpose_keys(HeldRows<double>&);
+template void transpose_keys(HeldRows<float>&, const AttentionCall&);
+template void transpose_keys(HeldRows<double>&, const AttentionCall&);
 
-RowSlots stream_rows(const RowCall& call, const HeadCall& ctx, SampledRows sampled) {
+RowSlots stream_rows(const AttentionCall& call, const CountedRows& counted, SampledRows sampled) {
   TORCH_CHECK(call.q.size(1) <= 1024, "statistics: at most 1024 heads a layer, are ",
               call.q.size(1));
-  return call.q.scalar_type() == at::kDouble ? stream_rows_as<double>(call, ctx, sampled)
-                                             : stream_rows_as<float>(call, ctx, sampled);
+  return call.q.scalar_type() == at::kDouble ? stream_rows_as<double>(call, counted, sampled)
+                                             : stream_rows_as<float>(call, counted, sampled);
 }
 
 }  // namespace headlab

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/attention/context.h"
+#include "core/attention/attention_call.h"
 #include "core/observe/row_stream.h"
 #include "core/torch.h"
 
@@ -13,18 +13,17 @@ namespace {
 // The kernel of the streamed divergence recomputes rows from scores: here the scores are ln p.
 void add_rows(const Tensor& p, const Tensor& counted, double* sums, double* counts) {
   const int64_t N = p.size(0), R = p.size(1), S = p.size(2);
-  HeadContext context;
-  context.places = false;
-  context.bias = p.log().unsqueeze(0);                                    // [1,N,R,S]
-  context.mask.allowed = ((p > 0) & counted.unsqueeze(-1)).unsqueeze(0);  // hides ln 0
   const auto none = p.new_zeros({1, 1, 1, 1});
-  RowCall call;
-  call.q = call.out = none.expand({1, N, R, 1});
+  AttentionCall call;
+  call.q = none.expand({1, N, R, 1});
   call.k = call.v = none.expand({1, 1, S, 1});
-  const auto held = hold_rows<double>(call, HeadCall::outside_a_layer(context), at::kCPU);
+  call.places = false;
+  call.bias = p.log().unsqueeze(0);                               // [1,N,R,S]
+  call.allowed = ((p > 0) & counted.unsqueeze(-1)).unsqueeze(0);  // hides ln 0
+  const auto held = hold_rows<double>(call, {.out = call.q}, at::kCPU);
   std::vector<double> scratch(js_scratch(held.problem) + 16);
   for (int64_t first = 0; first < R; first += kJsRowsPerSlot)
-    js_slot<double>()(held.problem, 0, first, 1, sums, counts, scratch.data());
+    row_stats_kernels<double>().js(held.problem, 0, first, 1, sums, counts, scratch.data());
 }
 
 }  // namespace

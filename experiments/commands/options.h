@@ -7,13 +7,13 @@
 #include <optional>
 #include <string>
 
-#include "core/attention/attend.h"
+#include "core/attention/context.h"
 #include "experiments/commands/command.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {
 
-// --device auto|cpu|cuda[:N], --threads N, --backend auto|flash|sdpa|eager
+// --device auto|cpu|cuda[:N], --threads N, --backend auto|flash|sdpa|rows|eager
 struct ComputeOptions {
   std::string device = "auto", backend = "auto";
   int threads = 0;  // 0: OMP_NUM_THREADS, else every core

@@ -23,9 +23,8 @@ class SiteProbes : public HeadObserver {
   bool wants_maps() const override { return current_->wants_maps(); }
   Tensor token_classes() const override { return current_->token_classes(); }
   void enter(ObservedLayer layer) override;
-  void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-               const HeadCall& call, double scale, const Tensor& counted) override {
-    current_->softmax(q, k, v, out, call, scale, counted);
+  void softmax(const AttentionCall& call, const Tensor& out, const Tensor& counted) override {
+    current_->softmax(call, out, counted);
   }
   void weights(const ObservedMap& map, const HeadCall& call) override {
     current_->weights(map, call);

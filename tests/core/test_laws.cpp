@@ -29,12 +29,10 @@ class MapWatcher : public HeadProbe {
   MapWatcher() { maps = true; }
   std::vector<ObservedMap> seen;
 
-  void softmax(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-               const HeadCall& call, double scale, const Tensor& counted) override {
-    HeadProbe::softmax(q, k, v, out, call, scale, counted);
-    const auto z = scores(uniform_queries(q, call), k, call, scale);
-    const auto p = masked_softmax(z, allowed_keys(call.mask, z.size(2), z.size(3), z.device()));
-    seen.push_back({.p = p, .a = p, .v = v, .out = out});
+  void softmax(const AttentionCall& call, const Tensor& out, const Tensor& counted) override {
+    HeadProbe::softmax(call, out, counted);
+    const auto p = masked_softmax(call.scores(), call.allowed_keys());
+    seen.push_back({.p = p, .a = p, .v = call.v, .out = out});
   }
   void weights(const ObservedMap& map, const HeadCall& call) override {
     HeadProbe::weights(map, call);

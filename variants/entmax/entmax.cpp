@@ -20,7 +20,7 @@ class EntmaxMap : public Map {
   explicit EntmaxMap(double alpha) : alpha_(alpha) {}
   explicit EntmaxMap(const Tensor& alphas) : alphas_(alphas) {}
 
-  Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall& call) const override {
+  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall& call) const override {
     return alphas_.defined()
                ? entmax(z, allowed, alphas_.to(z.options()).view({-1, 1, 1}), call.backend)
                : entmax(z, allowed, alpha_, call.backend);
@@ -57,7 +57,7 @@ class EntmaxMap : public Map {
     report_rows(observer, "support_one", support == 1, rows.rows);
   }
 
-  std::optional<RowMap> row_map(const HeadCall&, int64_t) const override {
+  std::optional<RowMap> row_map(const AttentionCall&, int64_t) const override {
     if (alphas_.defined() || alpha_ <= 1 || alpha_ > 2) return std::nullopt;
     return entmax_row_map(alpha_);
   }

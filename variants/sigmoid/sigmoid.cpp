@@ -29,7 +29,7 @@ class SigmoidMap : public Map {
  public:
   SigmoidMap(std::optional<double> offset, Divisor divisor) : offset_(offset), divisor_(divisor) {}
 
-  Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall& call) const override {
+  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall& call) const override {
     const double added = offset(call, z.size(3));
     const auto a = at::sigmoid(added == 0 ? z : z + added);
     return allowed.defined() ? a.masked_fill(allowed.logical_not(), 0) : a;
@@ -37,17 +37,18 @@ class SigmoidMap : public Map {
 
   // Masks count as the authors' code counts them, which has no lengths: the keys of the call,
   // without those beyond the example's length.
-  Tensor offsets(const HeadCall& call, int64_t S, const at::TensorOptions& options) const override {
+  Tensor offsets(const AttentionCall& call, int64_t S,
+                 const at::TensorOptions& options) const override {
     if (offset_) return {};
-    const auto seen = within_length(call.mask.key_length, S, options.device());  // [B,S]
+    const auto seen = within_length(call.key_length, S, options.device());  // [B,S]
     if (!seen.defined()) return {};
     return -seen.sum(1).clamp_min(1).to(options.dtype()).log().view({-1, 1, 1, 1});
   }
 
-  Tensor row_divisors(const HeadCall& call, int64_t T, int64_t S,
+  Tensor row_divisors(const AttentionCall& call, int64_t T,
                       const at::TensorOptions& options) const override {
     if (divisor_ == Divisor::kNone) return {};
-    const auto seen = (query_places(call, T, S, options.device()) + 1).to(options.dtype());
+    const auto seen = (query_places(call, T, options.device()) + 1).to(options.dtype());
     return divisor_ == Divisor::kSqrt ? seen.sqrt() : seen;
   }
 
@@ -55,7 +56,7 @@ class SigmoidMap : public Map {
     return offset_ ? nullptr : "its offset follows the number of keys; give a number as `offset`";
   }
 
-  std::optional<RowMap> row_map(const HeadCall& call, int64_t S) const override {
+  std::optional<RowMap> row_map(const AttentionCall& call, int64_t S) const override {
     auto map = HEADLAB_BEST(sigmoid_rows)();
     map.numbers[0] = offset(call, S);
     return map;
@@ -63,9 +64,9 @@ class SigmoidMap : public Map {
 
  private:
   // Of all examples; 0 where offsets() has it.
-  double offset(const HeadCall& call, int64_t S) const {
+  double offset(const AttentionCall& call, int64_t S) const {
     if (offset_) return *offset_;
-    return call.mask.key_length.defined() ? 0 : -std::log(static_cast<double>(S));
+    return call.key_length.defined() ? 0 : -std::log(static_cast<double>(S));
   }
 
   std::optional<double> offset_;  // none: by length

@@ -27,7 +27,7 @@ class SoftpickMap : public Map {
 
   // By the authors' stable form: with m = max(max_j z, 0) the sums are taken e^-m times, eps is
   // not, so that m has a gradient of that size.
-  Tensor weights(const Tensor& z, const Tensor& allowed, const HeadCall&) const override {
+  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall&) const override {
     const auto hidden_as = [&](const Tensor& x, double value) {
       return allowed.defined() ? x.masked_fill(allowed.logical_not(), value) : x;
     };
@@ -50,7 +50,7 @@ class SoftpickMap : public Map {
     report_rows(observer, "zero_rows", rows.sums == 0, rows.rows);
   }
 
-  std::optional<RowMap> row_map(const HeadCall&, int64_t) const override {
+  std::optional<RowMap> row_map(const AttentionCall&, int64_t) const override {
     auto map = HEADLAB_BEST(softpick_rows)();
     map.numbers[0] = eps_;
     return map;

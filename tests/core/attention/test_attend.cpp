@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/attention/paths.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -66,7 +67,7 @@ Numbers numbers(const Case& c, Backend backend, bool with_lse, Tensor table) {
 }  // namespace
 
 TEST_CASE("every path of attention gives the numbers of the one that holds the map", "[attend]") {
-  REQUIRE(attend_path_names() == std::vector<std::string>{"flash", "sdpa", "eager"});
+  REQUIRE(attend_path_names() == std::vector<std::string>{"flash", "sdpa", "rows", "eager"});
   torch::manual_seed(1);
   const auto table = random({16, H}).requires_grad_();
   for (const auto& c : cases(table))
@@ -75,15 +76,21 @@ TEST_CASE("every path of attention gives the numbers of the one that holds the m
       for (const auto& name : attend_path_names()) {
         if (name == "sdpa" && c.bias) continue;
         INFO(c.name << " by " << name << (with_lse ? " with lse" : ""));
-        if (name == "sdpa" && with_lse) {
+        if (name == "rows" && c.name == "relative") {
           REQUIRE_THROWS_WITH(numbers(c, backend_named(name), with_lse, table),
-                              Catch::Contains("backend sdpa: gives no log-sum-exp"));
+                              Catch::Contains("backend rows: not with dropout"));
+          continue;
+        }
+        if ((name == "sdpa" || name == "rows") && with_lse) {
+          REQUIRE_THROWS_WITH(numbers(c, backend_named(name), with_lse, table),
+                              Catch::Contains("backend " + name + ": gives no log-sum-exp"));
           continue;
         }
         const auto got = numbers(c, backend_named(name), with_lse, table);
         REQUIRE(got.of.size() == want.of.size());
+        const double close = name == "rows" ? 2e-7 : 1e-12;  // its exponentials are single
         for (size_t n = 0; n < want.of.size(); ++n)
-          REQUIRE(relative_difference(got.of[n], want.of[n]) < 1e-12);
+          REQUIRE(relative_difference(got.of[n], want.of[n]) < close);
       }
       const auto chosen = numbers(c, Backend::kAuto, with_lse, table);
       for (size_t n = 0; n < want.of.size(); ++n)
@@ -152,6 +159,37 @@ TEST_CASE("rows without any key have no log-sum-exp and no gradient on every pat
     (rows.out.sum() + rows.lse[0].sum()).backward();
     REQUIRE(q.grad().isfinite().all().item<bool>());
     REQUIRE(q.grad()[1].abs().sum().item<double>() == 0);
+  }
+}
+
+TEST_CASE("a bias of -infinity hides on every path", "[attend]") {
+  torch::manual_seed(2);
+  const auto drawn = random({B, H, T, S});
+  auto hidden = at::rand({B, H, T, S}) < 0.3;
+  hidden.select(2, 5).fill_(true);  // rows without any key
+  hidden.narrow(0, 1, 1).select(2, 40).fill_(true);
+  const auto with = [&](Backend backend, bool by_mask) {
+    torch::manual_seed(3);
+    std::vector<Tensor> inputs{random({B, H, T, d}), random({B, Hkv, S, d}),
+                               random({B, Hkv, S, e})};
+    for (auto& t : inputs) t.requires_grad_();
+    HeadContext ctx = causal();
+    ctx.backend = backend;
+    ctx.bias = by_mask ? drawn : drawn.masked_fill(hidden, kHiddenScore);
+    if (by_mask) ctx.mask.allowed = hidden.logical_not();
+    const auto out = attend(inputs[0], inputs[1], inputs[2], HeadCall::outside_a_layer(ctx), 0.4);
+    out.square().sum().backward();
+    std::vector<Tensor> all{out};
+    for (const auto& t : inputs) all.push_back(t.grad());
+    return all;
+  };
+  const auto want = with(Backend::kEager, /*by_mask=*/true);
+  CHECK(want[0].select(2, 5).abs().max().item<double>() == 0);
+  for (const auto backend : {Backend::kAuto, Backend::kEager, Backend::kSdpa, Backend::kRows}) {
+    INFO("backend " << static_cast<int>(backend));
+    const auto got = with(backend, /*by_mask=*/false);
+    for (size_t n = 0; n < want.size(); ++n)
+      CHECK(relative_difference(got[n], want[n]) < (backend == Backend::kRows ? 2e-7 : 1e-12));
   }
 }
 

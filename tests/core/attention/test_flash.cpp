@@ -17,12 +17,12 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 struct Case {
   std::string name;
   int64_t T, S;
-  FlashScope scope = {};  // without a bias
+  AttentionCall scope = {};  // without q, k, v and a bias
   int64_t B = 2, H = 3, d = 5, e = 4;
 };
 
-FlashScope reach(int64_t back, int64_t ahead, const std::vector<int64_t>& lengths = {}) {
-  FlashScope scope;
+AttentionCall reach(int64_t back, int64_t ahead, const std::vector<int64_t>& lengths = {}) {
+  AttentionCall scope;
   scope.reach = {back, ahead};
   if (!lengths.empty()) scope.key_length = at::tensor(lengths, at::kLong);
   return scope;
@@ -73,7 +73,7 @@ Inputs draw(const Case& c, Bias bias) {
 }
 
 // The same by a map [B,H,T,S] that is held.
-AttendedRows eager(const Inputs& in, const FlashScope& scope, double scale) {
+AttendedRows eager(const Inputs& in, const AttentionCall& scope, double scale) {
   const int64_t T = in.q.size(2), S = in.k.size(2);
   auto z = at::matmul(in.q, in.k.transpose(2, 3)) * scale;
   const auto distance = at::arange(S) - at::arange(S - T, S).unsqueeze(1);  // [T,S]
@@ -91,10 +91,11 @@ AttendedRows eager(const Inputs& in, const FlashScope& scope, double scale) {
   return {at::matmul(map, in.v), at::logsumexp(filled, -1).masked_fill(dead, -kInfinity)};
 }
 
-AttendedRows flash(const Inputs& in, const FlashScope& scope, double scale) {
+AttendedRows flash(const Inputs& in, const AttentionCall& scope, double scale) {
   auto own = scope;
-  own.distance_bias = in.bias;
-  return flash_attend(in.q, in.k, in.v, own, scale);
+  own.q = in.q, own.k = in.k, own.v = in.v, own.distance_bias = in.bias;
+  own.scale = scale;
+  return flash_attend(own);
 }
 
 enum class Uses { kOut, kLse, kBoth };
@@ -193,14 +194,14 @@ TEST_CASE("second derivatives of fused rows are refused", "[flash]") {
 TEST_CASE("fused rows refuse sizes that do not fit", "[flash]") {
   const auto in = draw({"", 4, 6, {}}, Bias::kNone);
   const auto attend = [&](const Tensor& bias, const Tensor& key_length) {
-    FlashScope scope;
-    scope.distance_bias = bias, scope.key_length = key_length;
-    return flash_attend(in.q, in.k, in.v, scope, 1);
+    AttentionCall scope;
+    scope.key_length = key_length;
+    return flash({in.q, in.k, in.v, bias}, scope, 1);
   };
   REQUIRE_THROWS_WITH(attend(random({3, 8}), {}), Catch::Contains("[3, 8] for 3 heads"));
   REQUIRE_THROWS_WITH(attend({}, at::ones({3}, at::kLong)),
                       Catch::Contains("key_length [3] for 2 examples"));
-  REQUIRE_THROWS(flash_attend(in.q, in.v, in.v, {}, 1));
+  REQUIRE_THROWS(flash({in.q, in.v, in.v, {}}, {}, 1));
   REQUIRE_FALSE(flash_serves(in.q.to(at::kBFloat16), in.k, in.v));
   REQUIRE_FALSE(flash_serves(in.q.narrow(2, 0, 0), in.k, in.v));
 }

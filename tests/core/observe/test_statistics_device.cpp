@@ -6,6 +6,7 @@
 #include <iostream>
 #include <limits>
 
+#include "core/attention/attention_call.h"
 #include "core/heads.h"
 #include "core/kernels/row_stats_lanes.h"
 #include "core/observe/row_stream.h"
@@ -38,7 +39,8 @@ struct SerialLanes {
 };
 
 struct Problem {
-  RowCall call;
+  Tensor q, k, v;
+  CountedRows counted;
   HeadContext ctx;
   std::shared_ptr<Alibi> alibi;
 
@@ -49,14 +51,13 @@ struct Problem {
     const int64_t B = 1 + seed % 3, Hkv = 1 + seed % 2, H = Hkv * (1 + seed % 3);
     const int64_t T = 3 + 37 * seed % 151, S = cross ? T + 4 : T + 2 * (seed % 2);
     const int64_t d = 1 + seed % 19, e = 1 + seed % 23;
-    call.q = random({B, T, H, d}).transpose(1, 2);
-    call.k = random({B, S, Hkv, d}).transpose(1, 2);
-    call.v = random({B, S, Hkv, e}).transpose(1, 2);
-    call.out = random({B, H, T, e});
-    call.output_weight = seed % 6 ? random({17, H * e}) : Tensor();
-    call.scale = 0.7;
-    call.matches = true;
-    call.has_scores = seed % 10 != 9;
+    q = random({B, T, H, d}).transpose(1, 2);
+    k = random({B, S, Hkv, d}).transpose(1, 2);
+    v = random({B, S, Hkv, e}).transpose(1, 2);
+    counted.out = random({B, H, T, e});
+    counted.output_weight = seed % 6 ? random({17, H * e}) : Tensor();
+    counted.matches = true;
+    counted.has_scores = seed % 10 != 9;
     if (cross) ctx.memory = random({B, S, 3});
     ctx.mask.causal = !cross && seed % 2;
     if (!cross && seed % 4 == 3) ctx.mask.window = 1 + seed % 11;
@@ -68,9 +69,16 @@ struct Problem {
     if (seed % 5 == 2) ctx.bias = random({1, H, T, S});
     if (!cross && seed % 6 == 5) alibi = std::make_shared<Alibi>(H, at::kDouble);
     ctx.position_bias = alibi.get();
-    if (seed % 2) call.tokens = at::randint(0, 5, {B, S}, at::kLong);
-    if (seed % 3) call.classes = at::randint(0, 4, {B, S}, at::kByte);
-    if (seed % 4 == 1) call.class_of_token = at::randint(0, 4, {5}, at::kByte);
+    if (seed % 2) counted.tokens = at::randint(0, 5, {B, S}, at::kLong);
+    if (seed % 3) counted.classes = at::randint(0, 4, {B, S}, at::kByte);
+    if (seed % 4 == 1) counted.class_of_token = at::randint(0, 4, {5}, at::kByte);
+  }
+
+  AttentionCall call() const { return {q, k, v, HeadCall::outside_a_layer(ctx), 0.7}; }
+  RowSlots slots(SampledRows sampled = {}) const { return stream_rows(call(), counted, sampled); }
+  void change(const at::TensorOptions& options) {
+    for (auto* t : {&q, &k, &v, &counted.out, &counted.output_weight})
+      if (t->defined()) *t = t->to(options);
   }
 };
 
@@ -137,11 +145,10 @@ void require_near(const Got& got, const Want& want, int64_t n, double tolerance)
 // `close` of one row or value; a slot sums kRowsPerSlot rows.
 template <class T, class Lanes>
 void compare_with_cpu(const Problem& problem, double close) {
-  const auto& [call, ctx, alibi] = problem;
-  const auto want = stream_rows(call, HeadCall::outside_a_layer(ctx), {.start = 0, .stride = 1});
-  auto rows = hold_rows<T>(call, HeadCall::outside_a_layer(ctx), at::kCPU);
+  const auto want = problem.slots({.start = 0, .stride = 1});
+  auto rows = hold_rows<T>(problem.call(), problem.counted, at::kCPU);
   const auto& p = rows.problem;
-  transpose_keys(rows);
+  transpose_keys(rows, problem.call());
   if (p.value_norm) compute_value_norms<T, Lanes>(p);
   for (int64_t slot = 0; slot < row_slots(p); ++slot) {
     INFO("slot " << slot);
@@ -169,11 +176,6 @@ void compare_with_cpu(const Problem& problem, double close) {
   }
 }
 
-void make_float(RowCall& call) {
-  for (auto* t : {&call.q, &call.k, &call.v, &call.out, &call.output_weight})
-    if (t->defined()) *t = t->to(at::kFloat);
-}
-
 }  // namespace
 
 TEST_CASE("lanes that share a row compute what the CPU's kernels compute", "[statistics]") {
@@ -182,29 +184,29 @@ TEST_CASE("lanes that share a row compute what the CPU's kernels compute", "[sta
     Problem problem(seed);
     compare_with_cpu<double, SerialLanes<1>>(problem, 1e-10);
     compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
-    make_float(problem.call);
+    problem.change(at::kFloat);
     compare_with_cpu<float, SerialLanes<32>>(problem, 1e-5);
   }
 }
 
 TEST_CASE("rows with a score that is no number do not count", "[statistics]") {
   Problem problem(0);
-  problem.call.q[0][0][1].fill_(std::numeric_limits<double>::quiet_NaN());
-  const auto slots = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx), {});
+  problem.q[0][0][1].fill_(std::numeric_limits<double>::quiet_NaN());
+  const auto slots = problem.slots();
   REQUIRE(slots.offsets[0] != kNoRow);
   REQUIRE(slots.offsets[1] == kNoRow);
-  REQUIRE(slots.counts[kEntropy] == static_cast<double>(problem.call.q.size(2) - 1));
+  REQUIRE(slots.counts[kEntropy] == static_cast<double>(problem.q.size(2) - 1));
   compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
 }
 
 TEST_CASE("nothing is said of scores that stand for weights", "[statistics]") {
   Problem problem(0);
-  problem.call.has_scores = false;
-  auto slots = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx), {});
+  problem.counted.has_scores = false;
+  auto slots = problem.slots();
   REQUIRE(slots.counts[kLse] == 0);
   REQUIRE(slots.maxima[kMaxLogit] == -std::numeric_limits<double>::infinity());
-  problem.call.has_scores = true;
-  slots = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx), {});
+  problem.counted.has_scores = true;
+  slots = problem.slots();
   REQUIRE(slots.counts[kLse] == slots.counts[kEntropy]);
   REQUIRE(std::isfinite(slots.maxima[kMaxLogit]));
 }
@@ -217,15 +219,10 @@ TEST_CASE("a GPU counts what the CPU counts", "[statistics]") {
   for (int seed = 0; seed < 48; ++seed) {
     INFO("seed " << seed);
     Problem problem(seed);
-    const auto want = stream_rows(problem.call, HeadCall::outside_a_layer(problem.ctx),
-                                  {.start = 1, .stride = 3});
-    auto& call = problem.call;
-    for (auto* t : {&call.q, &call.k, &call.v, &call.out, &call.output_weight})
-      if (t->defined()) *t = t->to(at::kCUDA);
-    const auto got =
-        stream_rows(call, HeadCall::outside_a_layer(problem.ctx), {.start = 1, .stride = 3});
-    const auto again =
-        stream_rows(call, HeadCall::outside_a_layer(problem.ctx), {.start = 1, .stride = 3});
+    const auto want = problem.slots({.start = 1, .stride = 3});
+    problem.change(at::kCUDA);
+    const auto got = problem.slots({.start = 1, .stride = 3});
+    const auto again = problem.slots({.start = 1, .stride = 3});
     REQUIRE(at::equal(got.memory.view(at::kLong), again.memory.view(at::kLong)));
     const int64_t slots = want.count();
     for (auto part : {&RowSlots::sums, &RowSlots::counts})
