@@ -61,28 +61,25 @@ struct Threshold {
     return t;
   }
 
-  // Scores become weights, in place; near [n + 16].
-  void run(const MapRow<T>& row, T* near) const {
-    const T* z = row.z;
-    T highest = z[0];
-    for (int64_t j = 1; j < row.n; ++j) highest = z[j] > highest ? z[j] : highest;
+  // Scores z [S], the largest of them `highest`, become weights, in place; near [S + 16].
+  void run(T* z, int64_t S, T highest, T* near) const {
     const T below = -1 / e;  // there the weight at t = 0 is 0
     int64_t n = 0;
-    for (int64_t j = 0; j < row.n; ++j) {
-      near[n] = z[j] - highest;
-      n += near[n] > below;
+    for (int64_t j = 0; j < S; ++j) {
+      const T y = z[j] - highest;
+      near[n] = y;
+      n += static_cast<int64_t>(y > below);
     }
     for (int64_t j = n; j % V::size() != 0; ++j) near[j] = MapRow<T>::kLow;
     const T t = find(near, n);
-    V sum(0);
-    row.each([&](const V& score, int64_t) {
-      V p, q;
-      weigh(score - V(highest), t, p, q);
+    V sum(0), p, q;
+    for (int64_t j = 0; j < S; j += V::size()) {
+      weigh(V::loadu(z + j) - V(highest), t, p, q);
+      p.store(z + j);
       sum = sum + p;
-      return p;
-    });
+    }
     const V one(1 / sum_lanes(sum));
-    row.each([&](const V& p, int64_t) { return p * one; });
+    for (int64_t j = 0; j < S; j += V::size()) (V::loadu(z + j) * one).store(z + j);
   }
 };
 
@@ -93,11 +90,11 @@ struct EntmaxRow {
   // numbers: alpha
   static void weigh(T* z, int64_t n, const double* numbers, T*, T*, T* scratch) {
     const MapRow<T> row{z, n};
-    const T alpha = static_cast<T>(numbers[0]);
-    if (row.highest() == MapRow<T>::kLow) return row.clear();
-    if (alpha == T(2)) return Threshold<T, SparsemaxPower>(T(1)).run(row, scratch);
-    if (alpha == T(1.5)) return Threshold<T, Entmax15Power>(T(0.5)).run(row, scratch);
-    Threshold<T, EntmaxPower>(alpha - 1).run(row, scratch);
+    const T alpha = static_cast<T>(numbers[0]), highest = row.highest();
+    if (highest == MapRow<T>::kLow) return row.clear();
+    if (alpha == T(2)) return Threshold<T, SparsemaxPower>(T(1)).run(z, n, highest, scratch);
+    if (alpha == T(1.5)) return Threshold<T, Entmax15Power>(T(0.5)).run(z, n, highest, scratch);
+    Threshold<T, EntmaxPower>(alpha - 1).run(z, n, highest, scratch);
   }
 
   static void backward(const T*, const T* a, int64_t n, const double* numbers, const T*, T* g) {
