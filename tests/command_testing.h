@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 #include "tests/started_program.h"
 
 namespace headlab::testing {

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 #include "tests/catch.h"
 
 namespace headlab::testing {

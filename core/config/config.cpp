@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "core/config/config_overrides.h"
-#include "core/files/git_lfs.h"
+#include "core/config/git_lfs.h"
 
 namespace headlab {
 namespace fs = std::filesystem;

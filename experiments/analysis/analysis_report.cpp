@@ -8,7 +8,7 @@
 #include <numeric>
 #include <span>
 
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 

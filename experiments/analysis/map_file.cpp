@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
 #include "core/torch.h"
 #include "experiments/analysis/single_threaded.h"
+#include "experiments/files/json_text.h"
 #include "experiments/logs/log_schema.h"
 
 namespace headlab {

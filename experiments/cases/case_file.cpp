@@ -6,8 +6,8 @@
 
 #include "core/config/registry.h"
 #include "core/errors.h"
-#include "core/files/safetensors.h"
 #include "core/torch.h"
+#include "experiments/files/safetensors.h"
 
 namespace headlab {
 namespace {

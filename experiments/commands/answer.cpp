@@ -8,9 +8,9 @@
 #include <tuple>
 
 #include "core/torch.h"
+#include "experiments/files/sha256.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/system/sha256.h"
 #include "experiments/system/utf8.h"
 #include "experiments/system/with_commas.h"
 

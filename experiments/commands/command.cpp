@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include "core/config/config_fields.h"
-#include "core/files/json_text.h"
 #include "experiments/commands/report.h"
+#include "experiments/files/json_text.h"
 #include "experiments/system/output.h"
 
 namespace headlab {

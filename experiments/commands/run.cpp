@@ -1,10 +1,10 @@
 // `headlab run CONFIG`: trains what a config describes.
-#include "core/files/json_text.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/run_notices.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/data/references.h"
+#include "experiments/files/json_text.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/known_runs.h"

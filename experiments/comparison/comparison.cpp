@@ -6,18 +6,18 @@
 
 #include "core/config/config_overrides.h"
 #include "core/errors.h"
-#include "core/files/replacement_file.h"
 #include "core/head_kinds.h"
 #include "experiments/comparison/equal_terms.h"
 #include "experiments/comparison/matched_size.h"
 #include "experiments/data/test_part.h"
+#include "experiments/files/replacement_file.h"
+#include "experiments/files/sha256.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/output_file.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/sweep_points.h"
-#include "experiments/system/sha256.h"
 
 namespace headlab {
 namespace {

@@ -1,10 +1,10 @@
 // The report of a comparison as JSON, and its files.
 #include "experiments/comparison/comparison_report.h"
 
-#include "core/files/json_text.h"
-#include "core/files/replacement_file.h"
 #include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/replacement_file.h"
 
 namespace headlab {
 namespace {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "experiments/runs/paired.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/csv_line.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/log_walk.h"
 #include "experiments/runs/sweep_summary.h"
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/replacement_file.h"
 #include "core/torch.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/pruning/ablation.h"
 #include "experiments/runs/open_run.h"

@@ -8,10 +8,10 @@
 #include <unordered_map>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/bpe_pieces.h"
 #include "experiments/data/padded_tokenizer.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/system/plain_text.h"
 
 namespace headlab {

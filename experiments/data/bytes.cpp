@@ -1,7 +1,7 @@
 // Bytes of any file: the id is the byte.
-#include "core/files/mapped_file.h"
 #include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/text_stream.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/system/plain_text.h"
 
 namespace headlab {

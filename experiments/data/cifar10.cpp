@@ -2,10 +2,10 @@
 // pixels of three channels. The test batch validates, as there is no other.
 #include <fmt/format.h>
 
-#include "core/files/mapped_file.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/formats/cifar10_file.h"
 #include "experiments/data/images.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {

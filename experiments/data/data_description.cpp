@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
 #include "experiments/data/padded_tokenizer.h"
+#include "experiments/files/json_text.h"
 
 namespace headlab {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 
 namespace headlab {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 
 namespace headlab {
 namespace {

@@ -1,8 +1,8 @@
 // Tokens on disk, as nanoGPT prepares them: a directory with train.bin and val.bin, perhaps
 // test.bin, and meta.json (formats/token_files.h). Files are mapped, never copied.
-#include "core/files/mapped_file.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/text_stream.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {

@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "experiments/system/plain_text.h"
 
 namespace headlab {

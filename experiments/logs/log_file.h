@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/log_schema.h"
 #include "experiments/logs/log_table.h"
 

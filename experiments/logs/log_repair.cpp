@@ -12,7 +12,7 @@
 #include <set>
 
 #include "core/errors.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/logs/log_walk.h"
 #include "experiments/system/child_process.h"
 #include "experiments/system/writer_lock.h"

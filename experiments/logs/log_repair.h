@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/run_log.h"
 
 namespace headlab {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/log_schema.h"
 
 namespace headlab {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 
 namespace headlab {
 

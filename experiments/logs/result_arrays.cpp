@@ -15,8 +15,8 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/h5.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/logs/log_schema.h"
 #include "experiments/logs/log_table.h"
 #include "experiments/system/host_name.h"

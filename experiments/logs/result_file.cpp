@@ -7,10 +7,10 @@
 #include <cctype>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
-#include "core/files/json_text.h"
+#include "experiments/files/h5.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/sha256.h"
 #include "experiments/logs/log_walk.h"
-#include "experiments/system/sha256.h"
 
 namespace headlab {
 namespace {

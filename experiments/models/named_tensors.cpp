@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 
 namespace headlab {
 

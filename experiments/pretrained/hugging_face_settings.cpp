@@ -2,9 +2,9 @@
 
 #include <map>
 
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
 #include "core/torch.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/pretrained/hugging_face_defaults.h"
 
 namespace headlab {

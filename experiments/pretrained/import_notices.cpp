@@ -1,7 +1,7 @@
 #include "experiments/pretrained/import_notices.h"
 
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {

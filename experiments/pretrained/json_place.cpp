@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 

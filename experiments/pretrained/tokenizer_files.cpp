@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "core/files/mapped_file.h"
 #include "experiments/data/bpe_tokenizer.h"
 #include "experiments/data/wordpiece_tokenizer.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/pretrained/tokenizer_json.h"
 
 namespace headlab {

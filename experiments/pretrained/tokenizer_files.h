@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "core/files/gguf.h"
 #include "experiments/data/tokenizer.h"
+#include "experiments/files/gguf.h"
 
 namespace headlab {
 

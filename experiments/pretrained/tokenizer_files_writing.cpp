@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "core/config/config.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "experiments/pretrained/tokenizer_json.h"
 

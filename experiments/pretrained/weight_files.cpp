@@ -7,9 +7,9 @@
 
 #include "core/config/config.h"
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/safetensors.h"
 #include "core/torch.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/safetensors.h"
 
 namespace headlab {
 namespace {

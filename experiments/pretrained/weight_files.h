@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/files/gguf.h"
+#include "experiments/files/gguf.h"
 
 namespace headlab {
 

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "core/files/json_text.h"
-#include "core/files/replacement_file.h"
 #include "core/torch.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/system/number_text.h"

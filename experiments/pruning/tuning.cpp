@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/replacement_file.h"
 #include "core/torch.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/run_manifest.h"

@@ -13,12 +13,12 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/regular_file.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/regular_file.h"
+#include "experiments/files/replacement_file.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/system/sha256.h"
 
 namespace headlab {
 namespace {

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
-#include "experiments/system/sha256.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
+#include "experiments/files/sha256.h"
 
 namespace headlab {
 namespace {

@@ -10,10 +10,10 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/replacement_file.h"
 #include "core/kernels/device_name.h"
 #include "core/torch.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/models/default_type.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/models/trained_parameters.h"

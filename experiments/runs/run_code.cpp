@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/files/replacement_file.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/system/file_text.h"
 #include "headlab_build.h"
 

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/given_text.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {

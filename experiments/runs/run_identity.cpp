@@ -13,12 +13,12 @@
 #include "core/errors.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/source.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
-#include "experiments/system/sha256.h"
 
 namespace headlab {
 namespace {

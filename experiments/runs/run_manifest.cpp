@@ -14,11 +14,11 @@
 #include <thread>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
-#include "experiments/system/sha256.h"
 #include "experiments/system/spawned_program.h"
 #include "headlab_build.h"
 

@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/regular_file.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/regular_file.h"
+#include "experiments/files/replacement_file.h"
 
 namespace headlab {
 namespace {

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "core/errors.h"
-#include "core/files/replacement_file.h"
 #include "experiments/data/source.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/runs/run_data.h"
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/file_text.h"

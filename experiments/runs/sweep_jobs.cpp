@@ -6,7 +6,7 @@
 #include <cctype>
 
 #include "core/errors.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/runs/output_file.h"
 #include "experiments/system/shell_word.h"
 

@@ -13,15 +13,15 @@
 
 #include "core/config/config_overrides.h"
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/replacement_file.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/output_file.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
-#include "experiments/system/sha256.h"
 
 namespace headlab {
 namespace {

@@ -7,11 +7,11 @@
 #include <cmath>
 
 #include "core/errors.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
-#include "experiments/system/sha256.h"
 
 namespace headlab {
 namespace {

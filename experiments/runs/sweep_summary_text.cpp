@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <set>
 
-#include "core/files/json_text.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/runs/sweep_summary.h"
 #include "experiments/system/csv_line.h"
 #include "experiments/system/duration.h"

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/runs/sweep_summary.h"

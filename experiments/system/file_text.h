@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include "core/files/regular_file.h"
+#include "experiments/files/regular_file.h"
 
 namespace headlab {
 

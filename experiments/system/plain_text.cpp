@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "experiments/system/output.h"
 #include "experiments/system/shell_word.h"
 #include "experiments/system/utf8.h"

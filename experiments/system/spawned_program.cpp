@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/regular_file.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/regular_file.h"
+#include "experiments/files/replacement_file.h"
+#include "experiments/files/sha256.h"
 #include "experiments/system/file_text.h"
-#include "experiments/system/sha256.h"
 #include "experiments/system/signals.h"
 
 extern char** environ;

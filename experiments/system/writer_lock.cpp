@@ -14,7 +14,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/files/regular_file.h"
+#include "experiments/files/regular_file.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/output.h"
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "core/files/json_text.h"
 #include "core/torch.h"
+#include "experiments/files/json_text.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/file_text.h"

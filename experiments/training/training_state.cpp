@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "experiments/runs/checkpoint_state.h"
 
 namespace headlab {

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/config/git_lfs.h"
 #include "core/errors.h"
-#include "core/files/git_lfs.h"
 #include "core/torch.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/system/plain_text.h"

@@ -12,7 +12,7 @@ configure_file(scripts/cmake/headlab_build.h.in generated/headlab_build.h @ONLY)
 include_directories(${CMAKE_BINARY_DIR}/generated)
 
 file(GLOB fuzzed CONFIGURE_DEPENDS
-     core/config/*.cpp core/files/*.cpp experiments/system/*.cpp experiments/data/formats/*.cpp
+     core/config/*.cpp experiments/files/*.cpp experiments/system/*.cpp experiments/data/formats/*.cpp
      experiments/data/*_tokenizer.cpp)
 list(FILTER fuzzed EXCLUDE REGEX "/h5[^/]*$|/digits_file.cpp$")
 # An OBJECT library: kinds of tokenizers register themselves.

@@ -6,7 +6,7 @@ function(headlab_tests_of name)
   file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
   set(${name} ${sources} PARENT_SCOPE)
 endfunction()
-headlab_tests_of(test_plain core/config core/files experiments/system experiments/logs)
+headlab_tests_of(test_plain core/config experiments/files experiments/system experiments/logs)
 headlab_tests_of(test_heads core core/attention core/observe variants experiments/conversion
                  experiments/pruning experiments/analysis)
 headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs

@@ -1,7 +1,7 @@
 // GGUF files: settings, the numbers of tensors, and the tokenizer that the settings describe.
 #include <algorithm>
 
-#include "core/files/gguf.h"
+#include "experiments/files/gguf.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "tests/fuzz/fuzzing.h"
 

@@ -1,5 +1,5 @@
 // safetensors files, and every byte of what they say they hold.
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 #include "tests/fuzz/fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,7 +1,7 @@
 // state.json of a checkpoint, with a seal that fits whatever lies before it: a stranger can make
 // one.
+#include "experiments/files/sha256.h"
 #include "experiments/runs/checkpoint_state.h"
-#include "experiments/system/sha256.h"
 #include "tests/fuzz/fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,6 +1,6 @@
 // The tokenizer in data.json of a run, of any kind.
 #include "core/errors.h"
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "tests/fuzz/tokenizer_fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

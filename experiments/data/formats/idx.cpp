@@ -7,8 +7,8 @@
 #include <span>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/formats/gzip.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {

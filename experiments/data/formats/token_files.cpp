@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/files/json_text.h"
-#include "core/files/mapped_file.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/system/plain_text.h"
 
 namespace headlab {

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
 #include "experiments/analysis/syntax_scores.h"
+#include "experiments/files/h5.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 #include "tests/hand_built.h"

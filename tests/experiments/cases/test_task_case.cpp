@@ -1,8 +1,8 @@
 // Files of a task's examples and labels (format headlab_task).
 #include "core/errors.h"
-#include "core/files/safetensors.h"
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
+#include "experiments/files/safetensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"

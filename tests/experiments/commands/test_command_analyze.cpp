@@ -3,7 +3,7 @@
 #include <map>
 #include <sstream>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing::test_command_analyze {

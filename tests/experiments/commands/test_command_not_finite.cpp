@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "experiments/system/sha256.h"
+#include "experiments/files/sha256.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing::test_command_not_finite {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing::test_command_prune {

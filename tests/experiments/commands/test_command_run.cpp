@@ -2,7 +2,7 @@
 // where it ends.
 #include <set>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "tests/command_testing.h"
 
 namespace headlab::testing::test_command_run {

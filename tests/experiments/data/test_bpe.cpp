@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/bpe_pieces.h"
 #include "experiments/data/bpe_tokenizer.h"
-#include "experiments/system/sha256.h"
+#include "experiments/files/mapped_file.h"
+#include "experiments/files/sha256.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/tokenizer_testing.h"

@@ -2,8 +2,8 @@
 // athms/mad-lab): of each statistic of a sequence mean and deviation over theirs, and over ours.
 #include <cmath>
 
-#include "core/files/safetensors.h"
 #include "experiments/cases/case_file.h"
+#include "experiments/files/safetensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/rule_task_testing.h"

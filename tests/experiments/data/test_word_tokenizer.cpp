@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/word_tokenizer.h"
-#include "experiments/system/sha256.h"
+#include "experiments/files/mapped_file.h"
+#include "experiments/files/sha256.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"

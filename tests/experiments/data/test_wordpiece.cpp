@@ -1,8 +1,8 @@
 // WordPiece: the golden texts, pairs and words; what is refused.
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/framed_text.h"
 #include "experiments/data/wordpiece_tokenizer.h"
+#include "experiments/files/mapped_file.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/tokenizer_testing.h"

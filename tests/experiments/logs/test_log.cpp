@@ -6,7 +6,7 @@
 #include <string>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/log_file.h"
 #include "experiments/logs/log_repair.h"
 #include "experiments/logs/result_arrays.h"

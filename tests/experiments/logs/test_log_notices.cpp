@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/log_inspect.h"
 #include "experiments/logs/log_repair.h"
 #include "experiments/logs/run_log.h"

@@ -3,7 +3,7 @@
 #include <limits>
 #include <random>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/logs/log_file.h"
 #include "experiments/logs/log_row.h"
 #include "experiments/logs/run_log.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "core/errors.h"
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 #include "experiments/models/named_tensors.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"

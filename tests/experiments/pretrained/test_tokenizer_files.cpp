@@ -1,7 +1,6 @@
 // Tokenizers of Hugging Face's files: what they say, what no tokenizer here does, what is damaged.
 #include "core/config/config.h"
 #include "core/errors.h"
-#include "core/files/mapped_file.h"
 #include "experiments/data/bpe_tokenizer.h"
 #include "experiments/data/byte_tokenizer.h"
 #include "experiments/data/char_tokenizer.h"
@@ -9,6 +8,7 @@
 #include "experiments/data/padded_tokenizer.h"
 #include "experiments/data/word_tokenizer.h"
 #include "experiments/data/wordpiece_tokenizer.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "headlab_build.h"
 #include "tests/catch.h"

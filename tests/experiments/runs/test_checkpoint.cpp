@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "core/errors.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/system/sha256.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 #include "tests/storage_faults.h"

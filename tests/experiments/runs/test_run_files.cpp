@@ -6,11 +6,11 @@
 #include <cmath>
 
 #include "core/errors.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/system/child_process.h"
-#include "experiments/system/sha256.h"
 #include "experiments/system/writer_lock.h"
 #include "tests/catch.h"
 #include "tests/host_name.h"

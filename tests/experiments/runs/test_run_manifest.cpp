@@ -1,8 +1,8 @@
 // The manifest of a run: build, machine, data and job.
 #include "core/errors.h"
+#include "experiments/files/sha256.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_manifest.h"
-#include "experiments/system/sha256.h"
 #include "tests/catch.h"
 #include "tests/host_name.h"
 #include "tests/scratch.h"

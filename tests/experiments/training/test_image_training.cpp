@@ -2,8 +2,8 @@
 // says what it can of places that are no tokens.
 #include <cmath>
 
-#include "core/files/h5.h"
 #include "core/torch.h"
+#include "experiments/files/h5.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/log_images.h"

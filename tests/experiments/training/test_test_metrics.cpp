@@ -1,7 +1,7 @@
 // The test part of the data is measured once, behind the last update, and changes nothing else.
 #include <cmath>
 
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "experiments/training/evaluate.h"
 #include "experiments/training/training_metrics.h"
 #include "tests/scratch.h"

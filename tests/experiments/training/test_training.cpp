@@ -4,8 +4,8 @@
 #include <functional>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
 #include "experiments/commands/command.h"
+#include "experiments/files/h5.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/training/recorder.h"
 #include "experiments/training/training_state.h"

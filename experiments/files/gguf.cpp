@@ -1,7 +1,7 @@
 // The layout: "GGUF", u32 version, u64 tensors, u64 pairs; pairs: text, u32 type, value; tensors:
 // text, u32 dimensions, u64 each (fastest first), u32 type, u64 offset from the start of the data,
 // which is the next multiple of general.alignment. Little-endian. (ggml's docs/gguf.md)
-#include "core/files/gguf.h"
+#include "experiments/files/gguf.h"
 
 #include <fmt/format.h>
 

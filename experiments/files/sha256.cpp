@@ -1,4 +1,4 @@
-#include "experiments/system/sha256.h"
+#include "experiments/files/sha256.h"
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <new>
 
-#include "core/files/mapped_file.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 #include "tests/catch.h"
 #include "tests/log_testing.h"
 

@@ -1,10 +1,10 @@
-#include "core/files/h5.h"
+#include "experiments/files/h5.h"
 
 #include <algorithm>
 #include <stdexcept>
 
 #include "core/errors.h"
-#include "core/files/h5_detail.h"
+#include "experiments/files/h5_detail.h"
 
 namespace headlab {
 

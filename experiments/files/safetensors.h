@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/files/mapped_file.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 

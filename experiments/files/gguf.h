@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "core/files/mapped_file.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 

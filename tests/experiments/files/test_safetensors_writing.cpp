@@ -5,7 +5,7 @@
 #include <random>
 
 #include "core/errors.h"
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/safetensors_testing.h"

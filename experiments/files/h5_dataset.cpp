@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "core/errors.h"
-#include "core/files/h5.h"
-#include "core/files/h5_detail.h"
+#include "experiments/files/h5.h"
+#include "experiments/files/h5_detail.h"
 
 namespace headlab {
 

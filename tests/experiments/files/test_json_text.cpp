@@ -1,7 +1,7 @@
 // JSON that nests deeper than a stack.
 #include <string>
 
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 #include "tests/catch.h"
 
 namespace headlab {

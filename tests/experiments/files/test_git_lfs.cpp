@@ -1,10 +1,10 @@
 // Pointers of Git LFS, whatever they stand for.
 #include "core/config/config.h"
+#include "core/config/git_lfs.h"
 #include "core/errors.h"
-#include "core/files/gguf.h"
-#include "core/files/git_lfs.h"
-#include "core/files/h5.h"
-#include "core/files/safetensors.h"
+#include "experiments/files/gguf.h"
+#include "experiments/files/h5.h"
+#include "experiments/files/safetensors.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "core/errors.h"
-#include "core/files/regular_file.h"
+#include "experiments/files/regular_file.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/errors.h"
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/safetensors_testing.h"

@@ -1,6 +1,6 @@
 // safetensors: u64 little-endian n, n bytes of JSON, data. Stricter than the reference reader,
 // which lets a duplicate tensor name and a leading space pass.
-#include "core/files/safetensors.h"
+#include "experiments/files/safetensors.h"
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "core/errors.h"
-#include "core/files/replacement_file.h"
+#include "experiments/files/replacement_file.h"
 
 namespace headlab {
 

@@ -1,5 +1,5 @@
 // open, fstat, mmap.
-#include "core/files/mapped_file.h"
+#include "experiments/files/mapped_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <system_error>
 
+#include "core/config/git_lfs.h"
 #include "core/errors.h"
-#include "core/files/git_lfs.h"
 
 namespace headlab {
 

@@ -7,10 +7,10 @@
 #include <cstring>
 #include <fstream>
 
+#include "core/config/git_lfs.h"
 #include "core/errors.h"
-#include "core/files/git_lfs.h"
-#include "core/files/h5_detail.h"
-#include "core/files/regular_file.h"
+#include "experiments/files/h5_detail.h"
+#include "experiments/files/regular_file.h"
 
 namespace headlab {
 namespace {

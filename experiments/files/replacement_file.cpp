@@ -1,5 +1,5 @@
 // Write, fsync, rename, fsync of the directory.
-#include "core/files/replacement_file.h"
+#include "experiments/files/replacement_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // open without waiting, fstat, and what is wrong in a sentence.
-#include "core/files/regular_file.h"
+#include "experiments/files/regular_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

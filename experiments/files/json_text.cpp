@@ -1,4 +1,4 @@
-#include "core/files/json_text.h"
+#include "experiments/files/json_text.h"
 
 namespace headlab {
 namespace {

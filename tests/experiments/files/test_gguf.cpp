@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "core/errors.h"
-#include "core/files/gguf.h"
+#include "experiments/files/gguf.h"
 #include "tests/catch.h"
 #include "tests/gguf_testing.h"
 #include "tests/scratch.h"
