@@ -35,11 +35,19 @@ list(REMOVE_ITEM test_experiments ${leak_test})
 # What test programs share beside headers: a model whose weights are written by hand.
 add_library(headlab_hand_built OBJECT tests/hand_built.cpp)
 headlab_torch_target(headlab_hand_built)
-target_link_libraries(headlab_hand_built PUBLIC headlab_core)
+target_link_libraries(headlab_hand_built PUBLIC headlab_core headlab_logs)
 add_executable(headlab_write_hand_built tests/write_hand_built.cpp)
 headlab_torch_target(headlab_write_hand_built)
 target_link_libraries(headlab_write_hand_built PRIVATE
   headlab_hand_built headlab_variants headlab_experiments)
+
+# core and all kinds without experiments, nothing left undefined (tests/test_core_alone.py).
+add_library(headlab_core_alone SHARED tests/core_alone.cpp)
+headlab_torch_target(headlab_core_alone)
+target_link_options(headlab_core_alone PRIVATE
+  $<$<NOT:$<BOOL:${HEADLAB_SANITIZE}>>:-Wl,-z,defs>
+  "LINKER:--whole-archive,$<TARGET_FILE:headlab_core>,--no-whole-archive")
+target_link_libraries(headlab_core_alone PRIVATE headlab_variants)
 
 # Tokenizers on their own, to be compared with the tokenizers library (tests/test_tokenizers.py).
 add_executable(headlab_tokenizers tests/tokenizers.cpp)
@@ -113,7 +121,7 @@ function(headlab_test name)
   headlab_units(units ${name} ${${name}})
   headlab_less_optimised(${units})
   add_executable(${name} ${units})
-  target_link_libraries(${name} PRIVATE headlab_test_main headlab_plain Catch2::Catch2 ${ARGN})
+  target_link_libraries(${name} PRIVATE headlab_test_main headlab_logs Catch2::Catch2 ${ARGN})
   if("headlab_core" IN_LIST ARGN)
     target_link_libraries(${name} PRIVATE headlab_torch_errors)
     headlab_torch_target(${name})
@@ -130,7 +138,7 @@ function(headlab_test name)
 endfunction()
 
 add_library(headlab_test_main OBJECT tests/main.cpp)
-target_link_libraries(headlab_test_main PUBLIC headlab_plain Catch2::Catch2)
+target_link_libraries(headlab_test_main PUBLIC headlab_files Catch2::Catch2)
 
 # Errors of torch without the frames behind them: what a law says must not be looked for.
 add_library(headlab_torch_errors OBJECT tests/torch_errors.cpp)
@@ -142,7 +150,7 @@ target_link_libraries(headlab_torch_errors PUBLIC Catch2::Catch2)
 add_library(headlab_laws OBJECT ${laws})
 headlab_torch_target(headlab_laws)
 headlab_less_optimised(${laws})
-target_link_libraries(headlab_laws PUBLIC headlab_core Catch2::Catch2)
+target_link_libraries(headlab_laws PUBLIC headlab_core headlab_logs Catch2::Catch2)
 
 headlab_test(test_plain)
 headlab_test(test_heads headlab_variants headlab_experiments headlab_core headlab_hand_built)
@@ -185,5 +193,5 @@ endif()
 file(GLOB write_log CONFIGURE_DEPENDS tests/write_log.cpp)
 if(write_log)
   add_executable(headlab_write_log ${write_log})
-  target_link_libraries(headlab_write_log PRIVATE headlab_plain)
+  target_link_libraries(headlab_write_log PRIVATE headlab_logs)
 endif()
