@@ -1,8 +1,8 @@
 # Units: files that include neighbours of one folder and are compiled in their place, for torch's
 # headers cost more than what stands in a source of ours. They are written into the build tree with
 # includes relative to the project (CMake's own unity files name absolute paths), so that checkouts
-# share what the compiler cache holds. What stands in an anonymous namespace therefore needs a name
-# that is its own within the folder.
+# share what the compiler cache holds. Sources whose own names are alike are kept out of one unit
+# (scripts/cmake/own_names.py): nobody needs to know what a neighbour's are.
 #
 # A file that is edited is compiled alone from then on, and a new one was never joined:
 # BUILD/edited_sources names them (scripts/cmake/edited_sources).
@@ -12,9 +12,34 @@ execute_process(COMMAND ${CMAKE_SOURCE_DIR}/scripts/cmake/edited_sources ${_edit
 file(STRINGS ${_edited_list} _edited)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_edited_list})
 
-# headlab_units(COMPILED NAME SOURCES...): sets COMPILED to units of at most sixteen neighbours and to
-# the sources that are compiled alone. Each folder is cut by the alphabet into parts of one length: an
-# added file moves few others.
+execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/cmake/own_names.py
+                        ${CMAKE_SOURCE_DIR}
+                OUTPUT_VARIABLE _shared_names COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" _shared_names "${_shared_names}")
+foreach(_names IN LISTS _shared_names)
+  separate_arguments(_names)
+  list(POP_FRONT _names _path)
+  set(names_of_${_path} ${_names})
+endforeach()
+
+# Adds a path to part N of headlab_units(), unless one there has a name for itself that this one has,
+# too; `placed` says whether.
+macro(headlab_place path n)
+  set(alike ${names_of_${path}} ${names_in_${n}})
+  list(LENGTH alike with_repeated)
+  list(REMOVE_DUPLICATES alike)
+  list(LENGTH alike without_repeated)
+  set(placed NO)
+  if(with_repeated EQUAL without_repeated)
+    set(placed YES)
+    set(names_in_${n} ${alike})
+    list(APPEND part_${n} ${path})
+  endif()
+endmacro()
+
+# headlab_units(COMPILED NAME SOURCES...): sets COMPILED to units of some sixteen neighbours and to the
+# sources that are compiled alone. Each folder is cut by the alphabet into parts of one length: an
+# added file moves few others. A source whose names are alike goes to another part, or stays alone.
 function(headlab_units out name)
   set(size 16)
   if(HEADLAB_ALONE)
@@ -37,10 +62,33 @@ function(headlab_units out name)
     list(SORT in_${folder})
     list(LENGTH in_${folder} files)
     math(EXPR parts "(${files} + ${size} - 1) / ${size}")
+    set(left "")
     foreach(part RANGE 1 ${parts})
+      set(part_${part} "")
+      set(names_in_${part} "")
       math(EXPR begin "(${part} - 1) * ${files} / ${parts}")
       math(EXPR length "${part} * ${files} / ${parts} - ${begin}")
-      list(SUBLIST in_${folder} ${begin} ${length} joined)
+      list(SUBLIST in_${folder} ${begin} ${length} neighbours)
+      foreach(path IN LISTS neighbours)
+        headlab_place(${path} ${part})
+        if(NOT placed)
+          list(APPEND left ${path})
+        endif()
+      endforeach()
+    endforeach()
+    foreach(path IN LISTS left)
+      foreach(part RANGE 1 ${parts})
+        headlab_place(${path} ${part})
+        if(placed)
+          break()
+        endif()
+      endforeach()
+      if(NOT placed)
+        list(APPEND compiled ${CMAKE_SOURCE_DIR}/${path})
+      endif()
+    endforeach()
+    foreach(part RANGE 1 ${parts})
+      set(joined ${part_${part}})
       foreach(path IN LISTS joined)
         if("changed ${path}" IN_LIST _edited)
           list(REMOVE_ITEM joined ${path})
