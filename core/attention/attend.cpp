@@ -21,6 +21,8 @@ Tensor key_positions(const HeadCall& call) {
   return at::arange(call.memory.size(1), call.positions.options());
 }
 
+int64_t past_places(const HeadCall& call) { return call.cache ? call.cache->length() : 0; }
+
 Tensor split_heads(const Tensor& x, int64_t heads) {
   const int64_t d = heads > 0 ? x.size(2) / heads : 0;
   return x.view({x.size(0), x.size(1), heads, d}).transpose(1, 2);  // [B,H,T,d]
@@ -35,6 +37,17 @@ Tensor cached(const HeadCall& call, const std::string& name, const std::function
   if (!call.cache) return compute();
   if (call.memory.defined()) return call.cache->once(name, compute);
   return call.cache->append(name, compute(), keep.value_or(call.mask.window));
+}
+
+Tensor cached_at_rate(const HeadCall& call, const std::string& name, CacheRate rate,
+                      const std::function<Tensor(int64_t, int64_t)>& compute) {
+  const int64_t fresh = key_positions(call).size(0);
+  if (!call.cache) return compute(0, rate.entries(fresh));
+  if (call.memory.defined())
+    return call.cache->once(name, [&] { return compute(0, rate.entries(fresh)); });
+  const int64_t first = call.cache->entries(name);
+  const auto made = compute(first, rate.entries(call.cache->length() + fresh) - first);
+  return call.cache->append(name, made, /*keep=*/0, rate);
 }
 
 Tensor kv_heads(const HeadCall& call, int64_t H, int64_t groups, const at::Device& device) {

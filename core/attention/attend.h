@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/attention/attention_call.h"
+#include "core/attention/cache.h"
 #include "core/attention/context.h"
 
 namespace headlab {
@@ -22,6 +23,9 @@ using at::Tensor;
 // Where keys and values come from: the memory [B,S,D], or x itself; and where its tokens stand [S].
 const Tensor& source(const Tensor& x, const HeadCall& call);
 Tensor key_positions(const HeadCall& call);
+
+// How many places lie before the queries of a call: those that its cache has seen.
+int64_t past_places(const HeadCall& call);
 
 Tensor split_heads(const Tensor& x, int64_t heads);  // [B,T,H*d] -> [B,H,T,d]
 
@@ -33,6 +37,12 @@ Tensor rotate(const Tensor& x, const HeadCall& call, const Tensor& positions);
 // cross-attention computes once. Without a cache: compute().
 Tensor cached(const HeadCall& call, const std::string& name, const std::function<Tensor()>& compute,
               std::optional<int64_t> keep = {});
+
+// Entries that are fewer than tokens (means of complete blocks), likewise: compute(first, count)
+// makes those that the places of this pass complete, [B,H,count,d]; all of them, also of earlier
+// passes, are returned.
+Tensor cached_at_rate(const HeadCall& call, const std::string& name, CacheRate rate,
+                      const std::function<Tensor(int64_t first, int64_t count)>& compute);
 
 // The row among `groups` keys and values that each of H heads uses: [H] int64.
 Tensor kv_heads(const HeadCall& call, int64_t H, int64_t groups, const at::Device& device);

@@ -6,8 +6,10 @@
 
 namespace headlab {
 
-Tensor LayerCache::append(const std::string& name, const Tensor& fresh, int64_t keep) {
+Tensor LayerCache::append(const std::string& name, const Tensor& fresh, int64_t keep,
+                          CacheRate rate) {
   auto& entry = entries_[name];
+  entry.rate = rate;
   const int64_t added = fresh.size(2);
   if (keep > 0) {
     const int64_t old = std::min(entry.size, keep - 1);
@@ -30,6 +32,11 @@ Tensor LayerCache::append(const std::string& name, const Tensor& fresh, int64_t 
   return entry.storage.narrow(2, entry.first, entry.size);  // [B,H,kept,d]
 }
 
+int64_t LayerCache::entries(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? 0 : found->second.seen;
+}
+
 Tensor LayerCache::once(const std::string& name, const std::function<Tensor()>& compute) {
   auto& value = once_[name];
   if (!value.defined()) value = compute();
@@ -38,9 +45,12 @@ Tensor LayerCache::once(const std::string& name, const std::function<Tensor()>& 
 
 void LayerCache::advance(int64_t places) {
   length_ += places;
-  for (const auto& [name, entry] : entries_)
-    TORCH_CHECK(entry.seen == length_, "cache: '", name, "' holds ", entry.seen, " places of ",
-                length_, " after a pass over ", places, ": it was not appended to in every pass");
+  for (const auto& [name, entry] : entries_) {
+    const int64_t due = entry.rate.entries(length_);
+    TORCH_CHECK(entry.seen == due, "cache: '", name, "' holds ", entry.seen,
+                due == length_ ? " places of " : " entries of ", due, " after a pass over ", places,
+                ": it was not appended to in every pass");
+  }
 }
 
 void LayerCache::select(const Tensor& rows) {

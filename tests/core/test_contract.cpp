@@ -181,6 +181,57 @@ TEST_CASE("a cache refuses an entry that a pass did not append to") {
   REQUIRE_FALSE(fresh.state("sum").defined());
 }
 
+TEST_CASE("a cache holds entries that are fewer than places, and refuses another number of them") {
+  LayerCache cache;
+  const CacheRate pairs{.each = 2},
+      overlapping{.each = 2, .before = 3};  // of 5 places, each second
+  REQUIRE(overlapping.entries(4) == 0);
+  REQUIRE(overlapping.entries(5) == 1);
+  REQUIRE(overlapping.entries(8) == 2);
+  const auto add = [&](const char* name, int64_t n, CacheRate rate) {
+    return cache.append(name, random({1, 2, n, 4}), /*keep=*/0, rate).size(2);
+  };
+  REQUIRE(add("k", 5, {}) == 5);
+  REQUIRE(add("pairs", 2, pairs) == 2);
+  REQUIRE(add("overlapping", 1, overlapping) == 1);
+  cache.advance(5);
+  add("k", 1, {});
+  REQUIRE(add("pairs", 1, pairs) == 3);
+  REQUIRE(cache.entries("pairs") == 3);
+  cache.advance(1);  // nothing is due of the overlapping ones
+  add("k", 1, {});
+  add("pairs", 1, pairs);
+  add("overlapping", 1, overlapping);
+  REQUIRE_THROWS_WITH(cache.advance(1), Catch::Contains("'pairs' holds 4 entries of 3"));
+}
+
+TEST_CASE("what a pass completes is made once, whatever the passes") {
+  auto ctx = causal();
+  LayerCache cache;
+  ctx.cache = &cache;
+  const auto tokens = random({2, 3, 17, 4});
+  const auto of_pass = [&](int64_t T) {
+    ctx.positions = at::arange(cache.length(), cache.length() + T);
+    const auto all = cached_at_rate(
+        HeadCall::outside_a_layer(ctx), "means", {.each = 3}, [&](int64_t first, int64_t count) {
+          return tokens.narrow(2, 3 * first, 3 * count).unflatten(2, {count, 3}).mean(3);
+        });
+    cache.advance(T);
+    return all;
+  };
+  for (const int64_t T : {2, 5, 1, 1, 8}) {
+    const auto all = of_pass(T);
+    const int64_t n = cache.length() / 3;
+    REQUIRE(difference(all, tokens.narrow(2, 0, 3 * n).unflatten(2, {n, 3}).mean(3)) < 1e-15);
+  }
+  ctx.cache = nullptr;
+  ctx.positions = at::arange(17);
+  int64_t made = 0;
+  cached_at_rate(HeadCall::outside_a_layer(ctx), "means", {.each = 3},
+                 [&](int64_t first, int64_t count) { return made = first + count, tokens; });
+  REQUIRE(made == 5);
+}
+
 TEST_CASE("what is cached may be kept longer than the window") {
   LayerCache cache;
   auto ctx = causal(/*window=*/2);
