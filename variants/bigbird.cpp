@@ -16,7 +16,7 @@
 #include <map>
 #include <set>
 
-#include "core/attention/pair_scope.h"
+#include "core/attention/block_tiles.h"
 #include "core/config/seed_option.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -99,14 +99,6 @@ class Pattern {
   bool causal_;
 };
 
-// The query rows first .. first + rows - 1 are not global. Tile t holds `height` of them, from
-// first - lead + t height, all of one block, with the blocks of keys that it sees.
-struct Tiles {
-  int64_t first = 0, rows = 0, lead = 0, height = 1, count = 0;
-  Tensor blocks;  // [H,count,m], -1: none
-  bool see_all = true;
-};
-
 class BigBird : public ProjectedHeads<BigBirdOptions> {
  public:
   using ProjectedHeads::ProjectedHeads;
@@ -120,151 +112,41 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto q = queries(x, call);                              // [B,H,T,d]
-    const auto k = keys(x, call), v = values(x, call);            // [B,Hkv,S,d]
-    return {.y = output(attend_to_blocks(q, k, v, call), call)};  // [B,T,D]
+    const auto q = queries(x, call);                    // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
+    const auto tiles =
+        options_.block > 0 && q.numel() > 0 ? tile(call, q.size(1), q.size(2)) : BlockTiles{};
+    return {.y = output(attend_to_blocks(q, k, v, tiles, call, scale()), call)};  // [B,T,D]
   }
 
-  Tensor attend_to_blocks(const Tensor& q, const Tensor& k, const Tensor& v,
-                          const HeadCall& call) const {
-    const int64_t T = q.size(2), S = k.size(2), b = options_.block;
-    // With a window the cache forgets: the first key is not at place 0.
-    const int64_t first_key = (call.cache ? call.cache->length() : 0) + T - S;
-    const auto tiles = b > 0 && q.numel() > 0 ? tile(call, q.size(1), T, first_key + S) : Tiles{};
-    if (tiles.see_all) return attend(q, k, v, call, scale());
-    // Tiles that would hold the dense map are no gain.
-    const bool dense =
-        tiles.blocks.size(2) * b >= S || call.backend == Backend::kEager || call.uniform.defined();
-    const bool watched = call.observer && call.observer->wants_maps();
-    Scope masked = call;  // keys beyond the pattern are hidden from what is observed, too
-    if (dense || watched)
-      masked.mask.allowed = both_allowed(call.mask.allowed, dense_mask(tiles, T, S, first_key));
-    if (dense) return attend(q, k, v, call.within(masked), scale());
-    const int64_t end = tiles.first + tiles.rows;
-    const auto out = at::cat(
-        {global_rows(q, k, v, call, 0, tiles.first), local_rows(q, k, v, call, tiles, first_key),
-         global_rows(q, k, v, call, end, T - end)},
-        2);  // [B,H,T,d]
-    if (watched) call.observer->softmax({q, k, v, call.within(masked), scale()}, out);
-    return out;
-  }
-
-  // The last T of `places` ask, in `heads` heads.
-  Tiles tile(const HeadCall& call, int64_t heads, int64_t T, int64_t places) const {
-    const int64_t b = options_.block, past = places - T;
-    const Pattern pattern(options_, (places - 1) / b + 1, call.mask.causal);
-    Tiles tiles;
-    tiles.first = std::clamp<int64_t>(pattern.first_local() * b - past, 0, T);
-    tiles.rows = std::clamp<int64_t>(pattern.end_local() * b - past, tiles.first, T) - tiles.first;
-    if (tiles.rows == 0) return tiles;
-    const int64_t start = past + tiles.first;
-    if (T > 1) tiles.height = b, tiles.lead = start % b;
-    tiles.count = (tiles.lead + tiles.rows - 1) / tiles.height + 1;
-
+  // The T queries ask, in `heads` heads; rows of global blocks are in no tile.
+  BlockTiles tile(const HeadCall& call, int64_t heads, int64_t T) const {
+    const int64_t b = options_.block, past = past_places(call);
+    const Pattern pattern(options_, (past + T - 1) / b + 1, call.mask.causal);
+    const int64_t first = std::clamp<int64_t>(pattern.first_local() * b - past, 0, T);
+    auto tiles = tiles_by_block(b, past, T, first,
+                                std::clamp<int64_t>(pattern.end_local() * b - past, first, T));
     const auto ids = call.head_ids.defined() ? call.head_ids.to(at::kCPU) : at::arange(heads);
-    std::vector<std::vector<int64_t>> seen(heads * tiles.count);
+    std::vector<std::vector<int64_t>> seen(heads * tiles.count());
     size_t most = 0;
-    for (int64_t t = 0; t < tiles.count; ++t) {
-      const int64_t i = start / b + t;
+    bool see_all = true;
+    for (int64_t t = 0; t < tiles.count(); ++t) {
+      const int64_t i = (past + first) / b + t;
       const auto fixed = pattern.fixed(i);
       for (int64_t h = 0; h < heads; ++h) {
-        auto& blocks = seen[h * tiles.count + t];
+        auto& blocks = seen[h * tiles.count() + t];
         blocks = pattern.random(ids.const_data_ptr<int64_t>()[h], i, fixed);
         blocks.insert(blocks.end(), fixed.begin(), fixed.end());
-        tiles.see_all &= std::ssize(blocks) == pattern.reachable(i);
+        see_all &= std::ssize(blocks) == pattern.reachable(i);
         most = std::max(most, blocks.size());
       }
     }
-    auto blocks = at::full({heads * tiles.count, static_cast<int64_t>(most)}, -1, at::kLong);
+    if (see_all) return tiles;
+    auto blocks = at::full({1, heads, tiles.count(), static_cast<int64_t>(most)}, -1, at::kLong);
     for (size_t n = 0; n < seen.size(); ++n)
       std::copy(seen[n].begin(), seen[n].end(), blocks.data_ptr<int64_t>() + n * most);
-    tiles.blocks =
-        blocks.view({heads, tiles.count, -1}).to(call.positions.device());  // [H,count,m]
+    tiles.blocks = blocks.to(call.positions.device());
     return tiles;
-  }
-
-  // The pattern of every pair of query and key: bool [H,T,S].
-  Tensor dense_mask(const Tiles& tiles, int64_t T, int64_t S, int64_t first_key) const {
-    const auto& blocks = tiles.blocks;
-    const auto index = blocks.options();
-    const int64_t n = (first_key + S - 1) / options_.block + 1;
-    // "None" goes to a column behind the others.
-    auto sees = at::zeros({blocks.size(0), tiles.count, n + 1}, index.dtype(at::kBool));
-    sees.scatter_(2, blocks.masked_fill(blocks < 0, n), true);
-    const auto tile_of = (at::arange(tiles.rows, index) + tiles.lead).floor_divide(tiles.height);
-    const auto block_of = (at::arange(S, index) + first_key).floor_divide(options_.block);
-    auto mask = at::ones({blocks.size(0), T, S}, index.dtype(at::kBool));
-    mask.narrow(1, tiles.first, tiles.rows)
-        .copy_(sees.index_select(1, tile_of).index_select(2, block_of));  // [H,rows,S]
-    return mask;
-  }
-
-  // Rows of global blocks, which see every key that call allows: [B,H,count,d].
-  Tensor global_rows(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
-                     int64_t first, int64_t count) const {
-    const auto rows = q.narrow(2, first, count);
-    if (count == 0) return rows;
-    const int64_t H = q.size(1), T = q.size(2), S = k.size(2);
-    const int64_t last = call.mask.causal ? S - T + first + count : S;  // no later key is seen
-    const auto index = call.positions.options();
-    const Pairs pairs{at::arange(H, index).view({H, 1, 1}),
-                      at::arange(first, first + count, index).unsqueeze(1),
-                      at::arange(last, index)};
-    const auto own =
-        call.within(scope_of_pairs(call, pairs, T, S)).with_draws(1 + first).unobserved();
-    return attend(rows, k.narrow(2, 0, last), v.narrow(2, 0, last), own, scale());
-  }
-
-  // The other rows, a block of them against the blocks that it sees: [B,H,rows,d].
-  Tensor local_rows(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
-                    const Tiles& tiles, int64_t first_key) const {
-    const int64_t B = q.size(0), H = q.size(1), T = q.size(2), S = k.size(2), b = options_.block;
-    const int64_t n = tiles.count, height = tiles.height, m = tiles.blocks.size(2);
-    const auto index = tiles.blocks.options();
-    const auto i = at::arange(n * height, index) + (tiles.first - tiles.lead);
-    const auto j = (tiles.blocks * b).unsqueeze(-1) + at::arange(b, index) - first_key;
-    const Pairs pairs{at::arange(H, index).view({H, 1, 1, 1}), i.view({n, height, 1}),
-                      j.view({H, n, 1, m * b})};
-    const auto real = (pairs.j >= 0) & (pairs.j < S);  // [H,n,1,m*b]
-    auto own = scope_of_pairs(call, pairs, T, S, real);
-    for (auto* t : {&own.mask.allowed, &own.bias}) {
-      if (!t->defined()) continue;
-      const auto whole = t->dim() < 5 ? t->unsqueeze(0) : *t;
-      *t = whole.expand({-1, H, n, -1, -1}).flatten(1, 2);  // [B,H*n,height,m*b]
-    }
-    const auto rows = at::constant_pad_nd(
-        q.narrow(2, tiles.first, tiles.rows),
-        {0, 0, tiles.lead, n * height - tiles.lead - tiles.rows});  // [B,H,n*height,d]
-    const auto gather = [&](const Tensor& kv) {
-      return T == 1 ? seen_rows(kv, call, j) : seen_blocks(kv, call, tiles, first_key);
-    };
-    const auto out = attend(rows.reshape({B, H * n, height, -1}), gather(k), gather(v),
-                            call.of_other_heads(own), scale());
-    return out.reshape({B, H, n * height, -1}).narrow(2, tiles.lead, tiles.rows);
-  }
-
-  // Keys or values [B,Hkv,S,d] of the blocks that each tile sees: [B,H*count,m*b,d].
-  Tensor seen_blocks(const Tensor& kv, const HeadCall& call, const Tiles& tiles,
-                     int64_t first_key) const {
-    const int64_t B = kv.size(0), groups = kv.size(1), S = kv.size(2), d = kv.size(3);
-    const int64_t H = tiles.blocks.size(0), b = options_.block, lead = first_key % b;
-    const int64_t blocks = (lead + S - 1) / b + 1;
-    const auto padded = at::constant_pad_nd(kv, {0, 0, lead, blocks * b - lead - S});
-    // Blocks that are none, or that the cache has forgotten, are hidden: any will do.
-    const auto own =
-        (tiles.blocks - first_key / b).clamp_min(0) +
-        kv_heads(call, H, groups, kv.device()).view({H, 1, 1}) * blocks;  // [H,count,m]
-    return padded.reshape({B, groups * blocks, b * d})
-        .index_select(1, own.flatten())
-        .view({B, H * tiles.count, -1, d});
-  }
-
-  // The same for one query, which need not touch all that a cache holds. j: key rows [H,1,m,b].
-  static Tensor seen_rows(const Tensor& kv, const HeadCall& call, const Tensor& j) {
-    const int64_t H = j.size(0);
-    const auto rows = j.clamp(0, kv.size(2) - 1).view({H, -1});
-    const auto groups = kv_heads(call, H, kv.size(1), kv.device()).view({H, 1});
-    return kv.index({at::indexing::Slice(), groups, rows});  // [B,H,m*b,d]
   }
 };
 

@@ -45,7 +45,8 @@ Scope scope_of_pairs(const HeadCall& call, const Pairs& pairs, int64_t T, int64_
   if (call.position_bias) {
     const auto table = biases_by_distance(call, T, S);  // [H,S+T-1]
     const auto column = inside.j - inside.i + (T - 1);  // of the distance j - place
-    const auto by_distance = table.index({h, column}).unsqueeze(0);
+    auto by_distance = table.index({h, column});
+    if (by_distance.dim() == h.dim()) by_distance = by_distance.unsqueeze(0);
     own.bias = own.bias.defined() ? own.bias + by_distance : by_distance;
   }
   return own;

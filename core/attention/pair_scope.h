@@ -7,7 +7,8 @@
 namespace headlab {
 
 // Indices of heads (this layer's rows), query rows and key rows. They broadcast together to
-// [H, ...]; h is [H, 1, ...] with every dimension of the result.
+// [H, ...]; h is [H, 1, ...] with every dimension of the result. Where keys differ by example, j is
+// [B or 1, H, ...].
 struct Pairs {
   Tensor h, i, j;
 };

@@ -1,0 +1,59 @@
+// Heads that choose by content what they see: the query's own block and, of the complete ones
+// before it, those with the highest q_i . mean(k of the block) (arXiv 2502.13189).
+#include "core/attention/block_tiles.h"
+#include "core/projected_heads.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+struct ChosenOptions : MhaOptions {
+  int64_t block = 2, selected = 2;
+
+  void visit(Fields& f) override {
+    f("block", block, "tokens a block", at_least(1));
+    f("selected", selected, "blocks that a query sees, its own included", at_least(1));
+    MhaOptions::visit(f);
+  }
+  HeadTraits traits() const override {
+    return {.token_map = false, .bidirectional = false, .cross = false, .grouped = true};
+  }
+};
+
+class ChosenBlocks : public ProjectedHeads<ChosenOptions> {
+ public:
+  using ProjectedHeads::ProjectedHeads;
+
+ private:
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    const auto q = queries(x, call);                    // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
+    return {.y = output(attend_to_blocks(q, k, v, choose(q, k, call), call, scale()), call)};
+  }
+
+  // Each query is a tile of its own. The choice passes no gradient.
+  BlockTiles choose(const Tensor& q, const Tensor& k, const HeadCall& call) const {
+    const at::NoGradGuard no_grad;
+    const int64_t B = q.size(0), H = q.size(1), T = q.size(2), b = options_.block;
+    const auto means = cached_at_rate(call, "means", {.each = b}, [&](int64_t first, int64_t n) {
+      return k.narrow(2, first * b, n * b).unflatten(2, {n, b}).mean(3);  // [B,Hkv,n,d]
+    });
+    if (H == 0) return {};
+    const auto index = call.positions.options();
+    const auto own = (at::arange(T, index) + past_places(call)).floor_divide(b);  // [T]
+    const auto later = at::arange(means.size(2), index) >= own.unsqueeze(1);
+    const auto s = at::matmul(widened(q), widened(repeat_kv(means, call, H)).transpose(2, 3))
+                       .masked_fill(later, kHiddenScore);  // [B,H,T,n]
+    const auto [score, block] = s.sort(/*stable=*/true, -1, /*descending=*/true);
+    const int64_t others = std::min(options_.selected - 1, means.size(2));
+    const auto best = block.masked_fill(score.isinf(), -1).narrow(-1, 0, others);
+    return {.block = b,
+            .rows = T,
+            .blocks = at::cat({own.view({1, 1, T, 1}).expand({B, H, T, 1}), best}, -1)};
+  }
+};
+
+const RegisterHeads<ChosenBlocks> registered("chosen_blocks", "heads that choose blocks of keys");
+
+}  // namespace
+}  // namespace headlab
