@@ -103,6 +103,8 @@ std::vector<std::string> unmet_demands(const KindBlock& block, const HeadShape& 
   demand(demands.rotary, traits.rotary, "know no rotary positions");
   demand(demands.bias, traits.token_map, "know no bias on their scores");
   demand(demands.cross, traits.cross, "have no cross-attention");
+  demand(shape.offers.first_values || shape.offers.keys_values, traits.plain_projections,
+         "have no plain projections to offer to later layers");
   demand(shape.kv_heads != shape.heads, traits.grouped,
          fmt::format("are not grouped: kv_heads must be heads, {}", shape.heads).c_str());
   return unmet;

@@ -43,6 +43,8 @@ struct HeadOptions : Block {
   virtual HeadTraits traits() const { return {}; }
   // What is wrong with the options in a layer of this shape, of which this is asked.
   virtual void check_shape(const HeadShape&, const HeadDemands&, const Complain&) const {}
+  // What the layer reads of what earlier ones offer, so that the model tells these to.
+  virtual LinkParts reads() const { return {}; }
   // A number of open heads that the layer asks of its model; null: none.
   virtual const GateTarget* gate_target() const { return nullptr; }
 };

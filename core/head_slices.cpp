@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <numeric>
 
 #include "core/heads.h"
 #include "core/torch.h"
@@ -101,6 +102,11 @@ SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
     auto found = std::find(plan.kv_rows.begin(), plan.kv_rows.end(), groups[row]);
     plan.kv_map.push_back(found - plan.kv_rows.begin());
     if (found == plan.kv_rows.end()) plan.kv_rows.push_back(groups[row]);
+  }
+  if (shape_.offers.any()) {  // masked heads still offer
+    for (auto& row : plan.kv_map) row = plan.kv_rows[row];
+    plan.kv_rows.resize(shape_.kv_heads);
+    std::iota(plan.kv_rows.begin(), plan.kv_rows.end(), 0);
   }
   plan.shape = shape_;
   plan.shape.heads = std::ssize(plan.rows);

@@ -69,6 +69,7 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   TORCH_CHECK(!ctx.cache || !why_not, "this map cannot decode with a cache: ", why_not);
   TORCH_CHECK(promises.decodes || !ctx.cache, "this kind cannot decode with a cache");
   TORCH_CHECK(promises.rotary || !ctx.rotary, "this kind has no rotary positions");
+  if (ctx.inputs) check_inputs(x, ctx);
   TORCH_CHECK(ctx.mask.window >= 0, "window must be at least 0, is ", ctx.mask.window);
   TORCH_CHECK(promises.token_map || (ctx.mask.window == 0 && !ctx.bias.defined() &&
                                      !ctx.position_bias && is_key_mask(ctx.mask.allowed)),
@@ -109,6 +110,24 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
                 " do not broadcast to [B,H,T] = ", std::vector<int64_t>{B, H, T}, " or [B,H,T,e]");
 }
 
+void AttentionHeads::check_inputs(const Tensor& x, const HeadContext& ctx) const {
+  TORCH_CHECK(traits_.inputs, "'", kind_, "' heads cannot read inputs of their own");
+  TORCH_CHECK(!ctx.cache, "inputs of a head's own and a cache do not go together");
+  const auto check = [&](const Tensor& copy, const Tensor& of) {
+    TORCH_CHECK(copy.sizes() == of.sizes(), "the copy of an input must be ", of.sizes(), ", is ",
+                copy.sizes());
+  };
+  const auto& source = ctx.memory.defined() ? ctx.memory : x;
+  for (const auto* copies : {&ctx.inputs->q, &ctx.inputs->k, &ctx.inputs->v})
+    for (const auto& [head, copy] : *copies) {
+      TORCH_CHECK(head >= 0 && head < heads(), "head ", head,
+                  " does not exist: the layer has heads ", "0 to ", heads() - 1);
+      check(copy, copies == &ctx.inputs->q ? x : source);
+    }
+  if (ctx.inputs->rest.defined()) check(ctx.inputs->rest, x);
+  if (ctx.inputs->rest_of_memory.defined()) check(ctx.inputs->rest_of_memory, source);
+}
+
 void AttentionHeads::select_own_heads(HeadCall& call) const {
   const auto& ids = head_ids_;
   call.head_ids = ids;
@@ -146,6 +165,8 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   }
   if (call.bias.defined()) call.bias = uniform_scores(call.bias, call);
   if (head_ids_.defined()) select_own_heads(call);
+  if (call.inputs && !(call.inputs->k.empty() && call.inputs->v.empty()) && traits_.grouped)
+    call.kv_map = at::arange(std::ssize(ids), call.positions.options());        // each head its own
   if (head_ids_.defined() && ids.empty()) call.gates = call.offset = Tensor();  // nothing is said
   if (call.observer)
     call.observer->enter({.site = shape_.site,
@@ -167,8 +188,46 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   return out;
 }
 
+void AttentionHeads::check_shaping(const Shaping& shaping) const {
+  TORCH_CHECK(traits_.plain_projections || !shaping.projections(), "'", kind_,
+              "' heads have no plain projections of queries, keys and values to shape");
+  TORCH_CHECK(traits_.own_values || !shaping.exclusion.defined(), "'", kind_,
+              "' heads have no value of each token to take out");
+}
+
+Tensor AttentionHeads::from_inputs(Input input, const Tensor& x, const HeadCall& call,
+                                   const std::function<Tensor(const Tensor&)>& make) const {
+  const auto* in = call.inputs;
+  const bool of_queries = input == Input::kQuery;
+  if (!in || (of_queries ? in->q.empty() : in->k.empty() && in->v.empty())) return make(x);
+  const auto& copies = of_queries ? in->q : input == Input::kKey ? in->k : in->v;
+  const auto ids = head_ids();
+  auto rows = kv_rows();
+  if (of_queries) std::iota(rows.begin(), rows.end(), 0);
+  Tensor plain;
+  std::vector<Tensor> heads;
+  for (size_t h = 0; h < ids.size(); ++h) {
+    const auto copy = copies.find(ids[h]);
+    if (copy == copies.end() && !plain.defined()) plain = make(x);
+    const auto made = copy == copies.end() ? plain : make(copy->second);
+    const int64_t maps = made.size(1) / (of_queries ? shape_.heads : shape_.kv_heads);
+    heads.push_back(made.narrow(1, rows[h] * maps, maps));
+  }
+  return heads.empty() ? make(x) : at::cat(heads, 1);
+}
+
 Tensor AttentionHeads::output(const Tensor& o, const HeadCall& call) {
   return o_(merge_heads(o, call));
+}
+
+Tensor AttentionHeads::output(const Tensor& o, const Tensor& v, const HeadCall& call) {
+  return output(exclude_own(o, v, call), call);
+}
+
+const Tensor& AttentionHeads::linked(const HeadCall& call, Tensor LayerLink::*part) const {
+  TORCH_CHECK(call.link && (call.link->*part).defined(), "layer ", shape_.layer, " of '",
+              shape_.site, "' reads of the link what no layer before it has offered");
+  return call.link->*part;
 }
 
 Tensor AttentionHeads::output_weight() const { return o_ ? o_->weight : Tensor(); }

@@ -39,6 +39,7 @@ struct HeadShape {
   std::string site = "self";      // which attention of the model: its draws and its statistics
   Init init = Init::kGpt2;
   bool init_as_host = false;  // `init_weights: host`; of a layer that this one holds, too
+  LinkParts offers = {};      // what the layer says to later ones
 };
 
 // What a kind promises. Read by tests, `describe`, check_layer() and forward()'s checks, and told
@@ -49,6 +50,9 @@ struct HeadTraits {
   bool token_map = true;        // weights are over tokens
   bool causal = true, bidirectional = true;
   bool decodes = true, cross = true, grouped = false, rotary = true;
+  bool plain_projections = false;  // q, k, v are one product each: a wrapper may shape them
+  bool own_values = false;         // each token has a value of width e: a wrapper may exclude it
+  bool inputs = true;              // q, k, v of each head, and the rest, from copies of their own
   // Weights of a row are made of this many rows before it too, each with its own mask: a window
   // hides what lies so much further back.
   int64_t rows_before = 0;
@@ -181,14 +185,28 @@ class AttentionHeads : public torch::nn::Module {
   // A saved buffer of indices: conversions of type leave it as it is. Not cut by slice().
   Tensor index_buffer(const char* name, const Tensor& indices);
 
-  // Applies the context's edits, joins and projects: o [B,H,T,e] -> [B,T,D].
+  // Applies the context's edits, joins and projects: o [B,H,T,e] -> [B,T,D]. With the values
+  // v [B,Hkv,S,e] that o is made of: without the share of the own ones that a wrapper takes out, as
+  // the trait own_values promises; a kind that changes o before calls exclude_own() itself.
   Tensor output(const Tensor& o, const HeadCall& call);
+  Tensor output(const Tensor& o, const Tensor& v, const HeadCall& call);
+  // A part of the link that an earlier layer has offered: linked(call, &LayerLink::first_values).
+  // c10::Error naming this layer where none has.
+  const Tensor& linked(const HeadCall& call, Tensor LayerLink::*part) const;
   // For kinds that hold a layer of another kind: its compute() in this layer's call.
   static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadCall& call) {
+    inner.check_shaping(call.shaping);
     auto own = call;
     own.map = inner.map();
     return inner.compute(x, own);
   }
+
+  // What one input of the heads is made of: make(x) [B,n,S,.], n a multiple of the layer's query
+  // heads (kQuery) or key/value heads; of each head from its own copy where call.inputs has one.
+  // With copies for keys or values both are of every query head: [B,H,S,.].
+  enum class Input { kQuery, kKey, kValue };
+  Tensor from_inputs(Input input, const Tensor& x, const HeadCall& call,
+                     const std::function<Tensor(const Tensor&)>& make) const;
 
   // Of each own head the row of its keys and values among the layer's own.
   std::vector<int64_t> kv_rows() const;
@@ -221,6 +239,8 @@ class AttentionHeads : public torch::nn::Module {
   MapPtr map() const;
   std::shared_ptr<AttentionHeads> slice_to(const std::vector<bool>& alive) const;
   void check(const Tensor& x, const HeadContext& ctx) const;
+  void check_inputs(const Tensor& x, const HeadContext& ctx) const;
+  void check_shaping(const Shaping& shaping) const;
   void select_own_heads(HeadCall& call) const;
   void adopt_indices(const AttentionHeads& from, const SlicePlan& plan);
   void restore_indices();

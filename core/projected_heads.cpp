@@ -1,6 +1,7 @@
 #include "core/projected_heads.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "core/torch.h"
 
@@ -88,18 +89,48 @@ Tensor QkvHeads::norm(RmsNorm& norm, const Tensor& x) const {
 }
 
 Tensor QkvHeads::queries(const Tensor& x, const HeadCall& call) {
-  return rotate(norm(q_norm_, split_heads(q_(x), shape_.heads * maps_)), call, call.positions);
-}
-
-Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
-  return cached(call, "k", [&] {
-    const auto k = norm(k_norm_, split_heads(k_(source(x, call)), shape_.kv_heads * key_maps_));
-    return rotate(k, call, key_positions(call));
+  return from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
+    const auto q = call.shaping.q(split_heads(q_(from), shape_.heads * maps_));
+    return rotate(norm(q_norm_, q), call, call.positions);
   });
 }
 
+Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
+  const auto make = [&](const Tensor& from) {
+    const auto k = call.shaping.k(split_heads(k_(from), shape_.kv_heads * key_maps_));
+    return rotate(norm(k_norm_, k), call, key_positions(call));
+  };
+  const auto k =
+      cached(call, "k", [&] { return from_inputs(Input::kKey, source(x, call), call, make); });
+  if (call.link && shape_.offers.keys_values) call.link->keys = k;
+  return k;
+}
+
 Tensor QkvHeads::values(const Tensor& x, const HeadCall& call) {
-  return cached(call, "v", [&] { return split_heads(v_(source(x, call)), shape_.kv_heads); });
+  const auto& y = source(x, call);
+  const auto project = [&](const Tensor& from) { return split_heads(v_(from), shape_.kv_heads); };
+  const auto v = cached(call, "v", [&] {
+    Tensor projected;
+    const auto made = from_inputs(Input::kValue, y, call, [&](const Tensor& from) {
+      projected = project(from);
+      return call.shaping.v(projected);
+    });
+    if (call.link && shape_.offers.first_values)
+      call.link->first_values =
+          call.inputs ? from_inputs(Input::kValue, y, call, project) : projected;
+    return made;
+  });
+  if (call.link && shape_.offers.keys_values) call.link->values = v;
+  return v;
+}
+
+Tensor QkvHeads::own_kv_heads(const Tensor& built) const {
+  const int64_t of_all = built.size(1);
+  std::vector<int64_t> rows(shape_.kv_heads);
+  std::iota(rows.begin(), rows.end(), 0);
+  const auto ids = head_ids(), own = kv_rows();
+  for (size_t h = 0; h < ids.size(); ++h) rows[own[h]] = ids[h] / (heads() / of_all);
+  return built.index_select(1, at::tensor(rows, at::kLong).to(built.device()));  // [B,Hkv,T,e]
 }
 
 }  // namespace headlab

@@ -47,6 +47,12 @@ struct MhaOptions : BiasOptions {
   virtual const MapOptions* map_options() const { return nullptr; }
 };
 
+// Traits of kinds that take q, k, v from QkvHeads, and whose output() is given the values.
+inline HeadTraits plain(HeadTraits traits) {
+  traits.plain_projections = traits.own_values = true;
+  return traits;
+}
+
 // The options of mha, and its map.
 struct MappedOptions : MhaOptions {
   MapBlock map;
@@ -55,7 +61,7 @@ struct MappedOptions : MhaOptions {
     MhaOptions::visit(f);
     f("map", map, kMapHelp);
   }
-  HeadTraits traits() const override { return map.options().limit(MhaOptions::traits()); }
+  HeadTraits traits() const override { return plain(map.options().limit(MhaOptions::traits())); }
   const MapOptions* map_options() const override { return &map.options(); }
 };
 
@@ -68,7 +74,7 @@ struct FixedMapOptions : Others {
     Others::visit(f);
     map.visit(f);
   }
-  HeadTraits traits() const override { return map.limit(Others::traits()); }
+  HeadTraits traits() const override { return plain(map.limit(Others::traits())); }
   const MapOptions* map_options() const override { return &map; }
 };
 
@@ -89,6 +95,9 @@ class QkvHeads : public AttentionHeads {
   // Of the memory, or of x and all that the cache has kept: normed, rotated: [B,Hkv*M,S,d].
   Tensor keys(const Tensor& x, const HeadCall& call);
   Tensor values(const Tensor& x, const HeadCall& call);  // likewise [B,Hkv,S,e]
+  // Of values of all key/value heads as built, side by side, those of the heads that this layer
+  // has: [B,T,Hkv*e] -> [B,Hkv,T,e].
+  Tensor own_kv_heads(const Tensor& built) const;
   double scale() const { return scale_; }
 
   Linear q_{nullptr}, k_{nullptr}, v_{nullptr};
@@ -133,7 +142,7 @@ class MapHeads : public ProjectedHeads<KindOptions> {
     const auto q = this->queries(x, call);                          // [B,H,T,d]
     const auto k = this->keys(x, call), v = this->values(x, call);  // [B,Hkv,S,d]
     const auto heads = attend(q, k, v, call, this->scale());        // [B,H,T,d]
-    return {.y = this->output(heads, call)};                        // [B,T,D]
+    return {.y = this->output(heads, v, call)};                     // [B,T,D]
   }
 };
 

@@ -52,7 +52,7 @@ class Tempered : public ProjectedHeads<TemperedOptions> {
   // Kept beside keys and values while decoding: [B,H,S,1].
   Tensor strength(const Tensor& x, const HeadCall& call) {
     return cached(call, "strength",
-                  [&] { return strength_(source(x, call)).transpose(1, 2).unsqueeze(-1); });
+                  [&] { return strength_(rest_of_source(x, call)).transpose(1, 2).unsqueeze(-1); });
   }
 
   // 0 where a key is hidden, also in rows that see none; no gradient passes there. An ablation may

@@ -13,7 +13,11 @@ namespace {
 struct RecurrentOptions : HeadOptions {
   // No map over tokens: no window, no bias on scores, and a mask of keys alone; nothing to rotate.
   HeadTraits traits() const override {
-    return {.token_map = false, .bidirectional = false, .cross = false, .rotary = false};
+    return {.token_map = false,
+            .bidirectional = false,
+            .cross = false,
+            .rotary = false,
+            .inputs = false};
   }
 };
 

@@ -42,7 +42,7 @@ struct BigBirdOptions : MhaOptions {
       complain("window_blocks", fmt::format("must be odd, as many on either side: {} or {}",
                                             window_blocks - 1, window_blocks + 1));
   }
-  HeadTraits traits() const override { return {.cross = false, .grouped = true}; }
+  HeadTraits traits() const override { return plain({.cross = false, .grouped = true}); }
 };
 
 // Which of n blocks of keys a block of queries sees.
@@ -116,7 +116,7 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto tiles =
         options_.block > 0 && q.numel() > 0 ? tile(call, q.size(1), q.size(2)) : BlockTiles{};
-    return {.y = output(attend_to_blocks(q, k, v, tiles, call, scale()), call)};  // [B,T,D]
+    return {.y = output(attend_to_blocks(q, k, v, tiles, call, scale()), v, call)};  // [B,T,D]
   }
 
   // The T queries ask, in `heads` heads; rows of global blocks are in no tile.

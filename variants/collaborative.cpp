@@ -59,7 +59,7 @@ class Collaborative : public AttentionHeads {
       f("freeze_mixing", freeze_mixing, "the mixing stays as it begins");
       f("map", map, kMapHelp);
     }
-    HeadTraits traits() const override { return map.options().limit({}); }
+    HeadTraits traits() const override { return map.options().limit({.own_values = true}); }
     void check_shape(const HeadShape& shape, const HeadDemands& demands,
                      const Complain& complain) const override {
       if (demands.rotary && features(shape) % 2 != 0)
@@ -142,12 +142,16 @@ class Collaborative : public AttentionHeads {
   }
 
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto q = mixed_queries(x, call);  // [B,H,T,R+H]
-    const auto k = shared_keys(x, call);    // [B,H,S,R+H]
-    const auto v = cached(
-        call, "v", [&] { return split_heads(v_(source(x, call)), shape_.heads); });  // [B,H,S,d]
-    const auto heads = attend(q, k, v, call, scale_);                                // [B,H,T,d]
-    return {.y = output(heads, call)};                                               // [B,T,D]
+    const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
+      return mixed_queries(from, call);
+    });                                     // [B,H,T,R+H]
+    const auto k = repeated_keys(x, call);  // [B,H,S,R+H]
+    const auto v = cached(call, "v", [&] {
+      return from_inputs(Input::kValue, source(x, call), call,
+                         [&](const Tensor& from) { return split_heads(v_(from), shape_.heads); });
+    });                                                // [B,H,S,d]
+    const auto heads = attend(q, k, v, call, scale_);  // [B,H,T,d]
+    return {.y = output(heads, v, call)};              // [B,T,D]
   }
 
   // q k^T also adds the content bias: each query ends in the one-hot of its head, each key in the
@@ -164,14 +168,18 @@ class Collaborative : public AttentionHeads {
   }
 
   // One head of keys, seen by every query head. The cache holds R + H numbers a token.
-  Tensor shared_keys(const Tensor& x, const HeadCall& call) {
-    const auto k = cached(call, "k", [&] {
-      auto weight = k_->weight;
-      if (content_bias_) weight = at::cat({weight, content_bias_->weight});
-      const auto shared = project(source(x, call), weight).unsqueeze(1);  // [B,1,S,R+H]
-      return rotated(shared, call, key_positions(call));
-    });
-    return k.expand({-1, shape_.heads, -1, -1});  // [B,H,S,R+H]
+  Tensor repeated_keys(const Tensor& x, const HeadCall& call) {
+    const auto& y = source(x, call);
+    const auto repeat = [&](const Tensor& k) { return k.expand({-1, shape_.heads, -1, -1}); };
+    if (!call.inputs) return repeat(cached(call, "k", [&] { return shared_keys(y, call); }));
+    return from_inputs(Input::kKey, y, call,
+                       [&](const Tensor& from) { return repeat(shared_keys(from, call)); });
+  }
+
+  Tensor shared_keys(const Tensor& from, const HeadCall& call) {
+    auto weight = k_->weight;
+    if (content_bias_) weight = at::cat({weight, content_bias_->weight});
+    return rotated(project(from, weight).unsqueeze(1), call, key_positions(call));  // [B,1,S,R+H]
   }
 
   // Queries turn after they are mixed, or logits would depend on more than distance. The content

@@ -66,7 +66,8 @@ struct DcmhaOptions : MappedOptions, DerivedDefaults<HeadShape> {
     return differences;
   }
   HeadTraits traits() const override {
-    return map.options().limit({.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)});
+    return plain(
+        map.options().limit({.independent = !mixes(), .rows_sum_to_one = !mixes(Side::kPost)}));
   }
 };
 
@@ -211,10 +212,10 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     const auto k = keys(x, call), v = values(x, call);  // [B,H,S,d]
     Tensor of_queries, of_keys;                         // [B,sides(2R+1),T,H], [B,sides(2R+1),S,H]
     if (options_.dynamic() && options_.query_wise)
-      of_queries = compose_->factors(x, Branch::kQuery, call.alive);
+      of_queries = compose_->factors(rest_of(x, call), Branch::kQuery, call.alive);
     if (options_.dynamic() && options_.key_wise)
       of_keys = cached(call, "compose", [&] {
-        return compose_->factors(source(x, call), Branch::kKey, call.alive);
+        return compose_->factors(rest_of_source(x, call), Branch::kKey, call.alive);
       });
     const auto composition = [&](Side side) {
       if (!options_.mixes(side)) return Composition();
@@ -224,7 +225,7 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     const auto pre = composition(Side::kPre), post = composition(Side::kPost);
     const auto [heads, maps] = composed_attend(q, k, v, pre, post, call, scale());  // [B,H,T,d]
     if (call.observer && maps.composed.defined()) observe(maps, pre, post, call);
-    return {.y = output(heads, call)};  // [B,T,D]
+    return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
   void observe(const ComposedMaps& maps, const Composition& pre, const Composition& post,

@@ -56,7 +56,9 @@ struct DifferentialOptions : BiasOptions, DerivedDefaults<HeadShape> {
       complain("version", "version 1 cuts heads in two halves, and head_dim is " +
                               std::to_string(shape.head_dim) + "; choose version: 2");
   }
-  HeadTraits traits() const override { return {.rows_sum_to_one = false, .grouped = true}; }
+  HeadTraits traits() const override {
+    return {.rows_sum_to_one = false, .grouped = true, .own_values = true};
+  }
   Projections projections_in(const HeadShape& shape) const {
     auto projections = BiasOptions::projections();
     projections.maps = 2;
@@ -112,16 +114,18 @@ class Differential : public QkvHeads {
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = queries(x, call).unflatten(1, {shape_.heads, 2});  // [B,H,2,T,w]
-    const auto k = keys(x, call).unflatten(
-        1, {shape_.kv_heads, options_.halves() ? 2 : 1});  // [B,Hkv,2 or 1,S,w]
-    const auto v = values(x, call);                        // [B,Hkv,S,d]
-    const auto lambda = lambdas(x);                        // [1,1,1,1] or [B,H,T,1]
+    const int64_t sides = options_.halves() ? 2 : 1;
+    auto k = keys(x, call);                          // [B,Hkv*sides,S,w]
+    k = k.unflatten(1, {k.size(1) / sides, sides});  // [B,Hkv,2 or 1,S,w]
+    const auto v = values(x, call);                  // [B,Hkv,S,d]
+    const auto lambda = lambdas(rest_of(x, call));   // [1,1,1,1] or [B,H,T,1]
     const auto q1 = q.select(2, 0), q2 = q.select(2, 1);
     const auto k1 = k.select(2, 0), k2 = k.select(2, -1);
     const auto quiet = call.unobserved();
     // Dropout of one call falls on the same pairs in both: on A.
-    auto heads = attend(q1, k1, v, quiet, scale()) -
-                 lambda * attend(q2, k2, v, quiet, scale());  // [B,H,T,d]
+    auto heads = exclude_own(
+        attend(q1, k1, v, quiet, scale()) - lambda * attend(q2, k2, v, quiet, scale()), v,
+        call);  // [B,H,T,d]
     if (options_.normed() && shape_.heads > 0) {
       const std::vector<int64_t> width{shape_.head_dim};
       heads = norm_ ? norm_(heads) : at::rms_norm(heads, width, {}, options_.norm_eps);

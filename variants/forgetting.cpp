@@ -56,7 +56,9 @@ struct ForgettingOptions : HeadOptions, DerivedDefaults<HeadShape> {
     else if (time_min && *time_min > *time_max)
       complain("time_min", "is above time_max");
   }
-  HeadTraits traits() const override { return {.bidirectional = false, .cross = false}; }
+  HeadTraits traits() const override {
+    return {.bidirectional = false, .cross = false, .own_values = true};
+  }
 };
 
 // half_life comes as the mean of -log f.
@@ -142,16 +144,26 @@ class Forgetting : public QkvHeads {
   }
 
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto log_f = log_gates(x);  // [B,H,T]
-    const auto q = placed(q_norm_, split_heads(q_(x), shape_.heads), call);
-    const auto k = cached(
-        call, "k", [&] { return placed(k_norm_, shifted("k", k_, k_shift_, x, call), call); });
-    const auto v = cached(call, "v", [&] { return shifted("v", v_, v_shift_, x, call); });
-    const auto c = cached(call, "c", [&] { return sums(log_f, call); });  // [B,H,S,1]
-    const auto heads = normed(norm_, decayed(q, k, v, c, call));          // [B,H,T,d]
+    const auto& rest = rest_of(x, call);
+    const auto log_f = log_gates(rest);  // [B,H,T]
+    const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
+      return placed(q_norm_, split_heads(q_(from), shape_.heads), call);
+    });
+    const auto k = cached(call, "k", [&] {
+      return from_inputs(Input::kKey, x, call, [&](const Tensor& from) {
+        return placed(k_norm_, shifted("k", k_, k_shift_, from, call), call);
+      });
+    });
+    const auto v = cached(call, "v", [&] {
+      return from_inputs(Input::kValue, x, call, [&](const Tensor& from) {
+        return shifted("v", v_, v_shift_, from, call);
+      });
+    });
+    const auto c = cached(call, "c", [&] { return sums(log_f, call); });                // [B,H,S,1]
+    const auto heads = normed(norm_, exclude_own(decayed(q, k, v, c, call), v, call));  // [B,H,T,d]
     if (call.observer) observe(log_f, k.size(2), call);
     if (!gate_) return {.y = output(heads, call)};  // [B,T,D]
-    const auto gate = split_heads(gate_(x), shape_.heads);
+    const auto gate = split_heads(gate_(rest), shape_.heads);
     const bool sigmoid = options_.output_gate == "sigmoid";
     return {.y = output(heads, call.with_gates(sigmoid ? gate.sigmoid() : at::silu(gate)))};
   }

@@ -85,6 +85,7 @@ class Gated : public AttentionHeads {
                                              shape.heads, *target.heads));
     }
     HeadTraits traits() const override { return inner.as<HeadOptions>().traits(); }
+    LinkParts reads() const override { return inner.as<HeadOptions>().reads(); }
     const GateTarget* gate_target() const override { return target.is_set() ? &target : nullptr; }
   };
 
@@ -167,7 +168,7 @@ class Gated : public AttentionHeads {
   }
 
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto g = projection_ ? sigmoid_gates(x) : hard_concrete_gates(call);
+    const auto g = projection_ ? sigmoid_gates(rest_of(x, call)) : hard_concrete_gates(call);
     auto out = compute_inner(*inner_, x, call.with_gates(g));
     out.gates = Tensor();
     if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]

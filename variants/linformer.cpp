@@ -79,14 +79,21 @@ class Linformer : public ProjectedHeads<LinformerOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto& tokens = source(x, call);
     const auto visible = visible_tokens(call.mask, tokens);  // [B,S]
-    const auto m = visible.defined()                         // hidden tokens are zeros
-                       ? tokens.masked_fill(visible.logical_not().unsqueeze(-1), 0)
-                       : tokens;                                // [B,S,D]
-    const auto for_k = compress(m, e_);                         // [B,P,D]
-    const auto for_v = f_.defined() ? compress(m, f_) : for_k;  // [B,P,D]
-    const auto q = queries(x, call);                            // [B,H,T,d]
-    const auto k = split_heads(k_(for_k), shape_.kv_heads);     // [B,Hkv,P,d]
-    const auto v = split_heads(v_(for_v), shape_.kv_heads);     // [B,Hkv,P,d]
+    const auto seen = [&](const Tensor& m) {                 // hidden tokens are zeros
+      return visible.defined() ? m.masked_fill(visible.logical_not().unsqueeze(-1), 0) : m;
+    };
+    Tensor shared;                    // what k and v are made of, where they are made of one
+    const auto q = queries(x, call);  // [B,H,T,d]
+    const auto k = from_inputs(Input::kKey, tokens, call, [&](const Tensor& from) {
+      const auto for_k = compress(seen(from), e_);  // [B,P,D]
+      if (!f_.defined() && !call.inputs) shared = for_k;
+      return split_heads(k_(for_k), shape_.kv_heads);
+    });  // [B,Hkv,P,d]
+    const auto v = from_inputs(Input::kValue, tokens, call, [&](const Tensor& from) {
+      const auto for_v =
+          shared.defined() ? shared : compress(seen(from), f_.defined() ? f_ : e_);  // [B,P,D]
+      return split_heads(v_(for_v), shape_.kv_heads);
+    });  // [B,Hkv,P,d]
     const auto heads =
         attend(q, k, v, call.within(slots_of(call.mask, visible)), scale());  // [B,H,T,d]
     return {.y = output(heads, call)};                                        // [B,T,D]

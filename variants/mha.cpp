@@ -23,7 +23,7 @@ class Mha : public ProjectedHeads<MappedOptions> {
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto heads = attend(q, k, v, call, scale());  // [B,H,T,d]
-    return {.y = output(heads, call)};                  // [B,T,D]
+    return {.y = output(heads, v, call)};               // [B,T,D]
   }
 };
 

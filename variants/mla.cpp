@@ -45,6 +45,7 @@ struct MlaOptions : HeadOptions, DerivedDefaults<HeadShape> {
     f("scale", scale, "factor on q k^T (default: (nope_dim + rope_dim)^-0.5)");
     f("bias", bias, "biases on q_down, kv_down, k_rope and o");
   }
+  HeadTraits traits() const override { return {.own_values = true}; }
   std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
   void derive(const HeadShape& shape) override {
     const auto w = widths(shape);
@@ -121,21 +122,37 @@ class Mla : public AttentionHeads {
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto q = by_head(q_(q_down_ ? q_norm_(q_down_(x)) : x), w_.content + w_.rope);
+    const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
+      return by_head(q_(q_down_ ? q_norm_(q_down_(from)) : from), w_.content + w_.rope);
+    });  // [B,H,T,n+r]
     const auto content = q.narrow(3, 0, w_.content);
     const auto turned = rotate(q.narrow(3, w_.content, w_.rope), call, call.positions);
-    const auto latents = cached(call, "latent", [&] {
-      return kv_norm_(kv_down_(source(x, call))).unsqueeze(1);  // [B,1,S,c]
-    });
+    const auto& y = source(x, call);
+    if (call.inputs) return {.y = of_own_inputs(at::cat({content, turned}, 3), y, call)};
+    const auto latents = cached(call, "latent", [&] { return latents_of(y); });  // [B,1,S,c]
     Tensor keys;
-    if (k_rope_)
-      keys = cached(call, "rope", [&] {
-        return rotate(k_rope_(source(x, call)).unsqueeze(1), call, key_positions(call));
-      });  // [B,1,S,r]
+    if (k_rope_) keys = cached(call, "rope", [&] { return turned_keys(y, call); });  // [B,1,S,r]
     const auto heads = absorbs(x.size(1), latents.size(2), call)
                            ? absorbed(content, turned, latents, keys, call)
-                           : expanded(content, turned, latents, keys, call);  // [B,H,T,dv]
-    return {.y = output(heads, call)};                                        // [B,T,D]
+                           : expanded(content, turned, latents, keys, call);   // [B,H,T,dv]
+    if (!call.shaping.exclusion.defined()) return {.y = output(heads, call)};  // [B,T,D]
+    return {.y = output(heads, up(v_up_, latents, w_.value), call)};
+  }
+
+  Tensor latents_of(const Tensor& y) { return kv_norm_(kv_down_(y)).unsqueeze(1); }
+  Tensor turned_keys(const Tensor& y, const HeadCall& call) {
+    return rotate(k_rope_(y).unsqueeze(1), call, key_positions(call));
+  }
+
+  // Each head's latents are of its own copies: [B,T,D].
+  Tensor of_own_inputs(const Tensor& q, const Tensor& y, const HeadCall& call) {
+    const auto k = from_inputs(Input::kKey, y, call, [&](const Tensor& from) {
+      return full_keys(latents_of(from), k_rope_ ? turned_keys(from, call) : Tensor());
+    });  // [B,H,S,n+r]
+    const auto v = from_inputs(Input::kValue, y, call, [&](const Tensor& from) {
+      return up(v_up_, latents_of(from), w_.value);
+    });  // [B,H,S,dv]
+    return output(attend(q, k, v, call, scale_), v, call);
   }
 
   // Whether the latents meet the queries with fewer operations than keys and values are made from
@@ -160,12 +177,12 @@ class Mla : public AttentionHeads {
 
   Tensor expanded(const Tensor& content, const Tensor& turned, const Tensor& latents,
                   const Tensor& keys, const HeadCall& call) const {
-    auto q = content, k = up(k_up_, latents, w_.content);
-    if (keys.defined()) {
-      q = at::cat({content, turned}, 3);
-      k = at::cat({k, keys.expand({-1, shape_.heads, -1, -1})}, 3);
-    }
-    return attend(q, k, up(v_up_, latents, w_.value), call, scale_);
+    const auto q = keys.defined() ? at::cat({content, turned}, 3) : content;
+    return attend(q, full_keys(latents, keys), up(v_up_, latents, w_.value), call, scale_);
+  }
+  Tensor full_keys(const Tensor& latents, const Tensor& keys) const {
+    const auto k = up(k_up_, latents, w_.content);
+    return keys.defined() ? at::cat({k, keys.expand({-1, shape_.heads, -1, -1})}, 3) : k;
   }
 
   // All heads have the same keys and values, the latents: their queries are rows of one product.

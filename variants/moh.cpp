@@ -69,7 +69,7 @@ struct MohOptions : HeadOptions, DerivedDefaults<HeadShape> {
   }
 
   HeadTraits traits() const override {
-    return map.options().limit({.independent = false, .grouped = true});
+    return map.options().limit({.independent = false, .grouped = true, .own_values = true});
   }
   Projections projections() const { return {.qkv_bias = qkv_bias, .o_bias = o_bias}; }
   const MapOptions* map_options() const { return &map.options(); }
@@ -181,10 +181,13 @@ class Moh : public ProjectedHeads<MohOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const bool sparse = skips_rows(x, call);
     Tensor raw;  // [B,H,T,d]: all queries, as query_norm wants them
-    if (!sparse || !options_.learned()) raw = split_heads(q_(x), shape_.heads);
+    const auto project = [&](const Tensor& from) { return split_heads(q_(from), shape_.heads); };
+    if (!sparse || !options_.learned()) raw = from_inputs(Input::kQuery, x, call, project);
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
     const auto roster = list_heads(call, x.device());
-    auto routes = options_.learned() ? route(x, roster) : route_by_norm(raw, roster);
+    const auto& rest = rest_of(x, call);
+    auto routes = options_.learned() ? route(rest, roster)
+                                     : route_by_norm(call.inputs ? project(rest) : raw, roster);
     const auto gates = routes.gates.transpose(1, 2);  // [B,H,T]
     const RoutedHeads heads{q_, o_, shape_.heads, shared_, scale()};
     HeadOutput out{.y = sparse ? attend_routed(heads, x, raw, k, v, gates, call)
@@ -205,7 +208,7 @@ class Moh : public ProjectedHeads<MohOptions> {
     const auto q = rotate(raw, call, call.positions);
     const auto heads = attend(q, k, v, call.unobserved(), scale());  // [B,H,T,d]
     if (call.observer) observe_attention({q, k, v, heads, gates != 0}, call, scale());
-    return output(heads, call.with_gates(gates));  // [B,T,D]
+    return output(heads, v, call.with_gates(gates));  // [B,T,D]
   }
 
   Roster list_heads(const HeadCall& call, const at::Device& device) const {
@@ -294,6 +297,7 @@ class Moh : public ProjectedHeads<MohOptions> {
   bool has_loss() const { return active_ > 0 && options_.balance_weight > 0; }
   bool skips_rows(const Tensor& x, const HeadCall& call) const {
     if (active_ == 0 || call.uniform.defined() || options_.straight_through == "all") return false;
+    if (call.inputs || call.shaping.exclusion.defined()) return false;  // rows of all heads alike
     if (options_.compute != "auto") return options_.compute == "sparse";
     return rows_pay(x, call, static_cast<double>(active_) / (shape_.heads - shared_));
   }

@@ -58,7 +58,8 @@ class Mohsa : public AttentionHeads {
       f("map", map, kMapHelp);
     }
     HeadTraits traits() const override {
-      return map.options().limit({.independent = !pre && !post, .rows_sum_to_one = !post});
+      return map.options().limit(
+          {.independent = !pre && !post, .rows_sum_to_one = !post, .own_values = true});
     }
     std::optional<InitDifferences> init_differences() const override {
       return InitDifferences{
@@ -148,16 +149,22 @@ class Mohsa : public AttentionHeads {
 
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto& y = source(x, call);
-    const auto q = rotate(windows(padded(q_(x))), call, call.positions);       // [B,H,T,d+2o]
-    const auto k = keys(y, call);                                              // [B,H,S,d+2o]
-    const auto v = windows(cached(call, "v", [&] { return padded(v_(y)); }));  // [B,H,S,d+2o]
+    const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
+      return rotate(windows(padded(q_(from))), call, call.positions);
+    });  // [B,H,T,d+2o]
+    const auto k = from_inputs(Input::kKey, y, call, [&](const Tensor& from) {
+      return keys(from, call);
+    });  // [B,H,S,d+2o]
+    const auto v = from_inputs(Input::kValue, y, call, [&](const Tensor& from) {
+      return windows(cached(call, "v", [&] { return padded(v_(from)); }));
+    });  // [B,H,S,d+2o]
     const double scale = 1 / std::sqrt(shape_.head_dim);
     const auto pre = Composition::by_matrix(pre_, {}, call.alive),
                post = Composition::by_matrix(post_, {}, call.alive);
     const auto heads = options_.post && call.dropout > 0
                            ? attend_dropped(q, k, v, pre, post, call, scale)
                            : composed_attend(q, k, v, pre, post, call, scale).out;
-    return {.y = output(heads, call)};  // [B,T,D]
+    return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
   // Rotated windows are remembered as such; a rotation before the cut would tear pairs apart.

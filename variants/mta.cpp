@@ -82,6 +82,7 @@ struct MtaOptions : BiasOptions, DerivedDefaults<HeadShape> {
     return {.independent = !pre && post <= 1,
             .rows_sum_to_one = post_kernel.empty() && post == 0,
             .grouped = true,
+            .own_values = true,
             .rows_before = rows_of(pre_kernel) + rows_of(post_kernel)};
   }
   Projections projections() const override {
@@ -186,6 +187,7 @@ class Mta : public ProjectedHeads<MtaOptions> {
       if (post_.defined())
         report_off_diagonal(*call.observer, "post_off_diagonal", all_post, call.alive);
     }
+    heads = exclude_own(heads, v, call);
     if (norm_ && shape_.heads > 0) heads = norm_(heads) * (1 - options_.lambda_init);
     if (!gate_ || shape_.heads == 0) return {.y = output(heads, call)};  // [B,T,D]
     const auto g = at::sigmoid(gate_(heads));                            // [B,H,T,1 or d]

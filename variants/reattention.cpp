@@ -50,7 +50,8 @@ struct ReattentionOptions : MappedOptions {
     return InitDifferences{{"theta", "identity + N(0, 0.02)", "identity"}};
   }
   HeadTraits traits() const override {
-    return map.options().limit({.independent = false, .rows_sum_to_one = false, .grouped = true});
+    return plain(
+        map.options().limit({.independent = false, .rows_sum_to_one = false, .grouped = true}));
   }
   bool batch() const { return norm == "batch"; }
 };
@@ -106,7 +107,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
       observe_weights({.scores = z, .p = p, .a = a, .v = v, .out = heads}, call);
       observe(a, allowed, call);
     }
-    return {.y = output(heads, call)};  // [B,T,D]
+    return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
   // Over the alive heads of each pair. The mean over heads is taken out of theta instead of R: R

@@ -25,8 +25,8 @@ struct TalkingOptions : MappedOptions {
       complain("mix_bias", "there is no mixing to add it to; turn on pre or post");
   }
   HeadTraits traits() const override {
-    return map.options().limit(
-        {.independent = !pre && !post, .rows_sum_to_one = !post, .grouped = true});
+    return plain(map.options().limit(
+        {.independent = !pre && !post, .rows_sum_to_one = !post, .grouped = true}));
   }
 };
 
@@ -70,7 +70,7 @@ class Talking : public ProjectedHeads<TalkingOptions> {
       if (options_.post)
         report_off_diagonal(*call.observer, "post_off_diagonal", post_, call.alive);
     }
-    return {.y = output(heads, call)};  // [B,T,D]
+    return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
   Tensor pre_, post_, pre_bias_, post_bias_;  // [H,H] index [from, to]; [H]

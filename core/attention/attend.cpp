@@ -74,6 +74,28 @@ Tensor uniform_queries(const Tensor& q, const HeadCall& call) {
   return call.uniform.defined() ? q.masked_fill(call.uniform.view({1, -1, 1, 1}), 0) : q;
 }
 
+const Tensor& rest_of(const Tensor& x, const HeadCall& call) {
+  return call.inputs && call.inputs->rest.defined() ? call.inputs->rest : x;
+}
+
+const Tensor& rest_of_source(const Tensor& x, const HeadCall& call) {
+  if (!call.memory.defined()) return rest_of(x, call);
+  return call.inputs && call.inputs->rest_of_memory.defined() ? call.inputs->rest_of_memory
+                                                              : call.memory;
+}
+
+Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call) {
+  const auto& share = call.shaping.exclusion;
+  if (!share.defined() || o.numel() == 0) return o;
+  TORCH_CHECK(!call.memory.defined(), "queries of a memory have no own value to take out");
+  const WithoutAutocast exact;
+  const auto own = widened(repeat_kv(v.slice(2, v.size(2) - o.size(2)), call, o.size(1)));
+  const auto wide = widened(o);  // [B,H,T,e]
+  const auto square = own.square().sum(-1, /*keepdim=*/true).clamp_min(call.shaping.exclusion_eps);
+  const auto along = (wide * own).sum(-1, /*keepdim=*/true) / square;  // [B,H,T,1]
+  return (wide - share.to(wide.scalar_type()).unsqueeze(-1) * along * own).to(o.scalar_type());
+}
+
 Tensor merge_heads(const Tensor& o, const HeadCall& call) {
   auto edited = o;
   if (call.gates.defined()) {

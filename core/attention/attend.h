@@ -58,6 +58,14 @@ Tensor uniform_queries(const Tensor& q, const HeadCall& call);
 // Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
 Tensor multiply_gates(const Tensor& a, const Tensor& b);
 
+// What the layer reads beside q, k and v: x, the memory where there is one, or call.inputs' copies.
+const Tensor& rest_of(const Tensor& x, const HeadCall& call);
+const Tensor& rest_of_source(const Tensor& x, const HeadCall& call);
+
+// Takes call.shaping.exclusion of each head's own value out of o [B,H,T,e]; v [B,Hkv,S,e] ends in
+// the values of the queries' own tokens.
+Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call);
+
 // Applies call.gates, adds call.offset and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the
 // output projection.
 Tensor merge_heads(const Tensor& o, const HeadCall& call);

@@ -130,7 +130,7 @@ Tensor attend_to_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const
   const auto out =
       at::cat({untiled_rows(all, 0, tiles.first), tiled_rows(all), untiled_rows(all, end, T - end)},
               2);  // [B,H,T,e]
-  if (watched) call.observer->softmax(q, k, v, out, call.within(masked), scale);
+  if (watched) call.observer->softmax({q, k, v, call.within(masked), scale}, out);
   return out;
 }
 

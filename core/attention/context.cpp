@@ -14,6 +14,28 @@ Tensor some_heads(const Tensor& t, int64_t first, int64_t count, int64_t from_en
 
 }  // namespace
 
+Tensor Affine::operator()(const Tensor& y) const {
+  const auto scaled = scale.defined() ? y * scale.to(y.scalar_type()) : y;
+  return offset.defined() ? scaled + offset.to(y.scalar_type()) : scaled;
+}
+
+Affine Affine::before(const Affine& outer) const {
+  Affine both;
+  both.scale = scale.defined() && outer.scale.defined() ? scale * outer.scale
+               : scale.defined()                        ? scale
+                                                        : outer.scale;
+  both.offset = offset.defined() && outer.scale.defined() ? offset * outer.scale : offset;
+  if (outer.offset.defined())
+    both.offset = both.offset.defined() ? both.offset + outer.offset : outer.offset;
+  return both;
+}
+
+bool Shaping::projections() const {
+  bool any = false;
+  for (const auto* of : {&q, &k, &v}) any |= of->scale.defined() || of->offset.defined();
+  return any;
+}
+
 HeadCall HeadCall::outside_a_layer(const HeadContext& context) { return HeadCall(context); }
 
 HeadCall HeadCall::within(const Scope& scope) const {

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 
 #include "core/attention/map.h"
 #include "core/attention/masks.h"
@@ -23,12 +24,28 @@ class Rotary;
 // A path of attention (core/attention/paths.h), or the fastest.
 enum class Backend { kAuto, kEager, kSdpa, kFlash, kRows };
 
+// What layers of one pass say to later ones of their stack and site. The model makes one a pass;
+// layers that are told to offer (HeadShape.offers) write it, others read it by
+// AttentionHeads::linked(). Gradients pass through it.
+struct LayerLink {
+  Tensor first_values = {};  // [B,Hkv,T,e] of the first layer as built, as projected
+  // [B,Hkv,S,.] as the last layer that offered them attended to them.
+  Tensor keys = {}, values = {};
+  Tensor state = {};  // [B,T,D] the residual stream behind the last layer that offered it
+};
+// Parts of it that a layer offers, or reads.
+struct LinkParts {
+  bool first_values = false, keys_values = false, state = false;
+  bool any() const { return first_values || keys_values || state; }
+};
+
 // What projections read.
 struct Source {
   Tensor memory;     // [B,S,D] source of keys and values; undefined: x itself
   Tensor positions;  // [T] of the queries; default 0.. (with a cache: where it stands)
   const Rotary* rotary = nullptr;  // rotates queries and keys
   LayerCache* cache = nullptr;     // decoding
+  LayerLink* link = nullptr;       // what earlier layers of this pass offered
 };
 
 // Who sees whom, and with what bias.
@@ -39,12 +56,22 @@ struct Scope {
   bool places = true;  // queries and keys stand in one sequence; never where there is a memory
 };
 
+// Copies of x [B,T,D] (of the memory [B,S,D]) for one input each: by original head what its q, k or
+// v is made of, k and v of each query head its own also where heads share them; and what else of
+// the layer reads its input (routers, gates, generators of mixings), of all heads. What is not here
+// reads x and the memory themselves.
+struct HeadInputs {
+  std::map<int64_t, Tensor> q = {}, k = {}, v = {};
+  Tensor rest = {}, rest_of_memory = {};
+};
+
 // What an experimenter changes of what heads do, in original heads.
 struct Edits {
   Tensor gates;    // broadcasts to [B,H,T] or [B,H,T,e]: scales each head's output
   Tensor offset;   // broadcasts to [B,H,T,e]: added after the gates
   Tensor uniform;  // bool [H]: these heads weigh their allowed keys equally
   Tensor noise;    // [H] uniform gate noise given from outside; else from rng
+  const HeadInputs* inputs = nullptr;  // not together with a cache
 };
 
 // The caller's.
@@ -55,6 +82,27 @@ struct HeadContext : Source, Scope, Edits {
   Backend backend = Backend::kAuto;
 };
 
+// y scale + offset, of what broadcasts to y; undefined: 1 and 0.
+struct Affine {
+  Tensor scale = {}, offset = {};
+
+  Tensor operator()(const Tensor& y) const;
+  Affine before(const Affine& outer) const;  // outer(this(y)) as one
+};
+
+// What a wrapper asks of the layer inside it, in that layer's heads.
+struct Shaping {
+  // On projections with their biases, before norm, rotation and cache: q [B,H,T,d], k, v
+  // [B,Hkv,T,.]. Of two wrappers the inner one's come first.
+  Affine q = {}, k = {}, v = {};
+  // Broadcasts to [B,H,T]: the share of a head's output along its own value, of at least
+  // exclusion_eps in square, that is taken out before gates and offset.
+  Tensor exclusion = {};
+  double exclusion_eps = 1e-8;
+
+  bool projections() const;  // whether it changes any
+};
+
 // The layer's: AttentionHeads::forward() alone makes one, with every field in this layer's heads.
 struct HeadCall : HeadContext {
   Tensor head_ids, kv_map;  // [H] of a sliced layer: original head; its row among the kv heads,
@@ -62,6 +110,7 @@ struct HeadCall : HeadContext {
   Tensor alive;  // bool [H], undefined: all. Dead heads' gates are 0 already; kinds whose heads
                  // talk to each other compute as if these had never been there
   double dropout = 0;            // rate now: 0 in eval mode
+  Shaping shaping;               // a wrapper's; of a layer that stands alone nothing
   MapPtr map = plain_softmax();  // turns scores into weights; holds numbers of this layer's heads
 
   // The same call where other keys may be seen; that nobody watches; with dropout of its own; with

@@ -20,9 +20,17 @@ struct StackOptions;
 
 inline constexpr const char* kSelfSite = "self";  // the only site of most models
 
+// What the layers of each site of a stack have offered so far.
+struct StackLinks {
+  LayerLink self, cross;
+};
+
 // Of each stack of blocks by its name ("" where a model has one): 0 = into the first block, l =
 // after block l. [B,T,D]
-using HiddenStates = std::map<std::string, std::vector<Tensor>>;
+struct HiddenStates : std::map<std::string, std::vector<Tensor>> {
+  // As the link stood there, so that a pass which goes on at a later block reads what this one did.
+  std::map<std::string, std::vector<StackLinks>> links;
+};
 
 // What a model is run on, and the path that its attention takes there.
 struct Compute {

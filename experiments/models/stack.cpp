@@ -123,6 +123,12 @@ std::unique_ptr<PositionBias> Stack::position_bias(bool causal, const Tensor& li
   return nullptr;
 }
 
+// As the link stood before block `first` in the pass that this one goes on from.
+StackLinks Stack::known_links(const ModelContext& ctx, int64_t first) const {
+  const auto found = ctx.known->links.find(name_);
+  return found == ctx.known->links.end() ? StackLinks() : found->second.at(first);
+}
+
 Tensor Stack::forward(const Embed& embed, const StackCall& call, const ModelContext& ctx,
                       std::vector<AuxLoss>& aux) {
   // Only what sees no later token can be decoded.
@@ -135,13 +141,22 @@ Tensor Stack::forward(const Embed& embed, const StackCall& call, const ModelCont
   const bool from_start = going_on == ctx.first_block.end();
   const int64_t first = from_start ? 0 : going_on->second;
   auto x = from_start ? embed(past) : ctx.known->at(name_).at(first);  // [B,T,D]
-  auto* hidden = ctx.hidden ? &(*ctx.hidden)[name_] : nullptr;
-  if (hidden) *hidden = {x};
+  StackLinks links;
+  if (!from_start) links = known_links(ctx, first);
+  if (ctx.hidden) (*ctx.hidden)[name_].clear(), ctx.hidden->links[name_].clear();
+  const auto keep = [&] {
+    if (!ctx.hidden) return;
+    (*ctx.hidden)[name_].push_back(x);
+    ctx.hidden->links[name_].push_back(links);
+  };
+  keep();
 
   auto self = self_call(call, ctx, places(past, x.size(1), x));
   const auto bias = position_bias(call.causal, x);
   self.position_bias = bias.get();
-  const auto cross = cross_call(call, ctx);
+  self.link = &links.self;
+  auto cross = cross_call(call, ctx);
+  cross.link = &links.cross;
   for (auto layer = first; layer < layers; ++layer) {
     self.mask.window = windows_[layer];
     self.cache = caches ? &(*caches)[layer] : nullptr;
@@ -154,7 +169,8 @@ Tensor Stack::forward(const Embed& embed, const StackCall& call, const ModelCont
       if (crosses) ctx.edit_heads(kCrossSite, layer, edited_cross);
     }
     x = blocks_[layer]->forward(x, edited, edited_cross, aux);
-    if (hidden) hidden->push_back(x);
+    if (blocks_[layer]->attention()->shape().offers.state) links.self.state = x;
+    keep();
   }
   if (!norm_) return x;
   x = norm_(x);

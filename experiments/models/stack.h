@@ -51,6 +51,7 @@ class Stack {
   HeadContext self_call(const StackCall& call, const ModelContext& ctx,
                         const Tensor& positions) const;
   HeadContext cross_call(const StackCall& call, const ModelContext& ctx) const;
+  StackLinks known_links(const ModelContext& ctx, int64_t first) const;
   std::unique_ptr<PositionBias> position_bias(bool causal, const Tensor& like) const;
   double attended_pairs(int64_t layer, int64_t T, bool causal) const;
 

@@ -255,13 +255,30 @@ HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
   shape.layers = layers;
   shape.context = context;
   shape.site = site();
+  shape.offers = offers(layer);
   shape.init = init();
   return shape;
+}
+
+LinkParts StackOptions::offers(int64_t layer) const {
+  const auto reads = [&](int64_t at) { return attention_of(at).as<HeadOptions>().reads(); };
+  // The first layer offers its values; keys, values and state come from the last layer before a
+  // reader that does not read them itself.
+  LinkParts offers;
+  for (int64_t later = layer + 1; later < layers; ++later)
+    offers.first_values |= layer == 0 && reads(later).first_values;
+  const auto before_readers = [&](bool LinkParts::*part) {
+    return !(reads(layer).*part) && layer + 1 < layers && reads(layer + 1).*part;
+  };
+  offers.keys_values = before_readers(&LinkParts::keys_values);
+  offers.state = before_readers(&LinkParts::state);
+  return offers;
 }
 
 HeadShape StackOptions::cross_shape(int64_t layer, int64_t context) const {
   auto cross = shape(layer, context);
   cross.site = kCrossSite;
+  cross.offers = {};
   return cross;
 }
 

@@ -112,6 +112,8 @@ struct StackOptions : ModelOptions {
   void check_alone(const DataShape& data, const Complain& complain) const;
   int64_t hidden_width() const { return d_ff.value_or(4 * d_model); }
   HeadShape shape(int64_t layer, int64_t context = 0) const;  // context 0: not known yet
+  // What the layer has to say to later ones, of self-attention, because they read it.
+  LinkParts offers(int64_t layer) const;
   HeadShape cross_shape(int64_t layer, int64_t context = 0) const;
   virtual HeadDemands demands(int64_t layer) const;  // here those of a stack that is not causal
   std::vector<LayerTarget> gate_targets() const;     // of each layer of each site

@@ -19,13 +19,17 @@ list(REMOVE_ITEM unlisted ${test_plain} ${test_heads} ${test_experiments} ${test
 if(unlisted)
   message(FATAL_ERROR "scripts/cmake/Tests.cmake names no program for ${unlisted}")
 endif()
-set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp)
+set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_example_keys.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_example_link.cpp)
 list(REMOVE_ITEM test_heads ${example_test})
 set(gpu_laws ${CMAKE_SOURCE_DIR}/tests/core/test_gpu_laws.cpp)
 set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_initialisation_laws.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_input_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_option_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_precision_laws.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_shaping_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/experiments/pruning/test_ablation_laws.cpp ${gpu_laws})
 list(REMOVE_ITEM test_heads ${laws})
@@ -164,11 +168,13 @@ target_link_libraries(test_laws PRIVATE headlab_laws headlab_test_main headlab_t
 set(test_laws ${laws})
 headlab_test_files(test_laws)
 
-# The examples of README and docs/own_kind.md, and a kind without a map of weights, obey the laws of
-# all kinds, in a program without ours.
+# The examples of README and docs/own_kind.md, and kinds that ask of the contract what ours do not
+# (no map of weights, keys that are fewer than tokens, blocks chosen by content, values of an earlier
+# layer), obey the laws of all kinds, in a program without ours.
 # Kinds are never joined in units: their names may be alike.
 set(examples tests/example_head.cpp tests/own_kind_head.cpp tests/own_map.cpp
-    tests/recurrent_head.cpp)
+    tests/recurrent_head.cpp
+    tests/chosen_blocks_head.cpp tests/pooled_head.cpp tests/first_values_head.cpp)
 add_library(headlab_examples OBJECT ${examples})
 headlab_torch_target(headlab_examples)
 list(TRANSFORM examples PREPEND ${CMAKE_SOURCE_DIR}/)

@@ -1,7 +1,8 @@
 // README's example of a kind of heads (example_head.cpp), that of docs/own_kind.md
 // (own_kind_head.cpp), one without a map (recurrent_head.cpp) and one with a map by option, of
 // which there is one more than core's (own_map.cpp): this program has no other kinds and maps, and
-// runs the laws of test_laws.cpp on them.
+// runs the laws of test_laws.cpp on them. Kinds whose keys are not their tokens are in
+// test_example_keys.cpp, one that reads the link in test_example_link.cpp.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -17,8 +18,9 @@ Tensor parameter(const AttentionHeads& layer, const std::string& name) {
 }  // namespace
 
 TEST_CASE("README's example registers itself", "[example]") {
-  REQUIRE(head_names() ==
-          std::vector<std::string>{"mapped", "recurrent", "temperature", "tempered"});
+  REQUIRE(head_names() == std::vector<std::string>{"chosen_blocks", "first_values", "mapped",
+                                                   "pooled", "recurrent", "temperature",
+                                                   "tempered"});
   REQUIRE(head_kind("temperature").summary == "each head learns how sharp it is");
 }
 

@@ -34,6 +34,7 @@ struct SwitchheadOptions : HeadOptions, DerivedDefaults<HeadShape> {
       "probability in training that a token cannot choose an expert", from_below(0, 1));
     f("scale", scale, "factor on q k^T (default: head_dim^-0.5)");
   }
+  HeadTraits traits() const override { return {.own_values = true}; }
   void check(const Complain& complain) const override {
     if (active_of_head() > experts)
       complain("active", std::to_string(active_of_head()) + " active of " +
@@ -144,9 +145,9 @@ class Switchhead : public QkvHeads {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     if (shape_.heads == 0) return {.y = o_(x.new_zeros({x.size(0), x.size(1), 0}))};
     const auto q = queries(x, call), k = keys(x, call);  // [B,H,T,d], [B,H,S,d]
-    const auto v = cached(call, "v", [&] { return mixed_values(x, call); });  // [B,H,S,d]
-    const auto o = attend(q, k, v, call.unobserved(), scale());               // [B,H,T,d]
-    const auto chosen = choose(router_->o, x, call.with_draws(1));
+    const auto v = cached(call, "v", [&] { return mixed_values(x, call); });           // [B,H,S,d]
+    const auto o = exclude_own(attend(q, k, v, call.unobserved(), scale()), v, call);  // [B,H,T,d]
+    const auto chosen = choose(router_->o, rest_of(x, call), call.with_draws(1));
     if (call.observer) observe(q, k, v, o, chosen, call);
     return {.y = mix_outputs(o, chosen, call)};  // [B,T,D]
   }
@@ -167,15 +168,19 @@ class Switchhead : public QkvHeads {
   // Of the tokens that are not cached: [B,H,S,d].
   Tensor mixed_values(const Tensor& x, const HeadCall& call) {
     const auto& m = source(x, call);
-    if (!router_->v) return split_heads(v_(m), shape_.heads);
-    const auto chosen = choose(router_->v, m, call);
+    if (!router_->v)
+      return from_inputs(Input::kValue, m, call,
+                         [&](const Tensor& from) { return split_heads(v_(from), shape_.heads); });
+    const auto chosen = choose(router_->v, rest_of_source(x, call), call);
     if (call.observer) {
       const int64_t past = call.cache && !call.memory.defined() ? call.cache->length() : 0;
       const auto within = within_length(call.mask.key_length, past + m.size(1), x.device());
       report_experts(*call.observer, "value", chosen,
                      within.defined() ? within.slice(1, past) : within);
     }
-    return project_by_experts(m, v_->weight, chosen);
+    return from_inputs(Input::kValue, m, call, [&](const Tensor& from) {
+      return project_by_experts(from, v_->weight, chosen);
+    });
   }
 
   // Statistics of outputs are of o_h, which here is as wide as what meets the output projection. A
