@@ -24,8 +24,11 @@ class FirstValues : public ProjectedHeads<FirstValuesOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     auto own = call;
     if (lambda_.defined()) {
-      const auto first = call.link ? own_kv_heads(linked(call, &LayerLink::first_values))
-                                   : split_heads(v_(rest_of_source(x, call)), shape_.kv_heads);
+      const auto alone = [&] {                       // also of no heads
+        const auto v = v_(rest_of_source(x, call));  // [B,S,Hkv*e]
+        return v.view({v.size(0), v.size(1), shape_.kv_heads, value_width()}).transpose(1, 2);
+      };
+      const auto first = call.link ? own_kv_heads(linked(call, &LayerLink::first_values)) : alone();
       own.shaping.v = Affine{lambda_[1], lambda_[0] * first}.before(call.shaping.v);
     }
     const auto q = queries(x, own);                   // [B,H,T,d]

@@ -87,16 +87,21 @@ class Linformer : public ProjectedHeads<LinformerOptions> {
     const auto k = from_inputs(Input::kKey, tokens, call, [&](const Tensor& from) {
       const auto for_k = compress(seen(from), e_);  // [B,P,D]
       if (!f_.defined() && !call.inputs) shared = for_k;
-      return split_heads(k_(for_k), shape_.kv_heads);
+      return split_slots(k_(for_k));
     });  // [B,Hkv,P,d]
     const auto v = from_inputs(Input::kValue, tokens, call, [&](const Tensor& from) {
       const auto for_v =
           shared.defined() ? shared : compress(seen(from), f_.defined() ? f_ : e_);  // [B,P,D]
-      return split_heads(v_(for_v), shape_.kv_heads);
+      return split_slots(v_(for_v));
     });  // [B,Hkv,P,d]
     const auto heads =
         attend(q, k, v, call.within(slots_of(call.mask, visible)), scale());  // [B,H,T,d]
     return {.y = output(heads, call)};                                        // [B,T,D]
+  }
+
+  // [B,P,Hkv*d] -> [B,Hkv,P,d], also of no heads.
+  Tensor split_slots(const Tensor& t) const {
+    return t.view({t.size(0), t.size(1), shape_.kv_heads, shape_.head_dim}).transpose(1, 2);
   }
 
   // Bool, [B,S] or [1,S]; undefined where every token may be attended to.

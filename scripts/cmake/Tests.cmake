@@ -35,6 +35,8 @@ set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
 list(REMOVE_ITEM test_heads ${laws})
 set(leak_test ${CMAKE_SOURCE_DIR}/tests/experiments/training/test_leak_check.cpp)
 list(REMOVE_ITEM test_experiments ${leak_test})
+set(link_test ${CMAKE_SOURCE_DIR}/tests/experiments/models/test_link.cpp)
+list(REMOVE_ITEM test_experiments ${link_test})
 
 # What test programs share beside headers: a model whose weights are written by hand.
 add_library(headlab_hand_built OBJECT tests/hand_built.cpp)
@@ -190,6 +192,10 @@ headlab_test_files(test_example)
 # Kinds that leak on purpose: alone in a program, out of the way of what goes over all kinds.
 set(test_leaks ${leak_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
 headlab_test(test_leaks headlab_variants headlab_experiments headlab_core)
+
+# A kind that reads what an earlier layer offers, in models: ours have none.
+set(test_link ${link_test} ${CMAKE_SOURCE_DIR}/tests/first_values_head.cpp)
+headlab_test(test_link headlab_variants headlab_experiments headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
   add_dependencies(test_command_line headlab headlab_warm_program headlab_write_hand_built)
