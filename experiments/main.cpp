@@ -26,6 +26,7 @@
 #include "core/config/config.h"
 #include "core/config/registry.h"
 #include "core/errors.h"
+#include "core/kernels/isa_choice.h"
 #include "experiments/commands/command.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/runs/bounded_tensors.h"
@@ -133,6 +134,8 @@ std::string threads_problem() {
 
 int run(int argc, char** argv) {
   if (const auto problem = threads_problem(); !problem.empty()) return report(kUsage, problem);
+  if (const auto problem = isa_problem(std::getenv(kIsaVariable)); !problem.empty())
+    return report(kUsage, problem);
   if (const auto& conflicts = registration_conflicts(); !conflicts.empty()) {
     for (const auto& conflict : conflicts) report(kInternal, conflict);
     return kInternal;

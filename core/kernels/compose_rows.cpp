@@ -1,4 +1,4 @@
-// Picks the instruction set of attention through composed maps once, at the first use.
+// Picks the instruction set of attention through composed maps.
 #include "core/kernels/compose_rows.h"
 
 #include "core/kernels/isa.h"
@@ -14,8 +14,7 @@ HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 
 template <class T>
 const ComposeKernels<T>& compose_kernels() {
-  static const auto best = HEADLAB_BEST(compose_kernels)();
-  return of_type(best, T());
+  return of_type(HEADLAB_OF_ISA(compose_kernels), T());
 }
 template const ComposeKernels<float>& compose_kernels<float>();
 template const ComposeKernels<double>& compose_kernels<double>();

@@ -1,20 +1,15 @@
-// Which instruction set the kernels compiled once for each of them run with.
+// Which instruction set the kernels of the CPU run with: each `.isa.cpp` file is compiled once for
+// every one of them, and the file beside it picks a function at each call. No std containers: those
+// files include this one.
 #pragma once
 
-#ifdef __x86_64__
-#define HEADLAB_EACH_ISA(declare) declare(DEFAULT) declare(AVX2) declare(AVX512)
-#define HEADLAB_BEST(function)                                                        \
-  (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&         \
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")   \
-       ? AVX512::function                                                             \
-   : __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? AVX2::function \
-                                                                     : DEFAULT::function)
-#else
-#define HEADLAB_EACH_ISA(declare) declare(DEFAULT)
-#define HEADLAB_BEST(function) DEFAULT::function
-#endif
-
 namespace headlab {
+
+enum class Isa { kDefault, kAvx2, kAvx512 };
+
+// What kernels run with in this process (core/kernels/isa_choice.h). Chosen at the first call;
+// std::invalid_argument where the environment variable is wrong.
+Isa kernel_isa();
 
 // The kernels of a file for one instruction set, of both types.
 template <template <class> class Kernels>
@@ -24,5 +19,23 @@ struct OfTypes {
 };
 inline const auto& of_type(const auto& kernels, float) { return kernels.f32; }
 inline const auto& of_type(const auto& kernels, double) { return kernels.f64; }
+
+// What a function without arguments makes, made at the first use.
+template <auto make>
+const auto& made_once() {
+  static const auto made = make();
+  return made;
+}
+
+#ifdef __x86_64__
+#define HEADLAB_EACH_ISA(declare) declare(DEFAULT) declare(AVX2) declare(AVX512)
+#define HEADLAB_OF_ISA(make)                                \
+  (kernel_isa() == Isa::kAvx512 ? made_once<AVX512::make>() \
+   : kernel_isa() == Isa::kAvx2 ? made_once<AVX2::make>()   \
+                                : made_once<DEFAULT::make>())
+#else
+#define HEADLAB_EACH_ISA(declare) declare(DEFAULT)
+#define HEADLAB_OF_ISA(make) (kernel_isa(), made_once<DEFAULT::make>())
+#endif
 
 }  // namespace headlab

@@ -1,4 +1,4 @@
-// Picks the instruction set of the streamed row statistics once, at the first use.
+// Picks the instruction set of the streamed row statistics.
 #include "core/kernels/row_stats.h"
 
 #include "core/kernels/isa.h"
@@ -14,8 +14,7 @@ HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 
 template <class T>
 const RowStatsKernels<T>& row_stats_kernels() {
-  static const auto best = HEADLAB_BEST(row_stats_kernels)();
-  return of_type(best, T());
+  return of_type(HEADLAB_OF_ISA(row_stats_kernels), T());
 }
 template const RowStatsKernels<float>& row_stats_kernels<float>();
 template const RowStatsKernels<double>& row_stats_kernels<double>();

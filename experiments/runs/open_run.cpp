@@ -11,6 +11,7 @@
 
 #include "core/errors.h"
 #include "core/kernels/device_name.h"
+#include "core/kernels/isa_choice.h"
 #include "core/torch.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
@@ -190,6 +191,7 @@ nlohmann::ordered_json process_manifest(const Experiment& experiment,
                         .device = type,
                         .precision = resolved_precision(experiment.train, type),
                         .cpu_capability = at::get_cpu_capability(),
+                        .isa = isa_name(kernel_isa()),
                         .threads = at::get_num_threads(),
                         .seed = experiment.seed,
                         .data = data});

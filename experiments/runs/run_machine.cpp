@@ -86,6 +86,7 @@ std::string machine_since(const MachineJson& then, const MachineJson& now) {
   add("the CPU", of(then, "cpu"), of(now, "cpu"));
   add("the instruction set of torch's kernels", of(then, "cpu_capability"),
       of(now, "cpu_capability"));
+  add("the instruction set of headlab's kernels", of(then, "isa"), of(now, "isa"));
   add("the GPU", of(then, "gpus"), of(now, "gpus"));
   const auto versions = of(then, "versions"), versions_now = of(now, "versions");
   for (const char* library : {"torch", "cuda", "compiler"})

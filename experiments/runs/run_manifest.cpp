@@ -184,6 +184,7 @@ Json make_manifest(const ManifestEntries& entries) {
           {"precision", entries.precision},
           {"cpu", cpu_name()},
           {"cpu_capability", text_or_null(entries.cpu_capability)},
+          {"isa", text_or_null(entries.isa)},
           {"gpus", entries.gpus},
           {"threads", entries.threads},
           {"seeds", {{"seed", entries.seed}}},

@@ -23,6 +23,7 @@ struct ManifestEntries {
   std::string device = "cpu";          // its type, "cuda" of a GPU
   std::string precision = "fp32";      // of passes in training, "bf16"
   std::string cpu_capability = {};     // instruction set of torch's kernels; empty: not known
+  std::string isa = {};                // likewise of our own
   int64_t threads = 0, seed = 0;
   nlohmann::ordered_json data = nlohmann::ordered_json::array();  // data_json()
   nlohmann::ordered_json code = {};                               // code_json()
@@ -40,8 +41,8 @@ std::vector<std::string> data_that_differ(const nlohmann::ordered_json& then,
                                           const nlohmann::ordered_json& now);
 
 // git (see git_json), code, program (its SHA-256), versions, device, precision, cpu,
-// cpu_capability, gpus, threads, seeds, data (path, bytes, sha256), argv, hostname, scheduler (ids
-// that the environment has), start_utc, end_utc null, status "running".
+// cpu_capability, isa, gpus, threads, seeds, data (path, bytes, sha256), argv, hostname, scheduler
+// (ids that the environment has), start_utc, end_utc null, status "running".
 nlohmann::ordered_json make_manifest(const ManifestEntries& entries);
 
 // manifest.json; null where it is missing or damaged: no JSON, or other types than those above.

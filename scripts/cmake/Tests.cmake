@@ -7,7 +7,7 @@ function(headlab_tests_of name)
   set(${name} ${sources} PARENT_SCOPE)
 endfunction()
 headlab_tests_of(test_plain core/config experiments/files experiments/system experiments/logs)
-headlab_tests_of(test_heads core core/attention core/observe variants experiments/conversion
+headlab_tests_of(test_heads core core/attention core/kernels core/observe variants experiments/conversion
                  experiments/pruning experiments/analysis)
 headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs
                  experiments/training experiments/cases experiments/comparison)

@@ -8,6 +8,7 @@
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
+#include "tests/isa_testing.h"
 #include "tests/scratch.h"
 
 namespace headlab::test_golden {
@@ -26,6 +27,7 @@ bool is_case(const std::filesystem::path& file) {
 }  // namespace
 
 TEST_CASE("every case of every registered kind is reproduced", "[golden]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (const auto& kind : head_names()) {
     int cases = 0;
     REQUIRE(std::filesystem::exists(kGolden / kind));

@@ -4,6 +4,7 @@
 
 #include "tests/catch.h"
 #include "tests/dcmha_testing.h"
+#include "tests/isa_testing.h"
 
 namespace headlab::test_dcmha_rows {
 using namespace testing;
@@ -61,6 +62,7 @@ void compare_paths(AttentionHeads& heads, Situation s, double tolerance) {
 
 TEST_CASE("by blocks of rows dcmha gives the values and gradients of the maps held whole",
           "[dcmha]") {
+  HEADLAB_WITH_EVERY_ISA;
   torch::manual_seed(14);
   for (const auto& options : kDcmhaOptions) {
     INFO(options);
@@ -78,6 +80,7 @@ TEST_CASE("by blocks of rows dcmha gives the values and gradients of the maps he
 
 TEST_CASE("by blocks of rows one matrix for all pairs gives the values and gradients of whole maps",
           "[talking][mohsa]") {
+  HEADLAB_WITH_EVERY_ISA;
   torch::manual_seed(19);
   for (const std::string kind : {"talking", "mohsa"})
     for (const std::string& options :
@@ -106,6 +109,7 @@ TEST_CASE("a bias behind a mixing needs the maps whole", "[talking]") {
 
 TEST_CASE("by blocks of rows dcmha is as exact in float32, with many heads and wide ones",
           "[dcmha]") {
+  HEADLAB_WITH_EVERY_ISA;
   torch::manual_seed(15);
   HeadShape shape = small_shape(6, 6);
   shape.head_dim = 33;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "experiments/analysis/patterns.h"
+#include "tests/isa_testing.h"
 #include "tests/layers_testing.h"
 #include "variants/entmax/alpha_entmax.h"
 
@@ -35,6 +36,7 @@ TEST_CASE("entmax has its printed values", "[entmax]") {
 }
 
 TEST_CASE("entmax keeps its definition at every alpha", "[entmax]") {
+  HEADLAB_WITH_EVERY_ISA;
   const auto z = random({2, 3, 5, 11}) * 2;
   for (double alpha : {1.01, 1.1, 1.3, 1.5, 1.9, 2., 2.5, 4.}) {
     const auto p = entmax(z, {}, alpha, Backend::kEager);
@@ -64,6 +66,7 @@ TEST_CASE("entmax keeps its definition at every alpha", "[entmax]") {
 
 TEST_CASE("the kernel of entmax agrees with sorting and halving on rows of any length",
           "[entmax]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (int64_t S : {1, 7, 8, 9, 16, 17, 130})
     for (double spread : {0., 0.1, 30.})
       for (double alpha : {1.0001, 1.3, 1.5, 1.97, 2.})
@@ -77,6 +80,7 @@ TEST_CASE("the kernel of entmax agrees with sorting and halving on rows of any l
 }
 
 TEST_CASE("a key far above the others has all the weight, however many there are", "[entmax]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (auto type : {at::kDouble, at::kFloat})
     for (double alpha : {1.5, 2.})
       for (auto backend : {Backend::kAuto, Backend::kEager})
@@ -138,6 +142,7 @@ TEST_CASE("a constant changes nothing, and scaling up never widens the support",
 }
 
 TEST_CASE("equal scores have equal weights and finite gradients", "[entmax]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (double alpha : {1.2, 1.5, 2.}) {
     for (auto scores : {row({0, 0, 0, 0}), row({2, 2, 0, 0}), row({1, 0, 0, -1}),
                         row({1. / 3, -2. / 3, -2. / 3, -2. / 3}), row({5})}) {
@@ -236,6 +241,7 @@ TEST_CASE("autograd keeps one step of entmax", "[entmax]") {
 }
 
 TEST_CASE("entmax in single precision stays near the double one", "[entmax]") {
+  HEADLAB_WITH_EVERY_ISA;
   const auto z = random({30, 200}) * 2;
   for (auto [alpha, backend] : {std::pair(1.01, Backend::kAuto),
                                 {1.2, Backend::kAuto},
@@ -261,6 +267,7 @@ TEST_CASE("entmax in single precision stays near the double one", "[entmax]") {
 }
 
 TEST_CASE("rows of NaN stay NaN at every alpha, by every algorithm", "[entmax]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (const double alpha : {1., 1.01, 1.3, 1.5, 2., 2.5})
     for (const auto backend : {Backend::kAuto, Backend::kEager})
       for (const auto type : {at::kDouble, at::kFloat})

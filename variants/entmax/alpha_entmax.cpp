@@ -20,7 +20,7 @@ HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 #undef HEADLAB_DECLARE
 
 RowMap entmax_row_map(double alpha) {
-  auto map = HEADLAB_BEST(entmax_rows)();
+  auto map = HEADLAB_OF_ISA(entmax_rows);
   map.numbers[0] = alpha;
   return map;
 }
@@ -117,7 +117,7 @@ Tensor weights(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Back
     auto rows = z.sizes().vec();
     rows.back() = 1;
     const auto alphas = alpha.to(z.scalar_type()).expand(rows).contiguous();  // [...,1]
-    const auto row_map = HEADLAB_BEST(entmax_rows)();
+    const auto& row_map = HEADLAB_OF_ISA(entmax_rows);
     return z.scalar_type() == at::kDouble ? by_rows(seen.contiguous(), alphas, row_map.f64)
                                           : by_rows(seen.contiguous(), alphas, row_map.f32);
   }

@@ -57,7 +57,7 @@ class SigmoidMap : public Map {
   }
 
   std::optional<RowMap> row_map(const AttentionCall& call, int64_t S) const override {
-    auto map = HEADLAB_BEST(sigmoid_rows)();
+    auto map = HEADLAB_OF_ISA(sigmoid_rows);
     map.numbers[0] = offset(call, S);
     return map;
   }

@@ -51,7 +51,7 @@ class SoftpickMap : public Map {
   }
 
   std::optional<RowMap> row_map(const AttentionCall&, int64_t) const override {
-    auto map = HEADLAB_BEST(softpick_rows)();
+    auto map = HEADLAB_OF_ISA(softpick_rows);
     map.numbers[0] = eps_;
     return map;
   }

@@ -4,6 +4,7 @@
 
 #include "core/attention/compose.h"
 #include "core/attention/map.h"
+#include "tests/isa_testing.h"
 #include "tests/layers_testing.h"
 #include "variants/entmax/alpha_entmax.h"
 
@@ -112,6 +113,7 @@ std::vector<Tensor> with_gradients(const Inputs& in, HeadCall call, Backend back
 }  // namespace
 
 TEST_CASE("each map is what its equation says", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (const auto& map : all_maps()) {
     INFO(map.options);
     const auto call = call_with(map.map());
@@ -127,6 +129,7 @@ TEST_CASE("each map is what its equation says", "[map]") {
 
 TEST_CASE("large scores overflow in no map, and rows of negative ones have finite gradients",
           "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (const auto& map : all_maps())
     for (double shift : {-800., 0., 800.})
       for (auto backend : {Backend::kAuto, Backend::kEager}) {
@@ -141,6 +144,7 @@ TEST_CASE("large scores overflow in no map, and rows of negative ones have finit
 }
 
 TEST_CASE("blocks of rows give what the whole map gives, gradients included", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   const auto mixing = [] { return at::eye(3, at::kDouble) + at::randn({3, 3}, at::kDouble) * 0.4; };
   for (const auto& map : all_maps())
     for (const bool composed : {false, true})
@@ -169,6 +173,7 @@ TEST_CASE("blocks of rows give what the whole map gives, gradients included", "[
 }
 
 TEST_CASE("float rows are as good as float maps", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (const auto& map : all_maps()) {
     if (map.learned.defined()) continue;
     INFO(map.options);
@@ -184,6 +189,7 @@ TEST_CASE("float rows are as good as float maps", "[map]") {
 }
 
 TEST_CASE("uniform heads weigh what they may see by 1 / n, whatever the map", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (const auto& map : all_maps())
     for (auto backend : {Backend::kAuto, Backend::kEager}) {
       INFO(map.options);
@@ -210,6 +216,7 @@ TEST_CASE("maps that are no softmax are refused where only the softmax is served
 }
 
 TEST_CASE("scores that are no numbers make rows of NaN in every map", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   const auto mixing = at::eye(3, at::kDouble) + 0.3 * at::ones({3, 3}, at::kDouble);
   for (const auto& map : all_maps())
     for (const bool composed : {false, true})
@@ -245,6 +252,7 @@ TEST_CASE("scores that are no numbers make rows of NaN in every map", "[map]") {
 }
 
 TEST_CASE("padding does not count among the keys of the sigmoid's offset", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   const auto map = make_map("sigmoid");
   for (const auto backend : {Backend::kAuto, Backend::kEager})
     for (const bool alibi_too : {false, true}) {
@@ -265,6 +273,7 @@ TEST_CASE("padding does not count among the keys of the sigmoid's offset", "[map
 
 // As the authors' code does (tests/golden/sigmoid/bidirectional_padding_gates).
 TEST_CASE("keys that a mask hides count in the sigmoid's offset", "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
   const auto map = make_map("sigmoid"),
              given = make_map("{kind: sigmoid, offset: -1.791759469228055}");  // -ln 6
   for (const auto backend : {Backend::kAuto, Backend::kEager}) {

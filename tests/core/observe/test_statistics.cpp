@@ -11,6 +11,7 @@
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
+#include "tests/isa_testing.h"
 
 namespace headlab::test_statistics {
 using namespace testing;
@@ -100,6 +101,7 @@ Inputs pointing_head(int64_t T, const std::function<int64_t(int64_t)>& target) {
 }  // namespace
 
 TEST_CASE("a uniform causal head has its closed forms", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   Inputs in(1, 1, 1, 64, 64, 4, 4);
   in.q.zero_();
   in.ctx.mask.causal = true;
@@ -116,6 +118,7 @@ TEST_CASE("a uniform causal head has its closed forms", "[statistics]") {
 }
 
 TEST_CASE("heads that point somewhere have their closed forms", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   auto previous =
       pointing_head(16, [](int64_t i) { return std::max<int64_t>(i - 1, 0); }).streamed();
   REQUIRE(previous["prev_token"][0] == Approx(1));
@@ -146,6 +149,7 @@ TEST_CASE("heads that point somewhere have their closed forms", "[statistics]") 
 }
 
 TEST_CASE("an induction head and a duplicate-token head score one", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   auto tokens = at::cat({at::randperm(20), at::arange(0)}).to(at::kLong);
   tokens = at::cat({tokens, tokens}).unsqueeze(0);
   auto induction = pointing_head(40, [](int64_t i) { return i >= 20 ? i - 19 : 0; });
@@ -159,6 +163,7 @@ TEST_CASE("an induction head and a duplicate-token head score one", "[statistics
 }
 
 TEST_CASE("streamed statistics equal the materialised ones", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   for (int seed = 0; seed < 40; ++seed) {
     torch::manual_seed(seed);
     const bool cross = seed % 5 == 4;
@@ -192,6 +197,7 @@ TEST_CASE("streamed statistics equal the materialised ones", "[statistics]") {
 }
 
 TEST_CASE("statistics pool over batches, padding and order", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   Inputs in(4, 2, 2, 9, 9, 5, 5);
   in.ctx.mask.causal = true;
   in.probe.tokens = at::randint(0, 4, {4, 9}, at::kLong);
@@ -227,6 +233,7 @@ TEST_CASE("one thread and two give the same bits", "[statistics]") {
 }
 
 TEST_CASE("sampled rows estimate the divergence of all rows", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   Inputs in(32, 3, 3, 48, 48, 4, 4);
   in.ctx.mask.causal = true;
   const auto all = in.streamed()["js"];
@@ -241,6 +248,7 @@ TEST_CASE("sampled rows estimate the divergence of all rows", "[statistics]") {
 }
 
 TEST_CASE("pruned heads are NaN and keep their place", "[statistics]") {
+  HEADLAB_WITH_EVERY_ISA;
   auto heads = make_layer("mha", small_shape());
   heads->mask_heads({1, 2});
   auto sliced = heads->slice();

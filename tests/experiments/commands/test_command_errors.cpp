@@ -169,6 +169,18 @@ TEST_CASE("more threads than can be begun are refused, in the environment too") 
   check_refusal(bench.headlab({"run", "tiny.yaml", "train.threads=100000"}), 2, {"train.threads"});
 }
 
+TEST_CASE("an instruction set that nobody has is refused, one of this machine is kept by the run") {
+  const Bench bench;
+  const auto with = [&](const char* value) {
+    return Process({{"run", "tiny.yaml", "--out", "out"}, bench.path(), {{"HEADLAB_ISA", value}}})
+        .end();
+  };
+  check_refusal(with("sse9"), 2,
+                {"HEADLAB_ISA=sse9: no such instruction set; there are avx512, avx2, default"});
+  REQUIRE(with("default").code == 0);
+  CHECK(json_of(bench / "out/manifest.json").at("isa") == "default");
+}
+
 TEST_CASE("a limit of time of any length is refused by a word") {
   const Bench bench;
   write_bytes(bench / "sweep.yaml", "base: tiny.yaml\ngrid: {seed: [1, 2]}\n");

@@ -1,4 +1,5 @@
 // The device and precision that belong to a run. A second device is put into a manifest.
+#include "core/kernels/isa_choice.h"
 #include "core/torch.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_machine.h"
@@ -49,6 +50,7 @@ TEST_CASE("the manifest of a process names its device and precision") {
   CHECK(on_cpu.at("device") == "cpu");
   CHECK(on_cpu.at("precision") == "fp32");
   CHECK(on_cpu.at("cpu_capability").is_string());
+  CHECK(on_cpu.at("isa") == isa_name(kernel_isa()));
 }
 
 TEST_CASE("a training that would go on elsewhere is told apart, also from an older manifest") {
@@ -81,15 +83,17 @@ TEST_CASE("what a run was computed on is that of all its sessions") {
 }
 
 TEST_CASE("what else of a machine moves the last bits is told") {
-  const auto then = make_manifest({.torch = "2.10", .cpu_capability = "AVX2"});
+  const auto then = make_manifest({.torch = "2.10", .cpu_capability = "AVX2", .isa = "avx2"});
   CHECK(machine_since(then, then).empty());
   CHECK(machine_since(Json(), then).empty());
-  const auto now = make_manifest({.torch = "2.11", .cpu_capability = "AVX512"});
+  const auto now = make_manifest({.torch = "2.11", .cpu_capability = "AVX512", .isa = "default"});
   const auto told = machine_since(then, now);
   CHECK_THAT(told, Contains("torch was 2.10, is 2.11"));
   CHECK_THAT(told, Contains("was AVX2, is AVX512"));
+  CHECK_THAT(told, Contains("headlab's kernels was avx2, is default"));
   auto without = then;
   without.erase("cpu_capability");
+  without.erase("isa");
   without["versions"].erase("torch");
   CHECK(machine_since(without, now).empty());  // nothing is known
 }
