@@ -95,10 +95,15 @@ AttendedRows sdpa(const AttentionCall& call) {
   const auto of_heads = [&](const Tensor& kv) {
     return aligned(repeat_kv(widen(kv, width), call.kv_map, call.q.size(1)));
   };
-  const auto q = aligned(widen(call.q, width)), k = of_heads(call.k), v = of_heads(call.v);
+  // Torch's kernels may hide keys before they multiply, where a factor of 0 or less would show
+  // them.
+  const bool scales = call.scale > 0;
+  const double factor = scales ? call.scale : 1;
+  const auto q = aligned(widen(scales ? call.q : call.q * call.scale, width)), k = of_heads(call.k),
+             v = of_heads(call.v);
   const auto attend = [&](const Tensor& mask, bool causal) {
     const auto given = mask.defined() ? std::optional<Tensor>(mask) : std::nullopt;
-    return at::scaled_dot_product_attention(q, k, v, given, 0, causal, call.scale).narrow(-1, 0, e);
+    return at::scaled_dot_product_attention(q, k, v, given, 0, causal, factor).narrow(-1, 0, e);
   };
   const bool window = call.reach.back < kUnlimited;
   const bool plain =

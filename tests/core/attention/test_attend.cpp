@@ -98,6 +98,21 @@ TEST_CASE("every path of attention gives the numbers of the one that holds the m
     }
 }
 
+TEST_CASE("keys stay hidden on every path where the scale is 0 or less", "[attend]") {
+  torch::manual_seed(3);
+  const auto q = random({B, H, 9, d}), k = random({B, Hkv, 9, d}), v = random({B, Hkv, 9, e});
+  for (const double scale : {-0.4, 0.0}) {
+    auto ctx = causal();
+    ctx.backend = Backend::kEager;
+    const auto want = attend(q, k, v, HeadCall::outside_a_layer(ctx), scale);
+    for (const auto& name : attend_path_names()) {
+      INFO(name << ", scale " << scale);
+      ctx.backend = backend_named(name);
+      CHECK(difference(attend(q, k, v, HeadCall::outside_a_layer(ctx), scale), want) < 1e-12);
+    }
+  }
+}
+
 TEST_CASE("scores that are no numbers make rows of NaN on every path", "[attend]") {
   torch::manual_seed(1);
   const auto table = random({16, H});
