@@ -29,6 +29,7 @@ set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_input_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_option_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_precision_laws.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_random_calls.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_shaping_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/experiments/pruning/test_ablation_laws.cpp ${gpu_laws})
