@@ -99,9 +99,9 @@ std::vector<std::string> unmet_demands(const KindBlock& block, const HeadShape& 
   };
   demand(demands.causal, traits.causal, "cannot be causal");
   demand(demands.bidirectional, traits.bidirectional, "must be causal");
-  demand(demands.window, traits.token_map, "know no window");
+  demand(demands.window, traits.windows, "know no window");
   demand(demands.rotary, traits.rotary, "know no rotary positions");
-  demand(demands.bias, traits.token_map, "know no bias on their scores");
+  demand(demands.bias, traits.biases, "know no bias on their scores");
   demand(demands.cross, traits.cross, "have no cross-attention");
   demand(shape.offers.first_values || shape.offers.keys_values, traits.plain_projections,
          "have no plain projections to offer to later layers");

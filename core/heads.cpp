@@ -71,10 +71,11 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   TORCH_CHECK(promises.rotary || !ctx.rotary, "this kind has no rotary positions");
   if (ctx.inputs) check_inputs(x, ctx);
   TORCH_CHECK(ctx.mask.window >= 0, "window must be at least 0, is ", ctx.mask.window);
-  TORCH_CHECK(promises.token_map || (ctx.mask.window == 0 && !ctx.bias.defined() &&
-                                     !ctx.position_bias && is_key_mask(ctx.mask.allowed)),
-              "this kind's weights are not over tokens: no window, no bias, and a mask only as "
-              "[B,1,1,S]");
+  TORCH_CHECK(promises.windows || ctx.mask.window == 0, "this kind has no windows");
+  TORCH_CHECK(promises.biases || (!ctx.bias.defined() && !ctx.position_bias),
+              "this kind has no bias on its scores");
+  TORCH_CHECK(promises.masks == HeadMasks::kAny || is_key_mask(ctx.mask.allowed),
+              "this kind's mask hides keys from all queries alike: [B,1,1,S]");
   const int64_t past = ctx.cache && !cross ? ctx.cache->length() : 0;
   const int64_t S = cross ? ctx.memory.size(1) : past + T;
   const std::vector<int64_t> map{B, H, T, S};
@@ -176,7 +177,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
                           .alive = is_alive,
                           .output_weight = output_weight(),
                           .own = statistics(),
-                          .token_map = traits_.token_map});
+                          .map = traits_.map});
   auto out = compute(x, call);
   if (call.cache) call.cache->advance(T);
   if (call.alive.defined() && out.gates.defined())

@@ -42,12 +42,35 @@ struct HeadShape {
   LinkParts offers = {};      // what the layer says to later ones
 };
 
+// Masks that a kind takes: of any pair of query and key, or of keys, hidden from all queries alike.
+enum class HeadMasks { kAny, kKeys };
+
+// A name of an earlier version: what uses it does not compile, and is told what stands for it now.
+struct GoneTokenMap {
+  GoneTokenMap() = default;
+  template <class T>
+  GoneTokenMap(T) {  // NOLINT(google-explicit-constructor)
+    static_assert(!sizeof(T),
+                  "HeadTraits::token_map = false is now .map = HeadMap::kCompressed or "
+                  "kNone, .windows = false, .biases = false, .masks = HeadMasks::kKeys");
+  }
+  template <class T>
+  operator T() const {  // NOLINT(google-explicit-constructor)
+    static_assert(!sizeof(T), "HeadTraits::token_map is now map, windows, biases and masks");
+    return {};
+  }
+};
+
 // What a kind promises. Read by tests, `describe`, check_layer() and forward()'s checks, and told
 // to observers.
 struct HeadTraits {
   bool independent = true;      // heads do not talk to each other: output gate 0 equals absence
   bool rows_sum_to_one = true;  // weights of a row that may attend sum to 1
-  bool token_map = true;        // weights are over tokens
+  [[no_unique_address]] GoneTokenMap token_map = {};
+  HeadMap map = HeadMap::kTokens;  // what weights are over
+  bool windows = true;             // a window may hide keys
+  bool biases = true;              // scores of two tokens may be biased
+  HeadMasks masks = HeadMasks::kAny;
   bool causal = true, bidirectional = true;
   bool decodes = true, cross = true, grouped = false, rotary = true;
   bool plain_projections = false;  // q, k, v are one product each: a wrapper may shape them

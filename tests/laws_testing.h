@@ -28,6 +28,8 @@ struct Subject {
   HeadContext natural() const { return traits.causal ? causal() : HeadContext{}; }
   // With as many keys a query as it can have.
   HeadContext widest() const { return traits.bidirectional ? HeadContext{} : causal(); }
+  bool weighs_tokens() const { return traits.map == HeadMap::kTokens; }
+  bool masks_pairs() const { return traits.masks == HeadMasks::kAny; }
   Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
 };
 

@@ -13,7 +13,10 @@ namespace {
 struct RecurrentOptions : HeadOptions {
   // No map over tokens: no window, no bias on scores, and a mask of keys alone; nothing to rotate.
   HeadTraits traits() const override {
-    return {.token_map = false,
+    return {.map = HeadMap::kNone,
+            .windows = false,
+            .biases = false,
+            .masks = HeadMasks::kKeys,
             .bidirectional = false,
             .cross = false,
             .rotary = false,

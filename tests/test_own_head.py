@@ -32,7 +32,7 @@ def test_the_page_of_own_kinds_shows_the_example_that_is_compiled():
     page = (ROOT / "docs/own_kind.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"<!-- example -->\n```cpp\n(.*?)```\n<!-- end of example -->", page, re.S)
     assert shown == (ROOT / "tests/own_kind_head.cpp").read_text(encoding="utf-8")
-    for asked in ("flops(T, S, pairs)", "call.uniform", "map_before", "token_map = false",
+    for asked in ("flops(T, S, pairs)", "call.uniform", "map_before", "HeadMap::kNone",
                   "call.cache->state", "recurrent_head.cpp", "own_map.cpp"):
         assert asked in page  # costs, ablation, what passes between layers, kinds without a map, maps
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)\)", page)

@@ -33,8 +33,14 @@ struct LinformerOptions : BiasOptions, DerivedDefaults<HeadShape> {
     BiasOptions::visit(f);
   }
   HeadTraits traits() const override {
-    return {
-        .token_map = false, .causal = false, .decodes = false, .grouped = true, .rotary = false};
+    return {.map = HeadMap::kCompressed,
+            .windows = false,
+            .biases = false,
+            .masks = HeadMasks::kKeys,
+            .causal = false,
+            .decodes = false,
+            .grouped = true,
+            .rotary = false};
   }
   void derive(const HeadShape& shape) override {
     if (rows(shape) == 0) return;  // without a model's context

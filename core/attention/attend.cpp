@@ -103,7 +103,7 @@ Tensor merge_heads(const Tensor& o, const HeadCall& call) {
     edited = o * (g.dim() == 4 ? g : g.unsqueeze(-1)).to(o.scalar_type());  // [B,H,T,e]
   }
   if (call.offset.defined()) edited = edited + call.offset.to(o.scalar_type());
-  if (call.observer) call.observer->outputs(o, edited);
+  if (call.observer) call.observer->outputs(o, edited, call);
   return edited.transpose(1, 2).reshape(
       {o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]
 }

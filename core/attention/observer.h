@@ -18,6 +18,10 @@ using at::Tensor;
 struct AttentionCall;
 struct HeadCall;
 
+// What a layer's weights are over: tokens; fewer places, each made of several tokens; or nothing,
+// where there are no weights.
+enum class HeadMap { kTokens, kCompressed, kNone };
+
 // A layer as it is entered.
 struct ObservedLayer {
   std::string site = "self";
@@ -27,7 +31,7 @@ struct ObservedLayer {
   std::vector<bool> alive = {};        // [heads]
   Tensor output_weight = {};           // [D, H*e] of the output projection; undefined: it has none
   std::vector<Statistic> own = {};     // the kind's own statistics: no others may be reported
-  bool token_map = true;               // keys are tokens
+  HeadMap map = HeadMap::kTokens;      // what its weights are over
 };
 
 // A map that is no plain softmax of q k^T.
@@ -72,7 +76,7 @@ class HeadObserver {
   // the layer behind.
   virtual Tensor map_before(const Tensor& map) = 0;
   // What heads put into the output projection, [B,H,T,e]: before and after gates and offset.
-  virtual void outputs(const Tensor& o, const Tensor& edited) = 0;
+  virtual void outputs(const Tensor& o, const Tensor& edited, const HeadCall& call) = 0;
   // A statistic of the kind's own, one of ObservedLayer::own: value = sum / count. Both [H], or
   // scalars where it is by layer; NaN where the count is 0. c10::Error for other names and sizes.
   virtual void report(const std::string& name, const Tensor& sums, const Tensor& counts) = 0;

@@ -90,7 +90,7 @@ void HeadProbe::stream(const AttentionCall& call, CountedRows rows, int64_t map)
     sampled = {static_cast<int64_t>(call.rng.bits(CounterRng::kRows) % js_stride), js_stride};
   rows.output_weight = layer_.output_weight;
   rows.tokens = tokens, rows.class_of_token = class_of_token;
-  if (layer_.token_map) rows.classes = classes;
+  if (layer_.map == HeadMap::kTokens) rows.classes = classes;
   rows.matches = matches;
   add_rows(sums_of(map), stream_rows(call, rows, sampled), layer_.head_ids, call.places,
            sink_threshold);
@@ -199,8 +199,25 @@ Tensor HeadProbe::map_before(const Tensor& map) {
   return fits ? full.index_select(1, index(layer_.head_ids)) : Tensor();  // [B,H,T,S]
 }
 
-void HeadProbe::outputs(const Tensor& o, const Tensor& edited) {
+void HeadProbe::outputs(const Tensor& o, const Tensor& edited, const HeadCall& call) {
+  if (statistics && layer_.map == HeadMap::kNone) add_output_norms(o, call.mask);
   if (head_outputs) outputs_[key()] = {o.detach(), edited.detach(), layer_.output_weight, counted_};
+}
+
+// Where there is a map they are streamed with its rows.
+void HeadProbe::add_output_norms(const Tensor& o, const AttentionMask& mask) {
+  at::NoGradGuard no_grad;
+  const auto norms = o.to(at::kDouble).norm(2, -1);  // [B,H,T]
+  const auto real = within_length(mask.query_length, o.size(2), o.device());
+  const auto counted =
+      real.defined() ? real.unsqueeze(1).expand_as(norms) : at::ones_like(norms, at::kBool);
+  const std::array<int64_t, 2> rows{0, 2};                                // all but the heads
+  const auto sums = at::where(counted, norms, 0).sum(rows).to(at::kCPU);  // [H]
+  const auto counts = counted.sum(rows).to(at::kCPU, at::kDouble);        // [H]
+  auto& layer = sums_of(0);
+  for (int64_t h = 0; h < sums.size(0); ++h)
+    layer.add(layer_.head_ids[h], kOutputNorm, sums.const_data_ptr<double>()[h],
+              counts.const_data_ptr<double>()[h]);
 }
 
 void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor& counts) {

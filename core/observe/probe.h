@@ -62,7 +62,8 @@ class HeadProbe : public HeadObserver {
   // of the scores alone.
   void weights(const ObservedMap& map, const HeadCall& call) override;
   Tensor map_before(const Tensor& map) override;
-  void outputs(const Tensor& o, const Tensor& edited) override;
+  // Heads without a map have the statistics of these alone.
+  void outputs(const Tensor& o, const Tensor& edited, const HeadCall& call) override;
   void report(const std::string& name, const Tensor& sums, const Tensor& counts) override;
 
   const std::map<MapKey, HeadSums>& sums() const { return sums_; }
@@ -89,6 +90,7 @@ class HeadProbe : public HeadObserver {
   HeadSums& sums_of(int64_t map);
   // Completed with what the probe knows; of which of the layer's maps.
   void stream(const AttentionCall& call, CountedRows rows, int64_t map);
+  void add_output_norms(const Tensor& o, const AttentionMask& mask);
   void raise_scores(const ObservedMap& map, const AttentionMask& mask);
 
   std::map<MapKey, HeadSums> sums_;

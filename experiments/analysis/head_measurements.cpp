@@ -64,7 +64,8 @@ class Streamed : public HeadMeasurement {
     for (int64_t l = 0; l < setup_.heads.layers(); ++l) {
       const auto& heads = setup_.heads.layer(l);
       const auto found = layers[l].find(s.name);
-      const bool exists = found != layers[l].end() && (!of_tokens || heads.traits().token_map);
+      const bool exists =
+          found != layers[l].end() && (!of_tokens || heads.traits().map == HeadMap::kTokens);
       by_layer.push_back(exists ? found->second.front() : kNaN);
       if (exists && s.per != Per::kLayer)
         by_head[l].narrow(0, 0, heads.heads()).copy_(at::tensor(found->second, at::kDouble));
@@ -156,7 +157,7 @@ std::vector<std::string> dims_of(const std::string& name) {
 
 bool has_token_map(const AnalysisSetup& setup) {
   for (int64_t l = 0; l < setup.heads.layers(); ++l)
-    if (setup.heads.layer(l).traits().token_map) return true;
+    if (setup.heads.layer(l).traits().map == HeadMap::kTokens) return true;
   return false;
 }
 

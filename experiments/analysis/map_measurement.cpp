@@ -100,7 +100,8 @@ class Maps : public HeadMeasurement {
     const auto& heads = setup_.heads.layer(l);
     const auto& site = setup_.heads.site();
     const auto found = batch.probe.layer_patterns().find({site.name, l, 0});
-    if (!heads.traits().token_map || found == batch.probe.layer_patterns().end()) return {};
+    if (heads.traits().map != HeadMap::kTokens || found == batch.probe.layer_patterns().end())
+      return {};
     const auto& [p, mask] = found->second;
     std::vector<int64_t> rows;
     LayerMap map;

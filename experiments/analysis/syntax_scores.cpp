@@ -77,7 +77,7 @@ class MapReader {
   }
 
  private:
-  bool has_map(int64_t layer) const { return heads_.layer(layer).traits().token_map; }
+  bool has_map(int64_t layer) const { return heads_.layer(layer).traits().map == HeadMap::kTokens; }
 
   Model& model_;
   Compute compute_;

@@ -22,10 +22,17 @@ std::shared_ptr<AttentionHeads> example(const std::string& kind) {
 }
 
 std::vector<std::pair<const char*, bool>> promises_of(const HeadTraits& t) {
-  return {{"independent heads", t.independent}, {"rows sum to one", t.rows_sum_to_one},
-          {"map over tokens", t.token_map},     {"causal", t.causal},
-          {"decodes with a cache", t.decodes},  {"cross-attention", t.cross},
-          {"grouped kv heads", t.grouped},      {"rotary positions", t.rotary}};
+  return {{"independent heads", t.independent},
+          {"rows sum to one", t.rows_sum_to_one},
+          {"map over tokens", t.map == HeadMap::kTokens},
+          {"windows", t.windows},
+          {"biases on scores", t.biases},
+          {"masks of single pairs", t.masks == HeadMasks::kAny},
+          {"causal", t.causal},
+          {"decodes with a cache", t.decodes},
+          {"cross-attention", t.cross},
+          {"grouped kv heads", t.grouped},
+          {"rotary positions", t.rotary}};
 }
 
 std::string opening_of(const std::string& kind) {

@@ -30,7 +30,9 @@ class SiteProbes : public HeadObserver {
     current_->weights(map, call);
   }
   Tensor map_before(const Tensor& map) override { return current_->map_before(map); }
-  void outputs(const Tensor& o, const Tensor& edited) override { current_->outputs(o, edited); }
+  void outputs(const Tensor& o, const Tensor& edited, const HeadCall& call) override {
+    current_->outputs(o, edited, call);
+  }
   void report(const std::string& name, const Tensor& sums, const Tensor& counts) override {
     current_->report(name, sums, counts);
   }

@@ -170,7 +170,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
 bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode mode) {
   if (mode != AblationMode::kUniform) return true;
   return std::all_of(heads.begin(), heads.end(), [&](const HeadId& id) {
-    return heads_at(model, id.site).layer(id.layer).traits().token_map;
+    return heads_at(model, id.site).layer(id.layer).traits().map == HeadMap::kTokens;
   });
 }
 

@@ -22,7 +22,7 @@ AblationMode ablation_mode(const std::string& name);  // of those
 void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, const Tensor& mean);
 
 // Whether a mode means anything for all of these heads: equal weights are of heads whose weights
-// are over tokens (HeadTraits::token_map).
+// are over tokens (HeadTraits::map).
 bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode mode);
 
 struct Ablated {

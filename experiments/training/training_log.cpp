@@ -171,7 +171,8 @@ LogSite site_of(const Experiment& experiment, const SiteHeads& heads, const Mode
   maps.key_vocabulary = vocabulary_of(data, keys);
   if (const auto grid = model.image_grid(); grid && keys == &Batch::image)
     maps.images = log_images(batch->image, *grid);
-  std::erase_if(maps.layers, [&](int64_t l) { return !heads.layer(l).traits().token_map; });
+  std::erase_if(maps.layers,
+                [&](int64_t l) { return heads.layer(l).traits().map != HeadMap::kTokens; });
   if (!maps.layers.empty() && !maps.heads.empty()) site.maps = maps;
   return site;
 }

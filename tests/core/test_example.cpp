@@ -110,10 +110,10 @@ TEST_CASE("a kind without a map is refused by name where it is asked for one", "
   const auto x = random({2, 7, 20});
   auto ctx = causal();
   ctx.bias = random({1, 1, 7, 7});
-  REQUIRE_THROWS_WITH(layer->forward(x, ctx), Catch::Contains("not over tokens"));
+  REQUIRE_THROWS_WITH(layer->forward(x, ctx), Catch::Contains("has no bias on its scores"));
   ctx = causal();
   ctx.mask.allowed = at::rand({2, 1, 7, 7}) < 0.8;
-  REQUIRE_THROWS_WITH(layer->forward(x, ctx), Catch::Contains("not over tokens"));
+  REQUIRE_THROWS_WITH(layer->forward(x, ctx), Catch::Contains("hides keys from all queries"));
   // Keys that are hidden from all queries leave no trace in the state.
   ctx.mask.allowed = at::ones({2, 1, 1, 7}, at::kBool);
   ctx.mask.allowed.select(3, 2).fill_(false);

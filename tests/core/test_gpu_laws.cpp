@@ -87,10 +87,8 @@ TEST_CASE("outputs, losses and gradients are the same on a GPU", "[laws][gpu]") 
       if (!draws(s, ctx)) compare(s, ctx, /*train=*/true);
       const Rotary rotary;
       if (s.traits.rotary) ctx.rotary = &rotary;
-      if (s.traits.token_map) {
-        ctx.bias = random({B, 1, T, T});
-        ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
-      }
+      if (s.traits.biases) ctx.bias = random({B, 1, T, T});
+      if (s.masks_pairs()) ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
       compare(s, ctx);
       ctx = s.widest();
       ctx.backend = backend;
@@ -98,7 +96,7 @@ TEST_CASE("outputs, losses and gradients are the same on a GPU", "[laws][gpu]") 
       ctx.gates = random({B, 4, T});
       compare(s, ctx);
     }
-    if (s.traits.causal) compare(s, causal(3));
+    if (s.traits.causal && s.traits.windows) compare(s, causal(3));
     if (!s.traits.cross) return;
     HeadContext ctx;
     ctx.memory = random({B, 5, 20});
@@ -131,7 +129,7 @@ struct Observed {
     }
     REQUIRE(at::equal(watched, plain));
     values = probe.values(s.shape.layer);
-    if (s.traits.token_map) map = probe.layer_maps().at(s.shape.layer).to(at::kCPU);
+    if (s.weighs_tokens()) map = probe.layer_maps().at(s.shape.layer).to(at::kCPU);
   }
 };
 
@@ -139,7 +137,7 @@ TEST_CASE("statistics and maps are the same on a GPU, and change no output", "[l
   on_a_gpu([](const Subject& s) {
     const auto x = random({B, T, 20});
     const Observed want(s, x, at::kCPU), got(s, x, at::kCUDA);
-    if (s.traits.token_map) REQUIRE(relative_difference(got.map, want.map) < kClose);
+    if (s.weighs_tokens()) REQUIRE(relative_difference(got.map, want.map) < kClose);
     REQUIRE(got.values.size() == want.values.size());
     for (const auto& [name, numbers] : want.values) {
       const auto& of_gpu = got.values.at(name);

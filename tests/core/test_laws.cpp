@@ -46,20 +46,9 @@ class MapWatcher : public HeadProbe {
   }
 };
 
-// Whether its heads weigh anything, tokens or what was made of them: a state is no map.
-bool weighs(const Subject& s) {
-  if (s.traits.token_map) return true;
-  HeadProbe probe;
-  probe.statistics = true;
-  auto ctx = s.natural();
-  ctx.observer = &probe;
-  s.heads->forward(random({B, T, 20}), ctx);
-  return std::isfinite(probe.values(s.shape.layer).at("entropy").front());
-}
-
 // Windows that the law's layers are asked for; 0: none.
 std::vector<int64_t> windows(const Subject& s) {
-  return s.traits.token_map ? std::vector<int64_t>{0, 3} : std::vector<int64_t>{0};
+  return s.traits.windows ? std::vector<int64_t>{0, 3} : std::vector<int64_t>{0};
 }
 
 }  // namespace
@@ -79,7 +68,7 @@ TEST_CASE("y has the shape of x", "[laws]") {
 
 TEST_CASE("rows of the map sum to one", "[laws]") {
   for_every_kind([](const Subject& s) {
-    if (!s.traits.rows_sum_to_one || !s.traits.token_map) return not_promised();
+    if (!s.traits.rows_sum_to_one || !s.weighs_tokens()) return not_promised();
     const auto map = map_of(s, random({B, T, 20}), s.natural());
     REQUIRE(map.sizes() == at::IntArrayRef({B, 4, T, T}));
     REQUIRE(difference(map.sum(-1), at::ones({B, 4, T}, at::kDouble)) < 1e-12);
@@ -105,8 +94,8 @@ TEST_CASE("a window hides what lies before it", "[laws]") {
     if (!s.traits.causal) return not_promised();
     const int64_t further = s.traits.rows_before;
     const auto x = random({B, T + further, 20});
-    if (!s.traits.token_map) {
-      REQUIRE_THROWS_WITH(s.y(x, causal(3)), Catch::Contains("not over tokens: no window"));
+    if (!s.traits.windows) {
+      REQUIRE_THROWS_WITH(s.y(x, causal(3)), Catch::Contains("this kind has no windows"));
       return;
     }
     auto other = x.clone();
@@ -134,12 +123,74 @@ TEST_CASE("padding changes no row that counts", "[laws]") {
   });
 }
 
+TEST_CASE("a bias moves what heads say, and is refused where a kind has none", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    const Alibi slopes(4, at::kDouble);
+    auto biased = s.natural(), by_distance = s.natural();
+    biased.bias = random({B, 4, T, T});
+    by_distance.position_bias = &slopes;
+    for (const auto& ctx : {biased, by_distance})
+      if (s.traits.biases)
+        REQUIRE(difference(s.y(x, ctx), s.y(x, s.natural())) > 1e-6);
+      else
+        REQUIRE_THROWS_WITH(s.y(x, ctx), Catch::Contains("this kind has no bias on its scores"));
+  });
+}
+
+TEST_CASE("a mask hides keys: from single queries where a kind promises it", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto x = random({B, T, 20});
+    auto ctx = s.widest();
+    ctx.mask.allowed = at::ones({B, 1, 1, T}, at::kBool);
+    ctx.mask.allowed.select(3, 0).fill_(false);
+    const auto y = s.y(x, ctx);
+    x.select(1, 0).normal_();
+    const auto behind = 1 + s.traits.rows_before;  // they are made of no row that changed
+    const auto rows = [&](const Tensor& of) { return of.narrow(1, behind, T - behind); };
+    REQUIRE(difference(rows(s.y(x, ctx)), rows(y)) < 1e-12);
+    ctx.mask.allowed = ctx.mask.allowed.repeat({1, 1, T, 1});
+    ctx.mask.allowed.select(2, 4).copy_(at::arange(T) == 0);  // this one sees nothing else
+    if (s.masks_pairs())
+      REQUIRE(difference(s.y(x, ctx).select(1, 4), y.select(1, 4)) > 1e-6);
+    else
+      REQUIRE_THROWS_WITH(s.y(x, ctx), Catch::Contains("hides keys from all queries alike"));
+  });
+}
+
+TEST_CASE("weights are over what the kind promises, and outputs are counted even without",
+          "[laws]") {
+  for_every_kind([](const Subject& s) {
+    HeadProbe probe;
+    probe.statistics = probe.maps = probe.head_outputs = true;
+    auto ctx = s.widest();
+    ctx.observer = &probe;
+    ctx.mask.query_length = ctx.mask.key_length = at::tensor({T, int64_t{4}});
+    s.heads->forward(random({B, T, 20}), ctx);
+    const int64_t layer = s.shape.layer;
+    REQUIRE(probe.layer_maps().contains(layer) == (s.traits.map != HeadMap::kNone));
+    if (s.traits.map != HeadMap::kNone) {
+      const auto map = probe.layer_maps().at(layer);
+      REQUIRE(map.sizes().slice(0, 3) == at::IntArrayRef({B, 4, T}));
+      REQUIRE((map.size(3) == T) == s.weighs_tokens());
+    }
+    const auto values = probe.values(layer);
+    REQUIRE(std::isfinite(values.at("entropy").front()) == (s.traits.map != HeadMap::kNone));
+    for (const double norm : values.at("output_norm")) REQUIRE(std::isfinite(norm));
+    if (s.traits.map != HeadMap::kNone) return;
+    const auto norms = probe.layer_outputs().at(layer).o.norm(2, -1);  // [B,H,T]
+    const auto sums = norms[0].sum(-1) + norms[1].narrow(1, 0, 4).sum(-1);
+    for (int64_t h = 0; h < 4; ++h)
+      REQUIRE(values.at("output_norm")[h] == Approx(sums[h].item<double>() / (T + 4)));
+  });
+}
+
 TEST_CASE("a row without any allowed key is the output bias and passes no gradient", "[laws]") {
   for_every_kind([](const Subject& s) {
     auto ctx = s.widest();
     ctx.mask.allowed = at::ones({B, 1, T, T}, at::kBool);
     ctx.mask.allowed[0][0][2].fill_(false);
-    if (!s.traits.token_map) return not_promised();
+    if (!s.masks_pairs()) return not_promised();
     for (auto backend : {Backend::kEager, Backend::kAuto}) {
       ctx.backend = backend;
       auto x = random({B, T, 20}).requires_grad_();
@@ -168,7 +219,8 @@ TEST_CASE("evaluation is deterministic, dropout a function of the counter", "[la
       return heads->forward(x, ctx).y;
     };
     REQUIRE(difference(at_step(1), at_step(1)) == 0);
-    if (weighs(s)) REQUIRE(difference(at_step(1), at_step(2)) > 1e-6);  // else what is dropped?
+    if (s.traits.map != HeadMap::kNone)
+      REQUIRE(difference(at_step(1), at_step(2)) > 1e-6);  // else what is dropped?
   });
 }
 
@@ -283,10 +335,8 @@ TEST_CASE("the eager path and torch's fused path agree", "[laws]") {
   for_every_kind([](const Subject& s) {
     const auto x = random({B, T, 20});
     auto ctx = s.natural();
-    if (s.traits.token_map) {
-      ctx.bias = random({B, 1, T, T});
-      ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
-    }
+    if (s.traits.biases) ctx.bias = random({B, 1, T, T});
+    if (s.masks_pairs()) ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
     ctx.backend = Backend::kEager;
     const auto eager = s.y(x, ctx);
     ctx.backend = Backend::kAuto;
@@ -310,7 +360,7 @@ TEST_CASE("half precision is close to float32, on every path", "[laws]") {
         ctx.rng.seed = 1;  // both passes drop the same
         ctx.mask.key_length = at::tensor({T, int64_t{4}});
         const auto x = random({B, T, 20}).to(at::kFloat).requires_grad_();
-        const auto want = s.traits.token_map ? heads->forward(x, ctx).y : Tensor();
+        const auto want = s.weighs_tokens() ? heads->forward(x, ctx).y : Tensor();
         const auto y = [&] {
           Autocast half(at::kCPU, /*bf16=*/true);
           return heads->forward(x, ctx).y;
@@ -376,10 +426,10 @@ TEST_CASE("a kind reports the statistics and losses that it declares", "[laws]")
 // says so by its trait.
 TEST_CASE("heads that are made uniform weigh the keys that they may see by 1 / n", "[laws]") {
   for_every_kind([](const Subject& s) {
-    if (!s.traits.token_map) return not_promised();
+    if (!s.weighs_tokens()) return not_promised();
     auto ctx = s.natural();
-    ctx.bias = random({B, 1, T, T});
-    ctx.mask.allowed = at::rand({B, 1, T, T}) < 0.8;
+    if (s.traits.biases) ctx.bias = random({B, 1, T, T});
+    if (s.masks_pairs()) ctx.mask.allowed = at::rand({B, 1, T, T}) < 0.8;
     const auto x = random({B, T, 20});
     const auto pass = [&](const Tensor& uniform, Backend backend) {
       auto own = ctx;
@@ -417,7 +467,7 @@ TEST_CASE("wrong shapes are refused by size", "[laws]") {
   for_every_kind([](const Subject& s) {
     auto ctx = s.widest();
     REQUIRE_THROWS_WITH(s.y(random({B, T, 19}), ctx), Catch::Contains("x must be [B, T, 20]"));
-    if (s.traits.token_map) {
+    if (s.traits.biases) {
       ctx.bias = random({B, 3, T, T});
       REQUIRE_THROWS_WITH(s.y(random({B, T, 20}), ctx), Catch::Contains("does not broadcast"));
     }

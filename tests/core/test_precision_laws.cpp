@@ -36,13 +36,15 @@ std::vector<Asked> all_asked(const Subject& s, at::ScalarType type) {
     rotated.ctx.rotary = rotated.rotary.get();
     all.push_back(rotated);
   }
-  if (s.traits.token_map) {
+  if (s.traits.windows && s.traits.biases) {
     Asked padded{"alibi, window and padding", s.natural()};
     padded.ctx.mask.window = 5;
     padded.ctx.mask.key_length = padded.ctx.mask.query_length = at::tensor({T, int64_t{4}});
     padded.bias = std::make_shared<Alibi>(4, type);
     padded.ctx.position_bias = padded.bias.get();
     all.push_back(padded);
+  }
+  if (s.traits.biases) {
     Asked biased{"relative and a bias", s.widest()};
     torch::manual_seed(9);
     biased.bias =
@@ -240,7 +242,7 @@ TEST_CASE("scores that are no numbers end in rows that are none, in every kind a
 TEST_CASE("a bias of -infinity hides a key as a mask does, in every kind and path",
           "[laws][precision]") {
   for_every_kind([](const Subject& s) {
-    if (!s.traits.token_map) {
+    if (!s.traits.biases || !s.masks_pairs()) {
       SUCCEED("takes no bias");
       return;
     }
@@ -395,14 +397,15 @@ TEST_CASE("a layer without heads takes every field of a context", "[laws]") {
            c.mask.key_length = c.mask.query_length = at::tensor({T, int64_t{4}});
          }},
         {"training", [&](HeadContext&) { s.heads->train(); }}};
-    if (s.traits.token_map) {
+    if (s.traits.biases) {
       fields.push_back({"bias", [&](HeadContext& c) { c.bias = random({B, 4, T, T}); }});
       fields.push_back({"position bias", [&](HeadContext& c) { c.position_bias = &alibi; }});
-      fields.push_back({"window", [&](HeadContext& c) { c.mask.window = 3; }});
+    }
+    if (s.traits.windows) fields.push_back({"window", [&](HeadContext& c) { c.mask.window = 3; }});
+    if (s.masks_pairs())
       fields.push_back({"allowed", [&](HeadContext& c) {
                           c.mask.allowed = at::rand({B, 4, T, T}) < 0.7;
                         }});
-    }
     if (s.traits.rotary) fields.push_back({"rotary", [&](HeadContext& c) { c.rotary = &rotary; }});
     if (s.traits.cross)
       fields.push_back({"memory", [&](HeadContext& c) {

@@ -41,10 +41,8 @@ TEST_CASE("sliced equals masked, in original head indices", "[laws]") {
     const auto x = random({B, T, 20});
     auto ctx = s.natural();
     if (s.traits.independent) ctx.gates = random({B, 4, T});
-    if (s.traits.token_map) {
-      ctx.bias = random({1, 4, T, T});
-      ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.8;
-    }
+    if (s.traits.biases) ctx.bias = random({1, 4, T, T});
+    if (s.masks_pairs()) ctx.mask.allowed = at::rand({B, 4, T, T}) < 0.8;
     for (const auto& gone : std::vector<std::vector<int64_t>>{{1}, {0, 3}, {0, 1, 2}}) {
       s.heads->mask_heads(gone);
       auto sliced = s.heads->slice();

@@ -110,7 +110,7 @@ TEST_CASE("matrices of heads are those that their outputs are made of", "[circui
         const bool several_maps = std::any_of(own.begin(), own.end(), [](const Statistic& s) {
           return s.name == name_of_map("entropy", 1);
         });
-        REQUIRE((several_maps || !layer->traits().token_map));
+        REQUIRE((several_maps || layer->traits().map != HeadMap::kTokens));
         continue;
       }
       REQUIRE(m->q.sizes() == at::IntArrayRef({H, m->k.size(1), D}));

@@ -281,7 +281,7 @@ TEST_CASE("what a layer says of its map is what its statistics are of", "[maps][
   for (const auto& kind : head_names()) {
     INFO(kind);
     auto heads = make_layer(kind, small_shape());
-    if (!heads->traits().token_map) continue;
+    if (heads->traits().map != HeadMap::kTokens) continue;
     HeadProbe probe;
     probe.statistics = probe.patterns = true;
     probe.js_stride = 1;

@@ -226,7 +226,8 @@ TEST_CASE("every kind passes, in every site and scope that its traits promise", 
         if (!traits.causal) continue;
         REQUIRE_NOTHROW(decoder(kind, "", context).check());
         for (const std::string position : {"alibi", "relative", "rope"})
-          if (traits.rotary && traits.token_map && (context == 24 || position == "rope"))
+          if (traits.rotary && traits.windows && traits.biases &&
+              (context == 24 || position == "rope"))
             REQUIRE_NOTHROW(
                 decoder(kind, "window: [5, 0], position: " + position, context).check());
       }
