@@ -122,7 +122,7 @@ std::shared_ptr<AttentionHeads> make_heads(const KindBlock& block, const HeadSha
   auto own = shape;
   own.init_as_host |= options.init_weights == "host";
   auto heads = head_kind(block.kind()).make(own, options);
-  heads->set_kind(block.kind());
+  heads->set_made_of(std::make_shared<KindBlock>(block), shape);
   return heads;
 }
 

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "core/heads.h"
+#include "core/head_kinds.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -16,6 +16,7 @@ Linear AttentionHeads::projection(const char* name, int64_t in, int64_t out, boo
   std::copy_if(axes.begin(), axes.end(), std::back_inserter(rows),
                [](const HeadAxis& axis) { return axis.dim == 0; });
   lay_out(std::string(name) + ".weight", axes);
+  projections_.insert(std::string(name) + ".weight");
   if (bias) lay_out(std::string(name) + ".bias", rows);
   return linear;
 }
@@ -36,16 +37,39 @@ void AttentionHeads::set_maker(Maker make) {
   check_axes();
 }
 
-namespace {
+void AttentionHeads::set_made_of(std::shared_ptr<const KindBlock> block, const HeadShape& shape) {
+  kind_ = block->kind();
+  made_of_ = std::move(block);
+  whole_shape_ = shape;
+}
+
+int64_t AttentionHeads::group_heads(const char* name, int64_t rows) {
+  const int64_t H = shape_.heads;
+  const auto left = shape_.groups.find(name);
+  if (left != shape_.groups.end()) rows = left->second;  // adopt_indices() says which
+  TORCH_CHECK(left != shape_.groups.end() || (rows > 0 && H % rows == 0), rows, " ", name,
+              " do not divide ", H, " heads");
+  const auto of_head = left != shape_.groups.end()
+                           ? at::zeros({H}, at::kLong)
+                           : at::arange(H, at::kLong).div(H / rows, "floor");
+  own_groups_[name] = {rows, index_buffer((name + std::string("_map")).c_str(), of_head)};
+  return rows;
+}
+
+Tensor AttentionHeads::of_heads(const char* group, const Tensor& t) const {
+  return t.index_select(1, own_groups_.at(group).of_head);
+}
 
 // Whether `name` belongs to a layer inside this one, which answers for its own.
-bool is_inner(const torch::nn::Module& layer, const std::string& name) {
-  for (const auto& child : layer.named_children())
+bool AttentionHeads::is_inner(const std::string& name) const {
+  for (const auto& child : named_children())
     if (name.starts_with(child.key() + ".") &&
         std::dynamic_pointer_cast<AttentionHeads>(child.value()))
       return true;
   return false;
 }
+
+namespace {
 
 // The entries of the given heads along one axis; the layer has H heads there.
 Tensor keep_along(const HeadAxis& axis, const Tensor& t, const std::vector<int64_t>& heads,
@@ -63,45 +87,58 @@ Tensor keep_along(const HeadAxis& axis, const Tensor& t, const std::vector<int64
       .flatten(axis.dim, axis.dim + 2);
 }
 
-std::vector<int64_t> to_list(const Tensor& t) {
-  const auto cpu = t.to(at::kCPU, at::kLong).contiguous();
-  return {cpu.data_ptr<int64_t>(), cpu.data_ptr<int64_t>() + cpu.numel()};
-}
-
 }  // namespace
 
 void AttentionHeads::check_axes() const {
   const auto check = [&](const auto& named) {
     for (const auto& item : named)
-      TORCH_CHECK(axes_.contains(item.key()) || indices_.contains(item.key()) ||
-                      is_inner(*this, item.key()),
-                  "'", item.key(),
-                  "' was registered without saying where its heads lie: use "
-                  "projection() or parameter(), or lay_out() where a submodule registers it");
+      TORCH_CHECK(
+          axes_.contains(item.key()) || indices_.contains(item.key()) || is_inner(item.key()), "'",
+          item.key(),
+          "' was registered without saying where its heads lie: use "
+          "projection() or parameter(), or lay_out() where a submodule registers it");
   };
   check(named_parameters());
   check(named_buffers());
 }
 
-std::vector<int64_t> AttentionHeads::kv_rows() const {
-  if (kv_map_.defined()) return to_list(kv_map_);
+int64_t AttentionHeads::heads_in(const std::string& group) const {
+  if (group == kQueryHeads) return shape_.heads;
+  return group == kKvHeads ? shape_.kv_heads : own_groups_.at(group).rows;
+}
+
+std::vector<int64_t> AttentionHeads::group_rows(const std::string& group) const {
+  if (group != kKvHeads) return to_vector(own_groups_.at(group).of_head);
+  if (kv_map_.defined()) return to_vector(kv_map_);
   std::vector<int64_t> rows(shape_.heads);
   for (int64_t h = 0; h < shape_.heads; ++h) rows[h] = h / (shape_.heads / shape_.kv_heads);
   return rows;
 }
 
+namespace {
+
+// Of the heads at `rows`, each of which belongs to a row of a group.
+SlicePlan::Group kept_group(const std::vector<int64_t>& group_rows,
+                            const std::vector<int64_t>& rows) {
+  SlicePlan::Group kept;
+  for (int64_t row : rows) {
+    const auto found = std::find(kept.rows.begin(), kept.rows.end(), group_rows[row]);
+    kept.of_head.push_back(found - kept.rows.begin());
+    if (found == kept.rows.end()) kept.rows.push_back(group_rows[row]);
+  }
+  return kept;
+}
+
+}  // namespace
+
 SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
   SlicePlan plan;
   plan.alive = alive;
   const auto ids = head_ids();
-  const auto groups = kv_rows();
   for (int64_t row = 0; row < std::ssize(ids); ++row) {
     if (!alive[ids[row]]) continue;
     plan.ids.push_back(ids[row]);
     plan.rows.push_back(row);
-    auto found = std::find(plan.kv_rows.begin(), plan.kv_rows.end(), groups[row]);
-    plan.kv_map.push_back(found - plan.kv_rows.begin());
-    if (found == plan.kv_rows.end()) plan.kv_rows.push_back(groups[row]);
   }
   if (shape_.offers.any()) {  // masked heads still offer
     for (auto& row : plan.kv_map) row = plan.kv_rows[row];
@@ -110,7 +147,12 @@ SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
   }
   plan.shape = shape_;
   plan.shape.heads = std::ssize(plan.rows);
-  plan.shape.kv_heads = std::ssize(plan.kv_rows);
+  const auto& kv = plan.groups[kKvHeads] = kept_group(group_rows(kKvHeads), plan.rows);
+  plan.shape.kv_heads = std::ssize(kv.rows);
+  for (const auto& [name, group] : own_groups_) {
+    const auto& own = plan.groups[name] = kept_group(group_rows(name), plan.rows);
+    plan.shape.groups[name] = std::ssize(own.rows);
+  }
   return plan;
 }
 
@@ -123,8 +165,9 @@ Tensor AttentionHeads::sliced(const std::string& name, const Tensor& whole,
                               const SlicePlan& plan) const {
   Tensor kept = whole;
   for (const auto& axis : axes_.at(name))
-    kept = keep_along(axis, kept, axis.kv ? plan.kv_rows : plan.rows,
-                      axis.kv ? shape_.kv_heads : shape_.heads);
+    kept = keep_along(axis, kept,
+                      axis.group == kQueryHeads ? plan.rows : plan.groups.at(axis.group).rows,
+                      heads_in(axis.group));
   return kept.is_same(whole) ? whole.clone() : kept;
 }
 
@@ -132,13 +175,18 @@ std::shared_ptr<AttentionHeads> AttentionHeads::slice_to(const std::vector<bool>
   check_axes();
   const auto plan = slice_plan(alive);
   auto layer = sliced_shell(plan);
-  layer->set_kind(kind_);
+  layer->kind_ = kind_;
+  layer->made_of_ = made_of_;
+  layer->whole_shape_ = whole_shape_;
   layer->adopt_indices(*this, plan);
   // What the smaller layer no longer needs it does not have.
   const auto take_over = [&](const auto& from, auto to) {
     for (auto& item : to)
-      if (!layer->indices_.contains(item.key()) && !is_inner(*this, item.key()))
-        item.value().set_data(sliced(item.key(), from[item.key()].detach(), plan));
+      if (!layer->indices_.contains(item.key()) && !is_inner(item.key())) {
+        const auto& whole = from[item.key()];
+        item.value().set_data(sliced(item.key(), whole.detach(), plan));
+        item.value().set_requires_grad(whole.requires_grad());
+      }
   };
   take_over(named_parameters(), layer->named_parameters());
   take_over(named_buffers(), layer->named_buffers());
@@ -148,7 +196,11 @@ std::shared_ptr<AttentionHeads> AttentionHeads::slice_to(const std::vector<bool>
 void AttentionHeads::adopt_indices(const AttentionHeads& from, const SlicePlan& plan) {
   alive_.resize_({from.heads()});
   head_ids_ = index_buffer("head_ids", at::tensor(plan.ids, at::kLong));
-  kv_map_ = index_buffer("kv_map", at::tensor(plan.kv_map, at::kLong));
+  const auto rows_of = [&](const std::string& group) {
+    return at::tensor(plan.groups.at(group).of_head, at::kLong);
+  };
+  kv_map_ = index_buffer("kv_map", rows_of(kKvHeads));
+  for (auto& [name, group] : own_groups_) group.of_head.set_data(rows_of(name));
   mask_heads({});
   train(from.is_training());
   if (const auto all = from.parameters(); !all.empty())

@@ -43,12 +43,12 @@ Tensor select_heads(const Tensor& t, const Tensor& ids, int64_t from_end) {
   return t.index_select(-from_end, ids);
 }
 
-std::vector<int64_t> to_vector(const Tensor& t) {
-  auto cpu = t.to(at::kCPU, at::kLong).contiguous();
+}  // namespace
+
+std::vector<int64_t> to_vector(const Tensor& integers) {
+  const auto cpu = integers.to(at::kCPU, at::kLong).contiguous();
   return {cpu.data_ptr<int64_t>(), cpu.data_ptr<int64_t>() + cpu.numel()};
 }
-
-}  // namespace
 
 void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   TORCH_CHECK(x.dim() == 3 && x.size(2) == shape_.d_model, "x must be [B, T, ", shape_.d_model,
@@ -234,16 +234,38 @@ const Tensor& AttentionHeads::linked(const HeadCall& call, Tensor LayerLink::*pa
 Tensor AttentionHeads::output_weight() const { return o_ ? o_->weight : Tensor(); }
 LearnedGates AttentionHeads::learned_gates() const { return {}; }
 
-double AttentionHeads::flops(int64_t, int64_t, double) const {
-  return std::numeric_limits<double>::quiet_NaN();
+double AttentionHeads::flops_of_pair() const { return std::numeric_limits<double>::quiet_NaN(); }
+
+double AttentionHeads::flops(int64_t T, int64_t S, double pairs) const {
+  double sum = pairs * flops_of_pair();
+  for (const auto& p : named_parameters())
+    if (!is_inner(p.key())) sum += registered_flops(p.key(), p.value(), T, S, pairs);
+  return sum;
 }
 
-const std::vector<int64_t>& AttentionHeads::HostCopy::read(const Tensor& t) {
-  if (const int64_t now = t._version(); now != version) {
-    values = to_vector(t);
-    version = now;
+double AttentionHeads::registered_flops(const std::string& name, const Tensor& parameter, int64_t T,
+                                        int64_t S, double pairs) const {
+  if (parameter.dim() == 1) return 0;
+  const auto numel = 2 * static_cast<double>(parameter.numel());
+  const auto found = axes_.find(name);
+  if (found == axes_.end()) return std::numeric_limits<double>::quiet_NaN();
+  const auto& axes = found->second;
+  if (projections_.contains(name)) {
+    const bool of_keys = std::any_of(axes.begin(), axes.end(),
+                                     [](const HeadAxis& axis) { return axis.group == kKvHeads; });
+    return numel * static_cast<double>(of_keys ? S : T);
   }
-  return values;
+  const bool mixes = parameter.dim() == 2 && axes.size() == 2;
+  return mixes ? numel * pairs : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::vector<int64_t> AttentionHeads::HostCopy::read(const Tensor& t) {
+  const std::lock_guard lock(mutex_);
+  if (const int64_t now = t._version(); now != version_) {
+    values_ = to_vector(t);
+    version_ = now;
+  }
+  return values_;
 }
 
 std::vector<int64_t> AttentionHeads::head_ids() const {
@@ -254,7 +276,7 @@ std::vector<int64_t> AttentionHeads::head_ids() const {
 }
 
 std::vector<bool> AttentionHeads::alive() const {
-  const auto& alive = alive_on_host_.read(alive_);
+  const auto alive = alive_on_host_.read(alive_);
   return {alive.begin(), alive.end()};
 }
 

@@ -1,5 +1,8 @@
 // The contract: a kind of attention heads is a module x -> y, registered under its name.
 //
+// AttentionHeads begins with what a caller asks of any layer. Then comes what a kind must do, what
+// it may do, and what is there for wrappers (core/wrapped_heads.h) alone.
+//
 // B batch, T queries, S keys, D d_model, H heads as built, d head_dim, e width of a head's values.
 #pragma once
 
@@ -8,7 +11,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +27,8 @@
 
 namespace headlab {
 
+class AttentionHeads;
+class KindBlock;
 struct LearnedGates;
 struct MapOptions;
 
@@ -40,6 +47,9 @@ struct HeadShape {
   Init init = Init::kGpt2;
   bool init_as_host = false;  // `init_weights: host`; of a layer that this one holds, too
   LinkParts offers = {};      // what the layer says to later ones
+  // Set by slice() alone: what is left of the kind's own groups, and of the layer that is wrapped.
+  std::map<std::string, int64_t> groups = {};
+  std::shared_ptr<AttentionHeads> wrapped = nullptr;
 };
 
 // Masks that a kind takes: of any pair of query and key, or of keys, hidden from all queries alike.
@@ -107,14 +117,19 @@ struct HeadMatrices {
   Tensor v, o;  // [H,e,D], [H,D,e]
 };
 
+// Groups of heads that parameters have entries for: the layer's heads, those of keys and values, or
+// a group that the kind names by group_heads().
+inline constexpr const char* kQueryHeads = "heads";
+inline constexpr const char* kKvHeads = "kv";
+
 // Where the heads lie along one dimension of a parameter: `repeat` runs of `count` heads, each head
-// with as many entries as there is room for. A run has the layer's heads from `first` on.
+// with as many entries as there is room for. A run has the group's heads from `first` on.
 struct HeadAxis {
   int64_t dim = 0;
-  bool kv = false;  // rows of the key/value heads
+  std::string group = kQueryHeads;
   int64_t repeat = 1;
   int64_t first = 0;
-  std::optional<int64_t> count = {};  // default: all that the layer has
+  std::optional<int64_t> count = {};  // default: all that the group has
 };
 using HeadAxes = std::vector<HeadAxis>;  // none: all heads share the parameter
 
@@ -124,14 +139,20 @@ inline HeadAxes heads_along(std::initializer_list<int64_t> dims) {
   return axes;
 }
 inline HeadAxes rows_of_heads() { return {{.dim = 0}}; }
-inline HeadAxes rows_of_kv_heads() { return {{.dim = 0, .kv = true}}; }
+inline HeadAxes rows_of_group(const char* group) { return {{.dim = 0, .group = group}}; }
+inline HeadAxes rows_of_kv_heads() { return rows_of_group(kKvHeads); }
 inline HeadAxes columns_of_heads() { return {{.dim = 1}}; }
 inline HeadAxes shared_by_heads() { return {}; }
 
-// What a slice keeps: alive heads by original index and by row among the layer's own; the kv heads
-// (rows) that they still need; the new kv row of each; and the shape that is left.
+// What a slice keeps: alive heads by original index and by row among the layer's own; of each other
+// group the rows that they still need, and of each alive head its row among these; and the shape
+// that is left.
 struct SlicePlan {
-  std::vector<int64_t> ids, rows, kv_rows, kv_map;
+  struct Group {
+    std::vector<int64_t> rows, of_head;
+  };
+  std::vector<int64_t> ids, rows;
+  std::map<std::string, Group> groups;
   HeadShape shape;
   std::vector<bool> alive;  // of all original heads
 };
@@ -149,6 +170,10 @@ class AttentionHeads : public torch::nn::Module {
   const std::string& kind() const { return kind_; }  // as it is registered; "" where nobody said
   // Likewise of the map that its options choose by name; "" where they choose none.
   const std::string& map_kind() const { return map_kind_; }
+  // What make_heads() made this layer of, before any head was sliced away: with these
+  // restore_heads() builds it again. Null: it was made otherwise.
+  const KindBlock* made_of() const { return made_of_.get(); }
+  const HeadShape& whole_shape() const { return whole_shape_; }
 
   // The original indices: heads() of them, alive() says which are there. A sliced layer computes
   // the rows head_ids() only; everything outside it goes on counting in original indices.
@@ -159,17 +184,45 @@ class AttentionHeads : public torch::nn::Module {
   // alive = all but these (and but those sliced away); {} restores. Saved as buffer `alive` [H].
   void mask_heads(const std::vector<int64_t>& heads);
   // The alive heads only: truly smaller, same function. Every parameter keeps its entries of these
-  // heads. c10::Error for a layer that did not come from its kind's make().
+  // heads, and whether it is trained. c10::Error for a layer that did not come from its kind's
+  // make().
   std::shared_ptr<AttentionHeads> slice() const { return slice_to(alive()); }
   // Conversions leave the buffers of indices the integers they are.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   using torch::nn::Module::to;
 
-  // Of the layer's own heads, in the order of head_ids(), without gradient. Nothing for kinds whose
-  // scores are not of two tokens. Where heads are mixed, routed or gated, these are what is mixed.
-  virtual std::optional<HeadMatrices> matrices() const { return std::nullopt; }
+ private:
+  // What a kind must do: x -> y, in this layer's heads.
+  virtual HeadOutput compute(const Tensor& x, const HeadCall& call) = 0;
 
+ protected:
+  // What a kind must register: its parameters, and where its heads lie in each. A linear layer's
+  // axes are those of its weight [out,in]; its bias [out] has the heads of the rows.
+  Linear projection(const char* name, int64_t in, int64_t out, bool bias, const HeadAxes& axes);
+  Tensor parameter(const char* name, const Tensor& value, const HeadAxes& axes);
+  // The output projection `o` [D, width], head-major columns.
+  Linear& output_projection(int64_t width, bool bias);
+  // What one input of the heads is made of: make(x) [B,n,S,.], n a multiple of the layer's query
+  // heads (kQuery) or key/value heads; of each head from its own copy where call.inputs has one.
+  // With copies for keys or values both are of every query head: [B,H,S,.].
+  enum class Input { kQuery, kKey, kValue };
+  Tensor from_inputs(Input input, const Tensor& x, const HeadCall& call,
+                     const std::function<Tensor(const Tensor&)>& make) const;
+  // Applies the context's edits, joins and projects: o [B,H,T,e] -> [B,T,D]. With the values
+  // v [B,Hkv,S,e] that o is made of: without the share of the own ones that a wrapper takes out, as
+  // the trait own_values promises; a kind that changes o before calls exclude_own() itself.
+  Tensor output(const Tensor& o, const HeadCall& call);
+  Tensor output(const Tensor& o, const Tensor& v, const HeadCall& call);
+
+  HeadShape shape_;
+  Linear o_{nullptr};
+
+ public:
+  // What a kind may override. Matrices are of the layer's own heads, in the order of head_ids(),
+  // without gradient; none for kinds whose scores are not of two tokens. Where heads are mixed,
+  // routed or gated, these are what is mixed.
+  virtual std::optional<HeadMatrices> matrices() const { return std::nullopt; }
   // Statistics beside those that every kind has: what compute() reports to the observer; and these
   // with what is reported of the layer's map of scores to weights.
   virtual std::vector<Statistic> own_statistics() const { return {}; }
@@ -179,86 +232,92 @@ class AttentionHeads : public torch::nn::Module {
   virtual void parameter_groups(ParameterGroups&) {}
   // Gates that training opens and shuts (core/gate_target.h); here there are none.
   virtual LearnedGates learned_gates() const;
-  // Brings parameters that an update has moved out of their range back into it.
+  // Behind every update: brings parameters that it moved out of their range back into it, and
+  // takes over what the passes of the update have counted.
   virtual void after_step();
   virtual int64_t value_width() const { return shape_.head_dim; }  // e
   virtual Tensor output_weight() const;  // [D, H*e]; undefined: no output projection
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
-  // attend (T S; causal: half of it). NaN, as here: the kind does not say.
+  // attend (T S; causal: half of it). Here those that follow from what was registered: projections,
+  // of S rows where they are of key/value heads; matrices that mix the heads of a pair; vectors
+  // cost nothing; and flops_of_pair(). NaN, the kind does not say, where anything else is
+  // registered.
   virtual double flops(int64_t T, int64_t S, double pairs) const;
 
-  // How this layer is built with another shape: set where a kind's make() builds it. Then every
-  // parameter must have been registered by the functions below; c10::Error names one that was not.
-  using Maker = std::function<std::shared_ptr<AttentionHeads>(const HeadShape&)>;
-  void set_maker(Maker make);
-  void set_kind(std::string name) { kind_ = std::move(name); }  // make_heads() does
-
  protected:
-  // What the kind registers, and where its heads lie in it. A linear layer's axes are those of its
-  // weight [out,in]; its bias [out] has the heads of the rows.
-  Linear projection(const char* name, int64_t in, int64_t out, bool bias, const HeadAxes& axes);
-  Tensor parameter(const char* name, const Tensor& value, const HeadAxes& axes);
-  // The output projection `o` [D, width], head-major columns.
-  Linear& output_projection(int64_t width, bool bias);
-  // What turns scores into weights, for attend() and its like (core/head_kinds.h); the softmax
-  // where nobody says. Registers what the map learns.
+  // What it may register. What turns scores into weights, for attend() and its like
+  // (core/head_kinds.h), with what the map learns; the softmax where nobody says.
   void set_map(const MapOptions& options);
   // Of a parameter or buffer that a submodule registers: "norm.weight".
   void lay_out(const std::string& name, const HeadAxes& axes);
   // A saved buffer of indices: conversions of type leave it as it is. Not cut by slice().
   Tensor index_buffer(const char* name, const Tensor& indices);
+  // A group of `rows` heads of the kind's own, such as latents that several heads share: head h
+  // belongs to row h / (H / rows). Registers the buffer `NAME_map` [H], the row of each head.
+  // Returns the rows there are: in a sliced layer those that its heads still need.
+  int64_t group_heads(const char* name, int64_t rows);
+  // What the rows of such a group are, for each head: t [B,rows,...] -> [B,H,...].
+  Tensor of_heads(const char* group, const Tensor& t) const;
+  // Of each own head its row among the group's.
+  std::vector<int64_t> group_rows(const std::string& group) const;
 
-  // Applies the context's edits, joins and projects: o [B,H,T,e] -> [B,T,D]. With the values
-  // v [B,Hkv,S,e] that o is made of: without the share of the own ones that a wrapper takes out, as
-  // the trait own_values promises; a kind that changes o before calls exclude_own() itself.
-  Tensor output(const Tensor& o, const HeadCall& call);
-  Tensor output(const Tensor& o, const Tensor& v, const HeadCall& call);
   // A part of the link that an earlier layer has offered: linked(call, &LayerLink::first_values).
   // c10::Error naming this layer where none has.
   const Tensor& linked(const HeadCall& call, Tensor LayerLink::*part) const;
-  // For kinds that hold a layer of another kind: its compute() in this layer's call.
-  static HeadOutput compute_inner(AttentionHeads& inner, const Tensor& x, const HeadCall& call) {
-    inner.check_shaping(call.shaping);
-    auto own = call;
-    own.map = inner.map();
-    return inner.compute(x, own);
-  }
-
-  // What one input of the heads is made of: make(x) [B,n,S,.], n a multiple of the layer's query
-  // heads (kQuery) or key/value heads; of each head from its own copy where call.inputs has one.
-  // With copies for keys or values both are of every query head: [B,H,S,.].
-  enum class Input { kQuery, kKey, kValue };
-  Tensor from_inputs(Input input, const Tensor& x, const HeadCall& call,
-                     const std::function<Tensor(const Tensor&)>& make) const;
-
-  // Of each own head the row of its keys and values among the layer's own.
-  std::vector<int64_t> kv_rows() const;
-  SlicePlan slice_plan(const std::vector<bool>& alive) const;
-  // Of a layer of another kind that this one holds: the heads that the plan keeps.
-  static std::shared_ptr<AttentionHeads> slice_inner(const AttentionHeads& inner,
-                                                     const SlicePlan& plan) {
-    return inner.slice_to(plan.alive);
-  }
+  // Operations of a pair of query and key that attends, of all heads; NaN: the kind does not say.
+  virtual double flops_of_pair() const;
   // For kinds whose options change when heads go: the smaller layer, with any weights. Here the
   // same options in the shape that is left.
   virtual std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const;
   // For kinds whose heads lie in no axis: what a slice keeps of the parameter or buffer `name`.
   // Here its entries by the axes it was registered with.
   virtual Tensor sliced(const std::string& name, const Tensor& whole, const SlicePlan& plan) const;
+  SlicePlan slice_plan(const std::vector<bool>& alive) const;
 
-  HeadShape shape_;
-  Linear o_{nullptr};
+  // Names of earlier versions.
+  template <class... T>
+  static HeadOutput compute_inner(T&&...) {
+    static_assert(sizeof...(T) > 9,
+                  "compute_inner() is now run_inner() of WrappedHeads: derive from it "
+                  "(core/wrapped_heads.h)");
+    return {};
+  }
+  template <class... T>
+  static std::shared_ptr<AttentionHeads> slice_inner(T&&...) {
+    static_assert(sizeof...(T) > 9,
+                  "slice_inner() is gone: derive from WrappedHeads (core/wrapped_heads.h), which "
+                  "slices the inner layer");
+    return nullptr;
+  }
+
+ private:
+  friend class WrappedHeads;  // runs, masks and slices the layer inside
+
+ public:
+  // What is set where a kind's make() builds the layer: how it is built with another shape, and
+  // of what make_heads() made it. By then every parameter must have been registered by the
+  // functions below; c10::Error names one that was not.
+  using Maker = std::function<std::shared_ptr<AttentionHeads>(const HeadShape&)>;
+  void set_maker(Maker make);
+  void set_made_of(std::shared_ptr<const KindBlock> block, const HeadShape& shape);
 
  private:
   // What is last read of a small tensor of integers: on a GPU each reading waits for all work
-  // queued there.
-  struct HostCopy {
-    std::vector<int64_t> values;
-    int64_t version = -1;
-    const std::vector<int64_t>& read(const Tensor& t);
+  // queued there. Several threads may run one layer.
+  class HostCopy {
+   public:
+    std::vector<int64_t> read(const Tensor& t);
+
+   private:
+    std::mutex mutex_;
+    std::vector<int64_t> values_;
+    int64_t version_ = -1;
+  };
+  struct OwnGroup {
+    int64_t rows = 0;
+    Tensor of_head;  // [H]
   };
 
-  virtual HeadOutput compute(const Tensor& x, const HeadCall& call) = 0;
   MapPtr map() const;
   std::shared_ptr<AttentionHeads> slice_to(const std::vector<bool>& alive) const;
   void check(const Tensor& x, const HeadContext& ctx) const;
@@ -268,18 +327,29 @@ class AttentionHeads : public torch::nn::Module {
   void adopt_indices(const AttentionHeads& from, const SlicePlan& plan);
   void restore_indices();
   void check_axes() const;
+  bool is_inner(const std::string& name) const;
+  int64_t heads_in(const std::string& group) const;
+  double registered_flops(const std::string& name, const Tensor& parameter, int64_t T, int64_t S,
+                          double pairs) const;
 
   HeadTraits traits_;
   MapPtr map_ = plain_softmax();  // without what it learns,
   Tensor learned_of_map_;         // [H]; undefined: nothing
   std::string kind_, map_kind_;
+  std::shared_ptr<const KindBlock> made_of_;
+  HeadShape whole_shape_;
   Maker make_;
-  std::map<std::string, HeadAxes> axes_;                              // by full name
+  std::map<std::string, HeadAxes> axes_;  // by full name
+  std::set<std::string> projections_;     // full names of the weights of projection()
+  std::map<std::string, OwnGroup> own_groups_;
   Tensor alive_;                                                      // [H original] uint8
   Tensor head_ids_, kv_map_;                                          // undefined until sliced
   std::map<std::string, std::pair<Tensor, at::ScalarType>> indices_;  // buffers by name
   mutable HostCopy alive_on_host_, head_ids_on_host_;
 };
+
+// The numbers of a small tensor of integers.
+std::vector<int64_t> to_vector(const Tensor& integers);
 
 // Initialisation of the host's choice: of q, k, v and their like; and of what writes into the
 // residual stream. Biases 0.

@@ -72,7 +72,7 @@ QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projectio
 std::optional<HeadMatrices> QkvHeads::matrices() const {
   if (maps_ > 1) return std::nullopt;
   const int64_t D = shape_.d_model, H = shape_.heads;
-  const auto groups = at::tensor(kv_rows(), at::kLong).to(k_->weight.device());
+  const auto groups = at::tensor(group_rows(kKvHeads), at::kLong).to(k_->weight.device());
   const auto of_heads = [&](const Linear& kv, int64_t width) {  // repeated for those that share
     return kv->weight.detach().view({shape_.kv_heads, width, D}).index_select(0, groups);
   };
@@ -86,10 +86,12 @@ double QkvHeads::projected_flops(int64_t T, int64_t S, double pairs) const {
   const auto numel = [](const Linear& linear) {
     return static_cast<double>(linear->weight.numel());
   };
-  const double H = static_cast<double>(shape_.heads);
-  const double widths = static_cast<double>(maps_ * (qk_width_ + v_width_));
   return 2.0 * T * (numel(q_) + numel(o_)) + 2.0 * S * (numel(k_) + numel(v_)) +
-         2 * pairs * H * widths;
+         pairs * flops_of_pair();
+}
+
+double QkvHeads::flops_of_pair() const {
+  return 2.0 * static_cast<double>(shape_.heads * maps_ * (qk_width_ + v_width_));
 }
 
 Tensor QkvHeads::norm(RmsNorm& norm, const Tensor& x) const {

@@ -84,8 +84,8 @@ class QkvHeads : public AttentionHeads {
   int64_t value_width() const override { return v_width_; }
 
  protected:
-  // What flops() asks, of the projections q, k, v, o and of the maps; a kind adds what it does
-  // beside them.
+  // What flops() asks of the projections q, k, v, o and of the maps alone, for kinds whose other
+  // costs do not follow from what they register.
   double projected_flops(int64_t T, int64_t S, double pairs) const;
   // Initialised as the shape says; norms 1.
   QkvHeads(const HeadShape& shape, const HeadTraits& traits, const Projections& projections);
@@ -104,6 +104,7 @@ class QkvHeads : public AttentionHeads {
 
  private:
   Tensor norm(RmsNorm& norm, const Tensor& x) const;
+  double flops_of_pair() const override;
 
   RmsNorm q_norm_{nullptr}, k_norm_{nullptr};
   bool centred_norm_;
@@ -132,10 +133,6 @@ template <class KindOptions>
 class MapHeads : public ProjectedHeads<KindOptions> {
  public:
   using ProjectedHeads<KindOptions>::ProjectedHeads;
-
-  double flops(int64_t T, int64_t S, double pairs) const override {
-    return this->projected_flops(T, S, pairs);
-  }
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {

@@ -58,7 +58,9 @@ inline std::vector<std::string> maps_in_laws(const std::string& kind, bool all_m
     for (size_t n = 0; n < maps.size(); ++n) {
       if (!all_maps && kind != "mha" && (n + 2 * place) % maps.size() > 1) continue;
       if (field.name == "map") all.push_back(", map: " + maps[n]);
-      if (field.name == "inner") all.push_back(", inner: {kind: mha, map: " + maps[n] + "}");
+      const bool has_mha = std::find(names.begin(), names.end(), "mha") != names.end();
+      if (field.name == "inner" && has_mha)
+        all.push_back(", inner: {kind: mha, map: " + maps[n] + "}");
     }
   return all;
 }

@@ -112,9 +112,9 @@ def test_every_folder_has_a_row():
 
 
 def test_core_is_small_enough_to_read():
-    """At most 12 files right in core, none of core over 400 lines."""
+    """At most 16 files right in core, none of core over 400 lines."""
     files = [path for path in (ROOT / "core").rglob("*") if path.suffix in SUFFIXES]
-    assert len([path for path in files if path.parent == ROOT / "core"]) <= 12
+    assert len([path for path in files if path.parent == ROOT / "core"]) <= 16
     assert [path.name for path in files
             if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
 

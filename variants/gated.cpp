@@ -12,22 +12,22 @@
 #include <fmt/format.h>
 
 #include "core/gate_target.h"
-#include "core/head_kinds.h"
 #include "core/torch.h"
+#include "core/wrapped_heads.h"
 
 namespace headlab {
 namespace {
 
-class Gated : public AttentionHeads {
+class Gated : public WrappedHeads {
  public:
-  struct Options : HeadOptions {
-    KindBlock inner{head_registry(), "mha"};
+  struct Options : WrapperOptions {
     std::string gate = "hard_concrete", granularity = "head", test_gate = "clipped";
     bool gate_bias = true, hard = false;
     HardConcrete concrete;
     double penalty = 1, init = 2.5, clamp = 4.605;
     GateTarget target;
 
+    Options() : WrapperOptions("mha") {}
     void visit(Fields& f) override {
       f("inner", inner,
         "kind of the heads that are gated, with its options; init_weights of gated is theirs, too");
@@ -57,44 +57,19 @@ class Gated : public AttentionHeads {
         complain("granularity", "'element' needs gate: sigmoid");
       if (gate == "sigmoid" && target.is_set()) complain("target", "needs gate: hard_concrete");
     }
-    std::optional<InitDifferences> init_differences() const override {
-      auto differences = inner.as<HeadOptions>().init_differences();
-      if (!differences) return differences;
-      for (auto& one : *differences) {
-        std::string parameters = "inner." + one.parameters;
-        for (size_t at = 0; (at = parameters.find(", ", at)) != parameters.npos; at += 2)
-          parameters.insert(at + 2, "inner.");
-        one.parameters = parameters;
-      }
-      return differences;
-    }
     void check_shape(const HeadShape& shape, const HeadDemands& demands,
                      const Complain& complain) const override {
-      inner.as<HeadOptions>().check_shape(
-          shape, demands, [&](const std::string& field, const std::string& what) {
-            complain(field.empty() ? "inner" : "inner." + field, what);
-          });
-      if (init_weights == "host" && !inner.as<HeadOptions>().init_differences())
-        complain("inner", fmt::format("'{}' heads have no host initialisation; choose "
-                                      "init_weights: paper",
-                                      inner.kind()));
-      if (inner.as<HeadOptions>().gate_target())
-        complain("inner.target", "belongs to the outer gates");
+      WrapperOptions::check_shape(shape, demands, complain);
+      if (WrapperOptions::gate_target()) complain("inner.target", "belongs to the outer gates");
       if (target.by_layer() && target.heads.value_or(0) > shape.heads)
         complain("target.heads", fmt::format("must be at most {}, the heads of a layer; is {}",
                                              shape.heads, *target.heads));
     }
-    HeadTraits traits() const override { return inner.as<HeadOptions>().traits(); }
-    LinkParts reads() const override { return inner.as<HeadOptions>().reads(); }
     const GateTarget* gate_target() const override { return target.is_set() ? &target : nullptr; }
   };
 
   Gated(const HeadShape& shape, const Options& options)
-      : Gated(shape, options, make_heads(options.inner, shape)) {}
-
-  Gated(const HeadShape& shape, const Options& options, std::shared_ptr<AttentionHeads> inner)
-      : AttentionHeads(shape, options.traits()), options_(options), inner_(std::move(inner)) {
-    register_module("inner", inner_);
+      : WrappedHeads(shape, options), options_(options) {
     if (options.gate == "sigmoid") {
       projection_ = projection("gate", shape.d_model, shape.heads * gates_of_a_head(),
                                options.gate_bias, rows_of_heads());
@@ -107,12 +82,8 @@ class Gated : public AttentionHeads {
     }
   }
 
-  int64_t value_width() const override { return inner_->value_width(); }
-  Tensor output_weight() const override { return inner_->output_weight(); }
-  std::optional<HeadMatrices> matrices() const override { return inner_->matrices(); }
-
   std::vector<Statistic> own_statistics() const override {
-    auto own = inner_->statistics();
+    auto own = WrappedHeads::own_statistics();
     own.push_back(head_statistic("gate", "1", "gate of the head", "mean over tokens of g_h"));
     if (projection_)
       own.push_back(head_statistic("gate_low", "1", "share of gates that are nearly shut",
@@ -126,18 +97,18 @@ class Gated : public AttentionHeads {
   }
 
   std::vector<std::string> aux_names() const override {
-    auto names = inner_->aux_names();
+    auto names = WrappedHeads::aux_names();
     if (penalised()) names.push_back("gates");
     return names;
   }
 
   void parameter_groups(ParameterGroups& groups) override {
-    inner_->parameter_groups(groups);
+    WrappedHeads::parameter_groups(groups);
     if (log_alpha_.defined()) groups.gates.push_back(log_alpha_);
   }
 
   void after_step() override {
-    inner_->after_step();
+    WrappedHeads::after_step();
     if (log_alpha_.defined() && options_.clamp > 0)
       log_alpha_.data().clamp_(-options_.clamp, options_.clamp);
   }
@@ -158,18 +129,10 @@ class Gated : public AttentionHeads {
             .target = options_.gate_target()};
   }
 
-  double flops(int64_t T, int64_t S, double pairs) const override {
-    return inner_->flops(T, S, pairs) + (projection_ ? 2.0 * T * projection_->weight.numel() : 0);
-  }
-
  private:
-  std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
-    return std::make_shared<Gated>(plan.shape, options_, slice_inner(*inner_, plan));
-  }
-
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto g = projection_ ? sigmoid_gates(rest_of(x, call)) : hard_concrete_gates(call);
-    auto out = compute_inner(*inner_, x, call.with_gates(g));
+    auto out = run_inner(x, call.with_gates(g));
     out.gates = Tensor();
     if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
     if (penalised()) {
@@ -247,12 +210,9 @@ class Gated : public AttentionHeads {
     observer.report("p_open", p_open(wide_log_alpha(), options_.concrete), one);
   }
 
-  int64_t gates_of_a_head() const {
-    return options_.granularity == "element" ? inner_->value_width() : 1;
-  }
+  int64_t gates_of_a_head() const { return options_.granularity == "element" ? value_width() : 1; }
 
   Options options_;
-  std::shared_ptr<AttentionHeads> inner_;
   Linear projection_{nullptr};  // gate: sigmoid
   Tensor log_alpha_;            // [H], gate: hard_concrete
 };

@@ -14,10 +14,6 @@ class Mha : public ProjectedHeads<MappedOptions> {
  public:
   using ProjectedHeads::ProjectedHeads;
 
-  double flops(int64_t T, int64_t S, double pairs) const override {
-    return projected_flops(T, S, pairs);
-  }
-
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = queries(x, call);                    // [B,H,T,d]

@@ -52,11 +52,6 @@ class Talking : public ProjectedHeads<TalkingOptions> {
     return statistics;
   }
 
-  double flops(int64_t T, int64_t S, double pairs) const override {
-    const double H = static_cast<double>(shape_.heads);
-    return projected_flops(T, S, pairs) + 2 * H * H * pairs * (options_.pre + options_.post);
-  }
-
  private:
   // Biases and masks act on mixed scores: a mixing of hidden ones would mix infinities.
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {

@@ -7,9 +7,9 @@
 #include <map>
 #include <string>
 
-namespace headlab {
+#include "core/restore_heads.h"
 
-using NamedTensors = std::map<std::string, at::Tensor>;
+namespace headlab {
 
 // Takes a tensor out; undefined where there is none of that name.
 at::Tensor take(NamedTensors& tensors, const std::string& name);

@@ -203,18 +203,6 @@ Checkpoint load_located(const LocatedRun& located, std::string* warning, Reading
   return std::move(*latest);
 }
 
-std::string type_text(const at::Tensor& tensor) {
-  return fmt::format("{} [{}]", at::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ", "));
-}
-
-bool fits(const at::Tensor& tensor, const at::Tensor& target) {
-  const auto from = tensor.scalar_type(), to = target.scalar_type();
-  const bool widens = (from == at::kFloat && to == at::kDouble) ||
-                      (from == at::kBFloat16 && (to == at::kFloat || to == at::kDouble));
-  return tensor.sizes() == target.sizes() && (from == to || widens);
-}
-
 }  // namespace
 
 fs::path weights_file(const fs::path& run, int64_t step) {
@@ -280,37 +268,6 @@ void rewind_checkpoints(const fs::path& run, int64_t step) {
     discard(folder, later);
     sync_directory(folder);
   });
-}
-
-NamedTensors module_tensors(const torch::nn::Module& module) {
-  NamedTensors tensors;
-  for (const auto& item : module.named_parameters()) tensors[item.key()] = item.value();
-  for (const auto& item : module.named_buffers()) tensors[item.key()] = item.value();
-  return tensors;
-}
-
-void load_into(torch::nn::Module& module, const NamedTensors& tensors) {
-  const NamedTensors targets = module_tensors(module);
-  std::vector<std::string> problems;
-  for (const auto& [name, target] : targets) {
-    const auto found = tensors.find(name);
-    if (found == tensors.end()) {
-      problems.push_back(fmt::format("{}: is missing, should be {}", name, type_text(target)));
-    } else if (!fits(found->second, target)) {
-      problems.push_back(fmt::format("{}: is {}, should be {}", name, type_text(found->second),
-                                     type_text(target)));
-    }
-  }
-  for (const auto& [name, tensor] : tensors) {
-    if (targets.contains(name)) continue;
-    problems.push_back(fmt::format("{}: {} has no place in the model", name, type_text(tensor)));
-  }
-  if (!problems.empty()) {
-    throw RunError(
-        fmt::format("the checkpoint does not fit the model:\n  {}", fmt::join(problems, "\n  ")));
-  }
-  const torch::NoGradGuard no_grad;
-  for (auto [name, target] : targets) target.copy_(tensors.at(name));
 }
 
 std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& tensors) {

@@ -62,14 +62,6 @@ Checkpoint load_located_weights(const LocatedRun& located, std::string* warning 
 // leads to it, `best` to the best one so far. For a run that goes on from there.
 void rewind_checkpoints(const std::filesystem::path& run, int64_t step);
 
-// All parameters and buffers by name, sharing the module's memory.
-NamedTensors module_tensors(const torch::nn::Module& module);
-
-// Copies tensors into the parameters and buffers of the same names, in place. Shapes and dtypes
-// must match, except that a float64 module takes float32. RunError lists everything that does not
-// fit; then nothing is copied.
-void load_into(torch::nn::Module& module, const NamedTensors& tensors);
-
 // Layers that were saved sliced: module path of the layer -> original indices of its heads.
 std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& tensors);
 

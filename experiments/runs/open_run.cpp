@@ -74,18 +74,19 @@ std::shared_ptr<Model> build_trained_model(const Experiment& experiment, const D
 }
 
 void load_model(Model& model, const NamedTensors& tensors) {
-  const auto sliced = sliced_layers(tensors);
+  const auto saved_sliced = sliced_layers(tensors);
   for (const auto& site : model.sites())
-    for (int64_t layer = 0; layer < std::ssize(site.layers); ++layer)
-      for (const auto& [path, kept] : sliced) {
-        if (model.layer_path(site.name, layer) != path) continue;
-        auto& heads = *site.layers[layer];
-        std::vector<int64_t> gone;
-        for (int64_t h = 0; h < heads->heads(); ++h)
-          if (std::find(kept.begin(), kept.end(), h) == kept.end()) gone.push_back(h);
-        heads->mask_heads(gone);
-        model.exchange(site.name, layer, heads->slice());
-      }
+    for (int64_t layer = 0; layer < std::ssize(site.layers); ++layer) {
+      const auto path = model.layer_path(site.name, layer);
+      if (!saved_sliced.contains(path)) continue;
+      const auto& whole = **site.layers[layer];
+      TORCH_CHECK(whole.made_of(), path, " was not made by make_heads()");
+      const auto like = whole.parameters().front().options();
+      auto sliced = restore_heads(*whole.made_of(), whole.whole_shape(), tensors, path + ".");
+      sliced->to(like.device(), c10::typeMetaToScalarType(like.dtype()));
+      sliced->train(whole.is_training());
+      model.exchange(site.name, layer, sliced);
+    }
   load_into(model, tensors);
 }
 

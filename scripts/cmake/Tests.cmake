@@ -171,12 +171,13 @@ target_link_libraries(test_laws PRIVATE headlab_laws headlab_test_main headlab_t
 set(test_laws ${laws})
 headlab_test_files(test_laws)
 
-# The examples of README and docs/own_kind.md, and kinds that ask of the contract what ours do not
-# (no map of weights, keys that are fewer than tokens, blocks chosen by content, values of an earlier
-# layer), obey the laws of all kinds, in a program without ours.
+# The examples of README and docs/own_kind.md, and made-up kinds that ask of the contract what ours do
+# not (no map of weights, groups of their own, a layer around other kinds, keys that are fewer than
+# tokens, blocks chosen by content, values of an earlier layer), obey the laws of all kinds, in a
+# program without ours.
 # Kinds are never joined in units: their names may be alike.
 set(examples tests/example_head.cpp tests/own_kind_head.cpp tests/own_map.cpp
-    tests/recurrent_head.cpp
+    tests/recurrent_head.cpp tests/latent_head.cpp tests/scaled_head.cpp
     tests/chosen_blocks_head.cpp tests/pooled_head.cpp tests/first_values_head.cpp)
 add_library(headlab_examples OBJECT ${examples})
 headlab_torch_target(headlab_examples)

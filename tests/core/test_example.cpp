@@ -1,8 +1,9 @@
 // README's example of a kind of heads (example_head.cpp), that of docs/own_kind.md
-// (own_kind_head.cpp), one without a map (recurrent_head.cpp) and one with a map by option, of
-// which there is one more than core's (own_map.cpp): this program has no other kinds and maps, and
-// runs the laws of test_laws.cpp on them. Kinds whose keys are not their tokens are in
-// test_example_keys.cpp, one that reads the link in test_example_link.cpp.
+// (own_kind_head.cpp), one without a map (recurrent_head.cpp), one with groups of its own
+// (latent_head.cpp), a wrapper (scaled_head.cpp) and one with a map by option, of which there is
+// one more than core's (own_map.cpp): this program has no other kinds and maps, and runs the laws
+// of test_laws.cpp on them. Kinds whose keys are not their tokens are in test_example_keys.cpp, one
+// that reads the link in test_example_link.cpp.
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -18,8 +19,8 @@ Tensor parameter(const AttentionHeads& layer, const std::string& name) {
 }  // namespace
 
 TEST_CASE("README's example registers itself", "[example]") {
-  REQUIRE(head_names() == std::vector<std::string>{"chosen_blocks", "first_values", "mapped",
-                                                   "pooled", "recurrent", "temperature",
+  REQUIRE(head_names() == std::vector<std::string>{"chosen_blocks", "first_values", "latent", "mapped",
+                                                   "pooled", "recurrent", "scaled", "temperature",
                                                    "tempered"});
   REQUIRE(head_kind("temperature").summary == "each head learns how sharp it is");
 }
@@ -87,6 +88,47 @@ TEST_CASE("the example of docs/own_kind.md weighs keys by sigmoids", "[example]"
   const auto sums = a.sum(3).mean(at::IntArrayRef{0, 2});
   const auto reported = probe.values(small_shape().layer).at("row_sum");
   for (int h = 0; h < 4; ++h) REQUIRE(reported[h] == Approx(sums[h].item<double>()));
+}
+
+TEST_CASE("a group of heads goes when the last of its heads is gone", "[example]") {
+  const auto layer = make_layer("latent", small_shape());
+  REQUIRE(layer->named_buffers()["latents_map"].equal(at::tensor({0, 0, 1, 1})));
+  layer->mask_heads({1, 2});
+  const auto both = layer->slice();
+  REQUIRE(parameter(*both, "value").sizes() == at::IntArrayRef({6, 2, 6}));
+  REQUIRE(both->named_buffers()["latents_map"].equal(at::tensor({0, 1})));
+  layer->mask_heads({0, 1});
+  const auto second = layer->slice();
+  REQUIRE(parameter(*second, "value").equal(parameter(*layer, "value").narrow(1, 1, 1)));
+  REQUIRE(parameter(*second, "latent.weight").size(0) == 6);
+  REQUIRE(second->named_buffers()["latents_map"].equal(at::tensor({0, 0})));
+  auto odd = small_shape();
+  odd.heads = odd.kv_heads = 5;
+  REQUIRE_THROWS_WITH(make_layer("latent", odd),
+                      Catch::Contains("2 latents do not divide 5 heads"));
+}
+
+TEST_CASE("a wrapper is asked whatever its inner layer answers", "[example]") {
+  const auto shape = small_shape();
+  const auto layer = make_layer("scaled", shape, ", inner: {kind: tempered, start: 3}");
+  const auto inner = std::dynamic_pointer_cast<AttentionHeads>(layer->named_children()["inner"]);
+  REQUIRE(inner->kind() == "tempered");
+  REQUIRE(layer->statistics().size() == inner->statistics().size());
+  REQUIRE(layer->matrices()->q.equal(inner->matrices()->q));
+  REQUIRE(layer->output_weight().is_same(inner->output_weight()));
+  REQUIRE(layer->flops(7, 7, 28) == inner->flops(7, 7, 28));
+  REQUIRE_FALSE(layer->traits().rows_sum_to_one);
+  at::NoGradGuard no_grad;
+  const auto x = random({2, 7, 20});
+  parameter(*layer, "strength").fill_(1);
+  REQUIRE(difference(layer->forward(x, causal()).y, inner->forward(x, causal()).y) == 0);
+}
+
+TEST_CASE("the cost of a kind follows from what it registers", "[example]") {
+  const auto layer = make_layer("temperature", small_shape(4, 2));
+  // q and o of 7 queries, k and v of 5 keys, and two products for each of 35 pairs of 4 heads
+  REQUIRE(layer->flops(7, 5, 35) == 2 * (7 * 2 * 24 * 20 + 5 * 2 * 12 * 20) + 2 * 35 * 4 * (6 + 6));
+  REQUIRE(std::isnan(make_layer("recurrent", small_shape())->flops(7, 7, 28)));  // it does not say
 }
 
 TEST_CASE("the kind without a map sums what its state forgets", "[example]") {

@@ -1,4 +1,5 @@
 // Laws that every registered kind of heads must obey when heads are gated, masked and sliced away.
+#include "core/restore_heads.h"
 #include "tests/catch.h"
 #include "tests/laws_testing.h"
 
@@ -90,6 +91,44 @@ TEST_CASE("a sliced layer comes back from what it saves", "[laws]") {
     copy(loaded->named_buffers(), sliced->named_buffers());
     REQUIRE(difference(loaded->forward(x, s.natural()).y, sliced->forward(x, s.natural()).y) == 0);
     REQUIRE(loaded->alive() == sliced->alive());
+  });
+}
+
+TEST_CASE("a layer is built again from what it was made of and what it saved", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    s.heads->mask_heads({0, 2});
+    auto sliced = s.heads->slice();
+    sliced->mask_heads({3});
+    for (const auto& layer : {s.heads, sliced, sliced->slice()}) {
+      NamedTensors saved;
+      for (const auto& [name, tensor] : module_tensors(*layer)) saved["at." + name] = tensor;
+      REQUIRE(layer->made_of());
+      REQUIRE(layer->made_of()->kind() == s.kind);
+      const auto again = restore_heads(*layer->made_of(), layer->whole_shape(), saved, "at.");
+      again->eval();
+      REQUIRE(difference(again->forward(x, s.natural()).y, layer->forward(x, s.natural()).y) == 0);
+      REQUIRE(again->alive() == layer->alive());
+      REQUIRE(again->head_ids() == layer->head_ids());
+      saved["at.surplus"] = at::ones({1});
+      REQUIRE_THROWS_WITH(restore_heads(*layer->made_of(), layer->whole_shape(), saved, "at."),
+                          Catch::Contains("at.surplus"));
+    }
+  });
+}
+
+TEST_CASE("a slice trains what the whole layer trains", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    s.heads->mask_heads({1});
+    for (const auto& p : s.heads->named_parameters()) {
+      p.value().set_requires_grad(false);
+      const auto sliced = s.heads->slice()->named_parameters();
+      p.value().set_requires_grad(true);
+      for (const auto& q : sliced) {
+        INFO(p.key() << ": " << q.key());
+        REQUIRE(q.value().requires_grad() == (q.key() != p.key()));
+      }
+    }
   });
 }
 

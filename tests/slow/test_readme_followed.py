@@ -153,23 +153,54 @@ const RegisterHeads<Unbuilt> unbuilt("unbuilt", "");
 """
 
 
-def test_what_a_kind_lacks_is_one_sentence_of_the_compiler(tmp_path):
+GONE = """
+#include "core/head_kinds.h"
+#include "core/torch.h"
+namespace headlab {
+struct Old : AttentionHeads {
+  using AttentionHeads::AttentionHeads;
+  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
+    return compute_inner(*this, x, call);
+  }
+  std::shared_ptr<AttentionHeads> sliced_shell(const SlicePlan& plan) const override {
+    return slice_inner(*this, plan);
+  }
+};
+HeadTraits old_traits() { return {.token_map = false, .causal = false}; }
+bool asks(const HeadTraits& traits) { return traits.token_map; }
+}
+"""
+
+
+def errors_of(source, tmp_path):
     build = pathlib.Path(os.environ.get("HEADLAB_BUILD_DIR", ROOT / "build/release"))
     if not (build / "compile_commands.json").is_file():
         pytest.fail("nothing is built")
     (entry,) = [entry for entry in json.loads((build / "compile_commands.json").read_text())
                 if entry["file"].endswith("variants/mha.cpp")]
-    (tmp_path / "lacking.cpp").write_text(LACKING)
+    (tmp_path / "kind.cpp").write_text(source)
     words = entry["command"].split()
     compiler = next(n for n, word in enumerate(words) if re.search(r"\+\+[-\d.]*$", word))
     words = words[compiler:]  # without the compiler cache
-    words = words[:words.index("-o")] + ["-fsyntax-only", str(tmp_path / "lacking.cpp")]
+    words = words[:words.index("-o")] + ["-fsyntax-only", str(tmp_path / "kind.cpp")]
     done = subprocess.run(words, cwd=entry["directory"], capture_output=True, text=True)
-    errors = re.findall(r"error: (.*)", done.stderr)
-    assert len(errors) == 3, done.stderr
+    return re.findall(r"error: (.*)", done.stderr)
+
+
+def test_what_a_kind_lacks_is_one_sentence_of_the_compiler(tmp_path):
+    errors = errors_of(LACKING, tmp_path)
+    assert len(errors) == 3, errors
     for said, wanted in zip(errors, ["overrides HeadOutput compute(", "says what its options are",
                                      "a public constructor (const HeadShape&, const Options&)"]):
         assert "a kind of heads" in said and wanted in said
+
+
+def test_a_name_that_is_gone_is_told_with_its_successor(tmp_path):
+    errors = errors_of(GONE, tmp_path)
+    assert len(errors) == 4, errors
+    for successor in ("now run_inner() of WrappedHeads", "derive from WrappedHeads",
+                      "token_map = false is now .map", "is now map, windows, biases and masks"):
+        assert any(successor in said for said in errors), successor
 
 
 def test_a_copy_that_keeps_its_names_compiles_and_is_refused_by_name(tree):
