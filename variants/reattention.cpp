@@ -4,6 +4,8 @@
 // `batch` is the authors' code, norm `layer` (over the heads of one pair) vit-pytorch's reading:
 //   R_g = sum_h P_h theta[h,g] (+ theta_bias_g)
 //   A = mask * norm(R) * (scale if transform_scale else 1)
+#include <mutex>
+
 #include "core/attention/compose_statistics.h"
 #include "core/attention/map_statistics.h"
 #include "core/attention/paths.h"
@@ -15,6 +17,21 @@ namespace headlab {
 namespace {
 
 constexpr double kEps = 1e-5, kMomentum = 0.1;
+
+// Of each head [H]: mean and variance of the `n` pairs that a batch has counted.
+struct Moments {
+  Tensor mean, variance, n;
+
+  // Of its pairs and those of another batch together.
+  void add(const Moments& more) {
+    if (!n.defined()) return void(*this = more);
+    const auto all = n + more.n;
+    const auto apart = more.mean - mean, share = more.n.to(mean.scalar_type()) / all.clamp_min(1);
+    mean = mean + share * apart;
+    variance = variance + share * (more.variance - variance + (1 - share) * apart.square());
+    n = all;
+  }
+};
 
 struct Norm : torch::nn::Module {
   Tensor weight, bias;               // [H]
@@ -80,9 +97,20 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
     return statistics;
   }
 
-  double flops(int64_t T, int64_t S, double pairs) const override {
-    const double H = static_cast<double>(shape_.heads);
-    return projected_flops(T, S, pairs) + 2 * H * H * pairs;
+  // Running statistics go on once an update, by the pairs of all its passes, where there was
+  // something to count.
+  void after_step() override {
+    QkvHeads::after_step();
+    at::NoGradGuard no_grad;
+    const std::lock_guard lock(mutex_);
+    if (!counted_.n.defined()) return;
+    const auto unbiased = counted_.variance * counted_.n / (counted_.n - 1).clamp_min(1);
+    const auto move = [&](Tensor& running, const Tensor& now) {
+      running += at::where(counted_.n > 1, kMomentum * (now - running), 0);
+    };
+    move(norm_->running_mean, counted_.mean);
+    move(norm_->running_var, unbiased);
+    counted_ = {};
   }
 
  private:
@@ -130,7 +158,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
   }
 
   // Of each head over the pairs that count.
-  Tensor batch_normed(const Tensor& p, const Tensor& allowed, const HeadCall& call) const {
+  Tensor batch_normed(const Tensor& p, const Tensor& allowed, const HeadCall& call) {
     const auto r = Composition::by_matrix(theta_, theta_bias_, call.alive)(p);  // [B,H,T,S]
     auto mean = norm_->running_mean, variance = norm_->running_var;
     if (is_training()) {
@@ -141,23 +169,17 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
       };
       mean = average(r);
       variance = average((r - by_head(mean, p)).square());
-      remember(mean, variance, n, call.alive);
+      // Passes without gradient, to measure, are followed by no update.
+      if (at::GradMode::is_enabled()) remember({mean.detach(), variance.detach(), n}, call.alive);
     }
     const auto factor = (variance.to(p.scalar_type()) + kEps).rsqrt() * norm_->weight;
     return (r - by_head(mean, p)) * by_head(factor, p) + by_head(norm_->bias, p);
   }
 
-  // Running statistics go on where there was something to count, of heads that are there.
-  void remember(const Tensor& mean, const Tensor& variance, const Tensor& n,
-                const Tensor& alive) const {
-    at::NoGradGuard no_grad;
-    const auto unbiased = variance * n / (n - 1).clamp_min(1);
-    const auto known = alive.defined() ? (n > 1) & alive : n > 1;  // [H]
-    const auto move = [&](Tensor& running, const Tensor& now) {
-      running += at::where(known, kMomentum * (now - running), 0);
-    };
-    move(norm_->running_mean, mean);
-    move(norm_->running_var, unbiased);
+  void remember(Moments pass, const Tensor& alive) {
+    if (alive.defined()) pass.n = pass.n * alive;  // heads that are not there have counted nothing
+    const std::lock_guard lock(mutex_);
+    counted_.add(pass);
   }
 
   void observe(const Tensor& a, const Tensor& allowed, const HeadCall& call) const {
@@ -174,6 +196,8 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
 
   Tensor theta_, theta_bias_;  // [H,H] index [from, to]; [H]
   std::shared_ptr<Norm> norm_;
+  std::mutex mutex_;  // several threads may run one layer
+  Moments counted_;   // since the last update
 };
 
 const RegisterHeads<Reattention> registered("reattention",

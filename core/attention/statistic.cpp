@@ -1,6 +1,7 @@
 #include "core/attention/statistic.h"
 
 #include <deque>
+#include <mutex>
 
 namespace headlab {
 
@@ -18,6 +19,8 @@ std::vector<Statistic> row_statistics_of_map(int64_t map) {
 #include "core/kernels/row_statistics.inc"
   };
   static std::deque<std::string> names;  // live as long as the program
+  static std::mutex mutex;               // several threads may run layers
+  const std::lock_guard lock(mutex);
   const auto kept = [](const std::string& name) {
     for (const auto& known : names)
       if (known == name) return known.c_str();

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "core/attention/attend.h"
 #include "experiments/training/update.h"
@@ -221,6 +222,36 @@ TEST_CASE("evaluation is deterministic, dropout a function of the counter", "[la
     REQUIRE(difference(at_step(1), at_step(1)) == 0);
     if (s.traits.map != HeadMap::kNone)
       REQUIRE(difference(at_step(1), at_step(2)) > 1e-6);  // else what is dropped?
+  });
+}
+
+TEST_CASE("threads that run one layer at once do not disturb each other", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    const auto x = random({B, T, 20});
+    s.heads->mask_heads({1});
+    struct Seen {
+      Tensor y;
+      std::map<std::string, std::vector<double>> values;
+    };
+    const auto pass = [&](Seen& seen) {
+      at::NoGradGuard no_grad;
+      HeadProbe probe;
+      probe.statistics = true;
+      auto ctx = s.natural();
+      ctx.observer = &probe;
+      seen.y = s.heads->forward(x, ctx).y;
+      seen.values = probe.values(s.shape.layer);
+    };
+    std::array<Seen, 4> all;
+    std::vector<std::thread> threads;
+    for (auto& seen : all) threads.emplace_back([&] { pass(seen); });
+    for (auto& thread : threads) thread.join();
+    Seen alone;
+    pass(alone);
+    for (const auto& seen : all) {
+      REQUIRE(difference(seen.y, alone.y) == 0);
+      REQUIRE(seen.values.size() == alone.values.size());
+    }
   });
 }
 

@@ -60,6 +60,7 @@ TEST_CASE("the batch norm is torch's where nothing is hidden", "[reattention]") 
   REQUIRE(difference(buffer(*heads, "norm.running_mean"), mean) == 0);  // evaluation learns nothing
   heads->train();
   REQUIRE(difference(map_of(*heads, x, {}), torch_norm(true)) < 1e-11);
+  heads->after_step();
   REQUIRE(difference(buffer(*heads, "norm.running_mean"), mean) < 1e-12);
   REQUIRE(difference(buffer(*heads, "norm.running_var"), var) < 1e-12);
 }
@@ -78,6 +79,7 @@ TEST_CASE("statistics of a batch count allowed pairs of real queries only", "[re
   const auto before = buffer(*heads, "norm.running_mean").clone();
   const auto before_var = buffer(*heads, "norm.running_var").clone();
   const auto map = map_of(*heads, x, ctx);
+  heads->after_step();
   const auto p = heads->named_parameters();
   for (int64_t h = 0; h < 4; ++h) {
     const auto values = r.select(1, h).masked_select(counted.select(1, h));
@@ -109,6 +111,7 @@ TEST_CASE("running statistics stay where there is nothing to count", "[reattenti
   auto y = heads->forward(x).y;
   y.sum().backward();
   REQUIRE(x.grad().isfinite().all().item<bool>());
+  heads->after_step();
   REQUIRE(difference(buffer(*heads, "norm.running_mean"), mean) == 0);
   REQUIRE(difference(buffer(*heads, "norm.running_var"), var) == 0);
   HeadContext ctx;
@@ -116,8 +119,35 @@ TEST_CASE("running statistics stay where there is nothing to count", "[reattenti
   ctx.mask.allowed[0][2].fill_(true);  // only head 2 sees anything
   y = heads->forward(random({1, 7, 20}), ctx).y;
   REQUIRE(y.isfinite().all().item<bool>());
+  heads->after_step();
   const auto moved = buffer(*heads, "norm.running_mean") != mean;
   REQUIRE(at::equal(moved, at::arange(4) == 2));
+}
+
+TEST_CASE("running statistics go on once an update, by all pairs of its passes", "[reattention]") {
+  const auto whole = batch_layer(small_shape()), parts = batch_layer(small_shape());
+  copy_weights(parts, whole);
+  for (const auto& heads : {whole, parts}) heads->train();
+  for (const char* name : {"norm.running_mean", "norm.running_var"})
+    buffer(*parts, name).copy_(buffer(*whole, name));
+  const auto mean = buffer(*parts, "norm.running_mean").clone();
+  const auto at_once = random({1, 7, 20}), later = random({1, 7, 20});
+  for (const auto& x : {at_once, later}) parts->forward(x, causal());
+  {
+    at::NoGradGuard no_grad;  // a pass to measure
+    parts->forward(random({1, 7, 20}), causal());
+  }
+  parts->eval();
+  parts->forward(random({1, 7, 20}), causal());
+  REQUIRE(difference(buffer(*parts, "norm.running_mean"), mean) == 0);
+  whole->forward(at::cat({at_once, later}), causal());
+  for (const auto& heads : {whole, parts}) heads->after_step();
+  REQUIRE(difference(buffer(*parts, "norm.running_mean"), mean) > 1e-6);
+  for (const char* name : {"norm.running_mean", "norm.running_var"})
+    REQUIRE(difference(buffer(*parts, name), buffer(*whole, name)) < 1e-12);
+  const auto moved = buffer(*parts, "norm.running_mean").clone();
+  parts->after_step();  // nothing was counted since
+  REQUIRE(at::equal(buffer(*parts, "norm.running_mean"), moved));
 }
 
 TEST_CASE("masked heads keep out of a batch's statistics and keep their own", "[reattention]") {
@@ -128,9 +158,11 @@ TEST_CASE("masked heads keep out of a batch's statistics and keep their own", "[
   heads->mask_heads({1, 2});
   const auto sliced = heads->slice();
   REQUIRE(difference(heads->forward(x, masked_context()).y, sliced->forward(x, causal()).y) > 1e-6);
+  heads->after_step();
   const auto again = heads->slice();
   const auto ctx = masked_context();
   REQUIRE(difference(heads->forward(x, ctx).y, again->forward(x, ctx).y) < 1e-12);
+  heads->after_step(), again->after_step();
   for (const char* name : {"norm.running_mean", "norm.running_var"})
     REQUIRE(difference(buffer(*heads, name).index_select(0, at::tensor({0, 3})),
                        buffer(*again, name)) < 1e-12);
