@@ -140,14 +140,14 @@ SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
     plan.ids.push_back(ids[row]);
     plan.rows.push_back(row);
   }
-  if (shape_.offers.any()) {  // masked heads still offer
-    for (auto& row : plan.kv_map) row = plan.kv_rows[row];
-    plan.kv_rows.resize(shape_.kv_heads);
-    std::iota(plan.kv_rows.begin(), plan.kv_rows.end(), 0);
-  }
   plan.shape = shape_;
   plan.shape.heads = std::ssize(plan.rows);
-  const auto& kv = plan.groups[kKvHeads] = kept_group(group_rows(kKvHeads), plan.rows);
+  auto& kv = plan.groups[kKvHeads] = kept_group(group_rows(kKvHeads), plan.rows);
+  if (shape_.offers.any()) {  // masked heads still offer
+    for (auto& row : kv.of_head) row = kv.rows[row];
+    kv.rows.resize(shape_.kv_heads);
+    std::iota(kv.rows.begin(), kv.rows.end(), 0);
+  }
   plan.shape.kv_heads = std::ssize(kv.rows);
   for (const auto& [name, group] : own_groups_) {
     const auto& own = plan.groups[name] = kept_group(group_rows(name), plan.rows);

@@ -203,7 +203,7 @@ Tensor AttentionHeads::from_inputs(Input input, const Tensor& x, const HeadCall&
   if (!in || (of_queries ? in->q.empty() : in->k.empty() && in->v.empty())) return make(x);
   const auto& copies = of_queries ? in->q : input == Input::kKey ? in->k : in->v;
   const auto ids = head_ids();
-  auto rows = kv_rows();
+  auto rows = group_rows(kKvHeads);
   if (of_queries) std::iota(rows.begin(), rows.end(), 0);
   Tensor plain;
   std::vector<Tensor> heads;

@@ -142,7 +142,7 @@ Tensor QkvHeads::own_kv_heads(const Tensor& built) const {
   const int64_t of_all = built.size(1);
   std::vector<int64_t> rows(shape_.kv_heads);
   std::iota(rows.begin(), rows.end(), 0);
-  const auto ids = head_ids(), own = kv_rows();
+  const auto ids = head_ids(), own = group_rows(kKvHeads);
   for (size_t h = 0; h < ids.size(); ++h) rows[own[h]] = ids[h] / (heads() / of_all);
   return built.index_select(1, at::tensor(rows, at::kLong).to(built.device()));  // [B,Hkv,T,e]
 }

@@ -16,7 +16,10 @@ struct ChosenOptions : MhaOptions {
     MhaOptions::visit(f);
   }
   HeadTraits traits() const override {
-    return {.token_map = false, .bidirectional = false, .cross = false, .grouped = true};
+    HeadTraits t{.map = HeadMap::kCompressed, .masks = HeadMasks::kKeys, .bidirectional = false};
+    t.windows = t.biases = t.cross = false;
+    t.grouped = true;
+    return t;
   }
 };
 

@@ -12,7 +12,10 @@ constexpr int64_t kTokens = 2;  // of a key
 struct PooledOptions : MhaOptions {
   HeadTraits traits() const override {
     return {.rows_sum_to_one = false,
-            .token_map = false,
+            .map = HeadMap::kCompressed,
+            .windows = false,
+            .biases = false,
+            .masks = HeadMasks::kKeys,
             .bidirectional = false,
             .cross = false,
             .grouped = true};

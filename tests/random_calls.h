@@ -21,10 +21,10 @@ struct Inputs {
 };
 
 // What kinds promise, as far as calls are drawn by it.
-inline bool weighs_tokens(const HeadTraits& t) { return t.token_map; }
-inline bool takes_windows(const HeadTraits& t) { return t.token_map; }
-inline bool takes_biases(const HeadTraits& t) { return t.token_map; }
-inline bool takes_any_mask(const HeadTraits& t) { return t.token_map; }
+inline bool weighs_tokens(const HeadTraits& t) { return t.map == HeadMap::kTokens; }
+inline bool takes_windows(const HeadTraits& t) { return t.windows; }
+inline bool takes_biases(const HeadTraits& t) { return t.biases; }
+inline bool takes_any_mask(const HeadTraits& t) { return t.masks == HeadMasks::kAny; }
 
 class RandomCall {
  public:

@@ -1,5 +1,6 @@
 // Laws of what a wrapper may ask of the layer inside it: shaped projections, and outputs without
 // the share of a token's own value.
+#include "core/wrapped_heads.h"
 #include "tests/catch.h"
 #include "tests/laws_testing.h"
 
@@ -9,23 +10,31 @@ using namespace testing;
 namespace {
 
 // Asks the same of its layer in every call.
-class Shaped : public AttentionHeads {
+class Shaped : public WrappedHeads {
  public:
   Shaped(const std::shared_ptr<AttentionHeads>& inner, Shaping shaping)
-      : AttentionHeads(inner->shape(), inner->traits()), shaping_(std::move(shaping)) {
-    inner_ = register_module("inner", inner);
+      : WrappedHeads(around(inner), made_of(*inner)), shaping_(std::move(shaping)) {
     eval();
   }
-  int64_t value_width() const override { return inner_->value_width(); }
 
  private:
+  static HeadShape around(const std::shared_ptr<AttentionHeads>& inner) {
+    auto shape = inner->shape();
+    shape.wrapped = inner;
+    return shape;
+  }
+  static WrapperOptions made_of(const AttentionHeads& inner) {
+    WrapperOptions options(inner.kind().c_str());
+    options.inner = *inner.made_of();
+    return options;
+  }
+
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     auto own = call;
     own.shaping = shaping_;
-    return compute_inner(*inner_, x, own);
+    return run_inner(x, own);
   }
 
-  std::shared_ptr<AttentionHeads> inner_;
   Shaping shaping_;
 };
 
@@ -45,12 +54,9 @@ class Listener : public HeadProbe {
   Listener() { maps = true; }
   Tensor o, v;
 
-  void softmax(const Tensor&, const Tensor&, const Tensor& values, const Tensor&, const HeadCall&,
-               double, const Tensor&) override {
-    v = values;
-  }
+  void softmax(const AttentionCall& call, const Tensor&, const Tensor&) override { v = call.v; }
   void weights(const ObservedMap& map, const HeadCall&) override { v = map.v; }
-  void outputs(const Tensor& said, const Tensor&) override { o = said; }
+  void outputs(const Tensor& said, const Tensor&, const HeadCall&) override { o = said; }
 };
 
 }  // namespace
