@@ -16,9 +16,8 @@ struct ChosenOptions : MhaOptions {
     MhaOptions::visit(f);
   }
   HeadTraits traits() const override {
-    HeadTraits t{.map = HeadMap::kCompressed, .masks = HeadMasks::kKeys, .bidirectional = false};
-    t.windows = t.biases = t.cross = false;
-    t.grouped = true;
+    HeadTraits t{.masks = HeadMasks::kKeys, .grouped = true};
+    t.windows = t.biases = t.bidirectional = t.cross = false;
     return t;
   }
 };
@@ -37,22 +36,21 @@ class ChosenBlocks : public ProjectedHeads<ChosenOptions> {
   // Each query is a tile of its own. The choice passes no gradient.
   BlockTiles choose(const Tensor& q, const Tensor& k, const HeadCall& call) const {
     const at::NoGradGuard no_grad;
-    const int64_t B = q.size(0), H = q.size(1), T = q.size(2), b = options_.block;
+    const int64_t H = q.size(1), T = q.size(2), b = options_.block;
+    const auto& keys = call.mask.allowed;  // [B or 1,1,1,S]
+    const auto seen = keys.defined() ? k * keys.transpose(2, 3) : k;
     const auto means = cached_at_rate(call, "means", {.each = b}, [&](int64_t first, int64_t n) {
-      return k.narrow(2, first * b, n * b).unflatten(2, {n, b}).mean(3);  // [B,Hkv,n,d]
+      return seen.narrow(2, first * b, n * b).unflatten(2, {n, b}).mean(3);  // [B,Hkv,n,d]
     });
     if (H == 0) return {};
     const auto index = call.positions.options();
     const auto own = (at::arange(T, index) + past_places(call)).floor_divide(b);  // [T]
     const auto later = at::arange(means.size(2), index) >= own.unsqueeze(1);
-    const auto s = at::matmul(widened(q), widened(repeat_kv(means, call, H)).transpose(2, 3))
-                       .masked_fill(later, kHiddenScore);  // [B,H,T,n]
-    const auto [score, block] = s.sort(/*stable=*/true, -1, /*descending=*/true);
-    const int64_t others = std::min(options_.selected - 1, means.size(2));
-    const auto best = block.masked_fill(score.isinf(), -1).narrow(-1, 0, others);
-    return {.block = b,
-            .rows = T,
-            .blocks = at::cat({own.view({1, 1, T, 1}).expand({B, H, T, 1}), best}, -1)};
+    const auto s = at::matmul(widened(q), widened(repeat_kv(means, call, H)).transpose(2, 3));
+    const auto [score, block] = s.masked_fill(later, kHiddenScore).sort(true, -1, true);
+    const auto best = block.masked_fill(score.isinf(), -1).slice(3, 0, options_.selected - 1);
+    const auto first = own.view({1, 1, T, 1}).expand({q.size(0), H, T, 1});
+    return {.block = b, .rows = T, .blocks = at::cat({first, best}, 3)};
   }
 };
 

@@ -11,7 +11,9 @@ namespace headlab {
 namespace {
 
 struct LatentOptions : HeadOptions {
-  HeadTraits traits() const override { return {.windows = false, .rotary = false}; }
+  HeadTraits traits() const override {
+    return {.windows = false, .rotary = false, .inputs = false};
+  }
 };
 
 class Latent : public AttentionHeads {

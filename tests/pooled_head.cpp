@@ -11,14 +11,9 @@ constexpr int64_t kTokens = 2;  // of a key
 
 struct PooledOptions : MhaOptions {
   HeadTraits traits() const override {
-    return {.rows_sum_to_one = false,
-            .map = HeadMap::kCompressed,
-            .windows = false,
-            .biases = false,
-            .masks = HeadMasks::kKeys,
-            .bidirectional = false,
-            .cross = false,
-            .grouped = true};
+    HeadTraits t{.map = HeadMap::kCompressed, .masks = HeadMasks::kKeys, .grouped = true};
+    t.rows_sum_to_one = t.windows = t.biases = t.bidirectional = t.cross = false;
+    return t;
   }
 };
 
@@ -38,20 +33,22 @@ class Pooled : public ProjectedHeads<PooledOptions> {
     Scope seen{.places = false};
     seen.mask.query_length = call.mask.query_length;
     seen.mask.allowed = complete <= places.unsqueeze(1) + 1;  // [T,n]
+    if (const auto& keys = call.mask.allowed; keys.defined())
+      seen.mask.allowed = seen.mask.allowed & complete_pairs(keys, 3, k.size(2)).all(4);
     const auto rows = attend_lse(q, k, v, call.within(seen), scale());
     return {.y = output(rows.out * rows.lse.sigmoid().unsqueeze(-1).to(rows.out.dtype()), call)};
   }
 
+  static Tensor complete_pairs(const Tensor& t, int64_t dim, int64_t count) {
+    return t.narrow(dim, 0, count * kTokens).unflatten(dim, {count, kTokens});
+  }
   static Tensor means(const std::string& name, const Tensor& fresh, const HeadCall& call) {
     auto tokens = fresh;  // with the one that waits
     if (call.cache && call.cache->state(name).defined())
       tokens = at::cat({call.cache->state(name), fresh}, 2);
-    int64_t taken = 0;
-    const auto all = cached_at_rate(call, name, {.each = kTokens}, [&](int64_t, int64_t count) {
-      taken = count * kTokens;
-      return tokens.narrow(2, 0, taken).unflatten(2, {count, kTokens}).mean(3);
-    });
-    if (call.cache) call.cache->state(name) = tokens.narrow(2, taken, tokens.size(2) - taken);
+    const auto make = [&](int64_t, int64_t n) { return complete_pairs(tokens, 2, n).mean(3); };
+    const auto all = cached_at_rate(call, name, {.each = kTokens}, make);
+    if (call.cache) call.cache->state(name) = tokens.slice(2, tokens.size(2) / kTokens * kTokens);
     return all;
   }
 };

@@ -128,8 +128,9 @@ class RandomCall {
     if (!is_accepted(kind_, shape_, "")) shape_.kv_heads = shape_.heads;
     const bool is_long = draw_.coin(0.06);
     tokens_ = is_long ? draw_.pick(256, 280) : draw_.pick(1, draw_.coin(0.2) ? 40 : 12);
-    // What computes long calls by blocks draws its own.
-    shape_.dropout = !is_long && drawn(0.3, "dropout") ? 0.3 : 0;
+    // What computes by blocks of keys draws its own: bigbird where a call is long.
+    const bool by_blocks = is_long || kind_ == "chosen_blocks";
+    shape_.dropout = !by_blocks && drawn(0.3, "dropout") ? 0.3 : 0;
     shape_.context = std::max<int64_t>(tokens_, 12);
   }
 
@@ -180,6 +181,8 @@ class RandomCall {
       ctx_.bias = rounded(
           {batch_or_one(), draw_.coin() ? shape_.heads : 1, draw_.coin(0.7) ? tokens_ : 1, keys_});
       learns_bias_ = drawn(0.3, "that learns");
+      if (drawn(0.2, "that hides"))
+        ctx_.bias.masked_fill_(at::rand(ctx_.bias.sizes()) < 0.2, kHiddenScore);
     }
     if (is_cross() || !drawn(0.3, "position bias")) return;
     alibi_ = drawn(0.5, "by alibi");

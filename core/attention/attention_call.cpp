@@ -86,7 +86,8 @@ Tensor AttentionCall::biased(const Tensor& products) const {
 
 AttentionMask AttentionCall::mask() const {
   AttentionMask mask;
-  mask.query_length = query_length;
+  mask.causal = causal;
+  mask.query_length = query_length, mask.key_length = key_length;
   mask.allowed = allowed_keys();
   return mask;
 }

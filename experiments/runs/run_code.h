@@ -10,8 +10,8 @@
 
 namespace headlab {
 
-// {"kinds": {name: SHA-256 of its source in variants/, null where it has none}, "rest": SHA-256}, of
-// this program as it was built.
+// {"kinds": {name: SHA-256 of its source in variants/, null where it has none}, "rest": SHA-256},
+// of this program as it was built.
 nlohmann::ordered_json code_json(const std::set<std::string>& kinds);
 
 // {"commit", "dirty", "changed": names of sources that differ from it or are not tracked}, of this

@@ -19,9 +19,9 @@ Tensor parameter(const AttentionHeads& layer, const std::string& name) {
 }  // namespace
 
 TEST_CASE("README's example registers itself", "[example]") {
-  REQUIRE(head_names() == std::vector<std::string>{"chosen_blocks", "first_values", "latent", "mapped",
-                                                   "pooled", "recurrent", "scaled", "temperature",
-                                                   "tempered"});
+  REQUIRE(head_names() == std::vector<std::string>{"chosen_blocks", "first_values", "latent",
+                                                   "mapped", "pooled", "recurrent", "scaled",
+                                                   "temperature", "tempered"});
   REQUIRE(head_kind("temperature").summary == "each head learns how sharp it is");
 }
 

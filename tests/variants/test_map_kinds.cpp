@@ -44,7 +44,8 @@ TEST_CASE("sigmoid heads with an offset by length cannot decode with a cache", "
   LayerCache cache;
   auto ctx = causal();
   ctx.cache = &cache;
-  REQUIRE_THROWS_WITH(layer->forward(random({1, 3, 20}), ctx), Catch::Contains("cannot decode with a cache: its offset"));
+  REQUIRE_THROWS_WITH(layer->forward(random({1, 3, 20}), ctx),
+                      Catch::Contains("cannot decode with a cache: its offset"));
   REQUIRE(make_layer("sigmoid", small_shape(), ", offset: -4")->traits().decodes);
 }
 

@@ -177,6 +177,18 @@ TEST_CASE("rows without any key have no log-sum-exp and no gradient on every pat
   }
 }
 
+TEST_CASE("the mask of a call says what the caller's did: which way it reads, and how far",
+          "[attend]") {
+  HeadContext ctx = causal(9);
+  ctx.mask.key_length = at::tensor({S, int64_t{31}}), ctx.mask.query_length = ctx.mask.key_length;
+  const auto q = random({B, H, S, d}), k = random({B, Hkv, S, d});
+  const auto mask = AttentionCall(q, k, k, HeadCall::outside_a_layer(ctx), 1).mask();
+  CHECK(mask.causal);
+  CHECK(mask.key_length.equal(ctx.mask.key_length));
+  CHECK(mask.query_length.equal(ctx.mask.query_length));
+  CHECK(allowed_keys(mask, S, S, at::kCPU).equal(allowed_keys(ctx.mask, S, S, at::kCPU)));
+}
+
 TEST_CASE("a bias of -infinity hides on every path", "[attend]") {
   torch::manual_seed(2);
   const auto drawn = random({B, H, T, S});

@@ -26,7 +26,7 @@ TEST_CASE("the code of kinds is known by the digests of their files, and of no o
 TEST_CASE("the code of a run is that of its kinds, of kinds within kinds and of maps by option") {
   const auto kinds_of = [](const std::string& attention) {
     const auto experiment = training_testing::experiment_of(
-        "data: {kind: induction, symbols: 16, context: 16}\n"
+        "name: x\ndata: {kind: induction, symbols: 16, context: 16}\n"
         "model: {kind: decoder, layers: 2, d_model: 16, heads: 4, attention: " +
         attention + "}\n");
     const auto data = open_data(experiment.data);
