@@ -101,11 +101,19 @@ class MapBlock : public KindBlock {
 };
 inline constexpr const char* kMapHelp = "what turns scores into weights";
 
+// What a kind tells of a pass by arrays that it left, without a layer: statistics, and how arrays
+// of these names report them. Most kinds have none.
+struct RecordedStatistics {
+  std::vector<Statistic> table;
+  void (*report)(HeadObserver&, const std::map<std::string, Tensor>& recorded) = nullptr;
+};
+
 // One registered kind.
 struct HeadKind {
   std::string name, summary;
   std::function<std::shared_ptr<HeadOptions>()> options;
   std::function<std::shared_ptr<AttentionHeads>(const HeadShape&, const HeadOptions&)> make;
+  RecordedStatistics recorded = {};
 };
 
 std::vector<std::string> head_names();               // sorted
@@ -156,14 +164,15 @@ struct RegisterHeads {
   static_assert(!kComputes || !names_options<Heads>() || is_built_from_options<Heads>(),
                 "a kind of heads has a public constructor (const HeadShape&, const Options&)");
 
-  RegisterHeads(const char* name, const char* summary,
+  RegisterHeads(const char* name, const char* summary, const RecordedStatistics& recorded = {},
                 const std::source_location& where = std::source_location::current()) {
     if constexpr (kComputes && is_built_from_options<Heads>()) {  // else it is told above, once
       using Options = typename Heads::Options;
       register_heads({name, summary, [] { return std::make_shared<Options>(); },
                       [](const HeadShape& shape, const HeadOptions& options) {
                         return build_heads<Heads>(shape, dynamic_cast<const Options&>(options));
-                      }},
+                      },
+                      recorded},
                      where);
     }
   }

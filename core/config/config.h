@@ -269,9 +269,6 @@ struct FieldInfo {
   std::string name, type, default_text, limits, help;
 };
 std::vector<FieldInfo> describe_block(Block& block);
-// JSON schema (draft 2020-12) of a file with this block at the top (so `extends` is allowed), as
-// JSON text.
-std::string schema_of(Block& block);
 
 bool is_utf8(const std::string& text);
 std::string shortest(double value);  // shortest text that reads back to the same value

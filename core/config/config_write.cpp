@@ -1,10 +1,10 @@
 // Typed fields -> nodes and tables.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "core/config/config_fields.h"
-#include "core/config/config_tables.h"
 #include "core/config/config_visit.h"
 
 namespace headlab {
@@ -93,6 +93,31 @@ ConfigNode minimal(Block& block, Block& defaults) {
     }
   }
   return node;
+}
+
+class Accepted : public Forms {
+ public:
+  std::vector<std::string> parts;
+
+  void integer(const Limits& limits) override { add(limits_text(limits)); }
+  void number(const Limits& limits) override { add(limits_text(limits)); }
+  void word(const std::vector<std::string>& words) override { add(limits_text(one_of(words))); }
+  void mapping(Block&) override {}
+  void kind(const std::string&, Block&, bool) override {}
+  void kinds(const KindRegistry& registry, const std::string&) override { word(registry.names()); }
+  void entries(const std::string&, const std::function<void(Forms&)>&) override {}
+
+ private:
+  void add(const std::string& text) {
+    if (!text.empty()) parts.push_back(text);
+  }
+};
+
+// What a value with a syntax of its own accepts: the words of a kind or a choice, bounds; or "".
+std::string accepted(const CustomField& field) {
+  Accepted forms;
+  field.forms(forms);
+  return fmt::format("{}", fmt::join(forms.parts, ", or "));
 }
 
 void describe(Block& block, const std::string& prefix, std::vector<FieldInfo>& table) {

@@ -1,6 +1,6 @@
 // Format routes-1: statistics of the routes that tokens took through the heads of some layers.
 #include "core/torch.h"
-#include "experiments/analysis/route_values.h"
+#include "experiments/analysis/recorded_values.h"
 #include "experiments/cases/case_file.h"
 
 namespace headlab {
@@ -22,17 +22,17 @@ NamedTensors route_statistics_of_file(const CaseFile& file) {
                 " heads of in.gates");
   std::map<std::string, std::vector<Tensor>> layers;
   for (int64_t l = 0; l < L; ++l) {
-    Routes routes;
-    routes.gates = gates[l];
-    routes.probability = probability[l];
-    routes.selected = selected[l].to(at::kBool);
-    if (alpha.defined()) routes.alpha = alpha[l].select(2, 0);
-    routes.routed = at::arange(H - E, H);
-    for (const auto& [name, values] : route_values(routes, file.at("in.length")))
+    std::map<std::string, Tensor> routes{{"gates", gates[l]},
+                                         {"probability", probability[l]},
+                                         {"selected", selected[l].to(at::kBool)},
+                                         {"routed", at::arange(H - E, H)},
+                                         {"query_length", file.at("in.length")}};
+    if (alpha.defined()) routes["alpha"] = alpha[l].select(2, 0);
+    for (const auto& [name, values] : recorded_values("moh", H, routes))
       layers[name].push_back(at::tensor(values, at::kDouble));
   }
   NamedTensors computed;
-  for (const auto& statistic : route_statistics()) {
+  for (const auto& statistic : head_kind("moh").recorded.table) {
     auto values = at::stack(layers.at(statistic.name));  // [L,H] or [L,1]
     if (statistic.per == Per::kLayer) values = values.squeeze(1);
     if (of_routed(statistic.name)) values = values.narrow(1, H - E, E);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "experiments/files/config_schema.h"
 #include "experiments/runs/experiment.h"
 
 namespace headlab {

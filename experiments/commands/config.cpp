@@ -2,6 +2,7 @@
 // of configs, sweeps or comparisons.
 #include "experiments/commands/command.h"
 #include "experiments/comparison/comparison_file.h"
+#include "experiments/files/config_schema.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/runs/sweep_file.h"
 #include "experiments/system/output.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config/config_tables.h"
+#include "experiments/commands/key_tables.h"
 
 namespace headlab {
 

@@ -6,7 +6,7 @@
 #include <charconv>
 #include <optional>
 
-#include "core/config/config_schema.h"
+#include "experiments/files/config_schema.h"
 
 namespace headlab {
 namespace {

@@ -1,10 +1,11 @@
 // Statistics of routes: against the closed form of a golden file, pooling, padding and the names
 // that exist only by head or only where something is routed.
-#include "experiments/analysis/route_values.h"
+#include "experiments/analysis/recorded_values.h"
 #include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
+#include "variants/moh/routes.h"
 
 namespace headlab::test_routes {
 using namespace testing;
@@ -21,6 +22,16 @@ Routes random_routes(int64_t B, int64_t T, int64_t H, int64_t hs, int64_t K) {
   routes.gates =
       at::cat({at::rand({B, T, hs}, at::kDouble) + 0.1, routes.probability * routes.selected}, 2);
   return routes;
+}
+
+std::map<std::string, std::vector<double>> route_values(const Routes& r, const Tensor& length) {
+  return recorded_values("moh", r.gates.size(2),
+                         {{"gates", r.gates},
+                          {"probability", r.probability},
+                          {"selected", r.selected},
+                          {"alpha", r.alpha},
+                          {"routed", r.routed},
+                          {"query_length", length}});
 }
 
 void require_equal(const std::map<std::string, std::vector<double>>& got,

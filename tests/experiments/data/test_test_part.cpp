@@ -9,6 +9,7 @@
 #include "core/errors.h"
 #include "experiments/data/data_description.h"
 #include "experiments/data/test_part.h"
+#include "experiments/files/config_schema.h"
 #include "experiments/runs/run_data.h"
 #include "tests/catch.h"
 #include "tests/images_testing.h"

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "experiments/data/task.h"
+#include "experiments/files/config_schema.h"
 #include "tests/catch.h"
 #include "tests/models_testing.h"
 

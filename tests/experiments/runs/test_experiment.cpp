@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/observe/probe.h"
+#include "experiments/files/config_schema.h"
 #include "experiments/models/model.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/training/update.h"

@@ -17,6 +17,7 @@
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/dcmha/composition_statistics.h"
 
 namespace headlab {
 namespace {

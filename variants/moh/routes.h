@@ -5,6 +5,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "core/attention/observer.h"
@@ -43,5 +45,8 @@ Tensor query_classes(const HeadCall& call, int64_t T);
 // that is known.
 void report_routes(HeadObserver& observer, const Routes& routes, const Tensor& query_length,
                    const Tensor& classes = {});
+// The same of recorded routes, by the names of Routes' members; and `query_length` where there are
+// other lengths.
+void report_recorded_routes(HeadObserver& observer, const std::map<std::string, Tensor>& recorded);
 
 }  // namespace headlab

@@ -14,6 +14,10 @@ namespace headlab {
 
 using SchemaJson = nlohmann::ordered_json;
 
+// JSON schema (draft 2020-12) of a file with this block at the top (so `extends` is allowed), as
+// JSON text.
+std::string schema_of(Block& block);
+
 // A mapping of these keys and no others.
 SchemaJson object_schema(SchemaJson properties, const std::vector<std::string>& required = {});
 

@@ -26,7 +26,4 @@ struct KeyTable {
 // stands where it is met first, once.
 std::vector<KeyTable> key_tables(Block& root);
 
-// What a value with a syntax of its own accepts: the words of a kind or a choice, bounds; or "".
-std::string accepted(const CustomField& field);
-
 }  // namespace headlab

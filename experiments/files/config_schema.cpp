@@ -1,5 +1,5 @@
 // Typed fields -> JSON schema. Types, limits and defaults are those of the fields' own `visit`.
-#include "core/config/config_schema.h"
+#include "experiments/files/config_schema.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/config/config_fields.h"
-#include "core/config/schema_values.h"
+#include "experiments/files/schema_values.h"
 
 namespace headlab {
 namespace {

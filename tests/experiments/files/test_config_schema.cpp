@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config/alternatives.h"
-#include "core/config/schema_values.h"
 #include "core/config/seed_option.h"
+#include "experiments/files/schema_values.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 

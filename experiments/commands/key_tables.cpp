@@ -1,7 +1,4 @@
-#include "core/config/config_tables.h"
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include "experiments/commands/key_tables.h"
 
 #include <algorithm>
 
@@ -81,36 +78,12 @@ class Tables {
   std::vector<const KindRegistry*> entered_;
 };
 
-class Accepted : public Forms {
- public:
-  std::vector<std::string> parts;
-
-  void integer(const Limits& limits) override { add(limits_text(limits)); }
-  void number(const Limits& limits) override { add(limits_text(limits)); }
-  void word(const std::vector<std::string>& words) override { add(limits_text(one_of(words))); }
-  void mapping(Block&) override {}
-  void kind(const std::string&, Block&, bool) override {}
-  void kinds(const KindRegistry& registry, const std::string&) override { word(registry.names()); }
-  void entries(const std::string&, const std::function<void(Forms&)>&) override {}
-
- private:
-  void add(const std::string& text) {
-    if (!text.empty()) parts.push_back(text);
-  }
-};
-
 }  // namespace
 
 std::vector<KeyTable> key_tables(Block& root) {
   Tables tables;
   tables.add_top(root);
   return std::move(tables.found);
-}
-
-std::string accepted(const CustomField& field) {
-  Accepted forms;
-  field.forms(forms);
-  return fmt::format("{}", fmt::join(forms.parts, ", or "));
 }
 
 }  // namespace headlab

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/config/config_schema.h"
+#include "experiments/files/config_schema.h"
 
 namespace headlab {
 

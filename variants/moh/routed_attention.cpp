@@ -1,4 +1,4 @@
-#include "core/attention/routed_attention.h"
+#include "variants/moh/routed_attention.h"
 
 #include "core/attention/attend_rows.h"
 #include "core/attention/observer.h"

@@ -1,4 +1,4 @@
-#include "core/config/schema_values.h"
+#include "experiments/files/schema_values.h"
 
 #include <algorithm>
 #include <cmath>

@@ -14,11 +14,11 @@
 #include <algorithm>
 
 #include "core/attention/attend_rows.h"
-#include "core/attention/routed_attention.h"
-#include "core/attention/routes.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/moh/routed_attention.h"
+#include "variants/moh/routes.h"
 
 namespace headlab {
 namespace {
@@ -310,7 +310,8 @@ class Moh : public ProjectedHeads<MohOptions> {
   Router router_{nullptr};
 };
 
-const RegisterHeads<Moh> registered("moh", "mixture of heads: shared ones and the best routed");
+const RegisterHeads<Moh> registered("moh", "mixture of heads: shared ones and the best routed",
+                                    {route_statistics(), report_recorded_routes});
 
 }  // namespace
 }  // namespace headlab

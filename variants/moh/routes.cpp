@@ -1,4 +1,4 @@
-#include "core/attention/routes.h"
+#include "variants/moh/routes.h"
 
 #include <algorithm>
 #include <cmath>
@@ -217,6 +217,17 @@ void report_routes(HeadObserver& observer, const Routes& routes, const Tensor& q
   report.by_routed_head("selected", chosen);
   report.by_layer("route_entropy", -at::xlogy(p, p).sum(-1));
   report.by_layer("near_tie", margin(p, chosen) < kNearTie);
+}
+
+void report_recorded_routes(HeadObserver& observer, const std::map<std::string, Tensor>& recorded) {
+  const auto find = [&](const char* name) {
+    const auto found = recorded.find(name);
+    return found == recorded.end() ? Tensor() : found->second;
+  };
+  report_routes(
+      observer,
+      {find("gates"), find("probability"), find("selected"), find("alpha"), find("routed")},
+      find("query_length"));
 }
 
 }  // namespace headlab
