@@ -45,11 +45,10 @@ def test_the_laws_of_one_kind_are_those_of_every_kind():
                           env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout
     ran = re.findall(r'<TestCase name="([^"]*)"', done.stdout)
-    texts = "".join((ROOT / "tests" / name).read_text(encoding="utf-8")
-                    for name in ("core/test_laws.cpp", "core/test_slicing_laws.cpp",
-                                 "core/test_option_laws.cpp", "core/test_precision_laws.cpp",
-                                 "core/test_initialisation_laws.cpp", "core/test_gpu_laws.cpp",
-                                 "experiments/pruning/test_ablation_laws.cpp"))
-    assert sorted(ran) == sorted(re.findall(r'TEST_CASE\(\s*"([^"]*)",\s*"\[laws\]', texts))
+    listed = re.search(r"set\(laws ([^)]*)\)", (ROOT / "scripts/cmake/Tests.cmake").read_text(encoding="utf-8"))[1]
+    texts = "".join((ROOT / name).read_text(encoding="utf-8")
+                    for name in re.findall(r"tests/[\w/]+\.cpp", listed + " tests/core/test_gpu_laws.cpp"))
+    told = re.findall(r'TEST_CASE\(\s*"([^"]*)",\s*"\[laws\](?!\[\.)', texts)  # but for hidden ones
+    assert len(told) > 40 and sorted(ran) == sorted(told)
     sections = set(re.findall(r'<Section name="([^"]*)"', done.stdout))
     assert "mha" in sections and "moh" not in sections

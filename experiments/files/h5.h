@@ -63,8 +63,8 @@ struct H5FileState;
 // What groups and datasets share: a place and attributes.
 class H5Node {
  public:
-  const std::string& path() const { return path_; }  // "/heads/self/entropy"
-  std::string where() const;                         // "log.h5: /heads/self/entropy"
+  const std::string& path() const { return path_; }  // "/heads/encoder/entropy"
+  std::string where() const;                         // "log.h5: /heads/encoder/entropy"
 
   // Makes or replaces an attribute. Texts are variable-length UTF-8 scalars, numbers arrays of one
   // dimension (as netCDF writes them). std::logic_error once SWMR writing has started.
