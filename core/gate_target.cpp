@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/torch.h"
 
@@ -56,31 +55,6 @@ double rising_sparsity(double start, double end, int64_t warmup, int64_t step) {
   return (end - start) * static_cast<double>(std::max<int64_t>(step, 0)) /
              static_cast<double>(warmup) +
          start;
-}
-
-Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer) {
-  if (!by_layer) return 1 - at::cat(open).mean().unsqueeze(0);  // [1]
-  std::vector<Tensor> layers;
-  for (const auto& layer : open) layers.push_back(1 - layer.mean());
-  return at::stack(layers);  // [L]
-}
-
-Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& lambda1,
-                  const Tensor& lambda2) {
-  const auto apart = sparsity - target;
-  return (lambda1 * apart + lambda2 * apart.square()).mean();
-}
-
-Tensor largest_heads(const Tensor& log_alpha, int64_t count) {
-  const auto there = log_alpha.isnan().logical_not();
-  const int64_t most = there.sum().item<int64_t>();
-  TORCH_CHECK(count >= 0 && count <= most, count, " heads asked of ", most, " with gates");
-  const double lowest = -std::numeric_limits<double>::infinity();
-  const auto flat = at::where(there, log_alpha, lowest).flatten();
-  const auto rising = std::get<1>(flat.sort(/*stable=*/true, 0, /*descending=*/false));
-  auto kept = at::ones(flat.sizes(), flat.options().dtype(at::kBool));
-  kept.index_fill_(0, rising.narrow(0, 0, flat.numel() - count), false);
-  return kept.view(log_alpha.sizes()) & there;
 }
 
 }  // namespace headlab

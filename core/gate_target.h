@@ -1,7 +1,5 @@
-// Hard-concrete gates of heads, and losses that leave a given number of them open: pure functions.
-//
-// Gates: Louizos et al., arXiv 1712.01312. Target: CoFi (princeton-nlp/CoFiPruning), Sheared LLaMA
-// (princeton-nlp/LLM-Shearing).
+// Hard-concrete gates of heads (Louizos et al., arXiv 1712.01312): pure functions; and the number
+// of them that is to stay open.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -58,16 +56,4 @@ struct GateTarget : Block {
 
 // (end - start) min(1, step / warmup) + start; step counts from the begin of the warm-up.
 double rising_sparsity(double start, double end, int64_t warmup, int64_t step);
-// 1 - mean of p_open over all heads: [1], or of each layer: [L]. Layers [H] may differ in H, none
-// is empty.
-Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer);
-// mean(lambda1 (s - t) + lambda2 (s - t)^2). Multipliers are scalars, sparsity and target [n].
-Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& lambda1,
-                  const Tensor& lambda2);
-
-// Exactly `count` heads: bool in the shape of log_alpha, true for the largest. Of equals the one in
-// the lower layer goes first, then the lower head, as in pruning. NaN never stays: c10::Error when
-// `count` exceeds what is left.
-Tensor largest_heads(const Tensor& log_alpha, int64_t count);
-
 }  // namespace headlab

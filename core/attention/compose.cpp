@@ -10,28 +10,19 @@
 namespace headlab {
 namespace {
 
-// Factors [B,2R+1,N,H] as they meet a map [B,H,T,S]: row r of the queries [B,H,T,1], of the keys
-// [B,H,1,S].
-Tensor factor(const Tensor& factors, int64_t r, int64_t token_dim) {
-  return factors.select(1, r).transpose(1, 2).unsqueeze(token_dim == 2 ? 3 : 2);
-}
-
-Tensor low_rank(const Tensor& a, const Tensor& factors, int64_t token_dim) {
+// composed [B,H,T,S] and what the part of the key, factors [B,2R(+1),S,H], makes of a.
+Tensor with_key(const Tensor& composed, const Tensor& a, const Tensor& factors) {
   const int64_t R = factors.size(1) / 2;
+  const auto row = [&](int64_t r) {
+    return factors.select(1, r).transpose(1, 2).unsqueeze(2);  // [B,H,1,S]
+  };
   Tensor sum;
   for (int64_t r = 0; r < R; ++r) {
-    const auto mixed = (a * factor(factors, r, token_dim)).sum(1, /*keepdim=*/true);  // [B,1,T,S]
-    const auto term = mixed * factor(factors, R + r, token_dim);                      // [B,H,T,S]
+    const auto term = (a * row(r)).sum(1, /*keepdim=*/true) * row(R + r);  // [B,H,T,S]
     sum = sum.defined() ? sum + term : term;
   }
-  return sum;
-}
-
-// Behind the rows w1 and w2 stand gates, or none.
-bool has_gates(const Tensor& factors) { return factors.size(1) % 2 == 1; }
-
-Tensor by_gates(const Tensor& a, const Tensor& factors, int64_t token_dim) {
-  return a * factor(factors, factors.size(1) - 1, token_dim);
+  sum = composed + sum;
+  return factors.size(1) % 2 == 0 ? sum : sum + a * row(2 * R);
 }
 
 // matrix [B,T,H,H], [B,1,H,H] or [1,1,H,H] on a [B,H,T,S].
@@ -46,24 +37,6 @@ Tensor apply(const Tensor& a, const Tensor& matrix) {
 }
 
 }  // namespace
-
-Composition::Composition(const Tensor& fixed, const Tensor& query, const Tensor& key) {
-  const WithoutAutocast exact;
-  const auto wide = [](const Tensor& t) { return t.defined() ? widened(t) : t; };
-  fixed_ = wide(fixed), query_ = wide(query), key_ = wide(key);
-  const auto& some = fixed_.defined() ? fixed_ : query_.defined() ? query_ : key_;
-  auto matrix = at::eye(some.size(-1), some.options());
-  if (fixed_.defined()) matrix = matrix + fixed_;
-  matrix = matrix.unsqueeze(0).unsqueeze(0);  // [1,1,H,H]
-  if (query_.defined()) {
-    const int64_t R = query_.size(1) / 2;
-    const auto w1 = query_.narrow(1, 0, R).permute({0, 2, 3, 1});  // [B,T,H,R]
-    const auto w2 = query_.narrow(1, R, R).permute({0, 2, 1, 3});  // [B,T,R,H]
-    matrix = matrix + at::matmul(w1, w2);
-    if (has_gates(query_)) matrix = matrix + at::diag_embed(query_.select(1, 2 * R));
-  }
-  matrix_ = matrix;
-}
 
 Composition Composition::by_matrix(const Tensor& matrix, const Tensor& bias, const Tensor& alive) {
   Composition composition;
@@ -81,23 +54,8 @@ Tensor Composition::operator()(const Tensor& a) const {
   if (is_identity()) return a;
   const WithoutAutocast exact;
   auto composed = apply(a, matrix_);
-  if (key_.defined()) composed = composed + low_rank(a, key_, 3);
-  if (key_.defined() && has_gates(key_)) composed = composed + by_gates(a, key_, 3);
+  if (key_.defined()) composed = with_key(composed, a, key_);
   return bias_.defined() ? composed + bias_.view({-1, 1, 1}) : composed;
-}
-
-std::vector<Tensor> Composition::terms(const Tensor& a) const {
-  const WithoutAutocast exact;
-  std::vector<Tensor> terms(5);
-  if (fixed_.defined()) terms[0] = apply(a, fixed_.unsqueeze(0).unsqueeze(0));
-  const auto add = [&](const Tensor& factors, int64_t token_dim, int n) {
-    if (!factors.defined()) return;
-    terms[n] = low_rank(a, factors, token_dim);
-    if (has_gates(factors)) terms[n + 1] = by_gates(a, factors, token_dim);
-  };
-  add(query_, 2, 1);
-  add(key_, 3, 3);
-  return terms;
 }
 
 namespace {

@@ -2,6 +2,7 @@
 #include "core/torch.h"
 #include "experiments/analysis/published_gates.h"
 #include "experiments/cases/case_file.h"
+#include "experiments/models/gate_target.h"
 
 namespace headlab {
 namespace {

@@ -1,5 +1,7 @@
 // The loss of a model whose layers aim at a number of open heads (GateTarget): the constraint
 // couples them, so that the model forms it.
+//
+// CoFi (princeton-nlp/CoFiPruning), Sheared LLaMA (princeton-nlp/LLM-Shearing).
 #pragma once
 
 #include "core/gate_target.h"
@@ -17,6 +19,18 @@ struct LayerTarget {
 // Of all layers of all sites of a model: complains of layers that ask for different things, and of
 // more heads than those layers have.
 void check_gate_targets(const std::vector<LayerTarget>& layers, const Complain& complain);
+
+// 1 - mean of p_open over all heads: [1], or of each layer: [L]. Layers [H] may differ in H, none
+// is empty.
+Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer);
+// mean(lambda1 (s - t) + lambda2 (s - t)^2). Multipliers are scalars, sparsity and target [n].
+Tensor lagrangian(const Tensor& sparsity, const Tensor& target, const Tensor& lambda1,
+                  const Tensor& lambda2);
+
+// Exactly `count` heads: bool in the shape of log_alpha, true for the largest. Of equals the one in
+// the lower layer goes first, then the lower head, as in pruning. NaN never stays: c10::Error when
+// `count` exceeds what is left.
+Tensor largest_heads(const Tensor& log_alpha, int64_t count);
 
 // lambda1 (s - t) + lambda2 (s - t)^2: the gates descend, the multipliers, which start at 0,
 // ascend. Both are saved with the model's weights.

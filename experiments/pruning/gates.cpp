@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "core/errors.h"
-#include "core/gate_target.h"
 #include "core/torch.h"
 #include "experiments/models/gate_decisions.h"
+#include "experiments/models/gate_target.h"
 #include "experiments/runs/checkpoint.h"
 
 namespace headlab {

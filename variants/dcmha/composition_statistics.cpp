@@ -15,7 +15,7 @@ namespace {
 constexpr int kTerms = 5;
 constexpr double kSaturated = 0.95;
 
-// What is reported of one side. Terms are in the order of Composition::terms().
+// What is reported of one side. Terms are in the order of TokenComposition::terms().
 struct SideStatistics {
   Statistic terms[kTerms], matrix, off_diagonal;
   struct Branch {
@@ -186,9 +186,10 @@ CountedPairs::CountedPairs(const Tensor& map, const HeadCall& call) {
   queries = rows.any(1);
 }
 
-void report_composition(HeadObserver& observer, ComposedSide side, const Composition& composition,
-                        const Tensor& input, const CountedPairs& counted, const HeadCall& call) {
-  if (!observer.wants_statistics() || composition.is_identity()) return;
+void report_composition(HeadObserver& observer, ComposedSide side,
+                        const TokenComposition& composition, const Tensor& input,
+                        const CountedPairs& counted, const HeadCall& call) {
+  if (!observer.wants_statistics()) return;
   const auto& s = side_of(side);
   const double whole = norm(input, counted.pairs);
   const auto terms = composition.terms(input);
@@ -198,8 +199,8 @@ void report_composition(HeadObserver& observer, ComposedSide side, const Composi
       observer.report(s.terms[n].name, scalar(norm(terms[n], counted.pairs) / whole), scalar(1));
   if (terms[0].defined() || terms[1].defined())
     report_matrix(observer, s, composition.matrix(), counted.queries);
-  report_branch(observer, s.query, composition.query(), call.mask.query_length, call.alive);
-  report_branch(observer, s.key, composition.key(), call.mask.key_length, call.alive);
+  report_branch(observer, s.query, composition.query, call.mask.query_length, call.alive);
+  report_branch(observer, s.key, composition.key, call.mask.key_length, call.alive);
 }
 
 const std::vector<Statistic>& composed_map_statistics() {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/compose.h"
 #include "core/attention/observer.h"
 #include "core/attention/statistic.h"
+#include "variants/dcmha/token_composition.h"
 
 namespace headlab {
 
@@ -26,8 +26,9 @@ struct CountedPairs {
   Tensor queries;  // bool [B,T]
 };
 // `input` [B,H,T,S] is what is composed.
-void report_composition(HeadObserver& observer, ComposedSide side, const Composition& composition,
-                        const Tensor& input, const CountedPairs& counted, const HeadCall& call);
+void report_composition(HeadObserver& observer, ComposedSide side,
+                        const TokenComposition& composition, const Tensor& input,
+                        const CountedPairs& counted, const HeadCall& call);
 
 // Of weights that the second composition has changed, beside composed_statistics().
 const std::vector<Statistic>& composed_map_statistics();

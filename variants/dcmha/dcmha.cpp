@@ -18,6 +18,7 @@
 #include "core/projected_heads.h"
 #include "core/torch.h"
 #include "variants/dcmha/composition_statistics.h"
+#include "variants/dcmha/token_composition.h"
 
 namespace headlab {
 namespace {
@@ -218,25 +219,28 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
       of_keys = cached(call, "compose", [&] {
         return compose_->factors(rest_of_source(x, call), Branch::kKey, call.alive);
       });
-    const auto composition = [&](Side side) {
-      if (!options_.mixes(side)) return Composition();
-      return Composition(compose_->fixed(side, call.alive), compose_->factors_of(side, of_queries),
-                         compose_->factors_of(side, of_keys));
+    const auto tokens = [&](Side side) {
+      if (!options_.mixes(side)) return TokenComposition();
+      return TokenComposition{compose_->fixed(side, call.alive),
+                              compose_->factors_of(side, of_queries),
+                              compose_->factors_of(side, of_keys)};
     };
-    const auto pre = composition(Side::kPre), post = composition(Side::kPost);
-    const auto [heads, maps] = composed_attend(q, k, v, pre, post, call, scale());  // [B,H,T,d]
+    const auto pre = tokens(Side::kPre), post = tokens(Side::kPost);
+    const auto [heads, maps] = composed_attend(q, k, v, pre.composition(), post.composition(), call,
+                                               scale());  // [B,H,T,d]
     if (call.observer && maps.composed.defined()) observe(maps, pre, post, call);
     return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
-  void observe(const ComposedMaps& maps, const Composition& pre, const Composition& post,
+  void observe(const ComposedMaps& maps, const TokenComposition& pre, const TokenComposition& post,
                const HeadCall& call) const {
     at::NoGradGuard no_grad;
     auto& observer = *call.observer;
     if (!observer.wants_statistics()) return;
     const CountedPairs counted(maps.weights, call);
-    report_composition(observer, Side::kPre, pre, maps.products, counted, call);
-    if (post.is_identity()) return;
+    if (options_.mixes(Side::kPre))
+      report_composition(observer, Side::kPre, pre, maps.products, counted, call);
+    if (!options_.mixes(Side::kPost)) return;
     report_composition(observer, Side::kPost, post, maps.weights, counted, call);
     report_composed_map(observer, maps, counted);
   }
