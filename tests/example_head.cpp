@@ -9,7 +9,10 @@ namespace {
 
 struct TemperatureOptions : MhaOptions {
   double start = 1;
-  void visit(Fields& f) override { f("start", start, "tau before training", above(0)); }
+  void visit(Fields& f) override {
+    MhaOptions::visit(f);  // bias, scale, qk_norm and the like
+    f("start", start, "tau before training", above(0));
+  }
 };
 
 class Temperature : public ProjectedHeads<TemperatureOptions> {

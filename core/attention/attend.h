@@ -20,6 +20,8 @@ namespace headlab {
 
 using at::Tensor;
 
+// Inputs.
+
 // Where keys and values come from: the memory [B,S,D], or x itself; and where its tokens stand [S].
 const Tensor& source(const Tensor& x, const HeadCall& call);
 Tensor key_positions(const HeadCall& call);
@@ -49,26 +51,11 @@ Tensor kv_heads(const HeadCall& call, int64_t H, int64_t groups, const at::Devic
 Tensor repeat_kv(const Tensor& kv, const HeadCall& call,
                  int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
 
-// Scores or biases [..,H or 1,T,S] become 0 in the heads of call.uniform, which weigh all keys
-// equally; masks by -infinity stay.
-Tensor uniform_scores(const Tensor& z, const HeadCall& call);
-// Queries [B,H,T,d] likewise: without a bias, one of 0 makes all scores equal.
-Tensor uniform_queries(const Tensor& q, const HeadCall& call);
-
-// Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
-Tensor multiply_gates(const Tensor& a, const Tensor& b);
-
 // What the layer reads beside q, k and v: x, the memory where there is one, or call.inputs' copies.
 const Tensor& rest_of(const Tensor& x, const HeadCall& call);
 const Tensor& rest_of_source(const Tensor& x, const HeadCall& call);
 
-// Takes call.shaping.exclusion of each head's own value out of o [B,H,T,e]; v [B,Hkv,S,e] ends in
-// the values of the queries' own tokens.
-Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call);
-
-// Applies call.gates, adds call.offset and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the
-// output projection.
-Tensor merge_heads(const Tensor& o, const HeadCall& call);
+// Scores.
 
 // scale q k^T + call.position_bias + call.bias. q [B,H,T,d], k [B,Hkv,S,d] -> [B,H,T,S], float32
 // for half types.
@@ -86,21 +73,31 @@ Tensor by_pair(const Tensor& by_distance, int64_t S);
 // scores before: [B,H,T,S].
 Tensor add_biases(const Tensor& z, const HeadCall& call);
 
+// Scores or biases [..,H or 1,T,S] become 0 in the heads of call.uniform, which weigh all keys
+// equally; masks by -infinity stay.
+Tensor uniform_scores(const Tensor& z, const HeadCall& call);
+// Queries [B,H,T,d] likewise: without a bias, one of 0 makes all scores equal.
+Tensor uniform_queries(const Tensor& q, const HeadCall& call);
+
 // What autocast multiplies is of a half type, too coarse for scores and too narrow to hide any:
 // those as float32, others as they are.
 Tensor widened(const Tensor& z);
+
+// Weights.
 
 // Softmax over the allowed keys (undefined: all): 0 at the others and in rows without any, where no
 // gradient passes either. Scores [B,H,T,S] -> [B,H,T,S], widened().
 Tensor masked_softmax(const Tensor& scores, const Tensor& allowed);
 
-// Dropout on the weights, then their sum of values: a [B,H,T,S], v [B,Hkv,S,e] -> [B,H,T,e].
-Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call);
-Tensor weighted_values(const Tensor& a, const AttentionCall& call);
-
 // ln sum_j exp z_j over the allowed keys of each row; -infinity in rows without any, where no
 // gradient passes. Scores [B,H,T,S] -> [B,H,T], widened().
 Tensor log_sum_exp(const Tensor& scores, const Tensor& allowed);
+
+// Outputs.
+
+// Dropout on the weights, then their sum of values: a [B,H,T,S], v [B,Hkv,S,e] -> [B,H,T,e].
+Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call);
+Tensor weighted_values(const Tensor& a, const AttentionCall& call);
 
 // The plain kinds: call.map(scores) v by the fastest exact path, feeding call.observer.
 // q [B,H,T,d], k [B,Hkv,S,d], v [B,Hkv,S,e] -> [B,H,T,e]. scale multiplies q k^T. Paths agree up to
@@ -119,5 +116,16 @@ struct Attended {
   Tensor counted = {};  // as in HeadObserver::softmax()
 };
 void observe_attention(const Attended& found, const HeadCall& call, double scale);
+
+// Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
+Tensor multiply_gates(const Tensor& a, const Tensor& b);
+
+// Takes call.shaping.exclusion of each head's own value out of o [B,H,T,e]; v [B,Hkv,S,e] ends in
+// the values of the queries' own tokens.
+Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call);
+
+// Applies call.gates, adds call.offset and joins the heads: [B,H,T,e] -> [B,T,H*e], ready for the
+// output projection.
+Tensor merge_heads(const Tensor& o, const HeadCall& call);
 
 }  // namespace headlab
