@@ -4,6 +4,7 @@
 #include "core/head_kinds.h"
 #include "core/observe/probe.h"
 #include "core/torch.h"
+#include "experiments/models/position_kinds.h"
 
 namespace headlab::testing {
 

@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/models/position_kinds.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/system/memory.h"
 
