@@ -6,17 +6,6 @@
 
 namespace headlab {
 
-void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
-                 std::optional<int64_t> kv_heads, const Complain& complain) {
-  if (!head_dim && d_model % heads != 0)
-    complain("heads",
-             fmt::format("{} heads do not divide d_model {}; choose a divisor or set head_dim",
-                         heads, d_model));
-  if (kv_heads && heads % *kv_heads != 0)
-    complain("kv_heads",
-             fmt::format("{} kv_heads do not divide heads {}; choose a divisor", *kv_heads, heads));
-}
-
 namespace {
 
 Registry<HeadKind>& registry() {

@@ -49,10 +49,6 @@ struct HeadOptions : Block {
   virtual const GateTarget* gate_target() const { return nullptr; }
 };
 
-// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
-void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
-                 std::optional<int64_t> kv_heads, const Complain& complain);
-
 // Complains where the options do not fit the shape, or the kind's traits not the demands.
 void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands,
                  const Complain& complain);

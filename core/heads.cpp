@@ -78,32 +78,27 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
               "this kind's mask hides keys from all queries alike: [B,1,1,S]");
   const int64_t past = ctx.cache && !cross ? ctx.cache->length() : 0;
   const int64_t S = cross ? ctx.memory.size(1) : past + T;
-  const std::vector<int64_t> map{B, H, T, S};
-  if (ctx.mask.allowed.defined()) {
-    TORCH_CHECK(ctx.mask.allowed.scalar_type() == at::kBool, "mask.allowed must be bool");
-    TORCH_CHECK(broadcasts(ctx.mask.allowed.sizes(), map), "mask.allowed ",
-                ctx.mask.allowed.sizes(), " does not broadcast to [B,H,T,S] = ", map);
-  }
-  if (ctx.bias.defined())
-    TORCH_CHECK(broadcasts(ctx.bias.sizes(), map), "bias ", ctx.bias.sizes(),
-                " does not broadcast to [B,H,T,S] = ", map);
-  if (ctx.noise.defined())
-    TORCH_CHECK(ctx.noise.dim() == 1 && ctx.noise.size(0) == H, "noise must be [", H, "], is ",
-                ctx.noise.sizes());
-  if (ctx.offset.defined())
-    TORCH_CHECK(
-        broadcasts(ctx.offset.sizes(), {B, H, T, value_width()}), "offset ", ctx.offset.sizes(),
-        " does not broadcast to [B,H,T,e] = ", std::vector<int64_t>{B, H, T, value_width()});
-  if (ctx.uniform.defined())
-    TORCH_CHECK(ctx.uniform.scalar_type() == at::kBool && ctx.uniform.dim() == 1 &&
-                    ctx.uniform.size(0) == H,
-                "uniform must be bool [", H, "], is ", ctx.uniform.sizes());
-  for (const auto* length : {&ctx.mask.query_length, &ctx.mask.key_length})
-    TORCH_CHECK(!length->defined() || (length->dim() == 1 && length->size(0) == B),
-                "query_length and key_length must be [", B, "], one is ", length->sizes());
-  if (ctx.positions.defined())
-    TORCH_CHECK(ctx.positions.dim() == 1 && ctx.positions.size(0) == T, "positions must be [", T,
-                "], are ", ctx.positions.sizes());
+  const auto fits = [](const Tensor& t, const char* name, const char* axes,
+                       const std::vector<int64_t>& target) {
+    TORCH_CHECK(!t.defined() || broadcasts(t.sizes(), target), name, " ", t.sizes(),
+                " does not broadcast to ", axes, " = ", target);
+  };
+  const auto lists = [](const Tensor& t, const char* name, int64_t length, const char* are) {
+    TORCH_CHECK(!t.defined() || (t.dim() == 1 && t.size(0) == length), name, " must be ", "[",
+                length, "], ", are, " ", t.sizes());
+  };
+  const auto& [allowed, uniform] = std::tie(ctx.mask.allowed, ctx.uniform);
+  TORCH_CHECK(!allowed.defined() || allowed.scalar_type() == at::kBool,
+              "mask.allowed must be bool");
+  TORCH_CHECK(!uniform.defined() || uniform.scalar_type() == at::kBool, "uniform must be bool");
+  fits(allowed, "mask.allowed", "[B,H,T,S]", {B, H, T, S});
+  fits(ctx.bias, "bias", "[B,H,T,S]", {B, H, T, S});
+  fits(ctx.offset, "offset", "[B,H,T,e]", {B, H, T, value_width()});
+  lists(ctx.noise, "noise", H, "is");
+  lists(uniform, "uniform", H, "is");
+  lists(ctx.mask.query_length, "query_length", B, "is");
+  lists(ctx.mask.key_length, "key_length", B, "is");
+  lists(ctx.positions, "positions", T, "are");
   if (ctx.gates.defined())
     TORCH_CHECK(broadcasts(ctx.gates.sizes(), {B, H, T}) ||
                     (ctx.gates.dim() == 4 && broadcasts(ctx.gates.sizes().slice(0, 3), {B, H, T})),

@@ -8,7 +8,7 @@
 // al., arXiv 2103.17239): logits, and weights after softmax and dropout, are mixed by [from, to].
 #include <cmath>
 
-#include "core/attention/compose_statistics.h"
+#include "core/attention/compose.h"
 #include "core/attention/map_statistics.h"
 #include "core/attention/paths.h"
 #include "core/config/alternatives.h"

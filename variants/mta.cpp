@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/attention/compose_statistics.h"
+#include "core/attention/compose.h"
 #include "core/attention/map_statistics.h"
 #include "core/attention/paths.h"
 #include "core/attention/precision.h"

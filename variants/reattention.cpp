@@ -6,7 +6,7 @@
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include <mutex>
 
-#include "core/attention/compose_statistics.h"
+#include "core/attention/compose.h"
 #include "core/attention/map_statistics.h"
 #include "core/attention/paths.h"
 #include "core/attention/precision.h"

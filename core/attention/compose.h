@@ -7,7 +7,12 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <vector>
+
 #include "core/attention/masks.h"
+#include "core/attention/observer.h"
+#include "core/attention/statistic.h"
 
 namespace headlab {
 
@@ -57,5 +62,13 @@ struct ComposedHeads {
 ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale);
+
+// What an observer finds of weights that heads mix behind the softmax.
+const std::vector<Statistic>& composed_statistics();
+
+// The share of a mixing `w` [H,H] of the alive heads that leaves its head, by layer.
+Statistic off_diagonal_statistic(const char* name, const char* long_name);
+void report_off_diagonal(HeadObserver& observer, const std::string& name, const Tensor& weight,
+                         const Tensor& alive);
 
 }  // namespace headlab

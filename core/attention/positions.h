@@ -1,4 +1,5 @@
-// Positions as heads meet them: rotary embedding, and biases that depend on the distance j - i only.
+// Positions as heads meet them: rotary embedding, and biases that depend on the distance j - i
+// only.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/torch.h"
+#include "experiments/models/stack_options.h"
 
 namespace headlab {
 namespace {

@@ -74,6 +74,10 @@ class AttentionAt : public CustomField {
 
 inline constexpr const char* kCrossSite = "cross";
 
+// head_dim defaults to d_model / heads, kv_heads to heads: complains where that cannot be.
+void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim,
+                 std::optional<int64_t> kv_heads, const Complain& complain);
+
 struct StackOptions : ModelOptions {
   std::optional<int64_t> d_ff;
   std::string norm = "layer", mlp = "gelu";

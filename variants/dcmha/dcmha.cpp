@@ -12,7 +12,6 @@
 #include <cmath>
 
 #include "core/attention/compose.h"
-#include "core/attention/compose_statistics.h"
 #include "core/attention/precision.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
