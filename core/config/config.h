@@ -77,6 +77,9 @@ class Problems {
   size_t count_ = 0;
   Block* root_ = nullptr;
 };
+// Throws ConfigError with this one problem.
+[[noreturn]] void raise_problem(const Place& place, const std::string& path,
+                                const std::string& what);
 
 // What values a field accepts.
 struct Limits {
@@ -223,15 +226,6 @@ ConfigNode parse_config(const std::string& text, const std::string& file,
 // The same for one value of any kind (empty: null). `origin` gives file and base of all places, and
 // with its line 0 none of them has a line; `path` stands before all paths.
 ConfigNode parse_value(const std::string& text, const Place& origin, const std::string& path);
-
-// Reads a file, its `extends: parent.yaml` (relative to it; cycles are an error), then the
-// overrides `a.b.c=value` (value in YAML flow style; paths from the caller's directory). Mappings
-// merge key by key, except that a mapping whose `kind` changes replaces the old one; everything
-// else replaces. Overrides merge among themselves first, so that their order does not matter unless
-// they name the same key.
-ConfigNode load_config(const std::filesystem::path& file,
-                       const std::vector<std::string>& overrides = {});
-ConfigNode merge_config(const ConfigNode& base, const ConfigNode& over);
 
 // One value, as the fields read it, for a CustomField's read(); false when it was a problem.
 bool read_value(bool& value, const ConfigNode& node, const std::string& path, Problems& problems);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
+#include "experiments/files/config_file.h"
 
 namespace headlab {
 namespace {

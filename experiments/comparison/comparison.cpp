@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "core/config/config_overrides.h"
 #include "core/errors.h"
 #include "core/head_kinds.h"
 #include "experiments/comparison/equal_terms.h"
 #include "experiments/comparison/matched_size.h"
 #include "experiments/data/test_part.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/files/sha256.h"
 #include "experiments/models/stack_options.h"

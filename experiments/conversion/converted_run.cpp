@@ -3,6 +3,7 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/files/config_file.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <fstream>
 
-#include "core/config/git_lfs.h"
 #include "core/errors.h"
+#include "experiments/files/git_lfs.h"
 #include "experiments/files/h5_detail.h"
 #include "experiments/files/regular_file.h"
 

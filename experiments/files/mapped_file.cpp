@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <system_error>
 
-#include "core/config/git_lfs.h"
 #include "core/errors.h"
+#include "experiments/files/git_lfs.h"
 
 namespace headlab {
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <set>
 
+#include "experiments/files/config_file.h"
 #include "experiments/models/gate_target.h"
 
 namespace headlab {

@@ -10,6 +10,7 @@
 
 #include "core/observe/probe.h"
 #include "experiments/data/source.h"
+#include "experiments/files/config_file.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/schedule.h"
 #include "experiments/system/most_threads.h"

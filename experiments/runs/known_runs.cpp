@@ -11,6 +11,7 @@
 
 #include "core/config/config.h"
 #include "core/errors.h"
+#include "experiments/files/config_file.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"

@@ -13,6 +13,7 @@
 #include "core/kernels/device_name.h"
 #include "core/kernels/isa_choice.h"
 #include "core/torch.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/models/default_type.h"

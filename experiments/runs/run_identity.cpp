@@ -13,6 +13,7 @@
 #include "core/errors.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/source.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/sha256.h"
 #include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_code.h"

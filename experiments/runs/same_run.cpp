@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "experiments/files/config_file.h"
 #include "experiments/runs/checkpoint_state.h"
 #include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_code.h"

@@ -11,8 +11,8 @@
 #include <system_error>
 #include <utility>
 
-#include "core/config/config_overrides.h"
 #include "core/errors.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/files/sha256.h"

@@ -6,9 +6,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "core/config/git_lfs.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/files/git_lfs.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/system/plain_text.h"
 #include "experiments/training/evaluate.h"

@@ -1,8 +1,9 @@
 // Pointers of Git LFS, whatever they stand for.
 #include "core/config/config.h"
-#include "core/config/git_lfs.h"
 #include "core/errors.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/gguf.h"
+#include "experiments/files/git_lfs.h"
 #include "experiments/files/h5.h"
 #include "experiments/files/safetensors.h"
 #include "tests/catch.h"

@@ -9,6 +9,7 @@
 #include "core/config/config_fields.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/config_schema.h"
 #include "experiments/runs/bounded_tensors.h"
 #include "experiments/runs/experiment.h"

@@ -4,6 +4,7 @@
 
 #include "core/errors.h"
 #include "core/projected_heads.h"
+#include "experiments/files/config_file.h"
 #include "experiments/models/stack.h"
 #include "experiments/pruning/pruned_run.h"
 #include "experiments/training/leak_check.h"

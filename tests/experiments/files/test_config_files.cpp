@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "experiments/files/config_file.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 #include "tests/scratch.h"
