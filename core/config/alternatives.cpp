@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 namespace headlab {
 
@@ -29,31 +28,6 @@ std::string WordOrNumber::type() const {
 void WordOrNumber::forms(Forms& f) const {
   f.word(words_);
   f.number({});
-}
-
-int64_t CountOrShare::of(int64_t all) const {
-  return std::llround(is_share() ? number_ * static_cast<double>(all) : number_);
-}
-
-void CountOrShare::read(const ConfigNode& node, const std::string& path, Problems& problems) {
-  Problems no_share;
-  double number = 0;
-  int64_t count = 0;
-  if (read_value(number, node, path, no_share) && number > 0 && number < 1)
-    number_ = number;
-  else if (read_value(count, node, path, problems, at_least(0)))
-    number_ = static_cast<double>(count);
-}
-
-ConfigNode CountOrShare::write() const {
-  return is_share() ? write_number(number_) : write_integer(static_cast<int64_t>(number_));
-}
-
-void CountOrShare::forms(Forms& f) const {
-  f.integer(at_least(0));
-  auto share = above(0);
-  share.max = 1, share.below_max = true;
-  f.number(share);
 }
 
 std::string field_names(Block& block) {

@@ -1,8 +1,8 @@
 // The whole experiment as a config describes it: data, model, training, log.
 #pragma once
 
-#include "core/config/alternatives.h"
 #include "core/config/config.h"
+#include "experiments/files/count_or_share.h"
 
 namespace headlab {
 

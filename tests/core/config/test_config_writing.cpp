@@ -7,8 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "core/config/alternatives.h"
-#include "core/config/seed_option.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"
 
@@ -253,27 +251,6 @@ TEST_CASE("floats are written as short as they read back, and visibly floats") {
   CHECK(to_flow(write_number(-1e22)) == "-1.0e+22");
   CHECK(to_flow(write_number(1.5e300)) == "1.5e+300");
   CHECK(to_flow(write_number(-0.0)) == "-0.0");
-}
-
-TEST_CASE("a count or a share is written as it was read") {
-  struct Warm : Block {
-    CountOrShare warmup = 100;
-    void visit(Fields& f) override { f("warmup", warmup, "updates, or a share"); }
-  };
-  const auto read = [](const std::string& text) {
-    Warm warm;
-    read_config(warm, parse_config(text, "test.yaml"));
-    return warm;
-  };
-  for (const auto& [text, of_250] : std::vector<std::pair<std::string, int64_t>>{
-           {"0", 0}, {"7", 7}, {"400", 400}, {"0.1", 25}}) {
-    auto warm = read("warmup: " + text);
-    CHECK(warm.warmup.of(250) == of_250);
-    CHECK(to_yaml(write_block(warm)) == "warmup: " + text + "\n");
-  }
-  for (const char* wrong : {"-1", "1.5", "soon", "-0.5", "[1]"})
-    CHECK_THROWS_WITH(read(std::string("warmup: ") + wrong),
-                      Catch::Contains("test.yaml:1:9: warmup: must be"));
 }
 
 }  // namespace headlab::test_config_writing
