@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "experiments/files/field_table.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 

@@ -1,8 +1,11 @@
 #include "core/config/alternatives.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+
+#include "core/config/config_fields.h"
 
 namespace headlab {
 
@@ -31,11 +34,9 @@ void WordOrNumber::forms(Forms& f) const {
 }
 
 std::string field_names(Block& block) {
-  const auto fields = describe_block(block);
-  std::string names;
-  for (size_t n = 0; n < fields.size(); ++n)
-    names += (n == 0 ? "" : n + 1 == fields.size() ? " and " : ", ") + fields[n].name;
-  return names;
+  std::vector<std::string> names;
+  for (const BlockField& field : fields_of(block)) names.push_back(field.name);
+  return enumerated(names, "and");
 }
 
 }  // namespace headlab

@@ -258,12 +258,6 @@ ConfigNode write_minimal(Block& block, Block& defaults, Paths paths = Paths::kWr
 std::string to_yaml(const ConfigNode& node);  // block style; short leaves in flow style
 std::string to_flow(const ConfigNode& node);  // on one line
 
-// A field of a nested block is named `block.field`. An absent value has an empty default_text.
-struct FieldInfo {
-  std::string name, type, default_text, limits, help;
-};
-std::vector<FieldInfo> describe_block(Block& block);
-
 bool is_utf8(const std::string& text);
 std::string shortest(double value);  // shortest text that reads back to the same value
 // "; did you mean 'x'?" for the nearest of `names`, or "" when none is near.

@@ -21,6 +21,9 @@ struct BlockField {
 
 std::vector<BlockField> fields_of(Block& block);
 
+// "a, b or c", where `last` is "or".
+std::string enumerated(const std::vector<std::string>& words, const std::string& last);
+
 // Sizes are multiplied with each other, and must not overflow.
 inline constexpr int64_t kLargestInteger = 2147483647;
 // With the bounds of an integer that has none of its own.

@@ -163,14 +163,14 @@ std::vector<KeyPath> keys_elsewhere(const std::string& key, const std::vector<Ke
   return called;
 }
 
-std::string either(const std::vector<std::string>& words) {
+}  // namespace
+
+std::string enumerated(const std::vector<std::string>& words, const std::string& last) {
   std::string text;
   for (size_t n = 0; n < words.size(); ++n)
-    text += (n == 0 ? "" : n + 1 == words.size() ? " or " : ", ") + words[n];
+    text += (n == 0 ? "" : n + 1 == words.size() ? ' ' + last + ' ' : ", ") + words[n];
   return text;
 }
-
-}  // namespace
 
 std::vector<KeyPath> key_paths(Block& root) {
   KeyPaths paths;
@@ -191,7 +191,7 @@ std::string meant_instead(const std::string& key, const std::string& block,
       root ? keys_elsewhere(key, key_paths(*root), meant.empty()) : std::vector<KeyPath>{};
   for (const KeyPath& other : others) {
     if (other.path == here)  // of the block's other kinds
-      return fmt::format("; kind {} has it{}", either(other.kinds), known_here);
+      return fmt::format("; kind {} has it{}", enumerated(other.kinds, "or"), known_here);
     const bool beside = block_of(other.path) == block;
     const std::string of_kind =
         other.kinds.size() == 1 && !beside ? " of kind " + other.kinds[0] : "";
@@ -200,7 +200,7 @@ std::string meant_instead(const std::string& key, const std::string& block,
     if (std::find(meant.begin(), meant.end(), text) == meant.end()) meant.push_back(text);
   }
   if (meant.size() > kMost) meant.resize(kMost);
-  return meant.empty() ? known_here : fmt::format("; did you mean {}?", either(meant));
+  return meant.empty() ? known_here : fmt::format("; did you mean {}?", enumerated(meant, "or"));
 }
 
 }  // namespace headlab

@@ -1,7 +1,4 @@
-// Typed fields -> nodes and tables.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
+// Typed fields -> nodes.
 #include <algorithm>
 
 #include "core/config/config_fields.h"
@@ -95,45 +92,6 @@ ConfigNode minimal(Block& block, Block& defaults) {
   return node;
 }
 
-class Accepted : public Forms {
- public:
-  std::vector<std::string> parts;
-
-  void integer(const Limits& limits) override { add(limits_text(limits)); }
-  void number(const Limits& limits) override { add(limits_text(limits)); }
-  void word(const std::vector<std::string>& words) override { add(limits_text(one_of(words))); }
-  void mapping(Block&) override {}
-  void kind(const std::string&, Block&, bool) override {}
-  void kinds(const KindRegistry& registry, const std::string&) override { word(registry.names()); }
-  void entries(const std::string&, const std::function<void(Forms&)>&) override {}
-
- private:
-  void add(const std::string& text) {
-    if (!text.empty()) parts.push_back(text);
-  }
-};
-
-// What a value with a syntax of its own accepts: the words of a kind or a choice, bounds; or "".
-std::string accepted(const CustomField& field) {
-  Accepted forms;
-  field.forms(forms);
-  return fmt::format("{}", fmt::join(forms.parts, ", or "));
-}
-
-void describe(Block& block, const std::string& prefix, std::vector<FieldInfo>& table) {
-  for (const BlockField& f : fields_of(block)) {
-    if (f.block) {
-      describe(*f.block, prefix + f.name + '.', table);
-      continue;
-    }
-    const std::string type = f.list ? "list of " + f.type + 's' : f.type;
-    std::string value;
-    if (f.value) value = to_flow(f.custom ? f.custom->write_minimal() : *f.value);
-    const std::string limits = f.custom ? accepted(*f.custom) : limits_text(f.limits);
-    table.push_back({prefix + f.name, type, value, limits, f.help});
-  }
-}
-
 ConfigNode kind_node(const std::string& kind, ConfigNode options) {
   ConfigNode node;
   node.set("kind", write_text(kind));
@@ -153,12 +111,6 @@ ConfigNode write_block(Block& block, Paths paths) { return with_paths(full(block
 
 ConfigNode write_minimal(Block& block, Block& defaults, Paths paths) {
   return with_paths(minimal(block, defaults), paths);
-}
-
-std::vector<FieldInfo> describe_block(Block& block) {
-  std::vector<FieldInfo> table;
-  describe(block, "", table);
-  return table;
 }
 
 ConfigNode KindBlock::write() const { return kind_node(kind_, full(*options_)); }

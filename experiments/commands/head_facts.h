@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/head_kinds.h"
+#include "experiments/files/field_table.h"
 
 namespace headlab {
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/config/config.h"
+#include "experiments/files/field_table.h"
 
 namespace headlab {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "core/config/config.h"
+#include "experiments/files/field_table.h"
 
 namespace headlab {
 

@@ -10,6 +10,7 @@
 #include "experiments/data/data_description.h"
 #include "experiments/data/test_part.h"
 #include "experiments/files/config_schema.h"
+#include "experiments/files/field_table.h"
 #include "experiments/runs/run_data.h"
 #include "tests/catch.h"
 #include "tests/images_testing.h"

@@ -6,6 +6,7 @@
 #include "core/config/alternatives.h"
 #include "core/config/seed_option.h"
 #include "experiments/files/count_or_share.h"
+#include "experiments/files/field_table.h"
 #include "experiments/files/schema_values.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"

@@ -8,6 +8,7 @@
 
 #include "core/head_kinds.h"
 #include "core/observe/statistics.h"
+#include "experiments/files/field_table.h"
 #include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
