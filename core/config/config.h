@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -133,6 +134,9 @@ class Fields {
 // field b of its block a).
 using Complain = std::function<void(const std::string& field, const std::string& what)>;
 
+// Words of other tools, and the paths, "a.b.c", of the settings that they name here.
+using OtherWords = std::span<const std::pair<std::string_view, std::string_view>>;
+
 // A mapping of settings.
 struct Block {
   virtual ~Block() = default;
@@ -140,6 +144,9 @@ struct Block {
   // What readers and writers ask: those of visit(), and fields that all blocks of a family have.
   virtual void visit_all(Fields& f) { visit(f); }
   virtual void check(const Complain&) const {}  // constraints between fields; after reading
+  virtual OtherWords other_words() const {
+    return {};
+  }  // asked of the block that a file is read to
 };
 
 class KindRegistry;

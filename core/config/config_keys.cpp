@@ -4,73 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "core/config/config_fields.h"
 
 namespace headlab {
 namespace {
-
-// A word of nanoGPT, Hugging Face, PyTorch or TransformerLens, and where its setting stands here.
-constexpr std::pair<std::string_view, std::string_view> kOtherWords[] = {
-    {"n_layer", "model.layers"},
-    {"n_layers", "model.layers"},
-    {"num_layers", "model.layers"},
-    {"num_hidden_layers", "model.layers"},
-    {"depth", "model.layers"},
-    {"n_head", "model.heads"},
-    {"n_heads", "model.heads"},
-    {"num_heads", "model.heads"},
-    {"nhead", "model.heads"},
-    {"num_attention_heads", "model.heads"},
-    {"n_kv_heads", "model.kv_heads"},
-    {"n_kv_head", "model.kv_heads"},
-    {"num_key_value_heads", "model.kv_heads"},
-    {"n_embd", "model.d_model"},
-    {"n_embed", "model.d_model"},
-    {"embed_dim", "model.d_model"},
-    {"hidden_size", "model.d_model"},
-    {"dim", "model.d_model"},
-    {"d_head", "model.head_dim"},
-    {"head_size", "model.head_dim"},
-    {"attn_pdrop", "model.attention_dropout"},
-    {"resid_pdrop", "model.dropout"},
-    {"tie_word_embeddings", "model.tie"},
-    {"block_size", "data.context"},
-    {"context_length", "data.context"},
-    {"seq_len", "data.context"},
-    {"seq_length", "data.context"},
-    {"max_length", "data.context"},
-    {"n_ctx", "data.context"},
-    {"n_positions", "data.context"},
-    {"dataset", "data.path"},
-    {"file", "data.path"},
-    {"text", "data.path"},
-    {"max_iters", "train.steps"},
-    {"max_steps", "train.steps"},
-    {"num_steps", "train.steps"},
-    {"iterations", "train.steps"},
-    {"num_epochs", "train.epochs"},
-    {"num_train_epochs", "train.epochs"},
-    {"batch_size", "train.batch"},
-    {"gradient_accumulation_steps", "train.accumulate"},
-    {"learning_rate", "train.lr"},
-    {"lr_scheduler_type", "train.schedule"},
-    {"lr_decay_iters", "train.decay_steps"},
-    {"warmup_iters", "train.warmup"},
-    {"warmup_steps", "train.warmup"},
-    {"grad_clip", "train.clip"},
-    {"max_grad_norm", "train.clip"},
-    {"beta1", "train.betas"},
-    {"beta2", "train.betas"},
-    {"eval_interval", "train.eval_every"},
-    {"eval_steps", "train.eval_every"},
-    {"eval_iters", "train.eval_batches"},
-    {"save_steps", "train.checkpoint.every"},
-    {"log_interval", "log.every"},
-    {"logging_steps", "log.every"},
-};
 
 // All keys that a file may write, by going through the fields and the forms of their values.
 class KeyPaths {
@@ -141,14 +80,15 @@ std::string block_of(const std::string& path) {
 
 // Keys of other sections that are called so, or that another tool calls so; else, where none nearby
 // is meant, the nearest.
-std::vector<KeyPath> keys_elsewhere(const std::string& key, const std::vector<KeyPath>& all,
-                                    bool nearest) {
+std::vector<KeyPath> keys_elsewhere(const std::string& key, Block& root, bool nearest) {
+  const std::vector<KeyPath> all = key_paths(root);
+  const OtherWords other_words = root.other_words();
   std::vector<KeyPath> called;
   std::vector<std::string> names;
   for (const KeyPath& known : all) {
     names.push_back(last_key(known.path));
     const bool other_word = std::any_of(
-        std::begin(kOtherWords), std::end(kOtherWords),
+        other_words.begin(), other_words.end(),
         [&](const auto& word) { return word.first == key && word.second == known.path; });
     if (names.back() == key || other_word) called.push_back(known);
   }
@@ -187,8 +127,7 @@ std::string meant_instead(const std::string& key, const std::string& block,
   std::vector<std::string> meant;
   if (const auto near = nearest_name(key, known)) meant.push_back('\'' + *near + '\'');
   const std::string here = block.empty() ? key : block + '.' + key;
-  const auto others =
-      root ? keys_elsewhere(key, key_paths(*root), meant.empty()) : std::vector<KeyPath>{};
+  const auto others = root ? keys_elsewhere(key, *root, meant.empty()) : std::vector<KeyPath>{};
   for (const KeyPath& other : others) {
     if (other.path == here)  // of the block's other kinds
       return fmt::format("; kind {} has it{}", enumerated(other.kinds, "or"), known_here);

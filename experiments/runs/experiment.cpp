@@ -12,6 +12,7 @@
 #include "experiments/data/source.h"
 #include "experiments/files/config_file.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/runs/other_words.h"
 #include "experiments/runs/schedule.h"
 #include "experiments/system/most_threads.h"
 
@@ -190,6 +191,8 @@ bool is_plain(const std::string& word) {
   });
 }
 }  // namespace
+
+OtherWords Experiment::other_words() const { return kOtherWords; }
 
 void Experiment::check(const Complain& complain) const {
   auto written = *this;

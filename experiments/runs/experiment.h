@@ -89,6 +89,7 @@ struct Experiment : Block {
   bool half_weights() const { return dtype == "bf16"; }
   void visit(Fields& f) override;
   void check(const Complain& complain) const override;
+  OtherWords other_words() const override;
 };
 
 // load_config() of an experiment: it is called after the file unless the file, not one that it
