@@ -80,7 +80,6 @@ class DrawnForm : public Forms {
     const auto& name = draw_.one_of(names);
     kind(name, *registry.options(name), false);
   }
-  void entries(const std::string&, const std::function<void(Forms&)>&) override {}
 
  private:
   Draws& draw_;

@@ -151,22 +151,23 @@ struct Block {
 
 class KindRegistry;
 
-// A visitor of the forms in which a value with a syntax of its own may be written.
+// A visitor of the forms in which a value with a syntax of its own may be written. It passes over
+// those that it does not override.
 class Forms {
  public:
   virtual ~Forms() = default;
-  virtual void integer(const Limits& limits) = 0;
-  virtual void number(const Limits& limits) = 0;
-  virtual void word(const std::vector<std::string>& words) = 0;
-  virtual void mapping(Block& block) = 0;
+  virtual void integer(const Limits&) {}
+  virtual void number(const Limits&) {}
+  virtual void word(const std::vector<std::string>&) {}
+  virtual void mapping(Block&) {}
   // A mapping with `kind: <kind>` and that kind's options. `usual`: it is meant where none is
   // named.
-  virtual void kind(const std::string& kind, Block& options, bool usual) = 0;
+  virtual void kind(const std::string& /*kind*/, Block& /*options*/, bool /*usual*/) {}
   // Any kind of a family: its word, or its mapping. usual "": without `kind` it may be any of them.
-  virtual void kinds(const KindRegistry& registry, const std::string& usual) = 0;
+  virtual void kinds(const KindRegistry&, const std::string& /*usual*/) {}
   // A mapping of keys of one's own, all with values of the same forms.
-  virtual void entries(const std::string& key_pattern,
-                       const std::function<void(Forms&)>& value) = 0;
+  virtual void entries(const std::string& /*key_pattern*/,
+                       const std::function<void(Forms&)>& /*value*/) {}
 };
 
 // A value with a syntax of its own (a kind with its options, a word or a mapping, ...).

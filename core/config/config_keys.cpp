@@ -33,9 +33,6 @@ class KeyPaths {
    public:
     KeyForms(KeyPaths& paths, std::string path, std::string kind)
         : paths_(paths), path_(std::move(path)), kind_(std::move(kind)) {}
-    void integer(const Limits&) override {}
-    void number(const Limits&) override {}
-    void word(const std::vector<std::string>&) override {}
     void mapping(Block& block) override { paths_.add_block(block, path_, kind_); }
     void kind(const std::string& kind, Block& options, bool) override {
       paths_.add_block(options, path_, kind);
@@ -43,7 +40,6 @@ class KeyPaths {
     void kinds(const KindRegistry& registry, const std::string&) override {
       paths_.add_kinds(registry, path_);
     }
-    void entries(const std::string&, const std::function<void(Forms&)>&) override {}
 
    private:
     KeyPaths& paths_;

@@ -44,10 +44,6 @@ class Tables {
   class TableForms : public Forms {
    public:
     TableForms(Tables& tables, KeyTable base) : tables_(tables), base_(std::move(base)) {}
-    void integer(const Limits&) override {}
-    void number(const Limits&) override {}
-    void word(const std::vector<std::string>&) override {}
-    void entries(const std::string&, const std::function<void(Forms&)>&) override {}
     void mapping(Block& block) override { tables_.add(base_, block); }
     void kind(const std::string& kind, Block& options, bool) override {
       KeyTable table = base_;

@@ -199,9 +199,6 @@ class SettingPaths {
   class PathForms : public Forms {
    public:
     PathForms(SettingPaths& paths, std::string below) : paths_(paths), below_(std::move(below)) {}
-    void integer(const Limits&) override {}
-    void number(const Limits&) override {}
-    void word(const std::vector<std::string>&) override {}
     void mapping(Block& block) override { paths_.add(block, below_); }
     void kind(const std::string&, Block& options, bool) override { paths_.add(options, below_); }
     void kinds(const KindRegistry& registry, const std::string&) override {

@@ -15,10 +15,7 @@ class Accepted : public Forms {
   void integer(const Limits& limits) override { add(limits_text(limits)); }
   void number(const Limits& limits) override { add(limits_text(limits)); }
   void word(const std::vector<std::string>& words) override { add(limits_text(one_of(words))); }
-  void mapping(Block&) override {}
-  void kind(const std::string&, Block&, bool) override {}
   void kinds(const KindRegistry& registry, const std::string&) override { word(registry.names()); }
-  void entries(const std::string&, const std::function<void(Forms&)>&) override {}
 
  private:
   void add(const std::string& text) {
