@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace headlab {
@@ -104,30 +105,28 @@ struct FilePath {
 
 struct CustomField;
 
-// A visitor of settings. The scalar overloads take a name, the member, one line of help, limits.
+// The member that holds a setting.
+using FieldValue =
+    std::variant<bool*, int64_t*, double*, std::string*, FilePath*,
+                 // Absent means "derived from the rest"; the help says how.
+                 std::optional<bool>*, std::optional<int64_t>*, std::optional<double>*,
+                 // Lists accept a single value as a list of one. Limits hold for each item.
+                 std::vector<int64_t>*, std::vector<double>*, std::vector<std::string>*,  //
+                 Block*, CustomField*>;
+
+// A visitor of settings.
 class Fields {
  public:
   virtual ~Fields() = default;
-  virtual void operator()(const char* name, bool& value, const char* help) = 0;
-  virtual void operator()(const char* name, int64_t& value, const char* help, Limits = {}) = 0;
-  virtual void operator()(const char* name, double& value, const char* help, Limits = {}) = 0;
-  virtual void operator()(const char* name, std::string& value, const char* help, Limits = {}) = 0;
-  virtual void operator()(const char* name, FilePath& value, const char* help) = 0;
-  // Absent means "derived from the rest"; the help says how.
-  virtual void operator()(const char* name, std::optional<bool>& value, const char* help) = 0;
-  virtual void operator()(const char* name, std::optional<int64_t>& value, const char* help,
-                          Limits = {}) = 0;
-  virtual void operator()(const char* name, std::optional<double>& value, const char* help,
-                          Limits = {}) = 0;
-  // Lists accept a single value as a list of one. Limits hold for each item.
-  virtual void operator()(const char* name, std::vector<int64_t>& value, const char* help,
-                          Limits = {}) = 0;
-  virtual void operator()(const char* name, std::vector<double>& value, const char* help,
-                          Limits = {}) = 0;
-  virtual void operator()(const char* name, std::vector<std::string>& value, const char* help,
-                          Limits = {}) = 0;
-  virtual void operator()(const char* name, Block& value, const char* help) = 0;
-  virtual void operator()(const char* name, CustomField& value, const char* help) = 0;
+  // `help` is one line. Only numbers and texts, and optional ones or lists of them, have limits.
+  template <class T>
+  void operator()(const char* name, T& value, const char* help, const Limits& limits = {}) {
+    field(name, &value, help, limits);
+  }
+
+ private:
+  virtual void field(const char* name, FieldValue value, const char* help,
+                     const Limits& limits) = 0;
 };
 
 // Says what is wrong with one field of the block being checked ("" = the block itself, "a.b" =

@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "core/config/config_fields.h"
-#include "core/config/config_visit.h"
 
 namespace headlab {
 namespace fs = std::filesystem;
@@ -107,7 +106,7 @@ const ConfigNode* locate(const ConfigNode& node, const std::string& field) {
   return deeper ? deeper : child;
 }
 
-class Reader : public EachField<Reader> {
+class Reader : public Fields {
  public:
   Reader(const ConfigNode& node, const std::string& path, Problems& problems)
       : node_(node), path_(path), problems_(problems) {}
@@ -123,18 +122,16 @@ class Reader : public EachField<Reader> {
     }
   }
 
-  template <class T>
-  void field(const char* name, T& value, const char*, const Limits& limits) {
+ private:
+  void field(const char* name, FieldValue value, const char*, const Limits& limits) override {
     know(name);
-    const ConfigNode* written = node_.find(name);
-    if (written) {
-      read(value, *written, join(path_, name), limits);
-    } else if constexpr (std::is_same_v<T, CustomField>) {
-      value.absent(join(path_, name), node_.place);
+    const std::string path = join(path_, name);
+    if (const ConfigNode* written = node_.find(name)) {
+      std::visit([&](auto* member) { read(*member, *written, path, limits); }, value);
+    } else if (CustomField** custom = std::get_if<CustomField*>(&value)) {
+      (*custom)->absent(path, node_.place);
     }
   }
-
- private:
   void read(bool& v, const ConfigNode& n, const std::string& path, const Limits&) {
     read_value(v, n, path, problems_);
   }

@@ -2,24 +2,21 @@
 #include <algorithm>
 
 #include "core/config/config_fields.h"
-#include "core/config/config_visit.h"
 
 namespace headlab {
 namespace {
 
 ConfigNode full(Block& block);
 
-class Collector : public EachField<Collector> {
+class Collector : public Fields {
  public:
   std::vector<BlockField> fields;
 
-  template <class T>
-  void field(const char* name, T& value, const char* help, const Limits& limits) {
-    fields.push_back({.name = name, .help = help, .type = "", .limits = limits});
-    collect(fields.back(), value);
-  }
-
  private:
+  void field(const char* name, FieldValue value, const char* help, const Limits& limits) override {
+    fields.push_back({.name = name, .help = help, .type = "", .limits = limits});
+    std::visit([&](auto* member) { collect(fields.back(), *member); }, value);
+  }
   static void collect(BlockField& f, bool v) { f.type = "bool", f.value = write_bool(v); }
   static void collect(BlockField& f, int64_t v) { f.type = "integer", f.value = write_integer(v); }
   static void collect(BlockField& f, double v) { f.type = "number", f.value = write_number(v); }
