@@ -47,13 +47,11 @@ ConfigNode* ConfigNode::find(std::string_view key) {
 }
 
 void ConfigNode::set(const std::string& key, ConfigNode value) {
-  for (auto& [name, old] : entries) {
-    if (name == key) {
-      old = std::move(value);
-      return;
-    }
+  if (ConfigNode* old = find(key)) {
+    *old = std::move(value);
+  } else {
+    entries.emplace_back(key, std::move(value));
   }
-  entries.emplace_back(key, std::move(value));
 }
 
 Place ConfigNode::key_place() const {

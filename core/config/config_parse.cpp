@@ -1,6 +1,5 @@
 // YAML text -> ConfigNode: yaml-cpp's events, held to stricter rules.
 #include <fmt/format.h>
-#include <utf8proc.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/mark.h>
@@ -10,6 +9,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "core/config/characters.h"
 #include "core/config/config.h"
 
 namespace headlab {
@@ -19,15 +19,6 @@ namespace {
 constexpr size_t kMaxValues = 100'000;
 constexpr size_t kMaxDepth = 64;  // mappings and lists within each other
 constexpr size_t kMaxKey = 128;   // yaml-cpp looks 1024 bytes ahead for a key's colon
-
-// Bytes of the code point at `at`, 0 when there is none (RFC 3629).
-size_t utf8_length(const std::string& text, size_t at) {
-  utf8proc_int32_t code_point = 0;
-  const auto length =
-      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(&text[at]),
-                       static_cast<utf8proc_ssize_t>(text.size() - at), &code_point);
-  return length < 0 ? 0 : static_cast<size_t>(length);
-}
 
 // Builds nodes from yaml-cpp's events. Goes on after a problem where the structure is still clear.
 class NodeBuilder : public YAML::EventHandler {
@@ -74,25 +65,26 @@ class NodeBuilder : public YAML::EventHandler {
   void check_characters() {
     if (text_.starts_with("\xEF\xBB\xBF")) text_.erase(0, 3);
     continuations_.assign(text_.size() + 1, 0);
-    int line = 0;
-    size_t line_start = 0;
+    for (size_t i = 0; i < text_.size(); ++i)
+      continuations_[i + 1] = continuations_[i] + ((text_[i] & 0xC0) == 0x80 ? 1 : 0);
     for (size_t i = 0; i < text_.size();) {
       const auto c = static_cast<unsigned char>(text_[i]);
-      const size_t length = utf8_length(text_, i);
       const bool control = (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f;
+      const size_t length = code_point(text_, i).bytes;
       if (length == 0 || control) {
-        YAML::Mark mark;
-        mark.line = line, mark.pos = static_cast<int>(i);
-        mark.column = static_cast<int>(i - line_start);
-        fail(place(mark), control ? fmt::format("control character 0x{:02x} is not allowed", c)
-                                  : "is not UTF-8 text");
+        fail(place(mark_of(i)), control ? fmt::format("control character 0x{:02x} is not allowed", c)
+                                        : "is not UTF-8 text");
       }
-      for (size_t k = 1; k <= length; ++k) {
-        continuations_[i + k] = continuations_[i] + static_cast<int>(k > 1 ? k - 1 : 0);
-      }
-      if (c == '\n') ++line, line_start = i + 1;
       i += length;
     }
+  }
+
+  YAML::Mark mark_of(size_t at) const {
+    const size_t line_start = at == 0 ? 0 : text_.rfind('\n', at - 1) + 1;
+    YAML::Mark mark;
+    mark.pos = static_cast<int>(at), mark.column = static_cast<int>(at - line_start);
+    mark.line = static_cast<int>(std::count(text_.begin(), text_.begin() + mark.pos, '\n'));
+    return mark;
   }
 
   // yaml-cpp counts columns in bytes; editors count characters.
@@ -303,9 +295,9 @@ class NodeBuilder : public YAML::EventHandler {
 
 bool is_utf8(const std::string& text) {
   for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    if (length == 0) return false;
-    at += length;
+    const size_t bytes = code_point(text, at).bytes;
+    if (bytes == 0) return false;
+    at += bytes;
   }
   return true;
 }

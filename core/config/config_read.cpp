@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <numeric>
 
+#include "core/config/characters.h"
 #include "core/config/config_fields.h"
 
 namespace headlab {
@@ -53,11 +53,6 @@ bool has_leading_zero(const std::string& text) {
   const size_t start = text.starts_with('-') ? 1 : 0;
   return text.size() > start + 1 && text[start] == '0' && text[start + 1] >= '0' &&
          text[start + 1] <= '9';
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
 }
 
 // Restricted Damerau-Levenshtein distance: insertions, deletions, replacements, swaps of
@@ -213,7 +208,7 @@ std::optional<std::string> nearest_name(const std::string& word,
     const auto [shorter, longer] = std::minmax({word.size(), name.size()});
     const size_t most = std::max<size_t>(1, longer / 3);
     if (longer - shorter > most) continue;
-    const size_t wrong = distance(lower(word), lower(name));
+    const size_t wrong = distance(lowercase(word), lowercase(name));
     if (wrong <= most && wrong < longer && (!nearest || wrong < least)) {
       nearest = &name;
       least = wrong;
@@ -234,7 +229,7 @@ bool read_value(bool& value, const ConfigNode& node, const std::string& path, Pr
   }
   std::string remedy;
   if (node.kind == ConfigNode::Kind::kScalar) {
-    const std::string word = lower(node.text);
+    const std::string word = lowercase(node.text);
     for (const char* yes : {"true", "yes", "on", "y", "1"}) {
       if (word == yes) remedy = "; did you mean 'true'?";
     }
@@ -269,7 +264,7 @@ bool read_value(double& value, const ConfigNode& node, const std::string& path, 
   const char *begin = node.text.data(), *end = begin + node.text.size();
   double read = 0;
   const auto [stop, error] = std::from_chars(begin, end, read);
-  const std::string word = lower(node.text);
+  const std::string word = lowercase(node.text);
   const bool dotted = word == ".inf" || word == "-.inf" || word == "+.inf" || word == ".nan";
   if (!is_plain(node) || ((stop != end || error == std::errc::invalid_argument) && !dotted)) {
     return refuse(node, path, problems, "a number");
@@ -360,13 +355,9 @@ void KindBlock::read(const ConfigNode& node, const std::string& path, Problems& 
   }
   kind_ = kind;
   options_ = registry_->options(kind);
-  if (mapping) {
-    read_fields(*options_, node, path, problems, {"kind"});
-  } else {
-    ConfigNode alone;
-    alone.place = node.place;
-    read_fields(*options_, alone, path, problems, {"kind"});
-  }
+  ConfigNode alone;
+  alone.place = node.place;
+  read_fields(*options_, mapping ? node : alone, path, problems, {"kind"});
 }
 
 }  // namespace headlab

@@ -3,10 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 
+#include "core/config/characters.h"
 #include "core/config/config.h"
 
 namespace headlab {
@@ -19,24 +19,15 @@ bool is_alnum(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-// Characters that YAML takes for line breaks, byte order marks or controls: C1, U+2028, U+2029,
-// U+FEFF, U+FFFE, U+FFFF.
-bool has_invisible(const std::string& text) {
-  for (size_t i = 0; i + 1 < text.size(); ++i) {
-    const std::string_view two(text.data() + i, 2),
-        three(text.data() + i, std::min<size_t>(3, text.size() - i));
-    if (two[0] == '\xC2' && static_cast<unsigned char>(two[1]) < 0xA0) return true;
-    for (const char* code :
-         {"\xE2\x80\xA8", "\xE2\x80\xA9", "\xEF\xBB\xBF", "\xEF\xBF\xBE", "\xEF\xBF\xBF"}) {
-      if (three == code) return true;
-    }
-  }
-  return false;
+// Does YAML take the code point for a line break, a byte order mark or a control? (The first are C1.)
+bool is_invisible(utf8proc_int32_t code) {
+  return (code >= 0x80 && code < 0xA0) || code == 0x2028 || code == 0x2029 || code == 0xFEFF ||
+         code == 0xFFFE || code == 0xFFFF;
 }
 
 // May the text stand without quotes, in block and in flow style? Says yes to less than YAML does.
 bool plain_safe(const std::string& text) {
-  if (text.empty() || text.back() == ' ' || text.back() == ':' || has_invisible(text)) return false;
+  if (text.empty() || text.back() == ' ' || text.back() == ':') return false;
   const char first = text[0];
   const bool sign =
       (first == '-' || first == '+') && text.size() > 1 && (is_alnum(text[1]) || text[1] == '.');
@@ -48,7 +39,7 @@ bool plain_safe(const std::string& text) {
     const bool inner = is_alnum(c) || static_cast<unsigned char>(c) >= 0x80 ||
                        std::string_view("/.+-=() ").find(c) != std::string_view::npos ||
                        (c == ':' && (is_alnum(text[i + 1]) || text[i + 1] == '/'));
-    if (!inner) return false;
+    if (!inner || is_invisible(code_point(text, i).value)) return false;
   }
   return true;
 }
@@ -57,8 +48,7 @@ bool plain_safe(const std::string& text) {
 // (YAML 1.1 knows `yes`, `0o17`, `1:30`, dates) read our files as we do. Only of plain_safe text,
 // as the other is quoted anyway.
 bool reads_as_other(const std::string& text) {
-  std::string lower = text;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const std::string lower = lowercase(text);
   for (const char* word : {"", "~", "null", "true", "false", "yes", "no", "on", "off", "y", "n",
                            ".inf", "-.inf", "+.inf", ".nan"}) {
     if (lower == word) return true;
@@ -71,27 +61,22 @@ bool reads_as_other(const std::string& text) {
 
 std::string quote(const std::string& text) {
   std::string out = "\"";
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += text[i];
-    } else if (c == '\n') {
+  for (size_t at = 0; at < text.size();) {
+    const CodePoint code = code_point(text, at);
+    const std::string written = text.substr(at, std::max<size_t>(1, code.bytes));
+    if (written == "\"" || written == "\\") {
+      out += '\\' + written;
+    } else if (written == "\n") {
       out += "\\n";
-    } else if (c == '\t') {
+    } else if (written == "\t") {
       out += "\\t";
-    } else if (c < 0x20 || c == 0x7f) {
-      out += fmt::format("\\u{:04x}", c);
-    } else if (c == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(text[++i]));
-    } else if (c >= 0xE0 && has_invisible(text.substr(i, 3))) {
-      const auto second = static_cast<unsigned char>(text[i + 1]);
-      const auto third = static_cast<unsigned char>(text[i + 2]);
-      out += fmt::format("\\u{:04x}", (c & 0x0F) << 12 | (second & 0x3F) << 6 | (third & 0x3F));
-      i += 2;
+    } else if ((code.value >= 0 && code.value < 0x20) || code.value == 0x7f ||
+               is_invisible(code.value)) {
+      out += fmt::format("\\u{:04x}", code.value);
     } else {
-      out += text[i];
+      out += written;
     }
+    at += written.size();
   }
   return out + '"';
 }
