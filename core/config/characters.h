@@ -15,8 +15,9 @@ struct CodePoint {
 };
 inline CodePoint code_point(const std::string& text, size_t at) {
   CodePoint found;
-  const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(&text[at]),
-                                      static_cast<utf8proc_ssize_t>(text.size() - at), &found.value);
+  const auto bytes =
+      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(&text[at]),
+                       static_cast<utf8proc_ssize_t>(text.size() - at), &found.value);
   if (bytes > 0) found.bytes = static_cast<size_t>(bytes);
   return found;
 }

@@ -26,10 +26,10 @@ std::string printable(const std::string& text) {
 }  // namespace
 
 ConfigNode::ConfigNode() = default;
+ConfigNode::ConfigNode(Kind kind, Place place) : kind(kind), place(std::move(place)) {}
 
-ConfigNode ConfigNode::scalar(std::string text, bool quoted) {
-  ConfigNode node;
-  node.kind = Kind::kScalar;
+ConfigNode ConfigNode::scalar(std::string text, bool quoted, Place place) {
+  ConfigNode node(Kind::kScalar, std::move(place));
   node.text = std::move(text);
   node.quoted = quoted;
   return node;

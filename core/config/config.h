@@ -47,8 +47,10 @@ struct ConfigNode {
   Place place;
   int key_line = 0, key_column = 0;  // where its key stands, in a mapping
 
-  ConfigNode();  // an empty mapping. Not inline: clang needs std::pair complete first
-  static ConfigNode scalar(std::string text, bool quoted = false);
+  // An empty mapping. Not inline: clang needs std::pair complete first.
+  ConfigNode();
+  ConfigNode(Kind kind, Place place);
+  static ConfigNode scalar(std::string text, bool quoted = false, Place place = {});
   const ConfigNode* find(std::string_view key) const;  // null when absent or not a mapping
   ConfigNode* find(std::string_view key);
   void set(const std::string& key, ConfigNode value);  // replaces or appends

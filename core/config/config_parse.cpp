@@ -25,10 +25,10 @@ class NodeBuilder : public YAML::EventHandler {
  public:
   // `origin` has the file and base of all places; with its line 0 none has a line.
   NodeBuilder(std::string text, Place origin, std::string path)
-      : text_(std::move(text)), origin_(std::move(origin)), root_path_(std::move(path)) {
-    root_.kind = ConfigNode::Kind::kNull;
-    root_.place = origin_;
-  }
+      : text_(std::move(text)),
+        origin_(std::move(origin)),
+        root_path_(std::move(path)),
+        root_(ConfigNode::Kind::kNull, origin_) {}
 
   ConfigNode build() {
     if (text_.size() > kMaxConfigBytes) {
@@ -72,8 +72,9 @@ class NodeBuilder : public YAML::EventHandler {
       const bool control = (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f;
       const size_t length = code_point(text_, i).bytes;
       if (length == 0 || control) {
-        fail(place(mark_of(i)), control ? fmt::format("control character 0x{:02x} is not allowed", c)
-                                        : "is not UTF-8 text");
+        fail(place(mark_of(i)), control
+                                    ? fmt::format("control character 0x{:02x} is not allowed", c)
+                                    : "is not UTF-8 text");
       }
       i += length;
     }
@@ -206,10 +207,7 @@ class NodeBuilder : public YAML::EventHandler {
     if (stack_.size() == kMaxDepth) {
       fail(place(mark), fmt::format("nested more than {} deep", kMaxDepth));
     }
-    ConfigNode node;
-    node.kind = kind;
-    node.place = place(mark);
-    stack_.push_back({.node = std::move(node)});
+    stack_.push_back({.node = {kind, place(mark)}});
   }
 
   void close() {
@@ -244,16 +242,11 @@ class NodeBuilder : public YAML::EventHandler {
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     reject_extras(mark, "", anchor);
-    ConfigNode node;
-    node.kind = ConfigNode::Kind::kNull;
-    node.place = null_place(mark);
-    take(std::move(node));
+    take({ConfigNode::Kind::kNull, null_place(mark)});
   }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
     complain(place(mark), "aliases (*) are not supported; write the value out");
-    ConfigNode node = ConfigNode::scalar("*");
-    node.place = place(mark);
-    take(std::move(node));
+    take(ConfigNode::scalar("*", false, place(mark)));
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
@@ -265,9 +258,7 @@ class NodeBuilder : public YAML::EventHandler {
       fail(place(mark),
            "holds an escape (\\N or \\_) that is not UTF-8 text; write \\u0085 or \\u00a0");
     }
-    ConfigNode node = ConfigNode::scalar(value, quoted);
-    node.place = place(mark);
-    take(std::move(node), !quoted);
+    take(ConfigNode::scalar(value, quoted, place(mark)), !quoted);
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                        YAML::EmitterStyle::value) override {

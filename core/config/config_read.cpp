@@ -355,8 +355,7 @@ void KindBlock::read(const ConfigNode& node, const std::string& path, Problems& 
   }
   kind_ = kind;
   options_ = registry_->options(kind);
-  ConfigNode alone;
-  alone.place = node.place;
+  const ConfigNode alone(ConfigNode::Kind::kMapping, node.place);
   read_fields(*options_, mapping ? node : alone, path, problems, {"kind"});
 }
 

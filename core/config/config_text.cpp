@@ -19,7 +19,8 @@ bool is_alnum(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-// Does YAML take the code point for a line break, a byte order mark or a control? (The first are C1.)
+// Does YAML take the code point for a line break, a byte order mark or a control? (The first are
+// C1.)
 bool is_invisible(utf8proc_int32_t code) {
   return (code >= 0x80 && code < 0xA0) || code == 0x2028 || code == 0x2029 || code == 0xFEFF ||
          code == 0xFFFE || code == 0xFFFF;

@@ -41,8 +41,7 @@ class Collector : public Fields {
   static void collect(BlockField& f, const std::vector<T>& v) {
     collect(f, T{});
     f.list = true;
-    ConfigNode list;
-    list.kind = ConfigNode::Kind::kSequence;
+    ConfigNode list(ConfigNode::Kind::kSequence, {});
     for (const T& item : v) {
       BlockField one;
       collect(one, item);
