@@ -67,6 +67,6 @@ struct ComposeKernels {  // blocks slot, slot + slots, ... of example b
 };
 // For this processor.
 template <class T>
-const ComposeKernels<T>& compose_kernels();
+ComposeKernels<T> compose_kernels();
 
 }  // namespace headlab

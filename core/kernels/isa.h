@@ -17,25 +17,19 @@ struct OfTypes {
   Kernels<float> f32;
   Kernels<double> f64;
 };
-inline const auto& of_type(const auto& kernels, float) { return kernels.f32; }
-inline const auto& of_type(const auto& kernels, double) { return kernels.f64; }
+inline auto of_type(const auto& kernels, float) { return kernels.f32; }
+inline auto of_type(const auto& kernels, double) { return kernels.f64; }
 
-// What a function without arguments makes, made at the first use.
-template <auto make>
-const auto& made_once() {
-  static const auto made = make();
-  return made;
-}
-
+// HEADLAB_OF_ISA(make): what make() of the chosen instruction set's namespace gives.
 #ifdef __x86_64__
 #define HEADLAB_EACH_ISA(declare) declare(DEFAULT) declare(AVX2) declare(AVX512)
-#define HEADLAB_OF_ISA(make)                                \
-  (kernel_isa() == Isa::kAvx512 ? made_once<AVX512::make>() \
-   : kernel_isa() == Isa::kAvx2 ? made_once<AVX2::make>()   \
-                                : made_once<DEFAULT::make>())
+#define HEADLAB_OF_ISA(make)                     \
+  (kernel_isa() == Isa::kAvx512 ? AVX512::make() \
+   : kernel_isa() == Isa::kAvx2 ? AVX2::make()   \
+                                : DEFAULT::make())
 #else
 #define HEADLAB_EACH_ISA(declare) declare(DEFAULT)
-#define HEADLAB_OF_ISA(make) (kernel_isa(), made_once<DEFAULT::make>())
+#define HEADLAB_OF_ISA(make) (kernel_isa(), DEFAULT::make())
 #endif
 
 }  // namespace headlab

@@ -12,7 +12,6 @@ namespace {
 constexpr int kLanes = 32, kWarps = 4, kThreads = kLanes * kWarps;
 constexpr int64_t kSharedBytes = 32 << 10;  // scores of a block that lie in shared memory
 constexpr int64_t kScratchBlocks = 512;     // blocks that share the scratch of longer ones
-constexpr int64_t kMostHeads = 1024;
 
 // A warp, for the functions of row_stats_lanes.h. It meets before a loop too: the leader may still
 // read what the loop overwrites.
@@ -60,20 +59,6 @@ __device__ T* block_room(T* scratch, int64_t each) {
   return scratch ? scratch + blockIdx.x * each : reinterpret_cast<T*>(shared);
 }
 
-template <class T>
-__global__ void gram_kernel(RowProblem<T> p, T* gram) {
-  const int64_t n = blockIdx.x * int64_t{kThreads} + threadIdx.x, square = p.e * p.e;
-  if (n < p.H * square) gram[n] = gram_entry(p, n / square, n % square / p.e, n % p.e);
-}
-
-template <class T>
-__global__ void value_norm_kernel(RowProblem<T> p, const T* gram) {
-  const int64_t n = blockIdx.x * int64_t{kWarps} + warp_in_block();  // (b, h, j)
-  if (n >= p.B * p.H * p.keys) return;
-  const int64_t h = n / p.keys % p.H;
-  norm_value(this_warp(), p, gram + h * p.e * p.e, n / (p.H * p.keys), h, n % p.keys);
-}
-
 // The warps' totals of a slot, joined in their order.
 struct WarpTotals {
   double sums[kWarps][kRowStatistics], counts[kWarps][kRowStatistics], maxima[kWarps][kRowMaxima];
@@ -103,8 +88,7 @@ __global__ void __launch_bounds__(kThreads, 5)
   const int warp = warp_in_block();
   const int64_t blocks = slots / (p.B * p.H);
   T* z = block_room(scratch, kWarps * p.keys) + warp * p.keys;
-  const LaneCounter out{{totals.sums[warp], totals.counts[warp], totals.maxima[warp]},
-                        lanes.leader()};
+  const RowTotals out{totals.sums[warp], totals.counts[warp], totals.maxima[warp]};
   for (int64_t slot = blockIdx.x; slot < slots; slot += gridDim.x) {
     lanes.each(0, kRowStatistics - 1, [&](int64_t s) { out.sums[s] = out.counts[s] = 0; });
     lanes.each(0, kRowMaxima - 1, [&](int64_t s) { out.maxima[s] = kLowest<double>; });
@@ -112,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, 5)
       const int64_t i = slot % blocks * kRowsPerSlot + r;
       int32_t offset = kNoRow;
       if (i < p.queries) {
-        const LaneRow<T> row(p, slot / (p.H * blocks), slot / blocks % p.H, i, z);
+        const auto row = scored_row(p, slot / (p.H * blocks), slot / blocks % p.H, i, z);
         offset = count_row(lanes, row, out);
       }
       if (lanes.leader()) offsets[slot * kRowsPerSlot + r] = offset;
@@ -131,14 +115,14 @@ __global__ void js_kernel(RowProblem<T> p, JsGroups to, T* scratch) {
   T* weights = block_room(scratch, p.H * p.keys);  // [H,S]
   for (int64_t slot = blockIdx.x; slot < p.B * to.groups; slot += gridDim.x) {
     const int64_t b = slot / to.groups, first = slot % to.groups * kJsRowsPerSlot;
-    const int64_t length = p.query_length ? min(p.query_length[b], p.queries) : p.queries;
+    const int64_t counted = counted_queries(p, b);
     double *sum = to.sums + slot * p.H * p.H, *count = to.counts + slot * p.H * p.H;
     for (int64_t n = threadIdx.x; n < p.H * p.H; n += kThreads) sum[n] = count[n] = 0;
     __syncthreads();
-    for (int64_t r = first; r < first + kJsRowsPerSlot && to.start + r * to.stride < length; ++r) {
+    for (int64_t r = first; r < first + kJsRowsPerSlot && to.start + r * to.stride < counted; ++r) {
       const int64_t i = to.start + r * to.stride;
       for (int64_t h = warp_in_block(); h < p.H; h += kWarps) {
-        const double nats = weigh_keys(lanes, LaneRow<T>(p, b, h, i, weights + h * p.keys));
+        const double nats = weigh_keys(lanes, scored_row(p, b, h, i, weights + h * p.keys));
         if (lanes.leader()) entropy[h] = nats;
       }
       __syncthreads();
@@ -184,16 +168,6 @@ int64_t js_cuda_scratch(const RowProblem<T>& p, int64_t groups) {
 }
 
 template <class T>
-const char* launch_value_norms(const RowProblem<T>& p, T* gram, void* stream) {
-  const auto to = static_cast<cudaStream_t>(stream);
-  const int64_t entries = p.H * p.e * p.e, values = p.B * p.H * p.keys;
-  if (values == 0) return nullptr;
-  gram_kernel<<<(entries + kThreads - 1) / kThreads, kThreads, 0, to>>>(p, gram);
-  value_norm_kernel<<<(values + kWarps - 1) / kWarps, kThreads, 0, to>>>(p, gram);
-  return launched();
-}
-
-template <class T>
 const char* launch_row_stats(const RowProblem<T>& p, const RowTotals& to, int32_t* offsets,
                              T* scratch, void* stream) {
   const bool far = row_stats_cuda_scratch(p) > 0;
@@ -216,7 +190,6 @@ const char* launch_js(const RowProblem<T>& p, const JsGroups& to, T* scratch, vo
 #define HEADLAB_INSTANTIATE(T)                                                                \
   template int64_t row_stats_cuda_scratch(const RowProblem<T>&);                              \
   template int64_t js_cuda_scratch(const RowProblem<T>&, int64_t);                            \
-  template const char* launch_value_norms(const RowProblem<T>&, T*, void*);                   \
   template const char* launch_row_stats(const RowProblem<T>&, const RowTotals&, int32_t*, T*, \
                                         void*);                                               \
   template const char* launch_js(const RowProblem<T>&, const JsGroups&, T*, void*);

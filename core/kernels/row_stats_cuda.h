@@ -1,17 +1,12 @@
 // Launches the streamed row statistics on a CUDA stream. No torch and no CUDA header.
 //
-// Every pointer is of the device. The problem's keys come transposed (row_stats_lanes.h). Results
-// lie in the slots of row_stats.h, without atomics: the same bits in every run. A launch returns at
-// once, with null or what CUDA finds wrong with it.
+// Every pointer is of the device. Results lie in the slots of row_stats.h, without atomics: the
+// same bits in every run. A launch returns at once, with null or what CUDA finds wrong with it.
 #pragma once
 
 #include "core/kernels/row_stats.h"
 
 namespace headlab {
-
-// value_norm. gram: scratch [H,e,e].
-template <class T>
-const char* launch_value_norms(const RowProblem<T>& p, T* gram, void* stream);
 
 // to: of row_slots(p), one after the other, whatever they hold; offsets [row_slots(p),
 // kRowsPerSlot].
@@ -25,7 +20,7 @@ struct JsGroups {
   double *sums, *counts;
 };
 
-// At most 1024 heads.
+// At most kMostHeads heads.
 template <class T>
 const char* launch_js(const RowProblem<T>& p, const JsGroups& to, T* scratch, void* stream);
 

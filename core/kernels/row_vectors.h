@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/kernels/attention_rows.h"
 #include "core/kernels/lanes.h"
 #include "core/kernels/row_map.h"
 
@@ -71,6 +72,30 @@ struct MapRow {
     return mean;
   }
 };
+
+// Adds the biases of row (b, h, i) to its scores z, of which begin .. end - 1 are in use, and sets
+// to -infinity what it may not see. Returns how many keys it may.
+template <class T>
+int64_t mask_scores(const AttentionRows<T>& p, int64_t b, int64_t h, int64_t i, int64_t begin,
+                    int64_t end, T* z) {
+  const auto [first, last] = key_span(p, b, i);
+  for (int64_t j = begin; j < first && j < end; ++j) z[j] = MapRow<T>::kLow;
+  for (int64_t j = last < begin ? begin : last + 1; j < end; ++j) z[j] = MapRow<T>::kLow;
+  if (p.distance_bias) {
+    const T* by = p.distance_bias + h * (p.queries + p.keys - 1) + (p.keys - 1 - row_place(p, i));
+    for (int64_t j = first; j <= last; ++j) z[j] += by[j];
+  }
+  if (p.bias.data) {
+    const T* bias = row_at(p.bias, b, h, i);
+    for (int64_t j = first; j <= last; ++j) z[j] += bias[j * p.bias.stride[3]];
+  }
+  int64_t n = last - first + 1;
+  if (const bool* allowed = row_at(p.allowed, b, h, i)) {
+    for (int64_t j = first; j <= last; ++j)
+      if (!allowed[j * p.allowed.stride[3]]) z[j] = MapRow<T>::kLow, --n;
+  }
+  return n;
+}
 
 // The functions of a map: Of<T> has them as static weigh() and backward().
 template <template <class> class Of>

@@ -89,8 +89,8 @@ void HeadProbe::stream(const AttentionCall& call, CountedRows rows, int64_t map)
   if (divergence)
     sampled = {static_cast<int64_t>(call.rng.bits(CounterRng::kRows) % js_stride), js_stride};
   rows.output_weight = layer_.output_weight;
-  rows.tokens = tokens, rows.class_of_token = class_of_token;
-  if (layer_.map == HeadMap::kTokens) rows.classes = classes;
+  rows.tokens = tokens;
+  if (layer_.map == HeadMap::kTokens) rows.classes = call.places ? token_classes() : classes;
   rows.matches = matches;
   add_rows(sums_of(map), stream_rows(call, rows, sampled), layer_.head_ids, call.places,
            sink_threshold);

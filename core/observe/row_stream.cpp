@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/attention/attend.h"
+#include "core/attention/attention_call.h"
+#include "core/attention/precision.h"
 #include "core/kernels/row_stats_cuda.h"
 #include "core/torch.h"
 
@@ -19,48 +20,21 @@ constexpr bool kHasCuda = true;
 constexpr bool kHasCuda = false;
 #endif
 
+// norm(W_O^h v_j) [B,H,S]: norm^2 = v^T (W_O^hT W_O^h) v. Undefined without an output projection.
 template <class T>
-void hold_values(HeldRows<T>& rows, const AttentionCall& call, const CountedRows& counted,
-                 at::Device device) {
-  auto& p = rows.problem;
-  constexpr auto kType = at::CppTypeToScalarType<T>::value;
-  const auto here = [&](const Tensor& t) {
-    const auto x = t.detach().to(device, kType);
-    return rows.tensors.emplace_back(x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous());
-  };
-  p.e = counted.out.size(3);
-  p.output = view<T>(here(counted.out));
-  if (counted.row_sums.defined())
-    p.row_sum = here(counted.row_sums.contiguous()).template const_data_ptr<T>();
-  if (!counted.output_weight.defined()) return;
-  p.v = view<T>(here(call.v));
-  const auto weight = here(counted.output_weight);
-  p.output_weight = weight.template const_data_ptr<T>();
-  p.output_weight_stride = weight.stride(0);
-  p.D = weight.size(0);
-  p.value_norm =
-      rows.tensors
-          .emplace_back(at::empty({p.B, p.H, p.keys}, at::TensorOptions(kType).device(device)))
-          .template mutable_data_ptr<T>();
+Tensor value_norms(const AttentionCall& call, const Tensor& output_weight) {
+  if (!output_weight.defined()) return output_weight;
+  const WithoutAutocast exact;
+  const at::NoGradGuard no_grad;
+  const auto v = call.values().to(at::CppTypeToScalarType<T>::value);                 // [B,H,S,e]
+  const auto w = output_weight.to(v.options()).unflatten(1, {v.size(1), v.size(3)});  // [D,H,e]
+  const auto gram = at::matmul(w.permute({1, 2, 0}), w.transpose(0, 1));              // [H,e,e]
+  return (at::matmul(v, gram) * v).sum(-1).clamp_min(0).sqrt();                       // NaN stays
 }
 
 template <class T>
-void hold_tokens(HeldRows<T>& rows, const CountedRows& counted, at::Device device) {
-  auto& p = rows.problem;
-  p.matches = counted.matches;
-  p.has_scores = counted.has_scores;
-  const auto here = [&](const Tensor& t, at::ScalarType type) {
-    return rows.tensors.emplace_back(t.detach().to(device, type).contiguous());
-  };
-  if (counted.tokens.defined() && !p.cross) {
-    const auto tokens = here(counted.tokens, at::kLong);
-    p.tokens = tokens.template const_data_ptr<int64_t>();
-    if (counted.class_of_token.defined())
-      p.classes = here(here(counted.class_of_token, at::kByte).index({tokens}), at::kByte)
-                      .template const_data_ptr<uint8_t>();
-  }
-  if (counted.classes.defined())
-    p.classes = here(counted.classes, at::kByte).template const_data_ptr<uint8_t>();
+const T* data(const Tensor& t) {
+  return t.defined() ? t.const_data_ptr<T>() : nullptr;
 }
 
 // Points the slots into their memory; offsets take the last, half as wide, numbers.
@@ -94,18 +68,13 @@ RowSlots make_slots(const RowProblem<T>& p, SampledRows sampled, at::Device devi
 template <class T, class Body>
 void over_slots(int64_t slots, int64_t scratch, Body body) {
   at::parallel_for(0, slots, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> buffer(scratch + 16);
+    std::vector<T> buffer(scratch);
     for (int64_t slot = begin; slot < end; ++slot) body(slot, buffer.data());
   });
 }
 
 template <class T>
 void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
-  if (p.value_norm) {
-    const int64_t width = (p.e + 15) / 16 * 16;
-    over_slots<T>(p.H, (p.e + 1) * width,
-                  [&](int64_t h, T* scratch) { row_stats_kernels<T>().norms(p, h, scratch); });
-  }
   std::fill_n(to.offsets, to.count() * kRowsPerSlot, kNoRow);
   std::fill_n(to.maxima, to.count() * kRowMaxima, -std::numeric_limits<double>::infinity());
   over_slots<T>(to.count(), row_scratch(p), [&](int64_t slot, T* scratch) {
@@ -121,7 +90,7 @@ void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
 }
 
 template <class T>
-void run_on_cuda(HeldRows<T>& rows, const AttentionCall& call, SampledRows sampled, RowSlots& to) {
+void run_on_cuda(const HeldRows<T>& rows, SampledRows sampled, RowSlots& to) {
   const auto device = to.memory.device();
   const c10::DeviceGuard guard(device);
   void* stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
@@ -129,12 +98,7 @@ void run_on_cuda(HeldRows<T>& rows, const AttentionCall& call, SampledRows sampl
     return at::empty({elements}, rows.tensors.front().options());
   };
   auto check = [](const char* error) { TORCH_CHECK(!error, "statistics: CUDA: ", error); };
-  transpose_keys(rows, call);
   const auto& p = rows.problem;
-  if (p.value_norm) {
-    const auto gram = scratch(p.H * p.e * p.e);
-    check(launch_value_norms(p, gram.template data_ptr<T>(), stream));
-  }
   const auto row_room = scratch(row_stats_cuda_scratch(p));
   check(launch_row_stats(p, to.totals(0), to.offsets, row_room.template data_ptr<T>(), stream));
   if (to.groups > 0) {
@@ -155,7 +119,7 @@ RowSlots stream_rows_as(const AttentionCall& call, const CountedRows& counted,
   auto slots = make_slots(rows.problem, sampled, device);
   if constexpr (kHasCuda) {
     if (on_cuda) {
-      run_on_cuda(rows, call, sampled, slots);
+      run_on_cuda(rows, sampled, slots);
       return slots;
     }
   }
@@ -168,33 +132,34 @@ RowSlots stream_rows_as(const AttentionCall& call, const CountedRows& counted,
 template <class T>
 HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at::Device device) {
   HeldRows<T> rows;
+  constexpr auto kType = at::CppTypeToScalarType<T>::value;
+  const auto here = [&](const Tensor& t, at::ScalarType type) {
+    return rows.tensors.emplace_back(t.defined() ? t.detach().to(device, type).contiguous() : t);
+  };
   auto& p = rows.problem;
   static_cast<AttentionRows<T>&>(p) = kernel_rows<T>(call, device, rows.tensors);
+  const auto keys = at::zeros({call.k.size(0), call.k.size(1), p.d, padded_keys(p)},
+                              at::TensorOptions(kType).device(device));
+  keys.narrow(3, 0, p.keys).copy_(call.k.detach().transpose(2, 3));
+  p.k = view<T>(rows.tensors.emplace_back(keys));  // [B,Hkv,d,padded]
   p.causal = call.causal;
-  p.kv_head =
-      rows.tensors
-          .emplace_back(
-              kv_heads(call.kv_map, p.H, call.k.size(1), device).to(device, at::kLong).contiguous())
-          .template const_data_ptr<int64_t>();
-  hold_values(rows, call, counted, device);
-  hold_tokens(rows, counted, device);
+  p.kv_head = data<int64_t>(here(kv_heads(call.kv_map, p.H, call.k.size(1), device), at::kLong));
+  p.e = counted.out.size(3);
+  p.output = view<T>(here(counted.out, kType));
+  p.value_norm = data<T>(here(value_norms<T>(call, counted.output_weight), kType));
+  p.row_sum = data<T>(here(counted.row_sums, kType));
+  p.tokens = data<int64_t>(here(counted.tokens, at::kLong));
+  p.classes = data<uint8_t>(here(counted.classes, at::kByte));
+  p.matches = counted.matches;
+  p.has_scores = counted.has_scores;
   return rows;
 }
 template HeldRows<float> hold_rows(const AttentionCall&, const CountedRows&, at::Device);
 template HeldRows<double> hold_rows(const AttentionCall&, const CountedRows&, at::Device);
 
-template <class T>
-void transpose_keys(HeldRows<T>& rows, const AttentionCall& call) {
-  const auto like = rows.tensors.front().options();  // of the queries
-  rows.problem.k = view<T>(rows.tensors.emplace_back(
-      call.k.detach().to(like).transpose(-1, -2).contiguous()));  // [B,Hkv,d,S]
-}
-template void transpose_keys(HeldRows<float>&, const AttentionCall&);
-template void transpose_keys(HeldRows<double>&, const AttentionCall&);
-
 RowSlots stream_rows(const AttentionCall& call, const CountedRows& counted, SampledRows sampled) {
-  TORCH_CHECK(call.q.size(1) <= 1024, "statistics: at most 1024 heads a layer, are ",
-              call.q.size(1));
+  TORCH_CHECK(call.q.size(1) <= kMostHeads, "statistics: at most ", kMostHeads,
+              " heads a layer, are ", call.q.size(1));
   return call.q.scalar_type() == at::kDouble ? stream_rows_as<double>(call, counted, sampled)
                                              : stream_rows_as<float>(call, counted, sampled);
 }

@@ -16,14 +16,13 @@ struct AttentionCall;
 
 // What is counted of a call beside its scores. Undefined tensors: absent.
 struct CountedRows {
-  Tensor out = {};             // [B,H,T,e]
-  Tensor output_weight = {};   // [D,H*e]
-  Tensor tokens = {};          // [B,S] int64
-  Tensor classes = {};         // [B,S] uint8
-  Tensor class_of_token = {};  // [V] uint8: gives the classes where only tokens are known
-  bool matches = false;        // induction and duplicate_token are wanted
-  Tensor row_sums = {};        // [B,H,T] of the weights as they are applied; undefined: 1
-  bool has_scores = true;      // false: the scores are ln of weights that were handed over
+  Tensor out = {};            // [B,H,T,e]
+  Tensor output_weight = {};  // [D,H*e]
+  Tensor tokens = {};         // [B,S] int64
+  Tensor classes = {};        // [B,S] uint8
+  bool matches = false;       // induction and duplicate_token are wanted
+  Tensor row_sums = {};       // [B,H,T] of the weights as they are applied; undefined: 1
+  bool has_scores = true;     // false: the scores are ln of weights that were handed over
 };
 
 // A problem, and the tensors that it points into.
@@ -36,10 +35,6 @@ struct HeldRows {
 // Everything on `device`, in the type T.
 template <class T>
 HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at::Device device);
-
-// Their keys as the lanes of row_stats_lanes.h want them: [B,Hkv,S,d] -> [B,Hkv,d,S].
-template <class T>
-void transpose_keys(HeldRows<T>& rows, const AttentionCall& call);
 
 // Query rows start, start + stride, ... for the divergence between heads; stride 0: none.
 struct SampledRows {
@@ -63,7 +58,7 @@ struct RowSlots {
 };
 
 // Runs the kernels where q lies: on its GPU if they were built for one, else on the CPU. At most
-// 1024 heads. float64 for a float64 q, float32 for any other.
+// kMostHeads heads. float64 for a float64 q, float32 for any other.
 RowSlots stream_rows(const AttentionCall& call, const CountedRows& counted, SampledRows sampled);
 
 }  // namespace headlab

@@ -71,7 +71,6 @@ struct Problem {
     ctx.position_bias = alibi.get();
     if (seed % 2) counted.tokens = at::randint(0, 5, {B, S}, at::kLong);
     if (seed % 3) counted.classes = at::randint(0, 4, {B, S}, at::kByte);
-    if (seed % 4 == 1) counted.class_of_token = at::randint(0, 4, {5}, at::kByte);
   }
 
   AttentionCall call() const { return {q, k, v, HeadCall::outside_a_layer(ctx), 0.7}; }
@@ -99,19 +98,9 @@ Slot lane_slot(const RowProblem<T>& p, int64_t slot) {
   const int64_t blocks = row_slots(p) / (p.B * p.H), begin = slot % blocks * kRowsPerSlot;
   for (int64_t i = begin; i < std::min(begin + kRowsPerSlot, p.queries); ++i)
     to.offsets[i - begin] =
-        count_row(Lanes(), LaneRow<T>(p, slot / (p.H * blocks), slot / blocks % p.H, i, z.data()),
-                  LaneCounter{{to.sums.data(), to.counts.data(), to.maxima.data()}, true});
+        count_row(Lanes(), scored_row(p, slot / (p.H * blocks), slot / blocks % p.H, i, z.data()),
+                  RowTotals{to.sums.data(), to.counts.data(), to.maxima.data()});
   return to;
-}
-
-template <class T, class Lanes>
-void compute_value_norms(const RowProblem<T>& p) {
-  std::vector<T> gram(p.e * p.e);
-  for (int64_t h = 0; h < p.H; ++h) {
-    for (int64_t n = 0; n < p.e * p.e; ++n) gram[n] = gram_entry(p, h, n / p.e, n % p.e);
-    for (int64_t b = 0; b < p.B; ++b)
-      for (int64_t j = 0; j < p.keys; ++j) norm_value(Lanes(), p, gram.data(), b, h, j);
-  }
 }
 
 // The divergence of every pair at query row i of example b; NaN where a head does not count it.
@@ -121,7 +110,7 @@ std::vector<double> lane_divergence(const RowProblem<T>& p, int64_t b, int64_t i
   std::vector<double> entropy, js(p.H * p.H, nan);
   std::vector<std::vector<T>> weights(p.H, std::vector<T>(p.keys));
   for (int64_t h = 0; h < p.H; ++h)
-    entropy.push_back(weigh_keys(Lanes(), LaneRow<T>(p, b, h, i, weights[h].data())));
+    entropy.push_back(weigh_keys(Lanes(), scored_row(p, b, h, i, weights[h].data())));
   for (int64_t h = 0; h < p.H; ++h)
     for (int64_t g = 0; g < p.H; ++g)
       if (entropy[h] >= 0 && entropy[g] >= 0)
@@ -148,8 +137,6 @@ void compare_with_cpu(const Problem& problem, double close) {
   const auto want = problem.slots({.start = 0, .stride = 1});
   auto rows = hold_rows<T>(problem.call(), problem.counted, at::kCPU);
   const auto& p = rows.problem;
-  transpose_keys(rows, problem.call());
-  if (p.value_norm) compute_value_norms<T, Lanes>(p);
   for (int64_t slot = 0; slot < row_slots(p); ++slot) {
     INFO("slot " << slot);
     const auto got = lane_slot<T, Lanes>(p, slot);
