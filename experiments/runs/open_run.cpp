@@ -10,7 +10,6 @@
 #include <system_error>
 
 #include "core/errors.h"
-#include "core/kernels/device_name.h"
 #include "core/kernels/isa_choice.h"
 #include "core/torch.h"
 #include "experiments/files/config_file.h"
@@ -25,6 +24,7 @@
 #include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/device_name.h"
 #include "experiments/system/memory.h"
 
 namespace headlab {

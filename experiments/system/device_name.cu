@@ -1,6 +1,6 @@
 #include <cuda_runtime.h>
 
-#include "core/kernels/device_name.h"
+#include "experiments/system/device_name.h"
 
 namespace headlab {
 
