@@ -19,9 +19,9 @@ namespace {
 
 // Dense, the last dimension padded with zeros to whole lanes.
 Tensor in_lanes(const Tensor& x) {
-  const int64_t over = x.size(-1) % kComposeLanes;
+  const int64_t over = x.size(-1) % kRowLanes;
   if (over == 0) return x.contiguous();
-  return at::constant_pad_nd(x, {0, kComposeLanes - over}).contiguous();  // keeps x's order else
+  return at::constant_pad_nd(x, {0, kRowLanes - over}).contiguous();  // keeps x's order else
 }
 
 Tensor matrices(const Tensor& m) {  // [B,T,H,H], every [H,H] dense

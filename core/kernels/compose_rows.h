@@ -6,12 +6,11 @@
 #include <cstdint>
 
 #include "core/kernels/attention_rows.h"
+#include "core/kernels/isa.h"
 #include "core/kernels/row_map.h"
 
 namespace headlab {
 
-constexpr int64_t kComposeLanes =
-    kRowLanes;                       // widths with keys or features in lanes are multiples of it
 constexpr int64_t kComposeRows = 8;  // query rows of a block
 
 // One of the two compositions of an example's maps.
@@ -26,7 +25,7 @@ struct ComposeSide {
 };
 
 // o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = map(pre(q k^T) + bias) over allowed keys.
-// All dense; n_ is `keys` rounded up to kComposeLanes, and what lies beyond the keys is 0.
+// All dense; n_ is `keys` rounded up to kRowLanes, and what lies beyond the keys is 0.
 // q comes times the scale; q and k have every head dense.
 template <class T>
 struct ComposeProblem : AttentionRows<T> {
@@ -51,13 +50,13 @@ struct ComposeProblem : AttentionRows<T> {
   T* grad_sink = nullptr;                  // [slots,B,H]
 };
 
-// Scratch elements of a call.
+constexpr int64_t kComposeBlocks = 5;  // of scratch, the last for the weights of a traced map
+
+// Scratch elements of a call: blocks, what a map keeps of their rows, and its room for a row.
 template <class T>
 int64_t compose_scratch(const ComposeProblem<T>& p) {
-  const int64_t block = kComposeRows * p.H * p.padded;
-  if (!p.map) return 4 * block;
-  const int64_t kept = p.map->kept * kComposeRows * p.H;
-  return (p.map->traced ? 5 : 4) * block + kept + p.padded + kRowLanes;
+  const int64_t kept = p.map ? p.map->kept : 0;
+  return (kComposeBlocks * p.padded + kept) * kComposeRows * p.H + p.padded + kRowLanes;
 }
 
 template <class T>
@@ -65,8 +64,16 @@ struct ComposeKernels {  // blocks slot, slot + slots, ... of example b
   void (*forward)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
   void (*backward)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
 };
-// For this processor.
+#define HEADLAB_DECLARE(isa)                 \
+  namespace isa {                            \
+  OfTypes<ComposeKernels> compose_kernels(); \
+  }
+HEADLAB_EACH_ISA(HEADLAB_DECLARE)
+#undef HEADLAB_DECLARE
+// Of the instruction set that was chosen.
 template <class T>
-ComposeKernels<T> compose_kernels();
+ComposeKernels<T> compose_kernels() {
+  return of_type(HEADLAB_OF_ISA(compose_kernels), T());
+}
 
 }  // namespace headlab

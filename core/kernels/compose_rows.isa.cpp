@@ -2,9 +2,7 @@
 #include "core/kernels/compose_rows.h"
 
 #include <cmath>
-#include <limits>
 
-#include "core/kernels/isa.h"
 #include "core/kernels/products.h"
 #include "core/kernels/row_vectors.h"
 
@@ -24,22 +22,15 @@ struct Block {
     rows = p.queries - first < kComposeRows ? p.queries - first : kComposeRows;
     begin = p.keys, end = 0;
     for (int64_t r = 0; r < rows; ++r) {
-      const auto [low, high] = span(r);
-      if (low < begin) begin = low;
-      if (high > end) end = high;
+      const KeySpan span = key_span(p, b, first + r);
+      if (span.first < begin) begin = span.first;
+      if (span.last >= end) end = span.last + 1;
     }
     if (begin > end) begin = end;
-    begin = begin / kComposeLanes * kComposeLanes;
-    end = (end + kComposeLanes - 1) / kComposeLanes * kComposeLanes;
+    begin = begin / kRowLanes * kRowLanes;
+    end = (end + kRowLanes - 1) / kRowLanes * kRowLanes;
   }
 
-  struct Span {
-    int64_t low, high;  // the keys low .. high - 1 that a row may see, before the arbitrary mask
-  };
-  Span span(int64_t r) const {
-    const KeySpan s = key_span(p, b, first + r);
-    return {s.first, s.last + 1};
-  }
   int64_t head(int64_t h) const { return b * p.H + h; }
   int64_t keys() const { return end < p.keys ? end - begin : p.keys - begin; }
   // Dense rows of head h, as the left or right side of a product.
@@ -125,15 +116,9 @@ struct Block {
 
   // g[m,n] = sum_j x[m,j] y[n,j]
   void outer(const T* x, const T* y, T* g) const {
-    int64_t m = 0;
-    for (; m + 4 <= p.H; m += 4) outer_rows<4>(x, y, m, g);
-    for (; m < p.H; ++m) outer_rows<1>(x, y, m, g);
-  }
-  template <int M>
-  void outer_rows(const T* x, const T* y, int64_t m, T* g) const {
-    int64_t n = 0;
-    for (; n + 4 <= p.H; n += 4) outer_tile<M, 4>(x, y, m, n, g);
-    for (; n < p.H; ++n) outer_tile<M, 1>(x, y, m, n, g);
+    in_tiles<4>(p.H, [&](int64_t m, auto M) {
+      in_tiles<4>(p.H, [&](int64_t n, auto N) { outer_tile<M, N>(x, y, m, n, g); });
+    });
   }
   template <int M, int N>
   void outer_tile(const T* x, const T* y, int64_t m, int64_t n, T* g) const {
@@ -191,48 +176,18 @@ struct Block {
     }
   }
 
-  // Sets what the mask hides of a row.
-  void hide(int64_t h, int64_t r, T* row, T value) const {
-    const auto [from, to] = span(r);
-    const bool* allowed = row_at(p.allowed, b, h, first + r);
-    for (int64_t j = from; j < to; ++j)
-      if (!allowed[j * p.allowed.stride[3]]) row[j] = value;
-  }
-  // Adds the bias to the scores of a row and hides what it may not see.
-  void mask(int64_t h, int64_t r, T* z) const {
-    const T low = -std::numeric_limits<T>::infinity();
-    const auto [from, to] = span(r);
-    for (int64_t j = begin; j < from && j < end; ++j) z[j] = low;
-    for (int64_t j = to > begin ? to : begin; j < end; ++j) z[j] = low;
-    if (p.distance_bias) {
-      const T* by = p.distance_bias + h * (p.queries + p.keys - 1) + p.queries - 1 - first - r;
-      for (int64_t j = from; j < to; ++j) z[j] += by[j];
-    }
-    if (p.bias.data) {
-      const T* bias = row_at(p.bias, b, h, first + r);
-      for (int64_t j = from; j < to; ++j) z[j] += bias[j * p.bias.stride[3]];
-    }
-    if (p.allowed.data) hide(h, r, z, low);
-  }
   // Both compositions mix heads: what is hidden from a head must not come back from another one.
   void hide(T* map) const {
     if (!p.allowed.data || p.allowed.stride[1] == 0) return;
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t h = 0; h < p.H; ++h) hide(h, r, map + r * row_stride + h * p.padded, 0);
+    each_row([&](int64_t h, int64_t r) {
+      const auto [from, to] = key_span(p, b, first + r);
+      const bool* allowed = row_at(p.allowed, b, h, first + r);
+      T* row = row_of(map, h, r).z - begin;
+      for (int64_t j = from; j <= to; ++j)
+        if (!allowed[j * p.allowed.stride[3]]) row[j] = 0;
+    });
   }
 
-  // Where a map finds room beside the scores, in whose place it puts the weights.
-  struct MapRoom {
-    T* weights;  // a block for those of a traced map in the backward pass
-    T* kept;     // RowMap::kept numbers of every row
-    T* scratch;
-  };
-  MapRoom map_room(T* scratch) const {
-    if (!p.map) return {};
-    const int64_t block = kComposeRows * row_stride;
-    T* kept = scratch + (p.map->traced ? 5 : 4) * block;
-    return {scratch + 4 * block, kept, kept + p.map->kept * kComposeRows * p.H};
-  }
   MapRow<T> row_of(T* block, int64_t h, int64_t r) const {
     return {block + r * row_stride + h * p.padded + begin, end - begin};
   }
@@ -243,44 +198,37 @@ struct Block {
   }
   T& lse(int64_t h, int64_t r) const { return p.lse[head(h) * p.queries + first + r]; }
 
-  // A row of scores as weights a.
-  void weigh_row(const MapRow<T>& z, int64_t h, int64_t r, T* a, const MapRoom& room) const {
-    T* kept = room.kept + (r * p.H + h) * p.map->kept;
-    p.row.weigh(z.z, z.n, p.map->numbers, a, kept, room.scratch);
+  // What a map keeps of a row.
+  T* kept(int64_t h, int64_t r, T* scratch) const {
+    return scratch + kComposeBlocks * kComposeRows * row_stride + (r * p.H + h) * p.map->kept;
   }
-  // Scores as weights, in place.
-  void weigh(T* z, const MapRoom& room) const {
+  // Scores z as weights, which are returned: in place, but in the backward pass (`again`) of a
+  // traced map, where z keeps the trace.
+  T* weigh(T* z, T* scratch, bool again) const {
+    const bool traced = again && p.map && p.map->traced;
+    T* weights = traced ? scratch + (kComposeBlocks - 1) * kComposeRows * row_stride : z;
+    T* row_room = p.map ? kept(0, kComposeRows, scratch) : nullptr;  // behind what is kept of rows
     each_row([&](int64_t h, int64_t r) {
       const auto row = row_of(z, h, r);
-      mask(h, r, row.z - begin);
+      mask_scores(p, b, h, first + r, begin, end, row.z - begin);
       if (p.map)
-        weigh_row(row, h, r, row.z, room);
+        p.row.weigh(row.z, row.n, p.map->numbers, row_of(weights, h, r).z, kept(h, r, scratch),
+                    row_room);
+      else if (again)
+        row.softmax_of(lse(h, r));
       else
         lse(h, r) = row.softmax(p.sink ? p.sink[h] : MapRow<T>::kLow);
     });
-  }
-  // The same weights for the backward pass, which are returned; of a traced map z keeps the trace.
-  T* weigh_again(T* z, const MapRoom& room) const {
-    T* weights = p.map && p.map->traced ? room.weights : z;
-    each_row([&](int64_t h, int64_t r) {
-      const auto row = row_of(z, h, r);
-      mask(h, r, row.z - begin);
-      if (p.map)
-        weigh_row(row, h, r, row_of(weights, h, r).z, room);
-      else
-        row.softmax_of(lse(h, r));
-    });
     return weights;
   }
-  // Of the scores, in place of those of the weights `a`, which weigh_again() made of z.
-  void weigh_backward(T* z, T* a, T* grad, const MapRoom& room, int64_t slot) const {
+  // Of the scores, in place of those of the weights `a`, which weigh() made of z again.
+  void weigh_backward(T* z, T* a, T* grad, T* scratch, int64_t slot) const {
     each_row([&](int64_t h, int64_t r) {
       const T* of = row_of(a, h, r).z;
       const auto row = row_of(grad, h, r);
-      if (p.map) {
-        const T* kept = room.kept + (r * p.H + h) * p.map->kept;
-        return p.row.backward(row_of(z, h, r).z, of, row.n, p.map->numbers, kept, row.z);
-      }
+      if (p.map)
+        return p.row.backward(row_of(z, h, r).z, of, row.n, p.map->numbers, kept(h, r, scratch),
+                              row.z);
       const T mean = row.softmax_backward(of);
       if (p.sink) p.grad_sink[slot * p.B * p.H + head(h)] -= std::exp(p.sink[h] - lse(h, r)) * mean;
     });
@@ -288,13 +236,13 @@ struct Block {
 };
 
 template <class T>
-void forward_block(const Block<T>& block, T* scratch) {
+void forward_block(const Block<T>& block, int64_t, T* scratch) {
   const auto& p = block.p;
   T *s = scratch, *other = scratch + kComposeRows * block.row_stride;
   block.products(p.q.data, p.k_t, p.d, s);
   T* u = s;
   if (p.pre.matrix) u = other, block.compose(s, p.pre, u);
-  block.weigh(u, block.map_room(scratch));
+  block.weigh(u, scratch, /*again=*/false);
   T* a = u;
   if (p.post.matrix) {
     a = u == s ? other : s;
@@ -315,8 +263,7 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     block.compose(s, p.pre, u);
   else
     u = s;
-  const auto room = block.map_room(scratch);
-  T* weights = block.weigh_again(u, room);
+  T* weights = block.weigh(u, scratch, /*again=*/true);
   const T* a = weights;
   if (p.post.matrix) {
     block.compose(weights, p.post, other);
@@ -331,7 +278,7 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     du = other;
     block.compose_backward(weights, da, p.post, slot, du);
   }
-  block.weigh_backward(u, weights, du, room, slot);
+  block.weigh_backward(u, weights, du, scratch, slot);
   T* ds = du;
   if (p.pre.matrix) {
     ds = du == other ? da : other;
@@ -341,23 +288,17 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
   block.spread(ds, p.q.data, p.d, p.grad_k + per_key * p.d);
 }
 
-template <class T, class Work>
-void each_block(const ComposeProblem<T>& p, int64_t b, int64_t slot, const Work& work) {
+// The blocks of a slot, one after the other.
+template <class T, auto work>
+void each_block(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
   for (int64_t first = slot * kComposeRows; first < p.queries; first += p.slots * kComposeRows)
-    work(Block<T>(p, b, first));
+    work(Block<T>(p, b, first), slot, scratch);
 }
 
 template <class T>
-void forward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
-  each_block(p, b, slot, [&](const Block<T>& block) { forward_block(block, scratch); });
+ComposeKernels<T> kernels_of() {
+  return {each_block<T, forward_block<T>>, each_block<T, backward_block<T>>};
 }
-template <class T>
-void backward(const ComposeProblem<T>& p, int64_t b, int64_t slot, T* scratch) {
-  each_block(p, b, slot, [&](const Block<T>& block) { backward_block(block, slot, scratch); });
-}
-
-OfTypes<ComposeKernels> compose_kernels() {
-  return {{forward<float>, backward<float>}, {forward<double>, backward<double>}};
-}
+OfTypes<ComposeKernels> compose_kernels() { return {kernels_of<float>(), kernels_of<double>()}; }
 
 }  // namespace headlab::CPU_CAPABILITY

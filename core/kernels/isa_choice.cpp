@@ -25,15 +25,20 @@ std::string names_of(const std::vector<Isa>& isas) {
   return names;
 }
 
-bool is_named(Isa isa, const char* value) { return std::string(value) == isa_name(isa); }
+// The one of them that the variable's value names, the best without a value; null: none.
+const Isa* named(const std::vector<Isa>& isas, const char* value) {
+  if (!value || !*value) return &isas.front();
+  const auto found = std::find_if(isas.begin(), isas.end(),
+                                  [&](Isa isa) { return std::string(value) == isa_name(isa); });
+  return found == isas.end() ? nullptr : &*found;
+}
 
 Isa asked_isa() {
   const char* value = std::getenv(kIsaVariable);
   if (const auto problem = isa_problem(value); !problem.empty())
     throw std::invalid_argument(problem);
   const auto here = isas_of_machine();
-  if (!value || !*value) return here.front();
-  return *std::find_if(here.begin(), here.end(), [&](Isa isa) { return is_named(isa, value); });
+  return *named(here, value);
 }
 
 std::atomic<Isa>& chosen_isa() {
@@ -56,12 +61,10 @@ std::vector<Isa> isas_of_machine() {
 }
 
 std::string isa_problem(const char* value) {
-  if (!value || !*value) return "";
-  const auto named = [&](Isa isa) { return is_named(isa, value); };
   const auto all = all_isas(), here = isas_of_machine();
-  if (std::any_of(here.begin(), here.end(), named)) return "";
+  if (named(here, value)) return "";
   const auto asked = std::string(kIsaVariable) + "=" + value;
-  if (std::any_of(all.begin(), all.end(), named))
+  if (named(all, value))
     return asked + ": this machine has no such instructions; it has " + names_of(here);
   return asked + ": no such instruction set; there are " + names_of(all);
 }

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
-#include "core/kernels/lanes.h"
+#include "core/kernels/row_vectors.h"
 
 namespace headlab::CPU_CAPABILITY {
 
@@ -47,22 +48,25 @@ void multiply_tile(int64_t K, const Strided<T>& a, RowMajor<const T> b, RowMajor
     for (int x = 0; x < NV; ++x) sum[m][x].store(c.at + m * c.row + x * V::size());
 }
 
-template <int NV, class T>
-void multiply_columns(const Sizes& n, Strided<T> a, RowMajor<const T> b, RowMajor<T> c, bool add) {
-  int64_t m = 0;
-  for (; m + 4 <= n.M; m += 4, a.at += 4 * a.row)
-    multiply_tile<4, NV>(n.K, a, b, c.from(m, 0), add);
-  for (; m < n.M; ++m, a.at += a.row) multiply_tile<1, NV>(n.K, a, b, c.from(m, 0), add);
+// Cuts 0 .. n - 1 into tiles of `size` and, of what is left, of 1: work(first, size of the tile).
+template <int size, class Work>
+void in_tiles(int64_t n, const Work& work) {
+  int64_t at = 0;
+  for (; at + size <= n; at += size) work(at, std::integral_constant<int, size>());
+  for (; at < n; ++at) work(at, std::integral_constant<int, 1>());
 }
 
-// c[M,N] (+)= a[M,K] b[K,N], N a multiple of kComposeLanes.
+// c[M,N] (+)= a[M,K] b[K,N], N a multiple of kRowLanes.
 template <class T>
 void multiply(const Sizes& n, const Strided<T>& a, RowMajor<const T> b, RowMajor<T> c,
               bool add = false) {
-  constexpr int64_t one = Vec<T>::size(), two = 2 * one;
-  int64_t x = 0;
-  for (; x + two <= n.N; x += two) multiply_columns<2>(n, a, b.from(0, x), c.from(0, x), add);
-  for (; x < n.N; x += one) multiply_columns<1>(n, a, b.from(0, x), c.from(0, x), add);
+  constexpr int64_t one = Vec<T>::size();
+  in_tiles<2>(n.N / one, [&](int64_t x, auto vectors) {
+    in_tiles<4>(n.M, [&](int64_t m, auto rows) {
+      multiply_tile<rows, vectors>(n.K, {a.at + m * a.row, a.row, a.column}, b.from(0, x * one),
+                                   c.from(m, x * one), add);
+    });
+  });
 }
 
 }  // namespace headlab::CPU_CAPABILITY

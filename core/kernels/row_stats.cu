@@ -16,6 +16,8 @@ constexpr int64_t kScratchBlocks = 512;     // blocks that share the scratch of 
 // A warp, for the functions of row_stats_lanes.h. It meets before a loop too: the leader may still
 // read what the loop overwrites.
 struct Warp {
+  template <class T>
+  using Total = T;
   int lane;
 
   __device__ bool leader() const { return lane == 0; }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "core/kernels/attention_rows.h"
+#include "core/kernels/isa.h"
 #include "core/kernels/row_statistics.h"
 
 namespace headlab {
@@ -73,8 +74,16 @@ struct RowStatsKernels {
   void (*js)(const RowProblem<T>&, int64_t b, int64_t first, int64_t stride, double* sums,
              double* counts, T* scratch);
 };
-// For this processor.
+#define HEADLAB_DECLARE(isa)                    \
+  namespace isa {                               \
+  OfTypes<RowStatsKernels> row_stats_kernels(); \
+  }
+HEADLAB_EACH_ISA(HEADLAB_DECLARE)
+#undef HEADLAB_DECLARE
+// Of the instruction set that was chosen.
 template <class T>
-RowStatsKernels<T> row_stats_kernels();
+RowStatsKernels<T> row_stats_kernels() {
+  return of_type(HEADLAB_OF_ISA(row_stats_kernels), T());
+}
 
 }  // namespace headlab

@@ -1,10 +1,25 @@
 // The streamed row statistics for one instruction set (the equations are
 // those of the streaming softmax, with the whole row of scores in the first-level cache).
-#include "core/kernels/isa.h"
-#include "core/kernels/row_counts.h"
+#include "core/kernels/row_stats_lanes.h"
 #include "core/kernels/row_vectors.h"
 
 namespace headlab::CPU_CAPABILITY {
+
+// For the loops of row_stats_lanes.h that are not worth vectors.
+struct OneLane {
+  template <class T>
+  using Total = double;
+  bool leader() const { return true; }
+  template <class Step>
+  void each(int64_t first, int64_t last, const Step& step) const {
+    for (int64_t j = first; j <= last; ++j) step(j);
+  }
+  template <class R, class Step>
+  R reduce(int64_t first, int64_t last, R total, const Step& step) const {
+    for (int64_t j = first; j <= last; ++j) step(total, j);
+    return total;
+  }
+};
 
 // z[r] = scale q k^T for rows i[0..3] of a head, keys up to `last`; z [4, padded].
 template <class T>
@@ -28,20 +43,15 @@ template <class T>
 int64_t first_vector(const ScoredRow<T>& row) {
   return row.span.first / Vec<T>::size() * Vec<T>::size();
 }
-template <class T>
-MapRow<T> whole_vectors(const ScoredRow<T>& row) {
-  const int64_t size = Vec<T>::size(), begin = first_vector(row);
-  return {row.z + begin, (row.span.last - begin + size) / size * size};
-}
 
-// Masks the scores.
+// Of scores that score_rows() made, which it masks.
 template <class T>
-Peak<T> peak_of(const ScoredRow<T>& row) {
-  if (row.span.last < row.span.first) return {MapRow<T>::kLow, 0, 0};
-  const auto scores = whole_vectors(row);
-  const int64_t begin = first_vector(row);
-  const int64_t allowed = mask_scores(row.p, row.b, row.h, row.i, begin, begin + scores.n, row.z);
-  Peak<T> peak{scores.highest(), row.span.first, allowed};
+Peak<T> score_keys(const OneLane&, const ScoredRow<T>& row) {
+  if (row.span.last < row.span.first) return {kLowest<T>, 0, 0};
+  const int64_t size = Vec<T>::size(), begin = first_vector(row);
+  const int64_t end = (row.span.last + size) / size * size;
+  const int64_t allowed = mask_scores(row.p, row.b, row.h, row.i, begin, end, row.z);
+  Peak<T> peak{MapRow<T>{row.z + begin, end - begin}.highest(), row.span.first, allowed};
   if (counts(peak))
     while (row.z[peak.key] != peak.score) ++peak.key;
   return peak;
@@ -49,7 +59,7 @@ Peak<T> peak_of(const ScoredRow<T>& row) {
 
 // Everything of one row that is a sum over keys, in one pass; exp(z - peak) replaces z.
 template <class T>
-KeySums<T> sum_keys(const ScoredRow<T>& row, const Peak<T>& peak) {
+KeySums<T> sum_keys(const OneLane&, const ScoredRow<T>& row, const Peak<T>& peak) {
   using V = Vec<T>;
   V vz(0), va(0), v2(0), vd(0), vx(0), vxx(0), vn(0);
   const V low(static_cast<T>(-80));
@@ -76,52 +86,6 @@ KeySums<T> sum_keys(const ScoredRow<T>& row, const Peak<T>& peak) {
 }
 
 template <class T>
-void count_classes(const ScoredRow<T>& row, double Z, const RowTotals& to) {
-  const uint8_t* classes = row.p.classes + row.b * row.p.keys;
-  double mass[4] = {0, 0, 0, 0}, largest = -1;
-  for (int64_t j = row.span.first; j <= row.span.last; ++j) {
-    mass[classes[j] & 3] += row.z[j];
-    if (classes[j] != 2 && row.z[j] > largest && allows(row, j)) largest = row.z[j];
-  }
-  add_classes(ClassSums<double>{mass[1], mass[2], mass[3], largest}, Z, to);
-}
-
-template <class T>
-void count_matches(const ScoredRow<T>& row, double Z, const RowTotals& to) {
-  const int64_t* tokens = row.p.tokens + row.b * row.p.keys;
-  const int64_t mine = tokens[row.place];
-  MatchSums<double> sums{0, 0, 0, 0};
-  for (int64_t j = 0; j <= row.place; ++j) {
-    const T e = numerator(row, j);
-    if (j > 0 && tokens[j - 1] == mine) sums.after += e, ++sums.any_after;
-    if (j < row.place && tokens[j] == mine) sums.same += e, ++sums.any_same;
-  }
-  add_matches(sums, Z, to);
-}
-
-template <class T>
-void count_output(const ScoredRow<T>& row, const RowTotals& to) {
-  const T* o = row_at(row.p.output, row.b, row.h, row.i);
-  double square = 0;
-  for (int64_t c = 0; c < row.p.e; ++c) square += static_cast<double>(o[c]) * o[c];
-  add(to, kOutputNorm, std::sqrt(square));
-}
-
-template <class T>
-int32_t count_row(const ScoredRow<T>& row, const RowTotals& to) {
-  const auto& p = row.p;
-  const auto peak = peak_of(row);
-  if (!counts(peak)) return kNoRow;
-  const auto sum = sum_keys(row, peak);
-  add_row(row, peak, sum, to);
-  if (p.output.data) count_output(row, to);
-  if (p.classes) count_classes(row, sum.Z, to);
-  if (p.cross) return 0;
-  if (p.matches && p.tokens) count_matches(row, sum.Z, to);
-  return static_cast<int32_t>(peak.key - row.place);
-}
-
-template <class T>
 void stats_slot(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
                 T* scratch) {
   const int64_t blocks = (p.queries + kRowsPerSlot - 1) / kRowsPerSlot;
@@ -138,24 +102,12 @@ void stats_slot(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32
     score_rows(p, b, h, group, last, scratch);
     for (int64_t r = 0; r < 4 && i + r < end; ++r)
       offsets[i + r - begin] =
-          count_row(scored_row(p, b, h, i + r, scratch + r * padded_keys(p)), to);
+          count_row(OneLane(), scored_row(p, b, h, i + r, scratch + r * padded_keys(p)), to);
   }
 }
 
-// Weights of a row in place of its scores; returns its entropy, or -1 without an allowed key.
 template <class T>
-double weigh_keys(const ScoredRow<T>& row) {
-  const auto peak = peak_of(row);
-  if (!counts(peak)) return -1;
-  const auto sum = sum_keys(row, peak);
-  const Vec<T> inverse(static_cast<T>(1 / sum.Z));
-  whole_vectors(row).each([&](const Vec<T>& e, int64_t) { return e * inverse; });
-  return std::log(static_cast<double>(sum.Z)) - sum.zlog / sum.Z;
-}
-
-// -sum m ln m of the mixture m = (p + q) / 2.
-template <class T>
-double mixture_entropy(const T* p, const T* q, const KeySpan& s) {
+double mixture_entropy(const OneLane&, const T* p, const T* q, const KeySpan& s) {
   using V = Vec<T>;
   V sum(0);
   const V half(static_cast<T>(0.5)), tiny(std::numeric_limits<T>::min());
@@ -180,7 +132,7 @@ void divergence_slot(const RowProblem<T>& p, int64_t b, int64_t first, int64_t s
     T* z = weights + h * kJsRowsPerSlot * padded;
     score_rows(p, b, h, group, padded - 1, z);
     for (int64_t r = 0; r < n; ++r)
-      entropy[h][r] = weigh_keys(scored_row(p, b, h, group[r], z + r * padded));
+      entropy[h][r] = weigh_keys(OneLane(), scored_row(p, b, h, group[r], z + r * padded));
   }
   for (int64_t h = 0; h < p.H; ++h)
     for (int64_t g = h; g < p.H; ++g)
@@ -189,7 +141,7 @@ void divergence_slot(const RowProblem<T>& p, int64_t b, int64_t first, int64_t s
         const T* x = weights + (h * kJsRowsPerSlot + r) * padded;
         const T* y = weights + (g * kJsRowsPerSlot + r) * padded;
         const double js = g == h ? 0
-                                 : mixture_entropy(x, y, key_span(p, b, group[r])) -
+                                 : mixture_entropy(OneLane(), x, y, key_span(p, b, group[r])) -
                                        (entropy[h][r] + entropy[g][r]) / 2;
         sums[h * p.H + g] += js;
         counts[h * p.H + g] += 1;

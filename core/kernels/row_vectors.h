@@ -1,14 +1,31 @@
-// A row of scores or weights in the vectors of one instruction set. Only for .isa.cpp files.
+// Vectors of one instruction set, and a row of scores or weights in them. Only for .isa.cpp files,
+// which are compiled once for each.
 #pragma once
+
+// g++ 12 takes the undefined lanes inside its own AVX-512 headers for a mistake of ours.
+#ifndef __clang__
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
+#include <ATen/cpu/vec/functional.h>
+#include <ATen/cpu/vec/vec.h>
 
 #include <cmath>
 #include <limits>
 
 #include "core/kernels/attention_rows.h"
-#include "core/kernels/lanes.h"
 #include "core/kernels/row_map.h"
 
 namespace headlab::CPU_CAPABILITY {
+
+template <class T>
+using Vec = at::vec::Vectorized<T>;
+
+template <class T>
+T sum_lanes(const Vec<T>& v) {
+  return at::vec::vec_reduce_all<T>([](Vec<T>& a, Vec<T>& b) { return a + b; }, v);
+}
 
 // n entries, whole vectors; scores of hidden keys are -infinity.
 template <class T>
@@ -49,14 +66,13 @@ struct MapRow {
       return -kLow;
     }
     if (std::isnan(of_keys)) return fill(of_keys), of_keys;  // exp_u20() makes numbers of NaN
-    T total = 0;
     V partial(T(0));
     each([&](const V& score, int64_t) {
       const V e = (score - V(max)).exp_u20();
       partial = partial + e;
       return e;
     });
-    total = sum_lanes(partial) + (sink > kLow ? std::exp(sink - max) : T(0));
+    const T total = sum_lanes(partial) + (sink > kLow ? std::exp(sink - max) : T(0));
     const V inverse(1 / total);
     each([&](const V& e, int64_t) { return e * inverse; });
     return max + std::log(total);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <span>
 
 #include "core/observe/row_stream.h"
 #include "core/torch.h"
@@ -44,14 +45,15 @@ std::pair<double, double> commonest(const OffsetRows& offsets, int64_t head) {
   return {static_cast<double>(most) / static_cast<double>(rows), static_cast<double>(best)};
 }
 
-// Visits the argmax offsets of head row h.
-template <class Visit>
-void each_offset(const RowSlots& slots, int64_t h, Visit visit) {
-  for (int64_t b = 0; b < slots.B; ++b) {
-    const int32_t* rows = slots.offsets + (b * slots.H + h) * slots.blocks * kRowsPerSlot;
-    for (int64_t r = 0; r < slots.blocks * kRowsPerSlot; ++r)
-      if (rows[r] != kNoRow) visit(rows[r]);
-  }
+void add_offsets(OffsetRows& total, const RowSlots& slots, const std::vector<int64_t>& head_ids) {
+  const std::span<const int32_t> offsets(slots.offsets, slots.count() * kRowsPerSlot);
+  int64_t reach = 0;  // once, not as rows come
+  for (const int64_t r : offsets)
+    if (r != kNoRow) reach = std::max(reach, std::abs(r));
+  total.widen(reach);
+  for (int64_t n = 0; n < std::ssize(offsets); ++n)
+    if (offsets[n] != kNoRow)
+      total.add(head_ids[n / kRowsPerSlot / slots.blocks % slots.H], offsets[n]);
 }
 
 void add_divergence(HeadSums& total, const RowSlots& slots, const std::vector<int64_t>& head_ids) {
@@ -165,29 +167,21 @@ void add_sums(HeadSums& to, const HeadSums& from) {
 // Slots are joined in their order, so that neither threads nor devices change the order of a sum.
 void add_rows(HeadSums& total, const RowSlots& slots, const std::vector<int64_t>& head_ids,
               bool places, double sink_threshold) {
-  for (int64_t h = 0; h < slots.H; ++h) {
-    const int64_t head = head_ids[h];
-    for (int64_t b = 0; b < slots.B; ++b) {
-      double first = 0, rows = 0;
-      const int64_t begin = (b * slots.H + h) * slots.blocks;
-      for (int64_t slot = begin; slot < begin + slots.blocks; ++slot) {
-        const auto [sums, counts, maxima] = slots.totals(slot);
-        for (int s = 0; s < kRowStatistics; ++s)
-          total.add(head, RowStatistic{s}, sums[s], counts[s]);
-        for (int s = 0; s < kRowMaxima; ++s) total.raise(head, RowMaximum{s}, maxima[s]);
-        first += sums[kFirstToken];
-        rows += counts[kFirstToken];
-      }
-      if (rows == 0) continue;
-      total.examples[head] += 1;
-      total.sink_examples[head] += first / rows > sink_threshold;
+  for (int64_t n = 0; n < slots.B * slots.H; ++n) {
+    const int64_t head = head_ids[n % slots.H];
+    double first = 0, rows = 0;
+    for (int64_t slot = n * slots.blocks; slot < (n + 1) * slots.blocks; ++slot) {
+      const auto [sums, counts, maxima] = slots.totals(slot);
+      for (int s = 0; s < kRowStatistics; ++s) total.add(head, RowStatistic{s}, sums[s], counts[s]);
+      for (int s = 0; s < kRowMaxima; ++s) total.raise(head, RowMaximum{s}, maxima[s]);
+      first += sums[kFirstToken];
+      rows += counts[kFirstToken];
     }
-    if (!places) continue;
-    int64_t reach = 0;  // once, not as rows come
-    each_offset(slots, h, [&](int64_t r) { reach = std::max(reach, std::abs(r)); });
-    total.offsets.widen(reach);
-    each_offset(slots, h, [&](int64_t r) { total.offsets.add(head, r); });
+    if (rows == 0) continue;
+    total.examples[head] += 1;
+    total.sink_examples[head] += first / rows > sink_threshold;
   }
+  if (places) add_offsets(total.offsets, slots, head_ids);
   add_divergence(total, slots, head_ids);
 }
 

@@ -17,34 +17,29 @@ std::string declared(const HeadSums& sums) {
   return names.empty() ? "none" : names;
 }
 
-// What report() wants of a statistic of `heads` heads: a scalar, [H], [H,H] or [H,E].
-bool has_sizes_of(const Tensor& t, Per per, int64_t heads) {
-  switch (per) {
-    case Per::kLayer:
-      return t.dim() == 0;
-    case Per::kHead:
-      return t.dim() == 1 && t.size(0) == heads;
-    case Per::kPair:
-      return t.dim() == 2 && t.size(0) == heads && t.size(1) == heads;
-    case Per::kExpert:
-      return t.dim() == 2 && t.size(0) == heads;
-  }
-  return false;
-}
-
-std::string sizes_of(Per per, int64_t heads) {
+// What report() wants of a statistic of `heads` heads, each of `experts`.
+struct Wanted {
+  std::vector<int64_t> sizes;
+  std::string in_words;
+};
+Wanted wanted(Per per, int64_t heads, int64_t experts) {
   const auto H = std::to_string(heads);
   switch (per) {
     case Per::kLayer:
-      return "scalars";
+      return {{}, "scalars"};
     case Per::kHead:
-      return "[H] = [" + H + "]";
+      return {{heads}, "[H] = [" + H + "]"};
     case Per::kPair:
-      return "[H,H] = [" + H + "," + H + "]";
+      return {{heads, heads}, "[H,H] = [" + H + "," + H + "]"};
     case Per::kExpert:
-      return "[H,E] = [" + H + ",E]";
+      return {{heads, experts}, "[H,E] = [" + H + ",E]"};
   }
-  return "";
+  return {};
+}
+
+std::vector<double> numbers(const Tensor& t) {
+  const auto x = t.detach().to(at::kCPU, at::kDouble).contiguous();
+  return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
 }
 
 }  // namespace
@@ -154,31 +149,20 @@ void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   if (!map.mixed || p.is_same(a)) return;
   const auto counts =
       counted_pairs(p, allowed_keys(call.mask, T, S, p.device()), call.mask).any(-1);
-  const auto weigh = [&](const Tensor& of_row) {
-    return at::where(counts, of_row.to(at::kDouble), 0.0).sum(at::IntArrayRef({0, 2}));  // [H]
-  };
-  const auto rows_of_head = counts.sum(at::IntArrayRef({0, 2}));
-  report("composed_row_sum", weigh(a.sum(-1)), rows_of_head);
-  report("composed_negative_mass", weigh(a.clamp_max(0).sum(-1).neg()), rows_of_head);
-  if (call.places) report("composed_first_token", weigh(a.select(3, 0)), rows_of_head);
+  report_rows(*this, "composed_row_sum", a.sum(-1), counts);
+  report_rows(*this, "composed_negative_mass", a.clamp_max(0).sum(-1).neg(), counts);
+  if (call.places) report_rows(*this, "composed_first_token", a.select(3, 0), counts);
 }
 
 void HeadProbe::raise_scores(const ObservedMap& map, const AttentionMask& mask) {
   const double low = -std::numeric_limits<double>::infinity();
-  const int64_t T = map.scores.size(2), S = map.scores.size(3);
-  const auto device = map.scores.device();
-  auto z = widened(map.scores);
-  if (const auto allowed = allowed_keys(mask, T, S, device); allowed.defined())
-    z = z.masked_fill(allowed.logical_not(), low);  // [B,H,T,S]
-  const auto highest = z.amax(-1);                  // [B,H,T]
-  auto counted = highest > low;                     // as in the kernels: none allowed, or NaN
-  if (const auto real = within_length(mask.query_length, T, device); real.defined())
-    counted = counted & real.unsqueeze(1);  // [B,1,T]
-  const std::array<int64_t, 2> rows{0, 2};  // all but the heads
-  const auto most = at::where(counted, highest, low).amax(rows).to(at::kCPU, at::kDouble);  // [H]
+  const auto z = widened(map.scores);
+  const auto allowed = allowed_keys(mask, z.size(2), z.size(3), z.device());
+  const auto highest = at::where(counted_pairs(z, allowed, mask), z, low).amax(-1);  // [B,H,T]
+  const auto counted = highest > low;  // as in the kernels: none allowed, or NaN
+  const auto most = numbers(at::where(counted, highest, low).amax(at::IntArrayRef({0, 2})));  // [H]
   auto& sums = sums_of(map.map);
-  for (int64_t h = 0; h < most.size(0); ++h)
-    sums.raise(layer_.head_ids[h], kMaxLogit, most.const_data_ptr<double>()[h]);
+  for (size_t h = 0; h < most.size(); ++h) sums.raise(layer_.head_ids[h], kMaxLogit, most[h]);
 }
 
 Tensor HeadProbe::map_before(const Tensor& map) {
@@ -207,17 +191,14 @@ void HeadProbe::outputs(const Tensor& o, const Tensor& edited, const HeadCall& c
 // Where there is a map they are streamed with its rows.
 void HeadProbe::add_output_norms(const Tensor& o, const AttentionMask& mask) {
   at::NoGradGuard no_grad;
-  const auto norms = o.to(at::kDouble).norm(2, -1);  // [B,H,T]
-  const auto real = within_length(mask.query_length, o.size(2), o.device());
-  const auto counted =
-      real.defined() ? real.unsqueeze(1).expand_as(norms) : at::ones_like(norms, at::kBool);
-  const std::array<int64_t, 2> rows{0, 2};                                // all but the heads
-  const auto sums = at::where(counted, norms, 0).sum(rows).to(at::kCPU);  // [H]
-  const auto counts = counted.sum(rows).to(at::kCPU, at::kDouble);        // [H]
+  const auto norms = o.to(at::kDouble).norm(2, -1, /*keepdim=*/true);  // [B,H,T,1]
+  const auto counted = counted_pairs(norms, {}, mask);
+  const std::array<int64_t, 3> rows{0, 2, 3};  // all but the heads
+  const auto sums = numbers(at::where(counted, norms, 0).sum(rows));
+  const auto counts = numbers(counted.sum(rows));
   auto& layer = sums_of(0);
-  for (int64_t h = 0; h < sums.size(0); ++h)
-    layer.add(layer_.head_ids[h], kOutputNorm, sums.const_data_ptr<double>()[h],
-              counts.const_data_ptr<double>()[h]);
+  for (size_t h = 0; h < sums.size(); ++h)
+    layer.add(layer_.head_ids[h], kOutputNorm, sums[h], counts[h]);
 }
 
 void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor& counts) {
@@ -227,23 +208,22 @@ void HeadProbe::report(const std::string& name, const Tensor& sums, const Tensor
   TORCH_CHECK(own, "statistic '", name, "' is none that layer ", layer_.layer,
               " declares in own_statistics(): ", declared(layer));
   const int64_t H = std::ssize(layer_.head_ids);
-  TORCH_CHECK(sums.sizes() == counts.sizes() && has_sizes_of(sums, own->per, H), "statistic '",
-              name, "': sums are ", sums.sizes(), " and counts ", counts.sizes(), ", expected ",
-              sizes_of(own->per, H), " both");
-  const auto sum = sums.detach().to(at::kCPU, at::kDouble).contiguous();
-  const auto count = counts.detach().to(at::kCPU, at::kDouble).contiguous();
-  const int64_t each = H > 0 ? sum.numel() / H : 0;  // numbers of a head
+  const auto [sizes, in_words] = wanted(own->per, H, sums.dim() == 2 ? sums.size(1) : 0);
+  TORCH_CHECK(sums.sizes() == sizes && counts.sizes() == sizes, "statistic '", name, "': sums are ",
+              sums.sizes(), " and counts ", counts.sizes(), ", expected ", in_words, " both");
+  const auto sum = numbers(sums), count = numbers(counts);
+  const int64_t each = H > 0 ? std::ssize(sum) / H : 0;  // numbers of a head
   if (own->sums.empty() && own->per == Per::kExpert)
     own->sums.resize(layer.heads * each), own->counts.resize(layer.heads * each);
   TORCH_CHECK(own->per != Per::kExpert || std::ssize(own->sums) == layer.heads * each,
               "statistic '", name, "': ", each, " experts after ",
               std::ssize(own->sums) / layer.heads);
-  for (int64_t n = 0; n < sum.numel(); ++n) {
+  for (int64_t n = 0; n < std::ssize(sum); ++n) {
     int64_t to = 0;
     if (own->per != Per::kLayer)
       to = layer_.head_ids[n / each] * (std::ssize(own->sums) / layer.heads) +
            (own->per == Per::kPair ? layer_.head_ids[n % each] : n % each);
-    own->add(to, sum.const_data_ptr<double>()[n], count.const_data_ptr<double>()[n]);
+    own->add(to, sum[n], count[n]);
   }
 }
 

@@ -22,6 +22,8 @@ namespace {
 // Lanes that take turns, joined in the order of a warp's butterfly.
 template <int kLanes>
 struct SerialLanes {
+  template <class T>
+  using Total = T;
   bool leader() const { return true; }
   template <class Step>
   void each(int64_t first, int64_t last, Step step) const {
