@@ -87,6 +87,24 @@ Tensor keep_along(const HeadAxis& axis, const Tensor& t, const std::vector<int64
       .flatten(axis.dim, axis.dim + 2);
 }
 
+// Of the heads at `rows`, each of which belongs to a row of a group.
+SlicePlan::Group kept_group(const std::vector<int64_t>& group_rows,
+                            const std::vector<int64_t>& rows) {
+  SlicePlan::Group kept;
+  for (int64_t row : rows) {
+    const auto found = std::find(kept.rows.begin(), kept.rows.end(), group_rows[row]);
+    kept.of_head.push_back(found - kept.rows.begin());
+    if (found == kept.rows.end()) kept.rows.push_back(group_rows[row]);
+  }
+  return kept;
+}
+
+void init_uniform(Linear& linear, double bound) {
+  at::NoGradGuard no_grad;
+  linear->weight.uniform_(-bound, bound);
+  if (linear->bias.defined()) linear->bias.zero_();
+}
+
 }  // namespace
 
 void AttentionHeads::check_axes() const {
@@ -114,22 +132,6 @@ std::vector<int64_t> AttentionHeads::group_rows(const std::string& group) const 
   for (int64_t h = 0; h < shape_.heads; ++h) rows[h] = h / (shape_.heads / shape_.kv_heads);
   return rows;
 }
-
-namespace {
-
-// Of the heads at `rows`, each of which belongs to a row of a group.
-SlicePlan::Group kept_group(const std::vector<int64_t>& group_rows,
-                            const std::vector<int64_t>& rows) {
-  SlicePlan::Group kept;
-  for (int64_t row : rows) {
-    const auto found = std::find(kept.rows.begin(), kept.rows.end(), group_rows[row]);
-    kept.of_head.push_back(found - kept.rows.begin());
-    if (found == kept.rows.end()) kept.rows.push_back(group_rows[row]);
-  }
-  return kept;
-}
-
-}  // namespace
 
 SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
   SlicePlan plan;
@@ -214,16 +216,6 @@ void init_normal(Linear& linear, double std) {
 }
 
 double residual_std(int64_t layers) { return 0.02 / std::sqrt(2.0 * static_cast<double>(layers)); }
-
-namespace {
-
-void init_uniform(Linear& linear, double bound) {
-  at::NoGradGuard no_grad;
-  linear->weight.uniform_(-bound, bound);
-  if (linear->bias.defined()) linear->bias.zero_();
-}
-
-}  // namespace
 
 void init_input(Linear& linear, const HeadShape& shape) {
   if (shape.init != Init::kXavier) return init_normal(linear, 0.02);

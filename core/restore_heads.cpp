@@ -27,6 +27,14 @@ bool fits(const at::Tensor& tensor, const at::Tensor& target) {
   return tensor.sizes() == target.sizes() && (from == to || widens);
 }
 
+// What is saved of the layer at `path`.
+NamedTensors saved_at(const std::string& path, const NamedTensors& tensors) {
+  NamedTensors own;
+  for (const auto& item : tensors)
+    if (item.first.starts_with(path)) own.insert(item);
+  return own;
+}
+
 }  // namespace
 
 NamedTensors module_tensors(const torch::nn::Module& module) {
@@ -36,9 +44,6 @@ NamedTensors module_tensors(const torch::nn::Module& module) {
   return tensors;
 }
 
-namespace {
-
-// Names of the module are those of the tensors behind `path`.
 void load_into(torch::nn::Module& module, const NamedTensors& tensors, const std::string& path) {
   NamedTensors targets;
   for (const auto& [name, target] : module_tensors(module)) targets[path + name] = target;
@@ -62,20 +67,6 @@ void load_into(torch::nn::Module& module, const NamedTensors& tensors, const std
   }
   const torch::NoGradGuard no_grad;
   for (auto [name, target] : targets) target.copy_(tensors.at(name));
-}
-
-// What is saved of the layer at `path`.
-NamedTensors saved_at(const std::string& path, const NamedTensors& tensors) {
-  NamedTensors own;
-  for (const auto& item : tensors)
-    if (item.first.starts_with(path)) own.insert(item);
-  return own;
-}
-
-}  // namespace
-
-void load_into(torch::nn::Module& module, const NamedTensors& tensors) {
-  load_into(module, tensors, "");
 }
 
 std::shared_ptr<AttentionHeads> restore_heads(const KindBlock& block, const HeadShape& shape,

@@ -24,9 +24,10 @@ using NamedTensors = std::map<std::string, at::Tensor>;
 NamedTensors module_tensors(const torch::nn::Module& module);
 
 // Copies tensors into the parameters and buffers of the same names, in place. Shapes and dtypes
-// must match, except that a float64 module takes float32. RunError lists everything that does not
-// fit; then nothing is copied.
-void load_into(torch::nn::Module& module, const NamedTensors& tensors);
+// must match, except that a float64 module takes float32. Names of the module are those of the
+// tensors behind `path`. RunError lists everything that does not fit; then nothing is copied.
+void load_into(torch::nn::Module& module, const NamedTensors& tensors,
+               const std::string& path = "");
 
 // The layer of this kind and shape that saved `tensors`, those whose names begin with `path`: built
 // whole, sliced to the heads of `head_ids` where that is among them, and loaded; in the widest of

@@ -46,7 +46,7 @@ class ChosenBlocks : public ProjectedHeads<ChosenOptions> {
     const auto index = call.positions.options();
     const auto own = (at::arange(T, index) + past_places(call)).floor_divide(b);  // [T]
     const auto later = at::arange(means.size(2), index) >= own.unsqueeze(1);
-    const auto s = at::matmul(widened(q), widened(repeat_kv(means, call, H)).transpose(2, 3));
+    const auto s = at::matmul(widened(q), widened(repeat_kv(means, call.kv_map, H)).mT());
     const auto [score, block] = s.masked_fill(later, kHiddenScore).sort(true, -1, true);
     const auto best = block.masked_fill(score.isinf(), -1).slice(3, 0, options_.selected - 1);
     const auto first = own.view({1, 1, T, 1}).expand({q.size(0), H, T, 1});

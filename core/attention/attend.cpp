@@ -50,14 +50,6 @@ Tensor cached_at_rate(const HeadCall& call, const std::string& name, CacheRate r
   return call.cache->append(name, made, /*keep=*/0, rate);
 }
 
-Tensor kv_heads(const HeadCall& call, int64_t H, int64_t groups, const at::Device& device) {
-  return kv_heads(call.kv_map, H, groups, device);
-}
-
-Tensor repeat_kv(const Tensor& kv, const HeadCall& call, int64_t heads) {
-  return repeat_kv(kv, call.kv_map, heads);
-}
-
 Tensor multiply_gates(const Tensor& a, const Tensor& b) {
   if (!a.defined() || !b.defined()) return a.defined() ? a : b;
   if (a.dim() == 4 && b.dim() < 4) return a * b.unsqueeze(-1);
@@ -89,7 +81,7 @@ Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call) {
   if (!share.defined() || o.numel() == 0) return o;
   TORCH_CHECK(!call.memory.defined(), "queries of a memory have no own value to take out");
   const WithoutAutocast exact;
-  const auto own = widened(repeat_kv(v.slice(2, v.size(2) - o.size(2)), call, o.size(1)));
+  const auto own = widened(repeat_kv(v.slice(2, v.size(2) - o.size(2)), call.kv_map, o.size(1)));
   const auto wide = widened(o);  // [B,H,T,e]
   const auto square = own.square().sum(-1, /*keepdim=*/true).clamp_min(call.shaping.exclusion_eps);
   const auto along = (wide * own).sum(-1, /*keepdim=*/true) / square;  // [B,H,T,1]

@@ -46,11 +46,6 @@ Tensor cached(const HeadCall& call, const std::string& name, const std::function
 Tensor cached_at_rate(const HeadCall& call, const std::string& name, CacheRate rate,
                       const std::function<Tensor(int64_t first, int64_t count)>& compute);
 
-// The row among `groups` keys and values that each of H heads uses: [H] int64.
-Tensor kv_heads(const HeadCall& call, int64_t H, int64_t groups, const at::Device& device);
-Tensor repeat_kv(const Tensor& kv, const HeadCall& call,
-                 int64_t heads);  // [B,Hkv,S,d] -> [B,H,S,d]
-
 // What the layer reads beside q, k and v: x, the memory where there is one, or call.inputs' copies.
 const Tensor& rest_of(const Tensor& x, const HeadCall& call);
 const Tensor& rest_of_source(const Tensor& x, const HeadCall& call);

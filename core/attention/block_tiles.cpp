@@ -61,8 +61,9 @@ Tensor seen_blocks(const TiledCall& all, const Tensor& kv) {
   const int64_t kept = (lead + S - 1) / b + 1;
   const auto padded = at::constant_pad_nd(kv, {0, 0, lead, kept * b - lead - S});
   // Blocks that are none, or that the cache has forgotten, are hidden: any will do.
-  auto own = (blocks - all.first_key / b).clamp(0, kept - 1) +
-             kv_heads(all.call, H, groups, kv.device()).view({H, 1, 1}) * kept;  // [B or 1,H,n,m]
+  auto own =
+      (blocks - all.first_key / b).clamp(0, kept - 1) +
+      kv_heads(all.call.kv_map, H, groups, kv.device()).view({H, 1, 1}) * kept;  // [B or 1,H,n,m]
   // A list for all examples is one selection; lists of each example's own select in all of them.
   const bool shared = own.size(0) == 1;
   if (!shared) own = own + at::arange(B, own.options()).view({B, 1, 1, 1}) * (groups * kept);
@@ -76,7 +77,7 @@ Tensor seen_blocks(const TiledCall& all, const Tensor& kv) {
 Tensor seen_rows(const TiledCall& all, const Tensor& kv, const Tensor& j) {
   const int64_t H = j.size(1);
   const auto rows = j.clamp(0, kv.size(2) - 1).view({j.size(0), H, -1});
-  const auto groups = kv_heads(all.call, H, kv.size(1), kv.device()).view({H, 1});
+  const auto groups = kv_heads(all.call.kv_map, H, kv.size(1), kv.device()).view({H, 1});
   if (j.size(0) == 1) return kv.index({at::indexing::Slice(), groups, rows[0]});  // [B,H,m*b,d]
   return kv.index({at::arange(kv.size(0), j.options()).view({-1, 1, 1}), groups, rows});
 }

@@ -36,6 +36,22 @@ Tensor apply(const Tensor& a, const Tensor& matrix) {
   return at::matmul(matrix.transpose(2, 3), rows).transpose(1, 2);  // [B,H,T,S]
 }
 
+AttentionCall composed_call(const Tensor& q, const Tensor& k, const Tensor& v,
+                            const Composition& pre, const Composition& post, const HeadCall& call,
+                            double scale) {
+  AttentionCall own(q, k, v, call, scale);
+  own.pre = pre, own.post = post;
+  if (!pre.is_identity()) own.q = q;  // what is composed of uniform heads is their own
+  return own;
+}
+
+ComposedMaps maps_of(const AttentionCall& call) {
+  const auto products = call.products();
+  const auto z = call.biased(call.pre(products)), allowed = call.allowed_keys();
+  const auto p = weights_of(z, allowed, call);
+  return {products, z, p, composed_weights(p, call.post, allowed)};
+}
+
 }  // namespace
 
 Composition Composition::by_matrix(const Tensor& matrix, const Tensor& bias, const Tensor& alive) {
@@ -57,26 +73,6 @@ Tensor Composition::operator()(const Tensor& a) const {
   if (key_.defined()) composed = with_key(composed, a, key_);
   return bias_.defined() ? composed + bias_.view({-1, 1, 1}) : composed;
 }
-
-namespace {
-
-AttentionCall composed_call(const Tensor& q, const Tensor& k, const Tensor& v,
-                            const Composition& pre, const Composition& post, const HeadCall& call,
-                            double scale) {
-  AttentionCall own(q, k, v, call, scale);
-  own.pre = pre, own.post = post;
-  if (!pre.is_identity()) own.q = q;  // what is composed of uniform heads is their own
-  return own;
-}
-
-ComposedMaps maps_of(const AttentionCall& call) {
-  const auto products = call.products();
-  const auto z = call.biased(call.pre(products)), allowed = call.allowed_keys();
-  const auto p = weights_of(z, allowed, call);
-  return {products, z, p, composed_weights(p, call.post, allowed)};
-}
-
-}  // namespace
 
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
                            const Composition& post, const HeadCall& call, double scale) {

@@ -42,6 +42,18 @@ std::vector<double> numbers(const Tensor& t) {
   return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
 }
 
+constexpr double kNothing = 1e-12;  // a row that sums to less has no pattern
+
+// What rows share out, of those that share anything out.
+HeadProbe::Pattern pattern_of(const ObservedMap& map, const AttentionMask& mask) {
+  const auto p = map.p.detach();
+  if (map.rows_sum_to_one) return {p, mask};
+  const auto sums = p.sum(-1, /*keepdim=*/true);
+  auto seen = mask;
+  seen.allowed = both_allowed(mask.allowed, sums >= kNothing);
+  return {p / sums.clamp_min(kNothing), seen};
+}
+
 }  // namespace
 
 void HeadProbe::reset() {
@@ -102,22 +114,6 @@ void HeadProbe::softmax(const AttentionCall& call, const Tensor& out, const Tens
   if (maps) maps_[key()] = map.detach();  // [B,H,T,S]
   if (patterns) patterns_[key()] = {map.detach(), rows.mask()};
 }
-
-namespace {
-
-constexpr double kNothing = 1e-12;  // a row that sums to less has no pattern
-
-// What rows share out, of those that share anything out.
-HeadProbe::Pattern pattern_of(const ObservedMap& map, const AttentionMask& mask) {
-  const auto p = map.p.detach();
-  if (map.rows_sum_to_one) return {p, mask};
-  const auto sums = p.sum(-1, /*keepdim=*/true);
-  auto seen = mask;
-  seen.allowed = both_allowed(mask.allowed, sums >= kNothing);
-  return {p / sums.clamp_min(kNothing), seen};
-}
-
-}  // namespace
 
 void HeadProbe::weights(const ObservedMap& map, const HeadCall& call) {
   at::NoGradGuard no_grad;

@@ -48,7 +48,7 @@ class TwoMaps : public ProjectedHeads<TwoMapOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const int64_t B = x.size(0), T = x.size(1), H = shape_.heads;
     const auto q = queries(x, call).view({B, H, 2, T, 4});
-    const auto of_kv = [&](const Tensor& kv) { return repeat_kv(kv, call, H); };
+    const auto of_kv = [&](const Tensor& kv) { return repeat_kv(kv, call.kv_map, H); };
     const auto k = keys(x, call);  // [B,2 Hkv,S,d]
     const auto pairs = k.view({B, k.size(1) / 2, 2, k.size(2), 4});
     const auto v = of_kv(values(x, call));  // [B,H,S,e]

@@ -54,7 +54,8 @@ Tensor attend_routed(const RoutedHeads& h, const Tensor& x, const Tensor& all_qu
                      const Tensor& k, const Tensor& v, const Tensor& gates, const HeadCall& call) {
   const int64_t H = h.heads, hs = h.shared;
   const ChosenRows rows((gates != 0).slice(1, hs));
-  const auto keys = repeat_kv(k, call, H), values = repeat_kv(v, call, H);  // [B,H,S,d]
+  const auto keys = repeat_kv(k, call.kv_map, H),
+             values = repeat_kv(v, call.kv_map, H);  // [B,H,S,d]
   const auto q = queries(h, x, all_queries, rows, call);
   // Dropout that is not that of the shared heads once more.
   const auto own = call.of_heads(hs, H - hs, H).with_draws(1);

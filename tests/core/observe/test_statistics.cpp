@@ -69,7 +69,7 @@ struct Inputs {
     auto unobserved = ctx;
     unobserved.observer = nullptr;
     context.scores = scores(q, k, ctx, scale);
-    context.value_norm = value_norms(repeat_kv(v, ctx, H), weight);
+    context.value_norm = value_norms(repeat_kv(v, ctx.kv_map, H), weight);
     context.output = attend(q, k, v, unobserved, scale);
     HeadSums sums(H);
     add_patterns(sums, map(), context);
