@@ -56,7 +56,7 @@ void check_layer(const KindBlock& block, const HeadShape& shape, const HeadDeman
 std::vector<std::string> unmet_demands(const KindBlock& block, const HeadShape& shape,
                                        const HeadDemands& demands);
 
-// What turns scores into weights (core/attention/map.h), as the option `map` of kinds whose
+// What turns scores into weights (core/attention/maps/map.h), as the option `map` of kinds whose
 // paper leaves it open. Registered in the file of the kind that is named after it.
 struct MapOptions : Block {
   std::string kind;  // the name that it was found by in the registry; "": a kind's own

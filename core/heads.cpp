@@ -6,8 +6,8 @@
 #include <limits>
 #include <numeric>
 
-#include "core/attention/map_statistics.h"
-#include "core/attention/observer.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/maps/map_statistics.h"
 #include "core/gate_target.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"

@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "core/attention/attend.h"
-#include "core/attention/cache.h"
-#include "core/attention/context.h"
+#include "core/attention/call/cache.h"
+#include "core/attention/call/context.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/call/statistic.h"
 #include "core/attention/linear.h"
-#include "core/attention/observer.h"
-#include "core/attention/positions.h"
-#include "core/attention/statistic.h"
+#include "core/attention/positions/positions.h"
 
 namespace headlab {
 

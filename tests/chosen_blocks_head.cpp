@@ -1,6 +1,6 @@
 // Heads that choose by content what they see: the query's own block and, of the complete ones
 // before it, those with the highest q_i . mean(k of the block) (arXiv 2502.13189).
-#include "core/attention/block_tiles.h"
+#include "core/attention/tiles/block_tiles.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -16,7 +16,7 @@
 #include <map>
 #include <set>
 
-#include "core/attention/block_tiles.h"
+#include "core/attention/tiles/block_tiles.h"
 #include "core/config/seed_option.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"

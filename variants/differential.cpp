@@ -11,7 +11,7 @@
 // lambda_init = 0.8 - 0.6 exp(-0.3 layer), layers from 0.
 #include <cmath>
 
-#include "core/attention/compose.h"
+#include "core/attention/composed/composition.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"

@@ -8,9 +8,9 @@
 // al., arXiv 2103.17239): logits, and weights after softmax and dropout, are mixed by [from, to].
 #include <cmath>
 
-#include "core/attention/compose.h"
-#include "core/attention/map_statistics.h"
-#include "core/attention/paths.h"
+#include "core/attention/composed/composition.h"
+#include "core/attention/maps/map_statistics.h"
+#include "core/attention/paths/paths.h"
 #include "core/config/alternatives.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"

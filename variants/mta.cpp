@@ -12,9 +12,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/attention/compose.h"
-#include "core/attention/map_statistics.h"
-#include "core/attention/paths.h"
+#include "core/attention/composed/composition.h"
+#include "core/attention/maps/map_statistics.h"
+#include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"

@@ -6,9 +6,9 @@
 //   A = mask * norm(R) * (scale if transform_scale else 1)
 #include <mutex>
 
-#include "core/attention/compose.h"
-#include "core/attention/map_statistics.h"
-#include "core/attention/paths.h"
+#include "core/attention/composed/composition.h"
+#include "core/attention/maps/map_statistics.h"
+#include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"

@@ -4,7 +4,7 @@
 // softmax and value heads as heads:
 //   z'_g = sum_h z_h pre[h,g] (+ pre_bias_g), then biases, mask and softmax give P
 //   A_g = mask * (sum_h P_h post[h,g] (+ post_bias_g))
-#include "core/attention/compose.h"
+#include "core/attention/composed/composition.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

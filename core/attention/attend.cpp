@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "core/attention/cache.h"
-#include "core/attention/map_statistics.h"
-#include "core/attention/observer.h"
-#include "core/attention/paths.h"
-#include "core/attention/positions.h"
+#include "core/attention/call/cache.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/maps/map_statistics.h"
+#include "core/attention/paths/paths.h"
+#include "core/attention/positions/positions.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"
 
@@ -160,7 +160,7 @@ Tensor weighted_values(const Tensor& a, const AttentionCall& call) {
   return at::matmul(weights.to(call.v.scalar_type()), call.values());  // [B,H,T,e]
 }
 
-void observe_attention(const Attended& found, const HeadCall& call, double scale) {
+void observe_attention(const ObservedAttention& found, const HeadCall& call, double scale) {
   const auto& [q, k, v, out, counted] = found;
   if (call.map->is_softmax()) return call.observer->softmax({q, k, v, call, scale}, out, counted);
   if (!call.observer->wants_maps()) return;

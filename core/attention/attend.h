@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/attention_call.h"
-#include "core/attention/cache.h"
-#include "core/attention/context.h"
+#include "core/attention/call/attention_call.h"
+#include "core/attention/call/cache.h"
+#include "core/attention/call/context.h"
 
 namespace headlab {
 
@@ -106,11 +106,11 @@ AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const
 
 // Tells call.observer of what attend() found: weights that are no softmax are made once more, for
 // it alone. For kinds that call attend() unobserved.
-struct Attended {
+struct ObservedAttention {
   const Tensor &q, &k, &v, &out;
   Tensor counted = {};  // as in HeadObserver::softmax()
 };
-void observe_attention(const Attended& found, const HeadCall& call, double scale);
+void observe_attention(const ObservedAttention& found, const HeadCall& call, double scale);
 
 // Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
 Tensor multiply_gates(const Tensor& a, const Tensor& b);

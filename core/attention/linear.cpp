@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "core/attention/thresholds.h"
+#include "core/attention/paths/thresholds.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -1,5 +1,5 @@
-// Attention through composed maps (core/attention/compose.h) by blocks of query rows: no map is
-// held, the backward pass computes its blocks again. Plain pointers, no torch and no std
+// Attention through composed maps (core/attention/composed/composition.h) by blocks of query rows:
+// no map is held, the backward pass computes its blocks again. Plain pointers, no torch and no std
 // containers: the .isa.cpp file behind this is compiled once for every instruction set.
 #pragma once
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/attention/masks.h"
-#include "core/attention/observer.h"
+#include "core/attention/call/masks.h"
+#include "core/attention/call/observer.h"
 #include "core/observe/head_sums.h"
 #include "core/observe/statistics.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/attention/attention_call.h"
+#include "core/attention/call/attention_call.h"
 #include "core/attention/precision.h"
 #include "core/kernels/row_stats_cuda.h"
 #include "core/torch.h"

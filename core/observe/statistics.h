@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/statistic.h"
+#include "core/attention/call/statistic.h"
 
 namespace headlab {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "core/attention/attention_call.h"
+#include "core/attention/call/attention_call.h"
 #include "core/observe/row_stream.h"
 #include "core/torch.h"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "core/attention/paths.h"
+#include "core/attention/paths/paths.h"
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"

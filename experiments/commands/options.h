@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "core/attention/context.h"
+#include "core/attention/call/context.h"
 #include "experiments/commands/command.h"
 #include "experiments/runs/open_run.h"
 

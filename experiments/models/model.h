@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "core/attention/observer.h"
+#include "core/attention/call/observer.h"
 #include "core/config/config.h"
 #include "core/heads.h"
 #include "experiments/data/batch.h"

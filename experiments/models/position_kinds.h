@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "core/attention/positions.h"
+#include "core/attention/positions/positions.h"
 
 namespace headlab {
 

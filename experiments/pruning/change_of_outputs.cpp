@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/attention/masks.h"
+#include "core/attention/call/masks.h"
 #include "core/torch.h"
 
 namespace headlab {

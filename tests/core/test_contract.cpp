@@ -213,7 +213,7 @@ TEST_CASE("what a pass completes is made once, whatever the passes") {
   const auto of_pass = [&](int64_t T) {
     ctx.positions = at::arange(cache.length(), cache.length() + T);
     const auto all = cached_at_rate(
-        HeadCall::outside_a_layer(ctx), "means", {.each = 3}, [&](int64_t first, int64_t count) {
+        HeadCall::from_context(ctx), "means", {.each = 3}, [&](int64_t first, int64_t count) {
           return tokens.narrow(2, 3 * first, 3 * count).unflatten(2, {count, 3}).mean(3);
         });
     cache.advance(T);
@@ -227,7 +227,7 @@ TEST_CASE("what a pass completes is made once, whatever the passes") {
   ctx.cache = nullptr;
   ctx.positions = at::arange(17);
   int64_t made = 0;
-  cached_at_rate(HeadCall::outside_a_layer(ctx), "means", {.each = 3},
+  cached_at_rate(HeadCall::from_context(ctx), "means", {.each = 3},
                  [&](int64_t first, int64_t count) { return made = first + count, tokens; });
   REQUIRE(made == 5);
 }
@@ -236,7 +236,7 @@ TEST_CASE("what is cached may be kept longer than the window") {
   LayerCache cache;
   auto ctx = causal(/*window=*/2);
   ctx.cache = &cache;
-  const auto call = HeadCall::outside_a_layer(ctx);
+  const auto call = HeadCall::from_context(ctx);
   const auto three = [] { return random({1, 1, 3, 2}); };
   cached(call, "k", three), cached(call, "all", three, /*keep=*/0);
   cache.advance(3);

@@ -86,7 +86,7 @@ TEST_CASE("the worked example: the cat sat on mat", "[golden]") {
     REQUIRE(difference(got, t.at(name)) < tolerance);
   };
   for (int64_t H : {1, 2, 4}) {
-    const auto ctx = HeadCall::outside_a_layer({});
+    const auto ctx = HeadCall::from_context({});
     const double scale = 1 / std::sqrt(4. / static_cast<double>(H));
     const auto q = split_heads(Q, H), k = split_heads(K, H), v = split_heads(V, H);
     const auto z = scores(q, k, ctx, scale);
@@ -105,7 +105,7 @@ TEST_CASE("the worked example: the cat sat on mat", "[golden]") {
     near(y, "text.output", 5e-5);
     near(at::matmul(y, t.at("exact.permutation")), "exact.permuted_output", 1e-12);
     for (int64_t head : {0, 1}) {
-      auto pruned = HeadCall::outside_a_layer({});
+      auto pruned = HeadCall::from_context({});
       pruned.gates = at::ones({1, 2, 1}, at::kDouble);
       pruned.gates[0][head] = 0;
       const auto without = merge_heads(attend(q, k, v, pruned, scale), pruned)[0];

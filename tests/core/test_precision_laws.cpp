@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/attention/compose.h"
+#include "core/attention/composed/composition.h"
 #include "core/errors.h"
 #include "experiments/training/update.h"
 #include "tests/catch.h"
@@ -151,7 +151,7 @@ TEST_CASE("scores and maps are in float32 under autocast, however wide queries a
   const Alibi alibi(3, at::kFloat);
   const auto layer_call = [&](Backend backend, const MapPtr& map) {
     ctx.backend = backend;
-    auto call = HeadCall::outside_a_layer(ctx);
+    auto call = HeadCall::from_context(ctx);
     call.map = map;
     return call;
   };

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "core/attention/attend.h"
-#include "core/attention/paths.h"
+#include "core/attention/paths/paths.h"
 #include "core/errors.h"
 #include "experiments/training/update.h"
 #include "tests/isa_testing.h"

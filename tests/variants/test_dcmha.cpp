@@ -95,7 +95,7 @@ TEST_CASE("dcmha with the fixed mixing alone mixes all pairs alike", "[dcmha]") 
   };
   const auto z = products("q.weight").matmul(products("k.weight").transpose(2, 3)) / std::sqrt(6.);
   const auto a = mix(at::softmax(mix(z, "compose.pre"), -1), "compose.post");
-  const auto y = merge_heads(a.matmul(products("v.weight")), HeadCall::outside_a_layer({}))
+  const auto y = merge_heads(a.matmul(products("v.weight")), HeadCall::from_context({}))
                      .matmul(parameter(*heads, "o.weight").t());
   REQUIRE(relative_difference(heads->forward(x).y, y) < 1e-12);
   REQUIRE(relative_difference(map_of(*heads, x, {}), a) < 1e-12);

@@ -139,7 +139,7 @@ TEST_CASE("mohsa: talking heads mix before biases and after dropout", "[mohsa]")
     return at::einsum("bhij,hg->bgij", {t, parameter(layer, name)});
   };
   const auto allowed = allowed_keys(ctx.mask, T, T, at::kCPU);
-  const auto p = masked_softmax(add_biases(mix(z, "pre"), HeadCall::outside_a_layer(ctx)), allowed);
+  const auto p = masked_softmax(add_biases(mix(z, "pre"), HeadCall::from_context(ctx)), allowed);
   REQUIRE(difference(seen.map, mix(p, "post")) < 1e-12);
   ctx.rng.layer = shape.layer;
   const auto a = mix(dropout(p, 0.3, ctx.rng, CounterRng::kAttentionDropout), "post");

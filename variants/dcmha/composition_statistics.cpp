@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/attention/context.h"
+#include "core/attention/call/context.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"
 

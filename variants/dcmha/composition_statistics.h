@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/observer.h"
-#include "core/attention/statistic.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/call/statistic.h"
 #include "variants/dcmha/token_composition.h"
 
 namespace headlab {

@@ -11,7 +11,7 @@
 //   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
 #include <cmath>
 
-#include "core/attention/compose.h"
+#include "core/attention/composed/composition.h"
 #include "core/attention/precision.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/attention/compose.h"
+#include "core/attention/composed/composition.h"
 
 namespace headlab {
 

@@ -13,7 +13,7 @@
 
 #include <algorithm>
 
-#include "core/attention/attend_rows.h"
+#include "core/attention/paths/chosen_paths.h"
 #include "core/config/derived_defaults.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"

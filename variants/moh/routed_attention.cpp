@@ -1,7 +1,7 @@
 #include "variants/moh/routed_attention.h"
 
-#include "core/attention/attend_rows.h"
-#include "core/attention/observer.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/paths/chosen_paths.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -58,7 +58,7 @@ Tensor attend_routed(const RoutedHeads& h, const Tensor& x, const Tensor& all_qu
              values = repeat_kv(v, call.kv_map, H);  // [B,H,S,d]
   const auto q = queries(h, x, all_queries, rows, call);
   // Dropout that is not that of the shared heads once more.
-  const auto own = call.of_heads(hs, H - hs, H).with_draws(1);
+  const auto own = call.of_heads(hs, H - hs, H).with_seed(1);
   const Parts heads{
       attend(q.shared, keys.slice(1, 0, hs), values.slice(1, 0, hs), call.of_heads(0, hs, H),
              h.scale),

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/observer.h"
-#include "core/attention/statistic.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/call/statistic.h"
 
 namespace headlab {
 

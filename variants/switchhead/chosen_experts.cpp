@@ -1,6 +1,6 @@
 #include "variants/switchhead/chosen_experts.h"
 
-#include "core/attention/chosen_rows.h"
+#include "core/attention/paths/chosen_rows.h"
 #include "core/torch.h"
 
 namespace headlab {

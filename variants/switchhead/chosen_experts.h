@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "core/attention/observer.h"
+#include "core/attention/call/observer.h"
 
 namespace headlab {
 

@@ -147,7 +147,7 @@ class Switchhead : public QkvHeads {
     const auto q = queries(x, call), k = keys(x, call);  // [B,H,T,d], [B,H,S,d]
     const auto v = cached(call, "v", [&] { return mixed_values(x, call); });           // [B,H,S,d]
     const auto o = exclude_own(attend(q, k, v, call.unobserved(), scale()), v, call);  // [B,H,T,d]
-    const auto chosen = choose(router_->o, rest_of(x, call), call.with_draws(1));
+    const auto chosen = choose(router_->o, rest_of(x, call), call.with_seed(1));
     if (call.observer) observe(q, k, v, o, chosen, call);
     return {.y = mix_outputs(o, chosen, call)};  // [B,T,D]
   }

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/attention/paths.h"
+#include "core/attention/paths/paths.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -47,7 +47,7 @@ Numbers numbers(const Case& c, Backend backend, bool with_lse, Tensor table) {
   for (auto& t : inputs) t.requires_grad_();
   auto ctx = c.ctx;
   ctx.backend = backend;
-  const auto call = HeadCall::outside_a_layer(ctx);
+  const auto call = HeadCall::from_context(ctx);
   AttendedRows rows;
   if (with_lse)
     rows = attend_lse(inputs[0], inputs[1], inputs[2], call, 0.4);
@@ -104,11 +104,11 @@ TEST_CASE("keys stay hidden on every path where the scale is 0 or less", "[atten
   for (const double scale : {-0.4, 0.0}) {
     auto ctx = causal();
     ctx.backend = Backend::kEager;
-    const auto want = attend(q, k, v, HeadCall::outside_a_layer(ctx), scale);
+    const auto want = attend(q, k, v, HeadCall::from_context(ctx), scale);
     for (const auto& name : attend_path_names()) {
       INFO(name << ", scale " << scale);
       ctx.backend = backend_named(name);
-      CHECK(difference(attend(q, k, v, HeadCall::outside_a_layer(ctx), scale), want) < 1e-12);
+      CHECK(difference(attend(q, k, v, HeadCall::from_context(ctx), scale), want) < 1e-12);
     }
   }
 }
@@ -131,7 +131,7 @@ TEST_CASE("scores that are no numbers make rows of NaN on every path", "[attend]
           auto ctx = c.ctx;
           const auto rows_of = [&](Backend backend) {
             ctx.backend = backend;
-            return attend(q, k, v, HeadCall::outside_a_layer(ctx), 0.4);
+            return attend(q, k, v, HeadCall::from_context(ctx), 0.4);
           };
           const auto want = rows_of(Backend::kEager), got = rows_of(backend_named(name));
           CHECK(want.isnan().any().item<bool>());
@@ -147,7 +147,7 @@ TEST_CASE("a path that does not serve a call says so", "[attend]") {
   const auto with = [&](auto change) {
     HeadContext ctx;
     change(ctx);
-    return [=] { attend(q, k, k, HeadCall::outside_a_layer(ctx), 1); };
+    return [=] { attend(q, k, k, HeadCall::from_context(ctx), 1); };
   };
   const Alibi alibi(2, at::kDouble);
   REQUIRE_THROWS_WITH(
@@ -168,7 +168,7 @@ TEST_CASE("rows without any key have no log-sum-exp and no gradient on every pat
     HeadContext ctx;
     ctx.backend = backend;
     ctx.mask.key_length = at::tensor({int64_t{3}, int64_t{0}});
-    const auto rows = attend_lse(q, k, k, HeadCall::outside_a_layer(ctx), 1);
+    const auto rows = attend_lse(q, k, k, HeadCall::from_context(ctx), 1);
     REQUIRE(rows.out[1].abs().sum().item<double>() == 0);
     REQUIRE((rows.lse[1] == kHiddenScore).all().item<bool>());
     (rows.out.sum() + rows.lse[0].sum()).backward();
@@ -182,7 +182,7 @@ TEST_CASE("the mask of a call says what the caller's did: which way it reads, an
   HeadContext ctx = causal(9);
   ctx.mask.key_length = at::tensor({S, int64_t{31}}), ctx.mask.query_length = ctx.mask.key_length;
   const auto q = random({B, H, S, d}), k = random({B, Hkv, S, d});
-  const auto mask = AttentionCall(q, k, k, HeadCall::outside_a_layer(ctx), 1).mask();
+  const auto mask = AttentionCall(q, k, k, HeadCall::from_context(ctx), 1).mask();
   CHECK(mask.causal);
   CHECK(mask.key_length.equal(ctx.mask.key_length));
   CHECK(mask.query_length.equal(ctx.mask.query_length));
@@ -204,7 +204,7 @@ TEST_CASE("a bias of -infinity hides on every path", "[attend]") {
     ctx.backend = backend;
     ctx.bias = by_mask ? drawn : drawn.masked_fill(hidden, kHiddenScore);
     if (by_mask) ctx.mask.allowed = hidden.logical_not();
-    const auto out = attend(inputs[0], inputs[1], inputs[2], HeadCall::outside_a_layer(ctx), 0.4);
+    const auto out = attend(inputs[0], inputs[1], inputs[2], HeadCall::from_context(ctx), 0.4);
     out.square().sum().backward();
     std::vector<Tensor> all{out};
     for (const auto& t : inputs) all.push_back(t.grad());

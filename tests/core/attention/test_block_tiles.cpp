@@ -2,7 +2,7 @@
 // lists.
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/attention/block_tiles.h"
+#include "core/attention/tiles/block_tiles.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 
@@ -66,18 +66,18 @@ void require_tiles_equal_map(const Case& c, const BlockTiles& tiles, HeadContext
   const auto differentiated = [&](const Tensor& out) {
     return Numbers{out, torch::autograd::grad({(out * cotangent).sum()}, inputs)};
   };
-  const auto call = HeadCall::outside_a_layer(ctx);
+  const auto call = HeadCall::from_context(ctx);
   const auto got =
       differentiated(attend_to_blocks(inputs[0], inputs[1], inputs[2], tiles, call, /*scale=*/0.4));
   auto masked = ctx;
   masked.mask.allowed = both_allowed(ctx.mask.allowed, seen_pairs(tiles, c));
   masked.backend = Backend::kEager;
   require_same(got, differentiated(attend(inputs[0], inputs[1], inputs[2],
-                                          HeadCall::outside_a_layer(masked), 0.4)));
+                                          HeadCall::from_context(masked), 0.4)));
   auto eager = ctx;
   eager.backend = Backend::kEager;
   require_same(got, differentiated(attend_to_blocks(inputs[0], inputs[1], inputs[2], tiles,
-                                                    HeadCall::outside_a_layer(eager), 0.4)));
+                                                    HeadCall::from_context(eager), 0.4)));
 }
 
 // Masks and biases, each of them alone and all of them.
@@ -135,7 +135,7 @@ TEST_CASE("tiles without lists are attend(), and maps but the softmax are taken"
   const auto q = random({B, H, 9, d}), k = random({B, Hkv, 9, d}), v = random({B, Hkv, 9, e});
   auto ctx = causal();
   ctx.positions = at::arange(9);
-  auto call = HeadCall::outside_a_layer(ctx);
+  auto call = HeadCall::from_context(ctx);
   REQUIRE(difference(attend_to_blocks(q, k, v, {}, call, 0.4), attend(q, k, v, call, 0.4)) == 0);
   auto tiles = tiles_by_block(kBlock, 0, 9, 0, 9);
   tiles.blocks = at::arange(3).view({1, 1, 3, 1}).expand({1, H, 3, 1});  // each its own

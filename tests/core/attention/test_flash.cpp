@@ -2,7 +2,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "core/attention/attend.h"
-#include "core/attention/flash.h"
+#include "core/attention/paths/flash.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 #include "tests/peak_memory.h"

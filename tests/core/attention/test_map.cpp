@@ -2,8 +2,8 @@
 #include <cmath>
 #include <functional>
 
-#include "core/attention/compose.h"
-#include "core/attention/map.h"
+#include "core/attention/composed/composition.h"
+#include "core/attention/maps/map.h"
 #include "tests/isa_testing.h"
 #include "tests/layers_testing.h"
 #include "variants/entmax/alpha_entmax.h"
@@ -63,7 +63,7 @@ std::vector<Named> all_maps() {
 }
 
 HeadCall call_with(const MapPtr& map, const HeadContext& context = {}) {
-  auto call = HeadCall::outside_a_layer(context);
+  auto call = HeadCall::from_context(context);
   call.map = map;
   return call;
 }

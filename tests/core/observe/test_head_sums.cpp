@@ -32,7 +32,7 @@ struct Data {
     const auto part = [&](const Tensor& t) { return t.narrow(0, first, count); };
     probe.enter(
         {.heads = H, .head_ids = kHeads, .alive = kAllAlive, .output_weight = weight, .own = kOwn});
-    auto ctx = HeadCall::outside_a_layer({});
+    auto ctx = HeadCall::from_context({});
     ctx.observer = &probe;
     ctx.mask.query_length = ctx.mask.key_length = part(length);
     attend(part(q), part(k), part(v), ctx, 0.7);
@@ -164,7 +164,7 @@ TEST_CASE("scores behind handed-over weights give max_logit and lse", "[statisti
     INFO("seed " << seed);
     torch::manual_seed(seed);
     const Data data;
-    auto ctx = HeadCall::outside_a_layer({});
+    auto ctx = HeadCall::from_context({});
     ctx.positions = at::arange(T);
     ctx.mask.causal = seed % 2;
     if (seed % 3 == 1) ctx.mask.window = 3;
@@ -208,7 +208,7 @@ TEST_CASE("rows that do not sum to 1 are observed by their shares, empty ones no
   auto size = at::rand({B, H, T, 1}, at::kDouble) + 0.1;
   size[0][0][2] = 0;
   auto shares = entered(), sizes = entered(), counted = entered();
-  const auto ctx = HeadCall::outside_a_layer({});
+  const auto ctx = HeadCall::from_context({});
   const auto out = random({B, H, T, d});
   auto rows = at::ones({B, H, T}, at::kBool);
   rows[0][0][2] = false;
@@ -225,7 +225,7 @@ TEST_CASE("a probe keeps sites, layers and maps of a layer apart", "[statistics]
   HeadProbe probe;
   probe.statistics = probe.maps = true;
   const Data data;
-  const auto ctx = HeadCall::outside_a_layer({});
+  const auto ctx = HeadCall::from_context({});
   const auto out = random({B, H, T, d});
   int sharpness = 1;
   for (const char* site : {"encoder_self", "cross"})
@@ -245,7 +245,7 @@ TEST_CASE("a probe keeps sites, layers and maps of a layer apart", "[statistics]
 TEST_CASE("without a row that counts max_logit and lse are no numbers", "[statistics]") {
   const Data data;
   auto probe = entered();
-  auto ctx = HeadCall::outside_a_layer({});
+  auto ctx = HeadCall::from_context({});
   ctx.observer = &probe;
   ctx.mask.allowed = at::ones({1, H, 1, 1}, at::kBool);
   ctx.mask.allowed[0][1] = false;

@@ -20,7 +20,7 @@ namespace {
 
 struct Inputs {
   Tensor q, k, v, weight;
-  HeadCall ctx = HeadCall::outside_a_layer({});
+  HeadCall ctx = HeadCall::from_context({});
   HeadProbe probe;
   double scale = 0.7;
 

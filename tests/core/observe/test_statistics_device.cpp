@@ -6,7 +6,7 @@
 #include <iostream>
 #include <limits>
 
-#include "core/attention/attention_call.h"
+#include "core/attention/call/attention_call.h"
 #include "core/heads.h"
 #include "core/kernels/row_stats_lanes.h"
 #include "core/observe/row_stream.h"
@@ -75,7 +75,7 @@ struct Problem {
     if (seed % 3) counted.classes = at::randint(0, 4, {B, S}, at::kByte);
   }
 
-  AttentionCall call() const { return {q, k, v, HeadCall::outside_a_layer(ctx), 0.7}; }
+  AttentionCall call() const { return {q, k, v, HeadCall::from_context(ctx), 0.7}; }
   RowSlots slots(SampledRows sampled = {}) const { return stream_rows(call(), counted, sampled); }
   void change(const at::TensorOptions& options) {
     for (auto* t : {&q, &k, &v, &counted.out, &counted.output_weight})

@@ -1,4 +1,4 @@
-#include "core/attention/statistic.h"
+#include "core/attention/call/statistic.h"
 
 #include <deque>
 #include <mutex>

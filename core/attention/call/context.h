@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <map>
 
-#include "core/attention/map.h"
-#include "core/attention/masks.h"
+#include "core/attention/call/masks.h"
+#include "core/attention/maps/map.h"
 #include "core/attention/random.h"
 
 namespace headlab {
@@ -21,7 +21,7 @@ class LayerCache;
 class PositionBias;
 class Rotary;
 
-// A path of attention (core/attention/paths.h), or the fastest.
+// A path of attention (core/attention/paths/paths.h), or the fastest.
 enum class Backend { kAuto, kEager, kSdpa, kFlash, kRows };
 
 // What layers of one pass say to later ones of their stack and site. The model makes one a pass;
@@ -117,14 +117,14 @@ struct HeadCall : HeadContext {
   // these gates beside the context's.
   HeadCall within(const Scope& scope) const;
   HeadCall unobserved() const;
-  HeadCall with_draws(uint64_t index) const;
+  HeadCall with_seed(uint64_t index) const;
   HeadCall with_gates(const Tensor& gates) const;
   // A part of it, that nobody watches: `count` of the H heads, with keys and values of their own;
   // or heads that a kind makes up (tiles), likewise.
   HeadCall of_heads(int64_t first, int64_t count, int64_t H) const;
-  HeadCall of_other_heads(const Scope& scope) const;
+  HeadCall for_made_up_heads(const Scope& scope) const;
   // For what computes weights without a layer: the context as it stands.
-  static HeadCall outside_a_layer(const HeadContext& context);
+  static HeadCall from_context(const HeadContext& context);
 
  private:
   friend class AttentionHeads;

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/attention/statistic.h"
+#include "core/attention/call/statistic.h"
 #include "core/kernels/row_map.h"
 
 namespace headlab {

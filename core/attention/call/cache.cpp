@@ -1,4 +1,4 @@
-#include "core/attention/cache.h"
+#include "core/attention/call/cache.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "core/attention/attention_call.h"
+#include "core/attention/call/attention_call.h"
 
 namespace headlab {
 

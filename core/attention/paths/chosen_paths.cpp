@@ -1,13 +1,13 @@
-#include "core/attention/attend_rows.h"
+#include "core/attention/paths/chosen_paths.h"
 
 #include <ATen/Parallel.h>
 
 #include <vector>
 
-#include "core/attention/held.h"
-#include "core/attention/paths.h"
+#include "core/attention/paths/held.h"
+#include "core/attention/paths/paths.h"
+#include "core/attention/paths/thresholds.h"
 #include "core/attention/precision.h"
-#include "core/attention/thresholds.h"
 #include "core/torch.h"
 
 namespace headlab {

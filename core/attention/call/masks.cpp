@@ -1,4 +1,4 @@
-#include "core/attention/masks.h"
+#include "core/attention/call/masks.h"
 
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"

@@ -1,9 +1,9 @@
-#include "core/attention/attention_call.h"
+#include "core/attention/call/attention_call.h"
 
 #include <algorithm>
 
 #include "core/attention/attend.h"
-#include "core/attention/cache.h"
+#include "core/attention/call/cache.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"
 

@@ -1,4 +1,4 @@
-#include "core/attention/context.h"
+#include "core/attention/call/context.h"
 
 #include "core/attention/attend.h"
 #include "core/torch.h"
@@ -36,7 +36,7 @@ bool Shaping::projections() const {
   return any;
 }
 
-HeadCall HeadCall::outside_a_layer(const HeadContext& context) { return HeadCall(context); }
+HeadCall HeadCall::from_context(const HeadContext& context) { return HeadCall(context); }
 
 HeadCall HeadCall::within(const Scope& scope) const {
   auto call = *this;
@@ -64,7 +64,7 @@ HeadCall HeadCall::of_heads(int64_t first, int64_t count, int64_t H) const {
   return call;
 }
 
-HeadCall HeadCall::of_other_heads(const Scope& scope) const {
+HeadCall HeadCall::for_made_up_heads(const Scope& scope) const {
   HeadCall call{HeadContext()};
   static_cast<Scope&>(call) = scope;
   call.backend = backend;
@@ -73,7 +73,7 @@ HeadCall HeadCall::of_other_heads(const Scope& scope) const {
   return call;
 }
 
-HeadCall HeadCall::with_draws(uint64_t index) const {
+HeadCall HeadCall::with_seed(uint64_t index) const {
   auto call = *this;
   if (rng.seed || rng.step != 0) call.rng.seed = rng.bits(CounterRng::kAttentionDropout, index);
   return call;

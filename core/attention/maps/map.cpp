@@ -1,7 +1,7 @@
-#include "core/attention/map.h"
+#include "core/attention/maps/map.h"
 
 #include "core/attention/attend.h"
-#include "core/attention/observer.h"
+#include "core/attention/call/observer.h"
 #include "core/torch.h"
 
 namespace headlab {

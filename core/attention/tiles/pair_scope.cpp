@@ -1,4 +1,4 @@
-#include "core/attention/pair_scope.h"
+#include "core/attention/tiles/pair_scope.h"
 
 #include "core/attention/attend.h"
 #include "core/kernels/attention_rows.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/statistic.h"
+#include "core/attention/call/statistic.h"
 
 namespace headlab {
 

@@ -1,4 +1,4 @@
-#include "core/attention/map_statistics.h"
+#include "core/attention/maps/map_statistics.h"
 
 #include "core/attention/attend.h"
 #include "core/torch.h"

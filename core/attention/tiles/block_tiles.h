@@ -6,7 +6,7 @@
 // i at key row S - T + i.
 #pragma once
 
-#include "core/attention/context.h"
+#include "core/attention/call/context.h"
 
 namespace headlab {
 

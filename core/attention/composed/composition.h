@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/masks.h"
-#include "core/attention/observer.h"
-#include "core/attention/statistic.h"
+#include "core/attention/call/masks.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/call/statistic.h"
 
 namespace headlab {
 
@@ -58,7 +58,7 @@ struct ComposedHeads {
   ComposedMaps shown;  // to call.observer; undefined where it wanted none
 };
 // What heads say through that map, feeding call.observer: dropout on it, then its sum of values v
-// [B,Hkv,S,e], by the path of core/attention/paths.h that pays.
+// [B,Hkv,S,e], by the path of core/attention/paths/paths.h that pays.
 ComposedHeads composed_attend(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Composition& pre, const Composition& post, const HeadCall& call,
                               double scale);

@@ -2,7 +2,7 @@
 // without the map. For kinds that meet their keys in tiles.
 #pragma once
 
-#include "core/attention/context.h"
+#include "core/attention/call/context.h"
 
 namespace headlab {
 

@@ -1,8 +1,8 @@
-#include "core/attention/block_tiles.h"
+#include "core/attention/tiles/block_tiles.h"
 
 #include "core/attention/attend.h"
-#include "core/attention/observer.h"
-#include "core/attention/pair_scope.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/tiles/pair_scope.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -48,8 +48,7 @@ Tensor untiled_rows(const TiledCall& all, int64_t first, int64_t count) {
   const auto index = call.positions.options();
   const Pairs pairs{at::arange(H, index).view({H, 1, 1}),
                     at::arange(first, first + count, index).unsqueeze(1), at::arange(last, index)};
-  const auto own =
-      call.within(scope_of_pairs(call, pairs, T, S)).with_draws(1 + first).unobserved();
+  const auto own = call.within(scope_of_pairs(call, pairs, T, S)).with_seed(1 + first).unobserved();
   return attend(rows, k.narrow(2, 0, last), v.narrow(2, 0, last), own, scale);
 }
 
@@ -103,7 +102,7 @@ Tensor tiled_rows(const TiledCall& all) {
     return T == 1 ? seen_rows(all, kv, j) : seen_blocks(all, kv);
   };
   const auto out = attend(rows.reshape({B, H * n, height, -1}), seen(k), seen(v),
-                          call.of_other_heads(own), scale);
+                          call.for_made_up_heads(own), scale);
   return out.reshape({B, H, n * height, -1}).narrow(2, tiles.lead, tiles.rows);
 }
 

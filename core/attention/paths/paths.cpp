@@ -1,13 +1,13 @@
-#include "core/attention/paths.h"
+#include "core/attention/paths/paths.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "core/attention/attend.h"
-#include "core/attention/attend_rows.h"
-#include "core/attention/flash.h"
+#include "core/attention/paths/chosen_paths.h"
+#include "core/attention/paths/flash.h"
+#include "core/attention/paths/thresholds.h"
 #include "core/attention/precision.h"
-#include "core/attention/thresholds.h"
 #include "core/errors.h"
 #include "core/torch.h"
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/attention/compose.h"
-#include "core/attention/context.h"
+#include "core/attention/call/context.h"
+#include "core/attention/composed/composition.h"
 #include "core/kernels/attention_rows.h"
 
 namespace headlab {

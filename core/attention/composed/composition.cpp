@@ -1,9 +1,9 @@
-#include "core/attention/compose.h"
+#include "core/attention/composed/composition.h"
 
 #include "core/attention/attend.h"
-#include "core/attention/map_statistics.h"
-#include "core/attention/observer.h"
-#include "core/attention/paths.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/maps/map_statistics.h"
+#include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"
 

@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/attention/attend.h"
-#include "core/attention/chosen_rows.h"
+#include "core/attention/paths/chosen_rows.h"
 
 namespace headlab {
 
@@ -17,8 +17,8 @@ namespace headlab {
 Tensor attend_rows(const Tensor& q, const Tensor& k, const Tensor& v, const ChosenRows& rows,
                    const HeadCall& call, double scale);
 
-// The paths of such a call (core/attention/paths.h): torch's fused attention in chunks of rows; and
-// any path of lists of rows, of one length and with gathered masks and biases.
+// The paths of such a call (core/attention/paths/paths.h): torch's fused attention in chunks of
+// rows; and any path of lists of rows, of one length and with gathered masks and biases.
 bool chosen_flash_serves(const AttentionCall& call);
 AttendedRows chosen_flash(const AttentionCall& call);
 AttendedRows chosen_lists(const AttentionCall& call);

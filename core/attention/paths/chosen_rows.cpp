@@ -1,9 +1,9 @@
-#include "core/attention/chosen_rows.h"
+#include "core/attention/paths/chosen_rows.h"
 
 #include <ATen/autocast_mode.h>
 
-#include "core/attention/held.h"
 #include "core/attention/linear.h"
+#include "core/attention/paths/held.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -1,4 +1,4 @@
-#include "core/attention/flash.h"
+#include "core/attention/paths/flash.h"
 
 #include <ATen/Parallel.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/attention/held.h"
-#include "core/attention/thresholds.h"
+#include "core/attention/paths/held.h"
+#include "core/attention/paths/thresholds.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/attention/attention_call.h"
+#include "core/attention/call/attention_call.h"
 
 namespace headlab {
 

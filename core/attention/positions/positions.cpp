@@ -1,4 +1,4 @@
-#include "core/attention/positions.h"
+#include "core/attention/positions/positions.h"
 
 #include <cmath>
 

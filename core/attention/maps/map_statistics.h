@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "core/attention/map.h"
-#include "core/attention/observer.h"
+#include "core/attention/call/observer.h"
+#include "core/attention/maps/map.h"
 
 namespace headlab {
 

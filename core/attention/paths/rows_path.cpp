@@ -7,9 +7,9 @@
 #include <optional>
 #include <type_traits>
 
-#include "core/attention/compose.h"
-#include "core/attention/held.h"
-#include "core/attention/paths.h"
+#include "core/attention/composed/composition.h"
+#include "core/attention/paths/held.h"
+#include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/kernels/compose_rows.h"
 #include "core/torch.h"
