@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "core/attention/call/statistic.h"
 #include "core/kernels/row_statistics.h"
-#include "core/observe/statistics.h"
 
 namespace headlab {
 

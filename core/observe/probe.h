@@ -15,8 +15,8 @@
 
 #include "core/attention/call/masks.h"
 #include "core/attention/call/observer.h"
+#include "core/attention/call/statistic.h"
 #include "core/observe/head_sums.h"
-#include "core/observe/statistics.h"
 
 namespace headlab {
 

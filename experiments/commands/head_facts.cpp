@@ -78,12 +78,12 @@ std::vector<std::string> missing_statistics(AttentionHeads& heads) {
   heads.forward(at::linspace(-1, 1, kTokens * kWidth).sin().view({1, kTokens, kWidth}), context);
   const auto values = probe.values(heads.shape().layer);
   std::vector<std::string> missing;
-  for (const auto& name : statistic_names()) {
-    const auto found = values.find(name);
+  for (const auto& statistic : statistic_table()) {
+    const auto found = values.find(statistic.name);
     const bool some =
         found != values.end() && std::any_of(found->second.begin(), found->second.end(),
                                              [](double value) { return !std::isnan(value); });
-    if (!some) missing.push_back(name);
+    if (!some) missing.push_back(statistic.name);
   }
   return missing;
 }

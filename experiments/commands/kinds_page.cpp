@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "core/observe/statistics.h"
+#include "core/attention/call/statistic.h"
 #include "experiments/commands/head_facts.h"
 #include "experiments/commands/reference_pages.h"
 

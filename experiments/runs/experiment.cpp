@@ -14,6 +14,7 @@
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/other_words.h"
 #include "experiments/runs/schedule.h"
+#include "experiments/runs/statistic_names.h"
 #include "experiments/system/most_threads.h"
 
 namespace headlab {

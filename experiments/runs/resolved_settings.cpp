@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "core/config/derived_defaults.h"
-#include "core/observe/statistics.h"
 #include "core/projected_heads.h"
 #include "experiments/data/source.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/remove_key.h"
+#include "experiments/runs/statistic_names.h"
 
 namespace headlab {
 namespace {

@@ -37,6 +37,10 @@ struct Statistic {
   void (*finish)(int64_t heads, LayerValues& values) = nullptr;
 };
 
+// What is streamed of every kind of heads. Those of rows first: the means in the order of
+// RowStatistic, then the maxima in that of RowMaximum.
+const std::vector<Statistic>& statistic_table();
+
 // A kind's own.
 inline Statistic head_statistic(const char* name, const char* units, const char* long_name,
                                 const char* formula) {

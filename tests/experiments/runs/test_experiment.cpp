@@ -5,6 +5,7 @@
 #include "experiments/files/config_schema.h"
 #include "experiments/models/model.h"
 #include "experiments/runs/experiment.h"
+#include "experiments/runs/statistic_names.h"
 #include "experiments/training/update.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"

@@ -7,13 +7,13 @@
 #include <set>
 
 #include "core/head_kinds.h"
-#include "core/observe/statistics.h"
 #include "experiments/files/field_table.h"
 #include "experiments/runs/resolved_settings.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/runs/statistic_names.h"
 #include "tests/catch.h"
 #include "tests/scratch.h"
 
