@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "core/attention/call/observer.h"
-#include "core/attention/maps/map_statistics.h"
+#include "core/attention/maps/map.h"
 #include "core/gate_target.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"

@@ -22,7 +22,7 @@
 #include "core/attention/call/context.h"
 #include "core/attention/call/observer.h"
 #include "core/attention/call/statistic.h"
-#include "core/attention/linear.h"
+#include "core/attention/layers.h"
 #include "core/attention/positions/positions.h"
 
 namespace headlab {

@@ -5,7 +5,7 @@
 // a query and key, e width of a value.
 #pragma once
 
-#include "core/attention/norm.h"
+#include "core/attention/layers.h"
 #include "core/head_kinds.h"
 
 namespace headlab {

@@ -12,7 +12,7 @@
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -16,7 +16,7 @@
 #include <numbers>
 
 #include "core/attention/precision.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

@@ -10,9 +10,9 @@
 //   p_h = k_up_h^T q_n,   z_h = scale (p_h L^T + rope(q_r) R^T),   o_h = v_up_h (softmax(z_h) L)
 #include <cmath>
 
-#include "core/attention/norm.h"
+#include "core/attention/layers.h"
 #include "core/attention/precision.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"
 

@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
-#include "core/attention/maps/map_statistics.h"
+#include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
 #include "core/config/alternatives.h"
 #include "core/projected_heads.h"

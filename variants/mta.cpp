@@ -13,10 +13,10 @@
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
-#include "core/attention/maps/map_statistics.h"
+#include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 

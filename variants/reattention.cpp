@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "core/attention/composed/composition.h"
-#include "core/attention/maps/map_statistics.h"
+#include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/projected_heads.h"

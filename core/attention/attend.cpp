@@ -4,7 +4,7 @@
 
 #include "core/attention/call/cache.h"
 #include "core/attention/call/observer.h"
-#include "core/attention/maps/map_statistics.h"
+#include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
 #include "core/attention/positions/positions.h"
 #include "core/attention/precision.h"

@@ -274,4 +274,13 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 std::optional<std::string> nearest_name(const std::string& word,
                                         const std::vector<std::string>& names);
 
+// Options whose defaults follow from other options, or from what they are options of:
+// derive() writes down what is left open, as it then is: an option that says what would follow
+// anyway makes no other run.
+template <class... From>
+struct DerivedDefaults {
+  virtual ~DerivedDefaults() = default;
+  virtual void derive(const From&... from) = 0;
+};
+
 }  // namespace headlab

@@ -16,7 +16,7 @@
 #include <map>
 #include <numeric>
 
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/torch.h"
 #include "experiments/data/accuracies.h"
 #include "experiments/data/rule_task.h"

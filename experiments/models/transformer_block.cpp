@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "core/attention/norm.h"
+#include "core/attention/layers.h"
 #include "core/torch.h"
 
 namespace headlab {

@@ -8,7 +8,7 @@
 #include <map>
 #include <utility>
 
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "experiments/data/source.h"
 #include "experiments/models/stack_options.h"

@@ -13,7 +13,7 @@
 
 #include "core/attention/composed/composition.h"
 #include "core/attention/precision.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 #include "variants/dcmha/composition_statistics.h"

@@ -14,7 +14,7 @@
 #include <algorithm>
 
 #include "core/attention/paths/chosen_paths.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 #include "variants/moh/routed_attention.h"

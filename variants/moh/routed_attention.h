@@ -7,7 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "core/attention/attend.h"
-#include "core/attention/linear.h"
+#include "core/attention/layers.h"
 
 namespace headlab {
 

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "core/config/alternatives.h"
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/kernels/isa.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"

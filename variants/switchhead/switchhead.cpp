@@ -12,7 +12,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/config/derived_defaults.h"
+#include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 #include "variants/switchhead/chosen_experts.h"

@@ -2,7 +2,7 @@
 
 #include "core/attention/attend.h"
 #include "core/attention/call/observer.h"
-#include "core/attention/maps/map_statistics.h"
+#include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/torch.h"

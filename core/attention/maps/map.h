@@ -118,4 +118,16 @@ Tensor query_places(const AttentionCall& call, int64_t T, const at::Device& devi
 // Of numbers by head [H], or [1] for all, those of `count` heads; undefined: undefined.
 Tensor some_of_heads(const Tensor& by_head, int64_t first, int64_t count);
 
+// What observe_weights() reports of a map beside what every map has.
+std::vector<Statistic> map_statistics(const Map& map);
+
+// Weights that call.map made.
+struct MappedWeights {
+  Tensor scores;        // [B,H,T,S] biased
+  Tensor p, a;          // [B,H,T,S] by the map; and what heads mix of them, else the same
+  Tensor v, out;        // [B,Hkv,S,e], [B,H,T,e]
+  Tensor counted = {};  // bool [B,H,T] as in ObservedMap
+};
+void observe_weights(const MappedWeights& weights, const HeadCall& call);
+
 }  // namespace headlab

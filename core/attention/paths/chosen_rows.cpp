@@ -2,7 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
-#include "core/attention/linear.h"
+#include "core/attention/layers.h"
 #include "core/attention/paths/held.h"
 #include "core/torch.h"
 

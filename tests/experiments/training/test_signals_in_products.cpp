@@ -10,7 +10,7 @@
 #include <chrono>
 #include <thread>
 
-#include "core/attention/linear.h"
+#include "core/attention/layers.h"
 #include "experiments/system/signals.h"
 #include "tests/catch.h"
 

@@ -1,4 +1,4 @@
-#include "core/attention/linear.h"
+#include "core/attention/layers.h"
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -67,18 +67,15 @@ class Product : public torch::autograd::Function<Product> {
     const auto &x = saved[0], &weight = saved[1];  // [M,K], [N,K]
     const auto g = gradients[0].contiguous();      // [M,N]
     Tensor for_x, for_weight, for_bias;
-    // oneDNN's product has no derivative: gradients that are to be derived again are torch's.
-    if (at::GradMode::is_enabled()) {
-      if (ctx->needs_input_grad(0)) for_x = g.mm(weight);
-      if (ctx->needs_input_grad(1)) for_weight = g.t().mm(x);
-      if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) for_bias = g.sum(0);
-      return {for_x, for_weight, for_bias};
-    }
-    if (ctx->needs_input_grad(0)) for_x = onednn_product(g, weight.t());  // [M,K]
-    // The first factor is copied into rows: better the smaller one.
+    // oneDNN's product has no derivative: gradients that are to be derived again are torch's. The
+    // first factor is copied into rows: better the smaller one.
+    const bool again = at::GradMode::is_enabled(), fewer = g.size(1) <= x.size(1);
+    if (ctx->needs_input_grad(0))
+      for_x = again ? g.mm(weight) : onednn_product(g, weight.t());  // [M,K]
     if (ctx->needs_input_grad(1))
-      for_weight =
-          g.size(1) <= x.size(1) ? onednn_product(g.t(), x.t()) : onednn_product(x.t(), g.t()).t();
+      for_weight = again   ? g.t().mm(x)
+                   : fewer ? onednn_product(g.t(), x.t())
+                           : onednn_product(x.t(), g.t()).t();  // [N,K]
     if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) for_bias = g.sum(0);
     return {for_x, for_weight, for_bias};
   }
@@ -118,6 +115,28 @@ LinearImpl::LinearImpl(int64_t in, int64_t out, bool with_bias) {
   const double bound = std::sqrt(3.0) * deviation;
   weight.uniform_(-bound, bound);
   if (with_bias) bias.uniform_(-1 / std::sqrt(fan_in), 1 / std::sqrt(fan_in));
+}
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  // Under autocast x may be of a half type: summed in the weight's, as layer norms are there.
+  const auto wide = x.to(at::promote_types(x.scalar_type(), weight.scalar_type()));
+  return at::rms_norm(wide, weight.sizes(), weight, eps);
+}
+
+RmsNormImpl::RmsNormImpl(at::IntArrayRef sizes, double eps, bool with_bias) : eps_(eps) {
+  weight = register_parameter("weight", at::ones(sizes));
+  if (with_bias) bias = register_parameter("bias", at::zeros(sizes));
+}
+
+at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
+  const int64_t d = x.size(-1);
+  const auto for_all = [&](const at::Tensor& t) { return t.dim() == 1 && t.size(0) == d; };
+  const auto by_head = [&](const at::Tensor& t) {  // [d], or [H,d] or [H*d] -> [H,1,d]
+    return for_all(t) ? t : t.view({-1, 1, d});
+  };
+  const auto normed = for_all(weight) ? rms_norm(x, weight, eps_)
+                                      : at::rms_norm(x, {d}, {}, eps_) * by_head(weight);
+  return bias.defined() ? normed + by_head(bias) : normed;
 }
 
 }  // namespace headlab
