@@ -19,11 +19,8 @@ using at::Tensor;
 struct HardConcrete {
   double temperature = 0.33, gamma = -0.1, zeta = 1.1, eps = 1e-6;
 };
-Tensor stretched_gates(const Tensor& logit, const HardConcrete& gate);  // any shape
 // P(g != 0) in training, within eps of 0 and 1.
 Tensor p_open(const Tensor& log_alpha, const HardConcrete& gate);
-// bool: P(g = 1) > P(g = 0).
-Tensor likelier_open(const Tensor& log_alpha, const HardConcrete& gate);
 
 // What one layer tells of the gates that training opens and shuts: those of its heads that are
 // alive, in float32 or wider, all [n]. A layer without such gates leaves the tensors undefined.
@@ -50,10 +47,6 @@ struct GateTarget : Block {
   void check(const Complain& complain) const override;
   bool is_set() const { return heads || sparsity; }
   bool by_layer() const { return scope == "layer"; }
-  // Asked of `count` heads in update `step` (from 0). Fewer heads than are to stay: 0.
-  double sparsity_at(int64_t step, int64_t count) const;
 };
 
-// (end - start) min(1, step / warmup) + start; step counts from the begin of the warm-up.
-double rising_sparsity(double start, double end, int64_t warmup, int64_t step);
 }  // namespace headlab

@@ -11,12 +11,28 @@
 //   g = sigmoid(x gate.weight^T + gate.bias)
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "core/gate_target.h"
 #include "core/torch.h"
 #include "core/wrapped_heads.h"
 
 namespace headlab {
 namespace {
+
+// g = clip(s (zeta - gamma) + gamma, 0, 1).
+Tensor stretched_gates(const Tensor& logit, const HardConcrete& gate) {
+  return (at::sigmoid(logit) * (gate.zeta - gate.gamma) + gate.gamma).clamp(0, 1);
+}
+
+// P(g = 1) > P(g = 0).
+Tensor likelier_open(const Tensor& log_alpha, const HardConcrete& gate) {
+  const auto open =
+      at::sigmoid(log_alpha - gate.temperature * std::log((1 - gate.gamma) / (gate.zeta - 1)));
+  const auto shut =
+      1 - at::sigmoid(log_alpha - gate.temperature * std::log(-gate.gamma / gate.zeta));
+  return open > shut;
+}
 
 class Gated : public WrappedHeads {
  public:

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -55,7 +56,7 @@ std::vector<AuxLoss> GateTargetLossImpl::forward(
   for (const auto& layer : open) counts.push_back(layer.numel());
   if (!target->by_layer()) counts = {std::accumulate(counts.begin(), counts.end(), int64_t{0})};
   std::vector<double> asked;
-  for (const int64_t count : counts) asked.push_back(target->sparsity_at(step, count));
+  for (const int64_t count : counts) asked.push_back(sparsity_at(*target, step, count));
   const auto like = sparsity.scalar_type();
   const auto loss = lagrangian(sparsity, at::tensor(asked, sparsity.options().requires_grad(false)),
                                lambda1_.to(like), lambda2_.to(like));
@@ -64,6 +65,22 @@ std::vector<AuxLoss> GateTargetLossImpl::forward(
 
 void GateTargetLossImpl::parameter_groups(ParameterGroups& groups) const {
   groups.multipliers.insert(groups.multipliers.end(), {lambda1_, lambda2_});
+}
+
+double sparsity_at(const GateTarget& target, int64_t step, int64_t count) {
+  TORCH_CHECK(target.is_set() && count > 0,
+              "a target needs heads or sparsity, and gates to act on");
+  const double share =
+      target.heads ? static_cast<double>(*target.heads) / static_cast<double>(count) : 1;
+  const double end = target.sparsity ? *target.sparsity : std::max(0.0, 1 - share);
+  return rising_sparsity(target.start, end, target.warmup, step - target.begin);
+}
+
+double rising_sparsity(double start, double end, int64_t warmup, int64_t step) {
+  if (step >= warmup) return end;
+  return (end - start) * static_cast<double>(std::max<int64_t>(step, 0)) /
+             static_cast<double>(warmup) +
+         start;
 }
 
 Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer) {

@@ -20,6 +20,11 @@ struct LayerTarget {
 // more heads than those layers have.
 void check_gate_targets(const std::vector<LayerTarget>& layers, const Complain& complain);
 
+// The sparsity that is asked of `count` heads in update `step` (from 0). Fewer heads than are to
+// stay: 0.
+double sparsity_at(const GateTarget& target, int64_t step, int64_t count);
+// (end - start) min(1, step / warmup) + start; step counts from the begin of the warm-up.
+double rising_sparsity(double start, double end, int64_t warmup, int64_t step);
 // 1 - mean of p_open over all heads: [1], or of each layer: [L]. Layers [H] may differ in H, none
 // is empty.
 Tensor expected_sparsity(const std::vector<Tensor>& open, bool by_layer);

@@ -97,14 +97,14 @@ TEST_CASE("a target rises over the warm-up and asks of alive heads only", "[gate
   CHECK(rising_sparsity(0.1, 0.6, 0, 0) == 0.6);
   GateTarget eight;
   eight.heads = 8, eight.warmup = 10, eight.begin = 100;
-  CHECK(eight.sparsity_at(100, 32) == 0);
-  CHECK(eight.sparsity_at(105, 32) == Approx(0.375));
-  CHECK(eight.sparsity_at(1000, 32) == 0.75);
-  CHECK(eight.sparsity_at(1000, 16) == 0.5);
-  CHECK(eight.sparsity_at(1000, 5) == 0);  // fewer than are to stay
+  CHECK(sparsity_at(eight, 100, 32) == 0);
+  CHECK(sparsity_at(eight, 105, 32) == Approx(0.375));
+  CHECK(sparsity_at(eight, 1000, 32) == 0.75);
+  CHECK(sparsity_at(eight, 1000, 16) == 0.5);
+  CHECK(sparsity_at(eight, 1000, 5) == 0);  // fewer than are to stay
   GateTarget half;
   half.sparsity = 0.5;
-  CHECK(half.sparsity_at(0, 7) == 0.5);
+  CHECK(sparsity_at(half, 0, 7) == 0.5);
 }
 
 TEST_CASE("exactly N heads of largest log_alpha stay, of equals those of later layers",
