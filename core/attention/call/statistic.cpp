@@ -52,7 +52,7 @@ std::vector<Statistic> row_statistics_of_map(int64_t map) {
     return names.emplace_back(name).c_str();
   };
   std::vector<Statistic> all;
-  for (int64_t n = 0; n < kRowStatistics + kRowMaxima; ++n) {
+  for (int64_t n = 0; n < int{kRowStatistics} + int{kRowMaxima}; ++n) {
     auto s = statistic_table()[n];
     if (!s.always || s.needs == Needs::kOutputs) continue;  // what heads say is of all their maps
     s.name = kept(name_of_map(s.name, map));
