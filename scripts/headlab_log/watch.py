@@ -5,11 +5,11 @@ import contextlib
 import math
 import os
 import pathlib
+import select
 import shutil
 import signal
 import sys
 import textwrap
-import threading
 import warnings
 from collections.abc import Sequence
 
@@ -283,24 +283,29 @@ def look(path: PathLike) -> Run:
 
 @contextlib.contextmanager
 def asked_to_end():
-    """An Event that Ctrl-C and SIGTERM set; the command ends with their exit code afterwards.
+    """Whether Ctrl-C or SIGTERM came within a number of seconds, as a function of these: at once where
+    one does. The command ends with their exit code afterwards.
 
     An exception, which they raise usually, is lost where it meets a weak reference's callback or a
-    destructor, of which reading and drawing are full. The second time it is raised all the same.
+    destructor, of which reading and drawing are full; and a lock that the handler takes may be held by
+    what it interrupts. The second time it is raised all the same.
     """
-    asked, codes = threading.Event(), []
+    heard, told = os.pipe()
+    codes = []
 
     def ask(number, _):
         codes.append(128 + number)
-        asked.set()
+        os.write(told, b"!")
         signal.signal(number, usual[number])
 
     usual = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield lambda seconds: bool(codes or select.select([heard], [], [], seconds)[0])
     finally:
         for number, handler in usual.items():
             signal.signal(number, handler)
+        os.close(heard)
+        os.close(told)
     if codes:
         sys.exit(codes[0])
 
@@ -311,7 +316,7 @@ def watch(path: PathLike, interval: float, statistic: str | None = None, site: s
     find_run(pathlib.Path(path))  # LogError: looking again would not help
     failures = 0
     with asked_to_end() as asked, screen():
-        while not asked.is_set():
+        while not asked(0):
             width, height = shutil.get_terminal_size()
             try:
                 run, failures = look(path), 0
@@ -324,7 +329,7 @@ def watch(path: PathLike, interval: float, statistic: str | None = None, site: s
                 show(lines_of(run, width, height, colour, statistic, site))
                 if "scalars" in run and run.state != "running":
                     return run
-            asked.wait(interval)
+            asked(interval)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
