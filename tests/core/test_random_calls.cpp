@@ -2,6 +2,7 @@
 //
 // A fault prints the line that makes its call again.
 #include <errno.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <functional>
@@ -119,7 +120,7 @@ class Checker {
     for (size_t n = 0; n < got.gradients.size(); ++n) {
       const auto& [name, gradient] = want.gradients[n];
       const auto right = exact.gradients.empty() ? Tensor() : exact.gradients[n].second;
-      near(what + ", gradient of " + name, got.gradients[n].second, gradient,
+      near(fmt::format("{}, gradient of {}", what, name), got.gradients[n].second, gradient,
            of(limit.gradients, gradient, right) * size_beside(want, name));
     }
   }
@@ -136,7 +137,7 @@ class Checker {
     if (!passed.y.isfinite().all().item<bool>()) fault(what + ": y is not finite");
     for (const auto& [name, gradient] : passed.gradients)
       if (!gradient.isfinite().all().item<bool>())
-        fault(what + ": the gradient of " + name + " is not finite");
+        fault(fmt::format("{}: the gradient of {} is not finite", what, name));
   }
 
   // Every path that serves, with the kernels of every instruction set, against the whole map.
