@@ -63,7 +63,7 @@ struct Peak {
   int64_t key, allowed;
 
   HEADLAB_DEVICE void take(T z, int64_t j) {
-    if (z > score || z != z || (z == score && j < key)) score = z, key = j;
+    if (z > score || std::isnan(z) || (z == score && j < key)) score = z, key = j;
   }
   HEADLAB_DEVICE void join(const Peak& o) {
     take(o.score, o.key);

@@ -106,7 +106,7 @@ int64_t mask_scores(const AttentionRows<T>& p, int64_t b, int64_t h, int64_t i, 
     for (int64_t j = first; j <= last; ++j) z[j] += bias[j * p.bias.stride[3]];
   }
   int64_t n = last - first + 1;
-  if (const bool* allowed = row_at(p.allowed, b, h, i)) {
+  if (const bool* allowed = row_at(p.allowed, b, h, i); allowed != nullptr) {
     for (int64_t j = first; j <= last; ++j)
       if (!allowed[j * p.allowed.stride[3]]) z[j] = MapRow<T>::kLow, --n;
   }
