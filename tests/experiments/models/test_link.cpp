@@ -20,8 +20,7 @@ TEST_CASE("layers offer where a later one reads", "[link]") {
   const auto offers = [](const std::string& yaml) {
     const auto model = small_decoder(yaml);  // which all_heads() points into
     std::vector<bool> first;
-    for (auto* heads : all_heads(*model))
-      first.push_back((*heads)->shape().offers.first_values);
+    for (auto* heads : all_heads(*model)) first.push_back((*heads)->shape().offers.first_values);
     return first;
   };
   REQUIRE(offers(kModel) == std::vector<bool>{true, false, false});
