@@ -167,19 +167,27 @@ nlohmann::ordered_json parameters_json(Model& model, const TrainOptions& train) 
   return {{"total", total}, {"trained", trained}, {"names_of_trained", names}};
 }
 
-std::set<std::string> kinds_of_heads(Model& model) {
-  std::set<std::string> kinds;
+namespace {
+
+// What all layers of heads of a model are called by `name`, those inside of others too.
+std::set<std::string> names_of_heads(Model& model,
+                                     const std::string& (AttentionHeads::*name)() const) {
+  std::set<std::string> names;
   for (const auto& module : model.modules())
     if (const auto heads = std::dynamic_pointer_cast<AttentionHeads>(module))
-      kinds.insert(heads->kind());
-  return kinds;
+      names.insert((*heads.*name)());
+  return names;
+}
+
+}  // namespace
+
+std::set<std::string> kinds_of_heads(Model& model) {
+  return names_of_heads(model, &AttentionHeads::kind);
 }
 
 std::set<std::string> maps_of_heads(Model& model) {
-  std::set<std::string> maps;
-  for (const auto& module : model.modules())
-    if (const auto heads = std::dynamic_pointer_cast<AttentionHeads>(module))
-      if (const auto& map = heads->map_kind(); !map.empty() && map != "softmax") maps.insert(map);
+  auto maps = names_of_heads(model, &AttentionHeads::map_kind);
+  for (const char* of_core : {"", "softmax"}) maps.erase(of_core);
   return maps;
 }
 

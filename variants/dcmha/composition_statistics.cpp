@@ -186,21 +186,21 @@ CountedPairs::CountedPairs(const Tensor& map, const HeadCall& call) {
   queries = rows.any(1);
 }
 
-void report_composition(HeadObserver& observer, ComposedSide side,
-                        const TokenComposition& composition, const Tensor& input,
+void report_composition(HeadObserver& observer, ComposedSide side, const TokenComposition& tokens,
+                        const Composition& composition, const Tensor& input,
                         const CountedPairs& counted, const HeadCall& call) {
   if (!observer.wants_statistics()) return;
   const auto& s = side_of(side);
   const double whole = norm(input, counted.pairs);
-  const auto terms = composition.terms(input);
+  const auto terms = tokens.terms(input);
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::kDouble); };
   for (int n = 0; n < kTerms; ++n)
     if (terms[n].defined() && whole > 0)
       observer.report(s.terms[n].name, scalar(norm(terms[n], counted.pairs) / whole), scalar(1));
   if (terms[0].defined() || terms[1].defined())
     report_matrix(observer, s, composition.matrix(), counted.queries);
-  report_branch(observer, s.query, composition.query, call.mask.query_length, call.alive);
-  report_branch(observer, s.key, composition.key, call.mask.key_length, call.alive);
+  report_branch(observer, s.query, tokens.query, call.mask.query_length, call.alive);
+  report_branch(observer, s.key, tokens.key, call.mask.key_length, call.alive);
 }
 
 const std::vector<Statistic>& composed_map_statistics() {

@@ -25,9 +25,9 @@ struct CountedPairs {
   Tensor rows;     // bool [B,H,T]
   Tensor queries;  // bool [B,T]
 };
-// `input` [B,H,T,S] is what is composed.
-void report_composition(HeadObserver& observer, ComposedSide side,
-                        const TokenComposition& composition, const Tensor& input,
+// `input` [B,H,T,S] is what is composed; `tokens` made the composition.
+void report_composition(HeadObserver& observer, ComposedSide side, const TokenComposition& tokens,
+                        const Composition& composition, const Tensor& input,
                         const CountedPairs& counted, const HeadCall& call);
 
 // Of weights that the second composition has changed, beside composed_statistics().

@@ -218,29 +218,31 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
       of_keys = cached(call, "compose", [&] {
         return compose_->factors(rest_of_source(x, call), Branch::kKey, call.alive);
       });
-    const auto tokens = [&](Side side) {
+    const auto made_of = [&](Side side) {
       if (!options_.mixes(side)) return TokenComposition();
       return TokenComposition{compose_->fixed(side, call.alive),
                               compose_->factors_of(side, of_queries),
                               compose_->factors_of(side, of_keys)};
     };
-    const auto pre = tokens(Side::kPre), post = tokens(Side::kPost);
-    const auto [heads, maps] = composed_attend(q, k, v, pre.composition(), post.composition(), call,
-                                               scale());  // [B,H,T,d]
-    if (call.observer && maps.composed.defined()) observe(maps, pre, post, call);
+    const TokenComposition tokens[] = {made_of(Side::kPre), made_of(Side::kPost)};
+    const Composition sides[] = {tokens[0].composition(), tokens[1].composition()};
+    const auto [heads, maps] =
+        composed_attend(q, k, v, sides[0], sides[1], call, scale());  // [B,H,T,d]
+    if (call.observer && maps.composed.defined()) observe(maps, tokens, sides, call);
     return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
-  void observe(const ComposedMaps& maps, const TokenComposition& pre, const TokenComposition& post,
-               const HeadCall& call) const {
+  // Of either side: what tokens made, and the composition of it.
+  void observe(const ComposedMaps& maps, const TokenComposition (&tokens)[2],
+               const Composition (&sides)[2], const HeadCall& call) const {
     at::NoGradGuard no_grad;
     auto& observer = *call.observer;
     if (!observer.wants_statistics()) return;
     const CountedPairs counted(maps.weights, call);
     if (options_.mixes(Side::kPre))
-      report_composition(observer, Side::kPre, pre, maps.products, counted, call);
+      report_composition(observer, Side::kPre, tokens[0], sides[0], maps.products, counted, call);
     if (!options_.mixes(Side::kPost)) return;
-    report_composition(observer, Side::kPost, post, maps.weights, counted, call);
+    report_composition(observer, Side::kPost, tokens[1], sides[1], maps.weights, counted, call);
     report_composed_map(observer, maps, counted);
   }
 
