@@ -32,16 +32,6 @@ Projections MhaOptions::projections() const {
   return projections;
 }
 
-namespace {
-
-// [B,T,H*d] -> [B,H,T,d], also of no heads, whose width split_heads() cannot know: keys and values
-// that a layer offers have one.
-Tensor by_head(const Tensor& x, int64_t heads, int64_t width) {
-  return x.view({x.size(0), x.size(1), heads, width}).transpose(1, 2);
-}
-
-}  // namespace
-
 QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projections& p)
     : AttentionHeads(s, traits),
       centred_norm_(p.centred_norm),
@@ -102,14 +92,14 @@ Tensor QkvHeads::norm(RmsNorm& norm, const Tensor& x) const {
 
 Tensor QkvHeads::queries(const Tensor& x, const HeadCall& call) {
   return from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
-    const auto q = call.shaping.q(by_head(q_(from), shape_.heads * maps_, qk_width_));
+    const auto q = call.shaping.q(split_heads(q_(from), shape_.heads * maps_, qk_width_));
     return rotate(norm(q_norm_, q), call, call.positions);
   });
 }
 
 Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
   const auto make = [&](const Tensor& from) {
-    const auto k = call.shaping.k(by_head(k_(from), shape_.kv_heads * key_maps_, qk_width_));
+    const auto k = call.shaping.k(split_heads(k_(from), shape_.kv_heads * key_maps_, qk_width_));
     return rotate(norm(k_norm_, k), call, key_positions(call));
   };
   const auto k =
@@ -121,7 +111,7 @@ Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
 Tensor QkvHeads::values(const Tensor& x, const HeadCall& call) {
   const auto& y = source(x, call);
   const auto project = [&](const Tensor& from) {
-    return by_head(v_(from), shape_.kv_heads, v_width_);
+    return split_heads(v_(from), shape_.kv_heads, v_width_);
   };
   const auto v = cached(call, "v", [&] {
     Tensor projected;

@@ -26,7 +26,7 @@ class FirstValues : public ProjectedHeads<FirstValuesOptions> {
     if (lambda_.defined()) {
       const auto alone = [&] {                       // also of no heads
         const auto v = v_(rest_of_source(x, call));  // [B,S,Hkv*e]
-        return v.view({v.size(0), v.size(1), shape_.kv_heads, value_width()}).transpose(1, 2);
+        return split_heads(v, shape_.kv_heads, value_width());
       };
       const auto first = call.link ? own_kv_heads(linked(call, &LayerLink::first_values)) : alone();
       own.shaping.v = Affine{lambda_[1], lambda_[0] * first}.before(call.shaping.v);

@@ -33,15 +33,13 @@ class Latent : public AttentionHeads {
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const int64_t rows = value_.size(1);
-    const auto c = cached(call, "c", [&] { return split(latent_(source(x, call)), rows); });
+    const auto c = cached(
+        call, "c", [&] { return split_heads(latent_(source(x, call)), rows, shape_.head_dim); });
     const auto v = at::matmul(c, value_.transpose(0, 1).to(c.scalar_type()));  // [B,G,S,d]
-    const auto heads = attend(split(q_(x), shape_.heads), of_heads("latents", c),
-                              of_heads("latents", v), call, 1 / std::sqrt(shape_.head_dim));
+    const auto heads =
+        attend(split_heads(q_(x), shape_.heads, shape_.head_dim), of_heads("latents", c),
+               of_heads("latents", v), call, 1 / std::sqrt(shape_.head_dim));
     return {.y = output(heads, call)};  // [B,T,D]
-  }
-
-  Tensor split(const Tensor& t, int64_t rows) const {  // [B,T,rows*d] -> [B,rows,T,d]
-    return t.unflatten(2, {rows, shape_.head_dim}).transpose(1, 2);
   }
 
   Linear q_{nullptr}, latent_{nullptr};

@@ -107,7 +107,7 @@ class Linformer : public ProjectedHeads<LinformerOptions> {
 
   // [B,P,Hkv*d] -> [B,Hkv,P,d], also of no heads.
   Tensor split_slots(const Tensor& t) const {
-    return t.view({t.size(0), t.size(1), shape_.kv_heads, shape_.head_dim}).transpose(1, 2);
+    return split_heads(t, shape_.kv_heads, shape_.head_dim);
   }
 
   // Bool, [B,S] or [1,S]; undefined where every token may be attended to.

@@ -123,7 +123,8 @@ class Mla : public AttentionHeads {
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
-      return by_head(q_(q_down_ ? q_norm_(q_down_(from)) : from), w_.content + w_.rope);
+      return split_heads(q_(q_down_ ? q_norm_(q_down_(from)) : from), shape_.heads,
+                         w_.content + w_.rope);
     });  // [B,H,T,n+r]
     const auto content = q.narrow(3, 0, w_.content);
     const auto turned = rotate(q.narrow(3, w_.content, w_.rope), call, call.positions);
@@ -164,12 +165,9 @@ class Mla : public AttentionHeads {
     return T * ups + T * S * (2 * w_.latent + r) < S * ups + T * S * (w_.content + r + w_.value);
   }
 
-  // Also of no heads, whose width split_heads() cannot know.
-  Tensor by_head(const Tensor& x, int64_t width) const {
-    return x.view({x.size(0), x.size(1), shape_.heads, width}).transpose(1, 2);  // [B,H,T,width]
-  }
   Tensor up(const Linear& linear, const Tensor& latents, int64_t width) const {
-    return by_head(project(latents.squeeze(1), linear->weight), width);  // [B,H,S,width]
+    return split_heads(project(latents.squeeze(1), linear->weight), shape_.heads,
+                       width);  // [B,H,S,width]
   }
   Tensor matrices_of(const Linear& linear, int64_t width) const {
     return linear->weight.view({shape_.heads, width, w_.latent});  // [H,width,c]

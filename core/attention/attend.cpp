@@ -23,9 +23,9 @@ Tensor key_positions(const HeadCall& call) {
 
 int64_t past_places(const HeadCall& call) { return call.cache ? call.cache->length() : 0; }
 
-Tensor split_heads(const Tensor& x, int64_t heads) {
-  const int64_t d = heads > 0 ? x.size(2) / heads : 0;
-  return x.view({x.size(0), x.size(1), heads, d}).transpose(1, 2);  // [B,H,T,d]
+Tensor split_heads(const Tensor& x, int64_t heads, std::optional<int64_t> d) {
+  const int64_t width = d.value_or(heads > 0 ? x.size(2) / heads : 0);
+  return x.view({x.size(0), x.size(1), heads, width}).transpose(1, 2);  // [B,H,T,d]
 }
 
 Tensor rotate(const Tensor& x, const HeadCall& call, const Tensor& positions) {

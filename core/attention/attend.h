@@ -29,7 +29,8 @@ Tensor key_positions(const HeadCall& call);
 // How many places lie before the queries of a call: those that its cache has seen.
 int64_t past_places(const HeadCall& call);
 
-Tensor split_heads(const Tensor& x, int64_t heads);  // [B,T,H*d] -> [B,H,T,d]
+// [B,T,H*d] -> [B,H,T,d]. Of no heads x has no width to tell d by: give it where it counts.
+Tensor split_heads(const Tensor& x, int64_t heads, std::optional<int64_t> d = {});
 
 // call.rotary at the given positions [T], or x itself: [B,H,T,d] -> [B,H,T,d].
 Tensor rotate(const Tensor& x, const HeadCall& call, const Tensor& positions);

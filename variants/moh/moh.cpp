@@ -181,10 +181,8 @@ class Moh : public ProjectedHeads<MohOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const bool sparse = skips_rows(x, call);
     Tensor raw;  // [B,H,T,d]: all queries, as query_norm wants them
-    const auto project = [&](const Tensor& from) {  // also of no heads
-      return q_(from)
-          .view({from.size(0), from.size(1), shape_.heads, shape_.head_dim})
-          .transpose(1, 2);
+    const auto project = [&](const Tensor& from) {
+      return split_heads(q_(from), shape_.heads, shape_.head_dim);
     };
     if (!sparse || !options_.learned()) raw = from_inputs(Input::kQuery, x, call, project);
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
