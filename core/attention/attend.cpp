@@ -160,20 +160,20 @@ Tensor weighted_values(const Tensor& a, const AttentionCall& call) {
   return at::matmul(weights.to(call.v.scalar_type()), call.values());  // [B,H,T,e]
 }
 
-void observe_attention(const ObservedAttention& found, const HeadCall& call, double scale) {
-  const auto& [q, k, v, out, counted] = found;
-  if (call.map->is_softmax()) return call.observer->softmax({q, k, v, call, scale}, out, counted);
+void observe_attention(const AttentionCall& own, const Tensor& out, const HeadCall& call,
+                       const Tensor& counted) {
+  if (own.map->is_softmax()) return call.observer->softmax(own, out, counted);
   if (!call.observer->wants_maps()) return;
   at::NoGradGuard no_grad;
-  const auto z = scores(q, k, call, scale);
-  const auto p = weights_of(z, allowed_keys(call.mask, q.size(2), k.size(2), q.device()), call);
-  observe_weights({.scores = z, .p = p, .a = p, .v = v, .out = out, .counted = counted}, call);
+  const auto z = own.scores(), p = weights_of(z, own.allowed_keys(), own);
+  observe_weights({.scores = z, .p = p, .a = p, .v = own.v, .out = out, .counted = counted}, call);
 }
 
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
               double scale) {
-  const auto out = attended({q, k, v, call, scale}).out;  // [B,H,T,e]
-  if (call.observer) observe_attention({q, k, v, out}, call, scale);
+  const AttentionCall own(q, k, v, call, scale);
+  const auto out = attended(own).out;  // [B,H,T,e]
+  if (call.observer) observe_attention(own, out, call);
   return out;
 }
 

@@ -105,13 +105,11 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall&
 AttendedRows attend_lse(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call,
                         double scale);
 
-// Tells call.observer of what attend() found: weights that are no softmax are made once more, for
-// it alone. For kinds that call attend() unobserved.
-struct ObservedAttention {
-  const Tensor &q, &k, &v, &out;
-  Tensor counted = {};  // as in HeadObserver::softmax()
-};
-void observe_attention(const ObservedAttention& found, const HeadCall& call, double scale);
+// Tells call.observer of what attend() found for `own`, which is of the call: weights that are no
+// softmax are made once more, for it alone. For kinds that call attend() unobserved. `counted` as
+// in HeadObserver::softmax().
+void observe_attention(const AttentionCall& own, const Tensor& out, const HeadCall& call,
+                       const Tensor& counted = {});
 
 // Product of gates that broadcast to [B,H,T] or [B,H,T,e]; undefined: 1.
 Tensor multiply_gates(const Tensor& a, const Tensor& b);

@@ -209,7 +209,7 @@ class Moh : public ProjectedHeads<MohOptions> {
                     const HeadCall& call) {
     const auto q = rotate(raw, call, call.positions);
     const auto heads = attend(q, k, v, call.unobserved(), scale());  // [B,H,T,d]
-    if (call.observer) observe_attention({q, k, v, heads, gates != 0}, call, scale());
+    if (call.observer) observe_attention({q, k, v, call, scale()}, heads, call, gates != 0);
     return output(heads, v, call.with_gates(gates));  // [B,T,D]
   }
 

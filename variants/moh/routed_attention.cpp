@@ -69,7 +69,8 @@ Tensor attend_routed(const RoutedHeads& h, const Tensor& x, const Tensor& all_qu
     at::NoGradGuard no_grad;
     const auto made =
         all_queries.defined() ? all_queries : split_heads(project(x, h.q->weight, h.q->bias), H);
-    observe_attention({rotate(made, call, call.positions), k, v, all(), gates != 0}, call, h.scale);
+    observe_attention({rotate(made, call, call.positions), k, v, call, h.scale}, all(), call,
+                      gates != 0);
     merge_heads(all(), weighed);
   }
   // An offset is said where nobody is heard, too.

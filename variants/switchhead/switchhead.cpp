@@ -190,10 +190,10 @@ class Switchhead : public QkvHeads {
     at::NoGradGuard no_grad;
     const auto within = within_length(call.mask.query_length, o.size(2), o.device());
     const auto mean = report_experts(*call.observer, "output", chosen, within);
-    if (!router_->v) return observe_attention({q, k, v, o}, call, scale());
+    if (!router_->v) return observe_attention({q, k, v, call, scale()}, o, call);
     const auto wide_v = spread_over_experts(v, mean);                            // [B,H,S,E*d]
     const auto wide_o = at::constant_pad_nd(o, {0, value_width() - o.size(3)});  // [B,H,T,E*d]
-    observe_attention({q, k, wide_v, wide_o}, call, scale());
+    observe_attention({q, k, wide_v, call, scale()}, wide_o, call);
   }
 
   Tensor mix_outputs(const Tensor& o, const ChosenExperts& chosen, const HeadCall& call) {
