@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
+#include "core/attention/precision.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -138,7 +139,7 @@ class Differential : public QkvHeads {
   Tensor lambdas(const Tensor& x) {
     if (lambda_) return lambda_(x).sigmoid().transpose(1, 2).unsqueeze(3);  // [B,H,T,1]
     const auto product = [](const Tensor& q, const Tensor& k) {
-      const auto type = at::promote_types(q.scalar_type(), at::kFloat);
+      const auto type = at_least_float(q);
       return (q.to(type) * k.to(type)).sum().exp();
     };
     const auto lambda = product(lambda_q1_, lambda_k1_) - product(lambda_q2_, lambda_k2_);

@@ -169,7 +169,7 @@ class Forgetting : public QkvHeads {
   }
 
   Tensor log_gates(const Tensor& x) const {
-    const auto wide = at::promote_types(x.scalar_type(), at::kFloat);
+    const auto wide = at_least_float(x);
     if (forget_weight_.defined())
       return at::log_sigmoid(project(x, forget_weight_, forget_bias_).to(wide)).transpose(1, 2);
     const auto log_f = at::log_sigmoid(forget_bias_.to(wide));

@@ -187,7 +187,7 @@ class Mla : public AttentionHeads {
   Tensor absorbed(const Tensor& content, const Tensor& turned, const Tensor& latents,
                   const Tensor& keys, const HeadCall& call) const {
     const int64_t T = content.size(2);
-    const auto wide = at::promote_types(content.scalar_type(), at::kFloat);
+    const auto wide = at_least_float(content);
     const auto rows = [](const Tensor& t) { return t.flatten(1, 2); };   // [B,H,T,.] -> [B,HT,.]
     const auto L = latents.squeeze(1);                                   // [B,S,c]
     const auto p = at::matmul(content, matrices_of(k_up_, w_.content));  // [B,H,T,c]

@@ -9,14 +9,17 @@
 
 namespace headlab {
 
+at::ScalarType at_least_float(const Tensor& t) {
+  return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
 bool rounds(const Tensor& t) {
   return at::isReducedFloatingType(t.scalar_type()) ||
          at::autocast::is_autocast_enabled(t.device().type());
 }
 
 bool sums_are_finite(const Tensor& t) {
-  const auto type = t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return t.numel() == 0 || std::isfinite(t.detach().sum(type).item<double>());
+  return t.numel() == 0 || std::isfinite(t.detach().sum(at_least_float(t)).item<double>());
 }
 
 Tensor of_finite(const Tensor& matrices, const std::function<Tensor(const Tensor&)>& decompose) {

@@ -15,6 +15,9 @@ class WithoutAutocast {
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::autocast_dispatch_keyset};
 };
 
+// What sums of t are made in: float64 for float64, else float32.
+at::ScalarType at_least_float(const Tensor& t);
+
 // Whether products of t are of a half type: because t is, or by autocast.
 bool rounds(const Tensor& t);
 

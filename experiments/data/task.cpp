@@ -1,5 +1,6 @@
 #include "experiments/data/task.h"
 
+#include "core/attention/precision.h"
 #include "core/attention/random.h"
 #include "core/torch.h"
 
@@ -28,7 +29,7 @@ class Prediction : public Task {
   }
   Tensor per_target(const Tensor& logits, const Batch& batch) const override {
     at::NoGradGuard no_grad;
-    const auto type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = at_least_float(logits);
     const auto targets = targets_of(logits, batch.targets);
     const auto ln_p = at::log_softmax(logits, -1, type)
                           .gather(-1, targets.clamp_min(0).unsqueeze(-1))

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/attention/call/masks.h"
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -32,7 +33,7 @@ void OutputChangeSums::add(const Pass& full, const Pass& changed, const Batch& b
 
   add_metrics(full, changed, batch, valid);
   if (!task_.predicts()) return;
-  const auto type = full.logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = at_least_float(full.logits);
   const auto p = at::log_softmax(full.logits, -1, type),
              q = at::log_softmax(changed.logits, -1, type);
   // Where p is 0 nothing is added, whatever q is; and no sum is below 0 but by rounding.

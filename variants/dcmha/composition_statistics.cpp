@@ -181,7 +181,7 @@ CountedPairs::CountedPairs(const Tensor& map, const HeadCall& call) {
   auto all = counted_pairs(map, allowed_keys(call.mask, map.size(2), map.size(3), map.device()),
                            call.mask);
   if (call.alive.defined()) all = all & call.alive.view({-1, 1, 1});
-  pairs = all.to(at::promote_types(map.scalar_type(), at::kFloat));
+  pairs = all.to(at_least_float(map));
   rows = pairs.sum(-1) > 0;
   queries = rows.any(1);
 }

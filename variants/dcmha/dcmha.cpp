@@ -101,7 +101,7 @@ class ComposeImpl : public torch::nn::Module {
     const int64_t R = options_.rank, K = dw1.size(2), H = qkw.size(3);
     const int64_t which = branch == Branch::kQuery ? 0 : 1;
     const int64_t first = options_.pre ? 0 : 1, sides = options_.pre && options_.post ? 2 : 1;
-    const auto type = at::promote_types(z.scalar_type(), at::kFloat);
+    const auto type = at_least_float(z);
     const auto in = dw1.view({D, 2, 2, K}).select(2, which).narrow(1, first, sides);  // [D,s,K]
     const auto out = qkw.view({2, 2, K, 2 * R * H}).select(1, which).narrow(0, first, sides);
     const auto tokens = z.flatten(0, 1);  // [BN,D]
@@ -151,7 +151,7 @@ class ComposeImpl : public torch::nn::Module {
   Tensor fixed(Side side, const Tensor& alive) const {  // [H,H], float32 for half types
     const auto& w = side == Side::kPre ? pre : post;
     if (!w.defined()) return {};
-    const auto full = w.to(at::promote_types(w.scalar_type(), at::kFloat));
+    const auto full = w.to(at_least_float(w));
     return alive.defined() ? full * alive * alive.unsqueeze(1) : full;
   }
 

@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "core/attention/paths/chosen_paths.h"
+#include "core/attention/precision.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -224,7 +225,7 @@ class Moh : public ProjectedHeads<MohOptions> {
 
   // Softmax over the logits of some heads (indices): [B,T,n], never in half precision.
   static Tensor probabilities(const Tensor& logits, const Tensor& heads, bool whole) {
-    const auto type = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = at_least_float(logits);
     return at::softmax(whole ? logits : logits.index_select(-1, heads), -1, type);
   }
 
@@ -245,7 +246,7 @@ class Moh : public ProjectedHeads<MohOptions> {
     Routes routes;
     routes.routed = r.routed;
     const bool normalized = options_.gates == "normalized";
-    const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = at_least_float(x);
     const auto ones = at::ones({x.size(0), x.size(1), 1}, x.options().dtype(type));  // [B,T,1]
     auto to_shared = ones, to_routed = ones;  // where one of the groups is all there is
     if (r.hs > 0 && r.K > 0) {
@@ -274,7 +275,7 @@ class Moh : public ProjectedHeads<MohOptions> {
   Routes route_by_norm(const Tensor& raw, const Roster& r) const {
     Routes routes;
     routes.routed = r.routed;
-    const auto type = raw.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto type = at_least_float(raw);
     const auto norms = raw.to(type).norm(2, -1).transpose(1, 2);  // [B,T,H]
     const auto ones = at::ones({raw.size(0), raw.size(2), r.hs}, norms.options());
     if (r.K == 0) {

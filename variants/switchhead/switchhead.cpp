@@ -12,6 +12,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/attention/precision.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
@@ -155,7 +156,7 @@ class Switchhead : public QkvHeads {
   // Those that are dropped can be chosen where fewer than K are left.
   ChosenExperts choose(Linear& router, const Tensor& x, const HeadCall& call) {
     const auto logits = router(x).unflatten(2, {shape_.heads, experts_});
-    const auto scores = logits.to(at::promote_types(logits.scalar_type(), at::kFloat)).sigmoid();
+    const auto scores = logits.to(at_least_float(logits)).sigmoid();
     auto rank = scores.detach();
     if (is_training() && dropout_ > 0) {
       const auto generator = call.rng.generator(CounterRng::kExpertDropout, x.device());

@@ -8,13 +8,6 @@
 #include "core/torch.h"
 
 namespace headlab {
-namespace {
-
-at::ScalarType at_least_float(const Tensor& t) {
-  return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
 
 Tensor kv_heads(const Tensor& kv_map, int64_t H, int64_t groups, const at::Device& device) {
   if (kv_map.defined()) return kv_map;

@@ -58,7 +58,7 @@ Composition Composition::by_matrix(const Tensor& matrix, const Tensor& bias, con
   Composition composition;
   if (!matrix.defined()) return composition;
   // Half types are composed in float32.
-  const auto type = at::promote_types(matrix.scalar_type(), at::kFloat);
+  const auto type = at_least_float(matrix);
   auto m = matrix.to(type);
   if (alive.defined()) m = m * alive.unsqueeze(1);
   composition.matrix_ = m.unsqueeze(0).unsqueeze(0);  // [1,1,H,H]

@@ -108,7 +108,7 @@ class AttendRows : public torch::autograd::Function<AttendRows> {
     // Other threads know nothing of this one's being without gradients.
     const auto q = given_q.detach(), k = given_k.detach(), v = given_v.detach();
     const auto out = at::zeros_like(q);  // [N,d]
-    const auto precise = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+    const auto precise = at_least_float(q);
     const auto lse = at::zeros({q.size(0), 1}, q.options().dtype(precise));  // [N,1]
     at::parallel_for(0, std::ssize(plan.chunks), 1, [&](int64_t begin, int64_t end) {
       at::AutoDispatchBelowADInplaceOrView no_autograd;  // nor the caller's inference mode

@@ -4,6 +4,7 @@
 
 #include "core/attention/layers.h"
 #include "core/attention/paths/held.h"
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -47,7 +48,7 @@ Tensor gather_products(const Tensor& x, const Tensor& weight, const ChosenRows& 
 
 // packed [N,d] times weight[head], summed at the rows' tokens: [M,D]. In float32 at least.
 Tensor scatter_products(const Tensor& packed, const Tensor& weight, const ChosenRows& rows) {
-  const auto type = at::promote_types(packed.scalar_type(), at::kFloat);
+  const auto type = at_least_float(packed);
   const auto sum = at::zeros({rows.B * rows.T, weight.size(2)}, packed.options().dtype(type));
   for (int64_t h = 0; h < rows.H; ++h)
     sum.index_add_(0, rows.of_head(rows.token, h),

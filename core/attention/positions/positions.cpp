@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "core/attention/precision.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -13,7 +14,7 @@ Tensor Rotary::rotate(const Tensor& x, const Tensor& positions) const {
   const int64_t d = x.size(-1);
   const int64_t r = static_cast<int64_t>(std::floor(d * fraction_)) / 2 * 2;
   if (r == 0) return x;
-  const auto type = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto type = at_least_float(x);
   const auto options = at::TensorOptions(type).device(x.device());
   auto exponents = at::arange(0, r, 2, options) / static_cast<double>(r);
   auto frequency = at::pow(base_, exponents).reciprocal();       // [r/2]
