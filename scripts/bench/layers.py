@@ -1,41 +1,54 @@
-"""A layer of every kind of heads with two builds, by turns: training step, forward pass, decoded token.
+"""A layer of every kind of heads with two builds at once: training step, forward pass, decoded token.
 
     scripts/bench/layers --before OTHER/build/release/headlab_bench_layers [--after build/release/headlab_bench_layers]
-                         [--kinds mha,moh] [--pairs 7] [--seconds 0.4]
+                         [--kinds mha,moh] [--pairs 7] [--seconds 1.2]
 
-Prints the ratio of speeds after / before: of each pair the shortest passes of both, then the median over the
-pairs, and the least and the most of them. A kind with a median below --least is measured once more; both medians
+Both programs run through the same seconds in turns of 20 ms, one stopped while the other goes on, so that a
+machine that changes its speed changes it for both. Prints the ratio of speeds after / before: of each pair the
+shortest passes of both, then the median over the pairs, and the least and the most of them. A kind with a median below --least is measured once more; both medians
 stand in its row. Peak memory [MB] is that of the whole process, the least of all pairs.
 `ninja -C build/release headlab_bench_layers` builds the program, which is scripts/bench/layers.cpp.
 """
 
 import argparse
+import signal
 import statistics
 import subprocess
 import sys
+import time
 
 from headlab_program import ROOT
 from speed import kinds_of
 
 MEASURED = ("training step", "forward pass", "decoded token")
+TURN = 0.02  # seconds
 
 
-def measured(program, kind, seconds):
-    """Milliseconds of each, None where the kind cannot do it, and megabytes."""
-    done = subprocess.run([program, kind, str(seconds)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    return [None if word == "-" else float(word) for word in done.stdout.split()]
+def side_by_side(commands):
+    """What each command printed; they take turns, so that all see the same machine."""
+    programs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                for command in commands]
+    for program in programs:
+        program.send_signal(signal.SIGSTOP)
+    while any(program.poll() is None for program in programs):
+        for program in programs:
+            program.send_signal(signal.SIGCONT)
+            time.sleep(TURN)
+            program.send_signal(signal.SIGSTOP)
+    texts = []
+    for program in programs:
+        out, error = program.communicate()
+        if program.returncode != 0:
+            raise SystemExit(error)
+        texts.append(out)
+    return texts
 
 
 def pairs_of(arguments, kind):
-    """Pairs of what both programs measured; which of the two goes first changes from pair to pair."""
-    pairs = []
-    for number in range(arguments.pairs):
-        names = ["before", "after"] if number % 2 == 0 else ["after", "before"]
-        found = {name: measured(getattr(arguments, name), kind, arguments.seconds) for name in names}
-        pairs.append((found["before"], found["after"]))
-    return pairs
+    """Pairs of what both programs measured: milliseconds of each, None where the kind cannot do it, and megabytes."""
+    commands = [[program, kind, str(arguments.seconds)] for program in (arguments.before, arguments.after)]
+    return [[[None if word == "-" else float(word) for word in text.split()] for text in side_by_side(commands)]
+            for _ in range(arguments.pairs)]
 
 
 def ratios_of(pairs, place):
@@ -64,7 +77,7 @@ def main():
     parser.add_argument("--after", default=ROOT / "build/release/headlab_bench_layers", help="the program that is compared")
     parser.add_argument("--kinds", help="comma-separated (default: every configs/char_*.yaml)")
     parser.add_argument("--pairs", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=0.4, help="for each figure (default: 0.4)")
+    parser.add_argument("--seconds", type=float, default=1.2, help="for each figure (default: 1.2)")
     parser.add_argument("--least", type=float, default=0.97, help="below it a kind is measured once more (default: 0.97)")
     arguments = parser.parse_args()
     print(f"| kind | {' | '.join(MEASURED)} | peak before [MB] | peak after [MB] |\n|---|{'--:|' * 5}", flush=True)
