@@ -126,7 +126,7 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
     const int64_t first = std::clamp<int64_t>(pattern.first_local() * b - past, 0, T);
     auto tiles = tiles_by_block(b, past, T, first,
                                 std::clamp<int64_t>(pattern.end_local() * b - past, first, T));
-    const auto ids = call.head_ids.defined() ? call.head_ids.to(at::kCPU) : at::arange(heads);
+    const auto ids = call.head_ids.defined() ? call.head_ids.to(at::kCPU) : Tensor();
     std::vector<std::vector<int64_t>> seen(heads * tiles.count());
     size_t most = 0;
     bool see_all = true;
@@ -135,7 +135,7 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
       const auto fixed = pattern.fixed(i);
       for (int64_t h = 0; h < heads; ++h) {
         auto& blocks = seen[h * tiles.count() + t];
-        blocks = pattern.random(ids.const_data_ptr<int64_t>()[h], i, fixed);
+        blocks = pattern.random(ids.defined() ? ids.const_data_ptr<int64_t>()[h] : h, i, fixed);
         blocks.insert(blocks.end(), fixed.begin(), fixed.end());
         see_all &= std::ssize(blocks) == pattern.reachable(i);
         most = std::max(most, blocks.size());
