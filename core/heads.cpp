@@ -31,6 +31,16 @@ bool broadcasts(at::IntArrayRef given, at::IntArrayRef target) {
   return true;
 }
 
+// first, first + 1, ... [count], int64. at::arange alone would be a fortieth of a decoded token.
+Tensor counted_from(int64_t first, int64_t count, c10::Device device) {
+  const auto options = at::TensorOptions(at::kLong).device(device);
+  if (!device.is_cpu()) return at::arange(first, first + count, options);
+  auto numbers = at::empty({count}, options);
+  std::iota(numbers.mutable_data_ptr<int64_t>(), numbers.mutable_data_ptr<int64_t>() + count,
+            first);
+  return numbers;
+}
+
 // [B,1,1,S] or undefined
 bool is_key_mask(const Tensor& allowed) {
   return !allowed.defined() || allowed.dim() == 1 ||
@@ -143,7 +153,7 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
   const int64_t T = x.size(1);
   if (!call.positions.defined()) {
     const int64_t past = call.cache ? call.cache->length() : 0;
-    call.positions = at::arange(past, past + T, at::TensorOptions(at::kLong).device(x.device()));
+    call.positions = counted_from(past, T, x.device());
   }
   call.rng.layer = shape_.layer;
   call.rng.site = CounterRng::site_key(shape_.site);

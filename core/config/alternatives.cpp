@@ -5,8 +5,6 @@
 
 #include <algorithm>
 
-#include "core/config/config_fields.h"
-
 namespace headlab {
 
 void WordOrNumber::read(const ConfigNode& node, const std::string& path, Problems& problems) {
@@ -31,12 +29,6 @@ std::string WordOrNumber::type() const {
 void WordOrNumber::forms(Forms& f) const {
   f.word(words_);
   f.number({});
-}
-
-std::string field_names(Block& block) {
-  std::vector<std::string> names;
-  for (const BlockField& field : fields_of(block)) names.push_back(field.name);
-  return enumerated(names, "and");
 }
 
 }  // namespace headlab

@@ -1,5 +1,6 @@
 #include "core/attention/call/masks.h"
 
+#include "core/attention/precision.h"
 #include "core/kernels/attention_rows.h"
 #include "core/torch.h"
 
@@ -43,8 +44,13 @@ Tensor allowed_keys(const KeyReach& reach, const Tensor& key_length, const Tenso
 
 void hide_by_bias(Tensor& bias, Tensor& allowed) {
   if (!bias.defined() || bias.numel() == 0) return;
+  bool hides = false;
+  const bool is_read = read_small(bias, [&](const float* numbers, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) hides |= !(numbers[i] > kHiddenScore);
+  });
   // On a GPU the question alone would wait for all work that is queued there.
-  if (bias.is_cpu() && bias.detach().amin().item<double>() > kHiddenScore) return;
+  if (!is_read) hides = !bias.is_cpu() || !(bias.detach().amin().item<double>() > kHiddenScore);
+  if (!hides) return;
   const auto hidden = bias.detach().isneginf();
   allowed = both_allowed(allowed, hidden.logical_not());
   bias = bias.masked_fill(hidden, 0);

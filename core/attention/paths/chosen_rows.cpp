@@ -66,46 +66,25 @@ Tensor weight_gradient(const Tensor& packed, const Tensor& x, const ChosenRows& 
   return at::stack(of_heads);
 }
 
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-void save(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const ChosenRows& rows) {
-  ctx->save_for_backward({x, weight});
-  hold(ctx, rows);
-}
-
-std::tuple<Tensor, Tensor, const ChosenRows&> saved(AutogradContext* ctx) {
-  TORCH_CHECK(!at::GradMode::is_enabled(), "rows that heads choose have no second derivatives");
-  const auto tensors = ctx->get_saved_variables();
-  return {tensors[0], tensors[1], held<ChosenRows>(ctx)};
-}
-
-// The gradient of each of the two is the other.
-class ProjectRows : public torch::autograd::Function<ProjectRows> {
+// gather_products(), or with kBack scatter_products(): the gradient of each of the two is the
+// other.
+template <bool kBack>
+class RowProducts : public torch::autograd::Function<RowProducts<kBack>> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
-                        const ChosenRows& rows) {
-    save(ctx, x, weight, rows);
-    return gather_products(x, weight, rows);
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
+                        const Tensor& weight, const ChosenRows& rows) {
+    ctx->save_for_backward({x, weight});
+    hold(ctx, rows);
+    return kBack ? scatter_products(x, weight, rows) : gather_products(x, weight, rows);
   }
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& [x, weight, rows] = saved(ctx);
-    return {scatter_products(gradients[0], weight, rows), weight_gradient(gradients[0], x, rows),
-            Tensor()};
-  }
-};
-
-class SumRows : public torch::autograd::Function<SumRows> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& packed, const Tensor& weight,
-                        const ChosenRows& rows) {
-    save(ctx, packed, weight, rows);
-    return scatter_products(packed, weight, rows);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    const auto& [packed, weight, rows] = saved(ctx);
-    return {gather_products(gradients[0], weight, rows),
-            weight_gradient(packed, gradients[0], rows), Tensor()};
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "rows that heads choose have no second derivatives");
+    const auto tensors = ctx->get_saved_variables();
+    const auto &x = tensors[0], &weight = tensors[1], &g = gradients[0];
+    const auto& rows = held<ChosenRows>(ctx);
+    if (kBack) return {gather_products(g, weight, rows), weight_gradient(x, g, rows), Tensor()};
+    return {scatter_products(g, weight, rows), weight_gradient(g, x, rows), Tensor()};
   }
 };
 
@@ -120,12 +99,13 @@ Tensor cast(const Tensor& t) {
 
 Tensor project_rows(const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const ChosenRows& rows) {
-  const auto packed = ProjectRows::apply(cast(x).flatten(0, 1), cast(weight), rows);
+  const auto packed = RowProducts<false>::apply(cast(x).flatten(0, 1), cast(weight), rows);
   return bias.defined() ? packed + cast(bias).index_select(0, rows.head) : packed;
 }
 
 Tensor sum_rows(const Tensor& packed, const Tensor& weight, const ChosenRows& rows) {
-  return SumRows::apply(cast(packed), cast(weight), rows).view({rows.B, rows.T, weight.size(2)});
+  return RowProducts<true>::apply(cast(packed), cast(weight), rows)
+      .view({rows.B, rows.T, weight.size(2)});
 }
 
 }  // namespace headlab

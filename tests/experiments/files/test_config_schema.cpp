@@ -10,6 +10,7 @@
 #include "experiments/files/schema_values.h"
 #include "tests/catch.h"
 #include "tests/config_testing.h"
+#include "variants/mohsa/integer_or_block.h"
 
 namespace headlab::test_config_schema {
 

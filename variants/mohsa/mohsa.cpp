@@ -11,9 +11,9 @@
 #include "core/attention/composed/composition.h"
 #include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
-#include "core/config/alternatives.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/mohsa/integer_or_block.h"
 
 namespace headlab {
 namespace {
