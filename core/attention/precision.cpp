@@ -20,7 +20,13 @@ bool rounds(const Tensor& t) {
          at::autocast::is_autocast_enabled(t.device().type());
 }
 
-bool read_small(const Tensor& t, c10::function_ref<void(const float* numbers, int64_t n)> read) {
+namespace {
+
+// Calls `read` with stretches of n numbers that together are t; false, and nothing was called,
+// where t is not a small tensor of float32 on the CPU. An operation of torch takes as long as
+// reading thousands of numbers, which is felt where one token is decoded.
+template <class Read>
+bool read_small(const Tensor& t, Read read) {
   constexpr int64_t kSmall = 1 << 14, kStretches = 64;
   if (!t.is_cpu() || t.scalar_type() != at::kFloat || t.numel() > kSmall) return false;
   const auto sizes = t.sizes(), strides = t.strides();
@@ -38,8 +44,6 @@ bool read_small(const Tensor& t, c10::function_ref<void(const float* numbers, in
   return true;
 }
 
-namespace {
-
 float sum_of(const float* numbers, int64_t n) {
   std::array<float, 16> sums{};
   int64_t i = 0;
@@ -55,6 +59,15 @@ bool sums_are_finite(const Tensor& t) {
   if (read_small(t, [&](const float* numbers, int64_t n) { sum += sum_of(numbers, n); }))
     return std::isfinite(sum);
   return t.numel() == 0 || std::isfinite(t.detach().sum(at_least_float(t)).item<double>());
+}
+
+bool all_above(const Tensor& t, double bound) {
+  bool above = true;
+  const auto look = [&](const float* numbers, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) above &= numbers[i] > bound;
+  };
+  if (read_small(t, look)) return above;
+  return t.numel() == 0 || t.detach().amin().item<double>() > bound;
 }
 
 Tensor of_finite(const Tensor& matrices, const std::function<Tensor(const Tensor&)>& decompose) {

@@ -44,13 +44,8 @@ Tensor allowed_keys(const KeyReach& reach, const Tensor& key_length, const Tenso
 
 void hide_by_bias(Tensor& bias, Tensor& allowed) {
   if (!bias.defined() || bias.numel() == 0) return;
-  bool hides = false;
-  const bool is_read = read_small(bias, [&](const float* numbers, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) hides |= !(numbers[i] > kHiddenScore);
-  });
   // On a GPU the question alone would wait for all work that is queued there.
-  if (!is_read) hides = !bias.is_cpu() || !(bias.detach().amin().item<double>() > kHiddenScore);
-  if (!hides) return;
+  if (bias.is_cpu() && all_above(bias, kHiddenScore)) return;
   const auto hidden = bias.detach().isneginf();
   allowed = both_allowed(allowed, hidden.logical_not());
   bias = bias.masked_fill(hidden, 0);
