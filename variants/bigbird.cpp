@@ -114,19 +114,19 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
-    const auto tiles =
-        options_.block > 0 && q.numel() > 0 ? tile(call, q.size(1), q.size(2)) : BlockTiles{};
+    const auto tiles = options_.block > 0 && q.numel() > 0 ? tile(call, q.size(2)) : BlockTiles{};
     return {.y = output(attend_to_blocks(q, k, v, tiles, call, scale()), v, call)};  // [B,T,D]
   }
 
-  // The T queries ask, in `heads` heads; rows of global blocks are in no tile.
-  BlockTiles tile(const HeadCall& call, int64_t heads, int64_t T) const {
+  // The T queries ask; rows of global blocks are in no tile.
+  BlockTiles tile(const HeadCall& call, int64_t T) const {
     const int64_t b = options_.block, past = past_places(call);
     const Pattern pattern(options_, (past + T - 1) / b + 1, call.mask.causal);
     const int64_t first = std::clamp<int64_t>(pattern.first_local() * b - past, 0, T);
     auto tiles = tiles_by_block(b, past, T, first,
                                 std::clamp<int64_t>(pattern.end_local() * b - past, first, T));
-    const auto ids = call.head_ids.defined() ? call.head_ids.to(at::kCPU) : Tensor();
+    const auto ids = head_ids();
+    const int64_t heads = std::ssize(ids);
     std::vector<std::vector<int64_t>> seen(heads * tiles.count());
     size_t most = 0;
     bool see_all = true;
@@ -135,7 +135,7 @@ class BigBird : public ProjectedHeads<BigBirdOptions> {
       const auto fixed = pattern.fixed(i);
       for (int64_t h = 0; h < heads; ++h) {
         auto& blocks = seen[h * tiles.count() + t];
-        blocks = pattern.random(ids.defined() ? ids.const_data_ptr<int64_t>()[h] : h, i, fixed);
+        blocks = pattern.random(ids[h], i, fixed);
         blocks.insert(blocks.end(), fixed.begin(), fixed.end());
         see_all &= std::ssize(blocks) == pattern.reachable(i);
         most = std::max(most, blocks.size());
