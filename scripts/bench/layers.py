@@ -30,13 +30,17 @@ def side_by_side(commands):
     """What each command printed; they take turns, so that all see the same machine."""
     programs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                 for command in commands]
-    for program in programs:
-        program.send_signal(signal.SIGSTOP)
-    while any(program.poll() is None for program in programs):
+    try:
         for program in programs:
-            program.send_signal(signal.SIGCONT)
-            time.sleep(TURN)
             program.send_signal(signal.SIGSTOP)
+        while any(program.poll() is None for program in programs):
+            for program in programs:
+                program.send_signal(signal.SIGCONT)
+                time.sleep(TURN)
+                program.send_signal(signal.SIGSTOP)
+    finally:  # interrupted, one that is stopped would stay for ever
+        for program in programs:
+            program.kill()
     texts = []
     for program in programs:
         out, error = program.communicate()
