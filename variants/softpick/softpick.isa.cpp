@@ -14,7 +14,11 @@ struct SoftpickRow {
   static void weigh(T* z, int64_t n, const double* numbers, T* a, T* kept, T*) {
     const MapRow<T> row{z, n};
     const T eps = static_cast<T>(numbers[0]);
-    const T most = row.highest(), m = most > 0 ? most : T(0), least = std::exp(-m);
+    const T most = row.highest(), m = most > 0 ? most : T(0);
+    // By the exp of the others: a score of 0 has e = 0 exactly, where the slope changes.
+    T least_of_lanes[V::size()];
+    V(-m).exp().store(least_of_lanes);
+    const T least = least_of_lanes[0];
     V total(T(0));
     row.each([&](const V& score, int64_t) {
       const V e = (score - V(m)).exp() - V(least);

@@ -188,6 +188,27 @@ TEST_CASE("float rows are as good as float maps", "[map]") {
   }
 }
 
+TEST_CASE("keys whose score is 0 get no weight by softpick, and no gradient goes to them",
+          "[map]") {
+  HEADLAB_WITH_EVERY_ISA;
+  torch::manual_seed(6);
+  for (const auto type : {at::kFloat, at::kDouble})
+    for (const auto backend : {Backend::kAuto, Backend::kEager}) {
+      INFO(at::toString(type));
+      const int64_t T = 40, S = 61, zeros = 30;  // so many keys lie across all queries
+      auto in = inputs(T, S, type);
+      {
+        at::NoGradGuard no_grad;
+        in.q.narrow(3, 1, 4).zero_();
+        in.k.narrow(2, 0, zeros).select(3, 0).zero_();
+        in.k.narrow(2, zeros, S - zeros).narrow(3, 1, 4).zero_();
+      }
+      const auto found = with_gradients(in, call_with(make_map("softpick")), backend, {}, {}, {});
+      CHECK(found[1].narrow(3, 1, 4).abs().max().item<double>() == 0);      // of the queries
+      CHECK(found[3].narrow(2, 0, zeros).abs().max().item<double>() == 0);  // of their values
+    }
+}
+
 TEST_CASE("uniform heads weigh what they may see by 1 / n, whatever the map", "[map]") {
   HEADLAB_WITH_EVERY_ISA;
   for (const auto& map : all_maps())
