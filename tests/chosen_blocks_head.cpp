@@ -54,7 +54,7 @@ class ChosenBlocks : public ProjectedHeads<ChosenOptions> {
   }
 };
 
-const RegisterHeads<ChosenBlocks> registered("chosen_blocks", "heads that choose blocks of keys");
+const RegisterHeads<ChosenBlocks> blocks("chosen_blocks", "heads that choose blocks of keys");
 
 }  // namespace
 }  // namespace headlab

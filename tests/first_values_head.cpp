@@ -39,7 +39,7 @@ class FirstValues : public ProjectedHeads<FirstValuesOptions> {
   Tensor lambda_;  // [2]; undefined in the first layer
 };
 
-const RegisterHeads<FirstValues> registered("first_values", "values with those of the first layer");
+const RegisterHeads<FirstValues> first("first_values", "values with those of the first layer");
 
 }  // namespace
 }  // namespace headlab

@@ -46,7 +46,7 @@ class Latent : public AttentionHeads {
   Tensor value_;
 };
 
-const RegisterHeads<Latent> registered("latent", "heads that share latents, two and two");
+const RegisterHeads<Latent> latent("latent", "heads that share latents, two and two");
 
 }  // namespace
 }  // namespace headlab

@@ -53,7 +53,7 @@ class Pooled : public ProjectedHeads<PooledOptions> {
   }
 };
 
-const RegisterHeads<Pooled> registered("pooled", "keys that are means of two tokens");
+const RegisterHeads<Pooled> pooled("pooled", "keys that are means of two tokens");
 
 }  // namespace
 }  // namespace headlab

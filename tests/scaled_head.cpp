@@ -25,7 +25,7 @@ class Scaled : public WrappedHeads {
   Tensor strength_;  // [H]
 };
 
-const RegisterHeads<Scaled> registered("scaled", "heads of any other kind with a learned strength");
+const RegisterHeads<Scaled> scaled("scaled", "heads of any other kind with a learned strength");
 
 }  // namespace
 }  // namespace headlab

@@ -145,6 +145,7 @@ function(headlab_test name)
 endfunction()
 
 add_library(headlab_test_main OBJECT tests/main.cpp)
+headlab_less_optimised(${CMAKE_SOURCE_DIR}/tests/main.cpp)
 target_link_libraries(headlab_test_main PUBLIC headlab_files Catch2::Catch2)
 
 # Errors of torch without the frames behind them: what a law says must not be looked for.
@@ -175,14 +176,14 @@ headlab_test_files(test_laws)
 # not (no map of weights, groups of their own, a layer around other kinds, keys that are fewer than
 # tokens, blocks chosen by content, values of an earlier layer), obey the laws of all kinds, in a
 # program without ours.
-# Kinds are never joined in units: their names may be alike.
 set(examples tests/example_head.cpp tests/own_kind_head.cpp tests/own_map.cpp
     tests/recurrent_head.cpp tests/latent_head.cpp tests/scaled_head.cpp
     tests/chosen_blocks_head.cpp tests/pooled_head.cpp tests/first_values_head.cpp)
-add_library(headlab_examples OBJECT ${examples})
-headlab_torch_target(headlab_examples)
 list(TRANSFORM examples PREPEND ${CMAKE_SOURCE_DIR}/)
-headlab_less_optimised(${examples})
+headlab_units(example_units headlab_examples ${examples})
+add_library(headlab_examples OBJECT ${example_units})
+headlab_torch_target(headlab_examples)
+headlab_less_optimised(${example_units})
 target_link_libraries(headlab_examples PUBLIC headlab_core)
 set(test_example ${example_test})
 headlab_test(test_example headlab_examples headlab_laws headlab_experiments headlab_core)
