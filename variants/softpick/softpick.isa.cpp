@@ -15,13 +15,11 @@ struct SoftpickRow {
     const MapRow<T> row{z, n};
     const T eps = static_cast<T>(numbers[0]);
     const T most = row.highest(), m = most > 0 ? most : T(0);
-    // By the exp of the others: a score of 0 has e = 0 exactly, where the slope changes.
-    T least_of_lanes[V::size()];
-    V(-m).exp().store(least_of_lanes);
-    const T least = least_of_lanes[0];
+    // By the exp of the scores: one of 0 has e = 0 exactly, where the slope changes.
+    const V least = V(-m).exp();
     V total(T(0));
     row.each([&](const V& score, int64_t) {
-      const V e = (score - V(m)).exp() - V(least);
+      const V e = (score - V(m)).exp() - least;
       const V shown = V::blendv(e, V(T(0)), score == V(MapRow<T>::kLow));
       total = total + shown.abs();
       return shown;
@@ -33,7 +31,8 @@ struct SoftpickRow {
       part.store(z + j);
       at::vec::maximum(part, V(T(0))).store(a + j);
     }
-    kept[kLeast] = least, kept[kDivisor] = divisor, kept[kOfM] = most > 0 ? eps / divisor : T(0);
+    least.store(kept + kLeast, 1);
+    kept[kDivisor] = divisor, kept[kOfM] = most > 0 ? eps / divisor : T(0);
   }
 
   // exp(z - m) = e + exp(-m); at hidden keys the gradient is 0 as e is.
