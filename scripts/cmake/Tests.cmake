@@ -40,6 +40,8 @@ set(link_test ${CMAKE_SOURCE_DIR}/tests/experiments/models/test_link.cpp)
 list(REMOVE_ITEM test_experiments ${link_test})
 
 # What test programs share beside headers: a model whose weights are written by hand.
+headlab_less_optimised(${CMAKE_SOURCE_DIR}/tests/hand_built.cpp ${CMAKE_SOURCE_DIR}/tests/write_hand_built.cpp
+                       ${CMAKE_SOURCE_DIR}/tests/tokenizers.cpp ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
 add_library(headlab_hand_built OBJECT tests/hand_built.cpp)
 headlab_torch_target(headlab_hand_built)
 target_link_libraries(headlab_hand_built PUBLIC headlab_core headlab_logs)
@@ -155,9 +157,10 @@ target_link_libraries(headlab_torch_errors PUBLIC Catch2::Catch2)
 
 # What every kind must obey, compiled once for two programs: of our kinds (`scripts/test --kind` runs
 # it for one of them), and of the examples.
-add_library(headlab_laws OBJECT ${laws})
+headlab_units(law_units headlab_laws ${laws})
+add_library(headlab_laws OBJECT ${law_units})
 headlab_torch_target(headlab_laws)
-headlab_less_optimised(${laws})
+headlab_less_optimised(${law_units})
 target_link_libraries(headlab_laws PUBLIC headlab_core headlab_logs Catch2::Catch2)
 
 headlab_test(test_plain)
@@ -192,13 +195,11 @@ list(REMOVE_ITEM test_example ${gpu_laws})  # where there is a GPU, our kinds me
 set(test_example_spec "~[variants]")
 headlab_test_files(test_example)
 
-# Kinds that leak on purpose: alone in a program, out of the way of what goes over all kinds.
-set(test_leaks ${leak_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
-headlab_test(test_leaks headlab_variants headlab_experiments headlab_core)
-
-# A kind that reads what an earlier layer offers, in models: ours have none.
-set(test_link ${link_test} ${CMAKE_SOURCE_DIR}/tests/first_values_head.cpp)
-headlab_test(test_link headlab_variants headlab_experiments headlab_core)
+# Kinds that leak on purpose, and one that reads what an earlier layer offers, in models: in a program
+# of their own, for no test that goes over all kinds must meet them.
+set(test_made_up ${leak_test} ${link_test} ${CMAKE_SOURCE_DIR}/tests/translator.cpp
+    ${CMAKE_SOURCE_DIR}/tests/first_values_head.cpp)
+headlab_test(test_made_up headlab_variants headlab_experiments headlab_core)
 
 if(TARGET test_command_line AND TARGET headlab)
   add_dependencies(test_command_line headlab headlab_warm_program headlab_write_hand_built)

@@ -1,5 +1,5 @@
-// What the check before a training finds, and that it leaves no trace. A program of its own: its
-// kinds leak on purpose, and no other test must meet them.
+// What the check before a training finds, and that it leaves no trace. Its kinds leak on
+// purpose: no test of a program that goes over all kinds must meet them.
 #include <filesystem>
 
 #include "core/errors.h"
