@@ -12,9 +12,9 @@
 #include <cmath>
 
 #include "core/torch.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
-#include "experiments/training/evaluate.h"
 #include "experiments/training/training_metrics.h"
 #include "experiments/training/update.h"
 

@@ -1,7 +1,7 @@
 // What the tests of single kinds share: looking into a layer and setting its weights.
 #pragma once
 
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 

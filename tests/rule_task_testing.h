@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/errors.h"
-#include "experiments/data/rule_task.h"
+#include "experiments/data/tasks/rule_task.h"
 #include "tests/data_testing.h"
 
 namespace headlab::testing {

@@ -169,7 +169,7 @@ def test_eval_batch_does_not_change_what_is_measured(small_run):
 
 
 def test_prune_reduction_and_norm_choose_the_lowest_importance(small_run, tmp_path):
-    """One does not know of the other; their numbers: tests/experiments/pruning/test_ablation.cpp."""
+    """One does not know of the other; their numbers: tests/experiments/measuring/test_ablation.cpp."""
     importance = found("analyze", small_run, "--importance", "--split", "train", "--batches", 1, "--out",
                        tmp_path / "a.h5")["statistics"]
     for reduction, norm in ("paper", "global"), ("per_position", "none"), ("batch", "layer"):

@@ -13,7 +13,7 @@ from sweep_testing import SETTINGS, bench, one_kind, start, statuses  # noqa: F4
 
 SPECIAL = ("a $(touch hacked) b", "`touch hacked`", "a'b\"c", "x; touch hacked #", "$HOME&touch hacked", "100%A \\t!*?",
            "-n", "~", "{a,b}", "ümläut\u00a0", "a'$(touch hacked)'", '"$(touch hacked)"')
-CONTROLS = ("\n", "\x1b", "\x85", "\r", "\t")  # which there are: tests/experiments/system/test_shell_word.cpp
+CONTROLS = ("\n", "\x1b", "\x85", "\r", "\t")  # which there are: tests/experiments/text/test_shell_word.cpp
 
 
 def emitted(bench, file, out, how="slurm", code=0, command=None):

@@ -76,7 +76,7 @@ each_way = pytest.mark.parametrize("writer", [WRITERS[name] for name in WAYS], i
 
 
 def names_of_program(name):
-    text = (ROOT / "experiments/runs/output_file.cpp").read_text()
+    text = (ROOT / "experiments/system/output_file.cpp").read_text()
     return tuple(re.findall('"([^"]+)"', re.search(name + r"\{(.*?)\};", text, re.S)[1]))
 
 

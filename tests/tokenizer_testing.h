@@ -1,7 +1,7 @@
 // What the tests of tokenizers share: texts and what the tokenizers library makes of them.
 #pragma once
 
-#include "experiments/data/tokenizer.h"
+#include "experiments/data/tokenizers/tokenizer.h"
 #include "tests/data_testing.h"
 
 namespace headlab::testing {

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "core/errors.h"
-#include "experiments/data/framed_text.h"
+#include "experiments/data/tokenizers/framed_text.h"
 #include "experiments/pretrained/tokenizer_files.h"
 
 namespace headlab {

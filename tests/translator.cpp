@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/torch.h"
-#include "experiments/data/synthetic.h"
+#include "experiments/data/tasks/synthetic.h"
 #include "experiments/models/stack.h"
 
 namespace headlab {

@@ -1,6 +1,6 @@
-"""Writes experiments/system/unicode_tables.cpp: what the tokenizers library takes characters for.
+"""Writes experiments/text/unicode_tables.cpp: what the tokenizers library takes characters for.
 
-    scripts/bench/environment tests/unicode_tables.py > experiments/system/unicode_tables.cpp
+    scripts/bench/environment tests/unicode_tables.py > experiments/text/unicode_tables.cpp
 
 Each of its parts has the tables of another version of Unicode. They are read off the installed
 library, code point by code point; tests/slow/test_tokenizers_opened.py holds the file to it.
@@ -116,7 +116,7 @@ def main():
     ]
     print("// Written by tests/unicode_tables.py, of the tokenizers library "
           f"{tokenizers.__version__}.")
-    print('#include "experiments/system/unicode_tables.h"\n')
+    print('#include "experiments/text/unicode_tables.h"\n')
     print("// clang-format off\nnamespace headlab {\n")
     for name, code_points in parts:
         print(set_table(name, code_points))

@@ -7,10 +7,10 @@
 
 #include "core/torch.h"
 #include "experiments/analysis/head_measurements.h"
-#include "experiments/analysis/map_file.h"
+#include "experiments/analysis/maps/map_file.h"
 #include "experiments/analysis/tensor_arrays.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/system/progress.h"
-#include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {

@@ -16,10 +16,10 @@
 
 #include "core/observe/probe.h"
 #include "experiments/analysis/head_roles.h"
-#include "experiments/analysis/map_statistics.h"
+#include "experiments/analysis/maps/map_statistics.h"
 #include "experiments/logs/result_arrays.h"
+#include "experiments/measuring/importance.h"
 #include "experiments/models/site_probes.h"
-#include "experiments/pruning/importance.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {

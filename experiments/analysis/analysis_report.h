@@ -5,7 +5,7 @@
 #include <string>
 
 #include "experiments/analysis/analysis.h"
-#include "experiments/analysis/map_file.h"
+#include "experiments/analysis/maps/map_file.h"
 
 namespace headlab {
 

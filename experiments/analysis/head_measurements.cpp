@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/torch.h"
-#include "experiments/analysis/multidimensional_scaling.h"
+#include "experiments/analysis/maps/multidimensional_scaling.h"
 #include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {

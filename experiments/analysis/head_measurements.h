@@ -2,7 +2,7 @@
 #pragma once
 
 #include "experiments/analysis/analysis.h"
-#include "experiments/analysis/map_file.h"
+#include "experiments/analysis/maps/map_file.h"
 
 namespace headlab {
 

@@ -6,7 +6,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/data/synthetic.h"
+#include "experiments/data/tasks/synthetic.h"
 #include "experiments/models/site_probes.h"
 
 namespace headlab {

@@ -4,8 +4,8 @@
 
 #include "core/torch.h"
 #include "experiments/cases/model_of_case.h"
+#include "experiments/inference/generate.h"
 #include "experiments/models/intermediates.h"
-#include "experiments/training/generate.h"
 
 namespace headlab {
 namespace {

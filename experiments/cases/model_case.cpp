@@ -5,10 +5,10 @@
 #include "core/torch.h"
 #include "experiments/cases/model_of_case.h"
 #include "experiments/data/task.h"
+#include "experiments/inference/generate.h"
+#include "experiments/inference/translate.h"
 #include "experiments/models/intermediates.h"
 #include "experiments/models/named_batch.h"
-#include "experiments/training/generate.h"
-#include "experiments/training/translate.h"
 
 namespace headlab {
 namespace {

@@ -8,9 +8,9 @@
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
 #include "experiments/cases/layer_case.h"
-#include "experiments/pruning/ablation.h"
-#include "experiments/pruning/change_of_outputs.h"
-#include "experiments/pruning/importance.h"
+#include "experiments/measuring/ablation.h"
+#include "experiments/measuring/change_of_outputs.h"
+#include "experiments/measuring/importance.h"
 #include "experiments/pruning/prune.h"
 
 namespace headlab {

@@ -1,7 +1,7 @@
 // The format `stats-1`: head statistics of given attention maps.
 #include "core/torch.h"
 #include "experiments/analysis/head_roles.h"
-#include "experiments/analysis/map_file.h"
+#include "experiments/analysis/maps/map_file.h"
 #include "experiments/cases/case_file.h"
 
 namespace headlab {

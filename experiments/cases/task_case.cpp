@@ -6,7 +6,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/cases/case_file.h"
-#include "experiments/data/rule_task.h"
+#include "experiments/data/tasks/rule_task.h"
 
 namespace headlab {
 namespace {

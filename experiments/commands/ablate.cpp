@@ -7,8 +7,8 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
-#include "experiments/pruning/ablation_report.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/inference/evaluate.h"
+#include "experiments/measuring/ablation_report.h"
 
 namespace headlab {
 namespace {

@@ -11,7 +11,7 @@
 #include "experiments/commands/answer.h"
 #include "experiments/commands/report.h"
 #include "experiments/models/finite_weights.h"
-#include "experiments/runs/output_file.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 namespace {

@@ -8,7 +8,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
-#include "experiments/pruning/importance.h"
+#include "experiments/measuring/importance.h"
 
 namespace headlab {
 

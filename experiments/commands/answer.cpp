@@ -11,8 +11,8 @@
 #include "experiments/files/sha256.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/system/utf8.h"
-#include "experiments/system/with_commas.h"
+#include "experiments/text/utf8.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 namespace {

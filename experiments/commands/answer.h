@@ -8,7 +8,7 @@
 #include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
 #include "experiments/logs/result_file.h"
-#include "experiments/runs/output_file.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 

@@ -4,7 +4,7 @@
 #include "experiments/comparison/comparison_file.h"
 #include "experiments/files/config_schema.h"
 #include "experiments/runs/experiment.h"
-#include "experiments/runs/sweep_file.h"
+#include "experiments/sweeps/sweep_file.h"
 #include "experiments/system/output.h"
 
 namespace headlab {

@@ -10,7 +10,7 @@
 #include "experiments/pruning/gates.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
-#include "experiments/system/shell_word.h"
+#include "experiments/text/shell_word.h"
 
 namespace headlab {
 namespace {

@@ -8,10 +8,10 @@
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
 #include "experiments/data/references.h"
+#include "experiments/inference/evaluate.h"
+#include "experiments/inference/translated_text.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/output.h"
-#include "experiments/training/evaluate.h"
-#include "experiments/training/translated_text.h"
 
 namespace headlab {
 namespace {

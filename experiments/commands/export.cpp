@@ -7,7 +7,7 @@
 #include "experiments/commands/report.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "experiments/runs/open_run.h"
-#include "experiments/runs/output_file.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 namespace {

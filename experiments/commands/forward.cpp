@@ -11,8 +11,8 @@
 #include "experiments/models/intermediates.h"
 #include "experiments/models/named_batch.h"
 #include "experiments/runs/open_run.h"
-#include "experiments/runs/output_file.h"
 #include "experiments/system/output.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 namespace {

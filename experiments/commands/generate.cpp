@@ -1,15 +1,15 @@
 // `headlab generate RUN --prompt TEXT`: samples from a language model, or with --input FILE writes
 // what a model makes of each line of it; the text alone on stdout.
-#include "experiments/training/generate.h"
+#include "experiments/inference/generate.h"
 
 #include <fmt/format.h>
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/inference/translated_text.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/output.h"
-#include "experiments/training/translated_text.h"
 
 namespace headlab {
 namespace {

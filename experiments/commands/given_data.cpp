@@ -8,9 +8,9 @@
 #include "core/torch.h"
 #include "experiments/commands/given_block.h"
 #include "experiments/commands/imported_data.h"
-#include "experiments/data/given_lines.h"
-#include "experiments/data/sentences.h"
-#include "experiments/data/text_or_file.h"
+#include "experiments/data/given/given_lines.h"
+#include "experiments/data/given/sentences.h"
+#include "experiments/data/given/text_or_file.h"
 
 namespace headlab {
 

@@ -9,7 +9,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
-#include "experiments/runs/output_file.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 namespace {

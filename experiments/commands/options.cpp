@@ -6,11 +6,11 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/system/most_threads.h"
 #include "experiments/system/output.h"
+#include "experiments/system/output_file.h"
 #include "experiments/system/startable_threads.h"
 
 namespace headlab {

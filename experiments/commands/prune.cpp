@@ -10,7 +10,7 @@
 #include "experiments/commands/run_outcome.h"
 #include "experiments/pruning/gates.h"
 #include "experiments/pruning/pruned_run.h"
-#include "experiments/system/shell_word.h"
+#include "experiments/text/shell_word.h"
 
 namespace headlab {
 namespace {

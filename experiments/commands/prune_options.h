@@ -7,7 +7,7 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
-#include "experiments/pruning/importance.h"
+#include "experiments/measuring/importance.h"
 #include "experiments/pruning/prune.h"
 
 namespace headlab {

@@ -5,6 +5,7 @@
 #include "experiments/commands/run_outcome.h"
 #include "experiments/data/references.h"
 #include "experiments/files/json_text.h"
+#include "experiments/inference/leak_check.h"
 #include "experiments/runs/begin_run.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/known_runs.h"
@@ -14,7 +15,6 @@
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
-#include "experiments/training/leak_check.h"
 #include "experiments/training/train.h"
 
 namespace headlab {

@@ -8,6 +8,8 @@
 
 #include "experiments/commands/report.h"
 #include "experiments/commands/run_notices.h"
+#include "experiments/inference/evaluate.h"
+#include "experiments/inference/translated_text.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_manifest.h"
@@ -15,11 +17,9 @@
 #include "experiments/system/exit_codes.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
-#include "experiments/system/shell_word.h"
 #include "experiments/system/signals.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/text/shell_word.h"
 #include "experiments/training/train.h"
-#include "experiments/training/translated_text.h"
 
 namespace headlab {
 namespace {

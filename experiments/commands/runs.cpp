@@ -11,7 +11,7 @@
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/system/program_name.h"
-#include "experiments/system/visible_text.h"
+#include "experiments/text/visible_text.h"
 
 namespace headlab {
 namespace {

@@ -7,12 +7,12 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/commands/sweep_report.h"
-#include "experiments/runs/sweep_jobs.h"
-#include "experiments/runs/sweep_points.h"
-#include "experiments/runs/sweep_run.h"
-#include "experiments/runs/sweep_summary.h"
-#include "experiments/runs/sweep_table.h"
-#include "experiments/runs/sweep_threads.h"
+#include "experiments/sweeps/sweep_jobs.h"
+#include "experiments/sweeps/sweep_points.h"
+#include "experiments/sweeps/sweep_run.h"
+#include "experiments/sweeps/sweep_summary.h"
+#include "experiments/sweeps/sweep_table.h"
+#include "experiments/sweeps/sweep_threads.h"
 #include "experiments/system/output.h"
 
 namespace headlab {

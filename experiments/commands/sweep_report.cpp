@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "experiments/system/duration.h"
 #include "experiments/system/memory.h"
-#include "experiments/system/number_text.h"
+#include "experiments/text/duration.h"
+#include "experiments/text/number_text.h"
 
 namespace headlab {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "experiments/commands/report.h"
-#include "experiments/runs/sweep_costs.h"
+#include "experiments/sweeps/sweep_costs.h"
 
 namespace headlab {
 

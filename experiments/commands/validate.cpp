@@ -6,13 +6,13 @@
 #include "experiments/commands/report.h"
 #include "experiments/commands/run_notices.h"
 #include "experiments/data/test_part.h"
+#include "experiments/inference/generate.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/memory.h"
-#include "experiments/system/number_text.h"
-#include "experiments/training/generate.h"
+#include "experiments/text/number_text.h"
 #include "experiments/training/training_log.h"
 
 namespace headlab {

@@ -14,10 +14,10 @@
 #include "experiments/files/sha256.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/initial_weights.h"
-#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_identity.h"
-#include "experiments/runs/sweep_points.h"
+#include "experiments/sweeps/sweep_points.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "experiments/comparison/comparison_stages.h"
-#include "experiments/runs/sweep_costs.h"
+#include "experiments/sweeps/sweep_costs.h"
 
 namespace headlab {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/config/config.h"
-#include "experiments/comparison/rate_search.h"
+#include "experiments/sweeps/rate_search.h"
 
 namespace headlab {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "experiments/system/with_commas.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 namespace {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "experiments/comparison/curves.h"
-#include "experiments/comparison/differences.h"
 #include "experiments/comparison/head_columns.h"
 #include "experiments/comparison/rate_choice.h"
 #include "experiments/comparison/settled.h"
 #include "experiments/comparison/solved.h"
 #include "experiments/comparison/surviving_heads.h"
 #include "experiments/data/references.h"
+#include "experiments/measuring/differences.h"
 
 namespace headlab {
 

@@ -6,7 +6,7 @@
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
-#include "experiments/runs/sweep_table.h"
+#include "experiments/sweeps/sweep_table.h"
 #include "experiments/system/exit_codes.h"
 
 namespace headlab {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "experiments/comparison/comparison.h"
-#include "experiments/runs/sweep_points.h"
-#include "experiments/runs/sweep_run.h"
-#include "experiments/runs/sweep_summary.h"
+#include "experiments/sweeps/sweep_points.h"
+#include "experiments/sweeps/sweep_run.h"
+#include "experiments/sweeps/sweep_summary.h"
 
 namespace headlab {
 

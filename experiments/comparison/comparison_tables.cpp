@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "experiments/files/json_text.h"
-#include "experiments/runs/paired.h"
+#include "experiments/measuring/paired.h"
 #include "experiments/runs/run_manifest.h"
-#include "experiments/system/csv_line.h"
-#include "experiments/system/with_commas.h"
+#include "experiments/text/csv_line.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/runs/sweep_summary.h"
+#include "experiments/sweeps/sweep_summary.h"
 
 namespace headlab {
 

@@ -5,8 +5,8 @@
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
-#include "experiments/system/duration.h"
-#include "experiments/system/with_commas.h"
+#include "experiments/text/duration.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "experiments/runs/sweep_costs.h"
+#include "experiments/sweeps/sweep_costs.h"
 
 namespace headlab {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/runs/paired.h"
+#include "experiments/measuring/paired.h"
 #include "experiments/runs/run_metrics.h"
 
 namespace headlab {

@@ -9,7 +9,7 @@
 
 #include "core/errors.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/runs/sweep_summary.h"
+#include "experiments/sweeps/sweep_summary.h"
 
 namespace headlab {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "experiments/files/h5.h"
 #include "experiments/logs/log_walk.h"
-#include "experiments/runs/sweep_summary.h"
+#include "experiments/sweeps/sweep_summary.h"
 
 namespace headlab {
 namespace {

@@ -7,7 +7,7 @@
 #include "core/torch.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_data.h"
-#include "experiments/runs/sweep_summary.h"
+#include "experiments/sweeps/sweep_summary.h"
 
 namespace headlab {
 namespace {

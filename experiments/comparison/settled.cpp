@@ -6,8 +6,8 @@
 #include <random>
 #include <stdexcept>
 
-#include "experiments/comparison/differences.h"
-#include "experiments/runs/kendall.h"
+#include "experiments/measuring/differences.h"
+#include "experiments/measuring/kendall.h"
 
 namespace headlab {
 namespace {

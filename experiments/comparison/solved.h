@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "experiments/comparison/differences.h"
+#include "experiments/measuring/differences.h"
+#include "experiments/measuring/two_groups.h"
 #include "experiments/runs/run_metrics.h"
-#include "experiments/runs/two_groups.h"
 
 namespace headlab {
 

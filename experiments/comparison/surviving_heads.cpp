@@ -8,11 +8,11 @@
 #include "core/torch.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
+#include "experiments/inference/evaluate.h"
+#include "experiments/measuring/ablation.h"
 #include "experiments/models/site_heads.h"
-#include "experiments/pruning/ablation.h"
 #include "experiments/runs/open_run.h"
-#include "experiments/system/file_text.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/text/file_text.h"
 #include "experiments/training/train.h"
 
 namespace headlab {

@@ -4,9 +4,9 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/logs/result_arrays.h"
-#include "experiments/system/number_text.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/text/number_text.h"
 
 namespace headlab {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "experiments/conversion/convert_model.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/inference/evaluate.h"
 
 namespace headlab {
 

@@ -6,13 +6,13 @@
 #include <cmath>
 
 #include "core/torch.h"
+#include "experiments/files/remove_key.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/models/gate_target.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/runs/checkpoint.h"
-#include "experiments/runs/remove_key.h"
-#include "experiments/training/evaluate.h"
 
 namespace headlab {
 namespace {

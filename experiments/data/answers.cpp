@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/torch.h"
-#include "experiments/system/with_commas.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 namespace {

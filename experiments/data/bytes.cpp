@@ -1,8 +1,8 @@
 // Bytes of any file: the id is the byte.
-#include "experiments/data/byte_tokenizer.h"
+#include "experiments/data/formats/plain_text.h"
 #include "experiments/data/text_stream.h"
+#include "experiments/data/tokenizers/byte_tokenizer.h"
 #include "experiments/files/mapped_file.h"
-#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {

@@ -1,8 +1,8 @@
 // Characters of a text file: a token is a code point, the vocabulary is what occurs in the text, in
 // ascending order. Splits and ids are those of nanoGPT's data/shakespeare_char/prepare.py.
-#include "experiments/data/char_tokenizer.h"
+#include "experiments/data/formats/plain_text.h"
 #include "experiments/data/text_stream.h"
-#include "experiments/system/plain_text.h"
+#include "experiments/data/tokenizers/char_tokenizer.h"
 
 namespace headlab {
 namespace {

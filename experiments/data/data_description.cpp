@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "experiments/data/padded_tokenizer.h"
+#include "experiments/data/tokenizers/padded_tokenizer.h"
 #include "experiments/files/json_text.h"
 
 namespace headlab {

@@ -8,11 +8,11 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/data/bpe_tokenizer.h"
 #include "experiments/data/epochs.h"
 #include "experiments/data/parallel_text.h"
 #include "experiments/data/test_part.h"
-#include "experiments/data/word_tokenizer.h"
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/word_tokenizer.h"
 
 namespace headlab {
 namespace {

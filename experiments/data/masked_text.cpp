@@ -4,7 +4,7 @@
 
 #include "core/torch.h"
 #include "experiments/data/epochs.h"
-#include "experiments/data/synthetic.h"
+#include "experiments/data/tasks/synthetic.h"
 
 namespace headlab {
 namespace {

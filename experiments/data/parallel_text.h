@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "experiments/data/tokenizer.h"
-#include "experiments/system/plain_text.h"
+#include "experiments/data/formats/plain_text.h"
+#include "experiments/data/tokenizers/tokenizer.h"
 
 namespace headlab {
 

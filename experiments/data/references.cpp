@@ -12,7 +12,7 @@
 #include "experiments/data/accuracies.h"
 #include "experiments/data/answers.h"
 #include "experiments/data/ngrams.h"
-#include "experiments/system/with_commas.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 namespace {

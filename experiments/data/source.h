@@ -15,7 +15,7 @@
 #include "core/config/config.h"
 #include "experiments/data/batch.h"
 #include "experiments/data/task.h"
-#include "experiments/data/tokenizer.h"
+#include "experiments/data/tokenizers/tokenizer.h"
 
 namespace headlab {
 

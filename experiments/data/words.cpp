@@ -3,10 +3,10 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/data/formats/plain_text.h"
 #include "experiments/data/masked_text.h"
 #include "experiments/data/text_stream.h"
-#include "experiments/data/word_tokenizer.h"
-#include "experiments/system/plain_text.h"
+#include "experiments/data/tokenizers/word_tokenizer.h"
 
 namespace headlab {
 namespace {

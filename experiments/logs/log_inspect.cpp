@@ -12,8 +12,8 @@
 #include "experiments/system/child_process.h"
 #include "experiments/system/memory.h"
 #include "experiments/system/program_name.h"
-#include "experiments/system/shell_word.h"
 #include "experiments/system/writer_lock.h"
+#include "experiments/text/shell_word.h"
 
 namespace headlab {
 namespace {

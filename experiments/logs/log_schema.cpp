@@ -6,7 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "experiments/system/utf8.h"
+#include "experiments/text/utf8.h"
 
 namespace headlab {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "experiments/data/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
 #include "experiments/pretrained/json_place.h"
 #include "experiments/pretrained/tokenizer_files.h"
 

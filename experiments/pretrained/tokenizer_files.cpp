@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "experiments/data/bpe_tokenizer.h"
-#include "experiments/data/wordpiece_tokenizer.h"
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/wordpiece_tokenizer.h"
 #include "experiments/files/mapped_file.h"
 #include "experiments/pretrained/tokenizer_json.h"
 

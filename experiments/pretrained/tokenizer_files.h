@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/data/tokenizer.h"
+#include "experiments/data/tokenizers/tokenizer.h"
 #include "experiments/files/gguf.h"
 
 namespace headlab {

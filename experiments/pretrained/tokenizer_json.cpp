@@ -8,10 +8,10 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "experiments/data/bpe_tokenizer.h"
-#include "experiments/data/char_tokenizer.h"
-#include "experiments/data/word_tokenizer.h"
-#include "experiments/data/wordpiece_tokenizer.h"
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/char_tokenizer.h"
+#include "experiments/data/tokenizers/word_tokenizer.h"
+#include "experiments/data/tokenizers/wordpiece_tokenizer.h"
 
 namespace headlab {
 namespace {

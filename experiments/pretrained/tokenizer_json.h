@@ -1,7 +1,7 @@
 // tokenizer.json, as the tokenizers library writes it.
 #pragma once
 
-#include "experiments/data/tokenizer.h"
+#include "experiments/data/tokenizers/tokenizer.h"
 #include "experiments/pretrained/json_place.h"
 
 namespace headlab {

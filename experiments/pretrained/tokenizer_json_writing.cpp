@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "experiments/data/bpe_pieces.h"
+#include "experiments/data/tokenizers/bpe_pieces.h"
 #include "experiments/pretrained/tokenizer_json.h"
 
 namespace headlab {

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "core/torch.h"
+#include "experiments/measuring/importance.h"
 #include "experiments/pruning/gates.h"
-#include "experiments/pruning/importance.h"
 #include "experiments/pruning/kept_rounds.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/runs/same_run.h"

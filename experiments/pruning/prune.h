@@ -3,11 +3,11 @@
 
 #include <optional>
 
-#include "experiments/pruning/ablation.h"
+#include "experiments/inference/evaluate.h"
+#include "experiments/measuring/ablation.h"
 #include "experiments/pruning/speed.h"
 #include "experiments/pruning/tuning.h"
 #include "experiments/runs/open_run.h"
-#include "experiments/training/evaluate.h"
 
 namespace headlab {
 

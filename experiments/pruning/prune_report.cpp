@@ -10,11 +10,11 @@
 #include "core/torch.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
-#include "experiments/system/number_text.h"
-#include "experiments/system/with_commas.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/text/number_text.h"
+#include "experiments/text/with_commas.h"
 #include "experiments/training/training_metrics.h"
 
 namespace headlab {

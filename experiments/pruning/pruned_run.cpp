@@ -1,15 +1,15 @@
 #include "experiments/pruning/pruned_run.h"
 
 #include "core/torch.h"
+#include "experiments/inference/leak_check.h"
+#include "experiments/measuring/importance.h"
 #include "experiments/pruning/gates.h"
-#include "experiments/pruning/importance.h"
 #include "experiments/pruning/kept_rounds.h"
 #include "experiments/pruning/prune_report.h"
 #include "experiments/pruning/tuning_report.h"
 #include "experiments/pruning/unmeasured_pruning.h"
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
-#include "experiments/training/leak_check.h"
 
 namespace headlab {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/system/number_text.h"
+#include "experiments/text/number_text.h"
 
 namespace headlab {
 namespace {

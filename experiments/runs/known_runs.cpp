@@ -17,7 +17,7 @@
 #include "experiments/runs/same_run.h"
 #include "experiments/system/output.h"
 #include "experiments/system/program_name.h"
-#include "experiments/system/visible_text.h"
+#include "experiments/text/visible_text.h"
 
 namespace headlab {
 namespace {

@@ -18,7 +18,6 @@
 #include "experiments/models/default_type.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/models/trained_parameters.h"
-#include "experiments/runs/output_file.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_machine.h"
@@ -26,6 +25,7 @@
 #include "experiments/runs/same_run.h"
 #include "experiments/system/device_name.h"
 #include "experiments/system/memory.h"
+#include "experiments/system/output_file.h"
 
 namespace headlab {
 

@@ -11,8 +11,8 @@
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "experiments/data/source.h"
+#include "experiments/files/remove_key.h"
 #include "experiments/models/stack_options.h"
-#include "experiments/runs/remove_key.h"
 #include "experiments/runs/statistic_names.h"
 
 namespace headlab {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "experiments/files/replacement_file.h"
-#include "experiments/system/file_text.h"
+#include "experiments/text/file_text.h"
 #include "headlab_build.h"
 
 namespace headlab {

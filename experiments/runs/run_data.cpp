@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "experiments/data/byte_tokenizer.h"
-#include "experiments/data/given_text.h"
+#include "experiments/data/given/given_text.h"
+#include "experiments/data/tokenizers/byte_tokenizer.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/mapped_file.h"
 

@@ -18,15 +18,15 @@
 #include "core/errors.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/regular_file.h"
+#include "experiments/files/remove_key.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/files/sha256.h"
-#include "experiments/runs/output_file.h"
-#include "experiments/runs/remove_key.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/system/child_process.h"
-#include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
-#include "experiments/system/utf8.h"
+#include "experiments/system/output_file.h"
+#include "experiments/text/file_text.h"
+#include "experiments/text/utf8.h"
 
 namespace headlab {
 namespace {

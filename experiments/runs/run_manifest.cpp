@@ -17,9 +17,9 @@
 #include "experiments/files/json_text.h"
 #include "experiments/files/sha256.h"
 #include "experiments/runs/run_code.h"
-#include "experiments/system/file_text.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/spawned_program.h"
+#include "experiments/text/file_text.h"
 #include "headlab_build.h"
 
 namespace headlab {

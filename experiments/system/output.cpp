@@ -10,7 +10,7 @@
 
 #include "core/errors.h"
 #include "experiments/system/signals.h"
-#include "experiments/system/visible_text.h"
+#include "experiments/text/visible_text.h"
 
 namespace headlab {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/system/duration.h"
-#include "experiments/system/visible_text.h"
+#include "experiments/text/duration.h"
+#include "experiments/text/visible_text.h"
 
 namespace headlab {
 namespace {

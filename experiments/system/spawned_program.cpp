@@ -18,8 +18,8 @@
 #include "experiments/files/regular_file.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/files/sha256.h"
-#include "experiments/system/file_text.h"
 #include "experiments/system/signals.h"
+#include "experiments/text/file_text.h"
 
 extern char** environ;
 

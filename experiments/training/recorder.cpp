@@ -8,7 +8,7 @@
 #include "experiments/files/json_text.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
-#include "experiments/system/file_text.h"
+#include "experiments/text/file_text.h"
 #include "experiments/training/lost_rows.h"
 
 namespace headlab {

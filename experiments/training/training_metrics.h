@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "experiments/inference/evaluate.h"
 #include "experiments/logs/run_log.h"
 #include "experiments/models/gate_decisions.h"
 #include "experiments/models/model.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/runs/run_metrics.h"
-#include "experiments/training/evaluate.h"
 #include "experiments/training/update.h"
 
 namespace headlab {

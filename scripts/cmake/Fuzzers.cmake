@@ -12,19 +12,17 @@ configure_file(scripts/cmake/headlab_build.h.in generated/headlab_build.h @ONLY)
 include_directories(${CMAKE_BINARY_DIR}/generated)
 
 file(GLOB fuzzed CONFIGURE_DEPENDS
-     core/config/*.cpp experiments/files/*.cpp experiments/system/*.cpp experiments/data/formats/*.cpp
-     experiments/data/*_tokenizer.cpp)
-list(FILTER fuzzed EXCLUDE REGEX "/h5[^/]*$|/digits_file.cpp$")
+     core/config/*.cpp experiments/files/*.cpp experiments/text/*.cpp experiments/system/*.cpp
+     experiments/data/formats/*.cpp experiments/data/tokenizers/*.cpp)
+list(FILTER fuzzed EXCLUDE REGEX "/h5[^/]*$|/digits_file.cpp$|/framed_text.cpp$|/bpe_training.cpp$")
 # An OBJECT library: kinds of tokenizers register themselves.
 add_library(headlab_fuzzed OBJECT
   ${fuzzed} tests/fuzz/build_facts.cpp tests/fuzz/fuzzing.cpp
-  experiments/data/bert_words.cpp experiments/data/bpe_pieces.cpp experiments/data/special_tokens.cpp
-  experiments/data/tokenizer.cpp
   experiments/pretrained/gguf_tokenizer.cpp experiments/pretrained/json_place.cpp
   experiments/pretrained/tokenizer_files.cpp experiments/pretrained/tokenizer_json.cpp
   experiments/cases/case_settings.cpp
-  experiments/runs/checkpoint_state.cpp experiments/runs/output_file.cpp experiments/runs/run_code.cpp experiments/runs/run_files.cpp experiments/runs/run_manifest.cpp
-  experiments/runs/run_metrics.cpp experiments/runs/sweep_file.cpp
+  experiments/runs/checkpoint_state.cpp experiments/runs/run_code.cpp experiments/runs/run_files.cpp experiments/runs/run_manifest.cpp
+  experiments/runs/run_metrics.cpp experiments/sweeps/sweep_file.cpp
   experiments/comparison/comparison_file.cpp)
 target_include_directories(headlab_fuzzed SYSTEM PUBLIC ${HDF5_INCLUDE_DIR} ${utf8proc_INCLUDE_DIR})
 target_link_libraries(headlab_fuzzed PUBLIC

@@ -6,11 +6,13 @@ function(headlab_tests_of name)
   file(GLOB sources CONFIGURE_DEPENDS ${ARGN})
   set(${name} ${sources} PARENT_SCOPE)
 endfunction()
-headlab_tests_of(test_plain core/config experiments/files experiments/system experiments/logs)
+headlab_tests_of(test_plain core/config experiments/files experiments/text experiments/system experiments/logs
+                 experiments/data/formats)
 headlab_tests_of(test_heads core core/attention core/kernels core/observe variants experiments/conversion
-                 experiments/pruning experiments/analysis)
+                 experiments/measuring experiments/pruning experiments/analysis)
 headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs
-                 experiments/training experiments/cases experiments/comparison)
+                 experiments/inference experiments/training experiments/cases experiments/sweeps
+                 experiments/comparison)
 # These drive the built program and link none of it.
 headlab_tests_of(test_command_line experiments/commands)
 # A folder that no list above names would be left out in silence.
@@ -32,9 +34,9 @@ set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_random_calls.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_shaping_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_slicing_laws.cpp
-    ${CMAKE_SOURCE_DIR}/tests/experiments/pruning/test_ablation_laws.cpp ${gpu_laws})
+    ${CMAKE_SOURCE_DIR}/tests/experiments/measuring/test_ablation_laws.cpp ${gpu_laws})
 list(REMOVE_ITEM test_heads ${laws})
-set(leak_test ${CMAKE_SOURCE_DIR}/tests/experiments/training/test_leak_check.cpp)
+set(leak_test ${CMAKE_SOURCE_DIR}/tests/experiments/inference/test_leak_check.cpp)
 list(REMOVE_ITEM test_experiments ${leak_test})
 set(link_test ${CMAKE_SOURCE_DIR}/tests/experiments/models/test_link.cpp)
 list(REMOVE_ITEM test_experiments ${link_test})

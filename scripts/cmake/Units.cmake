@@ -53,7 +53,7 @@ function(headlab_units out name)
       list(APPEND compiled ${source})
     else()
       cmake_path(GET path PARENT_PATH folder)
-      string(REGEX REPLACE "^(core/[^/]+)/.*" "\\1" folder ${folder})  # its rooms are small
+      string(REGEX REPLACE "^((core|experiments)/[^/]+)/.*" "\\1" folder ${folder})  # its rooms are small
       list(APPEND folders ${folder})
       list(APPEND in_${folder} ${path})
     endif()

@@ -1,5 +1,5 @@
 """The one door for what a tool writes where its user says (-o): no input, nothing that a run keeps for
-itself, and no device is lost to it. experiments/runs/output_file.cpp is the program's.
+itself, and no device is lost to it. experiments/system/output_file.cpp is the program's.
 """
 
 import argparse

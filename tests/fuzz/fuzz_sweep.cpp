@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "experiments/comparison/comparison_file.h"
-#include "experiments/runs/sweep_file.h"
+#include "experiments/sweeps/sweep_file.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace headlab {

@@ -1,7 +1,7 @@
 // Of the fuzzers of tokenizers: what is done with one that was read.
 #pragma once
 
-#include "experiments/data/tokenizer.h"
+#include "experiments/data/tokenizers/tokenizer.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace headlab::fuzzing {

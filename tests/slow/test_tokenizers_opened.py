@@ -33,9 +33,9 @@ def reference():
 
 
 def test_the_classes_of_all_characters_are_those_of_the_tokenizers_library():
-    """experiments/system/unicode_tables.cpp is what the installed library says, code point by code point."""
+    """experiments/text/unicode_tables.cpp is what the installed library says, code point by code point."""
     done = subprocess.run([*bench_python(), ROOT / "tests/unicode_tables.py"], capture_output=True,
                           text=True)
     assert done.returncode == 0, done.stderr
-    kept = (ROOT / "experiments/system/unicode_tables.cpp").read_text(encoding="utf-8")
+    kept = (ROOT / "experiments/text/unicode_tables.cpp").read_text(encoding="utf-8")
     assert done.stdout == kept, "tests/unicode_tables.py writes it anew"

@@ -1,7 +1,7 @@
 // BigBird: the pattern against the recipe written down plainly, slices, statistics, options.
 #include <set>
 
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "tests/bigbird_testing.h"
 #include "tests/catch.h"
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "experiments/cases/layer_case.h"
 #include "headlab_build.h"
 #include "tests/catch.h"

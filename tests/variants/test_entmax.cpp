@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "tests/isa_testing.h"
 #include "tests/layers_testing.h"
 #include "variants/entmax/alpha_entmax.h"

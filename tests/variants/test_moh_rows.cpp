@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 

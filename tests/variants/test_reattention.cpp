@@ -1,5 +1,5 @@
 // Re-attention: both norms against torch's, the statistics of a batch, reductions, options.
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "tests/layers_testing.h"
 
 namespace headlab::test_reattention {

@@ -1,5 +1,5 @@
 // Talking heads: reductions, the formula written out, statistics, options.
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "tests/layers_testing.h"
 
 namespace headlab::test_talking {

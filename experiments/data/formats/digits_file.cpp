@@ -7,7 +7,7 @@
 
 #include "core/errors.h"
 #include "experiments/data/formats/gzip.h"
-#include "experiments/system/plain_text.h"
+#include "experiments/data/formats/plain_text.h"
 
 namespace headlab {
 

@@ -8,8 +8,8 @@
 #include <map>
 
 #include "core/errors.h"
+#include "experiments/data/formats/plain_text.h"
 #include "experiments/files/mapped_file.h"
-#include "experiments/system/plain_text.h"
 
 namespace headlab {
 namespace {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "experiments/system/utf8.h"
+#include "experiments/text/utf8.h"
 
 namespace headlab {
 

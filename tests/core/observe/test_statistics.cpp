@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <iostream>
 
-#include "experiments/analysis/patterns.h"
+#include "experiments/analysis/maps/patterns.h"
 #include "experiments/models/named_tensors.h"
 #include "headlab_build.h"
 #include "tests/catch.h"

@@ -6,8 +6,8 @@
 #include "core/torch.h"
 #include "experiments/analysis/analysis.h"
 #include "experiments/conversion/convert_model.h"
+#include "experiments/inference/generate.h"
 #include "experiments/pruning/prune.h"
-#include "experiments/training/generate.h"
 #include "tests/catch.h"
 
 namespace headlab::test_backends {

@@ -4,9 +4,9 @@
 #include <bit>
 #include <cmath>
 
-#include "experiments/analysis/map_divergence.h"
-#include "experiments/analysis/map_statistics.h"
-#include "experiments/analysis/multidimensional_scaling.h"
+#include "experiments/analysis/maps/map_divergence.h"
+#include "experiments/analysis/maps/map_statistics.h"
+#include "experiments/analysis/maps/multidimensional_scaling.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 

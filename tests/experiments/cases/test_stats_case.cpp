@@ -2,7 +2,7 @@
 // what is streamed.
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/analysis/map_file.h"
+#include "experiments/analysis/maps/map_file.h"
 #include "experiments/cases/case_file.h"
 #include "headlab_build.h"
 #include "tests/catch.h"

@@ -1,6 +1,6 @@
 // Tasks that are solved or not: shares of seeds, updates until then, and which tasks these are.
 #include "experiments/comparison/solved.h"
-#include "experiments/data/synthetic.h"
+#include "experiments/data/tasks/synthetic.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 

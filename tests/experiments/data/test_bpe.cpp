@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "core/errors.h"
-#include "experiments/data/bpe_pieces.h"
-#include "experiments/data/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/bpe_pieces.h"
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
 #include "experiments/files/mapped_file.h"
 #include "experiments/files/sha256.h"
 #include "headlab_build.h"

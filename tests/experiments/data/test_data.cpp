@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/errors.h"
-#include "experiments/system/utf8.h"
+#include "experiments/text/utf8.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"

@@ -1,9 +1,9 @@
 // Texts that a command is given: which examples they are, and what is said of those that do not
 // fit.
 #include "core/errors.h"
-#include "experiments/data/byte_tokenizer.h"
-#include "experiments/data/given_text.h"
-#include "experiments/data/word_tokenizer.h"
+#include "experiments/data/given/given_text.h"
+#include "experiments/data/tokenizers/byte_tokenizer.h"
+#include "experiments/data/tokenizers/word_tokenizer.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 

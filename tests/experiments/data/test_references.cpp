@@ -4,7 +4,7 @@
 
 #include "experiments/data/answers.h"
 #include "experiments/data/data_description.h"
-#include "experiments/data/given_text.h"
+#include "experiments/data/given/given_text.h"
 #include "experiments/data/references.h"
 #include "headlab_build.h"
 #include "tests/catch.h"

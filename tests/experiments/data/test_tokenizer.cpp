@@ -1,9 +1,9 @@
 // Tokenizers: what text becomes, what tokens become, and what a run keeps of them.
 #include "core/errors.h"
-#include "experiments/data/byte_tokenizer.h"
-#include "experiments/data/char_tokenizer.h"
 #include "experiments/data/data_description.h"
-#include "experiments/data/padded_tokenizer.h"
+#include "experiments/data/tokenizers/byte_tokenizer.h"
+#include "experiments/data/tokenizers/char_tokenizer.h"
+#include "experiments/data/tokenizers/padded_tokenizer.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "core/errors.h"
-#include "experiments/data/word_tokenizer.h"
+#include "experiments/data/tokenizers/word_tokenizer.h"
 #include "experiments/files/mapped_file.h"
 #include "experiments/files/sha256.h"
 #include "headlab_build.h"

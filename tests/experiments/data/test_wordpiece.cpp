@@ -1,7 +1,7 @@
 // WordPiece: the golden texts, pairs and words; what is refused.
 #include "core/errors.h"
-#include "experiments/data/framed_text.h"
-#include "experiments/data/wordpiece_tokenizer.h"
+#include "experiments/data/tokenizers/framed_text.h"
+#include "experiments/data/tokenizers/wordpiece_tokenizer.h"
 #include "experiments/files/mapped_file.h"
 #include "headlab_build.h"
 #include "tests/catch.h"

@@ -1,8 +1,8 @@
 // The hand-built circuit does what its header says.
 #include "core/observe/probe.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/runs/open_run.h"
-#include "experiments/training/evaluate.h"
 #include "tests/catch.h"
 #include "tests/hand_built.h"
 #include "tests/models_testing.h"

@@ -3,9 +3,9 @@
 #include <functional>
 
 #include "core/torch.h"
+#include "experiments/inference/translate.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
-#include "experiments/training/translate.h"
 #include "experiments/training/update.h"
 #include "tests/catch.h"
 #include "tests/models_testing.h"

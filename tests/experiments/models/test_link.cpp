@@ -1,6 +1,6 @@
 // The link between layers in a model that trains, decodes, goes on at a later block and loses
 // heads. Its reader (tests/first_values_head.cpp) is a kind of this program alone.
-#include "experiments/pruning/ablation.h"
+#include "experiments/measuring/ablation.h"
 #include "tests/catch.h"
 #include "tests/data_testing.h"
 #include "tests/models_testing.h"

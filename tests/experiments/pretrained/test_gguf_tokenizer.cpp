@@ -1,7 +1,7 @@
 // The tokenizer in a GGUF file's settings.
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/data/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
 #include "experiments/models/named_tensors.h"
 #include "experiments/pretrained/tokenizer_files.h"
 #include "tests/catch.h"

@@ -4,8 +4,8 @@
 
 #include "core/torch.h"
 #include "experiments/files/h5.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/runs/open_run.h"
-#include "experiments/training/evaluate.h"
 #include "experiments/training/log_images.h"
 #include "experiments/training/train.h"
 #include "experiments/training/training_state.h"

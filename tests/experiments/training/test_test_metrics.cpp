@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "experiments/files/h5.h"
-#include "experiments/training/evaluate.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/training/training_metrics.h"
 #include "tests/scratch.h"
 #include "tests/training_testing.h"

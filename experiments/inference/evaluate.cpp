@@ -1,0 +1,171 @@
+#include "experiments/inference/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "core/errors.h"
+#include "core/torch.h"
+#include "experiments/models/finite_weights.h"
+#include "experiments/runs/checkpoint.h"
+#include "experiments/text/with_commas.h"
+
+namespace headlab {
+
+double Evaluation::mean(const std::string& name) const {
+  const auto found =
+      std::find_if(means.begin(), means.end(), [&](const Mean& mean) { return mean.name == name; });
+  if (found == means.end()) throw std::out_of_range("the task has no metric '" + name + "'");
+  return found->value;
+}
+
+std::optional<double> Evaluation::validation_loss() const {
+  return split == Split::kValidation ? std::optional(loss()) : std::nullopt;
+}
+
+std::optional<double> Evaluation::perplexity() const {
+  return of_words ? std::optional(std::exp(loss())) : std::nullopt;
+}
+
+bool Evaluation::is_finite() const { return means.empty() || std::isfinite(loss()); }
+
+void require_finite(const Evaluation& whole, const Model& model) {
+  if (!whole.is_finite())
+    throw NotFiniteError("the " + whole.means.front().name +
+                         " of the whole model is not finite; there is nothing to compare with");
+  if (whole.means.empty() && !not_finite(module_tensors(model)).empty())
+    throw NotFiniteError("weights that are not finite leave nothing to compare with");
+}
+
+std::string to_text(const Evaluation::Mean& mean) {
+  return fmt::format("{} {:.4f}{}", mean.name, mean.value,
+                     mean.units == "1" ? "" : " " + mean.units);
+}
+
+int column_width(const TaskMetric& metric, int least) {
+  return std::max(least, static_cast<int>(metric.name.size()));
+}
+
+std::string means_text(const Evaluation& evaluation) {
+  std::vector<std::string> texts;
+  for (const auto& mean : evaluation.means) texts.push_back(to_text(mean));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string scored_text(int64_t tokens, int64_t examples) {
+  return with_commas(tokens) + (tokens == examples ? " examples" : " tokens");
+}
+
+std::string examples_text(const Evaluation& evaluation) {
+  if (evaluation.tokens == evaluation.examples) return "";
+  return fmt::format(" in {} examples", with_commas(evaluation.examples));
+}
+
+std::string measured_text(const Evaluation& evaluation) {
+  const auto scored = scored_text(evaluation.tokens, evaluation.examples);
+  if (evaluation.batches == 0) {
+    const auto& [used, all] = evaluation.of_split;
+    if (used == all) return "whole split, " + scored;
+    return fmt::format("{}{} of {} tokens{}", evaluation.whole_split() ? "whole split, " : "first ",
+                       with_commas(used), with_commas(all),
+                       used == evaluation.tokens
+                           ? ""
+                           : fmt::format(", {} scored", with_commas(evaluation.tokens)));
+  }
+  if (evaluation.batches == 1) return "first batch, " + scored;
+  return fmt::format("first {} batches, {}", evaluation.batches, scored);
+}
+
+nlohmann::ordered_json measured_json(const Evaluation& evaluation) {
+  nlohmann::ordered_json json{{"split", split_name(evaluation.split)},
+                              {"examples", evaluation.examples},
+                              {"tokens", evaluation.tokens},
+                              {"whole_split", evaluation.whole_split()}};
+  if (evaluation.of_split.all > 0) json["split_tokens"] = evaluation.of_split.all;
+  return json;
+}
+
+std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation) {
+  return {{"examples", evaluation.examples},
+          {"tokens", evaluation.tokens},
+          {"whole_split", evaluation.whole_split()}};
+}
+
+void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
+                    const at::Device& device,
+                    const std::function<void(const Batch& batch)>& visit) {
+  int64_t examples = data.examples(split);
+  if (most_batches > 0) examples = std::min(examples, most_batches * batch);
+  for (int64_t first = 0; first < examples; first += batch)
+    visit(data.eval_batch(split, first, std::min(batch, examples - first)).to(device));
+}
+
+std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Split split,
+                                       int64_t batch, const std::vector<int64_t>& most_batches,
+                                       const Compute& compute,
+                                       const std::function<bool(int64_t examples)>& goes_on) {
+  torch::InferenceMode inference;
+  const bool was_training = model.is_training();
+  model.eval();
+  const int64_t all = data.examples(split);
+  const auto ends_at = [&](int64_t most) { return most > 0 ? std::min(all, most * batch) : all; };
+  int64_t end = 0;
+  for (const int64_t most : most_batches) end = std::max(end, ends_at(most));
+  const Task& task = data.task();
+  const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
+  auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
+  Tensor summed;  // Task::counts()
+  std::vector<Evaluation> parts(most_batches.size());
+  int64_t examples = 0;
+  const auto end_parts = [&] {
+    for (size_t n = 0; n < parts.size(); ++n) {
+      if (ends_at(most_batches[n]) != examples) continue;
+      auto& part = parts[n];
+      part.split = split;
+      part.examples = examples;
+      part.tokens = static_cast<int64_t>(scored.item<double>());
+      part.batches = examples < all ? most_batches[n] : 0;
+      part.of_split = data.tokens(split);
+      part.of_words = task.predicts() && data.shape().classes == 0;
+      if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
+        throw DataError(
+            fmt::format("split {}: none of the targets of its {} examples is scored, "
+                        "so there is nothing to measure; measure on more of it",
+                        split_name(split), examples));
+      const auto means = (sums / scored.clamp_min(1)).cpu();
+      for (const auto& metric : task.metrics()) {
+        const auto mean = means[std::ssize(part.means)].item<double>();
+        part.means.push_back({metric, std::isnan(mean) ? std::abs(mean) : mean});  // never "-nan"
+      }
+      const auto summaries = summed.defined() ? task.summarised(summed.cpu())
+                                              : std::vector<double>(task.summaries().size());
+      for (size_t m = 0; m < summaries.size(); ++m)
+        part.means.push_back({task.summaries()[m], summaries[m]});
+    }
+  };
+  if (all == 0) end_parts();
+  while (examples < end) {
+    const auto b =
+        data.eval_batch(split, examples, std::min(batch, end - examples)).to(compute.device);
+    const ModelContext context{.backend = compute.backend, .scored_only = task.takes_scored_only()};
+    const auto logits = model.forward(b, context).logits;
+    sums += task.sums(logits, b);
+    scored += task.scored(b);
+    if (const auto of_batch = task.counts(logits, b); of_batch.defined())
+      summed = summed.defined() ? summed + of_batch : of_batch;
+    examples += b.examples();
+    end_parts();
+    if (goes_on && !goes_on(examples)) break;
+  }
+  model.train(was_training);
+  return parts;
+}
+
+Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
+                    int64_t most_batches, const Compute& compute) {
+  return evaluate_parts(model, data, split, batch, {most_batches}, compute).front();
+}
+
+}  // namespace headlab

@@ -1,0 +1,31 @@
+#include "experiments/measuring/kendall.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+namespace headlab {
+namespace {
+
+int sign_of(double value) { return (value > 0) - (value < 0); }
+
+}  // namespace
+
+double kendall_tau(const std::vector<double>& a, const std::vector<double>& b) {
+  if (a.size() != b.size())
+    throw std::invalid_argument("Kendall's tau: a has " + std::to_string(a.size()) +
+                                " numbers and b has " + std::to_string(b.size()));
+  int64_t alike = 0, of_a = 0, of_b = 0;  // of_a: pairs that a does not tie
+  for (size_t i = 0; i < a.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const int in_a = sign_of(a[i] - a[j]), in_b = sign_of(b[i] - b[j]);
+      alike += in_a * in_b, of_a += in_a != 0, of_b += in_b != 0;
+    }
+  if (of_a == 0 || of_b == 0) return std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(alike) /
+         std::sqrt(static_cast<double>(of_a) * static_cast<double>(of_b));
+}
+
+}  // namespace headlab

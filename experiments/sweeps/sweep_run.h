@@ -1,0 +1,97 @@
+// Runs the points of a sweep, several at once, each as a process of this program.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/runs/run_files.h"
+#include "experiments/sweeps/sweep_points.h"
+#include "experiments/system/spawned_program.h"
+#include "experiments/system/stopwatch.h"
+#include "experiments/system/writer_lock.h"
+
+namespace headlab {
+
+enum class PointState {
+  kWaiting,    // to be begun
+  kLocked,     // a process of this host trains it, and not for this sweep
+  kRunning,    // by this sweep
+  kFinished,   // now or before
+  kStopped,    // before its end, and resumable
+  kElsewhere,  // a process of another host trains it
+  kGivenUp,    // before its end, by SweepOrders::give_up
+  kFailed
+};
+
+struct PointStatus {
+  PointState state = PointState::kWaiting;
+  int code = 0;             // exit code that it counts for
+  std::string reason = {};  // why it stopped, failed or waits
+  bool found = false;       // finished before this sweep came to it
+};
+
+struct SweepOrders {
+  int64_t jobs = 1;  // at once
+  bool fail_fast = false;
+  std::map<std::string, std::string> environment = {};  // of the trainings, over this process's
+  std::string device = "auto";                          // of the trainings, as run's --device
+  // Called when a point has another state, and between two looks at what runs.
+  std::function<void(size_t point)> changed = [](size_t) {};
+  std::function<void()> looked = [] {};
+  // The reason to give a training up; "": train it. Asked before it begins, and every 5 s.
+  std::function<std::string(size_t point)> give_up = [](size_t) { return std::string(); };
+  // How a point has ended that would be begun again otherwise; none: it has not.
+  std::function<std::optional<PointStatus>(size_t point)> known = [](size_t) {
+    return std::optional<PointStatus>();
+  };
+};
+
+class SweepRun {
+ public:
+  SweepRun(const FrozenSweep& sweep, SweepOrders orders);
+
+  // Returns when nothing is left to do: 0 where all points are finished or given up, 75 where some
+  // are stopped and none has failed, else the code of the first that failed. A signal that asks to
+  // stop goes to each training once, and their ends are waited for.
+  int run();
+  const std::vector<PointStatus>& points() const { return points_; }
+
+ private:
+  struct Job {
+    size_t point;
+    WriterLock output;  // what another sweep's child prints of the point is not this one's
+    SpawnedProgram program;
+    uintmax_t output_before;  // bytes
+    std::string given_up = {};
+  };
+
+  void look_at_all();
+  void look_at(size_t point);  // and begin it, where it is to be trained and there is room
+  void leave_to(size_t point, const std::string& holder);
+  void give_up_some();
+  void look_at_finished(size_t point);
+  void begin(size_t point);
+  void end(const Job& job, int code);
+  void settle(size_t point, PointStatus status);
+  void pass_on_signal();
+  void stop_all(int signal);
+  bool is_done() const;
+  int exit_code() const;
+  std::filesystem::path output_of(size_t point) const;
+  std::string said_by(const Job& job) const;
+
+  const FrozenSweep& sweep_;
+  SweepOrders orders_;
+  std::vector<PointStatus> points_;
+  std::list<Job> jobs_;
+  bool stopping_ = false;  // nothing new is begun
+  Stopwatch clock_;
+  double locks_looked_at_ = 0, asked_to_give_up_ = 0;  // seconds
+};
+
+}  // namespace headlab
