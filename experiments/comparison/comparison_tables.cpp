@@ -283,7 +283,7 @@ std::string table_latex(const std::string& caption, const std::string& label,
 
 }  // namespace
 
-std::string spread_cell(const SweepMean::Spread& spread) {
+std::string spread_cell(const Spread& spread) {
   return fmt::format("{:.4f} ± {:.4f}", spread.mean, spread.deviation.value_or(0));
 }
 

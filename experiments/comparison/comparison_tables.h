@@ -17,7 +17,7 @@ struct TaskTable {
 };
 
 // "1.6580 ± 0.0100": the standard deviation is 0 where there is none.
-std::string spread_cell(const SweepMean::Spread& spread);
+std::string spread_cell(const Spread& spread);
 
 // A row an arm of every task, a column each number of compare.json but those of curves and of
 // single runs: a metric's are named as there, without "metrics": "val/loss.difference.low". Empty

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/torch.h"
+#include "experiments/data/draws.h"
 #include "experiments/data/epochs.h"
-#include "experiments/data/tasks/synthetic.h"
 
 namespace headlab {
 namespace {

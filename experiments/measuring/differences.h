@@ -27,7 +27,7 @@ struct ComparedTest {
 // A metric at the end of an arm's trainings, in the order of the seeds.
 struct ComparedMetric {
   std::vector<double> values;
-  SweepMean::Spread spread = {};
+  Spread spread = {};
   std::optional<PairedDifference> difference = {};  // to the baseline; none of itself, and where
                                                     // one of the two lacks a training
   std::optional<double> corrected = {};             // Holm's p, over the arms of the task

@@ -92,12 +92,12 @@ std::optional<double> mean_p_value(const std::vector<double>& differences, doubl
   return t_p_value(spread.mean * std::sqrt(n) / *spread.deviation, n - 1);
 }
 
-std::optional<double> half_interval(const SweepMean::Spread& spread) {
+std::optional<double> half_interval(const Spread& spread) {
   if (!spread.deviation) return std::nullopt;
   return t_of_interval(spread.n) * *spread.deviation / std::sqrt(static_cast<double>(spread.n));
 }
 
-std::optional<Interval> t_interval(const SweepMean::Spread& spread) {
+std::optional<Interval> t_interval(const Spread& spread) {
   const auto half = half_interval(spread);
   if (!half) return std::nullopt;
   return Interval{spread.mean - *half, spread.mean + *half};

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "experiments/sweeps/sweep_summary.h"
+#include "experiments/measuring/spread.h"
 
 namespace headlab {
 
@@ -34,8 +34,8 @@ struct Interval {
 // equals may lie apart.
 std::optional<double> mean_p_value(const std::vector<double>& differences, double rounding = 0);
 // Half of the 95 % interval of the mean, of t; none of one value.
-std::optional<double> half_interval(const SweepMean::Spread& spread);
-std::optional<Interval> t_interval(const SweepMean::Spread& spread);
+std::optional<double> half_interval(const Spread& spread);
+std::optional<Interval> t_interval(const Spread& spread);
 
 struct PairedDifference {
   std::vector<double> differences;  // arm - baseline, a pair each

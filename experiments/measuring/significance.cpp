@@ -6,7 +6,6 @@
 
 #include "experiments/logs/result_arrays.h"
 #include "experiments/measuring/change_of_outputs.h"
-#include "experiments/sweeps/sweep_summary.h"
 
 namespace headlab {
 namespace {

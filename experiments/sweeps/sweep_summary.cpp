@@ -122,19 +122,6 @@ std::optional<double> SweepRow::final_metric(const std::string& name) const {
   return found->second;
 }
 
-SweepMean::Spread spread_of(const std::vector<double>& values) {
-  SweepMean::Spread spread;
-  spread.n = static_cast<int64_t>(values.size());
-  const auto n = static_cast<double>(values.size());
-  for (const double value : values) spread.mean += (value - values[0]) / n;  // of equals, that one
-  spread.mean += values[0];
-  if (values.size() < 2) return spread;
-  double squares = 0;
-  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
-  spread.deviation = std::sqrt(squares / (n - 1));
-  return spread;
-}
-
 std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows) {
   std::vector<SweepMean> means;
   std::vector<std::map<std::string, std::vector<double>>> values;

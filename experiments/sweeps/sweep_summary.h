@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "experiments/measuring/spread.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/sweeps/sweep_points.h"
 #include "experiments/sweeps/sweep_run.h"
@@ -40,12 +41,7 @@ struct SweepRow {
 struct SweepMean {
   std::string group, name, code, device;
   std::vector<int64_t> seeds;
-  int64_t asked = 0;  // seeds that the sweep has of the group
-  struct Spread {
-    double mean = 0;
-    std::optional<double> deviation;  // of a sample; none of one value
-    int64_t n = 0;
-  };
+  int64_t asked = 0;                      // seeds that the sweep has of the group
   std::map<std::string, Spread> metrics;  // "wall_s" among them
 };
 
@@ -61,7 +57,6 @@ struct SweepSummary {
 
 SweepSummary summary_of(const FrozenSweep& sweep, const std::vector<PointStatus>& points);
 std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows);
-SweepMean::Spread spread_of(const std::vector<double>& values);  // at least one
 
 std::string summary_text(const SweepSummary& summary);
 nlohmann::ordered_json summary_json(const FrozenSweep& sweep, const SweepSummary& summary);
