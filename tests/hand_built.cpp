@@ -138,9 +138,8 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   const auto model = build_model(experiment, source->shape(), at::kCPU);
   set_hand_built(*model, wanted);
   model->eval();
-  const auto& train = experiment.train;
-  const auto measured = evaluate(*model, *source, Split::kValidation, train.eval_batch,
-                                 /*most_batches=*/0, {at::kCPU});
+  const Sample sample{source.get(), Split::kValidation, experiment.train.eval_batch};
+  const auto measured = evaluate(*model, sample, {at::kCPU});
   write_run(path, experiment, describe_data(*source),
             untrained_checkpoint(*model, 0, measured.validation_loss()),
             manifest_of(experiment, *model, data_json(source->files()), at::kCPU),

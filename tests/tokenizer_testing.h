@@ -1,7 +1,11 @@
 // What the tests of tokenizers share: texts and what the tokenizers library makes of them.
 #pragma once
 
-#include "experiments/data/tokenizers/tokenizer.h"
+#include <nlohmann/json.hpp>
+
+#include "experiments/data/tokenizers/bpe_tokenizer.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 #include "tests/data_testing.h"
 
 namespace headlab::testing {
@@ -18,6 +22,17 @@ inline std::vector<std::pair<int64_t, int64_t>> code_points_of(const std::vector
     found.emplace_back(before[begin] - (whole ? 0 : 1), before[end]);
   }
   return found;
+}
+
+// The files of GPT-2: vocab.json, {"token": id}, and merges.txt.
+inline BpeModel read_bpe(const std::filesystem::path& vocabulary,
+                         const std::filesystem::path& merges, std::vector<std::string> specials) {
+  const auto ids = parse_json(MappedFile(vocabulary).text()).value_or(nlohmann::json());
+  std::vector<std::string> tokens(ids.size());
+  for (const auto& [token, id] : ids.items()) tokens.at(id) = token;
+  return {.tokens = std::move(tokens),
+          .merges = read_merges(merges),
+          .specials = std::move(specials)};
 }
 
 inline std::vector<std::string> texts_of(const Tokenizer& tokenizer,

@@ -137,8 +137,7 @@ SiteWork work_at(const AnalysisSetup& setup, HeadProbe& probe, std::vector<std::
 int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
   const auto& [run, options, compute, heads, importance] = sites.front().setup;
   const auto& data = *run.data;
-  int64_t examples = data.examples(options.split);
-  if (options.batches > 0) examples = std::min(examples, options.batches * options.batch);
+  const int64_t examples = sites.front().setup.sample().examples();
   const bool keeps_maps = std::any_of(sites.begin(), sites.end(), [&](const SiteWork& work) {
     return probes.at(work.setup.heads.name()).patterns;
   });

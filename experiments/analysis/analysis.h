@@ -43,6 +43,7 @@ struct AnalysisSetup {
   SiteHeads heads;                                            // of the site that is looked at
   std::shared_ptr<std::optional<HeadImportance>> importance;  // of all sites, once measured
 
+  Sample sample() const { return {run.data.get(), options.split, options.batch, options.batches}; }
   // Classes of the tokens at the keys; empty where they are not known.
   std::vector<uint8_t> token_classes() const;
   int64_t vocabulary() const;  // of those tokens

@@ -89,11 +89,9 @@ class Importance : public HeadMeasurement {
   std::vector<std::string> names() const override { return importance_arrays(); }
 
   void finish(ResultGroup& to) override {
-    const auto& o = setup_.options;
     auto& measured = *setup_.importance;
     if (!measured)
-      measured = measure_importance(*setup_.run.model, *setup_.run.data, o.split, o.batch,
-                                    o.batches, setup_.compute);
+      measured = measure_importance(*setup_.run.model, setup_.sample(), setup_.compute);
     const auto add = [&](const std::string& name, const char* units, const char* what,
                          const char* formula, const SiteGrids& values) {
       to.arrays.push_back({{name, units, what, formula},

@@ -5,6 +5,7 @@
 #include "core/torch.h"
 #include "experiments/analysis/head_measurements.h"
 #include "experiments/analysis/tensor_arrays.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/logs/log_schema.h"
 
 namespace headlab {
@@ -12,17 +13,12 @@ namespace {
 
 // By token: 0 the most frequent of the examples that are looked at; ties: the lower token.
 Tensor frequency_ranks(const AnalysisSetup& setup) {
-  const auto& o = setup.options;
-  const auto& data = *setup.run.data;
   std::vector<int64_t> counts(setup.vocabulary());
-  int64_t examples = data.examples(o.split);
-  if (o.batches > 0) examples = std::min(examples, o.batches * o.batch);
-  for (int64_t first = 0; first < examples; first += o.batch) {
-    const auto batch = data.eval_batch(o.split, first, std::min(o.batch, examples - first));
+  for_each_batch(setup.sample(), at::kCPU, [&](const Batch& batch) {
     const auto ids = batch.tokens_of(setup.heads.site().keys);
     const auto* id = ids.const_data_ptr<int64_t>();
     for (int64_t n = 0; n < ids.numel(); ++n) ++counts[id[n]];
-  }
+  });
   std::vector<int64_t> tokens(counts.size()), ranks(counts.size());
   std::iota(tokens.begin(), tokens.end(), 0);
   std::stable_sort(tokens.begin(), tokens.end(),

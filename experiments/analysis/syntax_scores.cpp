@@ -250,15 +250,4 @@ void add_syntax(ResultGroup& analysis, const SyntaxScores& scores) {
       by_head, best.gain);
 }
 
-ResultArray syntactic_role(const SyntaxScores& scores) {
-  const auto gain = best_relations(scores).gain;  // a NaN is not >= anything
-  return {.about = {"syntactic", "1", "predicts a dependency relation",
-                    "best_gain >= threshold (Voita et al. 2019, section 5.2)"},
-          .dims = {"layer", "head"},
-          .values = numbers(gain >= scores.options.margin),
-          .flags = true,
-          .attributes = {{"threshold", scores.options.margin}},
-          .count_attributes = {{"least_cases", scores.options.least_cases}}};
-}
-
 }  // namespace headlab

@@ -76,7 +76,5 @@ BestRelations best_relations(const SyntaxScores& scores);
 // Adds the arrays to analysis/<site>, with the axes that the group does not have yet: relation,
 // direction and fixed_offset beside layer and head.
 void add_syntax(ResultGroup& analysis, const SyntaxScores& scores);
-// The role `syntactic` (layer, head), for roles/<site>: gain >= the margin.
-ResultArray syntactic_role(const SyntaxScores& scores);
 
 }  // namespace headlab

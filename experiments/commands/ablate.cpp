@@ -73,30 +73,28 @@ int run_ablate(AblateOptions& o) {
   o.given.open(opened);
   answer.require_its_place(opened);
   answer.split = o.measure.resolve(opened, o.run);
-  const AblationSettings settings{
-      .split = answer.split, .batch = o.measure.batch, .most_batches = o.measure.batches};
-  const auto whole = evaluate(*opened.model, *opened.data, settings.split, settings.batch,
-                              settings.most_batches, compute);
+  const Sample sample{opened.data.get(), answer.split, o.measure.batch, o.measure.batches};
+  const auto whole = evaluate(*opened.model, sample, compute);
   if (whole.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
   require_finite(whole, *opened.model);
   const auto modes = o.mode == "all" ? ablation_modes() : std::vector<std::string>{o.mode};
   auto studies = studies_of(o, *opened.model);
   const auto& task = opened.data->task();
-  run_studies(studies, modes, opened, settings, compute);
+  run_studies(studies, modes, *opened.model, sample, compute);
   const auto out = answer.write(opened, "ablation", compute.device,
                                 studies_groups(studies, modes, *opened.model, task, whole));
 
   Report report{
       .object = {{"run", std::filesystem::canonical(o.run).string()}, {"step", opened.step}},
       .text = fmt::format("whole model: {}; {}: {}{}\n{}{}\n", means_text(whole),
-                          split_name(settings.split), measured_text(whole), examples_text(whole),
+                          split_name(sample.split), measured_text(whole), examples_text(whole),
                           studies_text(studies, modes, task, o.sort), out.string())};
   for (const auto& mean : whole.means) report.object[mean.name] = mean.value;
   report.object.update(measured_json(whole));
   report.object.update({{"kept", alive_count(*opened.model)},
                         {"out", out.string()},
                         {"p_legend", significance_legend(task)}});
-  report.object.update(examples_json(opened, settings.split));
+  report.object.update(examples_json(opened, sample.split));
   report.object.update(studies_json(studies, modes, task));
   return print(report, o.json);
 }

@@ -88,7 +88,7 @@ int run_eval(const EvalOptions& o) {
         "convert measure how far embeddings move");
   o.given.open(opened);
   const auto split = split_of(opened, o.run, o.split);
-  const auto e = evaluate(*opened.model, *opened.data, split, o.batch, 0, compute);
+  const auto e = evaluate(*opened.model, {opened.data.get(), split, o.batch}, compute);
   if (e.tokens == 0) throw DataError(o.run + ": no token of these examples is scored");
   auto object = examples_json(opened, split);
   object["step"] = opened.step;

@@ -33,8 +33,8 @@ void check(const PruneOptions& o) {
 
 PruneSettings settings_of(PruneOptions& o, const OpenedRun& run) {
   auto s = o.settings;
-  s.split = o.measure.resolve(run, o.run);
-  s.measured_batch = o.measure.batch, s.most_batches = o.measure.batches;
+  s.judging.split = o.measure.resolve(run, o.run);
+  s.judging.batch = o.measure.batch, s.judging.most = o.measure.batches;
   const int64_t built = built_heads(*run.model);
   if (o.count > built)
     throw ConfigError(fmt::format("prune --count {}: {} was built with {} heads; choose no more",

@@ -24,10 +24,10 @@ using Json = nlohmann::ordered_json;
 // A batch more changes the number of heads seldom and costs as many passes as there are heads.
 constexpr int64_t kBatches = 5;
 
-std::vector<HeadId> least_missed_first(const OpenedRun& run, AblationSettings settings) {
-  settings.split = ranking_split(*run.data, settings.split);
-  const auto rise = change_name(run.data->task().metrics().front());
-  auto ablated = ablate(*run.model, *run.data, single_heads(*run.model), settings, {});
+std::vector<HeadId> least_missed_first(Model& model, const Sample& judging) {
+  const auto rise = change_name(judging.data->task().metrics().front());
+  auto ablated =
+      ablate(model, ranking_sample(judging), single_heads(model), AblationMode::kZero, {});
   std::stable_sort(ablated.begin(), ablated.end(), [&](const Ablated& a, const Ablated& b) {
     return a.changes.at(rise) < b.changes.at(rise);
   });
@@ -42,15 +42,13 @@ SurvivingHeads surviving_heads(const fs::path& run) {
   const auto opened = open_run_and_data(run, at::kCPU);
   use_settings(opened.experiment.train);
   auto& model = *opened.model;
-  const AblationSettings settings{.batch = opened.experiment.train.eval_batch,
-                                  .most_batches = kBatches};
-  const auto measure = [&] {
-    return evaluate(model, *opened.data, settings.split, settings.batch, settings.most_batches, {});
-  };
+  const Sample sample{opened.data.get(), Split::kValidation, opened.experiment.train.eval_batch,
+                      kBatches};
+  const auto measure = [&] { return evaluate(model, sample, {}); };
   const auto whole = measure();
   SurvivingHeads heads{.built = built_heads(model), .kept = alive_count(model)};
   heads.examples = whole.examples;
-  for (const auto& head : least_missed_first(opened, settings)) {
+  for (const auto& head : least_missed_first(model, sample)) {
     remove_heads(model, {head});
     const double rise = measure().loss() - whole.loss();
     if (!(rise <= kUnmissedRise)) break;

@@ -17,7 +17,7 @@ struct SurvivingHeads {
   int64_t examples = 0;         // of the validation split, that it was measured on
 };
 
-// Heads are ranked once by what the loss rises without each alone on the split of ranking_split(),
+// Heads are ranked once by what the loss rises without each alone in ranking_sample(),
 // and go in that order; the loss is measured after each on validation examples. Both are the first
 // kBatches batches of train.eval_batch.
 // RunError and DataError where the run or its data cannot be read.

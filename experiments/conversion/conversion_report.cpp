@@ -20,16 +20,14 @@ ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
     none.measured = false;
     return none;
   }
-  const auto split = run.data->evaluated();
-  const int64_t batch = run.experiment.train.eval_batch;
-  if (run.data->examples(split) == 0)
+  const Sample sample{run.data.get(), run.data->evaluated(), run.experiment.train.eval_batch,
+                      most_batches};
+  if (sample.examples() == 0)
     throw DataError(source + ": its data has no validation split to measure the conversion on");
-  const auto before = evaluate(*run.model, *run.data, split, batch, most_batches, compute);
+  const auto before = evaluate(*run.model, sample, compute);
   require_finite(before, *run.model);
-  return {
-      before, evaluate(*converted.model, *run.data, split, batch, most_batches, compute),
-      compare_models(*run.model, *converted.model, *run.data, split, batch, most_batches, compute),
-      most_batches};
+  return {before, evaluate(*converted.model, sample, compute),
+          compare_models(*run.model, *converted.model, sample, compute), most_batches};
 }
 
 Json conversion_json(const std::string& source, const std::string& to, const OpenedRun& run,

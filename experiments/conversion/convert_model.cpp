@@ -153,8 +153,8 @@ ConvertedModel convert_model(const OpenedRun& run,
   return made;
 }
 
-ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
-                                int64_t batch, int64_t most_batches, const Compute& compute) {
+ConversionErrors compare_models(Model& before, Model& after, const Sample& sample,
+                                const Compute& compute) {
   at::NoGradGuard no_grad;
   std::map<std::string, std::vector<std::shared_ptr<Witness>>> witnesses;
   for (const auto& site : before.sites()) {
@@ -165,7 +165,7 @@ ConversionErrors compare_models(Model& before, Model& after, const DataSource& d
     }
   }
   Witness::Sum logits;
-  for_each_batch(data, split, batch, most_batches, compute.device, [&](const Batch& b) {
+  for_each_batch(sample, compute.device, [&](const Batch& b) {
     const ModelContext ctx{.backend = compute.backend};
     logits.add(before.forward(b, ctx).logits, after.forward(b, ctx).logits);
   });

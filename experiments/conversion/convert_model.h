@@ -27,8 +27,8 @@ struct ConversionErrors {
   double logits = 0;  // of the whole models
 };
 
-// `most_batches` 0: the whole split. Both models in eval mode.
-ConversionErrors compare_models(Model& before, Model& after, const DataSource& data, Split split,
-                                int64_t batch, int64_t most_batches, const Compute& compute);
+// Both models in eval mode.
+ConversionErrors compare_models(Model& before, Model& after, const Sample& sample,
+                                const Compute& compute);
 
 }  // namespace headlab

@@ -32,9 +32,9 @@ KeptConversion tune(RunDirectory& directory, Experiment& experiment,
     auto outcome = train(experiment, model, data, compute, directory, checkpoint);
     if (outcome.status.state == RunState::kFinished) {
       report["tuned"] = further.updates;
-      report["loss_tuned"] = evaluate(*model, data, data.evaluated(), experiment.train.eval_batch,
-                                      further.most_batches, compute)
-                                 .loss();
+      const Sample sample{&data, data.evaluated(), experiment.train.eval_batch,
+                          further.most_batches};
+      report["loss_tuned"] = evaluate(*model, sample, compute).loss();
       directory.note("converted", report);
     }
     directory.end(outcome.status);
@@ -114,8 +114,9 @@ KeptConversion keep_converted(const std::filesystem::path& out, const OpenedRun&
   if (!cost.measured) return write(std::nullopt, {});
   if (further.updates > 0) set_further(experiment.train, run.step, further, *run.data);
   const auto& settings = run.experiment.train;
-  const auto parts = evaluate_parts(*converted.model, *run.data, run.data->evaluated(),
-                                    settings.eval_batch, {settings.eval_batches, 0}, compute);
+  const auto parts =
+      evaluate_parts(*converted.model, {run.data.get(), run.data->evaluated(), settings.eval_batch},
+                     {settings.eval_batches, 0}, compute);
   const auto &judged = parts.front(), &whole = parts.back();
   if (cost.after.batches > 0) {
     auto& kept = report["on_whole_split"] = measured_json(whole);

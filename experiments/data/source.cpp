@@ -70,6 +70,11 @@ Batch DataSource::sized_batch(uint64_t, int64_t, int64_t) const {
   TORCH_CHECK(false, "a source whose examples are all of one length has no batches by size");
 }
 
+int64_t Sample::examples() const {
+  const int64_t all = data->examples(split);
+  return most > 0 ? std::min(all, most * batch) : all;
+}
+
 uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
   constexpr uint64_t kExamples = 0x6578616D706C6573;  // "examples": far from CounterRng's own
   return CounterRng{.seed = seed, .step = static_cast<uint64_t>(step)}.bits(
@@ -77,7 +82,6 @@ uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
 }
 
 void register_data(DataKind kind) { registry().add(std::move(kind)); }
-std::vector<std::string> data_names() { return registry().names(); }
 const DataKind& data_kind(const std::string& name) { return registry().at(name); }
 const KindRegistry& data_registry() { return registry(); }
 

@@ -117,6 +117,15 @@ class DataSource {
   virtual std::vector<std::filesystem::path> files() const { return {}; }
 };
 
+// Fixed examples of a split, in order: all of them, or those of its first batches.
+struct Sample {
+  const DataSource* data = nullptr;
+  Split split = Split::kValidation;
+  int64_t batch = 64, most = 0;  // examples of a batch; batches, 0: the whole split
+
+  int64_t examples() const;
+};
+
 // The random word that example n of an update is made from.
 uint64_t example_bits(uint64_t seed, int64_t step, int64_t n);
 
@@ -132,7 +141,6 @@ struct DataKind {
 };
 
 void register_data(DataKind kind);
-std::vector<std::string> data_names();               // sorted
 const DataKind& data_kind(const std::string& name);  // ConfigError with the nearest name
 const KindRegistry& data_registry();                 // for `data: {kind: ...}` in a config
 

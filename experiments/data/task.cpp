@@ -127,6 +127,5 @@ Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smo
                                 at::Reduction::Sum, kIgnored, smoothing);
 }
 
-Tensor scored_targets(const Tensor& targets) { return targets.ge(0).sum(); }
 
 }  // namespace headlab

@@ -67,7 +67,5 @@ const Task& embedding_task();
 // Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
 // count, of a whole update or split). logits [B,T,V], targets [B,T] -> scalar.
 Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing = 0);
-// How many targets are scored: scalar int64 on their device.
-Tensor scored_targets(const Tensor& targets);
 
 }  // namespace headlab

@@ -93,40 +93,44 @@ std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation)
           {"whole_split", evaluation.whole_split()}};
 }
 
-void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
-                    const at::Device& device,
+void for_each_batch(const Sample& sample, const at::Device& device,
                     const std::function<void(const Batch& batch)>& visit) {
-  int64_t examples = data.examples(split);
-  if (most_batches > 0) examples = std::min(examples, most_batches * batch);
-  for (int64_t first = 0; first < examples; first += batch)
-    visit(data.eval_batch(split, first, std::min(batch, examples - first)).to(device));
+  const int64_t examples = sample.examples();
+  for (int64_t first = 0; first < examples; first += sample.batch) {
+    const int64_t count = std::min(sample.batch, examples - first);
+    visit(sample.data->eval_batch(sample.split, first, count).to(device));
+  }
 }
 
-std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Split split,
-                                       int64_t batch, const std::vector<int64_t>& most_batches,
-                                       const Compute& compute,
+std::vector<Evaluation> evaluate_parts(Model& model, const Sample& sample,
+                                       const std::vector<int64_t>& most, const Compute& compute,
                                        const std::function<bool(int64_t examples)>& goes_on) {
+  const auto& data = *sample.data;
+  const auto split = sample.split;
   torch::InferenceMode inference;
   const bool was_training = model.is_training();
   model.eval();
   const int64_t all = data.examples(split);
-  const auto ends_at = [&](int64_t most) { return most > 0 ? std::min(all, most * batch) : all; };
-  int64_t end = 0;
-  for (const int64_t most : most_batches) end = std::max(end, ends_at(most));
+  std::vector<int64_t> ends;  // examples of each part
+  for (auto part = sample; const int64_t batches : most) {
+    part.most = batches;
+    ends.push_back(part.examples());
+  }
+  const int64_t end = *std::ranges::max_element(ends);
   const Task& task = data.task();
   const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
   auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
   Tensor summed;  // Task::counts()
-  std::vector<Evaluation> parts(most_batches.size());
+  std::vector<Evaluation> parts(most.size());
   int64_t examples = 0;
   const auto end_parts = [&] {
     for (size_t n = 0; n < parts.size(); ++n) {
-      if (ends_at(most_batches[n]) != examples) continue;
+      if (ends[n] != examples) continue;
       auto& part = parts[n];
       part.split = split;
       part.examples = examples;
       part.tokens = static_cast<int64_t>(scored.item<double>());
-      part.batches = examples < all ? most_batches[n] : 0;
+      part.batches = examples < all ? most[n] : 0;
       part.of_split = data.tokens(split);
       part.of_words = task.predicts() && data.shape().classes == 0;
       if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
@@ -148,7 +152,7 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
   if (all == 0) end_parts();
   while (examples < end) {
     const auto b =
-        data.eval_batch(split, examples, std::min(batch, end - examples)).to(compute.device);
+        data.eval_batch(split, examples, std::min(sample.batch, end - examples)).to(compute.device);
     const ModelContext context{.backend = compute.backend, .scored_only = task.takes_scored_only()};
     const auto logits = model.forward(b, context).logits;
     sums += task.sums(logits, b);
@@ -163,9 +167,8 @@ std::vector<Evaluation> evaluate_parts(Model& model, const DataSource& data, Spl
   return parts;
 }
 
-Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
-                    int64_t most_batches, const Compute& compute) {
-  return evaluate_parts(model, data, split, batch, {most_batches}, compute).front();
+Evaluation evaluate(Model& model, const Sample& sample, const Compute& compute) {
+  return evaluate_parts(model, sample, {sample.most}, compute).front();
 }
 
 }  // namespace headlab

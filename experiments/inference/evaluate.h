@@ -50,22 +50,19 @@ nlohmann::ordered_json measured_json(const Evaluation& evaluation);
 // The same but the split, for an array of results.
 std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation);
 
-// Batches of the fixed examples of a split, in order, on `device`. `most_batches` 0: the whole
-// split.
-void for_each_batch(const DataSource& data, Split split, int64_t batch, int64_t most_batches,
-                    const at::Device& device, const std::function<void(const Batch& batch)>& visit);
+// The batches of a sample, in order, on `device`.
+void for_each_batch(const Sample& sample, const at::Device& device,
+                    const std::function<void(const Batch& batch)>& visit);
 
-// In eval mode, without gradients; the model's mode is restored. `most_batches` 0: the whole split.
-// DataError where examples were measured and no target of them is scored.
-// Of several beginnings of a split, each as if alone, in one pass: in the order of `most_batches`.
-// `goes_on`: asked after every batch, with the examples so far; false: what has not ended is given
-// up, and stays without means.
+// In eval mode, without gradients; the model's mode is restored. DataError where examples were
+// measured and no target of them is scored.
+Evaluation evaluate(Model& model, const Sample& sample, const Compute& compute);
+// Of several beginnings of the split, each as if alone, in one pass: in the order of `most`, which
+// stand for the sample's own. `goes_on`: asked after every batch, with the examples so far; false:
+// what has not ended is given up, and stays without means.
 std::vector<Evaluation> evaluate_parts(
-    Model& model, const DataSource& data, Split split, int64_t batch,
-    const std::vector<int64_t>& most_batches, const Compute& compute,
+    Model& model, const Sample& sample, const std::vector<int64_t>& most, const Compute& compute,
     const std::function<bool(int64_t examples)>& goes_on = nullptr);
-Evaluation evaluate(Model& model, const DataSource& data, Split split, int64_t batch,
-                    int64_t most_batches, const Compute& compute);
 
 // NotFiniteError where the whole model is no measure: its loss, or the weights of a model that has
 // none, are not finite.

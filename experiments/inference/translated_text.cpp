@@ -100,7 +100,7 @@ Bleu bleu_of(Model& model, const DataSource& data, Split split, int64_t batch,
   const auto description = describe_data(data);
   Bleu bleu;
   int64_t n = 0;
-  for_each_batch(data, split, batch, /*most_batches=*/0, compute.device, [&](const Batch& sources) {
+  for_each_batch({&data, split, batch}, compute.device, [&](const Batch& sources) {
     for (const auto& text : translate(model, sources, description.shape, options, compute))
       bleu.add(text_of(text, description), data.written(split, n++));
   });

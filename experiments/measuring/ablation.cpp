@@ -58,12 +58,11 @@ struct OutputSums {
 };
 
 // Mean over all positions of what every head says.
-MeanOutputs mean_outputs(Model& model, const DataSource& data, const AblationSettings& s,
-                         const Compute& compute) {
+MeanOutputs mean_outputs(Model& model, const Sample& sample, const Compute& compute) {
   const auto sites = site_heads(model);
   std::vector<OutputSums> sums(sites.size());
   SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
-  for_each_batch(data, s.split, s.batch, s.most_batches, compute.device, [&](const Batch& batch) {
+  for_each_batch(sample, compute.device, [&](const Batch& batch) {
     model.forward(batch, {.observer = &probes, .backend = compute.backend});
     for (size_t n = 0; n < sites.size(); ++n)
       sums[n].add(sites[n], batch, probes.at(sites[n].name()));
@@ -125,20 +124,20 @@ Pass changed_pass(Model& model, const Batch& batch, const HiddenStates& known,
 
 }  // namespace
 
-std::vector<Ablated> ablate(Model& model, const DataSource& data,
-                            const std::vector<std::vector<HeadId>>& sets, const AblationSettings& s,
+std::vector<Ablated> ablate(Model& model, const Sample& sample,
+                            const std::vector<std::vector<HeadId>>& sets, AblationMode mode,
                             const Compute& compute, const std::function<void()>& before_each) {
   at::NoGradGuard no_grad;
   const bool was_training = model.is_training();
   model.eval();
   MeanOutputs means;
-  if (s.mode == AblationMode::kMean) means = mean_outputs(model, data, s, compute);
+  if (mode == AblationMode::kMean) means = mean_outputs(model, sample, compute);
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
   std::vector<bool> measured;
-  for (const auto& heads : sets) measured.push_back(can_be_ablated(model, heads, s.mode));
-  std::vector<OutputChangeSums> sums(sets.size(), OutputChangeSums(data.task()));
-  for_each_batch(data, s.split, s.batch, s.most_batches, compute.device, [&](const Batch& b) {
+  for (const auto& heads : sets) measured.push_back(can_be_ablated(model, heads, mode));
+  std::vector<OutputChangeSums> sums(sets.size(), OutputChangeSums(sample.data->task()));
+  for_each_batch(sample, compute.device, [&](const Batch& b) {
     HiddenStates hidden;
     const ModelContext ctx{.backend = compute.backend, .hidden = &hidden};
     const auto logits = model.forward(b, ctx).logits;
@@ -149,7 +148,7 @@ std::vector<Ablated> ablate(Model& model, const DataSource& data,
       sums[n].add(full,
                   edits[n].empty()
                       ? full
-                      : changed_pass(model, b, hidden, edits[n], s.mode, means, compute.backend),
+                      : changed_pass(model, b, hidden, edits[n], mode, means, compute.backend),
                   b);
     }
   });
@@ -174,8 +173,10 @@ bool can_be_ablated(Model& model, const std::vector<HeadId>& heads, AblationMode
   });
 }
 
-Split ranking_split(const DataSource& data, Split judged) {
-  return data.examples(Split::kTrain) > 0 ? Split::kTrain : judged;
+Sample ranking_sample(const Sample& judging) {
+  auto ranking = judging;
+  if (judging.data->examples(Split::kTrain) > 0) ranking.split = Split::kTrain;
+  return ranking;
 }
 
 std::vector<std::vector<HeadId>> single_heads(Model& model) {

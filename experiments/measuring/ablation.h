@@ -32,24 +32,17 @@ struct Ablated {
   Significance significance;  // of the change of the loss, among all sets
 };
 
-struct AblationSettings {
-  AblationMode mode = AblationMode::kZero;
-  Split split = Split::kValidation;
-  int64_t batch = 64, most_batches = 20;  // 0: the whole split
-};
-
 // Every set of heads by itself, in eval mode, the changes against the whole model. A pass goes on
 // from the hidden state into the first layer that is touched: ablating all H L heads of a model
 // costs (L + 1) / 2L of as many whole passes, and one more for the hidden states.
 // `before_each` is called as often as batches x sets, for progress; may be empty.
-std::vector<Ablated> ablate(Model& model, const DataSource& data,
-                            const std::vector<std::vector<HeadId>>& sets,
-                            const AblationSettings& settings, const Compute& compute,
-                            const std::function<void()>& before_each = {});
+std::vector<Ablated> ablate(Model& model, const Sample& sample,
+                            const std::vector<std::vector<HeadId>>& sets, AblationMode mode,
+                            const Compute& compute, const std::function<void()>& before_each = {});
 
-// The split that heads are ranked on before some are cut: the training data, so that what judges
-// the cut has no part in it; of data without any, those that judge.
-Split ranking_split(const DataSource& data, Split judged);
+// What heads are ranked on before some are cut: as much of the training data, so that what judges
+// the cut has no part in it; of data without any, what judges.
+Sample ranking_sample(const Sample& judging);
 
 // Of the alive heads: every one alone; every pair; all but one of each layer (the sets name those
 // that go; one for each head that stays).

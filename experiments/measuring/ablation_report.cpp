@@ -180,19 +180,15 @@ AblationStudy study_of_all_but_one(Model& model) {
 }
 
 void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
-                 const OpenedRun& run, AblationSettings settings, const Compute& compute) {
-  int64_t examples = run.data->examples(settings.split), sets = 0, done = 0;
-  if (settings.most_batches > 0)
-    examples = std::min(examples, settings.most_batches * settings.batch);
+                 Model& model, const Sample& sample, const Compute& compute) {
+  int64_t sets = 0, done = 0;
   for (const auto& study : studies) sets += std::ssize(study.sets);
-  const int64_t batches = (examples + settings.batch - 1) / settings.batch;
+  const int64_t batches = (sample.examples() + sample.batch - 1) / sample.batch;
   Progress progress(0, std::ssize(modes) * sets * batches, 1, ProgressOutput::standard("pass"));
   for (const auto& mode : modes) {
-    settings.mode = ablation_mode(mode);
     for (auto& study : studies)
-      study.by_mode[mode] = ablate(*run.model, *run.data, study.sets, settings, compute, [&] {
-        progress.step(++done, settings.batch * run.model->context());
-      });
+      study.by_mode[mode] = ablate(model, sample, study.sets, ablation_mode(mode), compute,
+                                   [&] { progress.step(++done, sample.batch * model.context()); });
   }
   progress.finish();
 }

@@ -26,9 +26,9 @@ AblationStudy study_of_heads(Model& model);        // each alone
 AblationStudy study_of_pairs(Model& model);        // every pair
 AblationStudy study_of_all_but_one(Model& model);  // each layer without all others
 
-// Ablates every study in every mode, with progress on stderr. `settings`: of any mode.
+// Ablates every study in every mode, with progress on stderr.
 void run_studies(std::vector<AblationStudy>& studies, const std::vector<std::string>& modes,
-                 const OpenedRun& run, AblationSettings settings, const Compute& compute);
+                 Model& model, const Sample& sample, const Compute& compute);
 
 // The object of a single mode; of several: one under each mode's name.
 // `task`: that of the run.

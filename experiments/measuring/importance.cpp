@@ -186,17 +186,16 @@ void put_grids(HeadImportance& result, const SiteHeads& heads, const SiteSums& s
 
 }  // namespace
 
-HeadImportance measure_importance(Model& model, const DataSource& data, Split split, int64_t batch,
-                                  int64_t most_batches, const Compute& compute) {
+HeadImportance measure_importance(Model& model, const Sample& sample, const Compute& compute) {
   at::AutoGradMode with_gradients(true);
   const bool was_training = model.is_training();
   model.eval();
   const auto sites = site_heads(model);
   std::map<std::string, SiteSums> sums;
   for (const auto& site : sites) sums[site.name()].layers.resize(site.layers());
-  for_each_batch(data, split, batch, most_batches, compute.device, [&](const Batch& b) {
+  for_each_batch(sample, compute.device, [&](const Batch& b) {
     SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
-    const auto c = gate_gradients(model, data.task(), b, compute.backend, probes);
+    const auto c = gate_gradients(model, sample.data->task(), b, compute.backend, probes);
     for (const auto& site : sites)
       add_batch(sums[site.name()], site, b, c.at(site.name()), probes.at(site.name()));
   });

@@ -52,8 +52,6 @@ struct HeadImportance {
 };
 
 // Eval mode, one forward and backward pass a batch; no gradient of a parameter is touched.
-// `most_batches` 0: the whole split.
-HeadImportance measure_importance(Model& model, const DataSource& data, Split split, int64_t batch,
-                                  int64_t most_batches, const Compute& compute);
+HeadImportance measure_importance(Model& model, const Sample& sample, const Compute& compute);
 
 }  // namespace headlab

@@ -19,7 +19,6 @@ Registry<ModelKind>& registry() {
 }  // namespace
 
 void register_model(ModelKind kind) { registry().add(std::move(kind)); }
-std::vector<std::string> model_names() { return registry().names(); }
 const ModelKind& model_kind(const std::string& name) { return registry().at(name); }
 const KindRegistry& model_registry() { return registry(); }
 

@@ -146,7 +146,6 @@ struct ModelKind {
 };
 
 void register_model(ModelKind kind);
-std::vector<std::string> model_names();
 const ModelKind& model_kind(const std::string& name);
 const KindRegistry& model_registry();
 

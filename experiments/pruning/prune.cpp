@@ -34,11 +34,8 @@ SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute&
   SiteGrids scores;
   for (const auto& site : site_heads(*run.model)) scores[site.name()] = site.no_values();
   const auto rise = change_name(run.data->task().metrics().front());
-  const AblationSettings settings{.split = ranking_split(*run.data, s.split),
-                                  .batch = s.measured_batch,
-                                  .most_batches = s.most_batches};
-  for (const auto& ablated :
-       ablate(*run.model, *run.data, single_heads(*run.model), settings, compute)) {
+  for (const auto& ablated : ablate(*run.model, ranking_sample(s.judging_of(run)),
+                                    single_heads(*run.model), AblationMode::kZero, compute)) {
     const auto& id = ablated.heads[0];
     scores.at(id.site)[id.layer][id.head] = ablated.changes.at(rise);
   }
@@ -48,8 +45,7 @@ SiteGrids ablation_scores(OpenedRun& run, const PruneSettings& s, const Compute&
 SiteGrids scores_of(OpenedRun& run, const PruneSettings& s, const Compute& compute) {
   if (s.by == "random") return random_scores(*run.model, s.seed);
   if (s.by == "ablation") return ablation_scores(run, s, compute);
-  const auto measured = measure_importance(*run.model, *run.data, ranking_split(*run.data, s.split),
-                                           s.measured_batch, s.most_batches, compute);
+  const auto measured = measure_importance(*run.model, ranking_sample(s.judging_of(run)), compute);
   if (s.by == "activation") return measured.activation;
   TORCH_CHECK(s.by == "importance", "no order is called ", s.by);
   return normalized(measured.raw.at(s.reduction), s.norm);
@@ -62,8 +58,7 @@ void measure(PruneRound& round, const OpenedRun& run, const PruneSettings& s,
   round.parameters = parameter_count(*sliced);
   round.flops = sliced->flops_per_token();
   if (!run.data) return;
-  round.evaluation =
-      evaluate(*run.model, *run.data, s.split, s.measured_batch, s.most_batches, compute);
+  round.evaluation = evaluate(*run.model, s.judging_of(run), compute);
   require_finite(round.evaluation, *run.model);
 }
 
@@ -85,6 +80,12 @@ Tensor largest_difference(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
+
+Sample PruneSettings::judging_of(const OpenedRun& run) const {
+  auto sample = judging;
+  sample.data = run.data.get();
+  return sample;
+}
 
 int64_t most_gone(Model& model, int64_t keep_per_layer) {
   int64_t stay = 0;
@@ -140,9 +141,10 @@ std::shared_ptr<Model> sliced_copy(const OpenedRun& run, const at::Device& devic
   return copy;
 }
 
-PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
-                           const PruneSettings& s, const Compute& compute) {
+PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Sample& sample,
+                           const Compute& compute) {
   torch::InferenceMode inference;
+  const auto& data = *sample.data;
   OutputChangeSums sums(data.task());
   PruneEffect effect;
   if (!data.task().predicts()) effect.sliced_difference = kNaN;
@@ -152,17 +154,15 @@ PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Dat
     const auto logits = model.forward(batch, ctx).logits;
     return Pass{model.last_state(hidden), logits};
   };
-  for_each_batch(data, s.split, s.measured_batch, s.most_batches, compute.device,
-                 [&](const Batch& b) {
-                   const auto after = pass(pruned, b);
-                   sums.add(pass(whole, b), after, b);
-                   if (!data.task().predicts()) return;
-                   const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
-                   effect.sliced_difference =
-                       at::maximum(at::scalar_tensor(effect.sliced_difference, at::kDouble),
-                                   largest_difference(cut, after.logits))
-                           .item<double>();
-                 });
+  for_each_batch(sample, compute.device, [&](const Batch& b) {
+    const auto after = pass(pruned, b);
+    sums.add(pass(whole, b), after, b);
+    if (!data.task().predicts()) return;
+    const auto cut = sliced.forward(b, {.backend = compute.backend}).logits;
+    effect.sliced_difference = at::maximum(at::scalar_tensor(effect.sliced_difference, at::kDouble),
+                                           largest_difference(cut, after.logits))
+                                   .item<double>();
+  });
   effect.changes = sums.values();
   effect.significance = significance_of({sums.example_loss_changes()}, data.task()).front();
   return effect;
@@ -242,8 +242,7 @@ void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& s, const
       continue;
     }
     if (!uncut.train(whole)) break;
-    rounds[n].uncut =
-        evaluate(*whole.model, *whole.data, s.split, s.measured_batch, s.most_batches, compute);
+    rounds[n].uncut = evaluate(*whole.model, s.judging_of(whole), compute);
     uncut.measured(evaluation_json(*rounds[n].uncut));
     tuning.keep("uncut", uncut.kept_value("rounds"));
     if (tuning.stopped()) return;
@@ -270,21 +269,20 @@ Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t
     for (int64_t n = 1; n < std::ssize(kept); ++n) done.rounds[n].uncut = evaluation_of(kept[n]);
     return done;
   }
-  done.effect = measure_effect(*whole, *run.model, *done.sliced, *run.data, settings, compute);
+  done.effect = measure_effect(*whole, *run.model, *done.sliced, settings.judging_of(run), compute);
   if (tuning.stopped()) return done;
-  done.timed_examples = std::min(bench_batch, run.data->examples(settings.split));
+  done.timed_examples = std::min(bench_batch, run.data->examples(settings.judging.split));
   if (keep) {
     const auto& train = run.experiment.train;
     const bool validates = run.data->examples(Split::kValidation) > 0;
-    const auto split = validates ? Split::kValidation : settings.split;
-    const auto parts = evaluate_parts(*run.model, *run.data, split, train.eval_batch,
-                                      {train.eval_batches, 0}, compute);
-    done.kept = {evaluate(*whole, *run.data, split, train.eval_batch, 0, compute), parts.back(),
-                 parts.front()};
+    const auto split = validates ? Split::kValidation : settings.judging.split;
+    const Sample all{run.data.get(), split, train.eval_batch};
+    const auto parts = evaluate_parts(*run.model, all, {train.eval_batches, 0}, compute);
+    done.kept = {evaluate(*whole, all, compute), parts.back(), parts.front()};
   }
   if (tuning.stopped()) return done;
   const auto batch =
-      run.data->eval_batch(settings.split, 0, done.timed_examples).to(compute.device);
+      run.data->eval_batch(settings.judging.split, 0, done.timed_examples).to(compute.device);
   constexpr int64_t kPairs = 31;  // by chance 23 of them agree in one measurement of a hundred
   done.time = time_saved(compare_speed(*run.model, *done.sliced, batch, kPairs, compute.backend));
   if (tuning.stopped()) return done;

@@ -28,10 +28,11 @@ struct PruneSettings {
   std::string norm = "global";      // one of importance_norms()
   bool recompute = false;           // the order anew before each round
   int64_t rounds = 1, keep_per_layer = 0;
-  int64_t tune = 0;  // updates after each round, with the run's own data and settings
-  int64_t measured_batch = 64, most_batches = 20;  // of `split`, and of ranking_split()
-  Split split = Split::kValidation;                // which judges
-  uint64_t seed = 0;                               // of the random order
+  int64_t tune = 0;               // updates after each round, with the run's own data and settings
+  Sample judging = {.most = 20};  // of the run's data
+  uint64_t seed = 0;              // of the random order
+
+  Sample judging_of(const OpenedRun& run) const;
 };
 
 // The options of `prune` that say which heads go next.
@@ -70,8 +71,8 @@ struct PruneEffect {
   Significance significance;  // of the change of the loss
   double sliced_difference = 0;
 };
-PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const DataSource& data,
-                           const PruneSettings& settings, const Compute& compute);
+PruneEffect measure_effect(Model& whole, Model& pruned, Model& sliced, const Sample& sample,
+                           const Compute& compute);
 
 // What a run that is kept says of itself, as every run does: of the validation split, or of the
 // one that is pruned by where there is none.

@@ -25,9 +25,9 @@ nlohmann::ordered_json asked_json(const OpenedRun& run, const PruneSettings& s, 
   options.update(nlohmann::ordered_json{{"--rounds", s.rounds},
                                         {"--tune", s.tune},
                                         {"--slice", slice},
-                                        {"--split", split_name(s.split)},
-                                        {"--batch", s.measured_batch},
-                                        {"--batches", s.most_batches},
+                                        {"--split", split_name(s.judging.split)},
+                                        {"--batch", s.judging.batch},
+                                        {"--batches", s.judging.most},
                                         {"--bench-batch", bench_batch}});
   return tuning_json("prune", weights_file(run.path, run.step).parent_path(), options);
 }
@@ -61,7 +61,7 @@ PrunedRun prune_tuned(const std::string& source, OpenedRun& run, const PruneSett
     report = pruning_json(source, slice, run, pruning);
     if (settings.heads.empty()) report["ranking"] = ranking_options(settings);
     if (settings.heads.empty() && settings.by != "gates" && settings.by != "random")
-      report["ranked_on"] = split_name(ranking_split(*run.data, settings.split));
+      report["ranked_on"] = split_name(ranking_sample(settings.judging_of(run)).split);
   }
   if (!out.empty()) {
     write_pruned(out, run, slice ? pruning.sliced : run.model, pruning, report, compute.device,

@@ -237,8 +237,6 @@ void save_checkpoint(const fs::path& run, const Checkpoint& checkpoint, bool bes
   });
 }
 
-Checkpoint load_checkpoint(const fs::path& directory) { return load(directory, read_all); }
-
 std::optional<Checkpoint> load_latest(const fs::path& run, std::string* warning) {
   return load_latest(run, warning, read_all);
 }

@@ -41,10 +41,6 @@ struct RetentionOptions {
 void save_checkpoint(const std::filesystem::path& run, const Checkpoint& checkpoint, bool best,
                      const RetentionOptions& retention = {});
 
-// A checkpoint directory, or a link to one. RunError naming it and the file that is missing or
-// whose bytes are not those that were written.
-Checkpoint load_checkpoint(const std::filesystem::path& directory);
-
 // model.safetensors of the checkpoint of a step.
 std::filesystem::path weights_file(const std::filesystem::path& run, int64_t step);
 
@@ -53,7 +49,8 @@ std::filesystem::path weights_file(const std::filesystem::path& run, int64_t ste
 std::optional<Checkpoint> load_latest(const std::filesystem::path& run,
                                       std::string* warning = nullptr);
 
-// The checkpoint that was named, or the latest of the run (RunError when there is none).
+// The checkpoint that was named, or the latest of the run (RunError when there is none); RunError
+// naming it and the file that is missing or whose bytes are not those that were written.
 Checkpoint load_located(const LocatedRun& located, std::string* warning = nullptr);
 // The same for who does not train on: the optimizer's file is neither read nor looked at.
 Checkpoint load_located_weights(const LocatedRun& located, std::string* warning = nullptr);

@@ -64,6 +64,7 @@ class Trainer {
   bool update();
   // What follows an update that was: evaluation, maps, checkpoint.
   void end_step();
+  Sample judging_sample() const;  // of the validation split
   Evaluation evaluate_batches();
   // Sets test_, too, where a test part is asked for.
   std::optional<Evaluation> evaluate_whole_split();
@@ -141,21 +142,20 @@ void Trainer::judge(const Evaluation& evaluation) {
   if (improved_) state_.best = evaluation.loss();
 }
 
-Evaluation Trainer::evaluate_batches() {
-  return evaluate(*model_, data_, Split::kValidation, options_.eval_batch, options_.eval_batches,
-                  compute_);
+Sample Trainer::judging_sample() const {
+  return {&data_, Split::kValidation, options_.eval_batch, options_.eval_batches};
 }
+
+Evaluation Trainer::evaluate_batches() { return evaluate(*model_, judging_sample(), compute_); }
 
 // The last step is judged by the same examples as those before it, which the whole split begins
 // with: a loss over all of it does not compare with theirs. A signal ends the measurement, which
 // may take hours: none where the training can go on with it, else that of those examples.
 std::optional<Evaluation> Trainer::evaluate_whole_split() {
-  const int64_t all = data_.examples(Split::kValidation);
-  const int64_t least = resumable_                  ? 0
-                        : options_.eval_batches > 0 ? options_.eval_batches * options_.eval_batch
-                                                    : all;
+  const auto judging = judging_sample();
+  const int64_t least = resumable_ ? 0 : judging.examples();
   const auto parts = evaluate_parts(
-      *model_, data_, Split::kValidation, options_.eval_batch, {options_.eval_batches, 0}, compute_,
+      *model_, judging, {judging.most, 0}, compute_,
       [&](int64_t examples) { return goes_on(Split::kValidation, examples) || examples < least; });
   const bool whole = !parts.back().means.empty();
   test_ = whole && measures_test() ? evaluate_test() : std::nullopt;
@@ -167,7 +167,7 @@ std::optional<Evaluation> Trainer::evaluate_whole_split() {
 
 std::optional<Evaluation> Trainer::evaluate_test() {
   const auto measured =
-      evaluate_parts(*model_, data_, Split::kTest, options_.eval_batch, {0}, compute_,
+      evaluate_parts(*model_, {&data_, Split::kTest, options_.eval_batch}, {0}, compute_,
                      [&](int64_t examples) { return goes_on(Split::kTest, examples); })
           .front();
   return measured.means.empty() ? std::nullopt : std::optional(measured);

@@ -223,20 +223,6 @@ const RegisterTokenizer bpe_reader("bpe", [](const nlohmann::ordered_json& json)
   return bpe_tokenizer(std::move(model));
 });
 
-// Of {"token": id}.
-std::vector<std::string> tokens_by_id(const nlohmann::json& ids, const std::string& name) {
-  if (!ids.is_object()) throw DataError(name + ": is not a JSON object");
-  std::vector<std::string> tokens(ids.size());
-  for (const auto& [token, id] : ids.items()) {
-    if (!id.is_number_integer() || id < 0 || id >= ids.size() || !tokens[id].empty() ||
-        token.empty())
-      throw DataError(fmt::format("{}: '{}' has id {}; ids must be 0 to {}, each once", name, token,
-                                  id.dump(), ids.size() - 1));
-    tokens[id] = token;
-  }
-  return tokens;
-}
-
 }  // namespace
 
 std::shared_ptr<const Tokenizer> bpe_tokenizer(BpeModel model) {
@@ -259,14 +245,6 @@ std::vector<std::pair<std::string, std::string>> read_merges(const std::filesyst
     merges.push_back(bpe_merge(std::string(line), fmt::format("{}:{}", file.string(), number)));
   });
   return merges;
-}
-
-BpeModel read_bpe(const std::filesystem::path& vocabulary, const std::filesystem::path& merges,
-                  std::vector<std::string> specials) {
-  const auto ids = parse_json(MappedFile(vocabulary).text()).value_or(nlohmann::json());
-  return {.tokens = tokens_by_id(ids, vocabulary.string()),
-          .merges = read_merges(merges),
-          .specials = std::move(specials)};
 }
 
 }  // namespace headlab

@@ -37,9 +37,4 @@ std::pair<std::string, std::string> bpe_merge(const std::string& text, const std
 // merges.txt, a line "left right" each.
 std::vector<std::pair<std::string, std::string>> read_merges(const std::filesystem::path& file);
 
-// The files of GPT-2: vocab.json, {"token": id}, and merges.txt. DataError where the ids are not 0,
-// 1, 2, ..., each once.
-BpeModel read_bpe(const std::filesystem::path& vocabulary, const std::filesystem::path& merges,
-                  std::vector<std::string> specials);
-
 }  // namespace headlab

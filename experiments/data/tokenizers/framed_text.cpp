@@ -1,7 +1,5 @@
 #include "experiments/data/tokenizers/framed_text.h"
 
-#include <fmt/format.h>
-
 namespace headlab {
 namespace {
 
@@ -25,17 +23,6 @@ FramedText framed(const Tokenizer& tokenizer, const Encoding& text, const Encodi
   auto made = framed(tokenizer, text);
   add(made, second, tokenizer.frame().end, 1);
   return made;
-}
-
-Encoding encode_words(const Tokenizer& tokenizer, const std::vector<std::string>& words,
-                      const std::string& name) {
-  Encoding all;
-  for (size_t n = 0; n < words.size(); ++n) {
-    auto word = tokenizer.encode(words[n], fmt::format("{}, word {}", name, n + 1));
-    word.words.assign(word.ids.size(), static_cast<int64_t>(n));
-    all.append(word);
-  }
-  return all;
 }
 
 }  // namespace headlab

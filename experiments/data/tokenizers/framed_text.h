@@ -14,9 +14,4 @@ struct FramedText {
 FramedText framed(const Tokenizer& tokenizer, const Encoding& text);
 FramedText framed(const Tokenizer& tokenizer, const Encoding& text, const Encoding& second);
 
-// Each word encoded by itself: its tokens have its number, and ranges within it. DataError as of
-// Tokenizer::encode.
-Encoding encode_words(const Tokenizer& tokenizer, const std::vector<std::string>& words,
-                      const std::string& name);
-
 }  // namespace headlab

@@ -56,7 +56,7 @@ void watch(Model& model, std::multiset<Backend>& asked) {
                      std::make_shared<Watched>(*site.layers[l], asked));
 }
 
-AblationSettings zeroed(AblationMode mode) { return {.mode = mode, .batch = 5, .most_batches = 1}; }
+Sample sample_of(const OpenedRun& run) { return {run.data.get(), Split::kValidation, 5, 1}; }
 
 void analyze(OpenedRun& run, const Compute& compute, const std::string& name) {
   analyze_run(run, {.batches = 1, .batch = 5, .names = {name}}, compute);
@@ -73,26 +73,22 @@ using Work = std::function<void(OpenedRun& run, const Compute& compute)>;
 const std::map<std::string, Work>& works() {
   static const std::map<std::string, Work> all{
       {"evaluation",
-       [](auto& run, const auto& compute) {
-         evaluate(*run.model, *run.data, Split::kValidation, 5, 1, compute);
-       }},
+       [](auto& run, const auto& compute) { evaluate(*run.model, sample_of(run), compute); }},
       {"ablation",
        [](auto& run, const auto& compute) {
-         ablate(*run.model, *run.data, {{{0, 1}}}, zeroed(AblationMode::kMean), compute);
+         ablate(*run.model, sample_of(run), {{{0, 1}}}, AblationMode::kMean, compute);
        }},
       {"importance",
        [](auto& run, const auto& compute) {
-         measure_importance(*run.model, *run.data, Split::kValidation, 5, 1, compute);
+         measure_importance(*run.model, sample_of(run), compute);
        }},
       {"comparison of models",
        [](auto& run, const auto& compute) {
-         compare_models(*run.model, *run_of("mha").model, *run.data, Split::kValidation, 5, 1,
-                        compute);
+         compare_models(*run.model, *run_of("mha").model, sample_of(run), compute);
        }},
       {"effect of pruning",
        [](auto& run, const auto& compute) {
-         measure_effect(*run.model, *run.model, *run.model, *run.data,
-                        {.heads = {}, .measured_batch = 5, .most_batches = 1}, compute);
+         measure_effect(*run.model, *run.model, *run.model, sample_of(run), compute);
        }},
       {"speed",
        [](auto& run, const auto& compute) {

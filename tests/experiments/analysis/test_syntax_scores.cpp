@@ -86,11 +86,6 @@ TEST_CASE("the induction head is syntactic where copies are heads, a head of one
   CHECK(at_place(best.accuracy, {1, 0}) == 1);
   CHECK(at_place(best.gain, {1, 0}) == Approx(1 - 12. / 72));
   CHECK(at_place(best.gain, {0, 0}) <= 0.05);
-  const auto role = syntactic_role(scores);
-  CHECK(role.flags);
-  CHECK(role.values[0] == 0);
-  CHECK(role.values[4] == 1);
-  CHECK(role.attributes.at("threshold") == 0.10);
 }
 
 TEST_CASE("relations with few words make no head syntactic", "[syntax]") {
@@ -99,7 +94,6 @@ TEST_CASE("relations with few words make no head syntactic", "[syntax]") {
   const auto scores =
       *score_syntax(*model, heads_at(*model, "self"), encoded(*letters.data), {.least_cases = 73});
   CHECK(std::isnan(at_place(best_relations(scores).gain, {1, 0})));
-  for (double flag : syntactic_role(scores).values) CHECK(flag == 0);
 }
 
 TEST_CASE("accuracies do not depend on batches", "[syntax]") {
@@ -129,7 +123,6 @@ TEST_CASE("heads that are gone have no accuracy and play no role, masked or slic
     for (int64_t h : {1, 3}) {
       CHECK(std::isnan(at_place(scores.accuracy, {0, 1, h, 1})));
       CHECK(std::isnan(at_place(scores.accuracy_head_row, {1, h, 1})));
-      CHECK(syntactic_role(scores).values[4 + h] == 0);
     }
     for (int64_t h : {0, 2})
       CHECK(difference(scores.accuracy.select(1, 1).select(1, h),
@@ -225,11 +218,8 @@ TEST_CASE("accuracies are written with the names of their relations", "[syntax]"
   ResultGroup again = analysis;
   add_syntax(again, scores);
   CHECK(again.axes.size() == axes);
-  const ResultGroup roles{.path = "roles/self",
-                          .axes = {analysis.axes[0], analysis.axes[1]},
-                          .arrays = {syntactic_role(scores)}};
   const Folder folder;
-  write_results(folder / "out.h5", {}, {analysis, roles});
+  write_results(folder / "out.h5", {}, {analysis});
   const auto file = H5File::open(folder / "out.h5");
   const auto group = file.root().group("analysis/self");
   CHECK(group.dataset("relation").read_text() == scores.relations);

@@ -286,7 +286,7 @@ TEST_CASE("accuracies of chance are means over all that a guess may name", "[dat
 TEST_CASE("every kind of data with examples has chance", "[data]") {
   const Folder folder;
   const auto sources = small_sources(folder);
-  for (const auto& kind : data_names()) {
+  for (const auto& kind : data_registry().names()) {
     if (kind == "none") continue;
     INFO(kind);
     REQUIRE(sources.contains(kind));

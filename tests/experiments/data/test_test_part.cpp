@@ -99,7 +99,7 @@ struct AllData {
                     cut["mnist"][1] + ", test_images: test_images, test_labels: test_labels"};
     cut["cifar10"] = {"path: ."};
     cut["digits"] = {"{}"};
-    for (const std::string& kind : data_names()) {
+    for (const std::string& kind : data_registry().names()) {
       if (kind == "none" || cut.contains(kind)) continue;
       own[kind] = {"eval_examples: 12", "eval_examples: 12, train_examples: 20"};
     }
@@ -184,7 +184,7 @@ void check_splits_share_nothing(const DataSource& data) {
 }
 
 TEST_CASE("every kind of data gives a test part, and none but where it is asked for", "[data]") {
-  for (const std::string& kind : data_names()) {
+  for (const std::string& kind : data_registry().names()) {
     INFO(kind);
     const auto options = data_kind(kind).options();
     CHECK((dynamic_cast<TestPartOption*>(options.get()) != nullptr) == (kind != "none"));

@@ -69,23 +69,6 @@ TEST_CASE("two texts are framed as the tokenizers library frames them",
   }
 }
 
-TEST_CASE("words given apart keep their numbers, also where one has no pieces",
-          "[tokenizer][wordpiece][golden]") {
-  const auto tokenizer = wordpiece_tokenizer(golden_model());
-  const auto lists = golden()["words"];
-  CHECK(lists.size() == 2);
-  for (const auto& sample : lists) {
-    const auto words =
-        framed(*tokenizer, encode_words(*tokenizer, sample["words"].get<Texts>(), "t")).tokens;
-    CHECK(words.ids == sample["ids"].get<Ids>());
-    CHECK(texts_of(*tokenizer, words.ids) == sample["tokens"].get<Texts>());
-    CHECK(words.words == sample["word_ids"].get<Ids>());
-  }
-  CHECK(error_of<DataError>([&] {
-          encode_words(*tokenizer, {"a", "\xFF"}, "t");
-        }).starts_with("t, word 2: byte 0 (0xFF) is not UTF-8"));
-}
-
 TEST_CASE("words of WordPiece are numbered, marks and specials too", "[tokenizer][wordpiece]") {
   const auto tokenizer = wordpiece_tokenizer(golden_model());
   const auto encoding = tokenizer->encode("x[MASK]y, don't unaffable", "t");

@@ -387,7 +387,7 @@ TEST_CASE("pruning with updates checks before it begins and leaves no run behind
   run.model = build_model(run.experiment, run.data->shape(), at::kCPU);
   PruneSettings settings;
   settings.count = 1;
-  settings.measured_batch = settings.most_batches = 1;
+  settings.judging.batch = settings.judging.most = 1;
   const auto prune = [&](int64_t updates) {
     settings.tune = updates;
     return prune_run(folder.path().string(), run, settings, 1, false,

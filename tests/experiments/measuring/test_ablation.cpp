@@ -23,9 +23,7 @@ struct Subject {
 
   explicit Subject(const std::string& attention = "{kind: mha, bias: true}")
       : model(small_decoder("{" + std::string(kThreeLayers) + ", attention: " + attention + "}")) {}
-  AblationSettings settings(AblationMode mode = AblationMode::kZero) const {
-    return {.mode = mode, .batch = 4, .most_batches = 2};
-  }
+  Sample sample() const { return {data.get(), Split::kValidation, 4, 2}; }
   Batch examples() const { return data->eval_batch(Split::kValidation, 0, 8); }
 };
 
@@ -67,7 +65,7 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
     REQUIRE(rest[4] == std::vector<HeadId>{{1, 0}, {1, 2}});
     for (size_t n = 0; n < pairs.size(); n += 3) sets.push_back(pairs[n]);
     sets.insert(sets.end(), rest.begin(), rest.end());
-    for (const auto& got : ablate(*s.model, *s.data, sets, s.settings(mode), {at::kCPU})) {
+    for (const auto& got : ablate(*s.model, s.sample(), sets, mode, {at::kCPU})) {
       const auto edit = [&](int64_t layer, HeadContext& heads) {
         auto gone = at::zeros({3}, at::kBool);
         for (const auto& id : got.heads)
@@ -103,9 +101,9 @@ TEST_CASE("ablating a pruned model counts heads as built and leaves it as it was
     for (const auto& name : ablation_modes()) {
       const auto sets = single_heads(*sliced.model);
       REQUIRE(sets.size() == 7);
-      const auto settings = masked.settings(ablation_mode(name));
-      const auto a = ablate(*masked.model, *masked.data, sets, settings, {at::kCPU});
-      const auto b = ablate(*sliced.model, *sliced.data, sets, settings, {at::kCPU});
+      const auto mode = ablation_mode(name);
+      const auto a = ablate(*masked.model, masked.sample(), sets, mode, {at::kCPU});
+      const auto b = ablate(*sliced.model, sliced.sample(), sets, mode, {at::kCPU});
       for (size_t n = 0; n < sets.size(); ++n)
         REQUIRE(a[n].changes.at("l2") == Approx(b[n].changes.at("l2")).epsilon(1e-9));
     }
@@ -117,8 +115,9 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
   // Few of the random symbols come twice in a block, where induction cannot tell which is meant.
   const auto model = hand_built_decoder({.vocabulary = 200, .context = 32});
   const auto data = open("kind: induction, symbols: 200, context: 32, eval_examples: 12");
-  const AblationSettings zero{.batch = 4, .most_batches = 0};
-  for (const auto& result : ablate(*model, *data, single_heads(*model), zero, {at::kCPU})) {
+  const Sample all{data.get(), Split::kValidation, 4};
+  for (const auto& result :
+       ablate(*model, all, single_heads(*model), AblationMode::kZero, {at::kCPU})) {
     const auto id = result.heads.front();
     const auto& d = result.changes;
     INFO(to_text(id));
@@ -133,9 +132,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
     }
   }
   // Equal weights on all keys find no token either.
-  auto uniform = zero;
-  uniform.mode = AblationMode::kUniform;
-  const auto spread = ablate(*model, *data, {{{1, 0}}, {{1, 1}}}, uniform, {at::kCPU});
+  const auto spread = ablate(*model, all, {{{1, 0}}, {{1, 1}}}, AblationMode::kUniform, {at::kCPU});
   CHECK(spread[0].changes.at("accuracy_delta") < -0.85);
   CHECK(spread[1].changes.at("l2") == 0);
 }
@@ -143,7 +140,7 @@ TEST_CASE("without either head of the induction circuit copying is lost", "[abla
 TEST_CASE("importance is the mean size of the derivative at gates of one", "[importance]") {
   const Subject s;
   const auto b = s.examples();
-  const auto measured = measure_importance(*s.model, *s.data, Split::kValidation, 4, 2, {at::kCPU});
+  const auto measured = measure_importance(*s.model, s.sample(), {at::kCPU});
   for (const auto& p : s.model->parameters()) REQUIRE_FALSE(p.grad().defined());
   at::NoGradGuard no_grad;
   for (int64_t l = 0; l < 3; ++l)
@@ -165,7 +162,8 @@ TEST_CASE("importance is the mean size of the derivative at gates of one", "[imp
             Approx(batches.item<double>()).epsilon(1e-5));
     }
   // Only `batch` depends on the batches.
-  const auto other = measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, {at::kCPU});
+  const auto other =
+      measure_importance(*s.model, {s.data.get(), Split::kValidation, 8, 1}, {at::kCPU});
   for (const std::string same : {"paper", "per_position"})
     CHECK(difference(measured.raw.at(same).at("self"), other.raw.at(same).at("self")) < 1e-12);
   CHECK(difference(measured.raw.at("batch").at("self"), other.raw.at("batch").at("self")) > 1e-4);
@@ -181,7 +179,7 @@ TEST_CASE("a pruned head has no importance and its layer's others are not measur
   for (bool sliced : {false, true}) {
     if (sliced) slice_heads(*s.model);
     const auto measured =
-        measure_importance(*s.model, *s.data, Split::kValidation, 8, 1, {at::kCPU});
+        measure_importance(*s.model, {s.data.get(), Split::kValidation, 8, 1}, {at::kCPU});
     const auto paper = normalized_by_layer(measured.raw.at("paper").at("self"));
     CHECK(paper[1][2].isnan().item<bool>());
     CHECK(measured.activation.at("self")[1][2].isnan().item<bool>());

@@ -57,11 +57,10 @@ TEST_CASE("what every target has in a metric adds up to the task's sums", "[task
 
 TEST_CASE("the change of every metric is that between two evaluations", "[pruning]") {
   Subject s;
-  const PruneSettings settings{.heads = {}, .measured_batch = 4, .most_batches = 0};
-  const auto effect =
-      measure_effect(*s.whole, *s.changed, *s.changed, s.data, settings, {at::kCPU});
-  const auto before = evaluate(*s.whole, s.data, Split::kValidation, 4, 0, {at::kCPU}),
-             after = evaluate(*s.changed, s.data, Split::kValidation, 4, 0, {at::kCPU});
+  const Sample sample{&s.data, Split::kValidation, 4};
+  const auto effect = measure_effect(*s.whole, *s.changed, *s.changed, sample, {at::kCPU});
+  const auto before = evaluate(*s.whole, sample, {at::kCPU}),
+             after = evaluate(*s.changed, sample, {at::kCPU});
   for (const auto& metric : s.task.metrics()) {
     INFO(metric.name);
     const double apart = after.mean(metric.name) - before.mean(metric.name);
@@ -82,7 +81,8 @@ TEST_CASE("reports of an ablation have the metrics of the task", "[ablation]") {
   run.model = s.whole;
   run.data = std::shared_ptr<DataSource>(&s.data, [](auto*) {});
   std::vector<AblationStudy> studies{study_of_heads(*s.whole)};
-  run_studies(studies, {"zero"}, run, {.batch = 5, .most_batches = 1}, {at::kCPU});
+  run_studies(studies, {"zero"}, *run.model, {run.data.get(), Split::kValidation, 5, 1},
+              {at::kCPU});
   const auto json = studies_json(studies, {"zero"}, s.task);
   const auto text = studies_text(studies, {"zero"}, s.task, false);
   const auto groups = studies_groups(studies, {"zero"}, *s.whole, s.task, Evaluation{});

@@ -104,7 +104,7 @@ TEST_CASE("a run of the hand-built circuit opens as the same model", "[hand]") {
   const auto exact = testing::logits_of(*hand_built_decoder({.context = 64}), ids);
   CHECK(difference(logits.to(at::kDouble), exact) < 1e-4);
   const auto measured =
-      evaluate(*opened.model, *opened.data, Split::kValidation, 16, 0, {at::kCPU});
+      evaluate(*opened.model, {opened.data.get(), Split::kValidation, 16}, {at::kCPU});
   CHECK(measured.mean("accuracy") >
         0.6);  // tokens of these blocks repeat: some have two successors
 }

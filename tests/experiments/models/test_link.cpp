@@ -78,8 +78,8 @@ TEST_CASE("a pass that goes on at a later block reads what the first pass offere
   }
   const auto data = open("kind: induction, symbols: 29, context: 12, eval_examples: 10");
   const auto sets = single_heads(*model);
-  for (const auto& ablated :
-       ablate(*model, *data, sets, {.batch = 4, .most_batches = 1}, {at::kCPU}))
+  for (const auto& ablated : ablate(*model, {data.get(), Split::kValidation, 4, 1}, sets,
+                                    AblationMode::kZero, {at::kCPU}))
     for (const auto& [name, change] : ablated.changes) {
       INFO(name);
       REQUIRE(std::isfinite(change));

@@ -112,7 +112,7 @@ TEST_CASE("a circuit survives as long as anything does", "[pruning]") {
     // Few of the random symbols come twice in a block, where induction cannot tell which is meant.
     auto run = hand_built_run(scratch, by, "symbols: 100, context: 16");
     const PruneSettings settings{
-        .heads = {}, .count = 6, .by = by, .rounds = 3, .measured_batch = 8, .most_batches = 2};
+        .heads = {}, .count = 6, .by = by, .rounds = 3, .judging = {.batch = 8, .most = 2}};
     const auto rounds = prune(run, settings, {at::kCPU});
     REQUIRE(rounds.size() == 4);
     for (int64_t n = 0; n < 4; ++n) {
@@ -133,7 +133,7 @@ TEST_CASE("pruning twice is as once, and goes on from a slice", "[pruning]") {
   const Scratch scratch;
   auto run = hand_built_run(scratch);
   const auto ids = run.data->eval_batch(Split::kValidation, 0, 4).ids;
-  PruneSettings settings{.heads = {{0, 2}, {1, 3}}, .measured_batch = 8, .most_batches = 1};
+  PruneSettings settings{.heads = {{0, 2}, {1, 3}}, .judging = {.batch = 8, .most = 1}};
   CHECK(prune(run, settings, {at::kCPU})[1].removed == settings.heads);
   auto sliced = sliced_copy(run, at::kCPU);
   CHECK(apart(*run.model, *sliced, ids) < 1e-5);
@@ -159,8 +159,7 @@ TEST_CASE("the random order is that of its seed", "[pruning]") {
                                  .count = 4,
                                  .by = "random",
                                  .rounds = rounds,
-                                 .measured_batch = 8,
-                                 .most_batches = 1,
+                                 .judging = {.batch = 8, .most = 1},
                                  .seed = seed};
     prune(run, settings, {at::kCPU});
     return alive_of(*run.model);
@@ -175,7 +174,7 @@ TEST_CASE("fine-tuning moves what is left and nothing that is gone", "[pruning]"
   auto run = hand_built_run(scratch);
   const auto before = copy_of(run, at::kCPU);
   const PruneSettings settings{
-      .heads = {{0, 2}, {1, 1}}, .tune = 3, .measured_batch = 8, .most_batches = 1};
+      .heads = {{0, 2}, {1, 1}}, .tune = 3, .judging = {.batch = 8, .most = 1}};
   const auto rounds = prune(run, settings, {at::kCPU});
   CHECK(run.step == 3);
   CHECK_FALSE(run.model->is_training());
@@ -190,7 +189,7 @@ TEST_CASE("tuning that is kept trains as tuning that is not, and as the settings
           "[pruning]") {
   const Scratch scratch;
   const PruneSettings settings{
-      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
+      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .judging = {.batch = 8, .most = 1}};
   // Weights after pruning a run that has one more setting of `train`, kept where `out` is named.
   const auto pruned = [&](const std::string& name, const std::string& train,
                           const std::string& out) {
@@ -225,7 +224,7 @@ TEST_CASE("tuning whose loss is not finite ends the pruning", "[pruning]") {
   auto run = hand_built_run(scratch);
   run.experiment.train.lr = 1e38, run.experiment.train.clip = 0;
   const PruneSettings settings{
-      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
+      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .judging = {.batch = 8, .most = 1}};
   Tuning tuning(scratch / "out", settings.tune, settings.rounds, {at::kCPU});
   CHECK(prune(run, settings, {at::kCPU}, &tuning).size() == 1);
   REQUIRE(tuning.ended());
@@ -268,7 +267,7 @@ class Raising : public DataSource {
 TEST_CASE("a signal stops the pruning, also in the last update of a round", "[pruning]") {
   const Scratch scratch;
   const PruneSettings settings{
-      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .measured_batch = 8, .most_batches = 1};
+      .heads = {}, .count = 4, .rounds = 2, .tune = 3, .judging = {.batch = 8, .most = 1}};
   for (const int64_t step : {2, 4}) {
     const std::string name = "step" + std::to_string(step);
     INFO(name);
@@ -298,13 +297,12 @@ TEST_CASE("a signal between two rounds stops the pruning there", "[pruning]") {
                                .recompute = true,
                                .rounds = 2,
                                .tune = 3,
-                               .measured_batch = 7,
-                               .most_batches = 1};
+                               .judging = {.batch = 7, .most = 1}};
   for (const int64_t step : {2, 5}) {
     const std::string name = "step" + std::to_string(step);
     INFO(name);
     auto run = hand_built_run(scratch, name);
-    run.data = std::make_shared<Raising>(run.data, step, SIGUSR1, settings.measured_batch);
+    run.data = std::make_shared<Raising>(run.data, step, SIGUSR1, settings.judging.batch);
     const auto out = scratch / (name + "-pruned");
     Tuning tuning(out, settings.tune, settings.rounds, {at::kCPU});
     const auto rounds = prune(run, settings, {at::kCPU}, &tuning);

@@ -7,6 +7,7 @@
 #include "experiments/runs/checkpoint.h"
 #include "experiments/runs/run_files.h"
 #include "tests/catch.h"
+#include "tests/checkpoint_testing.h"
 #include "tests/scratch.h"
 #include "tests/storage_faults.h"
 #include "tests/tensors_testing.h"
@@ -17,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Contains;
 using Catch::Matchers::StartsWith;
+using testing::load_checkpoint;
 using testing::same;
 
 // A run's directory that holds no more than its config.

@@ -50,7 +50,7 @@ TEST_CASE("a vision transformer learns the digits in a few seconds, the same eac
   const auto experiment = experiment_of("mha", 200);
   const auto model = trained(experiment);
   const auto data = open_data(experiment.data);
-  const auto measured = evaluate(*model, *data, Split::kValidation, 64, 0, {at::kCPU});
+  const auto measured = evaluate(*model, {data.get()}, {at::kCPU});
   CHECK(measured.examples == 359);
   CHECK(measured.tokens == 359);
   CHECK_FALSE(measured.perplexity());      // of classes

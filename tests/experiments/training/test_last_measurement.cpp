@@ -3,6 +3,7 @@
 
 #include "experiments/system/exit_codes.h"
 #include "experiments/training/training_state.h"
+#include "tests/checkpoint_testing.h"
 #include "tests/scratch.h"
 #include "tests/sent_signal.h"
 #include "tests/training_testing.h"
@@ -11,6 +12,7 @@ namespace headlab::test_last_measurement {
 namespace {
 
 using namespace training_testing;
+using testing::load_checkpoint;
 
 // Data that raise a signal when the examples of `split` from `first` on are measured, behind the
 // update `last`.

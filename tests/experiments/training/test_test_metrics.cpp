@@ -47,7 +47,7 @@ TEST_CASE("the test part stands in the last row alone, and training is that of a
   const auto data = open_data(experiment.data);
   const auto model = build_model(experiment, data->shape(), at::kCPU);
   load_model(*model, load_latest(folder / "asked")->model);
-  const auto measured = evaluate(*model, *data, Split::kTest, 64, 0, {at::kCPU});
+  const auto measured = evaluate(*model, {data.get(), Split::kTest}, {at::kCPU});
   CHECK(measured.examples == 8);
   for (const auto& [name, value] : status_metrics(measured)) {
     INFO(name);

@@ -10,6 +10,7 @@
 #include "experiments/training/recorder.h"
 #include "experiments/training/training_state.h"
 #include "headlab_build.h"
+#include "tests/checkpoint_testing.h"
 #include "tests/scratch.h"
 #include "tests/training_testing.h"
 
@@ -17,6 +18,7 @@ namespace headlab::test_training {
 namespace {
 
 using namespace training_testing;
+using testing::load_checkpoint;
 
 // `config`: of small(), with more settings of `train`.
 void require_exact_resumption(const std::function<std::string(const std::string&)>& config) {

@@ -40,7 +40,7 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
   const Bench bench;
   const SaysZero task;
   const WithTask data(*bench.data, task);
-  const auto measured = evaluate(*bench.model, data, Split::kValidation, 3, 0, {at::kCPU});
+  const auto measured = evaluate(*bench.model, {&data, Split::kValidation, 3}, {at::kCPU});
   REQUIRE(measured.means.size() == 3);
   CHECK(measured.examples == 10);
   bench.model->eval();
@@ -89,10 +89,10 @@ TEST_CASE("the beginnings of a split are measured in one pass as each alone") {
   const SaysZero task;
   const WithTask data(*bench.data, task);
   const std::vector<int64_t> most{2, 0, 4, 1};
-  const auto parts = evaluate_parts(*bench.model, data, Split::kValidation, 3, most, {at::kCPU});
+  const auto parts = evaluate_parts(*bench.model, {&data, Split::kValidation, 3}, most, {at::kCPU});
   REQUIRE(parts.size() == most.size());
   for (size_t n = 0; n < most.size(); ++n) {
-    const auto alone = evaluate(*bench.model, data, Split::kValidation, 3, most[n], {at::kCPU});
+    const auto alone = evaluate(*bench.model, {&data, Split::kValidation, 3, most[n]}, {at::kCPU});
     CHECK(parts[n].examples == std::vector<int64_t>{6, 10, 10, 3}[n]);
     CHECK(parts[n].whole_split() == (n == 1 || n == 2));  // four batches of three are all ten
     CHECK(measured_json(parts[n]) == measured_json(alone));
