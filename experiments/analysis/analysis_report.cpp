@@ -11,6 +11,7 @@
 #include "experiments/files/json_text.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
+#include "experiments/text/table.h"
 
 namespace headlab {
 namespace {
@@ -57,28 +58,35 @@ Json axes_json(const ResultGroup& group) {
 // What the heads are sorted by: the first of these that was asked for.
 constexpr const char* kSortedBy[] = {"importance_global", "importance"};
 
-struct Column {
-  const char *statistic, *title;
-  int width, digits;
+struct Shown {
+  const char *statistic, *title, *format = "{:.2f}";
 };
-constexpr Column kColumns[] = {
-    {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
-    {"max_weight", "max", 5, 2},      {"mean_distance", "distance", 8, 2},
-    {"prev_token", "prev", 5, 2},     {"self_token", "own", 5, 2},
-    {"first_token", "first", 5, 2},   {"positional_share", "posit.", 6, 2},
-    {"effective_rank", "rank", 6, 1}, {"importance_global", "import.", 7, 3},
-    {"importance", "in layer", 8, 3}};
+constexpr const char *kOne = "{:.1f}", *kThree = "{:.3f}", *kFour = "{:.4f}", *kSix = "{:.6f}";
+constexpr Shown kColumns[] = {{"entropy", "entropy", kThree},
+                              {"entropy_normalized", "norm."},
+                              {"max_weight", "max"},
+                              {"mean_distance", "distance"},
+                              {"prev_token", "prev"},
+                              {"self_token", "own"},
+                              {"first_token", "first"},
+                              {"positional_share", "posit."},
+                              {"effective_rank", "rank", kOne},
+                              {"importance_global", "import.", kThree},
+                              {"importance", "in layer", kThree}};
 // Of images: positions are patches of a plane behind the class token.
-constexpr Column kImageColumns[] = {
-    {"entropy", "entropy", 7, 3},     {"entropy_normalized", "norm.", 5, 2},
-    {"max_weight", "max", 5, 2},      {"grid_distance", "distance", 8, 2},
-    {"first_token", "class", 5, 2},   {"self_token", "own", 5, 2},
-    {"effective_rank", "rank", 6, 1}, {"importance_global", "import.", 7, 3},
-    {"importance", "in layer", 8, 3}};
-constexpr Column kImportanceColumns[] = {
-    {"importance", "in its layer", 12, 3},     {"importance_global", "in the model", 12, 3},
-    {"importance_paper", "E |dL/dxi|", 10, 4}, {"importance_per_position", "per position", 12, 6},
-    {"importance_batch", "by batch", 9, 6},    {"activation", "|o|", 7, 3}};
+constexpr Shown kImageColumns[] = {{"entropy", "entropy", kThree},
+                                   {"entropy_normalized", "norm."},
+                                   {"max_weight", "max"},
+                                   {"grid_distance", "distance"},
+                                   {"first_token", "class"},
+                                   {"self_token", "own"},
+                                   {"effective_rank", "rank", kOne},
+                                   {"importance_global", "import.", kThree},
+                                   {"importance", "in layer", kThree}};
+constexpr Shown kImportanceColumns[] = {
+    {"importance", "in its layer", kThree},    {"importance_global", "in the model", kThree},
+    {"importance_paper", "E |dL/dxi|", kFour}, {"importance_per_position", "per position", kSix},
+    {"importance_batch", "by batch", kSix},    {"activation", "|o|", kThree}};
 
 std::string roles_of(const Analysis& analysis, size_t head) {
   std::string text;
@@ -103,7 +111,7 @@ std::vector<size_t> rows_of(const Analysis& analysis, bool sort) {
 }
 
 // What the columns are, each in a line: "prev: weight on the previous token [1]".
-std::string legend(const Analysis& analysis, std::span<const Column> columns) {
+std::string legend(const Analysis& analysis, std::span<const Shown> columns) {
   std::string text;
   for (const auto& column : columns)
     if (const auto* array = find_array(analysis.statistics, column.statistic)) {
@@ -114,32 +122,29 @@ std::string legend(const Analysis& analysis, std::span<const Column> columns) {
   return text;
 }
 
-std::string table(const Analysis& analysis, std::span<const Column> all, bool sort) {
-  std::vector<std::pair<Column, const ResultArray*>> columns;
-  for (const auto& column : all)
-    if (const auto* array = find_array(analysis.statistics, column.statistic))
-      columns.emplace_back(column, array);
-  auto text = fmt::format("{:>6}", "head");
-  for (const auto& [column, array] : columns)
-    text += fmt::format("  {:>{}}", column.title, column.width);
-  text += analysis.roles.arrays.empty() ? "\n" : "  roles\n";
+std::string table(const Analysis& analysis, std::span<const Shown> all, bool sort) {
+  std::vector<Column> columns{{.title = "head"}};
+  std::vector<const ResultArray*> arrays;
+  for (const auto& shown : all)
+    if (const auto* array = find_array(analysis.statistics, shown.statistic)) {
+      columns.push_back({.title = shown.title, .format = shown.format});
+      arrays.push_back(array);
+    }
+  const bool has_roles = !analysis.roles.arrays.empty();
+  if (has_roles) columns.push_back({.title = "roles", .is_text = true});
+  Table table(std::move(columns));
   for (const size_t n : rows_of(analysis, sort)) {
     const auto heads = static_cast<size_t>(analysis.heads);
-    text += fmt::format("{:>6}", fmt::format("{}:{}", n / heads, n % heads));
-    for (const auto& [column, array] : columns) {
-      const double value = array->values[n];
-      text += fmt::format("  {:>{}}",
-                          std::isnan(value) ? "-" : fmt::format("{:.{}f}", value, column.digits),
-                          column.width);
-    }
-    const auto roles = roles_of(analysis, n);
-    text += roles.empty() ? "\n" : "  " + roles + "\n";
+    std::vector<Cell> cells{fmt::format("{}:{}", n / heads, n % heads)};
+    for (const auto* array : arrays) cells.emplace_back(array->values[n]);
+    if (has_roles) cells.emplace_back(roles_of(analysis, n));
+    table.add(std::move(cells));
   }
-  return text;
+  return table.text();
 }
 
 // One table behind the other, with its site's name where there are several, and the legend.
-std::string tables(const std::vector<Analysis>& sites, std::span<const Column> columns, bool sort) {
+std::string tables(const std::vector<Analysis>& sites, std::span<const Shown> columns, bool sort) {
   std::string text;
   for (const auto& site : sites) {
     if (sites.size() > 1) text += site.site + "\n";
@@ -173,7 +178,7 @@ Json analysis_json(const std::vector<Analysis>& sites) {
 std::string analysis_text(const std::vector<Analysis>& sites, bool sort) {
   const bool of_images =
       !sites.empty() && find_array(sites.front().statistics, "grid_distance") != nullptr;
-  return tables(sites, of_images ? std::span<const Column>(kImageColumns) : kColumns, sort);
+  return tables(sites, of_images ? std::span<const Shown>(kImageColumns) : kColumns, sort);
 }
 
 std::vector<ResultGroup> analysis_groups(const std::vector<Analysis>& sites) {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "experiments/text/table.h"
+
 namespace headlab {
 namespace {
 
@@ -23,7 +25,7 @@ std::pair<size_t, double> largest(const std::vector<double>& values, size_t r, s
   return best;
 }
 
-std::string table(const Analysis& analysis, const ResultArray& accuracy) {
+std::string table_of(const Analysis& analysis, const ResultArray& accuracy) {
   const auto& group = analysis.statistics;
   const auto &relations = axis_of(group, "relation"), &offsets = axis_of(group, "fixed_offset");
   const auto& directions = axis_of(group, "direction").labels;
@@ -35,19 +37,23 @@ std::string table(const Analysis& analysis, const ResultArray& accuracy) {
   std::iota(rows.begin(), rows.end(), size_t{0});
   std::stable_sort(rows.begin(), rows.end(),
                    [&](size_t a, size_t b) { return counts[a] > counts[b]; });
-  auto text = fmt::format("{:>14}  {:>6}  {:>6}  {:>8}  {:<13}  {:>8}  {:>6}\n", "relation",
-                          "words", "head", "accuracy", "by its", "baseline", "offset");
+  Table table({{.title = "relation"},
+               {.title = "words", .format = "{}"},
+               {.title = "head"},
+               {.title = "accuracy", .format = "{:.1f}%"},
+               {.title = "by its", .is_text = true},
+               {.title = "baseline", .format = "{:.1f}%"},
+               {.title = "offset", .format = "{:+}"}});
   for (const size_t r : rows) {
     if (counts[r] < static_cast<double>(least) || relations.labels[r] == "root") continue;
     const auto [n, share] = largest(accuracy.values, r, R);
     const auto [offset, fixed] = largest(baseline, r, R);
     const size_t head = n % (static_cast<size_t>(analysis.layers) * H);
-    text += fmt::format("{:>14}  {:>6}  {:>6}  {:>7.1f}%  {:<13}  {:>7.1f}%  {:>+6}\n",
-                        relations.labels[r], counts[r], fmt::format("{}:{}", head / H, head % H),
-                        100 * share, directions.at(n / (static_cast<size_t>(analysis.layers) * H)),
-                        100 * fixed, offsets.coordinates.at(offset));
+    table.add({relations.labels[r], counts[r], fmt::format("{}:{}", head / H, head % H),
+               100 * share, directions.at(n / (static_cast<size_t>(analysis.layers) * H)),
+               100 * fixed, offsets.coordinates.at(offset)});
   }
-  return text;
+  return table.text();
 }
 
 }  // namespace
@@ -56,7 +62,7 @@ std::string relations_text(const std::vector<Analysis>& sites) {
   std::string text;
   for (const auto& site : sites)
     if (const auto* accuracy = find_array(site.statistics, "accuracy"))
-      text += (sites.size() > 1 ? "\n" + site.site + "\n" : "\n") + table(site, *accuracy);
+      text += (sites.size() > 1 ? "\n" + site.site + "\n" : "\n") + table_of(site, *accuracy);
   if (text.empty()) return text;
   return text +
          "Share of a relation's words whose head (of the sentence) the best head of attention "

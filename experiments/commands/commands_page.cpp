@@ -26,20 +26,18 @@ std::string pasted(const Command& command) {
 
 std::string section(const Command& command) {
   std::string usage = "scripts/headlab " + command.name;
-  std::string rows;
+  auto table = table_of_texts({"option", "takes", "default", "what"});
   for (const auto& word : words_of(command)) {
     if (word.name == "--help") continue;  // every command has it
     const bool option = word.name.starts_with("--");
     const std::string many = word.many ? " ..." : "";
     if (!option) usage += ' ' + (word.required ? word.name : '[' + word.name + ']') + many;
-    rows +=
-        fmt::format("| `{}{}` | {}{} | {} | {} |\n", word.name, option ? many : "", type_of(word),
-                    word.required ? ", required" : "", cell(word.usual), word.help);
+    table.add({code(word.name + (option ? many : "")),
+               type_of(word) + (word.required ? ", required" : ""), cell(word.usual), word.help});
   }
   auto text = fmt::format("### {}\n\n{}.\n\n```text\n{} [OPTION...]\n```\n\n", command.name,
                           command.summary, usage);
-  if (!rows.empty())
-    text += "| option | takes | default | what |\n|---|---|---|---|\n" + rows + '\n';
+  if (!table.empty()) text += table.markdown() + '\n';
   return text + fmt::format("Example:\n\n```text\n{}\n```\n\n", pasted(command));
 }
 
@@ -52,10 +50,10 @@ std::string commands_page() {
     for (const auto& command : commands())
       if (command.group == group) text += section(command);
   }
-  text += "## Exit codes\n\n| exit code | meaning |\n|---|---|\n";
-  for (const auto& [code, meaning] : kExitMeanings)
-    text += fmt::format("| {} | {} |\n", static_cast<int>(code), meaning);
-  return text;
+  auto codes = table_of_texts({"exit code", "meaning"});
+  for (const auto& [exit, meaning] : kExitMeanings)
+    codes.add({static_cast<int64_t>(exit), meaning});
+  return text + "## Exit codes\n\n" + codes.markdown();
 }
 
 }  // namespace headlab

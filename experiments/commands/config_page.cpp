@@ -16,16 +16,21 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 
 }  // namespace
 
-std::string cell(const std::string& text) {
-  return text.empty() ? "" : '`' + replaced(text, " | ", "`, `") + '`';
+Table table_of_texts(const std::vector<std::string>& titles) {
+  std::vector<Column> columns;
+  for (const auto& title : titles) columns.push_back({.title = title, .is_text = true});
+  return Table(std::move(columns));
 }
 
+std::string code(const std::string& text) { return text.empty() ? "" : '`' + text + '`'; }
+
+std::string cell(const std::string& text) { return code(replaced(text, " | ", "`, `")); }
+
 std::string field_table(const std::vector<FieldInfo>& fields) {
-  std::string text = "| key | type | default | allowed | what |\n|---|---|---|---|---|\n";
+  auto table = table_of_texts({"key", "type", "default", "allowed", "what"});
   for (const auto& f : fields)
-    text += fmt::format("| `{}` | {} | {} | {} | {} |\n", f.name, f.type, cell(f.default_text),
-                        cell(f.limits), replaced(f.help, "|", "\\|"));
-  return text;
+    table.add({code(f.name), f.type, cell(f.default_text), cell(f.limits), f.help});
+  return table.markdown();
 }
 
 // The kinds of heads have a page of their own.

@@ -17,12 +17,11 @@ std::string links(const std::vector<std::string>& papers) {
 }
 
 std::string statistics(const std::vector<Statistic>& table) {
-  std::string text = "| statistic | unit | what | formula |\n|---|---|---|---|\n";
+  auto page = table_of_texts({"statistic", "unit", "what", "formula"});
   for (const auto& s : table)
-    text += fmt::format("| `{}` | {} | {} | {} |\n", s.name,
-                        std::string_view(s.units) == "1" ? "" : s.units, s.long_name,
-                        s.formula[0] == '\0' ? "" : fmt::format("`{}`", s.formula));
-  return text;
+    page.add({code(s.name), std::string_view(s.units) == "1" ? "" : s.units, s.long_name,
+              code(s.formula)});
+  return page.markdown();
 }
 
 std::string init_sentence(const HeadFacts& f) {
@@ -53,12 +52,12 @@ std::string section(const HeadFacts& f) {
 }  // namespace
 
 std::string kinds_table() {
-  std::string text = "| kind | what | paper, arXiv |\n|---|---|---|\n";
+  auto table = table_of_texts({"kind", "what", "paper, arXiv"});
   for (const auto& name : head_names()) {
     const auto facts = facts_of(head_kind(name));
-    text += fmt::format("| `{}` | {} | {} |\n", name, facts.summary, links(facts.papers));
+    table.add({code(name), facts.summary, links(facts.papers)});
   }
-  return text;
+  return table.markdown();
 }
 
 std::string kinds_page() {

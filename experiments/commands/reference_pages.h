@@ -2,8 +2,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "experiments/files/field_table.h"
+#include "experiments/text/table.h"
 
 namespace headlab {
 
@@ -13,6 +15,8 @@ std::string kinds_page();   // every kind of heads: paper, equations, options, p
 std::string kinds_table();  // a row a kind
 
 std::string field_table(const std::vector<FieldInfo>& fields);
+Table table_of_texts(const std::vector<std::string>& titles);
+std::string code(const std::string& text);  // `text`; "" of nothing
 // Text of a cell: code where it is not empty, with the bars of alternatives as commas.
 std::string cell(const std::string& text);
 

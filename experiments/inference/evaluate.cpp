@@ -44,10 +44,6 @@ std::string to_text(const Evaluation::Mean& mean) {
                      mean.units == "1" ? "" : " " + mean.units);
 }
 
-int column_width(const TaskMetric& metric, int least) {
-  return std::max(least, static_cast<int>(metric.name.size()));
-}
-
 std::string means_text(const Evaluation& evaluation) {
   std::vector<std::string> texts;
   for (const auto& mean : evaluation.means) texts.push_back(to_text(mean));

@@ -34,8 +34,6 @@ struct Evaluation {
 
 // "loss 1.2345 nat"
 std::string to_text(const Evaluation::Mean& mean);
-// Of a column of a metric's numbers under its name, at least `least`.
-int column_width(const TaskMetric& metric, int least);
 // All of them, the loss first, with ", " between.
 std::string means_text(const Evaluation& evaluation);
 // How much was scored: "81,920 tokens"; "2,000 examples" where each has one target.

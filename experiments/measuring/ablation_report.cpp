@@ -11,7 +11,7 @@
 #include "core/torch.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/system/progress.h"
-#include "experiments/text/number_text.h"
+#include "experiments/text/table.h"
 #include "experiments/text/with_commas.h"
 
 namespace headlab {
@@ -82,37 +82,31 @@ std::string legend(const Task& task) {
 // Changes of the metrics under their names, the loss with a star where it is more than chance.
 std::string study_text(const AblationStudy& study, const std::string& mode, const Task& task,
                        bool sort) {
-  size_t width = 13;
-  std::vector<std::string> places;
-  for (const auto& heads : study.places) {
-    places.push_back(fmt::format("{}", fmt::join(to_texts(heads), " ")));
-    width = std::max(width, places.back().size());
+  std::vector<Column> columns{{.title = study.prefix == "pair_" ? "heads" : "head"}};
+  for (const auto& metric : task.metrics()) {
+    columns.push_back({.title = metric.name, .format = "{:+.4f}"});
+    if (columns.size() == 2) columns.push_back({.title = "", .is_text = true});
   }
-  auto text = fmt::format("{} ({})\n", study.what, mode);
-  constexpr int kLeast = 9;  // wide, a column of a metric
-  text += fmt::format("{:>{}} ", study.prefix == "pair_" ? "heads" : "head", width);
-  for (const auto& metric : task.metrics())
-    text += fmt::format(" {:>{}}{}", metric.name, column_width(metric, kLeast),
-                        &metric == &task.metrics().front() ? "     " : "");
-  text += fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}  {:>8}\n", "l2", "relative", "KL [nat]",
-                      "cosine", "p", "examples");
+  for (const char* title : {"l2", "relative", "KL [nat]"})
+    columns.push_back({.title = title, .format = "{:.4g}"});
+  columns.push_back({.title = "cosine", .format = "{:.5f}"});
+  columns.insert(columns.end(), {{.title = "p"}, {.title = "examples"}});
+  Table table(std::move(columns));
   const auto& results = study.by_mode.at(mode);
   for (const size_t n : rows_of(results, task, sort)) {
     const auto& d = results[n].changes;
-    text += fmt::format("{:>{}} ", places[n], width);
     const auto& chance = results[n].significance;
-    const auto* star = chance.more_than_chance() ? "  *  " : "     ";
-    for (const auto& metric : task.metrics())
-      text +=
-          fmt::format(" {:>{}}{}", number_text(d.at(change_name(metric)), "{:+.4f}"),
-                      column_width(metric, kLeast), &metric == &task.metrics().front() ? star : "");
-    text +=
-        fmt::format("  {:>10}  {:>9}  {:>9}  {:>8}  {:>8}  {:>8}\n",
-                    number_text(d.at("l2"), "{:.4g}"), number_text(d.at("relative"), "{:.4g}"),
-                    number_text(d.at("kl"), "{:.4g}"), number_text(d.at("cosine"), "{:.5f}"),
-                    p_text(chance.holm), chance.examples > 0 ? with_commas(chance.examples) : "-");
+    std::vector<Cell> cells{fmt::format("{}", fmt::join(to_texts(study.places[n]), " "))};
+    for (const auto& metric : task.metrics()) {
+      cells.emplace_back(d.at(change_name(metric)));
+      if (cells.size() == 2) cells.emplace_back(chance.more_than_chance() ? "*" : "");
+    }
+    for (const char* change : {"l2", "relative", "kl", "cosine"}) cells.emplace_back(d.at(change));
+    cells.emplace_back(p_text(chance.holm));
+    cells.push_back(chance.examples > 0 ? Cell(with_commas(chance.examples)) : Cell());
+    table.add(std::move(cells));
   }
-  return text;
+  return fmt::format("{} ({})\n", study.what, mode) + table.text();
 }
 
 // One number of a study in every mode: [mode, layer, head], of pairs within the site [mode, layer,

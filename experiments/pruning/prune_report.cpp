@@ -14,6 +14,7 @@
 #include "experiments/logs/result_arrays.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/text/number_text.h"
+#include "experiments/text/table.h"
 #include "experiments/text/with_commas.h"
 #include "experiments/training/training_metrics.h"
 
@@ -103,25 +104,32 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
   return groups;
 }
 
+std::string words_of(const Json& texts) {
+  return fmt::format("{}", fmt::join(texts.get<std::vector<std::string>>(), " "));
+}
+
 std::string csv(const Json& report, const Task& task) {
-  std::vector<std::string> columns{"kept", "parameters", "flops_per_token"};
-  for (const auto& metric : task.metrics()) columns.push_back(metric.name);
-  for (const char* name : {"split", "examples", "tokens", "seconds"}) columns.emplace_back(name);
-  std::string text = fmt::format("round,{},removed\n", fmt::join(columns, ","));
+  std::vector<Column> columns{{.name = "round"}};
+  for (const char* name : {"kept", "parameters", "flops_per_token"})
+    columns.push_back({.name = name});
+  for (const auto& metric : task.metrics()) columns.push_back({.name = metric.name});
+  for (const char* name : {"split", "examples", "tokens", "seconds", "removed"})
+    columns.push_back({.name = name});
+  Table table(columns);
   int64_t n = 0;
   for (const auto& round : report["rounds"]) {
-    std::string removed;
-    for (const auto& head : round["removed"])
-      removed += (removed.empty() ? "" : " ") + head.get<std::string>();
-    std::vector<std::string> cells;
-    for (const auto& column : columns) {
-      const auto& value = round[column];
+    std::vector<Cell> cells{n++};
+    for (size_t c = 1; c + 1 < columns.size(); ++c) {
+      const auto& value = round[columns[c].name];
       const bool none = value.is_number_float() && std::isnan(value.get<double>());
-      cells.push_back(none ? "" : value.is_string() ? value.get<std::string>() : value.dump());
+      cells.push_back(none                ? Cell()
+                      : value.is_string() ? Cell(value.get<std::string>())
+                                          : Cell(value.dump()));
     }
-    text += fmt::format("{},{},{}\n", n++, fmt::join(cells, ","), removed);
+    cells.emplace_back(words_of(round["removed"]));
+    table.add(std::move(cells));
   }
-  return text;
+  return table.csv();
 }
 
 // " (p = 0.03 *, 64 examples)", of the change of the loss.
@@ -159,8 +167,6 @@ std::string uncut_text(const Json& r, const Task& task) {
   return fmt::format("uncut, after as many updates of tuning ({}): {}\n",
                      uncut["updates"].get<int64_t>(), fmt::join(means, "; "));
 }
-
-constexpr int kLeastWidth = 6;  // of a column of a metric
 
 // Those that have no head any more: "1", "cross/1".
 std::vector<std::string> empty_layers(const SiteGrids& alive) {
@@ -232,22 +238,22 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
 }
 
 std::string pruning_text(const Json& r, const Task& task) {
-  auto text = fmt::format("{}: {}\n{:>10}", r["split"].get<std::string>(),
-                          r["measured"].get<std::string>(), "heads kept");
-  for (const auto& metric : task.metrics())
-    text += fmt::format("  {:>{}}", metric.name, column_width(metric, kLeastWidth));
-  text += "  parameters  MFLOP/token  removed\n";
+  std::vector<Column> columns{{.title = "heads kept"}};
+  for (const auto& metric : task.metrics()) columns.push_back({.title = metric.name});
+  columns.insert(columns.end(), {{.title = "parameters"},
+                                 {.title = "MFLOP/token", .format = "{:.3f}"},
+                                 {.title = "removed", .is_text = true}});
+  Table table(std::move(columns));
   for (const auto& round : r["rounds"]) {
-    std::string removed;
-    for (const auto& head : round["removed"]) removed += head.get<std::string>() + " ";
-    text += fmt::format("{:10}", round["kept"].get<int64_t>());
-    for (const auto& metric : task.metrics())
-      text += fmt::format("  {:>{}}", number_text(round[metric.name].get<double>(), "{:.4f}"),
-                          column_width(metric, kLeastWidth));
-    text +=
-        fmt::format("  {:10}  {:>11}  {}\n", round["parameters"].get<int64_t>(),
-                    number_text(round["flops_per_token"].get<double>() / 1e6, "{:.3f}"), removed);
+    std::vector<Cell> cells{round["kept"].get<int64_t>()};
+    for (const auto& metric : task.metrics()) cells.emplace_back(round[metric.name].get<double>());
+    cells.emplace_back(round["parameters"].get<int64_t>());
+    cells.emplace_back(round["flops_per_token"].get<double>() / 1e6);
+    cells.emplace_back(words_of(round["removed"]));
+    table.add(std::move(cells));
   }
+  auto text = fmt::format("{}: {}\n{}", r["split"].get<std::string>(),
+                          r["measured"].get<std::string>(), table.text());
   if (r.contains("ranking"))
     text +=
         fmt::format("ranked: {}{}\n", r["ranking"].get<std::string>(),

@@ -1,20 +1,20 @@
 // The summary of a sweep as a table, CSV and JSON.
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <map>
+#include <optional>
 #include <set>
 
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/sweeps/sweep_summary.h"
-#include "experiments/text/csv_line.h"
 #include "experiments/text/duration.h"
+#include "experiments/text/table.h"
 
 namespace headlab {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Cells = std::vector<std::vector<std::string>>;
 
 // Metrics that a person looks at, of those that are there.
 std::vector<std::string> shown_metrics(const SweepSummary& summary) {
@@ -29,88 +29,93 @@ std::vector<std::string> shown_metrics(const SweepSummary& summary) {
   return shown;
 }
 
-std::set<std::string> all_metrics(const SweepSummary& summary) {
+// Of rows, or of means: the metrics that one of them has, sorted.
+template <class Rows>
+std::vector<std::string> names_in(const Rows& rows) {
   std::set<std::string> names;
-  for (const auto& row : summary.rows)
-    for (const auto& [name, value] : row.metrics) names.insert(name);
-  return names;
-}
-
-// Columns of a terminal that a text takes, with "±" among its letters.
-size_t columns_of(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
-
-// The first `texts` columns are aligned left, the others right.
-std::string aligned(const Cells& rows, size_t texts) {
-  std::vector<size_t> widths(rows.front().size());
   for (const auto& row : rows)
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], columns_of(row[c]));
-  std::string text;
-  for (const auto& row : rows) {
-    std::string line;
-    for (size_t c = 0; c < row.size(); ++c)
-      line += (c == 0 ? "" : "  ") + (c < texts ? fmt::format("{:<{}}", row[c], widths[c])
-                                                : fmt::format("{:>{}}", row[c], widths[c]));
-    while (line.ends_with(' ')) line.pop_back();
-    text += line + "\n";
-  }
-  return text;
+    for (const auto& [name, value] : row.metrics) names.insert(name);
+  return {names.begin(), names.end()};
 }
 
-std::string points_text(const SweepSummary& summary, const std::vector<std::string>& metrics) {
-  Cells rows{{"point", "run", "state", "steps"}};
-  rows[0].insert(rows[0].end(), metrics.begin(), metrics.end());
+Cell metric_cell(const std::optional<double>& value) {
+  if (!value) return {};
+  return {fmt::format("{:.4f}", *value), metric_json(*value)};
+}
+
+template <class Named>
+auto find_in(const std::map<std::string, Named>& all, const std::string& name) {
+  const auto found = all.find(name);
+  return found == all.end() ? std::optional<Named>() : std::optional(found->second);
+}
+
+Table points_table(const SweepSummary& summary, const std::vector<std::string>& metrics) {
   const bool devices = summary.devices().size() > 1;
-  rows[0].insert(rows[0].end(), {"time", "code"});
-  if (devices) rows[0].emplace_back("device");
+  std::vector<Column> columns{{.name = "point", .is_text = true},
+                              {.name = "name", .shown = false},
+                              {.name = "run", .is_text = true},
+                              {.name = "seed", .shown = false},
+                              {.name = "status", .title = "state", .is_text = true},
+                              {.name = "step", .title = "steps"}};
+  for (const auto& name : metrics) columns.push_back({.name = name});
+  columns.push_back({.name = "wall_s", .title = "time"});
+  columns.push_back({.name = "code"});
+  if (devices) columns.push_back({.name = "device"});
+  Table table(std::move(columns));
   for (const auto& row : summary.rows) {
-    auto& cells = rows.emplace_back(std::vector<std::string>{row.label, row.run.filename().string(),
-                                                             point_state_name(row.status.state),
-                                                             std::to_string(row.step)});
-    for (const auto& name : metrics) {
-      const auto value = row.metrics.find(name);
-      cells.push_back(value == row.metrics.end() ? "" : fmt::format("{:.4f}", value->second));
-    }
-    cells.push_back(row.wall_s ? duration_text(*row.wall_s) : "");
-    cells.push_back(row.code);
-    if (devices) cells.push_back(row.device);
+    std::vector<Cell> cells{row.label,
+                            row.name,
+                            {row.run.filename().string(), row.run.string()},
+                            row.seed,
+                            point_state_name(row.status.state),
+                            row.step};
+    for (const auto& name : metrics) cells.push_back(metric_cell(find_in(row.metrics, name)));
+    cells.push_back(row.wall_s ? Cell(duration_text(*row.wall_s), metric_json(*row.wall_s))
+                               : Cell());
+    cells.emplace_back(row.code);
+    if (devices) cells.emplace_back(row.device);
+    table.add(std::move(cells));
   }
-  return aligned(rows, 3);
+  return table;
 }
 
-std::string means_text(const SweepSummary& summary, const std::vector<std::string>& metrics) {
-  Cells rows{{"mean over seeds", "n"}};
-  for (const auto& name : metrics) rows[0].push_back(name + " mean ± std");
+Table means_table(const SweepSummary& summary, const std::vector<std::string>& metrics) {
   const bool devices = summary.devices().size() > 1;
-  rows[0].insert(rows[0].end(), {"time", "code"});
-  if (devices) rows[0].emplace_back("device");
+  std::vector<Column> columns{{.name = "group", .title = "mean over seeds", .is_text = true},
+                              {.name = "name", .shown = false},
+                              {.name = "n"},
+                              {.name = "asked", .shown = false}};
+  for (const auto& name : metrics) {
+    columns.push_back({.name = name + " mean", .title = name + " mean ± std"});
+    columns.push_back({.name = name + " std", .shown = false});
+  }
+  columns.push_back({.name = "", .title = "time"});
+  columns.push_back({.name = "code"});
+  if (devices) columns.push_back({.name = "device"});
+  Table table(std::move(columns));
   for (const auto& mean : summary.means) {
     const auto n = static_cast<int64_t>(mean.seeds.size());
-    auto& cells = rows.emplace_back(std::vector<std::string>{
-        mean.group, n == mean.asked ? std::to_string(n) : fmt::format("{} of {}", n, mean.asked)});
+    std::vector<Cell> cells{
+        mean.group,
+        mean.name,
+        {n == mean.asked ? std::to_string(n) : fmt::format("{} of {}", n, mean.asked), n},
+        mean.asked};
     for (const auto& name : metrics) {
-      const auto found = mean.metrics.find(name);
-      if (found == mean.metrics.end()) {
-        cells.emplace_back();
-        continue;
-      }
-      const auto& [value, deviation, count] = found->second;
-      cells.push_back(deviation ? fmt::format("{:.4f} ± {:.4f}", value, *deviation)
-                                : fmt::format("{:.4f}", value));
+      const auto found = find_in(mean.metrics, name);
+      const auto deviation = found ? found->deviation : std::nullopt;
+      cells.push_back(!found      ? Cell()
+                      : deviation ? Cell(fmt::format("{:.4f} ± {:.4f}", found->mean, *deviation),
+                                         metric_json(found->mean))
+                                  : metric_cell(found->mean));
+      cells.push_back(metric_cell(deviation));
     }
-    const auto time = mean.metrics.find("wall_s");
-    cells.push_back(time == mean.metrics.end() ? "" : duration_text(time->second.mean));
-    cells.push_back(mean.code);
-    if (devices) cells.push_back(mean.device);
+    const auto time = find_in(mean.metrics, "wall_s");
+    cells.push_back(time ? Cell(duration_text(time->mean)) : Cell());
+    cells.emplace_back(mean.code);
+    if (devices) cells.emplace_back(mean.device);
+    table.add(std::move(cells));
   }
-  return aligned(rows, 1);
-}
-
-std::string csv_number(double value) {
-  const auto json = metric_json(value);
-  return json.is_string() ? json.get<std::string>() : shortest(value);
+  return table;
 }
 
 Json row_json(const SweepRow& row) {
@@ -143,11 +148,11 @@ Json mean_json(const SweepMean& mean) {
 
 std::string summary_text(const SweepSummary& summary) {
   const auto metrics = shown_metrics(summary);
-  auto text = points_text(summary, metrics);
+  auto text = points_table(summary, metrics).text();
   for (const auto& row : summary.rows)
     if (row.status.state != PointState::kFinished && !row.status.reason.empty())
       text += fmt::format("{} {}\n", row.label, row.state_text());
-  if (!summary.means.empty()) text += "\n" + means_text(summary, metrics);
+  if (!summary.means.empty()) text += "\n" + means_table(summary, metrics).text();
   for (const auto& notice : summary.notices) text += notice + "\n";
   return text;
 }
@@ -163,56 +168,11 @@ Json summary_json(const FrozenSweep& sweep, const SweepSummary& summary) {
 }
 
 std::string rows_csv(const SweepSummary& summary) {
-  const auto names = all_metrics(summary);
-  std::vector<std::string> head{"point", "name", "run", "seed", "status", "step"};
-  head.insert(head.end(), names.begin(), names.end());
-  head.insert(head.end(), {"wall_s", "code"});
-  const bool devices = summary.devices().size() > 1;
-  if (devices) head.emplace_back("device");
-  auto text = csv_line(head);
-  for (const auto& row : summary.rows) {
-    std::vector<std::string> cells{row.label,
-                                   row.name,
-                                   row.run.string(),
-                                   std::to_string(row.seed),
-                                   point_state_name(row.status.state),
-                                   std::to_string(row.step)};
-    for (const auto& name : names) {
-      const auto value = row.metrics.find(name);
-      cells.push_back(value == row.metrics.end() ? "" : csv_number(value->second));
-    }
-    cells.push_back(row.wall_s ? csv_number(*row.wall_s) : "");
-    cells.push_back(row.code);
-    if (devices) cells.push_back(row.device);
-    text += csv_line(cells);
-  }
-  return text;
+  return points_table(summary, names_in(summary.rows)).csv();
 }
 
 std::string means_csv(const SweepSummary& summary) {
-  std::set<std::string> names;
-  for (const auto& mean : summary.means)
-    for (const auto& [name, spread] : mean.metrics) names.insert(name);
-  std::vector<std::string> head{"group", "name", "n", "asked"};
-  for (const auto& name : names) head.insert(head.end(), {name + " mean", name + " std"});
-  head.emplace_back("code");
-  const bool devices = summary.devices().size() > 1;
-  if (devices) head.emplace_back("device");
-  auto text = csv_line(head);
-  for (const auto& mean : summary.means) {
-    std::vector<std::string> cells{mean.group, mean.name, std::to_string(mean.seeds.size()),
-                                   std::to_string(mean.asked)};
-    for (const auto& name : names) {
-      const auto found = mean.metrics.find(name);
-      const bool there = found != mean.metrics.end();
-      cells.push_back(there ? csv_number(found->second.mean) : "");
-      cells.push_back(there && found->second.deviation ? csv_number(*found->second.deviation) : "");
-    }
-    cells.push_back(mean.code);
-    if (devices) cells.push_back(mean.device);
-    text += csv_line(cells);
-  }
-  return text;
+  return means_table(summary, names_in(summary.means)).csv();
 }
 
 void write_summary(const FrozenSweep& sweep, const SweepSummary& summary) {
