@@ -59,7 +59,7 @@ def test_a_log_says_what_each_evaluation_was_over(trained, whole):
     with hl.open_run(trained) as run:
         assert run.evaluations.measured.values.tolist() == [FIRST] * 3 + [all_of_it]
         assert run.evaluations.val_examples.values.tolist() == [64] * 3 + [whole["examples"]]
-        parts = measures.by_measure(run)
+        parts = measures.by_measure(run.evaluations)
         assert [(words, rows.step.values.tolist()) for words, rows in parts] == [
             (FIRST, [5, 10, 15]), (all_of_it, [20])]
 
@@ -70,7 +70,7 @@ def test_logs_of_floatsversions_tell_by_their_tokens(trained, whole, tmp_path):
         # Of one measure alone nobody knows which.
         one = run.evaluations.isel(step=[0, 1])
         assert np.isnan(measures.whole_split(one)).all()
-        assert measures.measured(run, one) == ["1,024 tokens"] * 2
+        assert measures.measured(one, run.config.get("train", {}).get("eval_batches")) == ["1,024 tokens"] * 2
 
 
 def test_counts_are_integers_and_those_of_floatslogs_read_alike(trained, tmp_path):

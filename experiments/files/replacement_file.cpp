@@ -68,6 +68,7 @@ void replace_file(const std::filesystem::path& path, std::string_view bytes) {
 void sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory.empty() ? "." : directory;
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0 && errno == EACCES) return;  // may not be read: it cannot be synced either
   if (descriptor < 0) fail_with(path, errno);
   const int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);

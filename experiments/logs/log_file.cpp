@@ -6,19 +6,12 @@
 #include <system_error>
 
 #include "core/errors.h"
+#include "experiments/files/replacement_file.h"
 #include "experiments/logs/log_repair.h"
 #include "experiments/logs/log_walk.h"
 
 namespace headlab {
 namespace {
-
-void sync_directory_of(const std::filesystem::path& file) {
-  const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
-  const int descriptor = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // may not be read, so it cannot be synced either
-  fsync(descriptor);
-  ::close(descriptor);
-}
 
 void make_vocabulary(H5Group& root, const std::string& name,
                      const std::vector<std::string>& vocabulary) {
@@ -65,7 +58,7 @@ void LogFile::create(const LogLayout& layout) {
   make_log(fresh, layout, groups_);
   std::filesystem::rename(fresh, path_, failed);
   if (failed) throw RunError(path_.string() + ": cannot be made: " + failed.message());
-  sync_directory_of(path_);
+  sync_directory(path_.parent_path());
   open();
   start();
 }

@@ -1,14 +1,7 @@
 """What the losses of a run were measured on: those of a part of a split and of all of it differ."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import xarray as xr
-
-if TYPE_CHECKING:
-    from .run import Run
 
 
 def whole_split(evaluations: xr.Dataset) -> np.ndarray:
@@ -26,11 +19,13 @@ def whole_split(evaluations: xr.Dataset) -> np.ndarray:
     return (tokens == tokens.max()).astype(float) if several else unknown
 
 
-def measured(run: Run, evaluations: xr.Dataset) -> list[str]:
-    """In words, for each step: "first 20 batches, 81,920 tokens", "whole split, 111,488 tokens"."""
+def measured(evaluations: xr.Dataset, batches: int | None) -> list[str]:
+    """In words, for each step: "first 20 batches, 81,920 tokens", "whole split, 111,488 tokens".
+
+    batches: train.eval_batches of the run, where it is known.
+    """
     counts = (evaluations.val_tokens.values if "val_tokens" in evaluations
               else [None] * evaluations.sizes["step"])
-    batches = run.config.get("train", {}).get("eval_batches")
     return [text(whole, count, batches) for whole, count in zip(whole_split(evaluations), counts)]
 
 
@@ -44,9 +39,8 @@ def text(whole, tokens=None, batches=None):
     return ", ".join(said) or "not known on what"
 
 
-def by_measure(run: Run) -> list[tuple[str, xr.Dataset]]:
-    """The evaluations of a run, those of one measure together: (in words, rows), in their order."""
-    evaluations = run.evaluations
+def by_measure(evaluations: xr.Dataset) -> list[tuple[str, xr.Dataset]]:
+    """Evaluations with `measured`, those of one measure together: (in words, rows), in their order."""
     words = evaluations.measured.values
     return [(word, evaluations.isel(step=np.flatnonzero(words == word)))
             for word in dict.fromkeys(words)]

@@ -246,7 +246,7 @@ class Run:
         'whole split'
         """
         evaluations = self.group("eval")
-        words = np.array(measured(self, evaluations), dtype=object)
+        words = np.array(measured(evaluations, self.config.get("train", {}).get("eval_batches")), dtype=object)
         return evaluations.assign_coords(measured=("step", words))
 
     @property

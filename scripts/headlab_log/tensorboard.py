@@ -104,7 +104,7 @@ def to_tensorboard(run: Run, folder: PathLike | None = None) -> pathlib.Path:
 
 def evaluations(run):
     """Rows of validation by the prefix of their curves: one curve has one measure."""
-    parts = by_measure(run) if "eval" in run else []
+    parts = by_measure(run.evaluations) if "eval" in run else []
     return {"val_whole_split" if n else "val": rows for n, (_, rows) in enumerate(parts)}
 
 

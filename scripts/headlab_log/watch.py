@@ -136,7 +136,7 @@ def loss_plot(run, width, height, colour):
     figure.theme("colorless")
     figure.plot_size(width, height)
     # plotext leaves out a title that its frame, without the numbers beside it, has no room for.
-    parts = by_measure(run) if "eval" in run else []
+    parts = by_measure(run.evaluations) if "eval" in run else []
     legend = LEGEND + (WHOLE if len(parts) > 1 else "")
     figure.title(legend if width >= len(legend) + 10 else legend.partition(":")[0])
     figure.label("step")

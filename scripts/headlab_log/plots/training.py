@@ -84,7 +84,7 @@ def draw_losses(axes, run):
     scalars = run.scalars
     axes.plot(scalars.step, scalars.train_loss, color="#999999", lw=0.8, label="training batch")
     if "eval" in run:
-        parts = by_measure(run)
+        parts = by_measure(run.evaluations)
         for n, (words, rows) in enumerate(parts):
             label = "validation" if len(parts) == 1 else f"validation, {words.split(', ')[0]}"
             marker = "o-" if n == 0 else "D"  # of another measure, which no line joins to the first

@@ -163,7 +163,7 @@ def last_loss(run):
 def validation_losses(run):
     """The last validation loss of each measure: {in words: loss}, as last_loss()."""
     if has_rows(run, "eval"):
-        return {words: number(rows.val_loss.values[-1]) for words, rows in measures.by_measure(run)
+        return {words: number(rows.val_loss.values[-1]) for words, rows in measures.by_measure(run.evaluations)
                 if "val_loss" in rows}
     said = run.status.get("metrics", {})
     if "val/loss" not in said:
@@ -243,7 +243,7 @@ def curves(name, run, chunks, described):
         parts.append(("train", "", run.scalars))
     if has_rows(run, "eval"):
         parts += [("eval" if n == 0 else f"eval{n}", words, rows)
-                  for n, (words, rows) in enumerate(measures.by_measure(run))]
+                  for n, (words, rows) in enumerate(measures.by_measure(run.evaluations))]
     for part, words, dataset in parts:
         kept = thin(dataset.sizes["step"], ROWS)
         axes = {"step": dataset.step.values.astype("f8")}
