@@ -6,7 +6,7 @@
 
 #include "core/errors.h"
 #include "experiments/data/tokenizers/framed_text.h"
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 
 namespace headlab {
 namespace {

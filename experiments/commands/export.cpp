@@ -5,7 +5,7 @@
 
 #include "experiments/commands/options.h"
 #include "experiments/commands/report.h"
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/output_file.h"
 

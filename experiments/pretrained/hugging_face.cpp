@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/files/json_place.h"
 #include "experiments/models/default_type.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
@@ -13,7 +14,6 @@
 #include "experiments/pretrained/gguf_model.h"
 #include "experiments/pretrained/hugging_face_families.h"
 #include "experiments/pretrained/import_notices.h"
-#include "experiments/pretrained/json_place.h"
 #include "experiments/pretrained/published_names.h"
 
 namespace headlab {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "experiments/data/data_description.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "experiments/pretrained/hugging_face.h"
-#include "experiments/pretrained/tokenizer_files.h"
 
 namespace headlab {
 

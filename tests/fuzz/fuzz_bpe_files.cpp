@@ -1,6 +1,6 @@
 // Byte-level BPE: vocab.json, then merges.txt, then tokenizer_config.json, with lines of %%
 // between.
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "tests/fuzz/tokenizer_fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

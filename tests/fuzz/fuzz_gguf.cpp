@@ -1,8 +1,8 @@
 // GGUF files: settings, the numbers of tensors, and the tokenizer that the settings describe.
 #include <algorithm>
 
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "experiments/files/gguf.h"
-#include "experiments/pretrained/tokenizer_files.h"
 #include "tests/fuzz/fuzzing.h"
 
 namespace headlab {

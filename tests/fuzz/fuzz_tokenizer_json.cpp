@@ -1,5 +1,5 @@
 // tokenizer.json of a published model.
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "tests/fuzz/tokenizer_fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

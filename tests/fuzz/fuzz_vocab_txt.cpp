@@ -1,6 +1,6 @@
 // WordPiece: vocab.txt, then tokenizer_config.json, then added_tokens.json, with lines of %%
 // between.
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "tests/fuzz/tokenizer_fuzzing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

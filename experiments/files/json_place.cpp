@@ -1,4 +1,4 @@
-#include "experiments/pretrained/json_place.h"
+#include "experiments/files/json_place.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "experiments/data/tokenizers/bpe_pieces.h"
-#include "experiments/pretrained/tokenizer_json.h"
+#include "experiments/data/tokenizers/tokenizer_json.h"
 
 namespace headlab {
 namespace {

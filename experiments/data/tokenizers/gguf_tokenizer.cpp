@@ -4,8 +4,8 @@
 #include <array>
 
 #include "experiments/data/tokenizers/bpe_tokenizer.h"
-#include "experiments/pretrained/json_place.h"
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
+#include "experiments/files/json_place.h"
 
 namespace headlab {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "experiments/data/tokenizers/tokenizer.h"
-#include "experiments/pretrained/json_place.h"
+#include "experiments/files/json_place.h"
 
 namespace headlab {
 

@@ -8,7 +8,7 @@
 #include "experiments/data/masked_text.h"
 #include "experiments/data/text_stream.h"
 #include "experiments/data/tokenizers/byte_tokenizer.h"
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 #include "experiments/runs/run_data.h"
 
 namespace headlab {

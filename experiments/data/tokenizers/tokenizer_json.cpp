@@ -1,4 +1,4 @@
-#include "experiments/pretrained/tokenizer_json.h"
+#include "experiments/data/tokenizers/tokenizer_json.h"
 
 #include <fmt/format.h>
 

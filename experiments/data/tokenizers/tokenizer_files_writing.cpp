@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "core/config/config.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_json.h"
 #include "experiments/files/replacement_file.h"
-#include "experiments/pretrained/tokenizer_files.h"
-#include "experiments/pretrained/tokenizer_json.h"
 
 namespace headlab {
 namespace {

@@ -1,13 +1,13 @@
-#include "experiments/pretrained/tokenizer_files.h"
+#include "experiments/data/tokenizers/tokenizer_files.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "experiments/data/tokenizers/bpe_tokenizer.h"
+#include "experiments/data/tokenizers/tokenizer_json.h"
 #include "experiments/data/tokenizers/wordpiece_tokenizer.h"
 #include "experiments/files/mapped_file.h"
-#include "experiments/pretrained/tokenizer_json.h"
 
 namespace headlab {
 namespace {
