@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "experiments/data/tokenizers/padded_tokenizer.h"
 #include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {
@@ -149,6 +150,28 @@ DataDescription read_description(const Json& json) {
     return description;
   } catch (const nlohmann::json::exception& error) {
     throw DataError(error.what());
+  }
+}
+
+std::string data_text(const DataDescription& description) {
+  return description_json(description).dump(2) + '\n';
+}
+
+std::optional<DataDescription> read_data_text(const std::filesystem::path& run) {
+  const std::filesystem::path path = run / "data.json";
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  try {
+    constexpr size_t kMost = size_t{256} << 20;  // ten times what the largest vocabularies take
+    const MappedFile file(path);
+    if (file.size() > kMost) throw DataError("has more than 256 MiB");
+    const auto json = parse_json<Json>(file.text());
+    if (!json) throw DataError("is no JSON");
+    return read_description(*json);
+  } catch (const nlohmann::json::exception&) {
+    throw RunError(path.string() + ": is damaged; without this file the run reads its data");
+  } catch (const DataError& error) {
+    throw RunError(fmt::format("{}: is damaged: {}; without this file the run reads its data",
+                               path.string(), error.what()));
   }
 }
 

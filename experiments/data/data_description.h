@@ -1,6 +1,8 @@
 // What a model asks of its data, known without opening them: a run keeps it.
 #pragma once
 
+#include <filesystem>
+
 #include "experiments/data/source.h"
 
 namespace headlab {
@@ -27,5 +29,11 @@ void add_tokenizer(DataDescription& description, std::shared_ptr<const Tokenizer
 nlohmann::ordered_json description_json(const DataDescription& description);
 // DataError for anything else.
 DataDescription read_description(const nlohmann::ordered_json& json);
+
+// Content of data.json, which a run keeps so that it stands alone.
+std::string data_text(const DataDescription& description);
+// What data.json of a run says; none where a version before it made the run. RunError naming the
+// file where it is damaged.
+std::optional<DataDescription> read_data_text(const std::filesystem::path& run);
 
 }  // namespace headlab

@@ -127,5 +127,4 @@ Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smo
                                 at::Reduction::Sum, kIgnored, smoothing);
 }
 
-
 }  // namespace headlab

@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "core/errors.h"
+#include "experiments/data/data_description.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/masked_text.h"
 #include "experiments/data/text_stream.h"
 #include "experiments/data/tokenizers/byte_tokenizer.h"
 #include "experiments/data/tokenizers/tokenizer_files.h"
-#include "experiments/runs/run_data.h"
 
 namespace headlab {
 namespace {

@@ -5,8 +5,6 @@
 #include "core/errors.h"
 #include "experiments/data/given/given_text.h"
 #include "experiments/data/tokenizers/byte_tokenizer.h"
-#include "experiments/files/json_text.h"
-#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 namespace {
@@ -27,28 +25,6 @@ bool same_tokens(DataDescription a, const DataDescription& b) {
 }
 
 }  // namespace
-
-std::string data_text(const DataDescription& description) {
-  return description_json(description).dump(2) + '\n';
-}
-
-std::optional<DataDescription> read_data_text(const fs::path& run) {
-  const fs::path path = run / "data.json";
-  if (!fs::exists(path)) return std::nullopt;
-  try {
-    constexpr size_t kMost = size_t{256} << 20;  // ten times what the largest vocabularies take
-    const MappedFile file(path);
-    if (file.size() > kMost) throw DataError("has more than 256 MiB");
-    const auto json = parse_json<Json>(file.text());
-    if (!json) throw DataError("is no JSON");
-    return read_description(*json);
-  } catch (const nlohmann::json::exception&) {
-    throw RunError(path.string() + ": is damaged; without this file the run reads its data");
-  } catch (const DataError& error) {
-    throw RunError(fmt::format("{}: is damaged: {}; without this file the run reads its data",
-                               path.string(), error.what()));
-  }
-}
 
 std::shared_ptr<DataSource> open_training_data(const Experiment& experiment) {
   auto data = open_data(experiment.data);

@@ -1,17 +1,10 @@
-// The data of a run: what it keeps of them in data.json, so that it stands alone, and how they are
-// opened by what reads them.
+// The data of a run, opened by what reads them.
 #pragma once
 
 #include "experiments/data/data_description.h"
 #include "experiments/runs/experiment.h"
 
 namespace headlab {
-
-// Content of data.json.
-std::string data_text(const DataDescription& description);
-// What data.json of a run says; none where a version before it made the run. RunError naming the
-// file where it is damaged.
-std::optional<DataDescription> read_data_text(const std::filesystem::path& run);
 
 // The data of an experiment that is to be trained. ConfigError where train.epochs is asked of data
 // that have none.

@@ -18,12 +18,10 @@ list(FILTER fuzzed EXCLUDE REGEX "/h5[^/]*$|/digits_file.cpp$|/framed_text.cpp$|
 # An OBJECT library: kinds of tokenizers register themselves.
 add_library(headlab_fuzzed OBJECT
   ${fuzzed} tests/fuzz/build_facts.cpp tests/fuzz/fuzzing.cpp
-  experiments/data/tokenizers/gguf_tokenizer.cpp experiments/files/json_place.cpp
-  experiments/data/tokenizers/tokenizer_files.cpp experiments/data/tokenizers/tokenizer_json.cpp
   experiments/cases/case_settings.cpp
-  experiments/runs/checkpoint_state.cpp experiments/runs/run_code.cpp experiments/runs/run_files.cpp experiments/runs/run_manifest.cpp
-  experiments/runs/run_metrics.cpp experiments/sweeps/sweep_file.cpp
-  experiments/comparison/comparison_file.cpp)
+  experiments/runs/checkpoint_state.cpp experiments/runs/run_code.cpp experiments/runs/run_files.cpp
+  experiments/runs/run_manifest.cpp experiments/runs/run_metrics.cpp
+  experiments/sweeps/sweep_file.cpp experiments/comparison/comparison_file.cpp)
 target_include_directories(headlab_fuzzed SYSTEM PUBLIC ${HDF5_INCLUDE_DIR} ${utf8proc_INCLUDE_DIR})
 target_link_libraries(headlab_fuzzed PUBLIC
   yaml-cpp fmt::fmt nlohmann_json::nlohmann_json ZLIB::ZLIB ${HDF5_LIBRARIES} OpenSSL::Crypto
