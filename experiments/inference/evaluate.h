@@ -23,6 +23,8 @@ struct Evaluation {
   int64_t batches = 0;    // measured on the first so many; 0: on all examples of the split
   bool of_words = false;  // what is predicted are words or symbols, neither classes nor directions
   SplitTokens of_split = {};  // of all examples
+  std::optional<double> bleu =
+      {};  // of the whole split's translations, where train.bleu_every asks
 
   bool whole_split() const { return batches == 0 && takes_whole(split, of_split); }
   double loss() const { return means.at(0).value; }

@@ -95,6 +95,14 @@ void translate_lines(Model& model, const DataDescription& description,
   translate_them();
 }
 
+const TaskMetric& bleu_metric() {
+  static const TaskMetric metric{
+      "bleu", "1", "BLEU, greedy",
+      "100 BP (p_1 p_2 p_3 p_4)^(1/4) of n-grams of tokens, one reference, over the whole split",
+      /*higher_is_better=*/true};
+  return metric;
+}
+
 Bleu bleu_of(Model& model, const DataSource& data, Split split, int64_t batch,
              const BeamOptions& options, const Compute& compute) {
   const auto description = describe_data(data);

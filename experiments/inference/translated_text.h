@@ -25,6 +25,8 @@ void translate_lines(Model& model, const DataDescription& description,
                      const std::filesystem::path& file, int64_t batch, const BeamOptions& options,
                      const Compute& compute, const std::function<void(const std::string&)>& emit);
 
+// What bleu_of() measures with a beam of 1.
+const TaskMetric& bleu_metric();
 // Of every example of a split, `batch` at a time, against DataSource::written().
 Bleu bleu_of(Model& model, const DataSource& data, Split split, int64_t batch,
              const BeamOptions& options, const Compute& compute);

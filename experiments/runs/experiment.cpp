@@ -67,6 +67,10 @@ void TrainOptions::visit(Fields& f) {
   f("eval_every", eval_every, "steps between evaluations; 0: only the last", at_least(0));
   f("eval_batches", eval_batches, "batches of an evaluation; the last one takes all", at_least(1));
   f("eval_batch", eval_batch, "examples of an evaluation's batch", at_least(1));
+  f("bleu_every", bleu_every,
+    "steps between measurements of BLEU, greedy, over the validation split, and one at the end; 0: "
+    "none; a multiple of eval_every",
+    at_least(0));
   f("early_stop", early_stop, "ends a run that no longer gets better");
   f("checkpoint", checkpoint, "when the state is saved, and what stays");
   f("threads", threads, "CPU threads (default: OMP_NUM_THREADS, else every core)",
@@ -106,6 +110,8 @@ void TrainOptions::check(const Complain& complain) const {
     complain("accumulate", fmt::format("must divide batch, {}", batch));
   if (!warmup.is_share() && warmup.of(0) == 0 && (schedule == "inverse_sqrt" || schedule == "noam"))
     complain("warmup", fmt::format("must be at least 1 with {}", schedule));
+  if (bleu_every > 0 && (eval_every == 0 || bleu_every % eval_every != 0))
+    complain("bleu_every", fmt::format("must be a multiple of eval_every, {}", eval_every));
 }
 
 void AttentionLogOptions::visit(Fields& f) {

@@ -35,7 +35,7 @@ struct TrainOptions : Block {
   double gate_lr = 0.1, multiplier_lr = 0.01;
   bool gates_only = false;
   std::string precision = "auto";
-  int64_t eval_every = 250, eval_batches = 20, eval_batch = 64;
+  int64_t eval_every = 250, eval_batches = 20, eval_batch = 64, bleu_every = 0;
   EarlyStopOptions early_stop;
   CheckpointOptions checkpoint;
   std::optional<int64_t> threads;

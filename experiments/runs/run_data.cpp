@@ -29,6 +29,10 @@ bool same_tokens(DataDescription a, const DataDescription& b) {
 std::shared_ptr<DataSource> open_training_data(const Experiment& experiment) {
   auto data = open_data(experiment.data);
   experiment.train.total_steps(*data);
+  if (experiment.train.bleu_every > 0 && !(data->source_tokenizer() && data->tokenizer()))
+    throw ConfigError(
+        fmt::format("train.bleu_every: data of kind '{}' are not translated; leave it at 0",
+                    experiment.data.kind()));
   return data;
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/torch.h"
 #include "experiments/data/test_part.h"
+#include "experiments/inference/translated_text.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_machine.h"
@@ -72,6 +73,7 @@ class Trainer {
   bool measures_test() const {
     return asks_for_test(experiment_.data) && data_.examples(Split::kTest) > 0;
   }
+  std::optional<double> measure_bleu();  // where it is due, and no signal has come
   // Tells how far the measurement of a split is; whether no signal has come.
   bool goes_on(Split split, int64_t examples);
   void measure_the_end();
@@ -173,6 +175,15 @@ std::optional<Evaluation> Trainer::evaluate_test() {
   return measured.means.empty() ? std::nullopt : std::optional(measured);
 }
 
+std::optional<double> Trainer::measure_bleu() {
+  const int64_t every = options_.bleu_every;
+  if (every == 0 || signal_ != 0 || (!ends_ && state_.step % every != 0))
+    return std::nullopt;
+  const auto& model = experiment_.model.as<ModelOptions>();
+  const BeamOptions greedy{.cache = why_no_cache(*model_, model, "train.bleu_every").empty()};
+  return bleu_of(*model_, data_, Split::kValidation, options_.eval_batch, greedy, compute_).score();
+}
+
 bool Trainer::goes_on(Split split, int64_t examples) {
   recorder_->measured(examples, data_.examples(split));
   if (signal_ == 0) signal_ = StopSignals::received();
@@ -194,7 +205,10 @@ void Trainer::end_step() {
     evaluation_ = evaluate_whole_split();
     state_.unmeasured = !evaluation_;
   }
-  if (evaluation_) recorder_->evaluated(now(), *evaluation_, test_);
+  if (evaluation_) {
+    evaluation_->bleu = measure_bleu();
+    recorder_->evaluated(now(), *evaluation_, test_);
+  }
   recorder_->end_step(now(), ends_);
   const bool best = improved_ && options_.checkpoint.keep_best;
   if (due.checkpoint || best || stops_ || ends_)
@@ -204,8 +218,9 @@ void Trainer::end_step() {
 // What a signal cut off behind the last update.
 void Trainer::measure_the_end() {
   judged_ = state_.step < steps_;  // where it ended early, by the evaluation that ended it
-  const auto evaluation = evaluate_whole_split();
+  auto evaluation = evaluate_whole_split();
   if (!evaluation) return;
+  evaluation->bleu = measure_bleu();
   state_.unmeasured = false;
   recorder_->evaluated_later(now(), *evaluation, test_);
   recorder_->save(now(), updater_.optimizer().state(), improved_);

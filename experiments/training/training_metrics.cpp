@@ -5,6 +5,7 @@
 
 #include "core/torch.h"
 #include "experiments/data/test_part.h"
+#include "experiments/inference/translated_text.h"
 
 namespace headlab {
 namespace {
@@ -193,6 +194,14 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
           kScalars,
           of_gates(&GateDecisions::expected)}});
   add_part(table, {Split::kValidation, "validation", &TrainingRow::evaluation}, task);
+  if (experiment.train.bleu_every > 0) {
+    auto bleu = evaluation_metric({Split::kValidation, "validation", &TrainingRow::evaluation},
+                                  bleu_metric());
+    bleu.value = [](const TrainingRow& row) {
+      return row.evaluation ? row.evaluation->bleu : std::nullopt;
+    };
+    table.push_back(std::move(bleu));
+  }
   if (asks_for_test(experiment.data))
     add_part(table, {Split::kTest, "test", &TrainingRow::test}, task);
   return table;
