@@ -33,12 +33,38 @@ class TranslationBench : public TrainedBench {
     const std::string data =
         "data={kind: lines, source: lines.de, target: lines.en, min_count: 1, "
         "validation_source: lines.de, validation_target: lines.en, context: 8}";
-    run_ = train({data, "model={kind: seq2seq, layers: 1, d_model: 32, heads: 2, d_ff: 64}",
-                  "train.max_positions=320", "train.epochs=60", "train.steps=400",
-                  "train.lr=5.0e-3", "train.warmup=0.1"})
-               .string();
+    run_ =
+        train({data, "model={kind: seq2seq, layers: 1, d_model: 32, heads: 2, d_ff: 64}",
+               "train.max_positions=320", "train.epochs=60", "train.steps=400", "train.lr=5.0e-3",
+               "train.warmup=0.1", "train.eval_every=50", "train.bleu_every=100"})
+            .string();
   }
 };
+
+TEST_CASE("BLEU is logged while training where train.bleu_every asks, and at the end") {
+  const TranslationBench& bench = TranslationBench::instance();
+  std::vector<int64_t> steps;
+  Json last;
+  for (const auto& line : lines_of(read_bytes(fs::path(bench.run()) / "metrics.jsonl"))) {
+    last = Json::parse(line);
+    if (last.contains("val/bleu")) steps.push_back(last["step"].get<int64_t>());
+  }
+  REQUIRE(steps.size() >= 2);
+  for (size_t n = 0; n + 1 < steps.size(); ++n)
+    CHECK(steps[n] == static_cast<int64_t>(100 * (n + 1)));
+  CHECK(last.at("step") == steps.back());  // the end, a multiple or not
+  const Json greedy = bench.json({"eval", "--beam", "1"});
+  CHECK(last.at("val/bleu") == greedy.at("bleu"));
+  CHECK(
+      Json::parse(read_bytes(fs::path(bench.run()) / "status.json")).at("metrics").at("val/bleu") ==
+      greedy.at("bleu"));
+  const auto uneven = bench.headlab({"validate", "tiny.yaml", "train.bleu_every=3"});
+  CHECK(uneven.code == 2);
+  CHECK_THAT(uneven.err, Contains("train.bleu_every: must be a multiple of eval_every, 2"));
+  const auto text = bench.headlab({"run", "tiny.yaml", "train.bleu_every=4"});
+  CHECK(text.code == 2);
+  CHECK_THAT(text.err, Contains("train.bleu_every: data of kind 'char' are not translated"));
+}
 
 TEST_CASE("a model learns to translate, line by line and by BLEU") {
   const TranslationBench& bench = TranslationBench::instance();
