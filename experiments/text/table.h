@@ -9,7 +9,7 @@
 namespace headlab {
 
 struct Column {
-  std::string name;        // in CSV and JSON; "": it stands in neither
+  std::string name = {};   // in CSV and JSON; "": it stands in neither
   std::string title = {};  // for people; "": the name, with the unit
   std::string units = "1";
   std::string format = "{:.4f}";  // of a double for people, as fmt reads it
