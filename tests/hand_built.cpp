@@ -143,7 +143,7 @@ void write_hand_built_run(const std::filesystem::path& path, const std::string& 
   write_run(path, experiment, describe_data(*source),
             untrained_checkpoint(*model, 0, measured.validation_loss()),
             manifest_of(experiment, *model, data_json(source->files()), at::kCPU),
-            status_metrics(measured));
+            status_metrics(measured, source->task()));
 }
 
 }  // namespace headlab::testing

@@ -15,6 +15,7 @@ class SaysZero : public Task {
                                              {"square", "1", "square", "mean of logits[0]^2"}};
     return all;
   }
+  const std::vector<DerivedMetric>& derived() const override { return prediction_task().derived(); }
   Tensor is_scored(const Batch& batch) const override { return batch.targets.ge(0); }
   Tensor loss(const Tensor& logits, const Batch& batch, double) const override {
     return -at::log_softmax(logits, -1).select(-1, 0).masked_fill(batch.targets.lt(0), 0).sum();

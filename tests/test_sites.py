@@ -1,4 +1,4 @@
-"""A model of several sites goes through everything: headlab_translator is the program with an
+"""A model of several sites goes through everything: headlab_extended is the program with an
 encoder, a decoder and the cross-attention between them in it (tests/translator.cpp)."""
 
 import json
@@ -27,7 +27,7 @@ log: {every: 5, stats_every: 5, stats: all, attention: {every: 20, probes: 3}}
 
 
 def translator(*arguments, code=0):
-    path = pathlib.Path(program()).parent / "headlab_translator"
+    path = pathlib.Path(program()).parent / "headlab_extended"
     if not path.is_file():
         pytest.fail(f"{path} is not built")
     done = subprocess.run([path, *map(str, arguments)], capture_output=True, text=True)

@@ -67,8 +67,7 @@ std::string references_text(const References& references) {
   std::string text;
   for (const auto& one : references.all) {
     std::vector<std::string> values;
-    for (const auto& [metric, value] : one.values)
-      values.push_back(fmt::format("{} {:.4f}{}", metric, value, metric == "loss" ? " nat" : ""));
+    for (const auto& value : one.values) values.push_back(to_text(value));
     text += fmt::format("  {}: {} ({})\n", one.name, fmt::join(values, ", "), one.how);
   }
   return text;
@@ -97,9 +96,9 @@ int run_eval(const EvalOptions& o) {
     object[mean.name] = mean.value;
     texts.push_back(to_text(mean));
   }
-  if (e.of_words) {
-    object["perplexity"] = *e.perplexity();
-    texts.insert(texts.begin() + 1, fmt::format("perplexity {:.3f}", *e.perplexity()));
+  for (const auto& metric : derived_of(e, opened.data->task())) {
+    object[metric.name] = metric.value;
+    texts.insert(texts.begin() + 1, to_text(metric));
   }
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));

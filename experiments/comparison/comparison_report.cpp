@@ -88,7 +88,7 @@ Json curve_json(const Curve& curve) {
     points.push_back({{"step", point.step},
                       {"flops", point.flops},
                       {"wall_s", point.wall_s},
-                      {"val/loss", point.loss},
+                      {validation_loss_name(), point.loss},
                       {"interval", interval_json(point.spread)},
                       {"examples", point.examples}});
   return points;
@@ -96,7 +96,7 @@ Json curve_json(const Curve& curve) {
 
 Json tried_json(const ChosenRate::Tried& one) {
   return {{"rate", one.rate},
-          {"val/loss", number_or_null(one.loss)},
+          {validation_loss_name(), number_or_null(one.loss)},
           {"seeds", one.seeds},
           {"lost", one.lost}};
 }
@@ -160,7 +160,7 @@ Json arm_json(const std::string& name, const TaskArm& sized, const ChosenRate& r
                  {"flops", number_or_null(arm.flops)},
                  {"wall_s", number_or_null(arm.wall_s)},
                  {"effective_speedup", speedup_json(arm)},
-                 {"equal_time", {{"val/loss", number_or_null(arm.equal_time)}}},
+                 {"equal_time", {{validation_loss_name(), number_or_null(arm.equal_time)}}},
                  {"heads", heads_json(arm)},
                  {"above_chance", arm.above_chance ? Json(*arm.above_chance) : Json()},
                  {"notices", arm.notices},

@@ -23,9 +23,9 @@ const CurvePoint* point_at(const Curve& curve, int64_t step) {
 Curve curve_of(const std::vector<MetricsRow>& rows, double flops_per_token) {
   Curve curve;
   for (const auto& row : rows) {
-    const auto loss = row.values.find(kLossMetric);
+    const auto loss = row.values.find(validation_loss_name());
     if (loss == row.values.end() || !std::isfinite(loss->second)) continue;
-    const auto examples = row.values.find("val/examples");
+    const auto examples = row.values.find(metric_name(Split::kValidation, "examples"));
     curve.push_back(
         {.step = row.step,
          .flops = kPassesOfUpdate * flops_per_token * static_cast<double>(row.tokens),

@@ -40,7 +40,7 @@ std::string why_behind(const std::vector<MetricsRow>& rows, const std::vector<Me
                        int64_t steps) {
   std::optional<double> first, at_quarter;
   for (const auto& row : best)
-    if (const auto loss = row.values.find(kLossMetric);
+    if (const auto loss = row.values.find(validation_loss_name());
         loss != row.values.end() && 4 * row.step <= steps && std::isfinite(loss->second)) {
       at_quarter = loss->second;
       if (!first) first = loss->second;
@@ -48,7 +48,7 @@ std::string why_behind(const std::vector<MetricsRow>& rows, const std::vector<Me
   if (!at_quarter || rows.empty() || 4 * rows.back().step >= 3 * steps) return "";
   const double limit = *at_quarter + kMargin * std::max(0.0, *first - *at_quarter);
   for (const auto& row : rows)
-    if (const auto loss = row.values.find(kLossMetric);
+    if (const auto loss = row.values.find(validation_loss_name());
         loss != row.values.end() && is_between(row, steps))
       return loss->second > limit
                  ? fmt::format(

@@ -45,7 +45,7 @@ std::vector<FinalMetric> final_metrics(const DataSource& data, Split split) {
   };
   if (task.metrics().empty() || data.examples(Split::kValidation) == 0) return {};
   add(task.metrics().front());
-  if (metrics.front().in_training != kLossMetric) return {};
+  if (metrics.front().in_training != validation_loss_name()) return {};
   if (!data.tokenizer())
     for (const auto& metric : task.own_metrics()) add(metric);
   return metrics;

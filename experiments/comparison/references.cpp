@@ -101,8 +101,8 @@ nlohmann::ordered_json references_of_task_json(const References& references) {
   auto json = nlohmann::ordered_json::object();
   for (const auto& one : references.all) {
     auto& entry = json[one.name];
-    for (const auto& [metric, value] : one.values)
-      entry[metric_name(references.split, metric)] = value;
+    for (const auto& metric : one.values)
+      entry[metric_name(references.split, metric.name)] = metric.value;
     entry["comment"] = one.how;
   }
   return json;

@@ -123,7 +123,7 @@ KeptConversion keep_converted(const std::filesystem::path& out, const OpenedRun&
     kept["measured"] = measured_text(whole);
     for (const auto& mean : whole.means) kept[mean.name] = mean.value;
   }
-  if (further.updates == 0) return write(judged.validation_loss(), status_metrics(whole));
+  if (further.updates == 0) return write(judged.validation_loss(), status_metrics(whole, run.data->task()));
   if (const int signal = StopSignals::received(); signal != 0)
     return {report,
             nullptr,
@@ -133,7 +133,7 @@ KeptConversion keep_converted(const std::filesystem::path& out, const OpenedRun&
   auto begun = begin(out, experiment, run.data_description, manifest());
   save_checkpoint(out, untrained_checkpoint(*converted.model, run.step, judged.validation_loss()),
                   /*best=*/true);
-  begun.directory->running(run.step, status_metrics(whole));
+  begun.directory->running(run.step, status_metrics(whole, run.data->task()));
   return tune(*begun.directory, experiment, converted.model, *run.data,
               load_located(locate_run(out)), further, compute, report);
 }

@@ -10,6 +10,7 @@ class Judged : public Task, public JudgesGuesses {
  public:
   explicit Judged(TaskMetric summary) : summaries_{std::move(summary)} {}
   const std::vector<TaskMetric>& metrics() const final { return prediction_task().metrics(); }
+  const std::vector<DerivedMetric>& derived() const final { return prediction_task().derived(); }
   Tensor is_scored(const Batch& batch) const final { return prediction_task().is_scored(batch); }
   bool takes_scored_only() const final { return prediction_task().takes_scored_only(); }
   Tensor loss(const Tensor& logits, const Batch& batch, double smoothing) const final {

@@ -86,11 +86,11 @@ class Measured {
   Reference mean_over(int64_t tokens) const {
     auto reference = reference_;
     const auto all = static_cast<double>(std::max<int64_t>(1, tokens));
-    reference.values = {{"loss", loss_ / all}, {"accuracy", right_ / all}};
+    reference.values = {{task_.metrics()[0], loss_ / all}, {task_.metrics()[1], right_ / all}};
     if (!counts_.defined()) return reference;
     const auto values = task_.summarised(counts_);
     for (size_t n = 0; n < values.size(); ++n)
-      reference.values.emplace_back(task_.summaries()[n].name, values[n]);
+      reference.values.push_back({task_.summaries()[n], values[n]});
     return reference;
   }
 
@@ -199,8 +199,8 @@ Reference bigram_of(const NgramModel& model) {
 }  // namespace
 
 std::optional<double> Reference::value(const std::string& metric) const {
-  for (const auto& [name, value] : values)
-    if (name == metric) return value;
+  for (const auto& one : values)
+    if (one.name == metric) return one.value;
   return std::nullopt;
 }
 
@@ -264,9 +264,9 @@ nlohmann::ordered_json references_json(const References& references) {
   nlohmann::ordered_json json, units;
   for (const auto& one : references.all) {
     auto& entry = json[one.name];
-    for (const auto& [metric, value] : one.values) {
-      entry[metric] = value;
-      units[metric] = metric == "loss" ? "nat" : "1";
+    for (const auto& metric : one.values) {
+      entry[metric.name] = metric.value;
+      units[metric.name] = metric.units;
     }
     entry["comment"] = one.how;
   }

@@ -19,9 +19,8 @@ struct Reference {
   // "chance", "place", "unigram", "bigram"; of classes "commonest" in place of a unigram
   std::string name;
   std::string how;  // what it predicts
-  // By the names of the task's metrics and summaries: "loss" in nat, "accuracy", ... What counts
-  // foretell names the likeliest token or class.
-  std::vector<std::pair<std::string, double>> values = {};
+  // Of the task's metrics and summaries. What counts foretell names the likeliest token or class.
+  std::vector<MetricValue> values = {};
 
   std::optional<double> value(const std::string& metric) const;
 };

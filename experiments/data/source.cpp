@@ -42,6 +42,11 @@ std::string metric_name(Split split, const std::string& metric) {
   return std::string(split_name(split)) + "/" + metric;
 }
 
+const std::string& validation_loss_name() {
+  static const auto name = metric_name(Split::kValidation, kLoss);
+  return name;
+}
+
 std::vector<std::string> DataSource::token_texts() const {
   const auto known = tokenizer();
   return known ? known->token_texts() : std::vector<std::string>();

@@ -24,6 +24,8 @@ Split split_named(const std::string& name);               // "train", ...; Confi
 const char* split_name(Split split);
 // As logs and status.json have it: "val/loss".
 std::string metric_name(Split split, const std::string& metric);
+// "val/loss": what trainings of language models and classifiers are told apart by.
+const std::string& validation_loss_name();
 
 // How many tokens a split has and how many of them its examples take: not those at its end that
 // fill no window. 0 of 0: a split of anything else, whose examples are all of it.

@@ -1,5 +1,9 @@
 #include "experiments/data/task.h"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "core/attention/precision.h"
 #include "core/attention/random.h"
 #include "core/torch.h"
@@ -13,11 +17,11 @@ Tensor targets_of(const Tensor& logits, const Tensor& targets) {
   return logits.dim() == targets.dim() + 1 ? targets : targets.masked_select(targets.ge(0));
 }
 
-class Prediction : public Task {
+class Classification : public Task {
  public:
   const std::vector<TaskMetric>& metrics() const override {
     static const std::vector<TaskMetric> all{
-        {"loss", "nat", "loss", "mean of -ln p over the scored targets"},
+        {kLoss, "nat", "loss", "mean of -ln p over the scored targets"},
         {"accuracy", "1", "accuracy", "share of scored targets that are the likeliest prediction",
          /*higher_is_better=*/true}};
     return all;
@@ -50,6 +54,20 @@ class Prediction : public Task {
     const auto right = (logits.argmax(-1) == targets) & (targets >= 0);  // [B,T], or [n]
     return at::stack(
         {cross_entropy_sum(logits, targets).to(at::kDouble), right.sum().to(at::kDouble)});
+  }
+};
+
+class Prediction : public Classification {
+ public:
+  const std::vector<DerivedMetric>& derived() const override {
+    static const std::vector<DerivedMetric> all{
+        {{.name = "perplexity",
+          .units = "1",
+          .long_name = "perplexity",
+          .formula = "exp(loss)",
+          .decimals = 3},
+         [](double loss) { return std::exp(loss); }}};
+    return all;
   }
 };
 
@@ -99,6 +117,11 @@ Tensor Task::sums(const Tensor& logits, const Batch& batch) const {
   return per_target(logits, batch).flatten(1).sum(1, /*keepdim=*/false, at::kDouble);  // [metrics]
 }
 
+const std::vector<DerivedMetric>& Task::derived() const {
+  static const std::vector<DerivedMetric> none;
+  return none;
+}
+
 const std::vector<TaskMetric>& Task::summaries() const {
   static const std::vector<TaskMetric> none;
   return none;
@@ -115,6 +138,16 @@ std::vector<TaskMetric> Task::own_metrics() const {
 const Task& prediction_task() {
   static const Prediction task;
   return task;
+}
+
+const Task& classification_task() {
+  static const Classification task;
+  return task;
+}
+
+std::string to_text(const MetricValue& metric) {
+  return fmt::format("{} {:.{}f}{}", metric.name, metric.value, metric.decimals,
+                     metric.units == "1" ? "" : " " + metric.units);
 }
 
 Tensor cross_entropy_sum(const Tensor& logits, const Tensor& targets, double smoothing) {

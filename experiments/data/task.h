@@ -9,11 +9,27 @@
 
 namespace headlab {
 
-// A number that a model is judged by.
+// The name of what language models and classifiers are trained on.
+inline constexpr const char* kLoss = "loss";
+
+// A number that a model is judged by. Logs, tables, comparisons and reports take all that they say
+// of it from here: to add one is to name it in its task.
 struct TaskMetric {
   std::string name, units, long_name, formula;
   bool higher_is_better = false;
+  int decimals = 4;  // that people are shown
 };
+
+// One that follows from the loss. Logs have the loss alone, metrics.jsonl and people both.
+struct DerivedMetric : TaskMetric {
+  double (*of_loss)(double loss) = nullptr;
+};
+
+struct MetricValue : TaskMetric {
+  double value = 0;
+};
+// "loss 1.2345 nat"
+std::string to_text(const MetricValue& metric);
 
 // logits [B,T,V], targets [B,T]; or [B,V] and [B] where an example has one target. A task that
 // takes it is also given logits [n,V] to targets [B,T]: of the n that are scored, in order.
@@ -22,6 +38,7 @@ class Task {
   virtual ~Task() = default;
   // Means over scored targets; the first is the loss.
   virtual const std::vector<TaskMetric>& metrics() const = 0;
+  virtual const std::vector<DerivedMetric>& derived() const;  // here none
   virtual Tensor is_scored(const Batch& batch) const = 0;  // of each target: bool [B,T] or [B]
   virtual bool takes_scored_only() const { return false; }
   // Logits are those of a distribution over words or classes.
@@ -53,9 +70,11 @@ class Task {
   std::vector<TaskMetric> own_metrics() const;
 };
 
-// Every target is a word of a vocabulary (or a class): cross entropy, and the share that is the
-// likeliest prediction.
+// Every target is a word of a vocabulary: cross entropy, its perplexity, and the share of targets
+// that are the likeliest prediction.
 const Task& prediction_task();
+// The same of classes, which have no perplexity.
+const Task& classification_task();
 
 // A model embeds texts: how far an embedding [B,D] lies from that of the model as it was,
 // Batch::reference, 1 - cos(e, e_0). At the model as it was this has its least value, and no

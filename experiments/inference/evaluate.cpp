@@ -16,7 +16,7 @@ namespace headlab {
 
 double Evaluation::mean(const std::string& name) const {
   const auto found =
-      std::find_if(means.begin(), means.end(), [&](const Mean& mean) { return mean.name == name; });
+      std::find_if(means.begin(), means.end(), [&](const MetricValue& mean) { return mean.name == name; });
   if (found == means.end()) throw std::out_of_range("the task has no metric '" + name + "'");
   return found->value;
 }
@@ -25,8 +25,11 @@ std::optional<double> Evaluation::validation_loss() const {
   return split == Split::kValidation ? std::optional(loss()) : std::nullopt;
 }
 
-std::optional<double> Evaluation::perplexity() const {
-  return of_words ? std::optional(std::exp(loss())) : std::nullopt;
+std::vector<MetricValue> derived_of(const Evaluation& evaluation, const Task& task) {
+  std::vector<MetricValue> values;
+  for (const auto& metric : task.derived())
+    values.push_back({metric, metric.of_loss(evaluation.loss())});
+  return values;
 }
 
 bool Evaluation::is_finite() const { return means.empty() || std::isfinite(loss()); }
@@ -37,11 +40,6 @@ void require_finite(const Evaluation& whole, const Model& model) {
                          " of the whole model is not finite; there is nothing to compare with");
   if (whole.means.empty() && !not_finite(module_tensors(model)).empty())
     throw NotFiniteError("weights that are not finite leave nothing to compare with");
-}
-
-std::string to_text(const Evaluation::Mean& mean) {
-  return fmt::format("{} {:.4f}{}", mean.name, mean.value,
-                     mean.units == "1" ? "" : " " + mean.units);
 }
 
 std::string means_text(const Evaluation& evaluation) {
@@ -81,6 +79,11 @@ nlohmann::ordered_json measured_json(const Evaluation& evaluation) {
                               {"whole_split", evaluation.whole_split()}};
   if (evaluation.of_split.all > 0) json["split_tokens"] = evaluation.of_split.all;
   return json;
+}
+
+bool says_what_was_measured(const std::string& name) {
+  static const auto names = measured_attributes({});
+  return names.contains(name);
 }
 
 std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation) {
@@ -128,7 +131,6 @@ std::vector<Evaluation> evaluate_parts(Model& model, const Sample& sample,
       part.tokens = static_cast<int64_t>(scored.item<double>());
       part.batches = examples < all ? most[n] : 0;
       part.of_split = data.tokens(split);
-      part.of_words = task.predicts() && data.shape().classes == 0;
       if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
         throw DataError(
             fmt::format("split {}: none of the targets of its {} examples is scored, "

@@ -12,16 +12,13 @@
 namespace headlab {
 
 struct Evaluation {
-  struct Mean : TaskMetric {
-    double value = 0;  // 0 where there is no example
-  };
   Split split = Split::kValidation;
-  // Of Task::metrics() in their order, the first is the loss; behind them Task::summaries().
-  std::vector<Mean> means = {};
+  // Of Task::metrics() in their order, the first is the loss; behind them Task::summaries(). 0 where
+  // there is no example.
+  std::vector<MetricValue> means = {};
   int64_t tokens = 0;  // scored targets
   int64_t examples = 0;
   int64_t batches = 0;    // measured on the first so many; 0: on all examples of the split
-  bool of_words = false;  // what is predicted are words or symbols, neither classes nor directions
   SplitTokens of_split = {};  // of all examples
   std::optional<double> bleu =
       {};  // of the whole split's translations, where train.bleu_every asks
@@ -31,12 +28,11 @@ struct Evaluation {
   bool is_finite() const;                         // the loss, where there is one
   double mean(const std::string& name) const;     // std::out_of_range for another task's
   std::optional<double> validation_loss() const;  // none: of another split
-  std::optional<double> perplexity() const;       // exp(loss), of words
 };
 
-// "loss 1.2345 nat"
-std::string to_text(const Evaluation::Mean& mean);
-// All of them, the loss first, with ", " between.
+// What follows from its loss: Task::derived().
+std::vector<MetricValue> derived_of(const Evaluation& evaluation, const Task& task);
+// All means, the loss first, with ", " between.
 std::string means_text(const Evaluation& evaluation);
 // How much was scored: "81,920 tokens"; "2,000 examples" where each has one target.
 std::string scored_text(int64_t tokens, int64_t examples);
@@ -47,6 +43,9 @@ std::string examples_text(const Evaluation& evaluation);
 // {"split", "examples", "tokens", "whole_split"}, with "split_tokens" where the split has tokens.
 std::string measured_text(const Evaluation& evaluation);
 nlohmann::ordered_json measured_json(const Evaluation& evaluation);
+// Whether a number of an evaluation tells of that, and is no result: "tokens", "examples",
+// "whole_split".
+bool says_what_was_measured(const std::string& name);
 // The same but the split, for an array of results.
 std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation);
 

@@ -32,7 +32,6 @@ KeptJson evaluation_json(const Evaluation& e) {
           {"tokens", e.tokens},
           {"examples", e.examples},
           {"batches", e.batches},
-          {"of_words", e.of_words},
           {"used", e.of_split.used},
           {"all", e.of_split.all}};
 }
@@ -42,7 +41,6 @@ Evaluation evaluation_of(const KeptJson& json) {
                .tokens = json.at("tokens"),
                .examples = json.at("examples"),
                .batches = json.at("batches"),
-               .of_words = json.at("of_words"),
                .of_split = {json.at("used"), json.at("all")}};
   for (const auto& mean : json.at("means"))
     e.means.push_back({{mean.at(0), mean.at(1), mean.at(2), mean.at(3)}, metric_value(mean.at(4))});

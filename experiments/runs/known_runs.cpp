@@ -168,7 +168,7 @@ KnownRun know_run(const fs::path& path) {
   run.written = written_at(path);
   if (status) {
     run.step = status->step;
-    if (const auto loss = status->metrics.find("val/loss"); loss != status->metrics.end())
+    if (const auto loss = status->metrics.find(validation_loss_name()); loss != status->metrics.end())
       run.loss = loss->second;
   }
   return run;

@@ -8,6 +8,7 @@
 
 #include "core/errors.h"
 #include "experiments/files/sha256.h"
+#include "experiments/inference/evaluate.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
@@ -81,13 +82,6 @@ SweepRow row_of(const FrozenPoint& point, const PointStatus& status) {
   return row;
 }
 
-// What tells of the measurement, and is no result.
-bool is_result(const std::string& metric) {
-  const auto name = metric.substr(metric.find('/') + 1);
-  if (!metric.starts_with("val/") && !metric.starts_with("test/")) return true;
-  return name != "tokens" && name != "examples" && name != "whole_split" && name != "step";
-}
-
 // What is not averaged, as several values of `of` stand in one group.
 void add_mixed(const std::vector<SweepMean>& means, std::string SweepMean::*of, const char* what,
                std::vector<std::string>& notices) {
@@ -105,6 +99,16 @@ void add_mixed(const std::vector<SweepMean>& means, std::string SweepMean::*of, 
 }
 
 }  // namespace
+
+bool is_result(const std::string& metric) {
+  for (const auto split : {Split::kValidation, Split::kTest}) {
+    const auto of_split = metric_name(split, "");
+    if (!metric.starts_with(of_split)) continue;
+    const auto name = metric.substr(of_split.size());
+    return name != "step" && !says_what_was_measured(name);
+  }
+  return true;
+}
 
 std::string point_state_name(PointState state) {
   constexpr std::array<const char*, 8> kNames{"waiting", "locked",    "running",  "finished",

@@ -9,14 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "experiments/data/source.h"
 #include "experiments/measuring/spread.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/sweeps/sweep_points.h"
 #include "experiments/sweeps/sweep_run.h"
 
 namespace headlab {
-
-inline constexpr const char* kLossMetric = "val/loss";
 
 struct SweepRow {
   std::string group;  // the settings but for the seed: rows of one group differ in it alone
@@ -33,7 +32,7 @@ struct SweepRow {
 
   std::string state_text() const;  // "failed: its reason", "finished"
   // None where it is not there, or not finite.
-  std::optional<double> final_loss() const { return final_metric(kLossMetric); }
+  std::optional<double> final_loss() const { return final_metric(validation_loss_name()); }
   std::optional<double> final_metric(const std::string& name) const;
 };
 
@@ -57,6 +56,9 @@ struct SweepSummary {
 
 SweepSummary summary_of(const FrozenSweep& sweep, const std::vector<PointStatus>& points);
 std::vector<SweepMean> means_of(const std::vector<SweepRow>& rows);
+
+// Whether a number of metrics.jsonl is none of those that tell what was measured.
+bool is_result(const std::string& metric);
 
 std::string summary_text(const SweepSummary& summary);
 nlohmann::ordered_json summary_json(const FrozenSweep& sweep, const SweepSummary& summary);

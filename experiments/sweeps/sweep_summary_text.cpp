@@ -1,6 +1,7 @@
 // The summary of a sweep as a table, CSV and JSON.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,19 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Metrics that a person looks at, of those that are there.
-std::vector<std::string> shown_metrics(const SweepSummary& summary) {
-  std::vector<std::string> shown;
-  for (const char* name : {"val/loss", "val/accuracy", "val/perplexity", "val/bleu", "test/loss",
-                           "test/accuracy", "test/perplexity"})
-    for (const auto& row : summary.rows)
-      if (row.metrics.count(name)) {
-        shown.emplace_back(name);
-        break;
-      }
-  return shown;
-}
-
 // Of rows, or of means: the metrics that one of them has, sorted.
 template <class Rows>
 std::vector<std::string> names_in(const Rows& rows) {
@@ -36,6 +24,20 @@ std::vector<std::string> names_in(const Rows& rows) {
   for (const auto& row : rows)
     for (const auto& [name, value] : row.metrics) names.insert(name);
   return {names.begin(), names.end()};
+}
+
+// Metrics that a person looks at: all results of an evaluation, the loss first.
+std::vector<std::string> shown_metrics(const SweepSummary& summary) {
+  std::vector<std::string> shown;
+  const auto names = names_in(summary.rows);
+  for (const auto split : {Split::kValidation, Split::kTest}) {
+    const auto loss = metric_name(split, kLoss);
+    if (std::ranges::count(names, loss) > 0) shown.push_back(loss);
+    for (const auto& name : names)
+      if (name.starts_with(metric_name(split, "")) && is_result(name) && name != loss)
+        shown.push_back(name);
+  }
+  return shown;
 }
 
 Cell metric_cell(const std::optional<double>& value) {

@@ -80,14 +80,13 @@ TrainingMetric evaluation_metric(const EvaluatedPart& part, const TaskMetric& me
       }};
 }
 
-TrainingMetric perplexity_metric(const EvaluatedPart& part, const TaskMetric& loss) {
-  return {{part.in_log("perplexity"), "1", part.words + " perplexity",
-           "exp(" + part.in_log(loss.name) + ")"},
-          part.in_line("perplexity"),
-          MetricGroup::kDerived,
-          [of = part.evaluation](const TrainingRow& row) {
-            return row.*of ? (row.*of)->perplexity() : std::nullopt;
-          }};
+TrainingMetric derived_metric(const EvaluatedPart& part, const DerivedMetric& metric) {
+  auto derived = evaluation_metric(part, metric);
+  derived.group = MetricGroup::kDerived;
+  derived.value = [of = part.evaluation, of_loss = metric.of_loss](const TrainingRow& row) {
+    return row.*of ? std::optional(of_loss((row.*of)->loss())) : std::nullopt;
+  };
+  return derived;
 }
 
 // What the metrics of an evaluation were measured on.
@@ -121,7 +120,7 @@ void add_part(std::vector<TrainingMetric>& table, const EvaluatedPart& part, con
   const auto& loss = task.metrics().front();
   for (const auto* metrics : {&task.metrics(), &task.summaries()})
     for (const auto& metric : *metrics) table.push_back(evaluation_metric(part, metric));
-  table.push_back(perplexity_metric(part, loss));
+  for (const auto& metric : task.derived()) table.push_back(derived_metric(part, metric));
   for (auto& measure : evaluation_measures(part, loss)) table.push_back(std::move(measure));
 }
 
@@ -235,13 +234,15 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
   return line;
 }
 
-Metrics status_metrics(const Evaluation& evaluation) {
-  const auto split = metric_name(evaluation.split, "");
-  Metrics metrics{{split + "tokens", static_cast<double>(evaluation.tokens)},
-                  {split + "examples", static_cast<double>(evaluation.examples)},
-                  {split + "whole_split", evaluation.whole_split()}};
-  for (const auto& mean : evaluation.means) metrics[split + mean.name] = mean.value;
-  if (const auto perplexity = evaluation.perplexity()) metrics[split + "perplexity"] = *perplexity;
+Metrics status_metrics(const Evaluation& evaluation, const Task& task) {
+  Metrics metrics;
+  const auto add = [&](const std::string& name, double value) {
+    metrics[metric_name(evaluation.split, name)] = value;
+  };
+  for (const auto& [name, count] : measured_attributes(evaluation))
+    add(name, static_cast<double>(count));
+  for (const auto& mean : evaluation.means) add(mean.name, mean.value);
+  for (const auto& metric : derived_of(evaluation, task)) add(metric.name, metric.value);
   return metrics;
 }
 

@@ -58,6 +58,6 @@ Metrics line_of(const std::vector<TrainingMetric>& table, const TrainingRow& row
 
 // What status.json says of a model that was evaluated and not trained: val/loss, ..., by the split,
 // with what they were measured on.
-Metrics status_metrics(const Evaluation& evaluation);
+Metrics status_metrics(const Evaluation& evaluation, const Task& task);
 
 }  // namespace headlab

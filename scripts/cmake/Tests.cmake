@@ -65,11 +65,12 @@ add_executable(headlab_tokenizers tests/tokenizers.cpp)
 headlab_torch_target(headlab_tokenizers)
 target_link_libraries(headlab_tokenizers PRIVATE headlab_variants headlab_experiments)
 
-# The whole program with a model of several sites in it (tests/test_sites.py).
+# The whole program with a model of several sites (tests/test_sites.py) and a task with metrics of
+# its own (tests/test_added_metric.py) in it.
 if(main_source)
-  add_executable(headlab_translator tests/translator.cpp)
-  headlab_torch_target(headlab_translator)
-  target_link_libraries(headlab_translator PRIVATE headlab_main headlab_variants headlab_experiments)
+  add_executable(headlab_extended tests/translator.cpp tests/added_metric.cpp)
+  headlab_torch_target(headlab_extended)
+  target_link_libraries(headlab_extended PRIVATE headlab_main headlab_variants headlab_experiments)
 endif()
 
 # Spares tests most of each start of a program: it is preloaded (tests/warm_program.py,

@@ -25,6 +25,7 @@ class ImageSource : public FiniteSource {
   int64_t vocabulary() const final { return 0; }
   int64_t context() const final { return 0; }
   DataShape shape() const final;
+  const Task& task() const final { return classification_task(); }
   int64_t examples(Split split) const final;
 
  protected:

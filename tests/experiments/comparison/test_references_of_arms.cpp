@@ -14,7 +14,8 @@ References quarter(int64_t tokens) {
   return {.tokens = tokens,
           .all = {{.name = "chance",
                    .how = "a guess: any of 4 values",
-                   .values = {{"loss", std::log(4)}, {"accuracy", 0.25}}}}};
+                   .values = {{{"loss", "nat", "loss", "mean of -ln p"}, std::log(4)},
+                              {{"accuracy", "1", "accuracy", "share", true}, 0.25}}}}};
 }
 
 ComparedMetric metric_of(const std::vector<double>& values) {

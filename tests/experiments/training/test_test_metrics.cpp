@@ -49,7 +49,7 @@ TEST_CASE("the test part stands in the last row alone, and training is that of a
   load_model(*model, load_latest(folder / "asked")->model);
   const auto measured = evaluate(*model, {data.get(), Split::kTest}, {at::kCPU});
   CHECK(measured.examples == 8);
-  for (const auto& [name, value] : status_metrics(measured)) {
+  for (const auto& [name, value] : status_metrics(measured, data->task())) {
     INFO(name);
     CHECK(last.at(name) == Approx(value));
     CHECK(asked.status.metrics.at(name) == last.at(name));

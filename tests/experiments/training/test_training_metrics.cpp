@@ -59,7 +59,7 @@ TEST_CASE("an evaluation has the metrics that its task names, over what is score
   CHECK_THAT(means_text(measured),
              Catch::Matchers::StartsWith("surprise ") && Catch::Contains(" nat, says_"));
 
-  const auto status = status_metrics(measured);
+  const auto status = status_metrics(measured, task);
   CHECK(status == Metrics{{"val/surprise", measured.loss()},
                           {"val/perplexity", std::exp(measured.loss())},
                           {"val/says_zero", measured.mean("says_zero")},
