@@ -7,6 +7,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/files/new_folder.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/pretrained/foreign_weights.h"
 #include "experiments/pretrained/plain_heads.h"
@@ -115,14 +116,6 @@ void write_text_file(const fs::path& path, const std::string& text) {
   if (!file) throw RunError(path.string() + ": cannot be written");
 }
 
-struct Removal {
-  const fs::path& path;
-  ~Removal() {
-    std::error_code none;
-    fs::remove_all(path, none);
-  }
-};
-
 }  // namespace
 
 ExportedModel export_model(Model& model, const KindBlock& options, const DataShape& data,
@@ -137,10 +130,8 @@ ExportedModel export_model(Model& model, const KindBlock& options, const DataSha
   const bool tied = !parameters_and_buffers(model).contains("head.weight");
   const auto config = published_config(options, data, tied, ends);
   const auto weights = published_weights(model, options, data, config);
-  fs::path target = fs::weakly_canonical(folder);
-  if (!target.has_filename()) target = target.parent_path();
-  const fs::path making = target.parent_path() / (".tmp-" + target.filename().string() + "-made");
-  const Removal removal{making};
+  const NewFolder made(folder);
+  const auto& making = made.making();
   fs::remove_all(making, error);
   if (!fs::create_directories(making, error))
     throw RunError(fmt::format("{}: cannot be made: {}", making.string(), error.message()));
@@ -149,10 +140,7 @@ ExportedModel export_model(Model& model, const KindBlock& options, const DataSha
   ExportedModel exported{config.model_type, config.json.at("architectures").at(0),
                          largest_difference(model, making, data)};
   add_files(making);
-  fs::remove(target, error);  // it is empty
-  fs::rename(making, target, error);
-  if (error)
-    throw RunError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
+  made.commit();
   return exported;
 }
 

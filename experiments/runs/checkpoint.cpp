@@ -14,6 +14,7 @@
 
 #include "core/errors.h"
 #include "experiments/files/json_text.h"
+#include "experiments/files/new_folder.h"
 #include "experiments/files/regular_file.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/files/sha256.h"
@@ -214,13 +215,7 @@ void save_checkpoint(const fs::path& run, const Checkpoint& checkpoint, bool bes
   const fs::path folder = run / "ckpt", path = folder / step_name(checkpoint.step);
   const fs::path temporary = folder / (".tmp-" + step_name(checkpoint.step));
   as_run_error(path, [&] {
-    struct Removal {  // of what is under the temporary name in the end, new or old
-      const fs::path& path;
-      ~Removal() {
-        std::error_code none;
-        fs::remove_all(path, none);
-      }
-    } removal{temporary};
+    const Removal removal(temporary);  // of what has this name in the end, new or old
     require_own_directory(folder);
     if (fs::create_directory(folder)) sync_directory(run);
     const bool is_best =

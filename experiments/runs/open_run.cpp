@@ -14,7 +14,7 @@
 #include "core/torch.h"
 #include "experiments/files/config_file.h"
 #include "experiments/files/json_text.h"
-#include "experiments/files/replacement_file.h"
+#include "experiments/files/new_folder.h"
 #include "experiments/models/default_type.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/models/trained_parameters.h"
@@ -257,18 +257,10 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
                const std::function<void(const fs::path& run)>& add_files) {
   require_utf8(fs::absolute(path));
   require_no_control(fs::absolute(path).string(), "--out");
-  fs::path target = fs::weakly_canonical(path);
-  if (!target.has_filename()) target = target.parent_path();  // written with a slash at its end
-  if (find_run(target).kind != FoundRun::Kind::kAbsent)
+  if (find_run(fs::weakly_canonical(path)).kind != FoundRun::Kind::kAbsent)
     throw RunError(path.string() + ": a run is there already; choose another place");
-  const fs::path making = target.parent_path() / (".tmp-" + target.filename().string() + "-made");
-  struct Removal {
-    const fs::path& path;
-    ~Removal() {
-      std::error_code none;
-      fs::remove_all(path, none);
-    }
-  } removal{making};
+  const NewFolder folder(path);
+  const auto& making = folder.making();
   {
     const auto yaml = to_yaml(write_block(experiment)), data = data_text(description);
     const bool left_over = find_run(making).kind != FoundRun::Kind::kAbsent;
@@ -279,10 +271,7 @@ void write_run(const std::filesystem::path& path, Experiment experiment,
     if (add_files) add_files(making);
     directory.end({RunState::kFinished, "", checkpoint.step, metrics});
   }
-  std::error_code error;
-  fs::rename(making, target, error);
-  if (error) throw RunError(fmt::format("{}: cannot be made: {}", path.string(), error.message()));
-  sync_directory(target.parent_path());
+  folder.commit();
 }
 
 }  // namespace headlab
