@@ -1,16 +1,13 @@
 // `headlab runs [FOLDER]`: what lies below runs/.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <tuple>
-
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/report.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/system/program_name.h"
+#include "experiments/text/table.h"
 #include "experiments/text/visible_text.h"
 
 namespace headlab {
@@ -51,7 +48,7 @@ Json json_of(const KnownRun& run, uintmax_t bytes) {
           {"status", run.state},
           {"step", run.step},
           {"steps", run.steps ? Json(*run.steps) : Json()},
-          {"val/loss", run.loss ? metric_json(*run.loss) : Json()},
+          {validation_loss_name(), run.loss ? metric_json(*run.loss) : Json()},
           {"bytes", bytes},
           {"age_s", std::chrono::duration_cast<std::chrono::seconds>(age).count()}};
 }
@@ -61,51 +58,30 @@ std::string steps_text(const KnownRun& run) {
   return run.steps && *run.steps != run.step ? fmt::format("{}/{}", step, *run.steps) : step;
 }
 
-using Row = std::array<std::string, 9>;
-const Row kTitles{"", "run", "kind", "state", "written", "seed", "steps", "val loss [nat]", "size"};
-constexpr size_t kNumbers = 5;  // columns from here on are numbers
-
 // The word by which commands find a run: "@" is the newest, "@2" the one before it.
 std::string word_of(size_t index) { return index == 0 ? "@" : fmt::format("@{}", index + 1); }
 
-Row row_of(const KnownRun& run, uintmax_t bytes, const std::string& word) {
-  return {word,
-          run.label,
-          run.kind,
-          run.state,
-          age_text(run.written),
-          std::to_string(run.seed),
-          steps_text(run),
-          run.loss ? fmt::format("{:.4f}", *run.loss) : "",
-          fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6)};
-}
-
-// Texts to the left of their columns, numbers to the right.
-std::string aligned(const Row& row, const std::array<size_t, std::tuple_size_v<Row>>& widths) {
-  std::string line;
-  for (size_t column = 0; column < row.size(); ++column) {
-    const auto& cell = row[column];
-    const std::string gap(widths[column] - cell.size(), ' ');
-    line += column < kNumbers ? cell + gap : gap + cell;
-    line += "  ";
-  }
-  return line;
-}
-
 // `numbered`: with the words by which commands find them.
-std::string table(const std::vector<KnownRun>& runs, const std::vector<uintmax_t>& bytes,
-                  bool numbered) {
-  std::vector<Row> rows{kTitles};
-  for (size_t i = 0; i < runs.size(); ++i)
-    rows.push_back(row_of(runs[i], bytes[i], numbered ? word_of(i) : ""));
-  std::array<size_t, std::tuple_size_v<Row>> widths{};
-  for (const auto& row : rows)
-    for (size_t column = 0; column < row.size(); ++column)
-      widths[column] = std::max(widths[column], row[column].size());
-  std::string text = aligned(rows[0], widths) + "path\n";
-  for (size_t i = 0; i < runs.size(); ++i)
-    text += aligned(rows[i + 1], widths) + visible_line(shown_path(runs[i].path)) + "\n";
-  return text;
+std::string table_of(const std::vector<KnownRun>& runs, const std::vector<uintmax_t>& bytes,
+                     bool numbered) {
+  Table table({{.is_text = true},
+               {.title = "run", .is_text = true},
+               {.title = "kind", .is_text = true},
+               {.title = "state", .is_text = true},
+               {.title = "written", .is_text = true},
+               {.title = "seed"},
+               {.title = "steps"},
+               {.title = "val loss [nat]"},
+               {.title = "size"},
+               {.title = "path", .is_text = true}});
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const auto& run = runs[i];
+    table.add({numbered ? word_of(i) : "", run.label, run.kind, run.state, age_text(run.written),
+               run.seed, steps_text(run), run.loss ? Cell(*run.loss) : Cell(),
+               fmt::format("{:.1f} MB", static_cast<double>(bytes[i]) / 1e6),
+               visible_line(shown_path(run.path))});
+  }
+  return table.text();
 }
 
 int run_runs(const RunsOptions& o) {
@@ -121,7 +97,7 @@ int run_runs(const RunsOptions& o) {
     bytes.push_back(size_of(path));
     report.object["runs"].push_back(json_of(runs.back(), bytes.back()));
   }
-  report.text = table(runs, bytes, usual);
+  report.text = table_of(runs, bytes, usual);
   if (runs.empty())
     report.text = fmt::format("no run below {}; `{} run CONFIG` makes one\n",
                               fs::absolute(o.folder).string(), program_name());

@@ -6,6 +6,7 @@
 #include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
 #include "experiments/text/duration.h"
+#include "experiments/text/table.h"
 #include "experiments/text/with_commas.h"
 
 namespace headlab {
@@ -66,7 +67,7 @@ Cells head_cells(const Comparison& comparison, size_t task) {
                  {"seeds that solved it", "p, Fisher", "p, Fisher and Holm",
                   "updates until solved, median", "p, log-rank", "p, log-rank and Holm"});
   cells.insert(cells.end(),
-               {"effective speedup", "val/loss at equal time [nat]", "time", "entropy [nat]",
+               {"effective speedup", validation_loss_name() + " at equal time [nat]", "time", "entropy [nat]",
                 "largest logit", "first-token share", "heads that survive pruning"});
   return cells;
 }
@@ -151,10 +152,6 @@ Cells row_cells(const TableRow& row) {
   return cells;
 }
 
-std::string table_line(const Cells& cells) {
-  return fmt::format("| {} |\n", fmt::join(cells, " | "));
-}
-
 TaskTable table_of(const Comparison& comparison, const ChosenRates& rates,
                    const std::vector<ComparedTask>& tasks, size_t task) {
   TaskTable table{.head = head_cells(comparison, task), .rows = {}};
@@ -167,12 +164,13 @@ TaskTable table_of(const Comparison& comparison, const ChosenRates& rates,
   return table;
 }
 
-std::string table_text(const TaskTable& table) {
-  auto text = table_line(table.head) + "|---|";
-  for (size_t i = 1; i < table.head.size(); ++i) text += "--:|";
-  text += "\n";
-  for (const auto& row : table.rows) text += table_line(row);
-  return text;
+std::string table_text(const TaskTable& written) {
+  std::vector<Column> columns;
+  for (const auto& title : written.head)
+    columns.push_back({.title = title, .is_text = columns.empty()});
+  Table table(std::move(columns));
+  for (const auto& row : written.rows) table.add({row.begin(), row.end()});
+  return table.markdown();
 }
 
 std::string lengths_text(const Comparison& comparison, const ComparedTask& task, size_t number) {

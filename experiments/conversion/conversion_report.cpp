@@ -2,15 +2,45 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/logs/result_arrays.h"
 #include "experiments/text/number_text.h"
+#include "experiments/text/table.h"
 
 namespace headlab {
 
 using Json = nlohmann::ordered_json;
+namespace {
+
+Table layers_table(const Json& layers, bool measured) {
+  const auto any = [&](const char* key) {
+    return std::ranges::any_of(layers, [&](const Json& layer) { return layer.contains(key); });
+  };
+  const bool sites = any("site"), orders = any("order");
+  std::vector<Column> columns;
+  if (sites) columns.push_back({.title = "site", .is_text = true});
+  columns.push_back({.title = "layer"});
+  columns.push_back({.title = "weights error", .format = "{:.3e}"});
+  if (measured) columns.push_back({.title = "output error", .format = "{:.3e}"});
+  if (orders) columns.push_back({.title = "heads in order", .is_text = true});
+  Table table(std::move(columns));
+  for (const auto& layer : layers) {
+    std::vector<Cell> cells;
+    if (sites) cells.emplace_back(layer["site"].get<std::string>());
+    cells.emplace_back(layer["layer"].get<int64_t>());
+    cells.emplace_back(layer["weights_error"].get<double>());
+    if (measured) cells.emplace_back(layer["output_error"].get<double>());
+    if (orders) cells.emplace_back(layer.contains("order") ? layer["order"].dump() : "");
+    table.add(std::move(cells));
+  }
+  return table;
+}
+
+}  // namespace
 
 ConversionCost conversion_cost(const std::string& source, const OpenedRun& run,
                                const ConvertedModel& converted, int64_t most_batches,
@@ -63,21 +93,7 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
 
 std::string conversion_text(const Json& report) {
   const bool measured = !report["measured"].is_null();
-  std::string text = measured ? "layer  weights error  output error\n" : "layer  weights error\n";
-  std::string site;
-  for (const auto& layer : report["layers"]) {
-    if (layer.value("site", "") != site) {
-      site = layer["site"];
-      text += site + "\n";
-    }
-    text += fmt::format("{:5}  {:>13}", layer["layer"].get<int64_t>(),
-                        number_text(layer["weights_error"].get<double>(), "{:.3e}"));
-    if (measured)
-      text += fmt::format("  {:>12}", number_text(layer["output_error"].get<double>(), "{:.3e}"));
-    text += '\n';
-    if (layer.contains("order"))
-      text += fmt::format("       heads in order {}\n", layer["order"].dump());
-  }
+  auto text = layers_table(report["layers"], measured).text();
   if (measured)
     text += fmt::format("logits error {}, ",
                         number_text(report["logits_error"].get<double>(), "{:.3e}"));
