@@ -53,7 +53,7 @@ void check_names(const AnalysisOptions& options, std::vector<std::string> known)
 
 // What the roles read: arrays by head. On the data of a run a repeated token says little of what a
 // head does, so that induction and duplicate are those on random tokens, where they are there.
-std::map<std::string, std::vector<double>> role_values(const ResultGroup& statistics,
+std::map<std::string, std::vector<double>> role_values(const LabelledGroup& statistics,
                                                        bool of_model) {
   std::map<std::string, std::vector<double>> values;
   for (const auto& array : statistics.arrays)
@@ -85,7 +85,7 @@ void add_roles(Analysis& to, const AnalysisOptions& options, bool of_model) {
 }
 
 // These arrays, and the axes that they have.
-void keep_arrays(ResultGroup& group, const std::vector<std::string>& names) {
+void keep_arrays(LabelledGroup& group, const std::vector<std::string>& names) {
   std::erase_if(group.arrays, [&](const auto& array) { return !holds(names, array.about.name); });
   std::erase_if(group.axes, [&](const auto& axis) {
     return std::none_of(group.arrays.begin(), group.arrays.end(),
@@ -93,7 +93,7 @@ void keep_arrays(ResultGroup& group, const std::vector<std::string>& names) {
   });
 }
 
-void add_head_mask(ResultGroup& group, const Tensor& alive) {
+void add_head_mask(LabelledGroup& group, const Tensor& alive) {
   group.arrays.push_back(
       {{"head_mask", "1", "whether the head is there", "1 alive, 0 pruned or never built"},
        {"layer", "head"},
@@ -161,7 +161,7 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
 }
 
 // Its arrays, those of the split's examples with how many these were.
-void finish(HeadMeasurement& measurement, ResultGroup& group, int64_t examples, bool whole_split) {
+void finish(HeadMeasurement& measurement, LabelledGroup& group, int64_t examples, bool whole_split) {
   const size_t others = group.arrays.size();
   measurement.finish(group);
   if (!measurement.of_examples()) return;
@@ -188,7 +188,7 @@ Analysis finish(SiteWork& work, int64_t examples) {
 
 }  // namespace
 
-const ResultArray* find_array(const ResultGroup& group, const std::string& name) {
+const LabelledArray* find_array(const LabelledGroup& group, const std::string& name) {
   for (const auto& array : group.arrays)
     if (array.about.name == name) return &array;
   return nullptr;

@@ -71,15 +71,15 @@ class HeadMeasurement {
   virtual void start(const std::vector<std::string>& /*wanted*/, HeadProbe& /*probe*/) {}
   virtual void add(const AnalysisBatch& /*batch*/) {}
   // Appends axes that it needs (add_axis) and arrays; what is not wanted is left out later.
-  virtual void finish(ResultGroup& to) = 0;
+  virtual void finish(LabelledGroup& to) = 0;
 };
 
-const ResultArray* find_array(const ResultGroup& group, const std::string& name);  // or null
+const LabelledArray* find_array(const LabelledGroup& group, const std::string& name);  // or null
 LogVariable variable_of(const Statistic& statistic);
 
 struct Analysis {
   std::string site = kSelfSite;
-  ResultGroup statistics = {}, roles = {};  // analysis/<site>, roles/<site>
+  LabelledGroup statistics = {}, roles = {};  // analysis/<site>, roles/<site>
   int64_t layers = 0, heads = 0, examples = 0;
 };
 

@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Element `at` of an array.
-Json element(const ResultArray& array, size_t at) {
+Json element(const LabelledArray& array, size_t at) {
   if (!array.texts.empty()) return array.texts[at];
   const double value = array.values[at];
   if (array.flags) return value != 0 ? 1 : 0;
@@ -27,14 +27,14 @@ Json element(const ResultArray& array, size_t at) {
 }
 
 // Elements from `at` on, nested by the sizes of dims `dim` and after it.
-Json nested(const ResultArray& array, const std::vector<int64_t>& sizes, size_t dim, size_t& at) {
+Json nested(const LabelledArray& array, const std::vector<int64_t>& sizes, size_t dim, size_t& at) {
   if (dim == sizes.size()) return element(array, at++);
   auto all = Json::array();
   for (int64_t n = 0; n < sizes[dim]; ++n) all.push_back(nested(array, sizes, dim + 1, at));
   return all;
 }
 
-Json arrays_json(const ResultGroup& group) {
+Json arrays_json(const LabelledGroup& group) {
   auto object = Json::object();
   for (const auto& array : group.arrays) {
     std::vector<int64_t> sizes;
@@ -48,7 +48,7 @@ Json arrays_json(const ResultGroup& group) {
 }
 
 // Coordinates that are words.
-Json axes_json(const ResultGroup& group) {
+Json axes_json(const LabelledGroup& group) {
   auto object = Json::object();
   for (const auto& axis : group.axes)
     if (!axis.labels.empty()) object[axis.about.name] = axis.labels;
@@ -99,7 +99,7 @@ std::string roles_of(const Analysis& analysis, size_t head) {
 std::vector<size_t> rows_of(const Analysis& analysis, bool sort) {
   std::vector<size_t> rows(static_cast<size_t>(analysis.layers * analysis.heads));
   std::iota(rows.begin(), rows.end(), size_t{0});
-  const ResultArray* by = nullptr;
+  const LabelledArray* by = nullptr;
   for (const char* name : kSortedBy)
     if (!by) by = find_array(analysis.statistics, name);
   if (!sort || !by) return rows;
@@ -124,7 +124,7 @@ std::string legend(const Analysis& analysis, std::span<const Shown> columns) {
 
 std::string table(const Analysis& analysis, std::span<const Shown> all, bool sort) {
   std::vector<Column> columns{{.title = "head"}};
-  std::vector<const ResultArray*> arrays;
+  std::vector<const LabelledArray*> arrays;
   for (const auto& shown : all)
     if (const auto* array = find_array(analysis.statistics, shown.statistic)) {
       columns.push_back({.title = shown.title, .format = shown.format});
@@ -181,8 +181,8 @@ std::string analysis_text(const std::vector<Analysis>& sites, bool sort) {
   return tables(sites, of_images ? std::span<const Shown>(kImageColumns) : kColumns, sort);
 }
 
-std::vector<ResultGroup> analysis_groups(const std::vector<Analysis>& sites) {
-  std::vector<ResultGroup> groups;
+std::vector<LabelledGroup> analysis_groups(const std::vector<Analysis>& sites) {
+  std::vector<LabelledGroup> groups;
   for (const auto& site : sites) {
     groups.push_back(site.statistics);
     groups.push_back(site.roles);

@@ -25,7 +25,7 @@ nlohmann::ordered_json maps_json(const std::filesystem::path& path, const MapFil
 std::string maps_text(const MapFile& file);
 
 // Statistics and roles of every site, for a file.
-std::vector<ResultGroup> analysis_groups(const std::vector<Analysis>& sites);
+std::vector<LabelledGroup> analysis_groups(const std::vector<Analysis>& sites);
 // As a file of maps: `about` them in the manifest.
 void write_analysis(const std::filesystem::path& out, const std::filesystem::path& maps,
                     const Analysis& analysis, const nlohmann::ordered_json& about);

@@ -84,7 +84,7 @@ Tensor by_layer(const std::vector<Tensor>& values) {
   return all;
 }
 
-void put(ResultGroup& group, const LogVariable& about, const std::vector<std::string>& dims,
+void put(LabelledGroup& group, const LogVariable& about, const std::vector<std::string>& dims,
          const Tensor& values) {
   group.arrays.push_back(result_array(about, dims, values));
 }
@@ -95,7 +95,7 @@ std::vector<Tensor> ranks(std::vector<Tensor> spectra) {
   return spectra;
 }
 
-void put_spectra(ResultGroup& group, const SiteHeads& grid, const std::vector<Layer>& layers) {
+void put_spectra(LabelledGroup& group, const SiteHeads& grid, const std::vector<Layer>& layers) {
   const auto of_heads = of_each(layers, [](const Layer& l) { return singular_values(*l.qk); });
   const auto spectra = grid.rows_by_head(of_heads);
   put(group, kSingularValues, {"layer", "head", "component"}, spectra);
@@ -116,12 +116,12 @@ void put_spectra(ResultGroup& group, const SiteHeads& grid, const std::vector<La
 
 }  // namespace
 
-ResultGroup circuits(const SiteHeads& grid, const Tensor& embedding, const Tensor& unembedding) {
+LabelledGroup circuits(const SiteHeads& grid, const Tensor& embedding, const Tensor& unembedding) {
   at::NoGradGuard no_grad;
   const std::vector<std::string> heads{"layer", "head"}, pairs{"layer", "head", "layer2", "head2"};
   std::vector<Layer> layers;
   for (int64_t l = 0; l < grid.layers(); ++l) layers.emplace_back(grid.layer(l));
-  ResultGroup group{"", head_axes(grid), {}};
+  LabelledGroup group{"", head_axes(grid), {}};
   if (std::none_of(layers.begin(), layers.end(), [](const auto& l) { return l.heads; }))
     return group;
   put_spectra(group, grid, layers);

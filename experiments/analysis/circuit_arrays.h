@@ -10,7 +10,7 @@ namespace headlab {
 // head), composition_q, _k, _v (layer, head, layer2, head2); with embedding and unembedding [V,D]
 // (Model) also ov_copying_full. NaN in layers whose kind has no such matrices (linformer); without
 // any layer that has them there are no arrays. The path is the caller's to name.
-ResultGroup circuits(const SiteHeads& heads, const Tensor& embedding = {},
+LabelledGroup circuits(const SiteHeads& heads, const Tensor& embedding = {},
                      const Tensor& unembedding = {});
 
 }  // namespace headlab

@@ -41,7 +41,7 @@ class Streamed : public HeadMeasurement {
     probe_ = &probe;
   }
 
-  void finish(ResultGroup& to) override {
+  void finish(LabelledGroup& to) override {
     std::vector<std::map<std::string, std::vector<double>>> layers;
     for (int64_t l = 0; l < setup_.heads.layers(); ++l) {
       const MapKey key(setup_.heads.name(), l, 0);
@@ -55,7 +55,7 @@ class Streamed : public HeadMeasurement {
 
  private:
   // `of_tokens`: does not exist in layers whose weights are over anything else.
-  void add_array(ResultGroup& to, const Statistic& s,
+  void add_array(LabelledGroup& to, const Statistic& s,
                  const std::vector<std::map<std::string, std::vector<double>>>& layers,
                  bool of_tokens) const {
     std::vector<double> by_layer;
@@ -88,7 +88,7 @@ class Importance : public HeadMeasurement {
 
   std::vector<std::string> names() const override { return importance_arrays(); }
 
-  void finish(ResultGroup& to) override {
+  void finish(LabelledGroup& to) override {
     auto& measured = *setup_.importance;
     if (!measured)
       measured = measure_importance(*setup_.run.model, setup_.sample(), setup_.compute);
@@ -128,12 +128,12 @@ class Importance : public HeadMeasurement {
 };
 
 // Points of the heads in a plane, from the divergence itself as Clark et al. 2019 do.
-void add_head_map(ResultGroup& to, const std::vector<double>& js, int64_t L, int64_t H) {
+void add_head_map(LabelledGroup& to, const std::vector<double>& js, int64_t L, int64_t H) {
   constexpr int64_t kComponents = 2;
   add_axis(to, {{"coordinate", "1", "axis of the plane of heads", "in falling order of spread"},
                 kComponents});
   const auto scaled = scale_points(at::tensor(js, at::kDouble).view({L * H, L * H}), kComponents);
-  ResultArray array{{"head_map", "nat", "heads in a plane: near ones attend alike",
+  LabelledArray array{{"head_map", "nat", "heads in a plane: near ones attend alike",
                      "classical multidimensional scaling of js, not of its root; of each component "
                      "the entry largest in size is positive"},
                     {"layer", "head", "coordinate"},
@@ -167,7 +167,7 @@ std::unique_ptr<HeadMeasurement> importance_measurement(const AnalysisSetup& set
   return std::make_unique<Importance>(setup);
 }
 
-void add_statistics(ResultGroup& to, const std::map<std::string, std::vector<double>>& values,
+void add_statistics(LabelledGroup& to, const std::map<std::string, std::vector<double>>& values,
                     int64_t layers, int64_t heads) {
   const auto add = [&](const Statistic& s) {
     const auto found = values.find(s.name);
@@ -182,7 +182,7 @@ void add_statistics(ResultGroup& to, const std::map<std::string, std::vector<dou
   for (const auto& s : map_statistic_table()) add(s);
   const auto js = values.find("js");
   if (js == values.end()) return;
-  ResultArray similarity{
+  LabelledArray similarity{
       {"similarity", "1", "how alike two heads attend", "1 - js / ln 2"}, dims_of("js"), {}};
   for (double divergence : js->second) similarity.values.push_back(1 - divergence / std::log(2.0));
   to.arrays.push_back(std::move(similarity));

@@ -26,7 +26,7 @@ bool has_token_map(const AnalysisSetup& setup);
 
 // Statistics of the tables by name, as arrays in the tables' order; js further as `similarity` and
 // `head_map`.
-void add_statistics(ResultGroup& to, const std::map<std::string, std::vector<double>>& values,
+void add_statistics(LabelledGroup& to, const std::map<std::string, std::vector<double>>& values,
                     int64_t layers, int64_t heads);
 
 // Maps of a few examples [E], as they are: the weights that the statistics are of, and rollout.
@@ -41,7 +41,7 @@ class KeptMaps {
   }
   // The texts of tokens, by number, may be empty; those of queries, where they stand in the same
   // text.
-  void finish(ResultGroup& to, int64_t layers, int64_t heads,
+  void finish(LabelledGroup& to, int64_t layers, int64_t heads,
               const std::vector<std::string>& key_texts = {},
               const std::vector<std::string>& query_texts = {}) const;
 

@@ -28,7 +28,7 @@ class Repeated : public HeadMeasurement {
     return {"induction_repeated", "duplicate_token_repeated"};
   }
 
-  void finish(ResultGroup& to) override {
+  void finish(LabelledGroup& to) override {
     const RepeatedTokensOptions options;
     const auto& data = *setup_.run.data;
     auto& model = *setup_.run.model;
@@ -62,7 +62,7 @@ class Syntax : public HeadMeasurement {
                                 setup_.run.model->context());
   }
 
-  void finish(ResultGroup& to) override {
+  void finish(LabelledGroup& to) override {
     if (const auto scores =
             score_syntax(*setup_.run.model, setup_.heads, treebank_, {}, setup_.compute))
       add_syntax(to, *scores);

@@ -76,7 +76,7 @@ class Maps : public HeadMeasurement {
               site.queries == site.keys ? Tensor() : batch.data.tokens_of(site.queries));
   }
 
-  void finish(ResultGroup& to) override {
+  void finish(LabelledGroup& to) override {
     add_statistics(to, statistics_.values(), setup_.heads.layers(), setup_.heads.heads());
     const auto texts = [&](Tensor Batch::*input) {
       return setup_.options.maps > 0 ? setup_.run.data->token_texts_of(input)
@@ -157,7 +157,7 @@ void KeptMaps::add(const std::vector<LayerMap>& layers, const Tensor& keys, cons
   }
 }
 
-void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads,
+void KeptMaps::finish(LabelledGroup& to, int64_t layers, int64_t heads,
                       const std::vector<std::string>& key_texts,
                       const std::vector<std::string>& query_texts) const {
   if (maps_.empty()) return;
@@ -213,7 +213,7 @@ void KeptMaps::finish(ResultGroup& to, int64_t layers, int64_t heads,
                              const std::vector<Tensor>& ids, int64_t size,
                              const std::vector<std::string>& known) {
     if (!ids.front().defined() || known.empty()) return;
-    ResultArray array{{name, "1", what, "empty: padding"}, {"example", axis}, {}};
+    LabelledArray array{{name, "1", what, "empty: padding"}, {"example", axis}, {}};
     for (const auto& example : ids)
       for (int64_t n = 0; n < size; ++n)
         array.texts.push_back(

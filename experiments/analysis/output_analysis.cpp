@@ -50,7 +50,7 @@ void OutputAnalysis::add(const HeadProbe& probe, const std::vector<Tensor>& hidd
   sums_.add(batch, length);
 }
 
-ResultGroup OutputAnalysis::results() const {
+LabelledGroup OutputAnalysis::results() const {
   const int64_t L = heads_.layers();
   std::vector<Tensor> norm(L), contribution(L), cosine(L);
   auto disagreement = at::full({L}, std::numeric_limits<double>::quiet_NaN(), at::kDouble),
@@ -62,7 +62,7 @@ ResultGroup OutputAnalysis::results() const {
     disagreement[l] = output_disagreement(cosine[l]);
     ratio[l] = sums_.residual_ratio(l);
   }
-  ResultGroup group{"", head_axes(heads_), {}};
+  LabelledGroup group{"", head_axes(heads_), {}};
   const auto put = [&](const LogVariable& about, const std::vector<std::string>& dims,
                        const Tensor& values) {
     group.arrays.push_back(result_array(about, dims, values));

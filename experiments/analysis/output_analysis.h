@@ -20,7 +20,7 @@ class OutputAnalysis {
   // output_norm, contribution_norm (layer, head), output_cosine (layer, head, head2),
   // output_disagreement, residual_ratio (layer), cka (layer, head, layer2, head2). The path is the
   // caller's to name. Before the first batch all is NaN.
-  ResultGroup results() const;
+  LabelledGroup results() const;
 
  private:
   SiteHeads heads_;

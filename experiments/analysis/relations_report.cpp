@@ -11,9 +11,9 @@
 namespace headlab {
 namespace {
 
-const ResultAxis& axis_of(const ResultGroup& group, const std::string& name) {
+const LabelledAxis& axis_of(const LabelledGroup& group, const std::string& name) {
   return *std::find_if(group.axes.begin(), group.axes.end(),
-                       [&](const ResultAxis& axis) { return axis.about.name == name; });
+                       [&](const LabelledAxis& axis) { return axis.about.name == name; });
 }
 
 // Where entry r of the last dimension, of size R, is largest: index of what stands before it, and
@@ -25,7 +25,7 @@ std::pair<size_t, double> largest(const std::vector<double>& values, size_t r, s
   return best;
 }
 
-std::string table_of(const Analysis& analysis, const ResultArray& accuracy) {
+std::string table_of(const Analysis& analysis, const LabelledArray& accuracy) {
   const auto& group = analysis.statistics;
   const auto &relations = axis_of(group, "relation"), &offsets = axis_of(group, "fixed_offset");
   const auto& directions = axis_of(group, "direction").labels;

@@ -28,7 +28,7 @@ HeadScores scores_of(const SiteHeads& heads, const HeadProbe& probe,
   return scores;
 }
 
-ResultArray head_array(const HeadScores& scores, const char* name, const char* long_name,
+LabelledArray head_array(const HeadScores& scores, const char* name, const char* long_name,
                        const char* formula, std::map<std::string, int64_t> counts) {
   const auto values = scores.at(name).contiguous();
   const double* first = values.data_ptr<double>();
@@ -86,7 +86,7 @@ HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const Rep
       {{"induction_repeated", "induction"}, {"duplicate_token_repeated", "duplicate_token"}});
 }
 
-std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,
+std::vector<LabelledArray> repeated_token_arrays(const HeadScores& scores,
                                                const RepeatedTokens& tokens,
                                                const RepeatedTokensOptions& options) {
   const std::map<std::string, int64_t> facts{{"period", tokens.period},

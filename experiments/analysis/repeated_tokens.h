@@ -42,7 +42,7 @@ HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const Rep
                                  const Compute& compute = {});
 
 // The arrays (layer, head) of analysis/<site>, with what they were measured on as attributes.
-std::vector<ResultArray> repeated_token_arrays(const HeadScores& scores,
+std::vector<LabelledArray> repeated_token_arrays(const HeadScores& scores,
                                                const RepeatedTokens& tokens,
                                                const RepeatedTokensOptions& options);
 }  // namespace headlab

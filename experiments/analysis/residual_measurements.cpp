@@ -10,7 +10,7 @@ namespace headlab {
 namespace {
 
 // Adds what the group does not have yet.
-void merge(ResultGroup& to, ResultGroup more) {
+void merge(LabelledGroup& to, LabelledGroup more) {
   for (auto& axis : more.axes) add_axis(to, std::move(axis));
   for (auto& array : more.arrays)
     if (!find_array(to, array.about.name)) to.arrays.push_back(std::move(array));
@@ -41,7 +41,7 @@ class Outputs : public HeadMeasurement {
     const auto& site = setup_.heads.site();
     sums_->add(batch.probe, batch.hidden.at(site.stack), batch.data.*site.query_length);
   }
-  void finish(ResultGroup& to) override { merge(to, sums_->results()); }
+  void finish(LabelledGroup& to) override { merge(to, sums_->results()); }
 
  private:
   AnalysisSetup setup_;
@@ -59,7 +59,7 @@ class Circuits : public HeadMeasurement {
             "qk_layer_rank_95",   "ov_copying",    "ov_copying_full",
             "composition_q",      "composition_k", "composition_v"};
   }
-  void finish(ResultGroup& to) override {
+  void finish(LabelledGroup& to) override {
     const auto& model = *setup_.run.model;
     const bool between = setup_.heads.site().within_ids();  // what is read is what is written
     merge(to, between ? circuits(setup_.heads, model.embedding(), model.unembedding())

@@ -190,7 +190,7 @@ BestRelations best_relations(const SyntaxScores& scores) {
           .gain = found(most)};
 }
 
-void add_syntax(ResultGroup& analysis, const SyntaxScores& scores) {
+void add_syntax(LabelledGroup& analysis, const SyntaxScores& scores) {
   const auto about = [](const char* name, const char* units, const char* long_name,
                         const char* comment) {
     return LogVariable{name, units, long_name, comment};

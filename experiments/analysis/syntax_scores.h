@@ -75,6 +75,6 @@ BestRelations best_relations(const SyntaxScores& scores);
 
 // Adds the arrays to analysis/<site>, with the axes that the group does not have yet: relation,
 // direction and fixed_offset beside layer and head.
-void add_syntax(ResultGroup& analysis, const SyntaxScores& scores);
+void add_syntax(LabelledGroup& analysis, const SyntaxScores& scores);
 
 }  // namespace headlab

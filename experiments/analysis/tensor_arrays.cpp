@@ -9,13 +9,13 @@ std::vector<double> numbers(const Tensor& t) {
   return {dense.const_data_ptr<double>(), dense.const_data_ptr<double>() + dense.numel()};
 }
 
-ResultArray result_array(const LogVariable& about, const std::vector<std::string>& dims,
+LabelledArray result_array(const LogVariable& about, const std::vector<std::string>& dims,
                          const Tensor& values) {
   return {about, dims, numbers(values)};
 }
 
-std::vector<ResultAxis> head_axes(const SiteHeads& heads) {
-  ResultGroup group;
+std::vector<LabelledAxis> head_axes(const SiteHeads& heads) {
+  LabelledGroup group;
   add_head_axes(group, {"layer", "head", "layer2", "head2"}, heads.layers(), heads.heads());
   return group.axes;
 }

@@ -8,8 +8,8 @@ namespace headlab {
 
 std::vector<double> numbers(const Tensor& t);  // its elements, row-major
 // An array of float64 values under the names of its dimensions.
-ResultArray result_array(const LogVariable& about, const std::vector<std::string>& dims,
+LabelledArray result_array(const LogVariable& about, const std::vector<std::string>& dims,
                          const Tensor& values);
-std::vector<ResultAxis> head_axes(const SiteHeads& heads);  // layer, head, layer2, head2
+std::vector<LabelledAxis> head_axes(const SiteHeads& heads);  // layer, head, layer2, head2
 
 }  // namespace headlab

@@ -61,7 +61,7 @@ std::vector<std::string> source_words(const GivenData& given, const OpenedRun& r
 
 // "val of a.txt, first 1,280 examples", at what is measured on examples, and at the roles that
 // follow from it.
-void note_source(std::vector<ResultGroup>& groups, const std::string& source) {
+void note_source(std::vector<LabelledGroup>& groups, const std::string& source) {
   for (auto& group : groups)
     for (auto& array : group.arrays) {
       const auto examples = array.count_attributes.find("examples");
@@ -100,7 +100,7 @@ void Answer::require_its_place(const OpenedRun& opened) const {
 }
 
 fs::path Answer::write(const OpenedRun& opened, const std::string& title, const at::Device& device,
-                       std::vector<ResultGroup> groups) const {
+                       std::vector<LabelledGroup> groups) const {
   const auto located = locate_run(run);
   const auto manifest = manifest_of(opened, opened.experiment, *opened.model, device);
   note_source(groups, source_of(given, opened, split));

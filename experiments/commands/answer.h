@@ -29,7 +29,7 @@ struct Answer {
   // Writes it, with its source at every array that is of examples, and returns where. `title`:
   // "ablation".
   std::filesystem::path write(const OpenedRun& opened, const std::string& title,
-                              const at::Device& device, std::vector<ResultGroup> groups) const;
+                              const at::Device& device, std::vector<LabelledGroup> groups) const;
 
  private:
   OutputFile named_file(const OpenedRun& opened) const;  // of --out

@@ -16,21 +16,17 @@ namespace {
 void make_vocabulary(H5Group& root, const std::string& name,
                      const std::vector<std::string>& vocabulary) {
   if (vocabulary.empty()) return;
-  H5Group group = root.make_group(name);
-  std::vector<int32_t> numbers;
   std::vector<std::string> texts;
-  for (const std::string& token : vocabulary) {
-    numbers.push_back(static_cast<int32_t>(numbers.size()));
-    texts.push_back(readable_text(token));
-  }
-  H5Dataset token = group.make_dataset("token", {H5Type::kI32, {numbers.size()}});
-  token.make_scale("token");
-  describe(token, {"token", "1", "token", "number of an entry of the vocabulary"});
-  token.write<int32_t>(numbers);
-  H5Dataset text = group.make_dataset("text", {H5Type::kText, {texts.size()}});
-  describe(text, {"text", "1", "text of a token", "bytes that are no UTF-8 are written <0xHH>"});
-  text.attach_scale(0, token);
-  text.write_text(texts);
+  for (const std::string& token : vocabulary) texts.push_back(readable_text(token));
+  const LabelledAxis tokens{{"token", "1", "token", "number of an entry of the vocabulary"},
+                            std::ssize(texts)};
+  const LabelledArray text{
+      .about = {"text", "1", "text of a token", "bytes that are no UTF-8 are written <0xHH>"},
+      .dims = {"token"},
+      .values = {},
+      .texts = texts};
+  H5Group group = root.make_group(name);
+  write_arrays(group, {name, {tokens}, {text}}, H5Type::kI32);
 }
 
 void make_log(const std::filesystem::path& path, const LogLayout& layout,

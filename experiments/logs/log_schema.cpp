@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <stdexcept>
 
 #include "experiments/text/utf8.h"
@@ -17,22 +16,6 @@ const LogVariable kUpdates = {
     "row 0 is before training"};
 const LogVariable kSnapshots = {"step", "1", "optimizer updates finished",
                                 "the weights after this many updates, eval mode"};
-const LogVariable kLayer = {"layer", "1", "layer", "counted from 0 at the input"};
-const LogVariable kHead = {"head", "1", "head", "original index, before any pruning"};
-const LogVariable kHead2 = {"head2", "1", "the other head of a pair",
-                            "original index, before any pruning"};
-const LogVariable kExpert = {"expert", "1", "expert of a head", "counted from 0"};
-
-std::vector<int32_t> count_to(int64_t n) {
-  std::vector<int32_t> values(n);
-  std::iota(values.begin(), values.end(), 0);
-  return values;
-}
-
-std::vector<int32_t> narrow(const std::vector<int64_t>& values) {
-  return std::vector<int32_t>(values.begin(), values.end());
-}
-
 std::vector<LogColumn> named_columns(const std::vector<LogVariable>& variables) {
   std::vector<LogColumn> columns;
   for (const LogVariable& v : variables)
@@ -40,40 +23,49 @@ std::vector<LogColumn> named_columns(const std::vector<LogVariable>& variables) 
   return columns;
 }
 
+LogGroup group_of(const std::string& path, const LogVariable& key,
+                  std::vector<LogColumn> columns = {}) {
+  LogGroup group{{path, {}, {}}, key};
+  group.columns = std::move(columns);
+  return group;
+}
+
 LogGroup scalars_group(const LogLayout& layout) {
-  LogGroup group{"scalars", kUpdates, {}, {}, {}, ""};
-  group.columns = {
-      {{"wall_time", "s", "seconds of training",
-        "time since the run began, without the time between a stop and its resume"},
-       H5Type::kF64,
-       {}},
-      {{"tokens", "token", "tokens seen", "sum over all updates so far"}, H5Type::kI64, {}}};
+  auto group = group_of(
+      "scalars", kUpdates,
+      {{{"wall_time", "s", "seconds of training",
+         "time since the run began, without the time between a stop and its resume"},
+        H5Type::kF64,
+        {}},
+       {{"tokens", "token", "tokens seen", "sum over all updates so far"}, H5Type::kI64, {}}});
   for (LogColumn& column : named_columns(layout.scalars)) group.columns.push_back(column);
   return group;
 }
 
-LogGroup heads_group(const LogSite& site) {
-  LogGroup group{"heads/" + site.name,
-                 kUpdates,
-                 {{kLayer, count_to(site.layers)}, {kHead, count_to(site.heads)}},
-                 {},
-                 {},
-                 ""};
-  const auto add_axis = [&](LogColumn& column, const LogVariable& about, int64_t count) {
-    column.axes.push_back(about.name);
-    if (group.extent({about.name}).empty()) group.axes.push_back({about, count_to(count)});
-  };
-  for (const LogStatistic& s : site.statistics) {
-    LogColumn column{s, H5Type::kF32, {"layer"}};
-    if (s.dims != LogDims::kLayer) column.axes.push_back("head");
-    if (s.dims == LogDims::kLayerHeadHead) add_axis(column, kHead2, site.heads);
-    if (s.dims == LogDims::kLayerHeadExpert) add_axis(column, kExpert, site.experts);
-    group.columns.push_back(column);
+std::vector<std::string> names_of(LogDims dims) {
+  switch (dims) {
+    case LogDims::kLayer:
+      return {"layer"};
+    case LogDims::kLayerHead:
+      return {"layer", "head"};
+    case LogDims::kLayerHeadHead:
+      return {"layer", "head", "head2"};
+    case LogDims::kLayerHeadExpert:
+      return {"layer", "head", "expert"};
   }
-  group.columns.push_back({{"head_mask", "1", "which heads there are",
-                            "0: pruned, or the layer has fewer heads; its statistics are NaN"},
-                           H5Type::kU8,
-                           {"layer", "head"}});
+  throw std::logic_error("no such dimensions");
+}
+
+LogGroup heads_group(const LogSite& site) {
+  auto group = group_of("heads/" + site.name, kUpdates);
+  const auto add = [&](const LogVariable& about, H5Type type, LogDims dims) {
+    group.columns.push_back({about, type, names_of(dims)});
+    add_head_axes(group, group.columns.back().dims, site.layers, site.heads, site.experts);
+  };
+  for (const LogStatistic& s : site.statistics) add(s, H5Type::kF32, s.dims);
+  add({"head_mask", "1", "which heads there are",
+       "0: pruned, or the layer has fewer heads; its statistics are NaN"},
+      H5Type::kU8, LogDims::kLayerHead);
   return group;
 }
 
@@ -84,21 +76,21 @@ std::string number_in(const std::string& vocabulary) {
 // Images in the group of their maps, over axes of their own.
 void add_images(LogGroup& group, const LogImages& images) {
   const auto axis = [&](const char* name, const char* long_name, const char* comment, int64_t n) {
-    group.axes.push_back({{name, "1", long_name, comment}, count_to(n)});
+    group.axes.push_back({{name, "1", long_name, comment}, n});
   };
   axis("channel", "channel of an image", "0: grey; of three: red, green, blue", images.channels);
   axis("row", "row of pixels", "counted from 0 at the top", images.rows);
   axis("column", "column of pixels", "counted from 0 on the left", images.columns);
-  group.constants.push_back(
-      {{"image", "1", "image of a probe",
-        "round(255 (x - min x) / (max x - min x)) of the pixels x that the model gets, min and max "
-        "over the whole image; 0 where all are the same. Behind cls_tokens places that are no "
-        "patch, the positions are its patches of patch x patch pixels, row by row"},
-       {"probe", "channel", "row", "column"},
-       {images.pixels.begin(), images.pixels.end()},
-       H5Type::kU8,
-       {{"patch", static_cast<int32_t>(images.patch)},
-        {"cls_tokens", static_cast<int32_t>(images.cls_tokens)}}});
+  LabelledArray image{
+      {"image", "1", "image of a probe",
+       "round(255 (x - min x) / (max x - min x)) of the pixels x that the model gets, min and max "
+       "over the whole image; 0 where all are the same. Behind cls_tokens places that are no "
+       "patch, the positions are its patches of patch x patch pixels, row by row"},
+      {"probe", "channel", "row", "column"},
+      {images.pixels.begin(), images.pixels.end()}};
+  image.count_attributes = {{"patch", images.patch}, {"cls_tokens", images.cls_tokens}};
+  image.type = H5Type::kU8;
+  group.arrays.push_back(std::move(image));
 }
 
 LogGroup attention_group(const LogSite& site) {
@@ -111,26 +103,32 @@ LogGroup attention_group(const LogSite& site) {
           ? "weight of a query (row) over the keys after the softmax, before dropout and gates"
           : "weight of a query (row) over the keys as the head applies it, before dropout and "
             "gates";
-  LogGroup group{"attention/" + site.name, kSnapshots, {}, {}, {}, maps.normalization};
+  auto group = group_of("attention/" + site.name, kSnapshots);
+  group.normalization = maps.normalization;
+  const auto axis = [&](const LogVariable& about, const std::vector<int64_t>& places) {
+    group.axes.push_back({about, std::ssize(places), {}, places});
+  };
   group.axes = {
-      {{"probe", "1", "probe", "a fixed example of the validation split"}, count_to(maps.probes)},
-      {kLayer, narrow(maps.layers)},
-      {kHead, narrow(maps.heads)},
-      {{"query", "1", "query position", "counted from 0 in the probe"}, narrow(maps.query)},
-      {{"key", "1", "key position", "counted from 0 in the probe"}, narrow(maps.key)}};
-  group.constants = {
-      {{"query_token", "1", "token at a query position", number_in(maps.query_vocabulary)},
-       {"probe", "query"},
-       maps.query_token},
-      {{"key_token", "1", "token at a key position", number_in(maps.key_vocabulary)},
-       {"probe", "key"},
-       maps.key_token},
-      {{"query_length", "token", "queries of a probe", "positions from here on are padding"},
-       {"probe"},
-       maps.query_length},
-      {{"key_length", "token", "keys of a probe", "positions from here on are padding"},
-       {"probe"},
-       maps.key_length}};
+      {{"probe", "1", "probe", "a fixed example of the validation split"}, maps.probes}};
+  axis({"layer", "1", "layer", "counted from 0 at the input"}, maps.layers);
+  axis({"head", "1", "head", "original index, before any pruning"}, maps.heads);
+  axis({"query", "1", "query position", "counted from 0 in the probe"}, maps.query);
+  axis({"key", "1", "key position", "counted from 0 in the probe"}, maps.key);
+  const auto array = [&](const LogVariable& about, const std::vector<std::string>& dims,
+                         const std::vector<int32_t>& values) {
+    group.arrays.push_back({.about = about,
+                            .dims = dims,
+                            .values = {values.begin(), values.end()},
+                            .type = H5Type::kI32});
+  };
+  array({"query_token", "1", "token at a query position", number_in(maps.query_vocabulary)},
+        {"probe", "query"}, maps.query_token);
+  array({"key_token", "1", "token at a key position", number_in(maps.key_vocabulary)},
+        {"probe", "key"}, maps.key_token);
+  array({"query_length", "token", "queries of a probe", "positions from here on are padding"},
+        {"probe"}, maps.query_length);
+  array({"key_length", "token", "keys of a probe", "positions from here on are padding"}, {"probe"},
+        maps.key_length);
   group.columns = {{{"weights", "1", "attention weights",
                      formula + "; no such layer, head or position: missing"},
                     maps.packed ? H5Type::kU16 : H5Type::kF32,
@@ -140,32 +138,26 @@ LogGroup attention_group(const LogSite& site) {
 }
 
 LogGroup resumes_group() {
-  LogGroup group{"resumes", {"row", "1", "resume", "counted from 0 in order of time"}, {}, {}, {},
-                 ""};
-  group.columns = {
-      {{"step", "1", "optimizer updates finished", "of the checkpoint that the run went on from"},
-       H5Type::kI64,
-       {}},
-      {{"wall_time", "s", "seconds of training", "of that checkpoint"}, H5Type::kF64, {}}};
-  return group;
+  return group_of(
+      "resumes", {"row", "1", "resume", "counted from 0 in order of time"},
+      {{{"step", "1", "optimizer updates finished", "of the checkpoint that the run went on from"},
+        H5Type::kI64,
+        {}},
+       {{"wall_time", "s", "seconds of training", "of that checkpoint"}, H5Type::kF64, {}}});
 }
 
 void check(const LogGroup& group) {
   const auto refuse = [&](const std::string& name, const std::string& what) {
     throw std::invalid_argument("/" + group.path + "/" + name + ": " + what);
   };
-  for (const LogAxis& axis : group.axes) {
-    if (axis.values.empty()) refuse(axis.about.name, "an axis needs at least one coordinate");
-  }
-  for (const LogConstant& c : group.constants) {
-    if (c.values.size() != element_count(group.extent(c.axes))) {
-      refuse(c.about.name, fmt::format("{} values, {} wanted", c.values.size(),
-                                       element_count(group.extent(c.axes))));
-    }
-  }
+  for (const auto& axis : group.axes)
+    if (axis.size == 0) refuse(axis.about.name, "an axis needs at least one coordinate");
+  for (const auto& array : group.arrays)
+    if (const auto wanted = element_count(group.extent(array.dims)); array.values.size() != wanted)
+      refuse(array.about.name, fmt::format("{} values, {} wanted", array.values.size(), wanted));
   std::vector<std::string> names = {group.key.name};
-  for (const LogAxis& axis : group.axes) names.push_back(axis.about.name);
-  for (const LogConstant& c : group.constants) names.push_back(c.about.name);
+  for (const auto& axis : group.axes) names.push_back(axis.about.name);
+  for (const auto& array : group.arrays) names.push_back(array.about.name);
   for (const LogColumn& c : group.columns) names.push_back(c.about.name);
   for (const std::string& name : names) {
     if (name.empty() || name.find('/') != std::string::npos) refuse(name, "is no variable name");
@@ -175,18 +167,8 @@ void check(const LogGroup& group) {
 
 }  // namespace
 
-H5Extent LogGroup::extent(const std::vector<std::string>& names) const {
-  H5Extent extent;
-  for (const std::string& name : names) {
-    for (const LogAxis& axis : axes) {
-      if (axis.about.name == name) extent.push_back(axis.values.size());
-    }
-  }
-  return extent;
-}
-
 size_t LogGroup::row_bytes(const LogColumn& column) const {
-  return element_count(extent(column.axes)) * h5_size(column.type);
+  return element_count(extent(column.dims)) * h5_size(column.type);
 }
 
 size_t LogGroup::row_bytes() const {
@@ -197,7 +179,7 @@ size_t LogGroup::row_bytes() const {
 
 std::vector<LogGroup> log_groups(const LogLayout& layout) {
   std::vector<LogGroup> groups = {scalars_group(layout),
-                                  {"eval", kSnapshots, {}, {}, named_columns(layout.evals), ""}};
+                                  group_of("eval", kSnapshots, named_columns(layout.evals))};
   for (const LogSite& site : layout.sites) groups.push_back(heads_group(site));
   for (const LogSite& site : layout.sites) {
     if (site.maps) groups.push_back(attention_group(site));

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -18,39 +17,21 @@ inline constexpr const char* kLogSchemaVersion = "1.0.0";
 inline constexpr double kPackedOne = 65534;
 inline constexpr uint16_t kPackedNone = 65535;
 
-// A dimension with its coordinates.
-struct LogAxis {
-  LogVariable about;
-  std::vector<int32_t> values;
-};
-
-// A variable that does not grow, over some of its group's axes.
-struct LogConstant {
-  LogVariable about;
-  std::vector<std::string> axes;
-  std::vector<int32_t> values;
-  H5Type type = H5Type::kI32;                 // or kU8
-  std::map<std::string, int32_t> facts = {};  // numbers beside it, as attributes
-};
-
 // A variable that grows by one row a record, over some of its group's axes.
 struct LogColumn {
   LogVariable about;
   H5Type type = H5Type::kF32;
-  std::vector<std::string> axes;
+  std::vector<std::string> dims;
 };
 
-// A group of records. `key` is the growing scale, written last; i8.
-struct LogGroup {
-  std::string path;  // "heads/cross"
+// A group of records, beside arrays that do not grow. `key` is the growing scale, written last; i8.
+// Axes are i4.
+struct LogGroup : LabelledGroup {
   LogVariable key;
-  std::vector<LogAxis> axes;
-  std::vector<LogConstant> constants;
-  std::vector<LogColumn> columns;
-  std::string normalization;  // of attention maps; else empty
+  std::vector<LogColumn> columns = {};
+  std::string normalization = {};  // of attention maps; else empty
 
   bool maps() const { return !normalization.empty(); }
-  H5Extent extent(const std::vector<std::string>& axes) const;  // lengths of these axes
   size_t row_bytes(const LogColumn& column) const;
   size_t row_bytes() const;  // of all columns
 };

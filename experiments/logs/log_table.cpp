@@ -23,15 +23,8 @@ hsize_t rows_per_chunk(const LogGroup& group) {
   return std::clamp<hsize_t>(kChunkBytes / largest, 16, 1024);
 }
 
-H5Dataset make_scale(H5Group& group, const LogVariable& about, const H5Layout& layout) {
-  H5Dataset scale = group.make_dataset(about.name, layout);
-  scale.make_scale(about.name);
-  describe(scale, about);
-  return scale;
-}
-
 H5Layout column_layout(const LogGroup& group, const LogColumn& column) {
-  const H5Extent row = group.extent(column.axes);
+  const H5Extent row = group.extent(column.dims);
   H5Layout layout{column.type, {0}, {rows_per_chunk(group)}, group.maps(), std::nullopt};
   layout.extent.insert(layout.extent.end(), row.begin(), row.end());
   layout.chunk.insert(layout.chunk.end(), row.begin(), row.end());
@@ -41,14 +34,6 @@ H5Layout column_layout(const LogGroup& group, const LogColumn& column) {
   }
   if (column.type == H5Type::kU16) layout.fill = kPackedNone;
   return layout;
-}
-
-void write_values(H5Dataset& data, const LogConstant& constant) {
-  if (constant.type == H5Type::kU8) {
-    data.write<uint8_t>(std::vector<uint8_t>(constant.values.begin(), constant.values.end()));
-  } else {
-    data.write<int32_t>(constant.values);
-  }
 }
 
 void set_encoding(H5Dataset& data, const LogGroup& group, const LogColumn& column) {
@@ -91,41 +76,18 @@ void describe_file(H5Group& root, const RootAttributes& attributes, const std::s
   root.set_text("status", status);
 }
 
-void describe(H5Dataset& data, const LogVariable& about) {
-  data.set_text("units", about.units);
-  data.set_text("long_name", about.long_name);
-  data.set_text("comment", about.comment);
-}
-
 void make_log_group(H5Group& root, const LogGroup& spec) {
   H5Group group = root.make_group(spec.path);
-  std::vector<std::pair<std::string, H5Dataset>> scales;
-  const auto attach = [&](H5Dataset& data, unsigned axis, const std::string& name) {
-    for (const auto& [known, scale] : scales) {
-      if (known == name) data.attach_scale(axis, scale);
-    }
-  };
-  scales.emplace_back(spec.key.name,
-                      make_scale(group, spec.key, {H5Type::kI64, {0}, {rows_per_chunk(spec)}}));
-  for (const LogAxis& axis : spec.axes) {
-    H5Dataset scale = make_scale(group, axis.about, {H5Type::kI32, {axis.values.size()}});
-    scale.write<int32_t>(axis.values);
-    scales.emplace_back(axis.about.name, std::move(scale));
-  }
-  for (const LogConstant& constant : spec.constants) {
-    H5Dataset data =
-        group.make_dataset(constant.about.name, {constant.type, spec.extent(constant.axes)});
-    write_values(data, constant);
-    describe(data, constant.about);
-    for (const auto& [name, number] : constant.facts) data.set_number(name, number);
-    for (unsigned a = 0; a < constant.axes.size(); ++a) attach(data, a, constant.axes[a]);
-  }
+  auto key = group.make_dataset(spec.key.name, {H5Type::kI64, {0}, {rows_per_chunk(spec)}});
+  key.make_scale(spec.key.name);
+  describe(key, spec.key);
+  const auto scales = write_arrays(group, spec, H5Type::kI32);
   for (const LogColumn& column : spec.columns) {
     H5Dataset data = group.make_dataset(column.about.name, column_layout(spec, column));
     describe(data, column.about);
     set_encoding(data, spec, column);
-    attach(data, 0, spec.key.name);
-    for (unsigned a = 0; a < column.axes.size(); ++a) attach(data, a + 1, column.axes[a]);
+    data.attach_scale(0, key);
+    attach_axes(data, column.dims, scales, /*ahead=*/1);
   }
   if (spec.maps()) {
     H5Dataset data = group.make_dataset("skipped_from", {H5Type::kI64, {}});
@@ -152,16 +114,16 @@ LogTable::LogTable(const H5Group& root, const LogGroup& spec) : chunk_rows_(rows
   key_ = group.dataset(spec.key.name);
   require(key_, H5Type::kI64, {}, true);
   rows_ = key_.rows();
-  for (const LogAxis& axis : spec.axes) {
+  for (const auto& axis : spec.axes) {
     const H5Dataset data = group.dataset(axis.about.name);
-    require(data, H5Type::kI32, {axis.values.size()}, false);
-    if (data.read<int32_t>() != axis.values) {
+    require(data, H5Type::kI32, {static_cast<hsize_t>(axis.size)}, false);
+    if (data.read<int64_t>() != axis.places()) {
       throw RunError(data.where() + ": has not the coordinates that this run logs");
     }
   }
   for (const LogColumn& column : spec.columns) {
     H5Dataset data = group.dataset(column.about.name);
-    require(data, column.type, spec.extent(column.axes), true, column.about.counts);
+    require(data, column.type, spec.extent(column.dims), true, column.about.counts);
     rows_ = std::min(rows_, data.rows());
     columns_.push_back(
         {column.about.name, std::move(data), column.type, spec.row_bytes(column), {}});

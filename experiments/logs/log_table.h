@@ -21,9 +21,6 @@ void make_log_group(H5Group& root, const LogGroup& group);
 // Sets the attributes of a file's root: schema, title, run, status.
 void describe_file(H5Group& root, const RootAttributes& attributes, const std::string& status);
 
-// Sets units, long_name and comment.
-void describe(H5Dataset& data, const LogVariable& about);
-
 class LogTable {
  public:
   // Opens a group. RunError where it is not what `group` says.

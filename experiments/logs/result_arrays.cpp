@@ -4,12 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <cmath>
-#include <limits>
-#include <numeric>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -17,81 +13,12 @@
 #include "core/errors.h"
 #include "experiments/files/h5.h"
 #include "experiments/files/replacement_file.h"
-#include "experiments/logs/log_schema.h"
 #include "experiments/logs/log_table.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/signals.h"
 
 namespace headlab {
 namespace {
-
-const ResultAxis& axis_named(const ResultGroup& group, const std::string& name) {
-  for (const auto& axis : group.axes)
-    if (axis.about.name == name) return axis;
-  throw std::invalid_argument(fmt::format("{}: no axis is called {}", group.path, name));
-}
-
-H5Dataset make_axis(H5Group& group, const ResultAxis& axis) {
-  const H5Extent extent{static_cast<hsize_t>(axis.size)};
-  auto scale = group.make_dataset(axis.about.name,
-                                  {axis.labels.empty() ? H5Type::kI64 : H5Type::kText, extent});
-  scale.make_scale(axis.about.name);
-  describe(scale, axis.about);
-  if (!axis.labels.empty()) {
-    scale.write_text(axis.labels);
-    return scale;
-  }
-  auto places = axis.coordinates;
-  if (places.empty()) {
-    places.resize(axis.size);
-    std::iota(places.begin(), places.end(), 0);
-  }
-  scale.write<int64_t>(places);
-  return scale;
-}
-
-void make_array(H5Group& group, const ResultGroup& spec, const ResultArray& array,
-                const std::map<std::string, H5Dataset>& scales) {
-  H5Extent extent;
-  for (const auto& dim : array.dims)
-    extent.push_back(static_cast<hsize_t>(axis_named(spec, dim).size));
-  const bool of_text = !array.texts.empty();
-  const auto count = of_text ? array.texts.size() : array.values.size();
-  if (element_count(extent) != count)
-    throw std::invalid_argument(fmt::format("{}/{}: {} values for {}", spec.path, array.about.name,
-                                            count, fmt::join(extent, " x ")));
-  H5Layout layout{of_text              ? H5Type::kText
-                  : array.flags        ? H5Type::kU8
-                  : array.about.counts ? H5Type::kI64
-                                       : H5Type::kF64,
-                  extent};
-  if (layout.type == H5Type::kF64) layout.fill = std::numeric_limits<double>::quiet_NaN();
-  auto data = group.make_dataset(array.about.name, layout);
-  describe(data, array.about);
-  for (const auto& [name, value] : array.attributes) data.set_number(name, value);
-  for (const auto& [name, text] : array.notes) data.set_text(name, text);
-  for (const auto& [name, value] : array.count_attributes) data.set_number(name, value);
-  for (unsigned a = 0; a < array.dims.size(); ++a) data.attach_scale(a, scales.at(array.dims[a]));
-  if (of_text) return data.write_text(array.texts);
-  if (array.about.counts) {
-    std::vector<int64_t> numbers;
-    for (const double value : array.values)
-      numbers.push_back(std::isnan(value) ? kNoCount : std::llround(value));
-    // Named only where it is needed: readers give all that has one as floating-point numbers.
-    if (std::count(numbers.begin(), numbers.end(), kNoCount) > 0)
-      data.set_number("_FillValue", kNoCount);
-    return data.write<int64_t>(numbers);
-  }
-  if (!array.flags) {
-    data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
-    data.write<double>(array.values);
-    return;
-  }
-  const uint8_t values[] = {0, 1};
-  data.set_numbers<uint8_t>("flag_values", values);
-  data.set_text("flag_meanings", "no yes");
-  data.write<uint8_t>(std::vector<uint8_t>(array.values.begin(), array.values.end()));
-}
 
 // What is to become `target`, while this process makes it.
 std::filesystem::path unfinished_of(const std::filesystem::path& target) {
@@ -132,32 +59,7 @@ void remove_unfinished_beside(const std::filesystem::path& target) {
   for (const auto& path : left) std::filesystem::remove(path, none);
 }
 
-void make_group(H5Group& root, const ResultGroup& spec) {
-  auto group = root.make_group(spec.path);
-  std::map<std::string, H5Dataset> scales;
-  for (const auto& axis : spec.axes) scales[axis.about.name] = make_axis(group, axis);
-  for (const auto& array : spec.arrays) make_array(group, spec, array, scales);
-}
-
 }  // namespace
-
-void add_axis(ResultGroup& group, ResultAxis axis) {
-  for (const auto& there : group.axes)
-    if (there.about.name == axis.about.name) return;
-  group.axes.push_back(std::move(axis));
-}
-
-void add_head_axes(ResultGroup& group, const std::vector<std::string>& dims, int64_t layers,
-                   int64_t heads) {
-  const auto axis = [&](const char* name, const char* what, const char* comment, int64_t size) {
-    if (std::find(dims.begin(), dims.end(), name) != dims.end())
-      add_axis(group, {{name, "1", what, comment}, size});
-  };
-  axis("layer", "layer", "counted from 0 at the input", layers);
-  axis("head", "head", "original index, before any pruning", heads);
-  axis("layer2", "layer of the other head of a pair", "counted from 0 at the input", layers);
-  axis("head2", "the other head of a pair", "original index, before any pruning", heads);
-}
 
 void require_place(const std::filesystem::path& path) {
   const auto directory = std::filesystem::absolute(path).parent_path();
@@ -173,7 +75,7 @@ void require_place(const std::filesystem::path& path) {
 }
 
 void write_results(const std::filesystem::path& path, const RootAttributes& attributes,
-                   const std::vector<ResultGroup>& groups) {
+                   const std::vector<LabelledGroup>& groups) {
   const auto target = std::filesystem::absolute(path);
   const auto making = unfinished_of(target);
   remove_unfinished_beside(target);
@@ -182,7 +84,10 @@ void write_results(const std::filesystem::path& path, const RootAttributes& attr
     auto file = H5File::create(making);
     auto root = file.root();
     describe_file(root, attributes, "finished");
-    for (const auto& group : groups) make_group(root, group);
+    for (const auto& spec : groups) {
+      auto group = root.make_group(spec.path);
+      write_arrays(group, spec);
+    }
     file.sync();
     file.close();
     std::filesystem::rename(making, target);

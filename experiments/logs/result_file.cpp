@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-const ResultArray* array_at(const std::vector<ResultGroup>& groups, const std::string& path) {
+const LabelledArray* array_at(const std::vector<LabelledGroup>& groups, const std::string& path) {
   for (const auto& group : groups)
     for (const auto& array : group.arrays)
       if (path == "/" + group.path + "/" + array.about.name) return &array;
@@ -26,7 +26,7 @@ const ResultArray* array_at(const std::vector<ResultGroup>& groups, const std::s
 }
 
 // Whether an array has as many numbers, of as many examples, as the one in a file.
-bool is_as_much(const ResultArray& array, const H5Dataset& then) {
+bool is_as_much(const LabelledArray& array, const H5Dataset& then) {
   const auto count = std::max(array.values.size(), array.texts.size());
   if (element_count(then.extent()) > count) return false;
   const auto examples = array.count_attributes.find("examples");
@@ -43,7 +43,7 @@ Json weights_of_results(const Json& manifest) {
 // Whether nothing is lost where these results take the place of the file: it has no more of the
 // same weights, or cannot be read.
 bool may_replace(const fs::path& path, const Json& manifest,
-                 const std::vector<ResultGroup>& groups) {
+                 const std::vector<LabelledGroup>& groups) {
   try {
     const auto file = H5File::open(path);
     const auto then = parse_json<Json>(file.root().text("manifest_json"));
@@ -67,7 +67,7 @@ bool may_replace(const fs::path& path, const Json& manifest,
 }  // namespace
 
 fs::path result_file(const fs::path& run, const ResultQuestion& question, const Json& manifest,
-                     const std::vector<ResultGroup>& groups) {
+                     const std::vector<LabelledGroup>& groups) {
   std::vector<std::string> words{question.about};
   words.insert(words.end(), question.measure.begin(), question.measure.end());
   const auto path = [&] {

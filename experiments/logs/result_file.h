@@ -23,7 +23,7 @@ struct ResultQuestion {
 // `manifest`: of the results, whose `parent` says which weights they are of.
 std::filesystem::path result_file(const std::filesystem::path& run, const ResultQuestion& question,
                                   const nlohmann::ordered_json& manifest,
-                                  const std::vector<ResultGroup>& groups);
+                                  const std::vector<LabelledGroup>& groups);
 
 // Letters, digits and dots of a text with - between, at most so many: "To-be-or-not".
 std::string file_word(std::string_view text, size_t most = 24);

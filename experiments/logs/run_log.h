@@ -14,14 +14,9 @@
 #include <string>
 #include <vector>
 
-namespace headlab {
+#include "experiments/logs/labelled_arrays.h"
 
-// A variable and what a reader must know of it. `comment` has the exact formula.
-struct LogVariable {
-  std::string name, units, long_name, comment;
-  bool counts = false;  // whole numbers: i8 in the file, where kNoCount stands for none
-};
-inline constexpr int64_t kNoCount = -1;
+namespace headlab {
 
 enum class LogDims { kLayerHead, kLayerHeadHead, kLayer, kLayerHeadExpert };  // after `step`
 

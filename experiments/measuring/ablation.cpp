@@ -155,12 +155,12 @@ std::vector<Ablated> ablate(Model& model, const Sample& sample,
   model.train(was_training);
   std::vector<std::vector<double>> rises;
   for (const auto& of_set : sums) rises.push_back(of_set.example_loss_changes());
-  const auto significance = significance_of(rises, data.task());
+  const auto significance = significance_of(rises, sample.data->task());
   std::vector<Ablated> results;
   for (size_t n = 0; n < sets.size(); ++n) {
     results.push_back({sets[n], sums[n].values(), significance[n]});
     if (measured[n]) continue;
-    for (const auto& variable : output_change_variables(data.task()))
+    for (const auto& variable : output_change_variables(sample.data->task()))
       results.back().changes[variable.name] = kNaN;
   }
   return results;

@@ -112,12 +112,12 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
 // One number of a study in every mode: [mode, layer, head], of pairs within the site [mode, layer,
 // head, layer2, head2], NaN where nothing was ablated.
 template <class ValueOf>
-ResultArray array_of(const AblationStudy& study, const std::vector<std::string>& modes,
+LabelledArray array_of(const AblationStudy& study, const std::vector<std::string>& modes,
                      const LogVariable& variable, const SiteHeads& site, ValueOf value_of) {
   const int64_t layers = site.layers(), heads = site.heads();
   const bool pairs = study.dims.size() == 4;
   const auto grid = static_cast<size_t>(layers * heads), cells = pairs ? grid * grid : grid;
-  ResultArray array{variable, {"mode"}, std::vector<double>(modes.size() * cells, kNaN)};
+  LabelledArray array{variable, {"mode"}, std::vector<double>(modes.size() * cells, kNaN)};
   array.about.name = study.prefix + variable.name;
   array.about.comment += "; " + study.what;
   array.dims.insert(array.dims.end(), study.dims.begin(), study.dims.end());
@@ -215,10 +215,10 @@ std::string studies_text(const std::vector<AblationStudy>& studies,
   return text + legend(task);
 }
 
-std::vector<ResultGroup> studies_groups(const std::vector<AblationStudy>& studies,
+std::vector<LabelledGroup> studies_groups(const std::vector<AblationStudy>& studies,
                                         const std::vector<std::string>& modes, Model& model,
                                         const Task& task, const Evaluation& whole) {
-  std::vector<ResultGroup> groups;
+  std::vector<LabelledGroup> groups;
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();
     group.path = "ablation/" + site.name();

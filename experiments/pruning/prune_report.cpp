@@ -39,12 +39,12 @@ Json rounds_json(const std::vector<PruneRound>& rounds) {
   return list;
 }
 
-ResultAxis round_axis(const std::vector<PruneRound>& rounds) {
+LabelledAxis round_axis(const std::vector<PruneRound>& rounds) {
   return {{"round", "1", "round of pruning", "0: before"}, std::ssize(rounds)};
 }
 
 // Which heads of a site went in which round.
-void add_removed(ResultGroup& group, const std::vector<PruneRound>& rounds, const SiteHeads& site) {
+void add_removed(LabelledGroup& group, const std::vector<PruneRound>& rounds, const SiteHeads& site) {
   add_head_axes(group, {"layer", "head"}, site.layers(), site.heads());
   std::vector<double> removed(rounds.size() * site.layers() * site.heads());
   for (size_t r = 0; r < rounds.size(); ++r)
@@ -58,10 +58,10 @@ void add_removed(ResultGroup& group, const std::vector<PruneRound>& rounds, cons
 }
 
 // The group /pruning; of a model with several sites, what went of each lies in /pruning/<site>.
-std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, Model& model) {
-  ResultGroup group{"pruning", {round_axis(rounds)}, {}};
+std::vector<LabelledGroup> pruning_groups(const std::vector<PruneRound>& rounds, Model& model) {
+  LabelledGroup group{"pruning", {round_axis(rounds)}, {}};
   const auto add_variable = [&](const LogVariable& about, auto value_of) {
-    ResultArray array{about, {"round"}, {}};
+    LabelledArray array{about, {"round"}, {}};
     for (const auto& round : rounds) array.values.push_back(static_cast<double>(value_of(round)));
     array.about.counts = std::is_integral_v<decltype(value_of(rounds.front()))>;
     group.arrays.push_back(std::move(array));
@@ -96,7 +96,7 @@ std::vector<ResultGroup> pruning_groups(const std::vector<PruneRound>& rounds, M
     add_removed(group, rounds, sites.front());
     return {group};
   }
-  std::vector<ResultGroup> groups{group};
+  std::vector<LabelledGroup> groups{group};
   for (const auto& site : sites) {
     groups.push_back({"pruning/" + site.name(), {round_axis(rounds)}, {}});
     add_removed(groups.back(), rounds, site);
@@ -320,7 +320,7 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
   const auto& kept = pruning.kept.value();
   const auto judged = kept.judged.validation_loss();
   write_run(out, run.experiment, run.data_description,
-            untrained_checkpoint(*model, run.step, judged), manifest, status_metrics(kept.after),
+            untrained_checkpoint(*model, run.step, judged), manifest, status_metrics(kept.after, run.data->task()),
             add_files);
 }
 

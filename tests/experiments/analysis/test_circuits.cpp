@@ -87,7 +87,7 @@ double copying(const Tensor& matrix) {
   return (at::real(lambda).sum() / lambda.abs().sum()).item<double>();
 }
 
-const ResultArray& array(const ResultGroup& group, const std::string& name) {
+const LabelledArray& array(const LabelledGroup& group, const std::string& name) {
   for (const auto& a : group.arrays)
     if (a.about.name == name) return a;
   FAIL("no array is called " << name);

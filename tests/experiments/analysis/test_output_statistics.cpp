@@ -36,7 +36,7 @@ void require_near(const Tensor& got, const Tensor& want, double bound = 1e-12) {
   REQUIRE(difference(got, want) < bound);
 }
 
-const ResultArray& array(const ResultGroup& group, const std::string& name) {
+const LabelledArray& array(const LabelledGroup& group, const std::string& name) {
   for (const auto& a : group.arrays)
     if (a.about.name == name) return a;
   FAIL("no array is called " << name);
@@ -185,7 +185,7 @@ TEST_CASE("outputs: norm maps are the norms of what each key brings", "[outputs]
 namespace {
 
 struct Watched {
-  ResultGroup results;
+  LabelledGroup results;
   HeadProbe probe;
 };
 
@@ -272,7 +272,7 @@ TEST_CASE("outputs: pruned heads are NaN in the full grid, masked and sliced ali
 }
 
 TEST_CASE("outputs: routed heads do not depend on what the layer skipped", "[outputs]") {
-  std::vector<ResultGroup> results;
+  std::vector<LabelledGroup> results;
   for (const char* how : {"dense", "sparse"}) {
     const auto model = small_decoder(
         std::string("{layers: 2, d_model: 20, heads: 5, head_dim: 6, attention: {kind: moh, "

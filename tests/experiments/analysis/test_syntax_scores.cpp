@@ -212,10 +212,10 @@ TEST_CASE("accuracies are written with the names of their relations", "[syntax]"
   const auto model = letters_decoder();
   const auto scores =
       *score_syntax(*model, heads_at(*model, "self"), encoded(*letters.data), kOptions);
-  ResultGroup analysis{.path = "analysis/self", .axes = {}, .arrays = {}};
+  LabelledGroup analysis{.path = "analysis/self", .axes = {}, .arrays = {}};
   add_syntax(analysis, scores);
   const auto axes = analysis.axes.size();
-  ResultGroup again = analysis;
+  LabelledGroup again = analysis;
   add_syntax(again, scores);
   CHECK(again.axes.size() == axes);
   const Folder folder;

@@ -131,10 +131,10 @@ TEST_CASE("a log that an older version began with floating-point counts goes on"
 
 TEST_CASE("counts of an analysis and of what it was measured on are whole numbers") {
   const Scratch folder;
-  const ResultAxis axis{{"head", "1", "head", "original index"}, 2};
-  ResultArray some{{"examples", "1", "examples", "how many", /*counts=*/true}, {"head"}, {7, kNaN}};
+  const LabelledAxis axis{{"head", "1", "head", "original index"}, 2};
+  LabelledArray some{{"examples", "1", "examples", "how many", /*counts=*/true}, {"head"}, {7, kNaN}};
   some.count_attributes = {{"tokens", 81920}};
-  ResultArray all = some;
+  LabelledArray all = some;
   all.about.name = "kept", all.values = {7, 8};
   write_results(folder / "found.h5", {}, {{"ablation/self", {axis}, {some, all}}});
   const H5File file = H5File::open(folder / "found.h5");
