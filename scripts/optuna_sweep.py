@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 
+from headlab_log.measures import LOSS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DIVERGED, OUT_OF_MEMORY = 5, 6  # exit codes of `headlab run` that are a property of the settings
 
@@ -21,7 +23,7 @@ def objective(line, overrides):
     """Trains one trial; (state, loss), or None where the program fails for another reason."""
     run = subprocess.run([*line, *overrides, "--json"], stdout=subprocess.PIPE, text=True)
     if run.returncode == 0:
-        return "COMPLETE", json.loads(run.stdout)["val/loss"]
+        return "COMPLETE", json.loads(run.stdout)[LOSS]
     if run.returncode in (DIVERGED, OUT_OF_MEMORY):
         return "FAIL", None
     sys.exit(run.returncode)

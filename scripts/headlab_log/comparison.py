@@ -12,11 +12,11 @@ import xarray as xr
 
 from .comparison_file import KEPT, column, damaged, file_of_comparison, is_number, leaves, plain, require
 from .files import LogError, PathLike, read_text
+from .measures import LOSS
 from .opening import is_run, open_run
 from .program import program_name
 from .run import Run, read_json
 
-DURING = "val/loss"  # by which rates are chosen, and of which curves are
 UNITS = {"val_loss": "nat", "test_loss": "nat", "flops": "FLOP", "flops_per_token": "FLOP", "wall_s": "s", "heads_entropy": "nat"}
 # Shorter than a quantity's place in compare.json.
 NAMES = {"rate_chosen": "rate", "effective_speedup_factor": "effective_speedup"}
@@ -255,7 +255,7 @@ class ComparedTask:
     @property
     def tried(self) -> xr.DataArray:
         """The losses by which rates were chosen, (arm, rate) [nat]; NaN where an arm diverged, or was not tried."""
-        found = {(name, self._number(one.get("rate"), f"{name}: rate.tried")): one.get(DURING)
+        found = {(name, self._number(one.get("rate"), f"{name}: rate.tried")): one.get(LOSS)
                  for name, arm in self._arms.items() for one in arm["rate"].get("tried") or []
                  if isinstance(one, dict)}
         rates = sorted({rate for _, rate in found})

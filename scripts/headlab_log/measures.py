@@ -3,6 +3,8 @@
 import numpy as np
 import xarray as xr
 
+LOSS = "val/loss"  # the name of the validation loss in metrics.jsonl, status.json and compare.json
+
 
 def whole_split(evaluations: xr.Dataset) -> np.ndarray:
     """Which steps were measured on the whole validation split, (step): 1, 0, or NaN: not known.

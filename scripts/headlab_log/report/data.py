@@ -166,10 +166,10 @@ def validation_losses(run):
         return {words: number(rows.val_loss.values[-1]) for words, rows in measures.by_measure(run.evaluations)
                 if "val_loss" in rows}
     said = run.status.get("metrics", {})
-    if "val/loss" not in said:
+    if measures.LOSS not in said:
         return {}
     words = measures.text(said.get("val/whole_split"), said.get("val/tokens"))
-    return {words: number(said["val/loss"])}
+    return {words: number(said[measures.LOSS])}
 
 
 def heading(run):
