@@ -1,4 +1,4 @@
-"""Runs the program headlab, for the scripts that train and measure with it."""
+"""Runs the program headlab, for the scripts that train and measure with it, and writes their tables."""
 
 import json
 import pathlib
@@ -18,6 +18,21 @@ def spread(values, digits=3):
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
+def markdown(head, rows, rule=None):
+    """A table in Markdown. A cell is a text, or None: empty. rule: the line that aligns the columns; without one
+    numbers stand behind a first column of text."""
+    def line(cells):
+        return "".join(f"| {cell} " if cell is not None else "| " for cell in cells) + "|\n"
+
+    rule = rule or "|---|" + "--:|" * (len(head) - 1)
+    return line(head) + f"{rule}\n" + "".join(map(line, rows))
+
+
+def script():
+    """The name of the script that runs."""
+    return pathlib.Path(sys.argv[0]).stem
+
+
 class ProgramError(RuntimeError):
     """The program failed; the message holds what it said."""
 
@@ -29,9 +44,7 @@ def said(program, command, *options, progress=False):
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=None if progress else subprocess.PIPE,
                           text=True)
     if done.returncode != 0:
-        script = pathlib.Path(sys.argv[0]).stem
-        raise ProgramError(f"{done.stderr or ''}{script}: `{' '.join(line)}` failed with code "
-                           f"{done.returncode}")
+        raise ProgramError(f"{done.stderr or ''}{script()}: `{' '.join(line)}` failed with code {done.returncode}")
     return done.stdout
 
 
@@ -44,8 +57,7 @@ def fresh_run(path):
     """The path, where a run is made anew: an older one goes, and nothing else that lies there does."""
     path = pathlib.Path(path)
     if path.is_symlink() or path.exists() and not (path / "config.yaml").is_file():
-        script = pathlib.Path(sys.argv[0]).stem
-        raise ProgramError(f"{script}: {path}: is there and no run; take it away first, or name another --out")
+        raise ProgramError(f"{script()}: {path}: is there and no run; take it away first, or name another --out")
     if path.exists():
         shutil.rmtree(path)
     return path

@@ -14,6 +14,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts/studies")]
 import claims  # noqa: E402
 import claims_measured  # noqa: E402
 import comparison  # noqa: E402
+import study  # noqa: E402
 
 PAGE = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
 NAMES = [*claims.COMPARISONS, *claims_measured.SWEEPS]
@@ -29,7 +30,7 @@ def test_every_comparison_and_sweep_has_a_place_on_the_page():
 @pytest.mark.parametrize("name", NAMES)
 def test_the_tables_are_those_of_the_results(name):
     """`scripts/studies/claims --tables` writes them anew."""
-    (shown,) = comparison.marked(name).findall(PAGE)
+    (shown,) = study.marked(name).findall(PAGE)
     assert shown == (claims.told(name, RESULTS[name]) if name in RESULTS else "")
 
 

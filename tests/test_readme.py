@@ -16,6 +16,7 @@ from conftest import ROOT, headlab, in_this_python
 sys.path.insert(0, str(ROOT / "scripts/studies"))
 import comparison  # noqa: E402
 import plot_run  # noqa: E402
+import study  # noqa: E402
 
 README = ROOT / "README.md"
 
@@ -56,7 +57,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize("page, name", BLOCKS)
 def test_the_block_is_what_it_is_made_from(page, name):
-    (block,) = comparison.marked(name).findall((ROOT / page).read_text(encoding="utf-8"))
+    (block,) = study.marked(name).findall((ROOT / page).read_text(encoding="utf-8"))
     remedy = "write the blocks anew: .deps/venv/bin/python tests/test_readme.py"
     assert block.strip() == BLOCKS[page, name]().strip(), remedy
 
@@ -117,4 +118,4 @@ if __name__ == "__main__":
     for (page, name), make in BLOCKS.items():
         text = (ROOT / page).read_text(encoding="utf-8")
         made = make().strip() + "\n"
-        (ROOT / page).write_text(comparison.marked(name).sub(lambda _, made=made: made, text), encoding="utf-8")
+        (ROOT / page).write_text(study.marked(name).sub(lambda _, made=made: made, text), encoding="utf-8")

@@ -7,18 +7,16 @@ twice, and what was cut short goes on; what is found is added to --results, whos
 markers. With --tables the page is written anew from the results, without a training.
 """
 
-import argparse
 import json
-import pathlib
-import sys
 
 import numpy as np
 
 import claims_measured
 import comparison
 import headlab_log as hl
+import study
 from headlab_log.output import Output, plain_path, write_whole
-from headlab_program import ROOT, ProgramError, said, spread
+from headlab_program import ROOT, said, spread
 
 COMPARISONS = {path.stem: path for path in sorted((ROOT / "configs/compare/claims").glob("*.yaml"))}
 # Statistics of the kinds that a claim is about: means over heads and seeds at the last logged step.
@@ -57,7 +55,7 @@ def row(arm, metrics):
     cells = [arm["name"], f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", comparison.rate(arm)]
     for metric in metrics:
         cells += [comparison.mean(arm, metric), comparison.difference(arm, metric),
-                  comparison.p_holm(arm, metric)]
+                  comparison.p_holm(comparison.difference_of(arm, metric))]
     cells += [comparison.speedup(arm), *comparison.heads(arm)]
     more = {**arm.get("statistics", {}), **arm.get("measured", {})}
     return cells, more
@@ -79,7 +77,7 @@ def table(report):
         for metric in metrics:
             head += [comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "p, Holm"]
         head += ["effective speedup", *comparison.HEADS, *(name.replace("_", " ") for name in names)]
-        text += "\n" + comparison.markdown(head, [
+        text += "\n" + comparison.table(head, [
             [*cells, *(figure(more.get(name)) for name in names)] for cells, more in rows])
     return text
 
@@ -89,40 +87,30 @@ def told(name, report):
     return table(report) if name in COMPARISONS else claims_measured.table(name, report)
 
 
-def write_page(page, results):
-    text = page.read_text(encoding="utf-8")
-    for name, report in results.items():
-        lines = told(name, report)
-        text, count = comparison.marked(name).subn(lambda _, lines=lines: lines, text)
-        if count != 1:
-            raise ProgramError(f"claims: {page}: has no <!-- {name} --> with <!-- end of {name} -->")
-    write_whole(page, text)
+def show_what_it_takes(arguments, names):
+    """A line for each claim: the last one of what the program says its trainings would take."""
+    for name in names:
+        file = COMPARISONS.get(name) or claims_measured.file_of(name)
+        command = "compare" if name in COMPARISONS else "sweep"
+        lines = said(arguments.program, command, file, "train.threads=1", "--jobs", arguments.jobs,
+                     "--out", arguments.out, "--dry-run").splitlines()
+        print(f"{name}: {lines[-1]}", flush=True)
 
 
 def main():
     there = [*COMPARISONS, *claims_measured.SWEEPS]
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study.parser_of(__doc__, "runs", jobs=2)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(sorted(there))}")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
     parser.add_argument("--dry-run", action="store_true", help="what the trainings would take")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
-                        help="folder of the runs (default: runs)")
     parser.add_argument("--results", type=plain_path, metavar="FILE", default=ROOT / "docs/claims.json")
     parser.add_argument("--page", type=plain_path, metavar="FILE", default=ROOT / "docs/claims.md")
     parser.add_argument("--tables", action="store_true", help="train nothing: write the page alone")
-    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in there]:
         parser.error(f"no claim is called {unknown[0]}; there are {', '.join(sorted(there))}")
     names = sorted(arguments.names or there)
     if arguments.dry_run:
-        for name in names:
-            file = COMPARISONS.get(name) or claims_measured.file_of(name)
-            command = "compare" if name in COMPARISONS else "sweep"
-            lines = said(arguments.program, command, file, "train.threads=1", "--jobs", arguments.jobs,
-                         "--out", arguments.out, "--dry-run").splitlines()
-            print(f"{name}: {lines[-1]}", flush=True)
+        show_what_it_takes(arguments, names)
         return
     for path in (arguments.results, arguments.page):
         Output(path)  # before the trainings
@@ -131,11 +119,8 @@ def main():
         results[name] = measured(arguments, name)
         write_whole(arguments.results,
                     json.dumps(dict(sorted(results.items())), ensure_ascii=False, indent=1) + "\n")
-    write_page(arguments.page, results)
+    study.write_page(arguments.page, {name: told(name, report) for name, report in results.items()})
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (hl.LogError, ProgramError) as error:
-        sys.exit(str(error))
+    study.run(main)

@@ -11,6 +11,7 @@ import numpy as np
 import comparison
 import headlab_log as hl
 from headlab_program import ROOT, headlab, said, spread
+from study import origin, provenance
 
 SHARED = (64, 32, 16)  # features that converted heads share, of 128
 TUNE = 400             # updates behind a cut
@@ -101,9 +102,7 @@ def swept(arguments, name):
     """Runs of a sweep with the settings that tell them apart, and when and on what they were trained."""
     done = json.loads(said(arguments.program, "sweep", file_of(name), "train.threads=1", "--jobs",
                            arguments.jobs, "--out", arguments.out, "--json", progress=True))
-    commits = {json.loads((pathlib.Path(point["run"]) / "manifest.json").read_text())["git"]["commit"][:8]
-               for point in done["points"]}
-    report = {"trained": comparison.trained(commits),
+    report = {"trained": provenance([origin(point["run"]) for point in done["points"]]),
               "command": f"headlab sweep configs/sweeps/claims/{name}.yaml train.threads=1"}
     return done["points"], report
 
@@ -169,7 +168,7 @@ def table(name, report):
     """Of a sweep's claim: mean and standard deviation over the seeds."""
     text = f"{report['trained']}; `scripts/{report['command']}`\n\n"
     if name == "11_importance":
-        return text + comparison.markdown(
+        return text + comparison.table(
             ["step", "correlation with importance at the end", "overlap of the lower halves"],
             [[step, spread(found["r"], 2), spread(found["overlap"], 2)]
              for step, found in report["steps"].items()])
@@ -181,7 +180,7 @@ def table(name, report):
             values = [one[column] for one in runs if one.get(column) is not None]
             cells.append(spread(values, 0 if column.endswith("step") else 3) if values else "-")
         rows.append(cells)
-    return text + comparison.markdown(
+    return text + comparison.table(
         ["layers", "best head's score", "step of half the score", "step of half the loss's fall",
          f"heads above {INDUCTION}", "training loss [nat]", "accuracy", "without these heads",
          "without all but the best"], rows)

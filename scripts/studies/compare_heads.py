@@ -14,19 +14,17 @@ docs/kinds.md:
     scripts/studies/compare_heads docs/kinds.json --page docs/kinds.md --picture docs/kinds.png
 """
 
-import argparse
 import itertools
 import json
 import pathlib
 import shutil
-import sys
 import tempfile
 
 import comparison
-from headlab_log.files import LogError
+import study
+from headlab_log.measures import LOSS
 from headlab_log.output import Output, plain_path, write_whole
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab
-from kept import metrics
 
 # What a kind changes of multi-head attention.
 GROUPS = {
@@ -56,14 +54,13 @@ def fastest_steps(arguments, runs):
     with tempfile.TemporaryDirectory() as out:
         for _ in range(arguments.speed_rounds):
             for arm, run in runs.items():
-                print(f"compare_heads: speed of {arm}", file=sys.stderr)
-                settings = [f"seed={FIRST_SEED}", f"train.threads={arguments.threads}",
-                            "train.steps=60", "log.every=10", "log.stats_every=0",
-                            "log.attention.every=0"]
+                study.say(f"speed of {arm}")
+                settings = [f"seed={FIRST_SEED}", f"train.threads={arguments.threads}", "train.steps=60",
+                            "log.every=10", "log.stats_every=0", "log.attention.every=0"]
                 short = pathlib.Path(headlab(arguments.program, "run", run / "config.yaml", *settings,
                                              "--out", out)["run"])
                 speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
-                          for row in metrics(short) if "tokens_per_s" in row]
+                          for row in study.metrics(short) if "tokens_per_s" in row]
                 fastest[arm] = max(fastest[arm], *speeds)
                 shutil.rmtree(short)
     return fastest
@@ -115,7 +112,7 @@ def costs_table(report):
         rows.append([*cells, f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", f"{arm['d_ff']}",
                      f"{flops / 1e6:.2f} M" if flops else "-", f"{cache:,.0f}" if cache else "-",
                      f"{speed / plain:.2f}" if speed and plain else "-"])
-    return comparison.markdown(["kind", "what it changes", "parameters", "d_ff", "FLOPs a token",
+    return comparison.table(["kind", "what it changes", "parameters", "d_ff", "FLOPs a token",
                                 "cache a token [bytes]", f"speed against {report['baseline']}"], rows)
 
 
@@ -132,7 +129,7 @@ def task_table(report, task):
 
         def cells(arm):
             return [comparison.difference(arm, metric), comparison.tellable(arm, metric), comparison.speedup(arm)]
-    return comparison.markdown(head, [
+    return comparison.table(head, [
         [f"`{arm['name']}`", comparison.rate(arm), comparison.mean(arm, metric), *cells(arm), *comparison.heads(arm)]
         for arm in by_group(task["arms"])])
 
@@ -143,10 +140,10 @@ def lengths_table(task):
     lengths = sorted({length for of_arm in losses.values() for length in of_arm})
     if len(lengths) < 2:
         return ""
-    rows = [[f"`{arm['name']}`", *(comparison.spread(losses[arm["name"]].get(length)) for length in lengths)]
+    rows = [[f"`{arm['name']}`", *(comparison.losses_of(losses[arm["name"]].get(length)) for length in lengths)]
             for arm in by_group(task["arms"])]
     head = ["kind", *(f"{comparison.reported_loss(task)} [nat] after {length:g} of the steps" for length in lengths)]
-    return f"\nEach length is a training of its own, whose schedule ends there.\n\n{comparison.markdown(head, rows)}"
+    return f"\nEach length is a training of its own, whose schedule ends there.\n\n{comparison.table(head, rows)}"
 
 
 def told(report):
@@ -198,8 +195,8 @@ def draw(report, path):
                 line = {"color": "grey" if plain else next(colours), "label": arm["name"],
                         "ls": "--" if arm["name"].endswith(" paper") else "-"}
                 flops = [point["flops"] for point in points]
-                axis.plot(flops, [point["val/loss"] for point in points], lw=1, **line)
-                bands = [point["interval"] or (point["val/loss"],) * 2 for point in points]
+                axis.plot(flops, [point[LOSS] for point in points], lw=1, **line)
+                bands = [point["interval"] or (point[LOSS],) * 2 for point in points]
                 axis.fill_between(flops, *zip(*bands), color=line["color"], alpha=0.2, lw=0)
             if axis.lines:
                 axis.legend(fontsize=7)
@@ -213,43 +210,27 @@ def draw(report, path):
     plt.close(figure)
 
 
-MARKED = comparison.marked("side by side")
-
-
-def write_into(page, text):
-    """Puts the tables between the markers of a page."""
-    old = page.read_text(encoding="utf-8")
-    write_whole(page, MARKED.sub(lambda _: f"{text}\n", old))
-
-
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study.parser_of(__doc__, "runs", jobs=2)
     parser.add_argument("file", nargs="?", type=pathlib.Path, metavar="COMPARE.yaml|RESULTS.json",
                         default=ROOT / "configs/compare/kinds.yaml")
     parser.add_argument("overrides", nargs="*", metavar="a.b=value", help="of every task")
     parser.add_argument("--task", help="the only one of the file's tasks that is meant")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
-    parser.add_argument("--threads", type=int, default=2,
-                        help="where speed is measured (default: 2)")
+    parser.add_argument("--threads", type=int, default=2, help="where speed is measured (default: 2)")
     parser.add_argument("--speed-rounds", type=int, default=3,
                         help="short trainings of each arm that measure its speed; 0: leave the "
                              "column empty (default: 3)")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs",
-                        help="folder of the runs (default: runs)")
     parser.add_argument("--results", type=plain_path, metavar="FILE",
                         help="write everything to this JSON file; with --task the other "
                              "tasks in it stay")
-    parser.add_argument("--picture", type=plain_path, metavar="FILE",
-                        help="draw loss against FLOPs")
+    parser.add_argument("--picture", type=plain_path, metavar="FILE", help="draw loss against FLOPs")
     parser.add_argument("--page", type=plain_path, metavar="FILE",
                         help="write the tables between the markers of this page, too")
-    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
     if arguments.jobs < 1 or arguments.speed_rounds < 0:
         parser.error("--jobs must be at least 1, --speed-rounds at least 0")
-    if arguments.page and not MARKED.search(arguments.page.read_text(encoding="utf-8")):
-        parser.error(f"{arguments.page}: has no <!-- side by side --> with <!-- end of side by side -->")
+    if arguments.page and (wrong := study.lacking(arguments.page, ["side by side"])):
+        parser.error(wrong)
     for path in filter(None, (arguments.results, arguments.picture, arguments.page)):
         Output(path)  # before the trainings
     if arguments.file.suffix == ".json":
@@ -264,12 +245,9 @@ def main():
     if arguments.picture:
         draw(report, arguments.picture)
     if arguments.page:
-        write_into(arguments.page, text)
+        study.write_page(arguments.page, {"side by side": f"{text}\n"})
     print(text)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except (LogError, ProgramError) as error:
-        sys.exit(str(error))
+    study.run(main)

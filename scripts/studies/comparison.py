@@ -1,15 +1,12 @@
 """What `headlab compare` found, kept for pages and pictures without the paths of the machine that trained."""
 
 import collections
-import datetime
 import json
 import pathlib
-import re
-import statistics
 
 from headlab_log.comparison import ORDER_NOT_KNOWN
-from headlab_program import ROOT, said
-from study import machine
+from headlab_program import ROOT, markdown, said, spread
+from study import origin, provenance
 
 
 def compared(arguments, file, *overrides):
@@ -18,28 +15,21 @@ def compared(arguments, file, *overrides):
     words = [str(file), *overrides]
     report = json.loads(said(arguments.program, "compare", *words, "--jobs", arguments.jobs, "--out",
                              arguments.out, "--json", progress=True))
-    runs, commits = collections.defaultdict(list), set()
+    runs = collections.defaultdict(list)
     for task in report["tasks"]:
         for arm in task["arms"]:
             for run in (run for one in arm.get("lengths", []) for run in one.get("runs", [])):
                 run.pop("run", None)
             for run in arm.get("runs", []):
-                folder = pathlib.Path(run.pop("run"))
-                runs[task["name"], arm["name"]].append(folder)
-                commits.add(json.loads((folder / "manifest.json").read_text())["git"]["commit"][:8])
+                runs[task["name"], arm["name"]].append(pathlib.Path(run.pop("run")))
         task["config"] = pathlib.Path(task["config"]).name
         task["choosing_hours"] = choosing_hours(pathlib.Path(report["comparison"]), task["name"])
     file = pathlib.Path(file).resolve()
     words[0] = str(file.relative_to(ROOT) if file.is_relative_to(ROOT) else file.name)
     report["comparison"] = pathlib.Path(report["comparison"]).name
     report["command"] = f"headlab compare {' '.join(words)}"
-    report["trained"] = trained(commits)
+    report["trained"] = provenance([origin(run) for found in runs.values() for run in found])
     return report, runs
-
-
-def trained(commits):
-    """When, on what and by which commits."""
-    return f"{datetime.date.today()}; {machine()}; {', '.join(sorted(commits))}"
 
 
 def choosing_hours(folder, task):
@@ -76,10 +66,16 @@ def difference_of(arm, metric):
     return arm.get("metrics", {}).get(metric, {}).get("difference")
 
 
-def p_holm(arm, metric):
-    """Holm's p of the difference, as a cell."""
-    found = difference_of(arm, metric)
-    return "-" if not found else "< .001" if found["p_holm"] < 0.001 else f"{found['p_holm']:.3f}"
+def p_holm(found):
+    """p after Holm's correction of a test or a difference, as a cell."""
+    if not found or found["p_holm"] is None:
+        return "-"
+    return "< .001" if found["p_holm"] < 0.001 else f"{found['p_holm']:.3f}"
+
+
+def star(found):
+    """Marks what is reported."""
+    return " *" if found and found["reported"] else ""
 
 
 def difference(arm, metric):
@@ -88,20 +84,12 @@ def difference(arm, metric):
     if not found:
         return "-"
     low, high = found["interval"]
-    return f"{found['mean']:+.3f} [{low:+.3f}, {high:+.3f}]{' *' if found['reported'] else ''}"
+    return f"{found['mean']:+.3f} [{low:+.3f}, {high:+.3f}]{star(found)}"
 
 
 def tellable(arm, metric):
     """The smallest difference that the seeds could have told, as a cell."""
     return number((difference_of(arm, metric) or {}).get("tellable"), 3)
-
-
-def test_of(test):
-    """p after Holm's correction, and * where it is reported."""
-    if not test or test["p_holm"] is None:
-        return "-"
-    p = "< .001" if test["p_holm"] < 0.001 else f"{test['p_holm']:.3f}"
-    return p + (" *" if test["reported"] else "")
 
 
 def reported_loss(task):
@@ -126,8 +114,9 @@ def solved(arm):
     if not found:
         return ["-"] * 4
     median = found["median"]
-    return [f"{found['count']} of {found['of']}", test_of(found["fisher"]),
-            f"{median:,.0f}" if median is not None else "not half of them", test_of(found["log_rank"])]
+    fisher, log_rank = (p_holm(test) + star(test) for test in (found["fisher"], found["log_rank"]))
+    return [f"{found['count']} of {found['of']}", fisher,
+            f"{median:,.0f}" if median is not None else "not half of them", log_rank]
 
 
 def rates(task):
@@ -143,11 +132,9 @@ def settled(task):
     return (task.get("settled") or {}).get("text") or ORDER_NOT_KNOWN
 
 
-def spread(values):
+def losses_of(values):
     """Mean and standard deviation, as a cell."""
-    if not values:
-        return "-"
-    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
+    return spread(values) if values else "-"
 
 
 def speedup(arm):
@@ -180,12 +167,6 @@ def rate(arm):
     return f"{chosen['chosen']:g}{' (edge)' if chosen['at_edge'] else ''}" if chosen else "-"
 
 
-def marked(name):
-    """What stands between the markers of a page, <!-- name --> and <!-- end of name -->."""
-    return re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->\n)", re.S)
-
-
-def markdown(head, rows):
-    """A table."""
-    lines = [head, ["---" if name in TEXT else "--:" for name in head], *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+def table(head, rows):
+    """In Markdown. Columns are aligned by their names."""
+    return markdown(head, rows, f"| {' | '.join('---' if name in TEXT else '--:' for name in head)} |")

@@ -12,15 +12,15 @@ are the same, wherever it was trained. --against adds a column: the loss less th
 same seed, mean and standard deviation of what both were trained with.
 """
 
-import argparse
 import fnmatch
 import functools
 import json
 import pathlib
-import sys
 
-from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, spread
-from kept import Kept, metrics, provenance
+import study
+from headlab_log.measures import LOSS
+from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab, markdown, spread
+from kept import Kept
 
 CONFIGS = ROOT / "configs"
 # Metrics of a task: heading, factor, digits.
@@ -60,8 +60,8 @@ def translations(arguments, run):
 
 def end_of(run):
     """What a training ended with: its metrics over the whole split, and how long it took [s]."""
-    lines = metrics(run)
-    last = next(line for line in reversed(lines) if "val/loss" in line)
+    lines = study.metrics(run)
+    last = next(line for line in reversed(lines) if LOSS in line)
     if not last.get("val/whole_split"):
         raise ProgramError(f"hosts: {run} was not measured over the whole split")
     return {"time": lines[-1]["wall_s"],
@@ -73,7 +73,7 @@ def measure(arguments, counts):
     kept = Kept(arguments.kept)
     most = max(counts.values())
     asked = [(name, FIRST_SEED + n) for n in range(most) for name in counts if n < counts[name]]
-    results = kept.all_trained(arguments.jobs, functools.partial(train, arguments, kept), asked)
+    results = study.in_parallel(arguments.jobs, functools.partial(train, arguments, kept), asked)
     rows = []
     for name, count in counts.items():
         costs = headlab(arguments.program, "validate", CONFIGS / f"{name}.yaml", *arguments.set)
@@ -81,7 +81,7 @@ def measure(arguments, counts):
         rows.append({"config": name, "seeds": count, "parameters": costs["parameters"],
                      "flops_per_token": costs["flops_per_token"],
                      **{key: [end[key] for end in of_seeds] for key in of_seeds[0]}})
-    return rows, provenance(results.values())
+    return rows, study.provenance(results.values())
 
 
 def difference(row, other):
@@ -99,38 +99,29 @@ def millions(number, digits):
 
 def table(rows, against=None):
     """Markdown. against: one of the rows."""
-    metrics = [name for name in METRICS if any(name in row for row in rows)]
-    heads = [METRICS[name][0] for name in metrics]
+    shown = [name for name in METRICS if any(name in row for row in rows)]
     beside = [f"loss against `{against['config']}`"] if against else []
-    columns = ["seeds", *heads, *beside, "parameters", "FLOPs a token", "time [s]"]
-    lines = ["| config | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
+    lines = []
     for row in rows:
         values = [spread([factor * value for value in row[name]], digits) if name in row else ""
-                  for name in metrics for _, factor, digits in [METRICS[name]]]
+                  for name in shown for _, factor, digits in [METRICS[name]]]
         if against:
             values.append(difference(row, against))
-        cells = [str(row["seeds"]), *values, f"{row['parameters']:,}",
-                 millions(row["flops_per_token"], 3), spread(row["time"], 0)]
-        lines.append(f"| `{row['config']}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append([f"`{row['config']}`", row["seeds"], *values, f"{row['parameters']:,}",
+                      millions(row["flops_per_token"], 3), spread(row["time"], 0)])
+    return markdown(["config", "seeds", *(METRICS[name][0] for name in shown), *beside,
+                     "parameters", "FLOPs a token", "time [s]"], lines)
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study.parser_of(__doc__, "runs/hosts", jobs=2, set=[])
     parser.add_argument("configs", nargs="+", metavar="CONFIG[:SEEDS]")
     parser.add_argument("--seeds", type=int, default=3,
                         help="trainings of a config that does not say how many (default: 3)")
-    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time (default: 2)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="overrides the configs, e.g. train.epochs=1")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/hosts",
-                        help="folder of the runs (default: runs/hosts)")
     parser.add_argument("--kept", type=pathlib.Path, metavar="FILE",
                         help="JSON of what trainings ended with: read, and added to")
     parser.add_argument("--against", metavar="CONFIG", help="one of the configs")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON instead")
-    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
     if arguments.seeds < 1 or arguments.jobs < 1:
         parser.error("--seeds and --jobs must be at least 1")
@@ -145,11 +136,8 @@ def main():
         print(json.dumps(rows))
         return
     against = next((row for row in rows if row["config"] == arguments.against), None)
-    print(f"{trained}; {arguments.jobs} trainings at a time\n\n{table(rows, against)}")
+    print(f"{trained}; {arguments.jobs} trainings at a time\n\n{table(rows, against)}", end="")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ProgramError as error:
-        sys.exit(str(error))
+    study.run(main)

@@ -10,20 +10,14 @@ The norm `none` is not measured: `global` divides all by one number, so that bot
 on two cores.
 """
 
-import argparse
 import collections
 import itertools
 import statistics
-import sys
 
-import matplotlib
+import matplotlib.ticker
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import matplotlib.ticker  # noqa: E402
-
-from headlab_program import FIRST_SEED, ProgramError, spread  # noqa: E402
-from study import Bench, add_options  # noqa: E402
+import study
+from headlab_program import markdown, spread
 
 REDUCTIONS = ["paper", "per_position", "batch"]
 NORMS = ["layer", "global"]
@@ -47,19 +41,14 @@ def orders(draws, anew):
     for way, more in ways.items():
         for reduction in REDUCTIONS:
             for norm in NORMS:
-                found[f"{reduction}, {norm}{way}"] = [
-                    "--by", "importance", "--reduction", reduction, "--norm", norm, *more]
+                ranked = ["--by", "importance", "--reduction", reduction, "--norm", norm]
+                found[f"{reduction}, {norm}{way}"] = [*ranked, *more]
         found[f"single-head ablation{way}"] = ["--by", "ablation", *more]
         for order in KEEPING:
-            found[f"{order}, {KEPT}{way}"] = [
-                *found[order + way], "--keep-per-layer", "1"]
+            found[f"{order}, {KEPT}{way}"] = [*found[order + way], "--keep-per-layer", "1"]
     for n in range(draws):
         found[f"{DRAWS} {n}"] = ["--by", "random", "--seed", str(n)]
     return found
-
-
-def model_of(task, kind):
-    return f"{task}_{kind}"
 
 
 def measure(bench, run):
@@ -83,13 +72,13 @@ def by_name(curves):
 
 
 def print_rises(name, models):
-    print(f"\n### {name}: loss {spread([max(c[DRAWS + ' 0'].items())[1] for c in models])}, "
-          f"{len(models)} seeds\n")
-    print("| order | " + " | ".join(f"{share:.0%} gone" for share in SHARES) + " |")
-    print("|---|" + "--:|" * len(SHARES))
+    rows = []
     for order in by_name(models[0]):
         values = [rises(losses) for curves in models for losses in by_name(curves)[order]]
-        print(f"| {order} | " + " | ".join(spread(of_share) for of_share in zip(*values)) + " |")
+        rows.append([order, *(spread(of_share) for of_share in zip(*values))])
+    whole = spread([max(curves[DRAWS + " 0"].items())[1] for curves in models])
+    print(f"\n### {name}: loss {whole}, {len(models)} seeds\n")
+    print(markdown(["order", *(f"{share:.0%} gone" for share in SHARES)], rows), end="")
 
 
 def print_pairs(models):
@@ -97,20 +86,20 @@ def print_pairs(models):
     of_model = [{order: statistics.mean(v for losses in found for v in rises(losses))
                  for order, found in by_name(curves).items()} for curves in models]
     first, *others = of_model[0]
-    print(f"\n### Mean over the three shares, model by model, less that of `{first}`\n")
-    print("| order | lower in | median | lowest to highest |")
-    print("|---|--:|--:|--:|")
+    rows = []
     for order in others:
         less = [m[order] - m[first] for m in of_model]
-        print(f"| {order} | {sum(d < 0 for d in less)} of {len(less)} | "
-              f"{statistics.median(less):.3f} | {min(less):.3f} to {max(less):.3f} |")
+        rows.append([order, f"{sum(d < 0 for d in less)} of {len(less)}", f"{statistics.median(less):.3f}",
+                     f"{min(less):.3f} to {max(less):.3f}"])
+    print(f"\n### Mean over the three shares, model by model, less that of `{first}`\n")
+    print(markdown(["order", "lower in", "median", "lowest to highest"], rows), end="")
 
 
 def draw(measured, path):
     tasks = list(dict.fromkeys(task for task, _ in measured))
     columns = max(sum(t == task for t, _ in measured) for task in tasks)
-    figure, axes = plt.subplots(len(tasks), columns, figsize=(4 * columns, 3.2 * len(tasks)),
-                                layout="constrained", squeeze=False)
+    figure, axes = study.pyplot().subplots(len(tasks), columns, figsize=(4 * columns, 3.2 * len(tasks)),
+                                           layout="constrained", squeeze=False)
     for (task, kind), models in measured.items():
         column = [k for t, k in measured if t == task].index(kind)
         axis = axes[tasks.index(task)][column]
@@ -118,12 +107,8 @@ def draw(measured, path):
             curves = [losses for m in models for losses in by_name(m)[order]]
             heads = max(curves[0])
             gone = sorted(heads - left for left in curves[0])
-            rise = [[c[heads - n] - c[heads] for c in curves] for n in gone]
-            axis.plot(gone, list(map(statistics.mean, rise)), color=colour, label=order)
-            axis.fill_between(gone, list(map(min, rise)), list(map(max, rise)), color=colour,
-                              alpha=0.15, linewidth=0)
-        axis.set(title=model_of(task, kind), xlabel="heads removed",
-                 ylabel="rise of the loss [nat a token]")
+            study.draw_band(axis, gone, [[c[heads - n] - c[heads] for n in gone] for c in curves], colour, order)
+        axis.set(title=f"{task}_{kind}", xlabel="heads removed", ylabel="rise of the loss [nat a token]")
         axis.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(integer=True))
         axis.grid(alpha=0.3)
     axes[0][0].legend(fontsize=8, loc="upper left")
@@ -131,30 +116,24 @@ def draw(measured, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study.parser_of(__doc__, "runs/study_pruning", seeds=3, random=3, threads=1, batches=8, set=[])
     parser.add_argument("--tasks", default="char,induction")
     parser.add_argument("--kinds", default="mha,moh,dcmha")
     parser.add_argument("--once", action="store_true", help="leave out what is ranked anew")
-    add_options(parser)
-    bench = Bench(parser.parse_args())
-    models = list(itertools.product(bench.arguments.tasks.split(","),
-                                    bench.arguments.kinds.split(",")))
-    seeds = range(FIRST_SEED, FIRST_SEED + bench.arguments.seeds)
-    runs = bench.trained([model_of(*model) for model in models], seeds)
+    bench = study.Bench(parser.parse_args())
+    models = list(itertools.product(bench.arguments.tasks.split(","), bench.arguments.kinds.split(",")))
+    runs = bench.trained([f"{task}_{kind}" for task, kind in models])
     measured = collections.defaultdict(list)
-    for seed, model in itertools.product(seeds, models):
-        bench.say(f"{model_of(*model)} seed {seed}")
-        measured[model].append(measure(bench, runs[model_of(*model), seed]))
-    print(bench.heading())
-    for (task, kind), models in sorted(measured.items()):
-        print_rises(model_of(task, kind), models)
-    print_pairs([curves for models in measured.values() for curves in models])
-    draw(dict(sorted(measured.items())), bench.out / "importance.png")
+    for seed, (task, kind) in itertools.product(bench.seeds, models):
+        study.say(f"{task}_{kind} seed {seed}")
+        measured[task, kind].append(measure(bench, runs[f"{task}_{kind}", seed]))
+    measured = dict(sorted(measured.items()))
+    print(f"{bench.heading()}; first {bench.arguments.batches} validation batches")
+    for (task, kind), of_seeds in measured.items():
+        print_rises(f"{task}_{kind}", of_seeds)
+    print_pairs([curves for of_seeds in measured.values() for curves in of_seeds])
+    draw(measured, bench.out / "importance.png")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ProgramError as error:
-        sys.exit(str(error))
+    study.run(main)

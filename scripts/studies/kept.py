@@ -1,18 +1,15 @@
 """What trainings ended with, kept in a file, so that a study that takes many hours can go on elsewhere."""
 
-import concurrent.futures
-import datetime
 import hashlib
 import importlib.util
 import json
 import os
 import pathlib
-import sys
 import threading
 
 from headlab_log.output import write_whole
 from headlab_program import ROOT, headlab, said
-from study import machine
+from study import manifest, origin, say
 
 spec = importlib.util.spec_from_file_location("code_digest", ROOT / "scripts/cmake/code_digest.py")
 code_digest = importlib.util.module_from_spec(spec)
@@ -25,6 +22,12 @@ def sources_of(kinds):
     files = code_digest.kinds_of(sources)
     return {kind: code_digest.digest_of([(name, sources[name]) for name in files[kind]])
             if kind in files else "" for kind in kinds}
+
+
+def still_counts(result):
+    """Whether the sources of its kinds of heads and its data are what they were."""
+    return sources_of(result["kinds"]) == result["kinds"] and all(
+        file_digest(ROOT / name) == digest for name, digest in result["data"].items())
 
 
 class Kept:
@@ -43,10 +46,7 @@ class Kept:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def find(self, settings):
-        return next((one for one in self.results if one["settings"] == settings
-                     and sources_of(one["kinds"]) == one["kinds"] and all(
-                         file_digest(ROOT / name) == digest for name, digest in one["data"].items())),
-                    None)
+        return next((one for one in self.results if one["settings"] == settings and still_counts(one)), None)
 
     def trained(self, arguments, config, seed, overrides, end_of):
         """What is kept of a training, which is run where it is not known yet: `end` is what end_of(run)
@@ -56,28 +56,16 @@ class Kept:
         settings = self.settings(arguments.program, file, overrides)
         if found := self.find(settings):
             return found
-        print(f"{pathlib.Path(sys.argv[0]).stem}: {config} seed {seed}", file=sys.stderr, flush=True)
-        run = pathlib.Path(headlab(arguments.program, "run", file, *overrides, "--out",
-                                   arguments.out)["run"])
+        say(f"{config} seed {seed}")
+        run = pathlib.Path(headlab(arguments.program, "run", file, *overrides, "--out", arguments.out)["run"])
         return self.add(config, seed, settings, run, end_of(run))
 
-    def all_trained(self, jobs, train, asked):
-        """train(*one) of each of those asked for, so many at a time -> by what was asked for."""
-        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-            runs = [pool.submit(train, *one) for one in asked]
-            try:
-                return {one: run.result() for one, run in zip(asked, runs)}
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-
     def add(self, config, seed, settings, run, end):
-        manifest = json.loads((pathlib.Path(run) / "manifest.json").read_text())
+        made, now = manifest(run), origin(run)
         result = {"config": config, "seed": seed, "settings": settings,
-                  "kinds": manifest["code"]["kinds"], "commit": manifest["git"]["commit"],
-                  "data": {os.path.relpath(file["path"], ROOT): file["sha256"]
-                           for file in manifest["data"]},
-                  "date": str(datetime.date.today()), "machine": machine(), "end": end}
+                  "kinds": made["code"]["kinds"], "commit": now["commit"],
+                  "data": {os.path.relpath(file["path"], ROOT): file["sha256"] for file in made["data"]},
+                  "date": now["date"], "machine": now["machine"], "end": end}
         with self.lock:
             self.results = [one for one in self.results
                             if (one["config"], one["seed"], one["settings"]) != (config, seed, settings)]
@@ -90,14 +78,3 @@ class Kept:
 
 def file_digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
-
-
-def metrics(run):
-    """The rows of metrics.jsonl."""
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
-def provenance(results):
-    """When, where and with which commits they were trained."""
-    return "; ".join(", ".join(sorted({result[key][:digits] for result in results}))
-                     for key, digits in (("date", None), ("machine", None), ("commit", 8)))

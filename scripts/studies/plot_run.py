@@ -8,6 +8,7 @@ scripts/requirements.txt. The table is Markdown. Without -o nothing is drawn.
 """
 
 import argparse
+import itertools
 import sys
 
 import matplotlib
@@ -17,26 +18,24 @@ import headlab_log as hl
 from headlab_log import plots
 from headlab_log.command import taken, told_plainly
 from headlab_log.output import Output, plain_path
+from headlab_program import markdown
 
 STATISTICS = ("entropy", "mean_distance", "prev_token", "self_token", "first_token")  # tabulated
 
 
 def table(scalars, evaluations, heads):
-    """The heads at the last step as Markdown lines, losses first. A pruned head has no numbers."""
+    """The heads at the last step in Markdown, below the losses. A pruned head has no numbers."""
     last = heads.isel(step=-1)
     shown = [name for name in STATISTICS if name in heads]
-    lines = [f"step {int(scalars.step[-1])}: training loss {float(scalars.train_loss[-1]):.3f} nat"]
+    losses = f"step {int(scalars.step[-1])}: training loss {float(scalars.train_loss[-1]):.3f} nat"
     if evaluations.sizes["step"]:
-        lines[0] += f", validation loss {float(evaluations.val_loss[-1]):.3f} nat"
+        losses += f", validation loss {float(evaluations.val_loss[-1]):.3f} nat"
+    rows = []
+    for layer, head in itertools.product(last["layer"].values, last["head"].values):  # not last.head: that is a method
+        values = [float(last[name].sel(layer=layer, head=head)) for name in shown]
+        rows.append([layer, head, *("" if np.isnan(value) else f"{value:.2f}" for value in values)])
     titles = ["layer", "head", *(plots.name_and_unit(heads[name]) for name in shown)]
-    lines += ["", "| " + " | ".join(titles) + " |"]
-    lines += ["|--:" * (2 + len(shown)) + "|"]
-    for layer in last["layer"].values:
-        for head in last["head"].values:  # not last.head: that is a method
-            values = [float(last[s].sel(layer=layer, head=head)) for s in shown]
-            cells = ["" if np.isnan(v) else f"{v:.2f}" for v in values]
-            lines.append(f"| {layer} | {head} | " + " | ".join(cells) + " |")
-    return lines
+    return f"{losses}\n\n{markdown(titles, rows, '|--:' * len(titles) + '|')}"
 
 
 def main():
@@ -55,7 +54,7 @@ def show(options):
     heads = run.heads(options.site)
     if heads.sizes["step"] == 0:
         sys.exit(f"plot_run: {run.path / 'log.h5'}: no records in heads/{options.site}")
-    print("\n".join(table(run.scalars, run.evaluations, heads)))
+    print(table(run.scalars, run.evaluations, heads), end="")
     if picture:
         matplotlib.use("Agg")
         matplotlib.rcParams.update(plots.STYLE)

@@ -7,19 +7,15 @@ without those of highest score, and without as many drawn at random, --draws tim
 sentences: MiniLM (scripts/data minilm). How alike eight sentences are before and after pruning.
 """
 
-import argparse
 import json
-import pathlib
 import random
 import statistics
-import subprocess
-import sys
 
 import h5py
 import numpy as np
 
-from headlab_program import ROOT, ProgramError
-from study import Bench
+import study
+from headlab_program import ROOT, markdown, said
 
 DATA = ROOT / "configs/data"
 SHORT = "Heads of a trained model are looked at, and then some of them are taken away. " * 3
@@ -49,29 +45,11 @@ def read_safetensors(path, name):
     return np.frombuffer(whole[start + begin:start + end], "<f4").reshape(entry["shape"])
 
 
-class Forward:
-    """`forward`, which prints no JSON."""
-
-    def __init__(self, bench):
-        self.bench = bench
-
-    def __call__(self, run, arrays):
-        given, made = self.bench.out / "in.safetensors", self.bench.out / "out.safetensors"
-        write_safetensors(given, arrays)
-        program = self.bench.arguments.program or ROOT / "scripts/headlab"
-        line = [program, "forward", run, given, "--out", made, "--threads", self.bench.arguments.threads]
-        done = subprocess.run([str(word) for word in line], capture_output=True, text=True)
-        if done.returncode != 0:
-            raise ProgramError(done.stderr)
-        return done.stdout, made
-
-
-def without(bench, run, heads, *text):
-    """A masked model, and what prune says of it."""
-    left = bench.fresh("without")
-    report = bench.headlab("prune", run, "--heads", *heads, *text, "--out", left, "--bench-batch", 1,
-                           "--threads", bench.arguments.threads)
-    return left, report
+def forward(bench, run, arrays):
+    """What `forward` prints of a batch, and the file of what the model makes of it."""
+    given, made = bench.out / "in.safetensors", bench.out / "out.safetensors"
+    write_safetensors(given, arrays)
+    return said(bench.arguments.program, "forward", run, given, "--out", made, *bench.threads), made
 
 
 def imported(bench, name, model):
@@ -81,7 +59,7 @@ def imported(bench, name, model):
     return run
 
 
-def repeated_loss(forward, run, vocabulary):
+def repeated_loss(bench, run, vocabulary):
     """Nat a token, over the second of two equal halves of random tokens behind the first id."""
     draw = np.random.default_rng(1)
     losses = []
@@ -90,46 +68,51 @@ def repeated_loss(forward, run, vocabulary):
         ids = np.concatenate([np.ones((AT_A_TIME, 1), int), half, half], axis=1)
         targets = np.full_like(ids, -100)
         targets[:, RANDOM_TOKENS + 1:-1] = ids[:, RANDOM_TOKENS + 2:]
-        said, _ = forward(run, {"in.ids": ids, "in.targets": targets})
-        losses.append(float(said.split()[1]))
+        printed, _ = forward(bench, run, {"in.ids": ids, "in.targets": targets})
+        losses.append(float(printed.split()[1]))
     return statistics.fmean(losses)
 
 
+def induction_scores(bench, run, text):
+    """(layer, head)"""
+    scores = bench.out / "induction.h5"
+    bench.headlab("analyze", run, *text, "--batch", 1, "--stats", "induction_repeated", "--out", scores, *bench.threads)
+    with h5py.File(scores) as file:
+        return file["analysis/self/induction_repeated"][()]
+
+
 def induction(bench):
-    forward = Forward(bench)
     run = imported(bench, "smollm2", DATA / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     text = ["--text", SHORT, "--context", 16]
-    scores = bench.out / "induction.h5"
-    bench.headlab("analyze", run, *text, "--batch", 1, "--stats", "induction_repeated", "--out", scores,
-                  "--threads", bench.arguments.threads)
-    with h5py.File(scores) as file:
-        score = file["analysis/self/induction_repeated"][()]
-    order = [tuple(map(int, divmod(n, score.shape[1]))) for n in np.argsort(-score, axis=None)]
-    print("| head | mean weight on the token behind the earlier one |\n|---|--:|")
-    for layer, head in order[:8]:
-        print(f"| {layer}:{head} | {score[layer, head]:.2f} |")
+    score = induction_scores(bench, run, text)
+    places = [divmod(int(n), score.shape[1]) for n in np.argsort(-score, axis=None)]
+    print(markdown(["head", "mean weight on the token behind the earlier one"],
+                         [[f"{layer}:{head}", f"{score[layer, head]:.2f}"] for layer, head in places[:8]]))
     vocabulary = json.loads((run / "data.json").read_text())["shape"]["vocabulary"]
-    print("\n| without | loss on the second half [nat] | loss on text [nat] |\n|---|--:|--:|")
 
-    def row(name, heads):
-        left, report = without(bench, run, heads, *text) if heads else (run, None)
-        loss = repeated_loss(forward, left, vocabulary)
-        before = report["loss_before"] if report and "loss_before" in report else None
-        bench.say(f"{name}: {loss:.3f}")
-        return loss, report and report["rounds"][-1]["loss"], report and report["rounds"][0]["loss"], before
+    def repeated(name, model):
+        loss = repeated_loss(bench, model, vocabulary)
+        study.say(f"{name}: {loss:.3f}")
+        return loss
 
-    best = order[:4]
-    found = row("the four of highest score", [f"{layer}:{head}" for layer, head in best])
-    print(f"| no head | {row('no head', None)[0]:.2f} | {found[2]:.2f} |")
-    names = ", ".join(f"{layer}:{head}" for layer, head in best)
-    print(f"| the four of highest score ({names}) | {found[0]:.2f} | {found[1]:.2f} |")
+    def without(name, heads):
+        """The loss on repeated tokens, and those on text of the whole model and of what is left of it."""
+        left = bench.fresh("without")
+        rounds = bench.headlab("prune", run, "--heads", *heads, *text, "--out", left, "--bench-batch", 1,
+                               *bench.threads)["rounds"]
+        return repeated(name, left), rounds[0]["loss"], rounds[-1]["loss"]
+
+    order = [f"{layer}:{head}" for layer, head in places]
+    best, others = order[:4], order[4:]
     draw = random.Random(1)
-    others = [row("four at random", [f"{layer}:{head}" for layer, head in draw.sample(order[4:], 4)])
-              for _ in range(bench.arguments.draws)]
-    repeated, on_text = [one[0] for one in others], [one[1] for one in others]
-    print(f"| four of the others, {len(others)} draws | {statistics.fmean(repeated):.2f} "
-          f"({min(repeated):.2f} to {max(repeated):.2f}) | {statistics.fmean(on_text):.2f} "
-          f"({min(on_text):.2f} to {max(on_text):.2f}) |")
+    loss, whole_on_text, on_text = without("the four of highest score", best)
+    rows = [["no head", f"{repeated('no head', run):.2f}", f"{whole_on_text:.2f}"],
+            [f"the four of highest score ({', '.join(best)})", f"{loss:.2f}", f"{on_text:.2f}"]]
+    drawn = [without("four at random", draw.sample(others, 4)) for _ in range(bench.arguments.draws)]
+    rows.append([f"four of the others, {len(drawn)} draws", *(
+        f"{statistics.fmean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+        for values in ([one[0] for one in drawn], [one[2] for one in drawn]))])
+    print(markdown(["without", "loss on the second half [nat]", "loss on text [nat]"], rows), end="")
 
 
 def pieces(word, ids):
@@ -142,60 +125,49 @@ def pieces(word, ids):
     return found
 
 
-def similarities(forward, run, ids, mask):
-    _, made = forward(run, {"in.ids": ids, "in.mask": mask})
+def similarities(bench, run, ids, mask):
+    _, made = forward(bench, run, {"in.ids": ids, "in.mask": mask})
     embedding = read_safetensors(made, "out.embedding")
     return embedding @ embedding.T
 
 
 def sentences(bench):
-    forward = Forward(bench)
     run = imported(bench, "minilm", DATA / "minilm")
     path = bench.out / "sentences.txt"
     path.write_text("\n".join(SENTENCES) + "\n")
     left = bench.fresh("minilm_cut")
-    report = bench.headlab("prune", run, "--fraction", 0.3, "--slice", "--text", path, "--out", left,
-                           "--threads", bench.arguments.threads)
+    report = bench.headlab("prune", run, "--fraction", 0.3, "--slice", "--text", path, "--out", left, *bench.threads)
     tokens = json.loads((run / "data.json").read_text())["tokenizer"]["tokens"]
     known = {text: n for n, text in enumerate(tokens)}
-    words = [[known["[CLS]"], *(piece for word in line.lower().replace(".", " .").split() for piece in pieces(word, known)),
-              known["[SEP]"]] for line in SENTENCES]
+    words = [[known["[CLS]"], *(piece for word in line.lower().replace(".", " .").split()
+                                for piece in pieces(word, known)), known["[SEP]"]] for line in SENTENCES]
     ids = np.array([line + [0] * (max(map(len, words)) - len(line)) for line in words])
     mask = np.array([[1] * len(line) + [0] * (ids.shape[1] - len(line)) for line in words])
-    whole, cut = (similarities(forward, model, ids, mask) for model in (run, left))
-    rounds = report["rounds"]
-    print(f"{rounds[0]['kept']} heads -> {rounds[-1]['kept']}, {rounds[0]['parameters']:,} parameters -> "
-          f"{rounds[-1]['parameters']:,}; 1 - cosine, cut against whole: {rounds[-1]['distance']:.4f}\n")
-    print("| | " + " | ".join(str(n + 1) for n in range(len(SENTENCES))) + " |")
-    print("|---" + "|--:" * len(SENTENCES) + "|")
-    for n, line in enumerate(SENTENCES):
-        cells = [f"{whole[n, m]:.2f}" if m < n else f"*{cut[n, m]:.2f}*" if m > n else "" for m in range(len(words))]
-        print(f"| {n + 1} {line} | " + " | ".join(cells) + " |")
+    whole, cut = (similarities(bench, model, ids, mask) for model in (run, left))
+    first, last = report["rounds"][0], report["rounds"][-1]
+    print(f"{first['kept']} heads -> {last['kept']}, {first['parameters']:,} parameters -> "
+          f"{last['parameters']:,}; 1 - cosine, cut against whole: {last['distance']:.4f}\n")
+    rows = [[f"{n + 1} {line}", *(f"{whole[n, m]:.2f}" if m < n else f"*{cut[n, m]:.2f}*" if m > n else ""
+                                  for m in range(len(SENTENCES)))] for n, line in enumerate(SENTENCES)]
+    print(markdown([None, *range(1, len(SENTENCES) + 1)], rows), end="")
 
 
 PARTS = {"induction": induction, "sentences": sentences}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study.parser_of(__doc__, "runs/study_pretrained", threads=1)
     parser.add_argument("parts", nargs="*", default=list(PARTS))
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_pretrained")
     parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--program")
     arguments = parser.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    arguments.batches = 0
-    bench = Bench(arguments)
-    print(f"{bench.when()}, threads: {arguments.threads}\n")
+    bench = study.Bench(arguments)
+    print(f"{bench.heading()}, threads: {arguments.threads}\n")
     for part in arguments.parts:
         PARTS[part](bench)
         print()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ProgramError as error:
-        sys.exit(str(error))
+    study.run(main)

@@ -9,19 +9,11 @@ Runs and curves that OUT already holds are not repeated. In miniature what Miche
 et al. (2019) and Olsson et al. (2022) did.
 """
 
-import argparse
-import concurrent.futures
 import json
 import statistics
-import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
-
-from headlab_program import FIRST_SEED, ProgramError, spread  # noqa: E402
-from study import Bench, add_options  # noqa: E402
+import study
+from headlab_program import markdown, spread
 
 TASKS = {
     # The loss may rise by so much (nat a token) before heads count as missed; heads that gate
@@ -52,17 +44,13 @@ def study_gates(bench, task, run, seed, heads):
     """Loss by heads kept: gates trained to that number, and as much training after pruning."""
     gates, tuned = {}, {}
     for left in TASKS[task]["left"]:
-        bench.say(f"{task} seed {seed}: gates for {left} of {heads} heads")
+        study.say(f"{task} seed {seed}: gates for {left} of {heads} heads")
         gated = bench.fresh(f"gates/{task}-s{seed}-{left}")
-        updates = ["--tune", bench.arguments.tune, "--threads", bench.arguments.threads]
-        bench.headlab("convert", run, "--to", "gated", "--target-heads", left, *updates,
-                      "--batches", bench.arguments.batches, "--out", gated)
-        report = bench.prune(gated, "--by", "gates", "--count", heads - left)
-        gates[left] = report["loss"]
+        tune = ["--tune", bench.arguments.tune]
+        bench.headlab("convert", run, "--to", "gated", "--target-heads", left, *tune, *bench.measured, "--out", gated)
+        gates[left] = bench.prune(gated, "--by", "gates", "--count", heads - left)["loss"]
         pruned = bench.fresh(f"tuned/{task}-s{seed}-{left}")
-        report = bench.prune(run, *IMPORTANCE, "--count", heads - left,
-                             "--tune", bench.arguments.tune, "--out", pruned)
-        tuned[left] = report["loss"]
+        tuned[left] = bench.prune(run, *IMPORTANCE, "--count", heads - left, *tune, "--out", pruned)["loss"]
     return {"gates": gates, "importance, then as much training": tuned}
 
 
@@ -79,35 +67,23 @@ def removable(losses, tolerance):
 
 
 def study_model(bench, task, seed, run):
-    bench.say(f"{task} seed {seed}: pruning")
+    study.say(f"{task} seed {seed}: pruning")
     whole = bench.headlab("analyze", run, *bench.measured)
     ablation = bench.headlab("ablate", run, *bench.measured)
-    heads = whole_heads(ablation)
-    curves = {}
-    for name, options in ORDERS.items():
-        curves[name] = bench.curve(run, len(heads), name, *options)
-    for n in range(bench.arguments.random):
-        name = f"random {n}"
-        curves[name] = bench.curve(run, len(heads), name, "--by", "random", "--seed", str(n))
+    heads = list(ablation["removed"])
+    draws = {f"random {n}": ["--by", "random", "--seed", str(n)] for n in range(bench.arguments.random)}
+    columns = ["loss_delta", "accuracy_delta", "p_holm", "p_examples"]
     return {
         "run": run,
         "heads": heads,
         "loss": ablation["loss"],
         "accuracy": ablation["accuracy"],
-        "curves": curves,
+        "curves": {name: bench.curve(run, len(heads), name, *options) for name, options in (ORDERS | draws).items()},
         "tuned": study_gates(bench, task, run, seed, len(heads)),
         "roles": roles_of(whole, heads),
-        "ablation": {head: {"loss_delta": loss, "accuracy_delta": accuracy, "p_holm": p,
-                            "p_examples": examples}
-                     for head, loss, accuracy, p, examples in zip(
-                         ablation["removed"], ablation["loss_delta"], ablation["accuracy_delta"],
-                         ablation["p_holm"], ablation["p_examples"])},
-        "joint": joint_ablations(bench, task, run, whole, heads),
+        "ablation": {head: {name: ablation[name][n] for name in columns} for n, head in enumerate(heads)},
+        "joint": joint_ablations(bench, run, whole, heads) if task == "induction" else {},
     }
-
-
-def whole_heads(ablation):
-    return list(ablation["removed"])
 
 
 def value(whole, name, head):
@@ -121,11 +97,9 @@ def roles_of(whole, heads):
             for role, (name, threshold) in ROLES.items()}
 
 
-def joint_ablations(bench, task, run, whole, heads):
+def joint_ablations(bench, run, whole, heads):
     """Accuracy without all heads of a role, without all of them but the best, and without as many
     heads of no role."""
-    if task != "induction":
-        return {}
     roles = roles_of(whole, heads)
     sets = {}
     for role, (name, _) in ROLES.items():
@@ -154,18 +128,15 @@ def all_orders():
 def print_losses(task, models):
     count = len(models[0]["heads"])
     left = TASKS[task]["left"]
-    print(f"\nRise of the loss (nat a token) with so many of {count} heads left:\n")
-    print("| order | " + " | ".join(str(n) for n in left) + " | heads that can go |")
-    print("|---|" + "--:|" * (len(left) + 1))
+    rows = []
     for order in all_orders():
-        cells = [spread([c["loss"][n] - c["loss"][count]
-                         for m in models for c in curves_named(m, order)]) for n in left]
-        gone = spread([removable(c["loss"], TASKS[task]["tolerance"])
-                       for m in models for c in curves_named(m, order)], 1)
-        print(f"| {order} | " + " | ".join(cells) + f" | {gone} |")
+        losses = [curve["loss"] for m in models for curve in curves_named(m, order)]
+        gone = [removable(one, TASKS[task]["tolerance"]) for one in losses]
+        rows.append([order, *(spread([one[n] - one[count] for one in losses]) for n in left), spread(gone, 1)])
     for name in models[0]["tuned"]:
-        cells = [spread([m["tuned"][name][n] - m["loss"] for m in models]) for n in left]
-        print(f"| {name} | " + " | ".join(cells) + " | |")
+        rows.append([name, *(spread([m["tuned"][name][n] - m["loss"] for m in models]) for n in left), None])
+    print(f"\nRise of the loss (nat a token) with so many of {count} heads left:\n")
+    print(markdown(["order", *left, "heads that can go"], rows), end="")
 
 
 def last_place(model, order, heads):
@@ -176,49 +147,42 @@ def last_place(model, order, heads):
     return statistics.mean(places) if places else None
 
 
+def places(models, order, role):
+    """Mean place of the heads of a role (None: of neither) in each model that has some, as a cell."""
+    found = []
+    for model in models:
+        special = {head for group in model["roles"].values() for head in group}
+        group = model["roles"][role] if role else [head for head in model["heads"] if head not in special]
+        found.append(last_place(model, order, group))
+    found = [place for place in found if place is not None]
+    return spread(found, 2) if found else "–"
+
+
 def print_roles(models):
     print("\nPlace in the order of removal (0 first, 1 last; mean over a model's heads):\n")
-    print("| order | " + " | ".join(f"{role} heads" for role in ROLES) + " | heads of neither role |")
-    print("|---|" + "--:|" * (len(ROLES) + 1))
-    for order in all_orders():
-        cells = []
-        for role in [*ROLES, None]:
-            places = []
-            for m in models:
-                special = {h for group in m["roles"].values() for h in group}
-                group = m["roles"][role] if role else [h for h in m["heads"] if h not in special]
-                place = last_place(m, order, group)
-                places += [] if place is None else [place]
-            cells.append(spread(places, 2) if places else "–")
-        print(f"| {order} | " + " | ".join(cells) + " |")
-    print("\nAccuracy of copying with heads ablated:\n")
-    print("| ablated | accuracy | heads, seed by seed |")
-    print("|---|--:|---|")
-    print(f"| none | {spread([m['accuracy'] for m in models])} | |")
-    names = list(dict.fromkeys(name for m in models for name in m["joint"]))
-    for name in names:
+    rows = [[order, *(places(models, order, role) for role in [*ROLES, None])] for order in all_orders()]
+    print(markdown(["order", *(f"{role} heads" for role in ROLES), "heads of neither role"], rows), end="")
+    rows = [["none", spread([m["accuracy"] for m in models]), None]]
+    for name in dict.fromkeys(name for m in models for name in m["joint"]):
         found = [m["joint"][name] for m in models if name in m["joint"]]
-        chosen = "; ".join(", ".join(f["heads"]) for f in found)
-        print(f"| {name} | {spread([f['accuracy'] for f in found])} | {chosen} |")
+        rows.append([name, spread([one["accuracy"] for one in found]),
+                     "; ".join(", ".join(one["heads"]) for one in found)])
+    print("\nAccuracy of copying with heads ablated:\n")
+    print(markdown(["ablated", "accuracy", "heads, seed by seed"], rows, "|---|--:|---|"), end="")
 
 
-def draw(study, path):
-    figure, axes = plt.subplots(1, len(study), figsize=(5.2 * len(study), 4), layout="constrained")
-    for axis, (task, models) in zip(axes, study.items()):
+def draw(measured, path):
+    figure, axes = study.pyplot().subplots(1, len(measured), figsize=(5.2 * len(measured), 4), layout="constrained")
+    for axis, (task, models) in zip(axes, measured.items()):
         count = len(models[0]["heads"])
         for order in all_orders():
             curves = [c["loss"] for m in models for c in curves_named(m, order)]
             gone = range(count + 1)
-            means = [statistics.mean(c[count - n] for c in curves) for n in gone]
-            axis.plot(gone, means, color=COLOURS[order], label=order)
-            axis.fill_between(gone, [min(c[count - n] for c in curves) for n in gone],
-                              [max(c[count - n] for c in curves) for n in gone],
-                              color=COLOURS[order], alpha=0.15, linewidth=0)
+            study.draw_band(axis, gone, [[c[count - n] for n in gone] for c in curves], COLOURS[order], order)
         for name, marker in (("gates", "o"), ("importance, then as much training", "s")):
             left = TASKS[task]["left"]
-            axis.plot([count - n for n in left],
-                      [statistics.mean(m["tuned"][name][n] for m in models) for n in left],
-                      marker, color=COLOURS[name], label=name)
+            means = [statistics.mean(m["tuned"][name][n] for m in models) for n in left]
+            axis.plot([count - n for n in left], means, marker, color=COLOURS[name], label=name)
         axis.set(title=f"{TASKS[task]['config']}, {len(models)} seeds", xlabel="heads removed",
                  ylabel="validation loss [nat a token]")
         axis.set_xticks(range(0, count + 1, 2 if count > 8 else 1))
@@ -228,36 +192,29 @@ def draw(study, path):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser)
+    parser = study.parser_of(__doc__, "runs/study_pruning", seeds=3, random=3, threads=1, batches=8, set=[])
     parser.add_argument("--jobs", type=int, default=2, help="models at a time")
     parser.add_argument("--tune", type=int, default=400, help="updates of gate training")
     parser.add_argument("--tasks", default=",".join(TASKS))
     arguments = parser.parse_args()
-    bench = Bench(arguments)
+    bench = study.Bench(arguments)
     tasks = arguments.tasks.split(",")
-    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
-    runs = bench.trained([TASKS[task]["config"] for task in tasks], seeds, arguments.jobs)
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:  # the work is elsewhere
-        models = {(task, seed): pool.submit(study_model, bench, task, seed,
-                                            runs[TASKS[task]["config"], seed])
-                  for task in tasks for seed in seeds}
-        study = {task: [models[task, seed].result() for seed in seeds] for task in tasks}
-    (arguments.out / "study.json").write_text(json.dumps(study, indent=1))
-    print(bench.heading())
-    for task, models in study.items():
+    runs = bench.trained([TASKS[task]["config"] for task in tasks], arguments.jobs)
+    models = study.in_parallel(
+        arguments.jobs, lambda task, seed: study_model(bench, task, seed, runs[TASKS[task]["config"], seed]),
+        [(task, seed) for task in tasks for seed in bench.seeds])
+    measured = {task: [models[task, seed] for seed in bench.seeds] for task in tasks}
+    (arguments.out / "study.json").write_text(json.dumps(measured, indent=1))
+    print(f"{bench.heading()}; first {arguments.batches} validation batches")
+    for task, models in measured.items():
         print(f"\n### {TASKS[task]['config']}: loss {spread([m['loss'] for m in models])}, accuracy "
               f"{spread([m['accuracy'] for m in models])}, {len(models)} seeds")
         print_losses(task, models)
         if task == "induction":
             print_roles(models)
-    if len(study) > 1:
-        draw(study, arguments.out / "pruning.png")
+    if len(measured) > 1:
+        draw(measured, arguments.out / "pruning.png")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ProgramError as error:
-        sys.exit(str(error))
+    study.run(main)

@@ -9,15 +9,13 @@ the test split. --tune: updates after which the models with half of a site's hea
 already is not measured again while command and program say the same.
 """
 
-import argparse
 import collections
 import json
 import pathlib
 import random
-import sys
 
-from headlab_program import ROOT, ProgramError, spread
-from study import Bench, read, write
+import study
+from headlab_program import markdown, spread
 
 ALL = "all three"
 
@@ -27,20 +25,15 @@ class Knife:
 
     def __init__(self, bench, run):
         self.bench, self.run = bench, pathlib.Path(run).absolute()
-        self.kept = bench.out / "measured" / f"{self.run.parent.name}-{self.run.name}.json"
 
-    def measured(self, what, command, *options):
-        """What one command says of the run, kept."""
-        key = " ".join([command, *map(str, options)])
-        found = read(self.kept).get(key)
-        if not found or found["program"] != self.bench.program:
-            self.bench.say(f"{self.run.name}: {what}")
-            found = {"program": self.bench.program, **getattr(self, command)(*options)}
-            write(self.kept, {**read(self.kept), key: found})
-        return found
+    def kept(self, what, words, measure):
+        return self.bench.kept(self.run, " ".join(map(str, words)), f"{self.run.name}: {what}", measure)
 
     def importance(self):
         """Head -> importance; all of its site and layer."""
+        return self.kept("importance", ["importance"], self.measure_importance)["heads"]
+
+    def measure_importance(self):
         sites = self.bench.headlab("analyze", self.run, "--importance", "--split", "train",
                                    *self.bench.measured)["sites"]
         return {"heads": {f"{site}/{layer}:{head}": value
@@ -48,17 +41,18 @@ class Knife:
                           for layer, values in enumerate(one["statistics"]["importance_paper"])
                           for head, value in enumerate(values) if value is not None}}
 
-    def cut(self, tune, *heads):
-        """BLEU and loss without these heads."""
+    def without(self, what, heads, tune=0):
+        """BLEU and loss without these heads. tune: updates behind the cut."""
+        return self.kept(what, ["cut", tune, *heads], lambda: self.measure_without(heads, tune))
+
+    def measure_without(self, heads, tune):
         left = self.run
         if heads:
             left = self.bench.fresh("cut")
             more = ["--tune", tune] if tune else []
-            self.bench.headlab("prune", self.run, "--heads", *heads, "--out", left, "--bench-batch",
-                               1, *more, *self.bench.measured)
-        threads = ["--threads", self.bench.arguments.threads]
-        test = self.bench.headlab("eval", left, "--split", "test", "--beam", 1, *threads)
-        validation = self.bench.headlab("eval", left, *threads)
+            self.bench.prune(self.run, "--heads", *heads, "--out", left, "--bench-batch", 1, *more)
+        test = self.bench.headlab("eval", left, "--split", "test", "--beam", 1, *self.bench.threads)
+        validation = self.bench.headlab("eval", left, *self.bench.threads)
         return {"bleu": test["bleu"], "loss": validation["loss"]}
 
 
@@ -72,31 +66,27 @@ def layer_of(head):
 
 def study_run(bench, run):
     knife = Knife(bench, run)
-    values = knife.measured("importance", "importance")["heads"]
+    values = knife.importance()
     order = sorted(values, key=values.get)
     sites = list(dict.fromkeys(map(site_of, values)))
-    whole = knife.measured("whole", "cut", 0)
+    whole = knife.without("whole", [])
+    parts, tune = bench.arguments.parts, bench.arguments.tune
     cells = collections.defaultdict(dict)  # (row, column) -> measure
     for site in [*sites, ALL]:
         heads = [head for head in order if site in (ALL, site_of(head))]
-        parts = bench.arguments.parts
         for part in range(1, parts + (site != ALL)):  # not all heads of the model
-            gone = heads[:len(heads) * part // parts]
-            cells[f"{part}/{parts}"][site] = knife.measured(f"{site} {part}/{parts}", "cut", 0, *gone)
+            cells[f"{part}/{parts}"][site] = knife.without(f"{site} {part}/{parts}", heads[:len(heads) * part // parts])
         half = len(heads) // 2
         draws = [random.Random(n).sample(sorted(heads), half) for n in range(bench.arguments.random)]
-        cells["half, at random"][site] = [knife.measured(f"{site} at random", "cut", 0, *sorted(gone))
-                                          for gone in draws]
-        if bench.arguments.tune:
-            cells["half, then tuned"][site] = knife.measured(
-                f"{site} half, tuned", "cut", bench.arguments.tune, *heads[:half])
+        cells["half, at random"][site] = [knife.without(f"{site} at random", sorted(gone)) for gone in draws]
+        if tune:
+            cells["half, then tuned"][site] = knife.without(f"{site} half, tuned", heads[:half], tune)
     layers = {}
     for layer in sorted(set(map(layer_of, order))):
         *gone, best = [head for head in order if layer_of(head) == layer]
-        layers[layer] = {"best": best, **knife.measured(f"{best} alone", "cut", 0, *gone)}
+        layers[layer] = {"best": best, **knife.without(f"{best} alone", gone)}
     return {"run": str(run), "sites": sites, "whole": whole, "cells": cells, "layers": layers,
-            "heads": {site: sum(site in (ALL, site_of(head)) for head in order)
-                      for site in [*sites, ALL]}}
+            "heads": {site: sum(site in (ALL, site_of(head)) for head in order) for site in [*sites, ALL]}}
 
 
 def as_list(measures):
@@ -104,56 +94,43 @@ def as_list(measures):
 
 
 def print_sites(studies):
-    columns = [*studies[0]["sites"], ALL]
+    columns, counts = [*studies[0]["sites"], ALL], studies[0]["heads"]
     for name, what, digits in (("bleu", "BLEU", 1), ("loss", "validation loss [nat]", 3)):
-        counts = studies[0]["heads"]
-        print(f"\n{what}:\n")
-        print("| heads removed | " + " | ".join(f"{site}, of {counts[site]}" for site in columns) + " |")
-        print("|---|" + "--:|" * len(columns))
-        of_whole = spread([study["whole"][name] for study in studies], digits)
-        print(f"| none | {' | '.join([of_whole] * len(columns))} |")
+        of_whole = spread([one["whole"][name] for one in studies], digits)
+        rows = [["none", *[of_whole] * len(columns)]]
         for row in studies[0]["cells"]:
-            cells = []
-            for site in columns:
-                found = [measure[name] for study in studies if site in study["cells"][row]
-                         for measure in as_list(study["cells"][row][site])]
-                cells.append(spread(found, digits) if found else "")
-            print(f"| {row} | {' | '.join(cells)} |")
+            found = [[measure[name] for one in studies for measure in as_list(one["cells"][row].get(site, []))]
+                     for site in columns]
+            rows.append([row, *(spread(values, digits) if values else "" for values in found)])
+        print(f"\n{what}:\n")
+        print(markdown(["heads removed", *(f"{site}, of {counts[site]}" for site in columns)], rows), end="")
 
 
 def print_layers(studies):
-    print("\nBLEU where one layer keeps only its most important head:\n")
     sites = studies[0]["sites"]
-    print("| layer | " + " | ".join(sites) + " |\n|---|" + "--:|" * len(sites))
+    rows = []
     for layer in sorted({layer.split("/")[1] for layer in studies[0]["layers"]}, key=int):
-        cells = [spread([study["layers"][f"{site}/{layer}"]["bleu"] for study in studies], 1)
-                 for site in sites]
-        print(f"| {layer} | {' | '.join(cells)} |")
+        rows.append([layer, *(spread([one["layers"][f"{site}/{layer}"]["bleu"] for one in studies], 1)
+                              for site in sites)])
+    print("\nBLEU where one layer keeps only its most important head:\n")
+    print(markdown(["layer", *sites], rows), end="")
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = study.parser_of(__doc__, "runs/study_sites", random=3, threads=1)
     parser.add_argument("runs", nargs="+", metavar="RUN")
     parser.add_argument("--tune", type=int, default=217, help="updates; 217 are an epoch of Multi30k")
     parser.add_argument("--parts", type=int, default=6, help="in which a site's heads go")
-    parser.add_argument("--random", type=int, default=3, help="random orders of each site")
-    parser.add_argument("--threads", type=int, default=1, help="of a measurement")
     parser.add_argument("--batches", type=int, default=20,
                         help="training batches that importance is measured on; 0: all of them")
-    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "runs/study_sites")
-    parser.add_argument("--program", help=argparse.SUPPRESS)  # a built headlab, for the tests
     arguments = parser.parse_args()
-    bench = Bench(arguments)
+    bench = study.Bench(arguments)
     studies = [study_run(bench, run) for run in arguments.runs]
     (arguments.out / "study.json").write_text(json.dumps(studies, indent=1))
-    print(f"{bench.when()}; {len(studies)} trainings")
+    print(f"{bench.heading()}; {len(studies)} trainings")
     print_sites(studies)
     print_layers(studies)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ProgramError as error:
-        sys.exit(str(error))
+    study.run(main)

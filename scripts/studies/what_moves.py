@@ -11,15 +11,15 @@ import math
 import pathlib
 import re
 import statistics
-import sys
 
 import comparison
-from headlab_log.output import plain_path, write_whole
+import study
+from headlab_log.measures import LOSS
+from headlab_log.output import plain_path
 from headlab_program import ROOT, ProgramError
 
 # Student's t, 97.5 %, by degrees of freedom.
 T975 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-MARKED = comparison.marked("what moves")
 POSITIONS = re.compile(r" (learned|no) positions$")
 
 
@@ -32,30 +32,24 @@ def paired(ours, theirs):
             T975[len(ours) - 1] * statistics.stdev(differences) / math.sqrt(len(ours)))
 
 
-def differences(losses, ours, theirs, shares):
-    return {share: paired(losses[ours].get(share), losses[theirs].get(share)) for share in shares}
-
-
-def largest(losses, pairs, shares):
-    """Of pairs of arms, (ours, theirs), the one farthest apart after each share."""
-    found = {}
-    for share in shares:
-        all_of = [(pair, paired(losses[pair[0]].get(share), losses[pair[1]].get(share))) for pair in pairs]
-        known = [(pair, one) for pair, one in all_of if one]
-        found[share] = max(known, key=lambda one: abs(one[1][0]), default=None)
-    return found
-
-
-def cell(one, name=""):
-    if one is None:
+def cell(found, name=""):
+    if found is None:
         return "-"
-    mean, half = one
+    mean, half = found
     return f"{name}{mean:+.3f} [{mean - half:+.3f}, {mean + half:+.3f}]"
+
+
+def largest(losses, pairs, share):
+    """Of pairs of arms, (ours, theirs), the one farthest apart after a share of the steps, as a cell."""
+    all_of = [(ours.removesuffix(" paper"), paired(losses[ours].get(share), losses[theirs].get(share)))
+              for ours, theirs in pairs]
+    kind, found = max((one for one in all_of if one[1]), key=lambda one: abs(one[1][0]), default=("", None))
+    return cell(found, f"`{kind}` ")
 
 
 def rate_cell(arm, factor):
     """What the chosen rate times a factor ends with in place of it, on the seeds that chose."""
-    tried = {one["rate"]: one["val/loss"] for one in arm["rate"]["tried"]}
+    tried = {one["rate"]: one[LOSS] for one in arm["rate"]["tried"]}
     best = arm["rate"]["chosen"]
     other = next((loss for rate, loss in tried.items() if math.isclose(rate, best * factor, rel_tol=1e-6)), None)
     if other is None or tried.get(best) is None:
@@ -65,39 +59,34 @@ def rate_cell(arm, factor):
 
 def moves(task, baseline):
     """A table of what moves the loss of the baseline's arm, or of the arm that a row names."""
-    losses, arms = comparison.losses_by_length(task), {arm["name"]: arm for arm in task["arms"] if arm["state"] == "compared"}
+    losses = comparison.losses_by_length(task)
+    arms = {arm["name"]: arm for arm in task["arms"] if arm["state"] == "compared"}
     if baseline not in arms:
-        raise ProgramError(f"{task['name']}: {baseline} has no results")
-    shares = sorted(losses[baseline])
-    steps = arms[baseline]["steps"]
-    rows = [["one seed for another: standard deviation", *(
-        f"{statistics.stdev(losses[baseline][share]):.3f}" for share in shares)]]
-    rate = arms[baseline]["rate"]["chosen"]
-    for factor, word in ((0.5, "half of"), (2, "twice")):
-        rows.append([f"rate: {word} {baseline}'s best, {rate:g} (validation)", *["-"] * (len(shares) - 1),
-                     rate_cell(arms[baseline], factor)])
-    for name in arms:
-        if name.startswith(baseline) and POSITIONS.search(name):
-            there = differences(losses, name, baseline, shares)
-            rows.append([f"positions: {POSITIONS.search(name)[0].strip()} in place of rope",
-                         *(cell(there[share]) for share in shares)])
+        raise ProgramError(f"what_moves: {task['name']}: {baseline} has no results")
+    plain, arm = losses[baseline], arms[baseline]
+    *parts, whole = shares = sorted(plain)
     papers = [(name, name.removesuffix(" paper")) for name in arms
               if name.endswith(" paper") and name.removesuffix(" paper") in arms]
-    begun = largest(losses, papers, shares)
-    rows.append([f"initialisation: a paper's in place of plain heads', the largest of {len(papers)}", *(
-        cell(one[1], f"`{one[0][1]}` ") if one else "-" for one in begun.values())])
-    rows.append([f"length: {baseline} less its own at the end", *(
-        cell(paired(losses[baseline][share], losses[baseline][shares[-1]])) if share != shares[-1] else "-"
-        for share in shares)])
     kinds = [(name, baseline) for name in arms
              if name != baseline and not name.endswith(" paper") and not POSITIONS.search(name)]
-    apart = largest(losses, kinds, shares)
-    rows.append([f"**kind**: less {baseline}, the largest of {len(kinds)}", *(
-        cell(one[1], f"`{one[0][0]}` ") if one else "-" for one in apart.values())])
-    return comparison.markdown(
-        ["what changes", *(f"after {share * steps:,.0f} updates" for share in shares)], rows) + (
-        f"\n{comparison.reported_loss(task)} [nat] of {task['name']}, {task['measured_on']['examples']:,.0f} examples; mean and 95 % "
-        f"interval of differences paired by seed, {len(losses[baseline][shares[-1]])} seeds. The intervals of the "
+    rate = f"{baseline}'s best, {arm['rate']['chosen']:g} (validation)"
+    rows = [
+        ["one seed for another: standard deviation", *(f"{statistics.stdev(plain[share]):.3f}" for share in shares)],
+        [f"rate: half of {rate}", *["-"] * len(parts), rate_cell(arm, 0.5)],
+        [f"rate: twice {rate}", *["-"] * len(parts), rate_cell(arm, 2)],
+        *([f"positions: {POSITIONS.search(name)[0].strip()} in place of rope",
+           *(cell(paired(losses[name].get(share), plain[share])) for share in shares)]
+          for name in arms if name.startswith(baseline) and POSITIONS.search(name)),
+        [f"initialisation: a paper's in place of plain heads', the largest of {len(papers)}",
+         *(largest(losses, papers, share) for share in shares)],
+        [f"length: {baseline} less its own at the end",
+         *(cell(paired(plain[share], plain[whole])) for share in parts), "-"],
+        [f"**kind**: less {baseline}, the largest of {len(kinds)}",
+         *(largest(losses, kinds, share) for share in shares)]]
+    return comparison.table(
+        ["what changes", *(f"after {share * arm['steps']:,.0f} updates" for share in shares)], rows) + (
+        f"\n{comparison.reported_loss(task)} [nat] of {task['name']}, {task['measured_on']['examples']:,.0f} examples; "
+        f"mean and 95 % interval of differences paired by seed, {len(plain[whole])} seeds. The intervals of the "
         "largest are not corrected for having been chosen.\n")
 
 
@@ -113,15 +102,11 @@ def main():
         parser.error(f"{arguments.results}: has no task {arguments.task}")
     text = moves(task, report["baseline"])
     if arguments.page:
-        old = arguments.page.read_text(encoding="utf-8")
-        if not MARKED.search(old):
-            parser.error(f"{arguments.page}: has no <!-- what moves --> with <!-- end of what moves -->")
-        write_whole(arguments.page, MARKED.sub(lambda _: text, old))
+        if wrong := study.lacking(arguments.page, ["what moves"]):
+            parser.error(wrong)
+        study.write_page(arguments.page, {"what moves": text})
     print(text)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ProgramError as error:
-        sys.exit(f"what_moves: {error}")
+    study.run(main)
