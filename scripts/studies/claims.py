@@ -51,19 +51,14 @@ def measured(arguments, name):
     return claims_measured.SWEEPS[name](arguments)
 
 
-def row(arm, metrics):
-    cells = [arm["name"], f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", comparison.rate(arm)]
-    for metric in metrics:
-        cells += [comparison.mean(arm, metric), comparison.difference(arm, metric),
-                  comparison.p_holm(comparison.difference_of(arm, metric))]
-    cells += [comparison.speedup(arm), *comparison.heads(arm)]
-    more = {**arm.get("statistics", {}), **arm.get("measured", {})}
-    return cells, more
-
-
 def figure(found):
     """A mean, or mean and standard deviation of one number a run."""
     return spread(found) if isinstance(found, list) else comparison.number(found, 3)
+
+
+def beside(arm):
+    """What was found of an arm for this claim alone."""
+    return {**arm.get("statistics", {}), **arm.get("measured", {})}
 
 
 def table(report):
@@ -71,14 +66,20 @@ def table(report):
     text = f"{report['trained']}; `scripts/{report['command']}`, {comparison.hours(report):.1f} hours of one thread\n"
     for task in report["tasks"]:
         metrics = comparison.measures(task)[::-1]  # the loss first
-        rows = [row(arm, metrics) for arm in task["arms"] if arm["state"] != "impossible"]
-        names = list(dict.fromkeys(name for _, more in rows for name in more))
-        head = ["arm", "parameters", "rate"]
+        arms = [arm for arm in task["arms"] if arm["state"] != "impossible"]
+        names = list(dict.fromkeys(name for arm in arms for name in beside(arm)))
+        head, rows = ["arm", "parameters", "rate"], []
         for metric in metrics:
             head += [comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "p, Holm"]
         head += ["effective speedup", *comparison.HEADS, *(name.replace("_", " ") for name in names)]
-        text += "\n" + comparison.table(head, [
-            [*cells, *(figure(more.get(name)) for name in names)] for cells, more in rows])
+        for arm in arms:
+            cells = [arm["name"], comparison.parameters(arm), comparison.rate(arm)]
+            for metric in metrics:
+                cells += [comparison.mean(arm, metric), comparison.difference(arm, metric),
+                          comparison.p_holm(comparison.difference_of(arm, metric))]
+            rows.append([*cells, comparison.speedup(arm), *comparison.heads(arm),
+                         *(figure(beside(arm).get(name)) for name in names)])
+        text += "\n" + comparison.table(head, rows)
     return text
 
 
@@ -117,8 +118,7 @@ def main():
     results = json.loads(arguments.results.read_text()) if arguments.results.exists() else {}
     for name in [] if arguments.tables else names:
         results[name] = measured(arguments, name)
-        write_whole(arguments.results,
-                    json.dumps(dict(sorted(results.items())), ensure_ascii=False, indent=1) + "\n")
+        write_whole(arguments.results, json.dumps(dict(sorted(results.items())), ensure_ascii=False, indent=1) + "\n")
     study.write_page(arguments.page, {name: told(name, report) for name, report in results.items()})
 
 

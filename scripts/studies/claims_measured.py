@@ -56,25 +56,20 @@ def cut_to_half(arguments, run):
     """Loss of the whole model, and by what it rises with half of the heads and as much training in each way:
     gates that train towards it, the least important ones cut, random ones cut."""
     whole = headlab(arguments.program, "eval", run, "--threads", 1)
-    built = built_heads(run)
+    heads = hl.open_run(run).heads()
+    half = heads.sizes["layer"] * heads.sizes["head"] // 2
     common = ["--batches", 0, "--threads", 1]
-    cut = ["prune", run, "--count", built // 2, "--tune", TUNE, "--bench-batch", 1, *common]
+    cut = ["prune", run, "--count", half, "--tune", TUNE, "--bench-batch", 1, *common]
     with tempfile.TemporaryDirectory() as folder:
         gated = pathlib.Path(folder) / "gated"
-        headlab(arguments.program, "convert", run, "--to", "gated", "--target-heads", built // 2,
-                "--tune", TUNE, *common, "--out", gated)
+        headlab(arguments.program, "convert", run, "--to", "gated", "--target-heads", half, "--tune", TUNE,
+                *common, "--out", gated)
         losses = {
-            "gates": headlab(arguments.program, "prune", gated, "--by", "gates", "--count", built // 2,
+            "gates": headlab(arguments.program, "prune", gated, "--by", "gates", "--count", half,
                              "--bench-batch", 1, *common)["loss"],
             "importance": headlab(arguments.program, *cut, "--out", f"{folder}/cut")["loss"],
-            "random": headlab(arguments.program, *cut, "--by", "random", "--out",
-                              f"{folder}/random")["loss"]}
+            "random": headlab(arguments.program, *cut, "--by", "random", "--out", f"{folder}/random")["loss"]}
     return {f"half by {way}": loss - whole["loss"] for way, loss in losses.items()}
-
-
-def built_heads(run):
-    heads = hl.open_run(run).heads()
-    return heads.sizes["layer"] * heads.sizes["head"]
 
 
 # By the claim and the arm: what is measured of each run.
@@ -107,20 +102,21 @@ def swept(arguments, name):
     return done["points"], report
 
 
+def importance_at(arguments, run, step):
+    checkpoint = pathlib.Path(run) / f"ckpt/step-{step:08}"
+    return analysis(arguments, checkpoint, "--importance")["importance_global"].ravel()
+
+
 def importance_in_training(arguments):
     """At each step the correlation of the heads' importance with that at the end, and how many of the lower
     half of the heads are of the lower half then."""
     points, report = swept(arguments, "11_importance")
     report["steps"] = {str(step): {"r": [], "overlap": []} for step in STEPS}
     for point in points:
-        def importance(step, run=pathlib.Path(point["run"])):
-            checkpoint = run / f"ckpt/step-{step:08}"
-            return analysis(arguments, checkpoint, "--importance")["importance_global"].ravel()
-
-        end = importance(2000)
+        end = importance_at(arguments, point["run"], 2000)
+        half = len(end) // 2
         for step in STEPS:
-            at = importance(step)
-            half = len(end) // 2
+            at = importance_at(arguments, point["run"], step)
             both = set(np.argsort(at)[:half]) & set(np.argsort(end)[:half])
             report["steps"][str(step)]["r"].append(float(np.corrcoef(at, end)[0, 1]))
             report["steps"][str(step)]["overlap"].append(len(both) / half)
@@ -156,31 +152,28 @@ def induction_heads(arguments):
             if gone:
                 one[name] = headlab(arguments.program, "prune", point["run"], "--heads", *gone,
                                     "--bench-batch", 1, "--threads", 1)["accuracy"]
-        of_layers = report["layers"].setdefault(str(heads.sizes["layer"]), [])
-        of_layers.append(one)
+        report["layers"].setdefault(str(heads.sizes["layer"]), []).append(one)
     return report
 
 
 SWEEPS = {"11_importance": importance_in_training, "12_induction": induction_heads}
 
 
+COLUMNS = {"score": "best head's score", "score_step": "step of half the score",
+           "loss_step": "step of half the loss's fall", "heads": f"heads above {INDUCTION}",
+           "loss": "training loss [nat]", "accuracy": "accuracy", "without_all": "without these heads",
+           "with_the_best": "without all but the best"}
+
+
 def table(name, report):
     """Of a sweep's claim: mean and standard deviation over the seeds."""
-    text = f"{report['trained']}; `scripts/{report['command']}`\n\n"
     if name == "11_importance":
-        return text + comparison.table(
-            ["step", "correlation with importance at the end", "overlap of the lower halves"],
-            [[step, spread(found["r"], 2), spread(found["overlap"], 2)]
-             for step, found in report["steps"].items()])
-    names = ["score", "score_step", "loss_step", "heads", "loss", "accuracy", "without_all", "with_the_best"]
-    rows = []
-    for layers, runs in report["layers"].items():
-        cells = [layers]
-        for column in names:
-            values = [one[column] for one in runs if one.get(column) is not None]
-            cells.append(spread(values, 0 if column.endswith("step") else 3) if values else "-")
-        rows.append(cells)
-    return text + comparison.table(
-        ["layers", "best head's score", "step of half the score", "step of half the loss's fall",
-         f"heads above {INDUCTION}", "training loss [nat]", "accuracy", "without these heads",
-         "without all but the best"], rows)
+        head = ["step", "correlation with importance at the end", "overlap of the lower halves"]
+        rows = [[step, spread(found["r"], 2), spread(found["overlap"], 2)] for step, found in report["steps"].items()]
+    else:
+        head, rows = ["layers", *COLUMNS.values()], []
+        for layers, runs in report["layers"].items():
+            values = [[one[column] for one in runs if one.get(column) is not None] for column in COLUMNS]
+            rows.append([layers, *(spread(found, 0 if column.endswith("step") else 3) if found else "-"
+                                   for column, found in zip(COLUMNS, values))])
+    return f"{report['trained']}; `scripts/{report['command']}`\n\n{comparison.table(head, rows)}"

@@ -20,8 +20,11 @@ import pathlib
 import shutil
 import tempfile
 
+import matplotlib.ticker
+
 import comparison
 import study
+from headlab_log import plots
 from headlab_log.measures import LOSS
 from headlab_log.output import Output, plain_path, write_whole
 from headlab_program import FIRST_SEED, ROOT, ProgramError, headlab
@@ -51,18 +54,16 @@ def by_group(arms):
 def fastest_steps(arguments, runs):
     """Updates a second of each run's config: the fastest ten updates of short trainings that take turns."""
     fastest = dict.fromkeys(runs, 0.0)
+    settings = [f"seed={FIRST_SEED}", f"train.threads={arguments.threads}", "train.steps=60", "log.every=10",
+                "log.stats_every=0", "log.attention.every=0"]
     with tempfile.TemporaryDirectory() as out:
-        for _ in range(arguments.speed_rounds):
-            for arm, run in runs.items():
-                study.say(f"speed of {arm}")
-                settings = [f"seed={FIRST_SEED}", f"train.threads={arguments.threads}", "train.steps=60",
-                            "log.every=10", "log.stats_every=0", "log.attention.every=0"]
-                short = pathlib.Path(headlab(arguments.program, "run", run / "config.yaml", *settings,
-                                             "--out", out)["run"])
-                speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
-                          for row in study.metrics(short) if "tokens_per_s" in row]
-                fastest[arm] = max(fastest[arm], *speeds)
-                shutil.rmtree(short)
+        for _, (arm, run) in itertools.product(range(arguments.speed_rounds), runs.items()):
+            study.say(f"speed of {arm}")
+            short = headlab(arguments.program, "run", run / "config.yaml", *settings, "--out", out)["run"]
+            speeds = [row["tokens_per_s"] * row["step"] / row["tokens"]
+                      for row in study.metrics(pathlib.Path(short)) if "tokens_per_s" in row]
+            fastest[arm] = max(fastest[arm], *speeds)
+            shutil.rmtree(short)
     return fastest
 
 
@@ -109,27 +110,24 @@ def costs_table(report):
             continue
         cache, speed = arm.get("cache_bytes_per_token"), arm.get("steps_per_s")
         flops = arm["flops_per_token"]  # None: the kind does not say
-        rows.append([*cells, f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)", f"{arm['d_ff']}",
-                     f"{flops / 1e6:.2f} M" if flops else "-", f"{cache:,.0f}" if cache else "-",
-                     f"{speed / plain:.2f}" if speed and plain else "-"])
+        rows.append([*cells, comparison.parameters(arm), arm["d_ff"], f"{flops / 1e6:.2f} M" if flops else "-",
+                     f"{cache:,.0f}" if cache else "-", f"{speed / plain:.2f}" if speed and plain else "-"])
     return comparison.table(["kind", "what it changes", "parameters", "d_ff", "FLOPs a token",
-                                "cache a token [bytes]", f"speed against {report['baseline']}"], rows)
+                             "cache a token [bytes]", f"speed against {report['baseline']}"], rows)
 
 
 def task_table(report, task):
     """By the difference of the task's metric; a task that is solved or not by the seeds that solved it."""
     metric = comparison.measures(task)[0]
     if comparison.is_solved_or_not(task):
-        head = ["kind", "rate", comparison.titled(metric), "seeds that solved it", "p, Fisher and Holm",
-                "updates until then, median", "p, log-rank and Holm", *comparison.HEADS]
+        own = ["seeds that solved it", "p, Fisher and Holm", "updates until then, median", "p, log-rank and Holm"]
         cells = comparison.solved
     else:
-        head = ["kind", "rate", comparison.titled(metric), f"less {report['baseline']}'s [95 %]", "could be told",
-                "effective speedup", *comparison.HEADS]
+        own = [f"less {report['baseline']}'s [95 %]", "could be told", "effective speedup"]
 
         def cells(arm):
             return [comparison.difference(arm, metric), comparison.tellable(arm, metric), comparison.speedup(arm)]
-    return comparison.table(head, [
+    return comparison.table(["kind", "rate", comparison.titled(metric), *own, *comparison.HEADS], [
         [f"`{arm['name']}`", comparison.rate(arm), comparison.mean(arm, metric), *cells(arm), *comparison.heads(arm)]
         for arm in by_group(task["arms"])])
 
@@ -148,61 +146,58 @@ def lengths_table(task):
 
 def told(report):
     """The tables and what they were measured on."""
-    seeds = report["seeds"]
+    seeds = ", ".join(map(str, report["seeds"]))
     text = costs_table(report)
     for task in report["tasks"]:
         on = task["measured_on"]
         text += (f"\n{comparison.settled(task)}\n\n{task['trained']}; `scripts/{task['command']}`, "
-                 f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread, and "
-                 f"{task['choosing_hours']:.1f} to choose rates\n\n"
-                 f"{task['name']}: {on['split']} split, {on['examples']:,.0f} examples, "
-                 f"{on['tokens']:,.0f} scored targets; seeds {', '.join(map(str, seeds))}, mean ± standard "
-                 f"deviation; {comparison.rates(task)}; *: below .05 "
-                 f"after Holm's correction.\n\n{task_table(report, task)}")
-        notes = [*task["notices"], *(f"{arm['name']}: {arm['reason']}" for arm in task["arms"]
-                                     if arm.get("reason"))]
+                 f"{comparison.hours({'tasks': [task]}):.1f} hours of one thread, and {task['choosing_hours']:.1f} to "
+                 f"choose rates\n\n{task['name']}: {on['split']} split, {on['examples']:,.0f} examples, "
+                 f"{on['tokens']:,.0f} scored targets; seeds {seeds}, mean ± standard deviation; "
+                 f"{comparison.rates(task)}; *: below .05 after Holm's correction.\n\n{task_table(report, task)}")
+        notes = [*task["notices"], *(f"{arm['name']}: {arm['reason']}" for arm in task["arms"] if arm.get("reason"))]
         text += "".join(f"\n- {note}" for note in notes) + ("\n" if notes else "") + lengths_table(task)
     return text
+
+
+def drawn(report, task, group):
+    """The arms of a group with a curve, and the baseline, which every column shows."""
+    return [arm for arm in task["arms"]
+            if arm.get("curve") and (arm["name"] == report["baseline"] or group_of(arm["name"]) == group)]
+
+
+def draw_arms(axis, report, arms):
+    colours = itertools.cycle(plots.COLOURS)
+    for arm in arms:
+        points = [point for point in arm["curve"] if point["flops"]]
+        if not points:  # the kind does not say its FLOPs
+            continue
+        colour = "grey" if arm["name"] == report["baseline"] else next(colours)
+        flops = [point["flops"] for point in points]
+        axis.plot(flops, [point[LOSS] for point in points], lw=1, color=colour, label=arm["name"],
+                  ls="--" if arm["name"].endswith(" paper") else "-")
+        bands = [point["interval"] or (point[LOSS],) * 2 for point in points]
+        axis.fill_between(flops, *zip(*bands), color=colour, alpha=0.2, lw=0)
+    if axis.lines:
+        axis.legend(fontsize=7)
+    axis.set_xscale("log")
+    axis.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
 def draw(report, path):
     """Mean loss against FLOPs of training with its 95 % interval: a row a task, a column a group of kinds,
     the baseline in grey in all of them."""
-    import matplotlib
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-    from matplotlib.ticker import NullFormatter
-
-    from headlab_log import plots
-
+    plt = study.pyplot()
     plt.rcParams.update(plots.STYLE)
     tasks = report["tasks"]
     groups = [group for group in [*GROUPS, group_of("")]
-              if any(group_of(arm["name"]) == group and arm["name"] != report["baseline"]
-                     and arm.get("curve") for task in tasks for arm in task["arms"])]
+              if any(arm["name"] != report["baseline"] for task in tasks for arm in drawn(report, task, group))]
     figure, axes = plt.subplots(len(tasks), len(groups), sharey="row", squeeze=False,
                                 figsize=(2.6 * len(groups), 2.9 * len(tasks)), layout="constrained")
     for row, task in zip(axes, tasks):
         for axis, group in zip(row, groups):
-            arms = [arm for arm in task["arms"] if arm.get("curve")
-                    and (arm["name"] == report["baseline"] or group_of(arm["name"]) == group)]
-            colours = itertools.cycle(plots.COLOURS)
-            for arm in arms:
-                points = [point for point in arm["curve"] if point["flops"]]
-                if not points:  # the kind does not say its FLOPs
-                    continue
-                plain = arm["name"] == report["baseline"]
-                line = {"color": "grey" if plain else next(colours), "label": arm["name"],
-                        "ls": "--" if arm["name"].endswith(" paper") else "-"}
-                flops = [point["flops"] for point in points]
-                axis.plot(flops, [point[LOSS] for point in points], lw=1, **line)
-                bands = [point["interval"] or (point[LOSS],) * 2 for point in points]
-                axis.fill_between(flops, *zip(*bands), color=line["color"], alpha=0.2, lw=0)
-            if axis.lines:
-                axis.legend(fontsize=7)
+            draw_arms(axis, report, drawn(report, task, group))
             axis.set_title(f"{task['name']}: {group}")
-            axis.set_xscale("log")
-            axis.xaxis.set_minor_formatter(NullFormatter())
         row[0].set_ylabel(f"validation loss [nat], mean and 95 % of {len(report['seeds'])} seeds")
     for axis in axes[-1]:
         axis.set_xlabel("FLOPs of training")
@@ -218,11 +213,10 @@ def main():
     parser.add_argument("--task", help="the only one of the file's tasks that is meant")
     parser.add_argument("--threads", type=int, default=2, help="where speed is measured (default: 2)")
     parser.add_argument("--speed-rounds", type=int, default=3,
-                        help="short trainings of each arm that measure its speed; 0: leave the "
-                             "column empty (default: 3)")
+                        help="short trainings of each arm that measure its speed; 0: leave the column "
+                             "empty (default: 3)")
     parser.add_argument("--results", type=plain_path, metavar="FILE",
-                        help="write everything to this JSON file; with --task the other "
-                             "tasks in it stay")
+                        help="write everything to this JSON file; with --task the other tasks in it stay")
     parser.add_argument("--picture", type=plain_path, metavar="FILE", help="draw loss against FLOPs")
     parser.add_argument("--page", type=plain_path, metavar="FILE",
                         help="write the tables between the markers of this page, too")

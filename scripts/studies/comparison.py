@@ -153,13 +153,17 @@ def heads(arm):
     """Entropy, largest logit, first-token share, heads that survive pruning, as cells."""
     found = arm.get("heads", {})
     surviving = found.get("surviving")
-    return [number(found.get("entropy"), 2), number(found.get("max_logit"), 1),
-            number(found.get("first_token"), 3),
+    return [number(found.get("entropy"), 2), number(found.get("max_logit"), 1), number(found.get("first_token"), 3),
             "-" if surviving is None else f"{surviving:.1f} of {found['built']}"]
 
 
 TEXT = ("kind", "arm", "what it changes")  # columns that are no numbers
 HEADS = ["entropy [nat]", "largest logit", "first-token share", "heads that survive"]
+
+
+def parameters(arm):
+    """With the excess over the baseline's, as a cell."""
+    return f"{arm['parameters']:,} ({100 * arm['excess']:+.1f} %)"
 
 
 def rate(arm):

@@ -92,11 +92,6 @@ def difference(row, other):
     return mean if mean.startswith("-") else f"+{mean}"
 
 
-def millions(number, digits):
-    """In a table; None: not known."""
-    return "-" if number is None else f"{number / 1e6:.{digits}f} M"
-
-
 def table(rows, against=None):
     """Markdown. against: one of the rows."""
     shown = [name for name in METRICS if any(name in row for row in rows)]
@@ -107,8 +102,9 @@ def table(rows, against=None):
                   for name in shown for _, factor, digits in [METRICS[name]]]
         if against:
             values.append(difference(row, against))
+        flops = row["flops_per_token"]  # None: not known
         lines.append([f"`{row['config']}`", row["seeds"], *values, f"{row['parameters']:,}",
-                      millions(row["flops_per_token"], 3), spread(row["time"], 0)])
+                      "-" if flops is None else f"{flops / 1e6:.3f} M", spread(row["time"], 0)])
     return markdown(["config", "seeds", *(METRICS[name][0] for name in shown), *beside,
                      "parameters", "FLOPs a token", "time [s]"], lines)
 

@@ -25,12 +25,11 @@ STEPS = 8  # in which all heads go; `ranked anew` ranks before each
 SHARES = [0.25, 0.5, 0.75]  # of the heads gone
 KEEPING = ["paper, layer", "paper, global", "single-head ablation"]  # orders measured also so that
 KEPT = "one a layer kept"
-DRAWS = "random"
 DRAWN = {  # in the picture, with colours of Okabe and Ito
     "paper, layer": "#56B4E9",
     "paper, global": "#0072B2",
     "single-head ablation": "#E69F00",
-    DRAWS: "#777777",
+    "random": "#777777",
 }
 
 
@@ -39,16 +38,13 @@ def orders(draws, anew):
     found = {}
     ways = {"": [], ", ranked anew": ["--recompute"]} if anew else {"": []}
     for way, more in ways.items():
-        for reduction in REDUCTIONS:
-            for norm in NORMS:
-                ranked = ["--by", "importance", "--reduction", reduction, "--norm", norm]
-                found[f"{reduction}, {norm}{way}"] = [*ranked, *more]
+        for reduction, norm in itertools.product(REDUCTIONS, NORMS):
+            ranked = ["--by", "importance", "--reduction", reduction, "--norm", norm]
+            found[f"{reduction}, {norm}{way}"] = [*ranked, *more]
         found[f"single-head ablation{way}"] = ["--by", "ablation", *more]
         for order in KEEPING:
             found[f"{order}, {KEPT}{way}"] = [*found[order + way], "--keep-per-layer", "1"]
-    for n in range(draws):
-        found[f"{DRAWS} {n}"] = ["--by", "random", "--seed", str(n)]
-    return found
+    return found | study.random_orders(draws)
 
 
 def measure(bench, run):
@@ -63,28 +59,25 @@ def rises(losses):
     return [losses[heads - round(share * heads)] - losses[heads] for share in SHARES]
 
 
-def by_name(curves):
-    """Curves of a model by the name of the order, several of the random one."""
-    found = collections.defaultdict(list)
-    for order, losses in curves.items():
-        found[DRAWS if order.startswith(DRAWS) else order].append(losses)
-    return found
+def names(curves):
+    """The orders of a model, of which the random one may have several curves."""
+    return list(dict.fromkeys("random" if order.startswith("random ") else order for order in curves))
 
 
 def print_rises(name, models):
     rows = []
-    for order in by_name(models[0]):
-        values = [rises(losses) for curves in models for losses in by_name(curves)[order]]
+    for order in names(models[0]):
+        values = [rises(losses) for curves in models for losses in study.of_order(curves, order)]
         rows.append([order, *(spread(of_share) for of_share in zip(*values))])
-    whole = spread([max(curves[DRAWS + " 0"].items())[1] for curves in models])
+    whole = spread([max(curves["random 0"].items())[1] for curves in models])
     print(f"\n### {name}: loss {whole}, {len(models)} seeds\n")
     print(markdown(["order", *(f"{share:.0%} gone" for share in SHARES)], rows), end="")
 
 
 def print_pairs(models):
     """Every order against the first, model by model: the mean over the shares of heads gone."""
-    of_model = [{order: statistics.mean(v for losses in found for v in rises(losses))
-                 for order, found in by_name(curves).items()} for curves in models]
+    of_model = [{order: statistics.mean(rise for losses in study.of_order(curves, order) for rise in rises(losses))
+                 for order in names(curves)} for curves in models]
     first, *others = of_model[0]
     rows = []
     for order in others:
@@ -104,7 +97,7 @@ def draw(measured, path):
         column = [k for t, k in measured if t == task].index(kind)
         axis = axes[tasks.index(task)][column]
         for order, colour in DRAWN.items():
-            curves = [losses for m in models for losses in by_name(m)[order]]
+            curves = [losses for m in models for losses in study.of_order(m, order)]
             heads = max(curves[0])
             gone = sorted(heads - left for left in curves[0])
             study.draw_band(axis, gone, [[c[heads - n] - c[heads] for n in gone] for c in curves], colour, order)

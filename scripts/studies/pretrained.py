@@ -13,6 +13,7 @@ import statistics
 
 import h5py
 import numpy as np
+from safetensors.numpy import load_file, save_file
 
 import study
 from headlab_program import ROOT, markdown, said
@@ -26,30 +27,11 @@ SENTENCES = ("The cat sits on the mat.", "A dog plays in the park.", "The stock 
 RANDOM_TOKENS, EXAMPLES, AT_A_TIME = 32, 32, 4
 
 
-def write_safetensors(path, arrays):
-    header, data = {}, b""
-    for name, array in arrays.items():
-        array = np.ascontiguousarray(array, dtype="<i8")
-        header[name] = {"dtype": "I64", "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
-        data += array.tobytes()
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def read_safetensors(path, name):
-    whole = path.read_bytes()
-    start = 8 + int.from_bytes(whole[:8], "little")
-    entry = json.loads(whole[8:start])[name]
-    assert entry["dtype"] == "F32", entry["dtype"]
-    begin, end = entry["data_offsets"]
-    return np.frombuffer(whole[start + begin:start + end], "<f4").reshape(entry["shape"])
-
-
 def forward(bench, run, arrays):
-    """What `forward` prints of a batch, and the file of what the model makes of it."""
+    """What `forward` prints of a batch of whole numbers, and the arrays that the model makes of it."""
     given, made = bench.out / "in.safetensors", bench.out / "out.safetensors"
-    write_safetensors(given, arrays)
-    return said(bench.arguments.program, "forward", run, given, "--out", made, *bench.threads), made
+    save_file({name: np.ascontiguousarray(array, dtype=np.int64) for name, array in arrays.items()}, given)
+    return said(bench.arguments.program, "forward", run, given, "--out", made, *bench.threads), load_file(made)
 
 
 def imported(bench, name, model):
@@ -127,7 +109,7 @@ def pieces(word, ids):
 
 def similarities(bench, run, ids, mask):
     _, made = forward(bench, run, {"in.ids": ids, "in.mask": mask})
-    embedding = read_safetensors(made, "out.embedding")
+    embedding = made["out.embedding"]
     return embedding @ embedding.T
 
 

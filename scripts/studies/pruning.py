@@ -9,6 +9,7 @@ Runs and curves that OUT already holds are not repeated. In miniature what Miche
 et al. (2019) and Olsson et al. (2022) did.
 """
 
+import itertools
 import json
 import statistics
 
@@ -28,6 +29,7 @@ ORDERS = {
     "importance by layer": [*IMPORTANCE[:-1], "layer"],  # Michel et al.'s
     "single-head ablation": ["--by", "ablation"],
 }
+SHOWN = [*ORDERS, "random"]
 COLOURS = {  # Okabe and Ito, told apart by colour-blind readers
     "importance": "#0072B2",
     "importance, ranked anew": "#56B4E9",
@@ -56,14 +58,9 @@ def study_gates(bench, task, run, seed, heads):
 
 def removable(losses, tolerance):
     """How many heads go, one by one, before the loss has risen by more than the tolerance."""
-    kept = sorted(losses, reverse=True)
-    whole = losses[kept[0]]
-    gone = 0
-    for n in kept[1:]:
-        if losses[n] - whole > tolerance:
-            break
-        gone = kept[0] - n
-    return gone
+    whole, *fewer = sorted(losses, reverse=True)
+    tolerated = itertools.takewhile(lambda kept: losses[kept] - losses[whole] <= tolerance, fewer)
+    return whole - min(tolerated, default=whole)
 
 
 def study_model(bench, task, seed, run):
@@ -71,14 +68,11 @@ def study_model(bench, task, seed, run):
     whole = bench.headlab("analyze", run, *bench.measured)
     ablation = bench.headlab("ablate", run, *bench.measured)
     heads = list(ablation["removed"])
-    draws = {f"random {n}": ["--by", "random", "--seed", str(n)] for n in range(bench.arguments.random)}
+    orders = ORDERS | study.random_orders(bench.arguments.random)
     columns = ["loss_delta", "accuracy_delta", "p_holm", "p_examples"]
     return {
-        "run": run,
-        "heads": heads,
-        "loss": ablation["loss"],
-        "accuracy": ablation["accuracy"],
-        "curves": {name: bench.curve(run, len(heads), name, *options) for name, options in (ORDERS | draws).items()},
+        "run": run, "heads": heads, "loss": ablation["loss"], "accuracy": ablation["accuracy"],
+        "curves": {name: bench.curve(run, len(heads), name, *options) for name, options in orders.items()},
         "tuned": study_gates(bench, task, run, seed, len(heads)),
         "roles": roles_of(whole, heads),
         "ablation": {head: {name: ablation[name][n] for name in columns} for n, head in enumerate(heads)},
@@ -115,22 +109,17 @@ def joint_ablations(bench, run, whole, heads):
             for name, chosen in sets.items()}
 
 
-def curves_named(model, order):
-    """The curves of one order: one, or one for each draw of a random order."""
-    return [c for name, c in model["curves"].items() if name == order or
-            (order == "random" and name.startswith("random "))]
-
-
-def all_orders():
-    return [*ORDERS, "random"]
+def curves_of(models, order):
+    """The curves of an order, of all models."""
+    return [curve for model in models for curve in study.of_order(model["curves"], order)]
 
 
 def print_losses(task, models):
     count = len(models[0]["heads"])
     left = TASKS[task]["left"]
     rows = []
-    for order in all_orders():
-        losses = [curve["loss"] for m in models for curve in curves_named(m, order)]
+    for order in SHOWN:
+        losses = [curve["loss"] for curve in curves_of(models, order)]
         gone = [removable(one, TASKS[task]["tolerance"]) for one in losses]
         rows.append([order, *(spread([one[n] - one[count] for one in losses]) for n in left), spread(gone, 1)])
     for name in models[0]["tuned"]:
@@ -139,28 +128,21 @@ def print_losses(task, models):
     print(markdown(["order", *left, "heads that can go"], rows), end="")
 
 
-def last_place(model, order, heads):
-    """Mean place of some heads in the orders of removal: 0 goes first, 1 last."""
-    places = []
-    for c in curves_named(model, order):
-        places += [c["order"].index(head) / (len(c["order"]) - 1) for head in heads]
-    return statistics.mean(places) if places else None
-
-
 def places(models, order, role):
-    """Mean place of the heads of a role (None: of neither) in each model that has some, as a cell."""
+    """Place of the heads of a role (None: of neither) in the order of removal, a mean a model, as a cell."""
     found = []
     for model in models:
         special = {head for group in model["roles"].values() for head in group}
         group = model["roles"][role] if role else [head for head in model["heads"] if head not in special]
-        found.append(last_place(model, order, group))
-    found = [place for place in found if place is not None]
+        orders = [curve["order"] for curve in curves_of([model], order)]
+        if group:
+            found.append(statistics.mean(one.index(head) / (len(one) - 1) for one in orders for head in group))
     return spread(found, 2) if found else "–"
 
 
 def print_roles(models):
     print("\nPlace in the order of removal (0 first, 1 last; mean over a model's heads):\n")
-    rows = [[order, *(places(models, order, role) for role in [*ROLES, None])] for order in all_orders()]
+    rows = [[order, *(places(models, order, role) for role in [*ROLES, None])] for order in SHOWN]
     print(markdown(["order", *(f"{role} heads" for role in ROLES), "heads of neither role"], rows), end="")
     rows = [["none", spread([m["accuracy"] for m in models]), None]]
     for name in dict.fromkeys(name for m in models for name in m["joint"]):
@@ -175,10 +157,10 @@ def draw(measured, path):
     figure, axes = study.pyplot().subplots(1, len(measured), figsize=(5.2 * len(measured), 4), layout="constrained")
     for axis, (task, models) in zip(axes, measured.items()):
         count = len(models[0]["heads"])
-        for order in all_orders():
-            curves = [c["loss"] for m in models for c in curves_named(m, order)]
+        for order in SHOWN:
             gone = range(count + 1)
-            study.draw_band(axis, gone, [[c[count - n] for n in gone] for c in curves], COLOURS[order], order)
+            losses = [[curve["loss"][count - n] for n in gone] for curve in curves_of(models, order)]
+            study.draw_band(axis, gone, losses, COLOURS[order], order)
         for name, marker in (("gates", "o"), ("importance, then as much training", "s")):
             left = TASKS[task]["left"]
             means = [statistics.mean(m["tuned"][name][n] for m in models) for n in left]

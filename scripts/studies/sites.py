@@ -89,19 +89,18 @@ def study_run(bench, run):
             "heads": {site: sum(site in (ALL, site_of(head)) for head in order) for site in [*sites, ALL]}}
 
 
-def as_list(measures):
-    return measures if isinstance(measures, list) else [measures]
-
-
 def print_sites(studies):
     columns, counts = [*studies[0]["sites"], ALL], studies[0]["heads"]
     for name, what, digits in (("bleu", "BLEU", 1), ("loss", "validation loss [nat]", 3)):
         of_whole = spread([one["whole"][name] for one in studies], digits)
         rows = [["none", *[of_whole] * len(columns)]]
         for row in studies[0]["cells"]:
-            found = [[measure[name] for one in studies for measure in as_list(one["cells"][row].get(site, []))]
-                     for site in columns]
-            rows.append([row, *(spread(values, digits) if values else "" for values in found)])
+            cells = []
+            for site in columns:
+                found = [one["cells"][row].get(site, []) for one in studies]  # a measure, or one of each random draw
+                values = [measure[name] for one in found for measure in (one if isinstance(one, list) else [one])]
+                cells.append(spread(values, digits) if values else "")
+            rows.append([row, *cells])
         print(f"\n{what}:\n")
         print(markdown(["heads removed", *(f"{site}, of {counts[site]}" for site in columns)], rows), end="")
 

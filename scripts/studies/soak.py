@@ -4,6 +4,7 @@ one that was left alone: weights, optimizer, metrics and log, to the bit. Exits 
 
 import argparse
 import collections
+import itertools
 import json
 import os
 import pathlib
@@ -73,9 +74,8 @@ class Disk:
         self.path, self.mounted = path, False
         path.mkdir()
         if os.geteuid() == 0:
-            done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "headlab", path],
-                                  capture_output=True)
-            self.mounted = done.returncode == 0
+            line = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "headlab", path]
+            self.mounted = subprocess.run(line, capture_output=True).returncode == 0
 
     def fill(self, left):
         """All but so many bytes."""
@@ -147,12 +147,13 @@ class Soak:
             found = same_end.differences(whole, only_run(self.disk.path / "parts"))
             self.failures += [f"{name}: {text}" for text in found]
             self.counts["runs that ended alike"] += not found
+        folders = [self.out / "whole", self.disk.path / "parts"]
         if self.failures:
             kept = pathlib.Path(tempfile.mkdtemp(prefix="headlab-soak-failed-"))
-            for folder in (self.out / "whole", self.disk.path / "parts"):
+            for folder in folders:
                 shutil.copytree(folder, kept / folder.name, symlinks=True)
             self.failures.append(f"kept in {kept}")
-        for folder in (self.out / "whole", self.disk.path / "parts"):
+        for folder in folders:
             shutil.rmtree(folder)
 
 
@@ -170,23 +171,21 @@ def main():
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    began, rounds = time.monotonic(), 0
+    began = time.monotonic()
 
-    def enough():
+    def enough(cases):
         if arguments.kills:
             return soak.counts["SIGKILL"] >= arguments.kills
-        return rounds > 0 and time.monotonic() - began > 60 * arguments.minutes
+        return cases >= len(CASES) and time.monotonic() - began > 60 * arguments.minutes
 
     with tempfile.TemporaryDirectory(prefix="headlab-soak-") as folder:
         soak = Soak(arguments.program, pathlib.Path(folder), arguments.seed, bool(arguments.kills))
         try:
-            while not soak.failures and not enough():
-                for name in CASES:
-                    soak.case(name)
-                    print(f"soak: {name}: {dict(soak.counts)}", file=sys.stderr, flush=True)
-                    if soak.failures or enough():
-                        break
-                rounds += 1
+            for count, name in enumerate(itertools.cycle(CASES), 1):
+                soak.case(name)
+                print(f"soak: {name}: {dict(soak.counts)}", file=sys.stderr, flush=True)
+                if soak.failures or enough(count):
+                    break
         finally:
             soak.disk.close()
     result = {"minutes": round((time.monotonic() - began) / 60, 1), "seed": arguments.seed,

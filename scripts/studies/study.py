@@ -19,7 +19,7 @@ from headlab_program import FIRST_SEED, ROOT, ProgramError, fresh_run, headlab, 
 
 OPTIONS = {  # that several studies have; each study names those that it has, with its defaults
     "seeds": {"type": int, "help": "trainings of each model (default: %(default)s)"},
-    "random": {"type": int, "help": "random orders of each model (default: %(default)s)"},
+    "random": {"type": int, "help": "random orders that are measured, too (default: %(default)s)"},
     "jobs": {"type": int, "help": "trainings at a time (default: %(default)s)"},
     "threads": {"type": int, "help": "threads of a training or measurement (default: %(default)s)"},
     "batches": {"type": int, "help": "validation batches of a measurement (default: %(default)s)"},
@@ -86,7 +86,8 @@ class Bench:
         if not found or found["program"] != self.program:
             say(what)
             found = {"program": self.program, **measure()}
-            write(path, {**read(path), command: found})
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, json.dumps({**read(path), command: found}, indent=1))
         return found
 
     def prune(self, run, *options):
@@ -123,20 +124,23 @@ def curve_of(report):
             "order": [head for r in rounds for head in r["removed"]]}
 
 
+def random_orders(count):
+    """Options of `prune` by the name of the order: "random 0", ..."""
+    return {f"random {n}": ["--by", "random", "--seed", str(n)] for n in range(count)}
+
+
+def of_order(curves, order):
+    """Those of the curves by name that are of one order: one, or of "random" one of each draw."""
+    return [curve for name, curve in curves.items()
+            if name == order or order == "random" and name.startswith("random ")]
+
+
 def by_number(values):
     return {int(name): value for name, value in values.items()}
 
 
 def read(path):
     return json.loads(path.read_text()) if path.exists() else {}
-
-
-def write(path, values):
-    """All or nothing, should the study be stopped in it."""
-    path.parent.mkdir(exist_ok=True)
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(values, indent=1))
-    new.replace(path)
 
 
 def in_parallel(jobs, work, asked):
