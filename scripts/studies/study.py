@@ -47,7 +47,7 @@ def run(main):
 
 def say(text):
     """A line on stderr: what the study does now."""
-    print(f"{script()}: {text}", file=sys.stderr, flush=True)
+    print(f"{script()}: {text}\n", end="", file=sys.stderr, flush=True)  # whole, beside what other threads say
 
 
 class Bench:
@@ -67,6 +67,7 @@ class Bench:
 
     @property
     def seeds(self):
+        """Of the trainings of each model."""
         return range(FIRST_SEED, FIRST_SEED + self.arguments.seeds)
 
     def headlab(self, command, *options):
@@ -166,12 +167,12 @@ def manifest(run):
 
 
 def origin(run):
-    """When, where and by which commit a run was trained that has ended just now."""
+    """When, where and by which commit a run was trained that has just ended."""
     return {"commit": manifest(run)["git"]["commit"], "date": str(datetime.date.today()), "machine": machine()}
 
 
 def provenance(origins):
-    """The line of a page that tells the origins of its runs."""
+    """Dates, machines and commits of runs in one line. origins: of each run what origin() found."""
     return "; ".join(", ".join(sorted({origin[key][:digits] for origin in origins}))
                      for key, digits in (("date", None), ("machine", None), ("commit", 8)))
 
