@@ -43,7 +43,7 @@ std::string table_of(const Analysis& analysis, const LabelledArray& accuracy) {
                {.title = "accuracy", .format = "{:.1f}%"},
                {.title = "by its", .is_text = true},
                {.title = "baseline", .format = "{:.1f}%"},
-               {.title = "offset", .format = "{:+}"}});
+               {.title = "offset", .format = "{:+.0f}"}});
   for (const size_t r : rows) {
     if (counts[r] < static_cast<double>(least) || relations.labels[r] == "root") continue;
     const auto [n, share] = largest(accuracy.values, r, R);
@@ -51,7 +51,7 @@ std::string table_of(const Analysis& analysis, const LabelledArray& accuracy) {
     const size_t head = n % (static_cast<size_t>(analysis.layers) * H);
     table.add({relations.labels[r], counts[r], fmt::format("{}:{}", head / H, head % H),
                100 * share, directions.at(n / (static_cast<size_t>(analysis.layers) * H)),
-               100 * fixed, offsets.coordinates.at(offset)});
+               100 * fixed, static_cast<double>(offsets.coordinates.at(offset))});
   }
   return table.text();
 }

@@ -76,7 +76,7 @@ TEST_CASE("what a model or a kind does not have is a dash in the report of pruni
   CHECK_THAT(said, Contains("cosine -; logits: KL -\n"));
   CHECK_THAT(said, Contains("(p -, 8 examples)"));
   CHECK_THAT(said, Contains("sliced against masked: logits -, - of FLOPs saved\n"));
-  CHECK_THAT(said, Contains("         640            -  \n"));
+  CHECK_THAT(said, Contains("         640            -\n"));
   CHECK(said.find("nan") == said.npos);
   report["kl"] = 0.25;
   CHECK_THAT(pruning_text(report, prediction_task()), Contains("KL 0.25 nat\n"));
