@@ -4,6 +4,12 @@
 
 namespace headlab {
 
+Limits share_limits() {
+  auto limits = above(0);
+  limits.max = 1, limits.below_max = true;
+  return limits;
+}
+
 int64_t CountOrShare::of(int64_t all) const {
   return std::llround(is_share() ? number_ * static_cast<double>(all) : number_);
 }
@@ -24,9 +30,7 @@ ConfigNode CountOrShare::write() const {
 
 void CountOrShare::forms(Forms& f) const {
   f.integer(at_least(0));
-  auto share = above(0);
-  share.max = 1, share.below_max = true;
-  f.number(share);
+  f.number(share_limits());
 }
 
 }  // namespace headlab

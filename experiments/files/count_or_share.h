@@ -7,6 +7,8 @@
 
 namespace headlab {
 
+Limits share_limits();  // above 0, below 1
+
 // An integer of 0 or more, or a share above 0 and below 1 of something.
 class CountOrShare : public CustomField {
  public:

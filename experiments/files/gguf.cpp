@@ -8,7 +8,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <optional>
+#include <utility>
 
 #include "core/errors.h"
 
@@ -20,24 +20,37 @@ static_assert(std::endian::native == std::endian::little);
 constexpr uint32_t kVersion = 3;
 constexpr size_t kMostDimensions = 4;
 
-enum ValueType : uint32_t {
-  kU8,
-  kI8,
-  kU16,
-  kI16,
-  kU32,
-  kI32,
-  kF32,
-  kBool,
-  kText,
-  kArray,
-  kU64,
-  kI64,
-  kF64  // clang-format off
-};
-// clang-format on
+enum ValueType : uint32_t { kText = 8, kArray = 9, kU64 = 10 };  // the others are in the table
 
-constexpr size_t kSizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};  // bytes of one
+template <class T>
+T at(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof(T));
+  return value;
+}
+
+template <class T>
+GgufValue whole(const std::byte* from) {
+  const T number = at<T>(from);
+  if (std::cmp_greater(number, std::numeric_limits<int64_t>::max()))
+    return static_cast<double>(number);
+  return static_cast<int64_t>(number);
+}
+template <class T>
+GgufValue real(const std::byte* from) {
+  return double{at<T>(from)};
+}
+GgufValue truth(const std::byte* from) { return at<uint8_t>(from) != 0; }
+
+struct NumberType {
+  size_t size;                           // bytes of one
+  GgufValue (*value)(const std::byte*);  // null: no number
+};
+constexpr NumberType kNumbers[] = {{1, whole<uint8_t>}, {1, whole<int8_t>},   {2, whole<uint16_t>},
+                                   {2, whole<int16_t>}, {4, whole<uint32_t>}, {4, whole<int32_t>},
+                                   {4, real<float>},    {1, truth},           {0, nullptr},
+                                   {0, nullptr},        {8, whole<uint64_t>}, {8, whole<int64_t>},
+                                   {8, real<double>}};
 
 // Bytes of a block, and numbers in it.
 struct Block {
@@ -99,39 +112,13 @@ class Reader {
 };
 
 GgufValue Reader::value(const std::string& key, uint32_t type) {
-  switch (type) {
-    case kU8:
-      return int64_t{number<uint8_t>()};
-    case kI8:
-      return int64_t{number<int8_t>()};
-    case kU16:
-      return int64_t{number<uint16_t>()};
-    case kI16:
-      return int64_t{number<int16_t>()};
-    case kU32:
-      return int64_t{number<uint32_t>()};
-    case kI32:
-      return int64_t{number<int32_t>()};
-    case kF32:
-      return double{number<float>()};
-    case kBool:
-      return number<uint8_t>() != 0;
-    case kText:
-      return text();
-    case kArray:
-      return array(key);
-    case kI64:
-      return number<int64_t>();
-    case kF64:
-      return number<double>();
-    case kU64: {
-      const auto n = number<uint64_t>();
-      if (n > uint64_t{std::numeric_limits<int64_t>::max()}) refuse(key + " is beyond 2^63");
-      return static_cast<int64_t>(n);
-    }
-    default:
-      refuse(fmt::format("{} has type {}, which is none", key, type));
-  }
+  if (type == kText) return text();
+  if (type == kArray) return array(key);
+  if (type >= std::size(kNumbers)) refuse(fmt::format("{} has type {}, which is none", key, type));
+  const auto [size, read] = kNumbers[type];
+  auto value = read(reinterpret_cast<const std::byte*>(bytes(size).data()));
+  if (type == kU64 && std::holds_alternative<double>(value)) refuse(key + " is beyond 2^63");
+  return value;
 }
 
 GgufValue Reader::array(const std::string& key) {
@@ -142,9 +129,9 @@ GgufValue Reader::array(const std::string& key) {
     return texts;
   }
   if (type == kArray) refuse(key + " has arrays in arrays, which are not known here");
-  if (type >= std::size(kSizes)) refuse(fmt::format("{} has type {}, which is none", key, type));
-  const size_t n = count(kSizes[type]);
-  return GgufNumbers{type, bytes(n * kSizes[type])};
+  if (type >= std::size(kNumbers)) refuse(fmt::format("{} has type {}, which is none", key, type));
+  const size_t size = kNumbers[type].size, n = count(size);
+  return GgufNumbers{type, bytes(n * size)};
 }
 
 float half(uint16_t bits) {
@@ -156,13 +143,6 @@ float half(uint16_t bits) {
   // flushes such.
   const float value = static_cast<float>(rest) * 0x1p-24F;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
-}
-
-template <class T>
-T at(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof(T));
-  return value;
 }
 
 void dequantise(GgufType type, const std::byte* block, float* to) {
@@ -178,12 +158,6 @@ void dequantise(GgufType type, const std::byte* block, float* to) {
     to[i] = scale * static_cast<float>(pair & 0xF) + least;
     to[i + kGgufBlock / 2] = scale * static_cast<float>(pair >> 4) + least;
   }
-}
-
-template <class T>
-double as_double(std::string_view bytes, size_t i) {
-  return static_cast<double>(
-      at<T>(reinterpret_cast<const std::byte*>(bytes.data()) + i * sizeof(T)));
 }
 
 GgufTensor read_tensor(Reader& reader, uint64_t* offset) {
@@ -221,33 +195,18 @@ GgufTensor read_tensor(Reader& reader, uint64_t* offset) {
 
 }  // namespace
 
-size_t GgufNumbers::size() const { return bytes.size() / kSizes[type]; }
+size_t GgufNumbers::size() const { return bytes.size() / kNumbers[type].size; }
 
 double GgufNumbers::operator[](size_t i) const {
-  switch (type) {
-    case kU8:
-      return as_double<uint8_t>(bytes, i);
-    case kI8:
-      return as_double<int8_t>(bytes, i);
-    case kU16:
-      return as_double<uint16_t>(bytes, i);
-    case kI16:
-      return as_double<int16_t>(bytes, i);
-    case kU32:
-      return as_double<uint32_t>(bytes, i);
-    case kI32:
-      return as_double<int32_t>(bytes, i);
-    case kF32:
-      return as_double<float>(bytes, i);
-    case kBool:
-      return as_double<uint8_t>(bytes, i);
-    case kU64:
-      return as_double<uint64_t>(bytes, i);
-    case kI64:
-      return as_double<int64_t>(bytes, i);
-    default:
-      return as_double<double>(bytes, i);
-  }
+  const auto& [size, value] = kNumbers[type];
+  return *number_in(value(reinterpret_cast<const std::byte*>(bytes.data()) + i * size));
+}
+
+std::optional<double> number_in(const GgufValue& value) {
+  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? 1 : 0;
+  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
+  if (const auto* number = std::get_if<double>(&value)) return *number;
+  return std::nullopt;
 }
 
 GgufFile::GgufFile(const std::filesystem::path& path) : map_(path) {

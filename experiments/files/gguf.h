@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -27,6 +28,9 @@ struct GgufNumbers {
 // Arrays are of texts or of numbers, all others are not known. Texts point into the file.
 using GgufValue = std::variant<bool, int64_t, double, std::string_view,
                                std::vector<std::string_view>, GgufNumbers>;
+
+// Of a number or a truth; none of a text or a list.
+std::optional<double> number_in(const GgufValue& value);
 
 enum class GgufType : uint32_t { kF32 = 0, kF16 = 1, kQ4_1 = 3, kQ8_0 = 8, kBF16 = 30 };
 

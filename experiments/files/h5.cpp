@@ -150,66 +150,60 @@ bool H5Node::has_attribute(const std::string& name) const {
   return there > 0;
 }
 
-void H5Node::set_text(const std::string& name, const std::string& text) {
+void H5Node::set_attribute(const std::string& name, hid_t stored, hid_t given,
+                           const H5Handle& space, const void* values) {
   require_thawed("setting an attribute");
-  const auto value = c_strings(where(), {&text, 1});
-  const H5Handle type = text_type();
-  const H5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
   if (has_attribute(name)) H5Adelete(id_.get(), name.c_str());
   const H5Handle attribute(
-      H5Acreate2(id_.get(), name.c_str(), type.get(), space.get(), H5P_DEFAULT, H5P_DEFAULT),
-      H5Aclose);
-  if (!attribute.valid() || H5Awrite(attribute.get(), type.get(), value.data()) < 0) {
+      H5Acreate2(id_.get(), name.c_str(), stored, space.get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  if (!attribute.valid() || H5Awrite(attribute.get(), given, values) < 0)
     fail("cannot write attribute " + name);
-  }
+}
+
+void H5Node::set_text(const std::string& name, const std::string& text) {
+  const H5Handle type = text_type(), space(H5Screate(H5S_SCALAR), H5Sclose);
+  set_attribute(name, type.get(), type.get(), space, c_strings(where(), {&text, 1}).data());
 }
 
 void H5Node::set_array(const std::string& name, H5Type type, const void* values, size_t count) {
-  require_thawed("setting an attribute");
   const hsize_t extent = count;
   const H5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
-  if (has_attribute(name)) H5Adelete(id_.get(), name.c_str());
-  const H5Handle attribute(
-      H5Acreate2(id_.get(), name.c_str(), stored_type(type), space.get(), H5P_DEFAULT, H5P_DEFAULT),
-      H5Aclose);
-  if (!attribute.valid() || H5Awrite(attribute.get(), native_type(type), values) < 0) {
-    fail("cannot write attribute " + name);
-  }
+  set_attribute(name, stored_type(type), native_type(type), space, values);
+}
+
+H5Handle H5Node::attribute(const std::string& name) const {
+  if (!has_attribute(name)) throw RunError(where() + ": has no attribute " + name);
+  H5Handle attribute(H5Aopen(id_.get(), name.c_str(), H5P_DEFAULT), H5Aclose);
+  if (!attribute.valid()) fail("cannot open attribute " + name);
+  return attribute;
 }
 
 std::string H5Node::text(const std::string& name) const {
-  if (!has_attribute(name)) throw RunError(where() + ": has no attribute " + name);
-  const H5Handle attribute(H5Aopen(id_.get(), name.c_str(), H5P_DEFAULT), H5Aclose);
-  const H5Handle type(attribute.valid() ? H5Aget_type(attribute.get()) : -1, H5Tclose);
-  const H5Handle space(attribute.valid() ? H5Aget_space(attribute.get()) : -1, H5Sclose);
+  const H5Handle attribute = this->attribute(name);
+  const H5Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  const H5Handle space(H5Aget_space(attribute.get()), H5Sclose);
   if (!type.valid() || !space.valid()) fail("cannot open attribute " + name);
-  if (H5Tis_variable_str(type.get()) <= 0 || H5Sget_simple_extent_npoints(space.get()) != 1) {
+  if (H5Tis_variable_str(type.get()) <= 0 || H5Sget_simple_extent_npoints(space.get()) != 1)
     throw RunError(where() + ": attribute " + name + " is not a text");
-  }
   char* value = nullptr;
-  if (H5Aread(attribute.get(), text_type().get(), &value) < 0) {
+  if (H5Aread(attribute.get(), text_type().get(), &value) < 0)
     fail("cannot read attribute " + name);
-  }
   const std::string text = value ? value : "";
   H5free_memory(value);
   return text;
 }
 
 double H5Node::number(const std::string& name) const {
-  if (!has_attribute(name)) throw RunError(where() + ": has no attribute " + name);
-  const H5Handle attribute(H5Aopen(id_.get(), name.c_str(), H5P_DEFAULT), H5Aclose);
-  const H5Handle type(attribute.valid() ? H5Aget_type(attribute.get()) : -1, H5Tclose);
-  const H5Handle space(attribute.valid() ? H5Aget_space(attribute.get()) : -1, H5Sclose);
+  const H5Handle attribute = this->attribute(name);
+  const H5Handle type(H5Aget_type(attribute.get()), H5Tclose);
+  const H5Handle space(H5Aget_space(attribute.get()), H5Sclose);
   if (!type.valid() || !space.valid()) fail("cannot open attribute " + name);
   const H5T_class_t kind = H5Tget_class(type.get());
-  if ((kind != H5T_INTEGER && kind != H5T_FLOAT) ||
-      H5Sget_simple_extent_npoints(space.get()) != 1) {
+  if ((kind != H5T_INTEGER && kind != H5T_FLOAT) || H5Sget_simple_extent_npoints(space.get()) != 1)
     throw RunError(where() + ": attribute " + name + " is not a number");
-  }
   double value = 0;
-  if (H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value) < 0) {
+  if (H5Aread(attribute.get(), H5T_NATIVE_DOUBLE, &value) < 0)
     fail("cannot read attribute " + name);
-  }
   return value;
 }
 

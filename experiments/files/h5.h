@@ -85,6 +85,10 @@ class H5Node {
   H5Node() = default;
   H5Node(std::shared_ptr<H5FileState> file, H5Handle id, std::string path);
   void set_array(const std::string& name, H5Type type, const void* values, size_t count);
+  // Types of what is stored and of what is given.
+  void set_attribute(const std::string& name, hid_t stored, hid_t given, const H5Handle& space,
+                     const void* values);
+  H5Handle attribute(const std::string& name) const;  // RunError: absent
   // std::logic_error when the file is being written under SWMR, where readers would see it half
   // done.
   void require_thawed(const char* action) const;
@@ -160,9 +164,12 @@ class H5Dataset : public H5Node {
  private:
   friend class H5Group;
   using H5Node::H5Node;
+  void require_values(size_t given, const H5Extent& extent) const;  // else std::logic_error
   void write_all(H5Type type, const void* values, size_t elements);
   void write_block(const H5Extent& start, const H5Extent& count, H5Type type, const void* values,
                    size_t elements);
+  // A block of the file's and as much memory. std::logic_error: it has other axes than the file.
+  std::pair<H5Handle, H5Handle> block_spaces(const H5Extent& start, const H5Extent& count) const;
   void read_block(const H5Extent& start, const H5Extent& count, H5Type type, void* values) const;
   H5Extent chunk_extent() const;  // all of it where it is not stored in chunks
   // Calls with the place of each chunk that holds a part of a row.
@@ -231,6 +238,7 @@ class H5File {
 
  private:
   H5File(const std::filesystem::path& path, hid_t id);
+  static H5File opened(const std::filesystem::path& path, unsigned flags, const H5Handle& access);
   std::shared_ptr<H5FileState> state_;
 };
 

@@ -1,4 +1,5 @@
 // H5Dataset: rows in and out, texts, dimension scales, and where the bytes lie.
+#include <fmt/format.h>
 #include <hdf5_hl.h>
 
 #include <algorithm>
@@ -36,34 +37,37 @@ std::optional<H5Type> H5Dataset::type() const {
   return std::nullopt;
 }
 
+void H5Dataset::require_values(size_t given, const H5Extent& extent) const {
+  if (const hsize_t wanted = element_count(extent); given != wanted)
+    throw std::logic_error(fmt::format("{}: {} values given, {} wanted", where(), given, wanted));
+}
+
 void H5Dataset::write_all(H5Type type, const void* values, size_t elements) {
-  const H5Extent all = extent();
-  if (elements != element_count(all)) {
-    throw std::logic_error(where() + ": " + std::to_string(elements) + " values given, " +
-                           std::to_string(element_count(all)) + " wanted");
-  }
-  if (H5Dwrite(id_.get(), native_type(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0) {
+  require_values(elements, extent());
+  if (H5Dwrite(id_.get(), native_type(type), H5S_ALL, H5S_ALL, H5P_DEFAULT, values) < 0)
     fail("cannot write");
-  }
+}
+
+std::pair<H5Handle, H5Handle> H5Dataset::block_spaces(const H5Extent& start,
+                                                      const H5Extent& count) const {
+  H5Handle file(H5Dget_space(id_.get()), H5Sclose);
+  const int rank = static_cast<int>(count.size());
+  if (H5Sget_simple_extent_ndims(file.get()) != rank || start.size() != count.size())
+    throw std::logic_error(fmt::format("{}: a block of {} axes does not fit", where(), rank));
+  H5Handle memory(rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(rank, count.data(), nullptr),
+                  H5Sclose);
+  if (rank > 0 && H5Sselect_hyperslab(file.get(), H5S_SELECT_SET, start.data(), nullptr,
+                                      count.data(), nullptr) < 0)
+    fail("cannot choose a block");
+  return {std::move(file), std::move(memory)};
 }
 
 void H5Dataset::write_block(const H5Extent& start, const H5Extent& count, H5Type type,
                             const void* values, size_t elements) {
-  if (elements != element_count(count)) {
-    throw std::logic_error(where() + ": " + std::to_string(elements) + " values given, " +
-                           std::to_string(element_count(count)) + " wanted");
-  }
-  const H5Handle space(H5Dget_space(id_.get()), H5Sclose);
-  const int rank = static_cast<int>(count.size());
-  if (H5Sget_simple_extent_ndims(space.get()) != rank || start.size() != count.size()) {
-    throw std::logic_error(where() + ": a block of " + std::to_string(rank) + " axes does not fit");
-  }
-  const H5Handle memory(H5Screate_simple(rank, count.data(), nullptr), H5Sclose);
-  if (H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr, count.data(),
-                          nullptr) < 0 ||
-      H5Dwrite(id_.get(), native_type(type), memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
+  require_values(elements, count);
+  const auto [file, memory] = block_spaces(start, count);
+  if (H5Dwrite(id_.get(), native_type(type), memory.get(), file.get(), H5P_DEFAULT, values) < 0)
     fail("cannot write");
-  }
 }
 
 void H5Dataset::append_rows(H5Type type, const void* values, size_t elements) {
@@ -85,18 +89,9 @@ void H5Dataset::append_rows(H5Type type, const void* values, size_t elements) {
 void H5Dataset::read_block(const H5Extent& start, const H5Extent& count, H5Type type,
                            void* values) const {
   if (element_count(count) == 0) return;
-  const H5Handle space(H5Dget_space(id_.get()), H5Sclose);
-  const int rank = static_cast<int>(count.size());
-  if (H5Sget_simple_extent_ndims(space.get()) != rank || start.size() != count.size()) {
-    throw std::logic_error(where() + ": a block of " + std::to_string(rank) + " axes does not fit");
-  }
-  const H5Handle memory(
-      rank == 0 ? H5Screate(H5S_SCALAR) : H5Screate_simple(rank, count.data(), nullptr), H5Sclose);
-  if ((rank > 0 && H5Sselect_hyperslab(space.get(), H5S_SELECT_SET, start.data(), nullptr,
-                                       count.data(), nullptr) < 0) ||
-      H5Dread(id_.get(), native_type(type), memory.get(), space.get(), H5P_DEFAULT, values) < 0) {
+  const auto [file, memory] = block_spaces(start, count);
+  if (H5Dread(id_.get(), native_type(type), memory.get(), file.get(), H5P_DEFAULT, values) < 0)
     fail("cannot read");
-  }
 }
 
 void H5Dataset::require_backed(hsize_t elements, H5Type type) const {

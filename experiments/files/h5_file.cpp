@@ -26,14 +26,8 @@ void silence() {
   (void)silent, (void)no_plugins;
 }
 
-// What every file goes through that is there already. RunError: it is no regular file, or may not
-// be written in place.
-const char* checked(const std::filesystem::path& path, bool written) {
-  written ? require_writable(path) : require_regular(path);
-  return path.c_str();
-}
-
 H5Handle file_access(bool locked) {
+  silence();
   H5Handle access(H5Pcreate(H5P_FILE_ACCESS), H5Pclose);
   H5Pset_libver_bounds(access.get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
   H5Pset_fclose_degree(access.get(), H5F_CLOSE_STRONG);
@@ -97,7 +91,7 @@ H5File::H5File(const std::filesystem::path& path, hid_t id)
 }
 
 H5File H5File::create(const std::filesystem::path& path) {
-  silence();
+  const H5Handle access = file_access(false);
   const H5Handle how(H5Pcreate(H5P_FILE_CREATE), H5Pclose);
   H5Pset_link_creation_order(how.get(), kCreationOrder);
   H5Pset_attr_creation_order(how.get(), kCreationOrder);
@@ -107,47 +101,45 @@ H5File H5File::create(const std::filesystem::path& path) {
   const auto there = std::filesystem::symlink_status(path, none);
   if (std::filesystem::is_regular_file(there) || std::filesystem::is_symlink(there))
     std::filesystem::remove(path, none);
-  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_EXCL, how.get(), file_access(false).get()));
+  return H5File(path, H5Fcreate(path.c_str(), H5F_ACC_EXCL, how.get(), access.get()));
+}
+
+// A file that is there already. RunError: it is no regular file, or may not be written in place.
+H5File H5File::opened(const std::filesystem::path& path, unsigned flags, const H5Handle& access) {
+  flags& H5F_ACC_RDWR ? require_writable(path) : require_regular(path);
+  return H5File(path, H5Fopen(path.c_str(), flags, access.get()));
 }
 
 H5File H5File::open(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(checked(path, false), H5F_ACC_RDONLY, file_access(true).get()));
+  return opened(path, H5F_ACC_RDONLY, file_access(true));
 }
 
 H5File H5File::open_unlocked(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(checked(path, false), H5F_ACC_RDONLY, file_access(false).get()));
+  return opened(path, H5F_ACC_RDONLY, file_access(false));
 }
 
 H5File H5File::open_live(const std::filesystem::path& path) {
-  silence();
   const H5Handle access = file_access(true);
   // What the writer is just changing is read again, after a pause that doubles from 1 ns: at most
   // for a quarter of a second. (HDF5 would go on a hundred times, that is for ever.)
   H5Pset_metadata_read_attempts(access.get(), 28);
-  return H5File(path,
-                H5Fopen(checked(path, false), H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access.get()));
+  return opened(path, H5F_ACC_RDONLY | H5F_ACC_SWMR_READ, access);
 }
 
 H5File H5File::edit(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(checked(path, true), H5F_ACC_RDWR, file_access(true).get()));
+  return opened(path, H5F_ACC_RDWR, file_access(true));
 }
 
 H5File H5File::edit_unlocked(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(checked(path, true), H5F_ACC_RDWR, file_access(false).get()));
+  return opened(path, H5F_ACC_RDWR, file_access(false));
 }
 
 H5File H5File::open_dead(const std::filesystem::path& path) {
-  silence();
-  return H5File(path, H5Fopen(checked(path, false), H5F_ACC_RDONLY, dead_access().get()));
+  return opened(path, H5F_ACC_RDONLY, dead_access());
 }
 
 void H5File::recover(const std::filesystem::path& path) {
-  silence();
-  H5File file(path, H5Fopen(checked(path, true), H5F_ACC_RDWR, dead_access().get()));
+  H5File file = opened(path, H5F_ACC_RDWR, dead_access());
   if (H5Fincrement_filesize(file.state_->file.get(), 0) < 0) {
     fail_at(path.string(), "the end of the file cannot be set");
   }

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "experiments/files/json_place.h"
 #include "experiments/files/replacement_file.h"
 
 namespace headlab {
@@ -33,32 +34,23 @@ constexpr int kSchemaDepth = 2;  // of the innermost list, {tensor: {shape: [...
 const std::string kMetadataKey = "__metadata__";
 
 struct DtypeFacts {
-  Dtype dtype;
   std::string_view name;
   size_t size;
 };
-constexpr std::array<DtypeFacts, 13> kDtypes{{
-    {Dtype::kBool, "BOOL", 1},
-    {Dtype::kU8, "U8", 1},
-    {Dtype::kI8, "I8", 1},
-    {Dtype::kI16, "I16", 2},
-    {Dtype::kU16, "U16", 2},
-    {Dtype::kF16, "F16", 2},
-    {Dtype::kBF16, "BF16", 2},
-    {Dtype::kI32, "I32", 4},
-    {Dtype::kU32, "U32", 4},
-    {Dtype::kF32, "F32", 4},
-    {Dtype::kI64, "I64", 8},
-    {Dtype::kU64, "U64", 8},
-    {Dtype::kF64, "F64", 8},
-}};
-
-const DtypeFacts& facts_of(Dtype dtype) {
-  const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                  [&](const DtypeFacts& facts) { return facts.dtype == dtype; });
-  if (found == kDtypes.end()) throw std::invalid_argument("no such safetensors dtype");
-  return *found;
-}
+// By Dtype.
+constexpr std::array<DtypeFacts, 13> kDtypes{{{"BOOL", 1},
+                                              {"U8", 1},
+                                              {"I8", 1},
+                                              {"I16", 2},
+                                              {"U16", 2},
+                                              {"F16", 2},
+                                              {"BF16", 2},
+                                              {"I32", 4},
+                                              {"U32", 4},
+                                              {"F32", 4},
+                                              {"I64", 8},
+                                              {"U64", 8},
+                                              {"F64", 8}}};
 
 // Text of a file, in quotes and on one line of a message.
 std::string in_quotes(std::string_view text) {
@@ -93,19 +85,16 @@ std::optional<uint64_t> byte_count(Dtype dtype, const std::vector<int64_t>& shap
 // What follows throws DataError without the path, which the constructor of SafetensorsFile adds.
 
 std::string_view header_text(const std::byte* data, uint64_t size) {
-  if (size < kPrefixBytes) {
+  if (size < kPrefixBytes)
     throw DataError(fmt::format("{} bytes are too few for a safetensors file", size));
-  }
   uint64_t length = 0;
   std::memcpy(&length, data, kPrefixBytes);
-  if (length > kMaxHeaderBytes) {
+  if (length > kMaxHeaderBytes)
     throw DataError(fmt::format("the header is said to have {} bytes, more than the {} allowed",
                                 length, kMaxHeaderBytes));
-  }
-  if (length > size - kPrefixBytes) {
+  if (length > size - kPrefixBytes)
     throw DataError(fmt::format("the header is said to have {} bytes, the file has {} for it",
                                 length, size - kPrefixBytes));
-  }
   const std::string_view text(reinterpret_cast<const char*>(data) + kPrefixBytes, length);
   if (!text.starts_with('{')) throw DataError("the header does not start with '{'");
   // The JSON parser takes a zero byte for the end of its input.
@@ -183,10 +172,9 @@ Dtype read_dtype(const std::string& name, const json& stated) {
   const json& dtype = field(name, stated, "dtype");
   if (!dtype.is_string()) refuse(name, "dtype is not a string");
   const auto& spelling = dtype.get_ref<const std::string&>();
-  const auto found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                  [&](const DtypeFacts& facts) { return facts.name == spelling; });
+  const auto found = std::ranges::find(kDtypes, spelling, &DtypeFacts::name);
   if (found == kDtypes.end()) refuse(name, fmt::format("unknown dtype {}", in_quotes(spelling)));
-  return found->dtype;
+  return static_cast<Dtype>(found - kDtypes.begin());
 }
 
 Stated read_stated(const std::string& name, const json& stated) {
@@ -302,16 +290,11 @@ std::string header_bytes(const std::vector<const TensorEntry*>& in_data_order,
 
 }  // namespace
 
-std::string_view dtype_name(Dtype dtype) { return facts_of(dtype).name; }
-
-size_t dtype_size(Dtype dtype) { return facts_of(dtype).size; }
+std::string_view dtype_name(Dtype dtype) { return kDtypes.at(static_cast<size_t>(dtype)).name; }
+size_t dtype_size(Dtype dtype) { return kDtypes.at(static_cast<size_t>(dtype)).size; }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : map_(path) {
-  try {
-    read(map_.data(), map_.size());
-  } catch (const DataError& error) {
-    throw DataError(path.string() + ": " + error.what());
-  }
+  made_of(path.string(), [&] { read(map_.data(), map_.size()); });
 }
 
 void SafetensorsFile::read(const std::byte* data, size_t size) {

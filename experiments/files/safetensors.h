@@ -13,6 +13,7 @@
 
 namespace headlab {
 
+// Tables are in this order.
 enum class Dtype { kBool, kU8, kI8, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kI64, kU64, kF64 };
 
 std::string_view dtype_name(Dtype dtype);  // as the header spells it: "BOOL", "U8", ... "F64"

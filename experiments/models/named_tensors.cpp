@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -14,39 +15,21 @@ namespace headlab {
 
 namespace {
 
-constexpr std::array<std::pair<Dtype, at::ScalarType>, 13> kScalarTypes{{
-    {Dtype::kBool, at::kBool},
-    {Dtype::kU8, at::kByte},
-    {Dtype::kI8, at::kChar},
-    {Dtype::kI16, at::kShort},
-    {Dtype::kU16, at::kUInt16},
-    {Dtype::kF16, at::kHalf},
-    {Dtype::kBF16, at::kBFloat16},
-    {Dtype::kI32, at::kInt},
-    {Dtype::kU32, at::kUInt32},
-    {Dtype::kF32, at::kFloat},
-    {Dtype::kI64, at::kLong},
-    {Dtype::kU64, at::kUInt64},
-    {Dtype::kF64, at::kDouble},
-}};
-
-at::ScalarType scalar_type(Dtype dtype) {
-  for (const auto& [ours, torchs] : kScalarTypes) {
-    if (ours == dtype) return torchs;
-  }
-  TORCH_CHECK(false, "no torch type for safetensors dtype ", dtype_name(dtype));
-}
+// By Dtype.
+constexpr std::array<at::ScalarType, 13> kScalarTypes{
+    at::kBool, at::kByte,   at::kChar,  at::kShort, at::kUInt16, at::kHalf,  at::kBFloat16,
+    at::kInt,  at::kUInt32, at::kFloat, at::kLong,  at::kUInt64, at::kDouble};
 
 Dtype dtype_of(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), "tensor '", name, "' is undefined");
-  for (const auto& [ours, torchs] : kScalarTypes) {
-    if (torchs == tensor.scalar_type()) return ours;
-  }
-  TORCH_CHECK(false, "tensor '", name, "': safetensors has no dtype for ", tensor.scalar_type());
+  const auto found = std::ranges::find(kScalarTypes, tensor.scalar_type());
+  TORCH_CHECK(found != kScalarTypes.end(), "tensor '", name, "': safetensors has no dtype for ",
+              tensor.scalar_type());
+  return static_cast<Dtype>(found - kScalarTypes.begin());
 }
 
 at::Tensor copy_of(const TensorEntry& entry) {
-  at::Tensor tensor = at::empty(entry.shape, scalar_type(entry.dtype));
+  at::Tensor tensor = at::empty(entry.shape, kScalarTypes[static_cast<size_t>(entry.dtype)]);
   if (entry.bytes > 0) std::memcpy(tensor.mutable_data_ptr(), entry.data, entry.bytes);
   // A bool of any other byte than 0 and 1 is undefined behaviour in whoever reads it.
   if (entry.dtype == Dtype::kBool) tensor = tensor.view(at::kByte).ne(0);

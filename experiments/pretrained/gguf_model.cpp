@@ -57,29 +57,19 @@ constexpr std::array<std::string_view, 6> kOfNoEffect{"vocab_size",
                                                       "rope.scaling.finetuned",
                                                       "expert_weights_norm"};
 struct Neutral {
-  std::string_view key;
-  std::array<double, 2> values;
+  double value, other;  // those that change nothing
+  std::vector<std::string_view> keys;
 };
-constexpr std::array kNeutral{Neutral{"attention.causal", {1, 1}},
-                              Neutral{"rope.scaling.attn_factor", {1, 1}},
-                              Neutral{"logit_scale", {0, 1}},
-                              Neutral{"residual_scale", {0, 1}},
-                              Neutral{"embedding_scale", {0, 1}},
-                              Neutral{"expert_weights_scale", {0, 1}},
-                              Neutral{"attention.scale", {0, 0}},
-                              Neutral{"attention.max_alibi_bias", {0, 0}},
-                              Neutral{"attention.clamp_kqv", {0, 0}},
-                              Neutral{"attention.shared_kv_layers", {0, 0}},
-                              Neutral{"attn_logit_softcapping", {0, 0}},
-                              Neutral{"final_logit_softcapping", {0, 0}},
-                              Neutral{"use_parallel_residual", {0, 0}},
-                              Neutral{"pooling_type", {0, 0}},
-                              Neutral{"expert_count", {0, 0}},
-                              Neutral{"expert_used_count", {0, 0}},
-                              Neutral{"expert_shared_count", {0, 0}},
-                              Neutral{"expert_group_count", {0, 0}},
-                              Neutral{"leading_dense_block_count", {0, 0}},
-                              Neutral{"nextn_predict_layers", {0, 0}}};
+const std::array kNeutral{
+    Neutral{1, 1, {"attention.causal", "rope.scaling.attn_factor"}},
+    Neutral{1, 0, {"logit_scale", "residual_scale", "embedding_scale", "expert_weights_scale"}},
+    Neutral{0,
+            0,
+            {"attention.scale", "attention.max_alibi_bias", "attention.clamp_kqv",
+             "attention.shared_kv_layers", "attn_logit_softcapping", "final_logit_softcapping",
+             "use_parallel_residual", "pooling_type", "expert_count", "expert_used_count",
+             "expert_shared_count", "expert_group_count", "leading_dense_block_count",
+             "nextn_predict_layers"}}};
 
 // Tokens that llama.cpp takes for ends of a text by what they are called (llama-vocab.cpp).
 constexpr std::array<std::string_view, 13> kEndTexts{
@@ -98,14 +88,6 @@ std::string shown(const GgufValue& value) {
 bool is_text(const GgufValue& value, std::string_view text) {
   const auto* found = std::get_if<std::string_view>(&value);
   return found && *found == text;
-}
-
-// None of a text or a list.
-std::optional<double> number_in(const GgufValue& value) {
-  if (const auto* truth = std::get_if<bool>(&value)) return *truth ? 1 : 0;
-  if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
-  if (const auto* number = std::get_if<double>(&value)) return *number;
-  return std::nullopt;
 }
 
 class GgufSettings {
@@ -182,12 +164,12 @@ class GgufSettings {
       const auto own = std::string_view(key).substr(6);
       if (std::ranges::find(kRead, own) != kRead.end()) continue;
       if (std::ranges::find(kOfNoEffect, own) != kOfNoEffect.end()) continue;
-      const auto neutral = std::ranges::find(kNeutral, own, &Neutral::key);
+      const auto neutral = std::ranges::find_if(
+          kNeutral, [&](const auto& one) { return std::ranges::count(one.keys, own) > 0; });
       if (neutral == kNeutral.end()) unknown(key, "this key is not known here");
       const auto number = number_in(value);
-      if (!number || (*number != neutral->values[0] && *number != neutral->values[1]))
-        unknown(key,
-                fmt::format("{} is not known here, only {}", shown(value), neutral->values[1]));
+      if (number != neutral->value && number != neutral->other)
+        unknown(key, fmt::format("{} is not known here, only {}", shown(value), neutral->value));
     }
   }
 
