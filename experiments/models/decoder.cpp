@@ -95,9 +95,7 @@ class Decoder : public Model {
     TORCH_CHECK(batch.ids.defined() && batch.ids.dim() == 2, "a decoder reads ids [B,T]");
     const auto embed = [&](int64_t past) {
       const auto x = stack_->at_places(token_embedding(token_, batch.ids, pad_), past);  // [B,T,D]
-      auto rng = ctx.rng;
-      rng.layer = -1;  // before the first layer
-      return dropout(x, is_training() ? options_.dropout : 0, rng, CounterRng::kResidualDropout);
+      return drop_beside_blocks(x, is_training() ? options_.dropout : 0, ctx.rng);
     };
     const auto x = stack_->forward(embed, {.batch = batch, .causal = options_.causal}, ctx, aux);
     if (bottleneck_) return bottleneck_(x.select(1, -1), x.size(1));  // [B,T,V]

@@ -91,9 +91,7 @@ class Encoder : public Model {
   }
 
   Tensor drop(const Tensor& x, const ModelContext& ctx, int64_t layer) const {
-    auto rng = ctx.rng;
-    rng.layer = layer;
-    return dropout(x, is_training() ? options_.dropout : 0, rng, CounterRng::kResidualDropout);
+    return drop_beside_blocks(x, is_training() ? options_.dropout : 0, ctx.rng, layer);
   }
 
   Tensor compute(const Batch& batch, const ModelContext& ctx, std::vector<AuxLoss>& aux) override {

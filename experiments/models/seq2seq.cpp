@@ -163,9 +163,9 @@ class Seq2Seq : public Model {
     return [this, &stack, &ctx, tokens, ids](int64_t past) {
       const auto x = token_embedding(tokens, ids, data_.pad);  // [B,T,D]
       auto rng = ctx.rng;
-      rng.site = CounterRng::site_key(stack.name()), rng.layer = -1;  // before the first layer
-      return dropout(stack.at_places(x, past), is_training() ? options_.dropout : 0, rng,
-                     CounterRng::kResidualDropout);
+      rng.site = CounterRng::site_key(stack.name());
+      return drop_beside_blocks(stack.at_places(x, past), is_training() ? options_.dropout : 0,
+                                rng);
     };
   }
 

@@ -19,6 +19,14 @@ Tensor places(int64_t past, int64_t count, const Tensor& like) {
   return at::arange(past, past + count, like.options().dtype(at::kLong));  // [count]
 }
 
+HeadContext plain_call(const ModelContext& ctx) {
+  HeadContext heads;
+  heads.rng = ctx.rng;
+  heads.observer = ctx.observer;
+  heads.backend = ctx.backend;
+  return heads;
+}
+
 }  // namespace
 
 Tensor embedding_table(torch::nn::Module& embed, const char* name, int64_t rows, int64_t width,
@@ -32,6 +40,11 @@ Tensor embedding_table(torch::nn::Module& embed, const char* name, int64_t rows,
 
 Tensor token_embedding(const Tensor& table, const Tensor& ids, std::optional<int64_t> pad) {
   return at::embedding(table, ids, pad.value_or(-1));
+}
+
+Tensor drop_beside_blocks(const Tensor& x, double p, CounterRng rng, int64_t layer) {
+  rng.layer = layer;
+  return dropout(x, p, rng, CounterRng::kResidualDropout);
 }
 
 Tensor scored_rows(const Tensor& x, const Tensor& targets) {
@@ -94,26 +107,20 @@ Tensor Stack::at_places(const Tensor& tokens, int64_t past) const {
 
 HeadContext Stack::self_call(const StackCall& call, const ModelContext& ctx,
                              const Tensor& positions) const {
-  HeadContext heads;
+  auto heads = plain_call(ctx);
   heads.mask.causal = call.causal;
   heads.mask.key_length = heads.mask.query_length = call.batch.*inputs_.length;
   heads.positions = positions;
   heads.rotary = rotary_ ? &*rotary_ : nullptr;
-  heads.rng = ctx.rng;
-  heads.observer = ctx.observer;
-  heads.backend = ctx.backend;
   return heads;
 }
 
 HeadContext Stack::cross_call(const StackCall& call, const ModelContext& ctx) const {
-  HeadContext heads;
-  if (!inputs_.memory_length) return heads;
+  if (!inputs_.memory_length) return {};
+  auto heads = plain_call(ctx);
   heads.memory = call.memory;
   heads.mask.query_length = call.batch.*inputs_.length;
   heads.mask.key_length = call.batch.*inputs_.memory_length;
-  heads.rng = ctx.rng;
-  heads.observer = ctx.observer;
-  heads.backend = ctx.backend;
   return heads;
 }
 
@@ -205,11 +212,12 @@ std::string Stack::layer_path(const std::string& site, int64_t layer) const {
 
 void Stack::exchange(const std::string& site, int64_t layer,
                      std::shared_ptr<AttentionHeads> heads) {
-  auto& block = blocks_.at(layer);
-  if (site == site_) return block->exchange_attention(std::move(heads));
-  TORCH_CHECK(site == kCrossSite && block->cross(), "a stack of '", site_, "' has no site '", site,
-              "'");
-  block->exchange_cross(std::move(heads));
+  auto& block = *blocks_.at(layer);
+  const bool self = site == site_;
+  TORCH_CHECK(self || (site == kCrossSite && block.cross()), "a stack of '", site_,
+              "' has no site '", site, "'");
+  (self ? block.attention() : block.cross()) =
+      block.replace_module(self ? "attention" : "cross", std::move(heads));
 }
 
 // Pairs of query and key that attend in a layer: about half when causal.

@@ -74,6 +74,8 @@ Tensor embedding_table(torch::nn::Module& embed, const char* name, int64_t rows,
 // Rows of a table: ids [B,T] -> [B,T,D]. Through the row of `pad` goes no gradient, as in Hugging
 // Face's embeddings.
 Tensor token_embedding(const Tensor& table, const Tensor& ids, std::optional<int64_t> pad);
+// Dropout of what goes into the first block (layer -1), or comes out of the last (-2).
+Tensor drop_beside_blocks(const Tensor& x, double p, CounterRng rng, int64_t layer = -1);
 // Those of x [B,T,D] whose targets [B,T] are >= 0, in order: [n,D].
 Tensor scored_rows(const Tensor& x, const Tensor& targets);
 // The mean of x [B,T,D] over the first length [B] positions (undefined: all), of length 1: [B,D].

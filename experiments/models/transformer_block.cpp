@@ -100,12 +100,4 @@ Tensor TransformerBlockImpl::forward(const Tensor& x, const HeadContext& self,
   });
 }
 
-void TransformerBlockImpl::exchange_attention(std::shared_ptr<AttentionHeads> heads) {
-  attention_ = replace_module("attention", std::move(heads));
-}
-
-void TransformerBlockImpl::exchange_cross(std::shared_ptr<AttentionHeads> heads) {
-  cross_ = replace_module("cross", std::move(heads));
-}
-
 }  // namespace headlab

@@ -45,10 +45,8 @@ class TransformerBlockImpl : public torch::nn::Module {
   Tensor forward(const Tensor& x, const HeadContext& self, const HeadContext& cross,
                  std::vector<AuxLoss>& aux);
 
-  std::shared_ptr<AttentionHeads>& attention() { return attention_; }
-  std::shared_ptr<AttentionHeads>& cross() { return cross_; }  // null: none
-  void exchange_attention(std::shared_ptr<AttentionHeads> heads);
-  void exchange_cross(std::shared_ptr<AttentionHeads> heads);
+  std::shared_ptr<AttentionHeads>& attention() { return attention_; }  // registered as "attention"
+  std::shared_ptr<AttentionHeads>& cross() { return cross_; }          // as "cross"; null: none
   const MlpImpl& mlp() const { return *mlp_; }
 
  private:

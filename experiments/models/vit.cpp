@@ -92,11 +92,8 @@ class Vit : public Model {
     const auto embed = [&](int64_t past) {
       const auto patches = patch_(patches_of(image.to(cls_.scalar_type())));  // [B,N,D]
       const auto cls = cls_.expand({image.size(0), 1, options_.d_model});
-      auto rng = ctx.rng;
-      rng.layer = -1;  // before the first layer
-      return dropout(stack_->at_places(at::cat({cls, patches}, 1), past),
-                     is_training() ? options_.dropout : 0, rng,
-                     CounterRng::kResidualDropout);  // [B,N+1,D]
+      return drop_beside_blocks(stack_->at_places(at::cat({cls, patches}, 1), past),
+                                is_training() ? options_.dropout : 0, ctx.rng);  // [B,N+1,D]
     };
     const auto x = stack_->forward(embed, {.batch = batch}, ctx, aux);
     return head_(x.select(1, 0));  // [B,classes]
