@@ -7,19 +7,21 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/files/json_place.h"
+#include "experiments/files/json_text.h"
+#include "experiments/files/mapped_file.h"
 #include "experiments/models/default_type.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/pretrained/foreign_weights.h"
 #include "experiments/pretrained/gguf_model.h"
 #include "experiments/pretrained/hugging_face_families.h"
-#include "experiments/pretrained/import_notices.h"
 #include "experiments/pretrained/published_names.h"
 
 namespace headlab {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 // The files must hold what the settings ask for before that is made.
 void check_size(const HuggingFaceSettings& settings, const WeightFiles& files,
@@ -65,13 +67,47 @@ std::vector<HeadId> pruned_heads(const HuggingFaceSettings& settings, Model& mod
 std::vector<int64_t> ends_of_text(const HuggingFaceSettings& settings, const fs::path& generation) {
   std::vector<int64_t> ids;
   if (fs::exists(generation)) {
-    const auto json = read_json(generation);
-    if (const auto ends = JsonPlace(json, generation.string()).find("eos_token_id")) {
+    const auto read = read_json(generation);
+    if (const auto ends = JsonPlace(read, generation.string()).find("eos_token_id")) {
       if (!ends->value().is_array()) return {ends->integer()};
       for (const auto& id : ends->elements()) ids.push_back(id.integer());
     }
   }
   return ids.empty() ? settings.ids("eos_token_id") : ids;
+}
+
+// An empty object where the file is not there, or is none.
+json object_of(const fs::path& path) {
+  std::error_code none;
+  if (!fs::is_regular_file(path, none)) return json::object();
+  auto read = parse_json(MappedFile(path).text()).value_or(json::object());
+  return read.is_object() ? read : json::object();
+}
+
+// A sentence on each thing beside the weights that has no place in a run: the scale of images
+// (preprocessor_config.json), another pooling of sentences than the mean (modules.json of
+// sentence-transformers). Files that are no such JSON say nothing.
+std::vector<std::string> notices_of_folder(const fs::path& folder,
+                                           const HuggingFaceSettings& settings) {
+  std::vector<std::string> notices;
+  if (settings.model_type() == "vit") {
+    const auto images = object_of(folder / "preprocessor_config.json");
+    if (images.contains("image_mean") && images.contains("image_std"))
+      notices.push_back(fmt::format(
+          "preprocessor_config.json is left out: its image_mean {} and image_std {} go into `mean` "
+          "and `std` of the data",
+          images["image_mean"].dump(), images["image_std"].dump()));
+  }
+  if (settings.model_type() == "bert") {
+    const auto pooling = object_of(folder / "1_Pooling" / "config.json");
+    for (const auto& [key, value] : pooling.items())
+      if (key.starts_with("pooling_mode_") && key != "pooling_mode_mean_tokens" && value == true)
+        notices.push_back(
+            fmt::format("1_Pooling/config.json is left out: it has {}, an embedding here is the "
+                        "mean of all tokens",
+                        key));
+  }
+  return notices;
 }
 
 }  // namespace

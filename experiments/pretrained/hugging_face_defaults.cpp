@@ -1,6 +1,6 @@
-// The one table of these defaults; tests/test_transformers.py holds it against the
-// library.
-#include "experiments/pretrained/hugging_face_defaults.h"
+// What transformers assumes of a key that config.json leaves out: the one table;
+// tests/test_transformers.py holds it against the library.
+#include "experiments/pretrained/hugging_face_settings.h"
 
 namespace headlab {
 namespace {

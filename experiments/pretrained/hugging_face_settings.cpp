@@ -5,7 +5,6 @@
 #include "core/torch.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/mapped_file.h"
-#include "experiments/pretrained/hugging_face_defaults.h"
 
 namespace headlab {
 

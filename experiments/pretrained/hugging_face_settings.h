@@ -14,9 +14,15 @@
 
 namespace headlab {
 
-// config.json, with what transformers assumes of the keys that it leaves out
-// (hugging_face_defaults.h). Errors name file and key: DataError for what is wrong, ConfigError for
-// what no model here can do.
+// What transformers assumes: every key that is read of such a config.json, with the value that the
+// configuration class of transformers 5.24 gives it where the file does not (null: none); an empty
+// object where the type is not known. `renamed`, likewise: other names of a key that the class
+// takes (attribute_map).
+const nlohmann::json& hugging_face_defaults(const std::string& model_type);
+const nlohmann::json& hugging_face_other_names(const std::string& model_type);
+
+// config.json, with what transformers assumes of the keys that it leaves out. Errors name file and
+// key: DataError for what is wrong, ConfigError for what no model here can do.
 class HuggingFaceSettings {
  public:
   explicit HuggingFaceSettings(const std::filesystem::path& file);

@@ -6,6 +6,7 @@
 
 #include "core/gate_target.h"
 #include "core/torch.h"
+#include "experiments/models/site_heads.h"
 #include "experiments/models/stack_options.h"
 #include "experiments/pretrained/published_names.h"
 
@@ -111,9 +112,7 @@ class PlainLayer {
   std::vector<std::pair<int64_t, int64_t>> alive_rows() const {
     std::vector<std::pair<int64_t, int64_t>> rows;
     const auto ids = heads_.head_ids();
-    const auto alive = heads_.alive();
-    for (int64_t row = 0; row < std::ssize(ids); ++row)
-      if (alive[ids[row]]) rows.emplace_back(row, ids[row]);
+    for (const int64_t row : headlab::alive_rows(heads_)) rows.emplace_back(row, ids[row]);
     return rows;
   }
   // Of each own head the row of its keys and values.
