@@ -5,8 +5,8 @@
 #include <iostream>
 
 #include "core/errors.h"
-#include "experiments/data/tokenizers/framed_text.h"
 #include "experiments/data/tokenizers/tokenizer_files.h"
+#include "tests/framed_text.h"
 
 namespace headlab {
 namespace {

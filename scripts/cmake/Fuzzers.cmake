@@ -14,7 +14,7 @@ include_directories(${CMAKE_BINARY_DIR}/generated)
 file(GLOB fuzzed CONFIGURE_DEPENDS
      core/config/*.cpp experiments/files/*.cpp experiments/text/*.cpp experiments/system/*.cpp
      experiments/data/formats/*.cpp experiments/data/tokenizers/*.cpp)
-list(FILTER fuzzed EXCLUDE REGEX "/h5[^/]*$|/digits_file.cpp$|/framed_text.cpp$|/bpe_training.cpp$")
+list(FILTER fuzzed EXCLUDE REGEX "/h5[^/]*$|/digits_file.cpp$|/bpe_training.cpp$")
 # An OBJECT library: kinds of tokenizers register themselves.
 add_library(headlab_fuzzed OBJECT
   ${fuzzed} tests/fuzz/build_facts.cpp tests/fuzz/fuzzing.cpp

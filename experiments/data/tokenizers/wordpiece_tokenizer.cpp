@@ -3,19 +3,82 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <unordered_map>
 
 #include "core/errors.h"
 #include "experiments/data/formats/plain_text.h"
-#include "experiments/data/tokenizers/bert_words.h"
 #include "experiments/data/tokenizers/padded_tokenizer.h"
 #include "experiments/data/tokenizers/special_tokens.h"
+#include "experiments/text/unicode.h"
 
 namespace headlab {
 namespace {
 
 constexpr std::string_view kInside = "##";
 constexpr size_t kLongestWord = 100;  // code points
+
+// As BERT's makers wrote them down: neither kana nor hangul, and with a gap (2B740-2B81F is
+// extension D; of E, which begins at 2B820, 256 are left out).
+bool is_ideograph(char32_t c) {
+  constexpr std::array<std::pair<char32_t, char32_t>, 8> kBlocks{{{0x4E00, 0x9FFF},
+                                                                  {0x3400, 0x4DBF},
+                                                                  {0xF900, 0xFAFF},
+                                                                  {0x20000, 0x2A6DF},
+                                                                  {0x2A700, 0x2B73F},
+                                                                  {0x2B740, 0x2B81F},
+                                                                  {0x2B920, 0x2CEAF},
+                                                                  {0x2F800, 0x2FA1F}}};
+  return std::ranges::any_of(
+      kBlocks, [&](const auto& block) { return c >= block.first && c <= block.second; });
+}
+
+bool is_ascii_mark(char32_t c) {
+  return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
+         (c >= 123 && c <= 126);
+}
+
+bool is_dropped(char32_t c) {
+  if (c == U'\t' || c == U'\n' || c == U'\r') return false;
+  return c == 0 || c == 0xFFFD || is_control(c);
+}
+
+// Controls dropped, white space as spaces, spaces around CJK ideographs; then NFD without marks,
+// and lower case.
+PlacedChars normalized(const PlacedChars& chars, const WordPieceModel& model) {
+  PlacedChars made;
+  made.reserve(chars.size());
+  for (const auto& c : chars) {
+    if (is_dropped(c.value)) continue;
+    const bool ideograph = is_ideograph(c.value);
+    const PlacedChar space{U' ', c.range};
+    if (ideograph) made.push_back(space);
+    made.push_back(is_white_space(c.value) ? space : c);
+    if (ideograph) made.push_back(space);
+  }
+  if (model.strip_accents) {
+    made = decomposed(made);
+    std::erase_if(made, [](const PlacedChar& c) { return is_nonspacing_mark(c.value); });
+  }
+  return model.lower_case ? lower_case(made) : made;
+}
+
+// What spaces separate; each punctuation mark is a word.
+std::vector<PlacedChars> bert_words(const PlacedChars& normalized) {
+  std::vector<PlacedChars> words;
+  bool within = false;
+  for (const auto& c : normalized) {
+    const bool mark = is_ascii_mark(c.value) || is_punctuation(c.value);
+    if (c.value == U' ') {
+      within = false;
+      continue;
+    }
+    if (mark || !within) words.emplace_back();
+    words.back().push_back(c);
+    within = !mark;
+  }
+  return words;
+}
 
 class WordPieceTokenizer : public Tokenizer {
  public:
@@ -39,7 +102,6 @@ class WordPieceTokenizer : public Tokenizer {
 
   Encoding encode(std::string_view text, const std::string& name) const override {
     decode_utf8(text, name, [](char32_t) {});  // whole: what is wrong is said with its place
-    const BertNormalizer normalize{model_.lower_case, model_.strip_accents};
     Encoding encoding;
     int64_t word = 0;
     specials_.for_each_part(text, [&](TextRange range, int64_t special) {
@@ -48,7 +110,8 @@ class WordPieceTokenizer : public Tokenizer {
         return;
       }
       const auto part = text.substr(range.begin, range.end - range.begin);
-      for (const auto& chars : bert_words(normalize(placed_chars(part, range.begin, name))))
+      for (const auto& chars :
+           bert_words(normalized(placed_chars(part, range.begin, name), model_)))
         add_pieces(chars, word++, encoding);
     });
     return encoding;

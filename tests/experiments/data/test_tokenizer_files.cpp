@@ -4,7 +4,6 @@
 #include "experiments/data/tokenizers/bpe_tokenizer.h"
 #include "experiments/data/tokenizers/byte_tokenizer.h"
 #include "experiments/data/tokenizers/char_tokenizer.h"
-#include "experiments/data/tokenizers/framed_text.h"
 #include "experiments/data/tokenizers/padded_tokenizer.h"
 #include "experiments/data/tokenizers/tokenizer_files.h"
 #include "experiments/data/tokenizers/word_tokenizer.h"
@@ -12,6 +11,7 @@
 #include "experiments/files/mapped_file.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
+#include "tests/framed_text.h"
 #include "tests/pretrained_testing.h"
 #include "tests/tokenizer_testing.h"
 

@@ -1,10 +1,10 @@
 // WordPiece: the golden texts, pairs and words; what is refused.
 #include "core/errors.h"
-#include "experiments/data/tokenizers/framed_text.h"
 #include "experiments/data/tokenizers/wordpiece_tokenizer.h"
 #include "experiments/files/mapped_file.h"
 #include "headlab_build.h"
 #include "tests/catch.h"
+#include "tests/framed_text.h"
 #include "tests/tokenizer_testing.h"
 
 namespace headlab::test_wordpiece {
