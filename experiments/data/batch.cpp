@@ -86,6 +86,35 @@ Batch joined(const std::vector<Batch>& batches, int64_t pad) {
           .reference = rows(&Batch::reference, 0)};
 }
 
+Tensor padded_rows(const TokenRows& rows, int64_t fill) {
+  size_t width = 0;
+  for (const auto& row : rows) width = std::max(width, row.size());
+  auto padded = at::full({std::ssize(rows), static_cast<int64_t>(width)}, fill, at::kLong);
+  auto* to = padded.data_ptr<int64_t>();
+  for (const auto& row : rows) std::ranges::copy(row, to), to += width;
+  return padded;
+}
+
+Tensor row_lengths(const TokenRows& rows) {
+  std::vector<int64_t> lengths;
+  for (const auto& row : rows) lengths.push_back(std::ssize(row));
+  return at::tensor(lengths, at::kLong);
+}
+
+Batch pair_batch(const TokenRows& texts, const TokenRows& translations, int64_t start,
+                 int64_t pad) {
+  TokenRows read;
+  for (const auto& row : translations) {
+    auto& behind_start = read.emplace_back(1, start);
+    behind_start.insert(behind_start.end(), row.begin(), row.end() - 1);
+  }
+  return {.ids = padded_rows(read, pad),
+          .targets = padded_rows(translations, kIgnored),
+          .length = row_lengths(translations),
+          .source = padded_rows(texts, pad),
+          .source_length = row_lengths(texts)};
+}
+
 Batch empty_batch(int64_t count, int64_t context) {
   return {at::empty({count, context}, at::kLong), at::empty({count, context}, at::kLong)};
 }

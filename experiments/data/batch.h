@@ -54,6 +54,14 @@ struct DataShape {
 // then. Every batch has the same inputs.
 Batch joined(const std::vector<Batch>& batches, int64_t pad);
 
+// Tokens of each example, [B,T] with `fill` behind the shorter ones; how many these are, [B].
+using TokenRows = std::vector<std::vector<int64_t>>;
+Tensor padded_rows(const TokenRows& rows, int64_t fill);
+Tensor row_lengths(const TokenRows& rows);
+// Texts and their translations, each with the token that ends it: a decoder reads `start`, then all
+// but the last of the translation.
+Batch pair_batch(const TokenRows& texts, const TokenRows& translations, int64_t start, int64_t pad);
+
 Batch empty_batch(int64_t count, int64_t context);  // [count, context], contiguous, on the CPU
 
 }  // namespace headlab

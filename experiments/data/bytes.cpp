@@ -12,20 +12,18 @@ class Bytes : public TextStream {
   using Options = OneTextOptions;
 
   explicit Bytes(const Options& options)
-      : TextStream(options.context), path_(options.path.resolved), file_(path_) {
-    tell_of_format(file_.text(), path_);
+      : TextStream(options.context), file_(options.path.resolved) {
+    const auto& path = files_.emplace_back(options.path.resolved);
+    tokenizer_ = byte_tokenizer();
+    tell_of_format(file_.text(), path);
     const std::span bytes(reinterpret_cast<const uint8_t*>(file_.data()), file_.size());
-    add_splits(bytes, options.train_share, path_);
+    add_splits(bytes, options.train_share, path);
   }
 
   int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
-  std::vector<std::filesystem::path> files() const override { return {path_}; }
 
  private:
-  std::filesystem::path path_;
   MappedFile file_;
-  std::shared_ptr<const Tokenizer> tokenizer_ = byte_tokenizer();
 };
 
 const RegisterData<Bytes> bytes_source("bytes", "the bytes of a file");

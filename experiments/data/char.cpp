@@ -11,13 +11,16 @@ class Char : public TextStream {
  public:
   using Options = OneTextOptions;
 
-  explicit Char(const Options& options)
-      : TextStream(options.context), path_(options.path.resolved) {
-    const TextFile file(path_);
+  explicit Char(const Options& options) : TextStream(options.context) {
+    const auto& path = files_.emplace_back(options.path.resolved);
+    const TextFile file(path);
+    const auto decode = [&](const std::function<void(char32_t)>& take) {
+      decode_utf8(file.text(), path.string(), take);
+    };
     // Twice over the text, so that one of gigabytes is never held as code points.
     std::vector<uint32_t> id_of(0x110000);  // first: does it occur; then: its id
     size_t count = 0;
-    decode(file, [&](char32_t c) { id_of[c] = 1, ++count; });
+    decode([&](char32_t c) { id_of[c] = 1, ++count; });
     std::u32string characters;
     for (char32_t c = 0; c < id_of.size(); ++c) {
       if (id_of[c] == 0) continue;
@@ -26,29 +29,21 @@ class Char : public TextStream {
     }
     const auto fill = [&](auto& tokens) {
       tokens.reserve(count);
-      decode(file, [&](char32_t c) {
+      decode([&](char32_t c) {
         tokens.push_back(
             static_cast<typename std::decay_t<decltype(tokens)>::value_type>(id_of[c]));
       });
-      add_splits(std::span(std::as_const(tokens)), options.train_share, path_);
+      add_splits(std::span(std::as_const(tokens)), options.train_share, path);
     };
     characters.size() <= 0x10000 ? fill(tokens_) : fill(wide_tokens_);
     tokenizer_ = char_tokenizer(std::move(characters));
   }
 
   int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
-  std::vector<std::filesystem::path> files() const override { return {path_}; }
 
  private:
-  void decode(const TextFile& file, const std::function<void(char32_t)>& take) const {
-    decode_utf8(file.text(), path_.string(), take);
-  }
-
-  std::filesystem::path path_;
   std::vector<uint16_t> tokens_;       // of up to 65,536 characters
   std::vector<uint32_t> wide_tokens_;  // of more
-  std::shared_ptr<const Tokenizer> tokenizer_;
 };
 
 const RegisterData<Char> char_source("char", "the characters of a text file");

@@ -17,8 +17,6 @@
 namespace headlab {
 namespace {
 
-namespace fs = std::filesystem;
-
 struct LinesOptions : DataOptions, TestPartOption {
   FilePath source, target, validation_source, validation_target, test_source, test_target;
   std::string tokens = "words";
@@ -89,9 +87,6 @@ class LinePairs : public FiniteSource {
     const auto found = pairs_.find(split);
     return found == pairs_.end() ? 0 : found->second.source.size();
   }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
-  std::shared_ptr<const Tokenizer> source_tokenizer() const override { return source_tokenizer_; }
-  std::vector<fs::path> files() const override { return files_; }
 
   std::string written(Split split, int64_t n) const override {
     return pairs_.at(split).written.at(n);
@@ -178,42 +173,20 @@ class LinePairs : public FiniteSource {
 
   Batch batch_of(Split split, const std::vector<int64_t>& numbers) const override {
     const auto& pairs = pairs_.at(split);
-    const int64_t B = std::ssize(numbers);
-    Batch batch;
-    batch.source_length = lengths(pairs.source, numbers);
-    batch.length = lengths(pairs.target, numbers);
-    const auto wide = [&](const Tensor& length, int64_t fill) {
-      return at::full({B, B == 0 ? 0 : length.max().item<int64_t>()}, fill, at::kLong);
+    const auto rows = [&](const TokenLines& lines) {
+      TokenRows made;
+      for (const int64_t n : numbers) {
+        const auto tokens = lines.tokens(n);
+        made.emplace_back(tokens.begin(), tokens.end()).push_back(kEnd);
+      }
+      return made;
     };
-    batch.source = wide(batch.source_length, kPad);  // [B,S]
-    batch.ids = wide(batch.length, kPad);            // [B,T]
-    batch.targets = wide(batch.length, kIgnored);    // [B,T]
-    for (int64_t b = 0; b < B; ++b) {
-      const auto row = [&](const Tensor& rows) {
-        return rows.data_ptr<int64_t>() + b * rows.size(1);
-      };
-      const auto copy = [&](const TokenLines& lines, int64_t* to) {
-        return std::copy_n(lines.tokens(numbers[b]), lines.length(numbers[b]), to);
-      };
-      *copy(pairs.source, row(batch.source)) = kEnd;
-      *row(batch.ids) = kStart;
-      copy(pairs.target, row(batch.ids) + 1);
-      *copy(pairs.target, row(batch.targets)) = kEnd;
-    }
-    return batch;
-  }
-
-  static Tensor lengths(const TokenLines& lines, const std::vector<int64_t>& numbers) {
-    std::vector<int64_t> all;
-    for (int64_t number : numbers) all.push_back(lines.length(number) + 1);
-    return at::tensor(all, at::kLong);  // [B]
+    return pair_batch(rows(pairs.source), rows(pairs.target), kStart, kPad);
   }
 
   int64_t context_;
   std::map<Split, Pairs> pairs_;
   std::vector<int64_t> sorted_;  // numbers of the pairs for training
-  std::vector<fs::path> files_;
-  std::shared_ptr<const Tokenizer> tokenizer_, source_tokenizer_;
 };
 
 const RegisterData<LinePairs> lines_source("lines", "pairs of lines: a text and its translation");

@@ -1,7 +1,10 @@
 #include "experiments/data/masked_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/data/draws.h"
 #include "experiments/data/epochs.h"
@@ -13,11 +16,8 @@ class MaskedText : public FiniteSource {
  public:
   MaskedText(const DataShape& shape, std::shared_ptr<const Tokenizer> tokenizer,
              std::map<Split, std::vector<uint32_t>> ids, std::vector<std::filesystem::path> files)
-      : shape_(shape),
-        tokenizer_(std::move(tokenizer)),
-        ids_(std::move(ids)),
-        files_(std::move(files)),
-        is_word_(shape.vocabulary, true) {
+      : shape_(shape), ids_(std::move(ids)), is_word_(shape.vocabulary, true) {
+    tokenizer_ = std::move(tokenizer), files_ = std::move(files);
     TORCH_CHECK(shape.context > 2 && shape.start && shape.end && shape.mask,
                 "masked text needs a context of 3 or more, and tokens that begin, end and mask");
     // What is unknown is a word like any other. Where it is not, the unigrams of WikiText-2's
@@ -44,8 +44,6 @@ class MaskedText : public FiniteSource {
   Split evaluated() const override {
     return ids_.contains(Split::kWhole) ? Split::kWhole : Split::kValidation;
   }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
-  std::vector<std::filesystem::path> files() const override { return files_; }
 
  private:
   int64_t taken() const { return shape_.context - 2; }  // words of a block
@@ -93,11 +91,24 @@ class MaskedText : public FiniteSource {
   }
 
   DataShape shape_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
   std::map<Split, std::vector<uint32_t>> ids_;
-  std::vector<std::filesystem::path> files_;
   std::vector<bool> is_word_;
   std::vector<int64_t> words_;
+};
+
+class NextTokens : public TextStream {
+ public:
+  NextTokens(int64_t context, std::shared_ptr<const Tokenizer> tokenizer, TextParts parts,
+             std::vector<std::filesystem::path> files)
+      : TextStream(context), parts_(std::move(parts)) {
+    tokenizer_ = std::move(tokenizer), files_ = std::move(files);
+    for (const auto& [split, part] : parts_) add_split(split, std::span(part.ids), part.path);
+  }
+
+  int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
+
+ private:
+  TextParts parts_;
 };
 
 }  // namespace
@@ -108,6 +119,27 @@ std::shared_ptr<DataSource> masked_text(const DataShape& shape,
                                         std::vector<std::filesystem::path> files) {
   return std::make_shared<MaskedText>(shape, std::move(tokenizer), std::move(ids),
                                       std::move(files));
+}
+
+std::shared_ptr<DataSource> text_in_parts(const TextPartsOptions& options, DataShape shape,
+                                          std::shared_ptr<const Tokenizer> tokenizer,
+                                          TextParts parts, std::vector<std::filesystem::path> files,
+                                          const std::string& unit) {
+  if (!options.masks())
+    return std::make_shared<NextTokens>(options.context, std::move(tokenizer), std::move(parts),
+                                        std::move(files));
+  shape.context = options.context;
+  std::map<Split, std::vector<uint32_t>> ids;
+  for (auto& [split, part] : parts) {
+    const int64_t taken = options.context - 2;
+    if (std::ssize(part.ids) < taken)
+      throw DataError(
+          fmt::format("{}: {} {} for split {}, but a block takes context - 2 = {}; use a smaller "
+                      "context or a longer text",
+                      part.path.string(), part.ids.size(), unit, split_name(split), taken));
+    ids[split] = std::move(part.ids);
+  }
+  return masked_text(shape, std::move(tokenizer), std::move(ids), std::move(files));
 }
 
 }  // namespace headlab

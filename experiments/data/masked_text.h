@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "experiments/data/source.h"
+#include "experiments/data/text_stream.h"
 
 namespace headlab {
 
@@ -19,5 +19,18 @@ std::shared_ptr<DataSource> masked_text(const DataShape& shape,
                                         std::shared_ptr<const Tokenizer> tokenizer,
                                         std::map<Split, std::vector<uint32_t>> ids,
                                         std::vector<std::filesystem::path> files);
+
+// A text by splits, in tokens.
+struct TextPart {
+  std::filesystem::path path;
+  std::vector<uint32_t> ids = {};
+};
+using TextParts = std::map<Split, TextPart>;
+// Each token predicts the next, or, as options and shape say, some are masked. `unit`: what
+// messages call the tokens. DataError for a part that fills no example.
+std::shared_ptr<DataSource> text_in_parts(const TextPartsOptions& options, DataShape shape,
+                                          std::shared_ptr<const Tokenizer> tokenizer,
+                                          TextParts parts, std::vector<std::filesystem::path> files,
+                                          const std::string& unit);
 
 }  // namespace headlab

@@ -5,18 +5,14 @@
 namespace headlab {
 namespace {
 
-struct RegisterNone {
-  RegisterNone() {
-    register_data({"none", "no data of its own: a model that was imported",
-                   [] { return std::make_shared<DataOptions>(); },
-                   [](const DataOptions&) -> std::shared_ptr<DataSource> {
-                     throw DataError(
-                         "data: an imported model has none of its own; --text TEXT or --data FILE "
-                         "gives some, and a config with `init: RUN` and other data trains it on");
-                   }});
-  }
-};
-const RegisterNone none_source;
+std::shared_ptr<DataSource> open_none(const DataOptions&) {
+  throw DataError(
+      "data: an imported model has none of its own; --text TEXT or --data FILE gives some, and a "
+      "config with `init: RUN` and other data trains it on");
+}
+
+const RegisterOpening none_source("none", "no data of its own: a model that was imported",
+                                  open_none);
 
 }  // namespace
 }  // namespace headlab

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -35,7 +36,9 @@ class TokenLines {
 
   int64_t size() const { return std::ssize(ends_); }
   int64_t length(int64_t n) const { return ends_[n] - begin(n); }
-  const int32_t* tokens(int64_t n) const { return ids_.data() + begin(n); }
+  std::span<const int32_t> tokens(int64_t n) const {
+    return std::span(ids_).subspan(begin(n), length(n));
+  }
 
  private:
   int64_t begin(int64_t n) const { return n == 0 ? 0 : ends_[n - 1]; }

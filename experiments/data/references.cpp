@@ -9,8 +9,6 @@
 #include <utility>
 
 #include "core/torch.h"
-#include "experiments/data/accuracies.h"
-#include "experiments/data/answers.h"
 #include "experiments/data/ngrams.h"
 #include "experiments/text/with_commas.h"
 
@@ -77,9 +75,7 @@ class Measured {
       return values.masked_fill(scored.logical_not(), 0).sum(at::kDouble).item<double>();
     };
     loss_ += sum(loss), right_ += sum(right);
-    const auto* judge = dynamic_cast<const JudgesGuesses*>(&task_);
-    if (!judge) return;
-    const auto counts = judge->counts_of_guesses(right, named, batch);
+    const auto counts = task_.counts_of_guesses(right, named, batch);
     counts_ = counts_.defined() ? counts_ + counts : counts;
   }
 

@@ -1,5 +1,7 @@
 #include "experiments/data/source.h"
 
+#include <fmt/format.h>
+
 #include <map>
 
 #include "core/attention/random.h"
@@ -8,6 +10,7 @@
 #include "core/torch.h"
 #include "experiments/data/fetched_data.h"
 #include "experiments/data/test_part.h"
+#include "experiments/text/with_commas.h"
 
 namespace headlab {
 
@@ -21,6 +24,20 @@ const std::map<std::string, Split> kSplits{{"train", Split::kTrain},
 Registry<DataKind>& registry() {
   static Registry<DataKind> kinds("kind of data");
   return kinds;
+}
+
+Answers answers_of_shape(const DataShape& shape) {
+  const bool classes = shape.classes > 0;
+  const int64_t all = classes ? shape.classes : shape.vocabulary;
+  auto among = at::ones({all}, at::kBool);
+  const auto leave_out = [&](const std::optional<int64_t>& id) {
+    if (!classes && id && *id < all) among[*id] = false;
+  };
+  leave_out(shape.pad), leave_out(shape.mask);
+  if (shape.start != shape.end) leave_out(shape.start);  // some models have one token for both
+  if (shape.mask) leave_out(shape.end);
+  const auto count = with_commas(among.sum().item<int64_t>());
+  return {.among = among, .of = fmt::format("any of {} {}", count, classes ? "classes" : "tokens")};
 }
 
 }  // namespace
@@ -75,6 +92,16 @@ Batch DataSource::sized_batch(uint64_t, int64_t, int64_t) const {
   TORCH_CHECK(false, "a source whose examples are all of one length has no batches by size");
 }
 
+Answers answers_of(const DataSource& data, const Batch& batch) {
+  return data.answers(batch).value_or(answers_of_shape(data.shape()));
+}
+
+Tensor ids_between(int64_t first, int64_t end, int64_t vocabulary) {
+  auto ids = at::zeros({vocabulary}, at::kBool);
+  ids.slice(0, first, end).fill_(true);
+  return ids;
+}
+
 int64_t Sample::examples() const {
   const int64_t all = data->examples(split);
   return most > 0 ? std::min(all, most * batch) : all;
@@ -86,7 +113,7 @@ uint64_t example_bits(uint64_t seed, int64_t step, int64_t n) {
       kExamples, static_cast<uint64_t>(n));
 }
 
-void register_data(DataKind kind) { registry().add(std::move(kind)); }
+RegisterOpening::RegisterOpening(DataKind kind) { registry().add(std::move(kind)); }
 const DataKind& data_kind(const std::string& name) { return registry().at(name); }
 const KindRegistry& data_registry() { return registry(); }
 

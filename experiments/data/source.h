@@ -99,9 +99,9 @@ class DataSource {
   virtual Batch eval_batch(Split split, int64_t first, int64_t count) const = 0;
 
   // What turns text into this source's tokens; null where no text is behind them.
-  virtual std::shared_ptr<const Tokenizer> tokenizer() const { return nullptr; }
+  virtual std::shared_ptr<const Tokenizer> tokenizer() const { return tokenizer_; }
   // Of Batch::source, where that is text.
-  virtual std::shared_ptr<const Tokenizer> source_tokenizer() const { return nullptr; }
+  std::shared_ptr<const Tokenizer> source_tokenizer() const { return source_tokenizer_; }
   // What was to be written for an example, as it stands in its file: words that the vocabulary
   // lacks are in it. Of sources with a source_tokenizer() alone.
   virtual std::string written(Split split, int64_t n) const;
@@ -116,8 +116,17 @@ class DataSource {
   virtual std::vector<uint8_t> token_classes() const;
 
   // Absolute paths of what was read, for the manifest.
-  virtual std::vector<std::filesystem::path> files() const { return {}; }
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+
+ protected:
+  std::shared_ptr<const Tokenizer> tokenizer_, source_tokenizer_;
+  std::vector<std::filesystem::path> files_;
 };
+
+// DataSource::answers(); of data that state none every class, or every token but those that fill
+// up, begin or hide, and, where words are hidden, end.
+Answers answers_of(const DataSource& data, const Batch& batch);
+Tensor ids_between(int64_t first, int64_t end, int64_t vocabulary);  // bool [V]: first .. end - 1
 
 // Fixed examples of a split, in order: all of them, or those of its first batches.
 struct Sample {
@@ -142,7 +151,6 @@ struct DataKind {
   std::function<std::shared_ptr<DataSource>(const DataOptions&)> open;  // DataError, ConfigError
 };
 
-void register_data(DataKind kind);
 const DataKind& data_kind(const std::string& name);  // ConfigError with the nearest name
 const KindRegistry& data_registry();                 // for `data: {kind: ...}` in a config
 
@@ -150,15 +158,26 @@ const KindRegistry& data_registry();                 // for `data: {kind: ...}` 
 // in a block that no file wrote.
 std::shared_ptr<DataSource> open_data(const KindBlock& block);
 
-// An object of this type in a source's file registers it: Source(Source::Options).
+// An object of this type in a source's file registers it: its options, and what opens it with them.
+struct RegisterOpening {
+  template <class Options>
+  RegisterOpening(const char* name, const char* summary,
+                  std::shared_ptr<DataSource> (*open)(const Options&))
+      : RegisterOpening(DataKind{name, summary, [] { return std::make_shared<Options>(); },
+                                 [open](const DataOptions& options) {
+                                   return open(dynamic_cast<const Options&>(options));
+                                 }}) {}
+
+ private:
+  explicit RegisterOpening(DataKind kind);
+};
+
+// Likewise of a class: Source(Source::Options).
 template <class Source>
-struct RegisterData {
-  RegisterData(const char* name, const char* summary) {
-    using Options = typename Source::Options;
-    register_data({name, summary, [] { return std::make_shared<Options>(); },
-                   [](const DataOptions& options) {
-                     return std::make_shared<Source>(dynamic_cast<const Options&>(options));
-                   }});
+struct RegisterData : RegisterOpening {
+  RegisterData(const char* name, const char* summary) : RegisterOpening(name, summary, &open) {}
+  static std::shared_ptr<DataSource> open(const typename Source::Options& options) {
+    return std::make_shared<Source>(options);
   }
 };
 

@@ -39,7 +39,7 @@ class Task {
   // Means over scored targets; the first is the loss.
   virtual const std::vector<TaskMetric>& metrics() const = 0;
   virtual const std::vector<DerivedMetric>& derived() const;  // here none
-  virtual Tensor is_scored(const Batch& batch) const = 0;  // of each target: bool [B,T] or [B]
+  virtual Tensor is_scored(const Batch& batch) const = 0;     // of each target: bool [B,T] or [B]
   virtual bool takes_scored_only() const { return false; }
   // Logits are those of a distribution over words or classes.
   virtual bool predicts() const { return true; }
@@ -63,6 +63,10 @@ class Task {
   virtual const std::vector<TaskMetric>& summaries() const;
   // What they are made of: float64 counts, which add over batches; undefined where there are none.
   virtual Tensor counts(const Tensor& logits, const Batch& batch) const;
+  // The same of guesses, in expectation and without logits. right: [B,T] or [B], the chance that
+  // each is right; named: bool [V], the classes that some guess names.
+  virtual Tensor counts_of_guesses(const Tensor& right, const Tensor& named,
+                                   const Batch& batch) const;
   virtual std::vector<double> summarised(const Tensor& counts) const;  // in their order
 
   // What it is judged by beside its loss: the summaries, and without them the means. None: the loss
@@ -75,6 +79,14 @@ class Task {
 const Task& prediction_task();
 // The same of classes, which have no perplexity.
 const Task& classification_task();
+
+// As prediction_task(), with another accuracy beside the share of targets that are right.
+// `example_accuracy`: that share in each example, averaged over the examples that have targets.
+const Task& prediction_by_example();
+// `macro_accuracy`: of each class the share of its targets that are right, averaged over the
+// classes that are a target or a prediction. Over all that is measured at once; torchmetrics,
+// called batch by batch, averages over its batches.
+const Task& prediction_by_class();
 
 // A model embeds texts: how far an embedding [B,D] lies from that of the model as it was,
 // Batch::reference, 1 - cos(e, e_0). At the model as it was this has its least value, and no

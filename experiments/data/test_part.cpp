@@ -6,21 +6,18 @@
 
 #include "core/torch.h"
 #include "experiments/data/source.h"
+#include "experiments/files/count_or_share.h"
 
 namespace headlab {
 namespace {
-
-Limits share_limits() {
-  auto limits = above(0);
-  limits.max = 1, limits.below_max = true;
-  return limits;
-}
 
 // Data whose validation is cut in two; everything else is theirs. Examples keep what was drawn for
 // them, as they are still read by their numbers.
 class CutValidation : public DataSource {
  public:
   CutValidation(std::shared_ptr<DataSource> data, int64_t taken) : data_(std::move(data)) {
+    tokenizer_ = data_->tokenizer(), source_tokenizer_ = data_->source_tokenizer();
+    files_ = data_->files();
     const int64_t all = data_->examples(Split::kValidation);
     const bool follow = data_->tokens(Split::kValidation).all > 0;  // windows of a text
     for (int64_t n = 0; n < all; ++n) {
@@ -54,13 +51,8 @@ class CutValidation : public DataSource {
     return data_->sized_batch(seed, index, positions);
   }
   Split evaluated() const override { return data_->evaluated(); }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return data_->tokenizer(); }
-  std::shared_ptr<const Tokenizer> source_tokenizer() const override {
-    return data_->source_tokenizer();
-  }
   std::vector<std::string> token_texts() const override { return data_->token_texts(); }
   std::vector<uint8_t> token_classes() const override { return data_->token_classes(); }
-  std::vector<std::filesystem::path> files() const override { return data_->files(); }
 
   int64_t examples(Split split) const override {
     const auto* numbers = numbers_of(split);

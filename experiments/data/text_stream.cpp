@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/errors.h"
+#include "experiments/files/count_or_share.h"
 
 namespace headlab {
 
@@ -88,12 +89,9 @@ void TextStream::require_known_ids(Split split) const {
 
 void TextOptions::visit(Fields& f) {
   DataOptions::visit(f);
-  Limits share = above(0);
-  share.max = 1;
-  share.below_max = true;
   f("path", path,
     "the text file (char: UTF-8; bytes: any); each part has more tokens than context");
-  f("train_share", train_share, "part of the text to train on, the rest validates", share);
+  f("train_share", train_share, "part of the text to train on, the rest validates", share_limits());
 }
 
 void TextOptions::check(const Complain& complain) const {

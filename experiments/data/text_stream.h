@@ -57,6 +57,25 @@ struct TextOptions : DataOptions, TestPartOption {
   void check(const Complain& complain) const override;
 };
 
+// Of the kinds whose text may have its validation in a file of its own, and that may hide tokens.
+struct TextPartsOptions : TextOptions {
+  FilePath validation;
+  std::string objective = "next";
+
+  TextPartsOptions() : TextOptions(TestPart::Own::kFile) {}
+  bool masks() const { return objective == "masked"; }
+  void visit(Fields& f) override {
+    TextOptions::visit(f);
+    f("validation", validation, "the text that validates (default: the end of path)");
+    visit_test(f);
+  }
+
+ protected:
+  void visit_objective(Fields& f, const char* help) {
+    f("objective", objective, help, one_of({"next", "masked"}));
+  }
+};
+
 // Of the kinds that read one text file and no other.
 struct OneTextOptions : TextOptions {
   void visit(Fields& f) override {

@@ -30,8 +30,7 @@ class Tokens : public TextStream {
 
   explicit Tokens(const Options& options) : TextStream(options.context) {
     const fs::path& directory = options.path.resolved;
-    paths_.push_back(directory / "meta.json");
-    meta_ = read_token_meta(paths_.back());
+    meta_ = read_token_meta(files_.emplace_back(directory / "meta.json"));
     open(Split::kTrain, directory / "train.bin");
     open(Split::kValidation, directory / "val.bin");
     if (fs::exists(directory / "test.bin")) open(Split::kTest, directory / "test.bin");
@@ -41,12 +40,10 @@ class Tokens : public TextStream {
   std::vector<std::string> token_texts() const override { return meta_.itos; }
   std::vector<uint8_t> token_classes() const override { return punctuation_classes(meta_.itos); }
 
-  std::vector<fs::path> files() const override { return paths_; }
-
  private:
   void open(Split split, const fs::path& path) {
-    const auto& file = *files_.emplace_back(std::make_unique<MappedFile>(path));
-    paths_.push_back(path);
+    const auto& file = *maps_.emplace_back(std::make_unique<MappedFile>(path));
+    files_.push_back(path);
     add_split(split, tokens_in(file.text(), meta_, path.string()), path);
     if (file.text().size() <= kReadWhole) require_known_ids(split);
   }
@@ -55,8 +52,7 @@ class Tokens : public TextStream {
   static constexpr size_t kReadWhole = 256 << 20;
 
   TokenMeta meta_;
-  std::vector<fs::path> paths_;
-  std::vector<std::unique_ptr<MappedFile>> files_;
+  std::vector<std::unique_ptr<MappedFile>> maps_;
 };
 
 const RegisterData<Tokens> tokens_source("tokens", "token ids on disk, as nanoGPT prepares them");

@@ -15,7 +15,9 @@ namespace {
 class GivenLines : public DataSource {
  public:
   GivenLines(const DataDescription& description, const std::filesystem::path& path)
-      : description_(description), path_(std::filesystem::canonical(path)) {
+      : shape_(description.shape) {
+    tokenizer_ = description.tokenizer, source_tokenizer_ = description.source_tokenizer;
+    files_.push_back(std::filesystem::canonical(path));
     const MappedFile file(path);  // what divides the two texts is no table's
     each_line(plain_text(file.text(), path.string()), [&](std::string_view line, int64_t number) {
       add(line, fmt::format("{}:{}", path.string(), number));
@@ -23,49 +25,24 @@ class GivenLines : public DataSource {
     if (pairs_.empty()) throw DataError(path.string() + ": is empty");
   }
 
-  int64_t vocabulary() const override { return description_.shape.vocabulary; }
-  int64_t context() const override { return description_.shape.context; }
-  DataShape shape() const override { return description_.shape; }
+  int64_t vocabulary() const override { return shape_.vocabulary; }
+  int64_t context() const override { return shape_.context; }
+  DataShape shape() const override { return shape_; }
   Split evaluated() const override { return Split::kWhole; }
   int64_t examples(Split split) const override {
     return split == Split::kWhole ? std::ssize(pairs_) : 0;
   }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return description_.tokenizer; }
-  std::shared_ptr<const Tokenizer> source_tokenizer() const override {
-    return description_.source_tokenizer;
-  }
   std::string written(Split, int64_t n) const override { return pairs_.at(n).written; }
-  std::vector<std::filesystem::path> files() const override { return {path_}; }
 
   Batch eval_batch(Split, int64_t first, int64_t count) const override {
     TORCH_CHECK(first >= 0 && count >= 0 && first + count <= std::ssize(pairs_), "no examples ",
                 first, " to ", first + count, " of ", pairs_.size());
-    size_t S = 0, T = 0;
+    TokenRows texts, translations;
     for (int64_t n = first; n < first + count; ++n) {
-      S = std::max(S, pairs_[n].source.size());
-      T = std::max(T, pairs_[n].target.size());
+      texts.push_back(pairs_[n].source);
+      translations.push_back(pairs_[n].target);
     }
-    const auto rows = [&](size_t width, int64_t fill) {
-      return at::full({count, static_cast<int64_t>(width)}, fill, at::kLong);
-    };
-    const int64_t pad = *description_.shape.pad;
-    Batch batch{.ids = rows(T, pad),
-                .targets = rows(T, kIgnored),
-                .length = at::empty({count}, at::kLong),
-                .source = rows(S, pad),
-                .source_length = at::empty({count}, at::kLong)};
-    for (int64_t b = 0; b < count; ++b) {
-      const auto& [source, target, text] = pairs_[first + b];
-      const auto put = [&](const Tensor& to, const std::vector<int64_t>& ids) {
-        to[b].narrow(0, 0, std::ssize(ids)).copy_(at::tensor(ids, at::kLong));
-      };
-      put(batch.source, source), put(batch.targets, target);
-      std::vector<int64_t> before{*description_.shape.start};
-      before.insert(before.end(), target.begin(), target.end() - 1);
-      put(batch.ids, before);
-      batch.source_length[b] = std::ssize(source), batch.length[b] = std::ssize(target);
-    }
-    return batch;
+    return pair_batch(texts, translations, *shape_.start, *shape_.pad);
   }
 
  private:
@@ -78,20 +55,18 @@ class GivenLines : public DataSource {
     const auto tab = line.find('\t');
     if (tab == line.npos || line.find('\t', tab + 1) != line.npos)
       throw DataError(place + ": must be a text, a tab and its translation");
-    const auto& shape = description_.shape;
     const auto target = line.substr(tab + 1);
-    pairs_.push_back(
-        {ids(line.substr(0, tab), description_.source_tokenizer.get(), shape.source_vocabulary,
-             shape.source_context, place),
-         ids(target, description_.tokenizer.get(), shape.vocabulary, shape.context, place),
-         std::string(target)});
+    pairs_.push_back({ids(line.substr(0, tab), source_tokenizer_.get(), shape_.source_vocabulary,
+                          shape_.source_context, place),
+                      ids(target, tokenizer_.get(), shape_.vocabulary, shape_.context, place),
+                      std::string(target)});
   }
 
   std::vector<int64_t> ids(std::string_view text, const Tokenizer* tokenizer, int64_t vocabulary,
                            int64_t context, const std::string& place) const {
     auto ids = tokenizer ? tokenizer->encode(text, place).ids : numbers(text, vocabulary, place);
     if (ids.empty()) throw DataError(place + ": one of the two texts is empty");
-    if (ids.back() != *description_.shape.end) ids.push_back(*description_.shape.end);
+    if (ids.back() != *shape_.end) ids.push_back(*shape_.end);
     if (std::ssize(ids) > context)
       throw DataError(
           fmt::format("{}: {} tokens with the one that ends them; the model's context "
@@ -120,8 +95,7 @@ class GivenLines : public DataSource {
     return ids;
   }
 
-  DataDescription description_;
-  std::filesystem::path path_;
+  DataShape shape_;
   std::vector<Pair> pairs_;
 };
 

@@ -14,10 +14,9 @@ class GivenText : public SequenceSource {
  public:
   GivenText(std::shared_ptr<const Tokenizer> tokenizer, std::vector<int64_t> tokens,
             int64_t context, std::vector<std::filesystem::path> files)
-      : SequenceSource(std::min<int64_t>(context, std::ssize(tokens))),
-        tokenizer_(std::move(tokenizer)),
-        tokens_(std::move(tokens)),
-        files_(std::move(files)) {}
+      : SequenceSource(std::min<int64_t>(context, std::ssize(tokens))), tokens_(std::move(tokens)) {
+    tokenizer_ = std::move(tokenizer), files_ = std::move(files);
+  }
 
   int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
   int64_t examples(Split split) const override {
@@ -28,8 +27,6 @@ class GivenText : public SequenceSource {
     return windowed_tokens(std::ssize(tokens_), examples(split) * context());
   }
   Split evaluated() const override { return Split::kWhole; }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
-  std::vector<std::filesystem::path> files() const override { return files_; }
 
  private:
   void train_example(uint64_t, int64_t*, int64_t*) const override {
@@ -42,9 +39,7 @@ class GivenText : public SequenceSource {
     std::copy(window + 1, std::min(window + context() + 1, tokens_.end()), targets);
   }
 
-  std::shared_ptr<const Tokenizer> tokenizer_;
   std::vector<int64_t> tokens_;
-  std::vector<std::filesystem::path> files_;
 };
 
 }  // namespace

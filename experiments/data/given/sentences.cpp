@@ -15,7 +15,8 @@ class Sentences : public DataSource {
  public:
   Sentences(const DataDescription& description, std::string_view text, const std::string& name,
             std::vector<std::filesystem::path> files)
-      : shape_(description.shape), tokenizer_(description.tokenizer), files_(std::move(files)) {
+      : shape_(description.shape) {
+    tokenizer_ = description.tokenizer, files_ = std::move(files);
     each_line(text, [&](std::string_view line, int64_t number) {
       add(line, fmt::format("{}:{}", name, number));
     });
@@ -39,8 +40,6 @@ class Sentences : public DataSource {
   int64_t examples(Split split) const override {
     return split == Split::kWhole ? std::ssize(ids_) : 0;
   }
-  std::shared_ptr<const Tokenizer> tokenizer() const override { return tokenizer_; }
-  std::vector<std::filesystem::path> files() const override { return files_; }
 
   Batch eval_batch(Split, int64_t first, int64_t count) const override {
     auto batch = batch_of(first, count);
@@ -61,23 +60,12 @@ class Sentences : public DataSource {
   }
 
   Batch batch_of(int64_t first, int64_t count) const {
-    size_t width = 0;
-    for (int64_t n = first; n < first + count; ++n) width = std::max(width, ids_[n].size());
-    Batch batch{
-        .ids = at::full({count, static_cast<int64_t>(width)}, shape_.pad.value_or(0), at::kLong),
-        .length = at::empty({count}, at::kLong)};
-    for (int64_t b = 0; b < count; ++b) {
-      const auto& ids = ids_[first + b];
-      batch.ids[b].narrow(0, 0, std::ssize(ids)).copy_(at::tensor(ids, at::kLong));
-      batch.length[b] = std::ssize(ids);
-    }
-    return batch;
+    const TokenRows rows(ids_.begin() + first, ids_.begin() + first + count);
+    return {.ids = padded_rows(rows, shape_.pad.value_or(0)), .length = row_lengths(rows)};
   }
 
   DataShape shape_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
-  std::vector<std::vector<int64_t>> ids_;
-  std::vector<std::filesystem::path> files_;
+  TokenRows ids_;
   Tensor places_;  // [N,D]
 };
 

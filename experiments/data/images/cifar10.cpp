@@ -48,18 +48,15 @@ class Cifar10 : public ImageSource {
     add_file(Split::kValidation, options.path.resolved / "test_batch.bin");
   }
 
-  std::vector<std::filesystem::path> files() const override { return paths_; }
-
  private:
   void add_file(Split split, const std::filesystem::path& path) {
-    const auto& file = *files_.emplace_back(std::make_unique<MappedFile>(path));
-    paths_.push_back(path);
+    const auto& file = *maps_.emplace_back(std::make_unique<MappedFile>(path));
+    files_.push_back(path);
     for (const auto& image : parse_cifar10(file.text(), path.string()))
       add(split, image.pixels, image.label);
   }
 
-  std::vector<std::unique_ptr<MappedFile>> files_;
-  std::vector<std::filesystem::path> paths_;
+  std::vector<std::unique_ptr<MappedFile>> maps_;
 };
 
 const RegisterData<Cifar10> cifar10_source("cifar10", "CIFAR-10 in its binary version");

@@ -62,14 +62,12 @@ class Mnist : public ImageSource {
   explicit Mnist(const Options& options)
       : Mnist(options, read_images(options.images, options.labels)) {}
 
-  std::vector<std::filesystem::path> files() const override { return files_; }
-
  private:
   Mnist(const Options& options, LabelledImages read)
       : ImageSource(read.images.sizes[1], read.images.sizes[2],
                     {{.most = 255, .mean = options.mean, .std = options.std}}),
-        read_(std::move(read)),
-        files_{options.images.resolved, options.labels.resolved} {
+        read_(std::move(read)) {
+    files_ = {options.images.resolved, options.labels.resolved};
     if (options.validation_images.written.empty()) {
       if (read_.labels.sizes[0] < 5)
         throw DataError(
@@ -105,7 +103,6 @@ class Mnist : public ImageSource {
   }
 
   LabelledImages read_, validation_, test_;
-  std::vector<std::filesystem::path> files_;
 };
 
 const RegisterData<Mnist> mnist_source("mnist", "images and labels in IDX files, as MNIST's are");

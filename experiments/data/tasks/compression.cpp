@@ -4,7 +4,6 @@
 //   ids      3 0 7 7 2 <end>
 //   targets  3 0 7 7 2 <end>    the last too, though it says nothing
 #include "core/torch.h"
-#include "experiments/data/accuracies.h"
 #include "experiments/data/tasks/rule_task.h"
 
 namespace headlab {
@@ -22,7 +21,6 @@ class Compression : public RuleTask {
 
   explicit Compression(const Options& options) : RuleTask(options), end_(symbols() - 1) {}
 
-  const Task& task() const override { return prediction_by_class(); }
   // Each place but the last is any symbol, the last always the same.
   std::optional<Answers> answers(const Batch&) const override {
     auto answers = drawn_between(0, end_, "symbols, the last place known");

@@ -12,8 +12,7 @@
 
 #include <map>
 
-#include "experiments/data/accuracies.h"
-#include "experiments/data/tasks/pair_recall.h"
+#include "experiments/data/tasks/rule_task.h"
 
 namespace headlab {
 namespace {
@@ -49,14 +48,12 @@ class FuzzyRecall : public RuleTask {
   explicit FuzzyRecall(const Options& options)
       : RuleTask(options), options_(options), halves_(options.halves()) {}
 
-  const Task& task() const override { return prediction_by_class(); }
   std::optional<Answers> answers(const Batch&) const override {
     return drawn_between(halves_.keys(), halves_.n, "values");
   }
 
   std::vector<std::string> token_texts() const override {
-    std::vector<std::string> texts;
-    for (int64_t id = 0; id < halves_.n; ++id) texts.push_back(halves_.text(id));
+    auto texts = halves_.texts();
     texts.push_back("_");
     return texts;
   }

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "core/config/seed_option.h"
-#include "experiments/data/accuracies.h"
 #include "experiments/data/tasks/rule_task.h"
 
 namespace headlab {
@@ -43,7 +42,6 @@ class Memorization : public RuleTask {
         halves_(options.halves()),
         map_(drawn_map(options.map_seed.value, halves_)) {}
 
-  const Task& task() const override { return prediction_by_class(); }
   std::optional<Answers> answers(const Batch&) const override {
     auto values = drawn_between(halves_.keys(), halves_.n, "values");
     values.drawn_alike = false;  // only those of the map are ever asked
@@ -51,8 +49,7 @@ class Memorization : public RuleTask {
   }
 
   std::vector<std::string> token_texts() const override {
-    std::vector<std::string> texts;
-    for (int64_t id = 0; id < halves_.n; ++id) texts.push_back(halves_.text(id));
+    auto texts = halves_.texts();
     texts.push_back("<insert>");
     return texts;
   }

@@ -18,7 +18,6 @@
 
 #include "core/config/config.h"
 #include "core/torch.h"
-#include "experiments/data/accuracies.h"
 #include "experiments/data/tasks/rule_task.h"
 
 namespace headlab {

@@ -19,8 +19,18 @@ void refuse_place(int64_t t, const std::string& what) {
   throw DataError(fmt::format("place {}: {}", t, what));
 }
 
-std::string Halves::text(int64_t id) const {
-  return is_key(id) ? fmt::format("k{}", id) : fmt::format("v{}", id - keys());
+std::vector<std::string> Halves::texts() const {
+  std::vector<std::string> texts;
+  for (int64_t key = 0; key < keys(); ++key) texts.push_back(fmt::format("k{}", key));
+  for (int64_t value = 0; value < values(); ++value) texts.push_back(fmt::format("v{}", value));
+  return texts;
+}
+
+void AnswerOptions::visit(Fields& f) {
+  SyntheticOptions::visit(f);
+  f("targets", targets,
+    "what training asks: every next token, or answers alone, as an evaluation always does",
+    one_of({"next", "answers"}));
 }
 
 }  // namespace headlab

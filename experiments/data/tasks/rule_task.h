@@ -17,6 +17,7 @@ struct RuleExample {
 
 class RuleTask : public SyntheticSource {
  public:
+  const Task& task() const override { return prediction_by_class(); }
   // Targets [T], kIgnored where nothing is asked. DataError, by place, where the example is none of
   // this task. `evaluated`: what an evaluation asks, whatever training asks.
   virtual std::vector<int64_t> label(const RuleExample& example, bool evaluated) const = 0;
@@ -40,7 +41,15 @@ struct Halves {
   int64_t values() const { return n - keys(); }
   bool is_key(int64_t id) const { return id < keys(); }
   bool is_value(int64_t id) const { return id >= keys() && id < n; }
-  std::string text(int64_t id) const;  // "k0", "v3"
+  std::vector<std::string> texts() const;  // "k0", ..., "v0", ...
+};
+
+// `targets: next`: every next token, as recall within a context is trained; `answers`: values of
+// keys that were shown before, as it is judged. An evaluation always asks for answers.
+struct AnswerOptions : SyntheticOptions {
+  std::string targets = "next";
+  bool answers_only() const { return targets == "answers"; }
+  void visit(Fields& f) override;
 };
 
 }  // namespace headlab

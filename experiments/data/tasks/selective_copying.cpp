@@ -6,7 +6,6 @@
 //   targets                          | c3 c0 c5
 #include <fmt/format.h>
 
-#include "experiments/data/accuracies.h"
 #include "experiments/data/tasks/rule_task.h"
 
 namespace headlab {
@@ -35,7 +34,6 @@ class SelectiveCopying : public RuleTask {
   explicit SelectiveCopying(const Options& options)
       : RuleTask(options), copied_(options.copied), blank_(symbols() - 2), copy_(symbols() - 1) {}
 
-  const Task& task() const override { return prediction_by_class(); }
   std::optional<Answers> answers(const Batch&) const override {
     return drawn_between(0, blank_, "content symbols");
   }

@@ -2,7 +2,6 @@
 // alone.
 #pragma once
 
-#include "experiments/data/answers.h"
 #include "experiments/data/draws.h"
 #include "experiments/data/sequences.h"
 #include "experiments/data/test_part.h"

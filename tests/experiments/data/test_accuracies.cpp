@@ -1,5 +1,5 @@
 // Accuracies beside the share of targets that are right.
-#include "experiments/data/accuracies.h"
+#include "experiments/data/task.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
 

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "experiments/data/answers.h"
 #include "experiments/data/data_description.h"
 #include "experiments/data/given/given_text.h"
 #include "experiments/data/references.h"
