@@ -75,13 +75,18 @@ def lines(items):
     yield f"  {line.rstrip(' ,')}"
 
 
-def table(kind, name, items):
-    return "\n".join([f"constexpr {kind} {name}List[] = {{", *lines(items), "};",
+def table(kind, name, begin, items, end):
+    return "\n".join([f"constexpr {begin}", *lines(items), f"}}{end};",
                       f"const std::span<const {kind}> {name} = {name}List;", ""])
 
 
 def set_table(name, code_points):
-    return table("CodePoints", name, [f"{{0x{a:X}, 0x{b:X}}}" for a, b in ranges(code_points)])
+    """By turns how many code points are not in the set, and how many are."""
+    counts, at = [], 0
+    for first, last in ranges(code_points):
+        counts += [first - at, last + 1 - first]
+        at = last + 1
+    return table("CodePoints", name, f"auto {name}List = ranges_of({{", map(str, counts), ")")
 
 
 def case_table(name, lower):
@@ -97,8 +102,8 @@ def case_table(name, lower):
                 runs[-1] = (first, c, c - last, more)
                 continue
         runs.append((c, c, 1, more))
-    return table("CaseChange", name, [f"{{0x{first:X}, 0x{last:X}, {step}, {more}}}"
-                                      for first, last, step, more in runs])
+    items = [f"{{0x{first:X}, 0x{last:X}, {step}, {more}}}" for first, last, step, more in runs]
+    return table("CaseChange", name, f"CaseChange {name}List[] = {{", items, "")
 
 
 def main():

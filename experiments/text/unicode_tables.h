@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -12,6 +13,19 @@ struct CodePoints {
   char32_t first, last;
 };
 using CodePointSet = std::span<const CodePoints>;  // in ascending order
+
+// Of code points counted from 0 on, by turns: how many are not in a set, how many are.
+template <size_t n>
+constexpr std::array<CodePoints, n / 2> ranges_of(const char32_t (&counts)[n]) {
+  std::array<CodePoints, n / 2> ranges{};
+  char32_t behind = 0;  // the range before
+  for (size_t i = 0; i < n / 2; ++i) {
+    const auto first = behind + counts[2 * i];
+    behind = first + counts[2 * i + 1];
+    ranges[i] = {first, behind - 1};
+  }
+  return ranges;
+}
 
 extern const CodePointSet kLetters, kNumbers;  // \p{L}, \p{N}: Unicode 16
 extern const CodePointSet kMoreDigits;         // what Digits takes for one beside these: Unicode 17
