@@ -6,7 +6,6 @@
 #include "experiments/commands/answer.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/measuring/ablation_report.h"
 

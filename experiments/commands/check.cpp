@@ -4,7 +4,6 @@
 #include "experiments/cases/case_file.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
 #include "experiments/system/output_file.h"
 
 namespace headlab {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -29,16 +30,9 @@ class Arguments {
 
   explicit Arguments(CLI::App& app) : app_(app) {}
   // `name` without dashes: a positional. The value that `value` has now is the default.
-  void option(const std::string& name, std::string& value, const std::string& help,
-              Rule rule = kAny);
-  void option(const std::string& name, std::optional<std::string>& value, const std::string& help,
-              Rule rule = kAny);
-  void option(const std::string& name, std::vector<std::string>& value, const std::string& help,
-              Rule rule = kAny);
-  void option(const std::string& name, int& value, const std::string& help, Rule rule = kAny);
-  void option(const std::string& name, int64_t& value, const std::string& help, Rule rule = kAny);
-  void option(const std::string& name, uint64_t& value, const std::string& help, Rule rule = kAny);
-  void option(const std::string& name, double& value, const std::string& help, Rule rule = kAny);
+  // A value is a text, one that may be left out, a list of texts, or a number.
+  template <class T>
+  void option(const std::string& name, T& value, const std::string& help, Rule rule = kAny);
   void choice(const std::string& name, std::string& value, const std::string& help,
               const std::vector<std::string>& words, Rule rule = kAny);
   void flag(const std::string& name, bool& value, const std::string& help);
@@ -81,6 +75,14 @@ struct CommandWord {
   bool required = false, many = false;
 };
 std::vector<CommandWord> words_of(const Command& command);
+
+// What a command found.
+struct Report {
+  nlohmann::ordered_json object;
+  std::string text;  // lines, each with its end
+};
+// The object on a line of stdout, or the text; returns kDone.
+int print(const Report& report, bool json);
 
 // An object of this type registers a command: of what it is called, and of a function of its
 // options that does it and returns the exit code.

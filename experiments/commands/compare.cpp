@@ -9,7 +9,6 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
 #include "experiments/commands/sweep_report.h"
 #include "experiments/comparison/comparison_costs.h"
 #include "experiments/comparison/comparison_report.h"

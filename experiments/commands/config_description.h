@@ -1,15 +1,31 @@
-// What `headlab describe WORD` says of a config: a section, a kind of data, of models or of heads,
-// a key.
+// The settings of a config as tables, and what `headlab describe WORD` means of them: a section, a
+// kind of data, of models or of heads, a key.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "experiments/commands/key_tables.h"
+#include "core/config/config.h"
+#include "experiments/files/field_table.h"
 
 namespace headlab {
 
+// One mapping that a file may write: what stands at the top, a section, or a kind of a family.
+struct KeyTable {
+  std::string path = {};                 // "train", "model.attention"; "": the top
+  std::string kind = {};                 // whose options these are; "": of no kind
+  std::string help = {};                 // of the key at `path`
+  std::string within = {};               // the kind that has this key; "": it always exists
+  const KindRegistry* family = nullptr;  // that `kind` is of; null: of none that is registered
+  std::vector<FieldInfo> fields = {};
+
+  std::string key(const FieldInfo& field) const {
+    return path.empty() ? field.name : path + '.' + field.name;
+  }
+};
+
+// Of an experiment: the top first, then its sections in order, each followed by what its keys
+// choose from. A family stands where it is met first, once.
 std::vector<KeyTable> experiment_tables();
 
 // What the kind of this table is, in a line; "" for a table of no registered kind.
@@ -20,12 +36,5 @@ std::string title_of(const KeyTable& table);
 // The tables that are called so; else one with the keys that are; empty: there are none.
 std::vector<KeyTable> tables_called(const std::string& word);
 std::vector<std::string> words();  // everything but single keys
-
-std::string text_of(const std::vector<FieldInfo>& fields);  // two lines a field
-std::string text_of(const std::vector<KeyTable>& tables);
-nlohmann::ordered_json json_of(const std::vector<FieldInfo>& fields);
-nlohmann::ordered_json json_of(const std::vector<KeyTable>& tables);
-
-std::string list_of_words();  // what describe says without a word
 
 }  // namespace headlab

@@ -6,7 +6,6 @@
 #include "experiments/commands/command.h"
 #include "experiments/commands/given_data.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
 #include "experiments/data/references.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/inference/translated_text.h"

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
+#include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
 #include "experiments/data/tokenizers/tokenizer_files.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/output_file.h"

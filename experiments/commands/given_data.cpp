@@ -7,7 +7,6 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/commands/given_block.h"
-#include "experiments/commands/imported_data.h"
 #include "experiments/data/given/given_lines.h"
 #include "experiments/data/given/sentences.h"
 #include "experiments/data/given/text_or_file.h"
@@ -28,6 +27,35 @@ void GivenData::visit(Arguments& a) {
 }
 
 namespace {
+
+// Such a model has no data of its own.
+bool is_imported(const OpenedRun& run) { return run.experiment.data.kind() == "none"; }
+
+// Whether a text is all that it takes: tokens that predict each other, or a sentence to embed.
+bool reads_text(const OpenedRun& run) {
+  const auto& shape = run.data_description.shape;
+  return run.data_description.tokenizer && shape.source_vocabulary == 0 && shape.classes == 0;
+}
+
+// Which option names data for it, as the end of a message.
+std::string what_to_give(const OpenedRun& run) {
+  const auto& shape = run.data_description.shape;
+  if (reads_text(run)) return "--data FILE or --text TEXT measures on a text";
+  if (shape.channels > 0)
+    return fmt::format(
+        "--data measures on images of {} by {} with {} channels and {} classes: '{{kind: mnist, "
+        "images: FILE, labels: FILE}}', or the folder of CIFAR-10",
+        shape.height, shape.width, shape.channels, shape.classes);
+  if (shape.source_vocabulary > 0)
+    return "--data FILE measures on lines of a text, a tab and its translation";
+  if (shape.classes > 0) return "it tells classes of texts apart, and no kind of data here has any";
+  return "it has no tokenizer; --data DIR measures on tokens (meta.json, train.bin, val.bin)";
+}
+
+void require_text_reader(const OpenedRun& run, const std::string& given) {
+  if (!reads_text(run))
+    throw ConfigError(given + ": is nothing for this model: " + what_to_give(run));
+}
 
 std::shared_ptr<DataSource> sentences_for(OpenedRun& run, const NamedText& given) {
   if (!run.data_description.tokenizer)

@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "core/torch.h"
+#include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
 #include "experiments/data/fetched_data.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/pretrained/imported_tokenizer.h"

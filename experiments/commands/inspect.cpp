@@ -1,6 +1,5 @@
 // headlab inspect FILE.h5 [--json]: what is in a log.
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
 #include "experiments/logs/log_inspect.h"
 #include "experiments/logs/log_walk.h"
 

@@ -8,7 +8,6 @@
 #include "experiments/cases/layer_case.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/report.h"
 #include "experiments/system/output_file.h"
 
 namespace headlab {

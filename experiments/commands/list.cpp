@@ -3,7 +3,6 @@
 
 #include "core/head_kinds.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
 
 namespace headlab {
 namespace {

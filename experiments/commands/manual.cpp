@@ -1,8 +1,8 @@
-#include "experiments/commands/manual.h"
-
+// The manual page, made from the registered commands.
 #include <fmt/format.h>
 
 #include "experiments/commands/command.h"
+#include "experiments/commands/reference_pages.h"
 #include "experiments/system/program_name.h"
 #include "headlab_build.h"
 

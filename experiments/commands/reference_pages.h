@@ -1,11 +1,7 @@
-// The pages of docs/ that the program prints, in Markdown.
+// The pages of docs/ that the program prints, in Markdown, and its manual page.
 #pragma once
 
 #include <string>
-#include <vector>
-
-#include "experiments/files/field_table.h"
-#include "experiments/text/table.h"
 
 namespace headlab {
 
@@ -14,10 +10,6 @@ std::string commands_page();  // every command with its options, and the exit co
 std::string kinds_page();   // every kind of heads: paper, equations, options, promises, statistics
 std::string kinds_table();  // a row a kind
 
-std::string field_table(const std::vector<FieldInfo>& fields);
-Table table_of_texts(const std::vector<std::string>& titles);
-std::string code(const std::string& text);  // `text`; "" of nothing
-// Text of a cell: code where it is not empty, with the bars of alternatives as commas.
-std::string cell(const std::string& text);
+std::string manual();  // headlab(1), for man, in roff
 
 }  // namespace headlab

@@ -1,7 +1,6 @@
 // `headlab run CONFIG`: trains what a config describes.
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
-#include "experiments/commands/run_notices.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/data/references.h"
 #include "experiments/files/json_text.h"
@@ -78,7 +77,8 @@ int run_run(const RunOptions& o) {
   if (initial) initial->put_into(*model, description);
   check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
   const auto announce = [&] { say_what_begins(o.file, experiment, *model, *data, device, path); };
-  say_same_on_other_data(path, experiment, data_files);
+  if (const auto other = same_on_other_data(path, experiment, data_files); !other.empty())
+    tell("{}", other);
   if (o.dry_run) {
     announce();
     return kDone;

@@ -1,4 +1,5 @@
-// What `headlab run` prints of a run that has ended.
+// What a training says of itself: what a user may not expect of it, how it ended, and how one that
+// is stopped goes on.
 #pragma once
 
 #include <filesystem>
@@ -6,11 +7,21 @@
 #include <string>
 
 #include "experiments/data/data_description.h"
+#include "experiments/data/source.h"
 #include "experiments/models/model.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/runs/run_files.h"
 
 namespace headlab {
+
+// Where the schedule never reaches its peak.
+void say_unreached_rate(const Experiment& experiment, const DataSource& data);
+
+// From now on signals are noted: for a command that trains where it is asked to.
+void note_signals();
+// On stderr: where a stopped run stands, and what goes on with it; `run`: how the run that `@`
+// meant is named, if the command has one.
+void say_what_goes_on(const RunStatus& status, const std::string& run);
 
 // Its path, state, metrics and, where it is not empty, what has changed in the code since: as text,
 // or one JSON object. -> kDone

@@ -3,7 +3,7 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
+#include "experiments/data/source.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/system/program_name.h"

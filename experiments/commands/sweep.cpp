@@ -5,7 +5,6 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
 #include "experiments/commands/sweep_report.h"
 #include "experiments/sweeps/sweep_jobs.h"
 #include "experiments/sweeps/sweep_points.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/commands/report.h"
+#include "experiments/commands/command.h"
 #include "experiments/sweeps/sweep_costs.h"
 
 namespace headlab {

@@ -3,8 +3,7 @@
 
 #include "core/torch.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
-#include "experiments/commands/run_notices.h"
+#include "experiments/commands/run_outcome.h"
 #include "experiments/data/test_part.h"
 #include "experiments/inference/generate.h"
 #include "experiments/models/stack_options.h"

@@ -3,7 +3,6 @@
 #include <torch/version.h>
 
 #include "experiments/commands/command.h"
-#include "experiments/commands/report.h"
 #include "experiments/runs/run_manifest.h"
 #include "headlab_build.h"
 
