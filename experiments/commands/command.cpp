@@ -35,13 +35,13 @@ void Arguments::option(const std::string& name, T& value, const std::string& hel
   if (std::is_same_v<T, int64_t>)
     option->check(number(fmt::format("at most {}", kLargestInteger),
                          [](double x) { return x <= kLargestInteger; }));
-  if (rule == kAboveZero)
-    option->check(number("a number above 0", [](double x) { return x > 0; }));
+  if (rule == kAboveZero) option->check(number("a number above 0", [](double x) { return x > 0; }));
   if (rule == kZeroOrMore)
     option->check(number("a number that is 0 or more", [](double x) { return x >= 0; }));
   if (std::is_same_v<T, double>)
-    option->check(number("a number that a 32-bit float holds",
-                         [](double x) { return std::abs(x) <= std::numeric_limits<float>::max(); }));
+    option->check(number("a number that a 32-bit float holds", [](double x) {
+      return std::abs(x) <= std::numeric_limits<float>::max();
+    }));
 }
 template void Arguments::option(const std::string&, std::string&, const std::string&, Rule);
 template void Arguments::option(const std::string&, std::optional<std::string>&, const std::string&,
