@@ -5,11 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <numeric>
 
 #include "core/torch.h"
 #include "experiments/inference/evaluate.h"
+#include "experiments/measuring/kendall.h"
 #include "experiments/system/progress.h"
 #include "experiments/text/table.h"
 #include "experiments/text/with_commas.h"
@@ -22,7 +21,7 @@ using Json = nlohmann::ordered_json;
 // Why a result may have no numbers; empty where all have some.
 std::string why_unmeasured(const std::vector<Ablated>& results) {
   const auto is_unmeasured = [](const Ablated& r) { return std::isnan(r.changes.at("l2")); };
-  if (std::none_of(results.begin(), results.end(), is_unmeasured)) return "";
+  if (std::ranges::none_of(results, is_unmeasured)) return "";
   return "mode uniform is not measured for heads whose weights are not over tokens: they have no "
          "keys to weigh alike";
 }
@@ -50,16 +49,10 @@ Json study_json(const AblationStudy& study, const std::vector<Ablated>& results,
 
 // The places of a study, in their order or by the rise of the loss.
 std::vector<size_t> rows_of(const std::vector<Ablated>& results, const Task& task, bool sort) {
-  std::vector<size_t> rows(results.size());
-  std::iota(rows.begin(), rows.end(), size_t{0});
-  const auto rise = [&](size_t n) {
-    const double value = results[n].changes.at(change_name(task.metrics().front()));
-    return std::isnan(value) ? -std::numeric_limits<double>::infinity() : value;  // goes last
-  };
-  if (sort)
-    std::stable_sort(rows.begin(), rows.end(),
-                     [&](size_t a, size_t b) { return rise(a) > rise(b); });
-  return rows;
+  std::vector<double> rises(results.size());
+  for (size_t n = 0; sort && n < rises.size(); ++n)
+    rises[n] = results[n].changes.at(change_name(task.metrics().front()));
+  return falling_order(rises);
 }
 
 std::string legend(const Task& task) {
@@ -113,7 +106,7 @@ std::string study_text(const AblationStudy& study, const std::string& mode, cons
 // head, layer2, head2], NaN where nothing was ablated.
 template <class ValueOf>
 LabelledArray array_of(const AblationStudy& study, const std::vector<std::string>& modes,
-                     const LogVariable& variable, const SiteHeads& site, ValueOf value_of) {
+                       const LogVariable& variable, const SiteHeads& site, ValueOf value_of) {
   const int64_t layers = site.layers(), heads = site.heads();
   const bool pairs = study.dims.size() == 4;
   const auto grid = static_cast<size_t>(layers * heads), cells = pairs ? grid * grid : grid;
@@ -143,12 +136,12 @@ LabelledArray array_of(const AblationStudy& study, const std::vector<std::string
 
 void keep_heads(AblationStudy& study, const std::vector<HeadId>& heads) {
   const auto is_kept = [&](const HeadId& id) {
-    return std::find(heads.begin(), heads.end(), id) != heads.end();
+    return std::ranges::find(heads, id) != heads.end();
   };
   AblationStudy kept = study;
   kept.sets.clear(), kept.places.clear();
   for (size_t n = 0; n < study.places.size(); ++n) {
-    if (!std::all_of(study.places[n].begin(), study.places[n].end(), is_kept)) continue;
+    if (!std::ranges::all_of(study.places[n], is_kept)) continue;
     kept.sets.push_back(study.sets[n]);
     kept.places.push_back(study.places[n]);
   }
@@ -216,8 +209,8 @@ std::string studies_text(const std::vector<AblationStudy>& studies,
 }
 
 std::vector<LabelledGroup> studies_groups(const std::vector<AblationStudy>& studies,
-                                        const std::vector<std::string>& modes, Model& model,
-                                        const Task& task, const Evaluation& whole) {
+                                          const std::vector<std::string>& modes, Model& model,
+                                          const Task& task, const Evaluation& whole) {
   std::vector<LabelledGroup> groups;
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();

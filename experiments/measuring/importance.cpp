@@ -3,10 +3,10 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
-#include <limits>
 
 #include "core/torch.h"
 #include "experiments/inference/evaluate.h"
+#include "experiments/logs/labelled_arrays.h"
 #include "experiments/measuring/paired.h"
 #include "experiments/models/site_probes.h"
 
@@ -32,15 +32,12 @@ void ImportanceSums::add(const Tensor& c, const Tensor& length) {
   positions_ += positions;
 }
 
-Tensor ImportanceSums::paper() const { return by_example_ / examples_; }
 Tensor ImportanceSums::paper_interval() const {
-  if (examples_ < 2) return at::full_like(by_example_, std::numeric_limits<double>::quiet_NaN());
+  if (examples_ < 2) return at::full_like(by_example_, kNaN);
   const auto variance =
-      (example_squares_ / examples_ - paper().square()).clamp_min(0) / (examples_ - 1);
+      (example_squares_ / examples_ - reduced("paper").square()).clamp_min(0) / (examples_ - 1);
   return t_of_interval(static_cast<int64_t>(examples_)) * variance.sqrt();
 }
-Tensor ImportanceSums::per_position() const { return by_position_ / positions_; }
-Tensor ImportanceSums::batch() const { return by_batch_ / positions_; }
 
 const std::vector<std::string>& importance_reductions() {
   static const std::vector<std::string> names{"paper", "per_position", "batch"};
@@ -61,10 +58,10 @@ const std::vector<std::string>& importance_arrays() {
 }
 
 Tensor ImportanceSums::reduced(const std::string& reduction) const {
-  if (reduction == "paper") return paper();
-  if (reduction == "per_position") return per_position();
+  if (reduction == "paper") return by_example_ / examples_;
+  if (reduction == "per_position") return by_position_ / positions_;
   TORCH_CHECK(reduction == "batch", "no reduction is called ", reduction);
-  return batch();
+  return by_batch_ / positions_;
 }
 
 namespace {

@@ -16,12 +16,12 @@ class ImportanceSums {
   // c [B,H,T] of one batch; length [B], undefined: T each.
   void add(const Tensor& c, const Tensor& length = {});
 
-  // [H], float64. NaN without examples.
-  Tensor paper() const;           // 1/N sum_n |sum_t c|: E |dL_n/dxi_h|, equation 2
-  Tensor paper_interval() const;  // half of its 95 % interval, of t; NaN of one example
-  Tensor per_position() const;    // sum_n sum_t |c| / sum_n length_n: both released forks
-  Tensor batch() const;  // sum_b |sum_{n in b} sum_t c| / sum_n length_n: depends on the batch size
-  Tensor reduced(const std::string& reduction) const;  // by name
+  // [H], float64. NaN without examples. By name:
+  // paper: 1/N sum_n |sum_t c|: E |dL_n/dxi_h|, equation 2
+  // per_position: sum_n sum_t |c| / sum_n length_n: both released forks
+  // batch: sum_b |sum_{n in b} sum_t c| / sum_n length_n: depends on the batch size
+  Tensor reduced(const std::string& reduction) const;
+  Tensor paper_interval() const;  // half of the 95 % interval of paper, of t; NaN of one example
 
  private:
   Tensor by_example_, example_squares_, by_position_, by_batch_;  // [H]

@@ -1,8 +1,11 @@
 #include "experiments/measuring/kendall.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 
@@ -12,6 +15,16 @@ namespace {
 int sign_of(double value) { return (value > 0) - (value < 0); }
 
 }  // namespace
+
+std::vector<size_t> falling_order(const std::vector<double>& values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto key = [&](size_t n) {
+    return std::isnan(values[n]) ? -std::numeric_limits<double>::infinity() : values[n];
+  };
+  std::ranges::stable_sort(order, std::greater(), key);
+  return order;
+}
 
 double kendall_tau(const std::vector<double>& a, const std::vector<double>& b) {
   if (a.size() != b.size())

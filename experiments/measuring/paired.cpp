@@ -31,6 +31,10 @@ double beta_fraction(double a, double b, double x) {
   return fraction;
 }
 
+bool all_finite(const std::vector<double>& values) {
+  return std::ranges::all_of(values, [](double value) { return std::isfinite(value); });
+}
+
 // Differences of numbers that are equal but for rounding are equal.
 bool all_equal(const std::vector<double>& differences, const std::vector<double>& arm,
                const std::vector<double>& baseline) {
@@ -42,6 +46,19 @@ bool all_equal(const std::vector<double>& differences, const std::vector<double>
 }
 
 }  // namespace
+
+Spread spread_of(const std::vector<double>& values) {
+  Spread spread;
+  spread.n = static_cast<int64_t>(values.size());
+  const auto n = static_cast<double>(values.size());
+  for (const double value : values) spread.mean += (value - values[0]) / n;  // of equals, that one
+  spread.mean += values[0];
+  if (values.size() < 2) return spread;
+  double squares = 0;
+  for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+  spread.deviation = std::sqrt(squares / (n - 1));
+  return spread;
+}
 
 double incomplete_beta(double a, double b, double x) {
   if (!(a > 0) || !(b > 0) || !(x >= 0 && x <= 1))
@@ -81,9 +98,7 @@ double t_of_interval(int64_t n) {
 }
 
 std::optional<double> mean_p_value(const std::vector<double>& differences, double rounding) {
-  if (differences.size() < 2 || !std::all_of(differences.begin(), differences.end(),
-                                             [](double value) { return std::isfinite(value); }))
-    return std::nullopt;
+  if (differences.size() < 2 || !all_finite(differences)) return std::nullopt;
   const auto [least, most] = std::minmax_element(differences.begin(), differences.end());
   if (*most - *least <= rounding)
     return *least <= rounding && *most >= -rounding ? std::optional(1.0) : std::nullopt;
@@ -109,8 +124,7 @@ PairedDifference paired_difference(const std::vector<double>& arm,
     throw std::invalid_argument("paired difference: as many numbers of both, at least one");
   PairedDifference paired;
   for (size_t i = 0; i < arm.size(); ++i) paired.differences.push_back(arm[i] - baseline[i]);
-  if (!std::all_of(paired.differences.begin(), paired.differences.end(),
-                   [](double value) { return std::isfinite(value); }))
+  if (!all_finite(paired.differences))
     throw std::invalid_argument("paired difference: numbers must be finite");
   const auto spread = spread_of(paired.differences);
   paired.mean = spread.mean;

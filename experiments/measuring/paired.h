@@ -6,9 +6,15 @@
 #include <optional>
 #include <vector>
 
-#include "experiments/measuring/spread.h"
-
 namespace headlab {
+
+// Mean and deviation of what several runs gave.
+struct Spread {
+  double mean = 0;
+  std::optional<double> deviation;  // of a sample; none of one value
+  int64_t n = 0;
+};
+Spread spread_of(const std::vector<double>& values);  // at least one
 
 // A difference is reported where its corrected p is below it.
 inline constexpr double kReportedBelow = 0.05;

@@ -13,8 +13,7 @@ double log_choose(int64_t n, int64_t k) {
 }
 
 void sort_by_time(std::vector<Lasted>& times) {
-  std::stable_sort(times.begin(), times.end(),
-                   [](const Lasted& a, const Lasted& b) { return a.time < b.time; });
+  std::ranges::stable_sort(times, {}, &Lasted::time);
 }
 
 // What happened at one time, and of how many that were there until then.
@@ -72,19 +71,15 @@ double fisher_p_value(int64_t k, int64_t n, int64_t l, int64_t m) {
 double chi_square_p_value(double chi_square) { return std::erfc(std::sqrt(chi_square / 2)); }
 
 LogRank log_rank(const std::vector<Lasted>& a, const std::vector<Lasted>& b) {
-  struct Member {
-    Lasted lasted;
-    char mine;
-  };
-  std::vector<Member> members;
-  for (const auto& one : a) members.push_back({one, 1});
-  for (const auto& one : b) members.push_back({one, 0});
-  std::stable_sort(members.begin(), members.end(), [](const Member& one, const Member& other) {
-    return one.lasted.time < other.lasted.time;
-  });
+  // Both groups are merged by time; at the same time the first group's come first.
+  auto first = a, second = b;
+  sort_by_time(first), sort_by_time(second);
   std::vector<Lasted> sorted;
   std::vector<char> mine;
-  for (const auto& one : members) sorted.push_back(one.lasted), mine.push_back(one.mine);
+  for (auto x = first.begin(), y = second.begin(); x != first.end() || y != second.end();) {
+    mine.push_back(y == second.end() || (x != first.end() && x->time <= y->time));
+    sorted.push_back(mine.back() ? *x++ : *y++);
+  }
   const auto times = times_of(sorted);
   LogRank found{.chi_square = log_rank_chi_square(sorted, times, mine)};
   const double deals = std::exp(log_choose(std::ssize(sorted), std::ssize(a)));

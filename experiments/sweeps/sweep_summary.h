@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "experiments/data/source.h"
-#include "experiments/measuring/spread.h"
+#include "experiments/measuring/paired.h"
 #include "experiments/runs/run_metrics.h"
 #include "experiments/sweeps/sweep_points.h"
 #include "experiments/sweeps/sweep_run.h"
