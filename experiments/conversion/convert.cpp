@@ -98,6 +98,14 @@ Conversion merged(const TrainedLayer& layer, NamedTensors weights, int64_t kv_he
 
 }  // namespace
 
+NamedTensors take_under(NamedTensors& tensors, const std::string& prefix) {
+  NamedTensors taken;
+  for (auto node = tensors.lower_bound(prefix);
+       node != tensors.end() && node->first.starts_with(prefix); node = tensors.erase(node))
+    taken[node->first.substr(prefix.size())] = node->second;
+  return taken;
+}
+
 Tensor mean_of_groups(const Tensor& kv, int64_t groups, int64_t head_dim) {
   return kv.unflatten(0, {groups, -1, head_dim}).mean(1).flatten(0, 1);
 }

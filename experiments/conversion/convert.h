@@ -12,6 +12,9 @@
 
 namespace headlab {
 
+// Takes the tensors whose names begin with `prefix` out, under what follows it.
+NamedTensors take_under(NamedTensors& tensors, const std::string& prefix);
+
 // One trained layer, and what its model asks of it.
 struct TrainedLayer {
   std::string name;  // for messages: "layer 3"

@@ -17,17 +17,6 @@
 namespace headlab {
 namespace {
 
-// Takes the tensors of one layer out, under their names in it.
-NamedTensors take_layer(NamedTensors& tensors, const std::string& prefix) {
-  NamedTensors layer;
-  for (auto node = tensors.lower_bound(prefix);
-       node != tensors.end() && node->first.starts_with(prefix);) {
-    layer[node->first.substr(prefix.size())] = node->second;
-    node = tensors.erase(node);
-  }
-  return layer;
-}
-
 bool is_multiplier(const std::string& name) {
   return name.starts_with(std::string(kGateTarget) + ".");
 }
@@ -137,7 +126,7 @@ ConvertedModel convert_model(const OpenedRun& run,
       for (int64_t l = 0; l < stack->layers; ++l) {
         const auto prefix = run.model->layer_path(site, l) + ".";
         auto layer = asked_layer(*stack, site, l, run.model->context());
-        layer.weights = take_layer(tensors, prefix);
+        layer.weights = take_under(tensors, prefix);
         made.layers[site].push_back(convert(layer));
         for (const auto& [name, tensor] : made.layers[site].back().weights)
           tensors[prefix + name] = tensor;
