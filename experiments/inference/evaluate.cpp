@@ -15,8 +15,7 @@
 namespace headlab {
 
 double Evaluation::mean(const std::string& name) const {
-  const auto found =
-      std::find_if(means.begin(), means.end(), [&](const MetricValue& mean) { return mean.name == name; });
+  const auto found = std::ranges::find(means, name, &MetricValue::name);
   if (found == means.end()) throw std::out_of_range("the task has no metric '" + name + "'");
   return found->value;
 }

@@ -69,8 +69,7 @@ void generate(Model& model, const std::vector<int64_t>& prompt, const SamplingOp
       throw NotFiniteError("generate: the model's predictions are not finite");
     cached += std::ssize(fresh);
     ids.push_back(draw(logits, options, static_cast<uint64_t>(step)));
-    if (std::find(options.ends.begin(), options.ends.end(), ids.back()) != options.ends.end())
-      return;
+    if (std::ranges::find(options.ends, ids.back()) != options.ends.end()) return;
     emit(ids.back());
   }
 }
@@ -83,8 +82,8 @@ std::optional<double> cache_bytes_per_token(Model& model, const ModelOptions& op
   int64_t bytes = 0;
   for (const auto& site : model.sites()) {
     if (!model.writes() || !site.within_ids()) return {};
-    const auto stack = std::find_if(stacks.begin(), stacks.end(),
-                                    [&](const auto& one) { return one->site() == site.name; });
+    const auto stack =
+        std::ranges::find(stacks, site.name, [](const auto& s) { return s->site(); });
     for (size_t layer = 0; layer < site.layers.size(); ++layer) {
       auto& heads = **site.layers[layer];
       if (!heads.traits().decodes || !heads.traits().causal) return {};

@@ -147,8 +147,7 @@ class LeakCheck {
     HiddenStates states;
     ModelContext context{.backend = compute_.backend, .hidden = &states};
     context.edit_heads = [&](const std::string& name, int64_t layer, const HeadContext& heads) {
-      const auto site = std::find_if(sites_.begin(), sites_.end(),
-                                     [&](const Site& other) { return other.name == name; });
+      const auto site = std::ranges::find(sites_, name, &Site::name);
       if (site->within_ids()) last_token_is_hidden_ &= heads.mask.causal;
       const auto& state = states.at(site->stack).back();  // [B,T,D]
       check_layer(*site, layer, draw(state.sizes(), state), heads);

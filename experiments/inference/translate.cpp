@@ -63,8 +63,8 @@ class Beam {
   }
   void finish(Translated text) {
     text.score = ranked(text.score, std::ssize(text.ids));
-    const auto behind = std::find_if(finished_.begin(), finished_.end(),
-                                     [&](const auto& other) { return other.score < text.score; });
+    const auto behind = std::ranges::find_if(
+        finished_, [&](const auto& other) { return other.score < text.score; });
     finished_.insert(behind, std::move(text));
     if (std::ssize(finished_) > options_.width) finished_.pop_back();
   }
@@ -169,8 +169,7 @@ class BeamSearch {
           candidates.push_back({beam.alive()[rows_[row].alive].score + value[place][k],
                                 rows_[row].alive, id[place][k]});
       }
-      std::stable_sort(candidates.begin(), candidates.end(),
-                       [](const auto& a, const auto& b) { return a.sum > b.sum; });
+      std::ranges::stable_sort(candidates, std::greater(), &Beam::Candidate::sum);
       candidates.resize(std::min<size_t>(candidates.size(), 2 * options_.width));
       const auto goes_on_from = beam.step(candidates);
       if (beam.done()) continue;
