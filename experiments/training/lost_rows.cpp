@@ -26,7 +26,7 @@ void add_values(const std::vector<TrainingMetric>& table, MetricGroup group, con
 
 // Those that the log has numbers of training for.
 Rows logged_rows(const std::vector<TrainingMetric>& table, TrainingLog& log) {
-  const auto scalars = log.numbers("scalars"), evals = log.numbers("eval");
+  const auto scalars = log.file().numbers("scalars"), evals = log.file().numbers("eval");
   Rows rows;
   for (size_t n = 0; n < scalars.at("step").size(); ++n) {
     MetricsRow row{.step = static_cast<int64_t>(scalars.at("step")[n]),
@@ -61,7 +61,7 @@ RunLog::Values values_of(const std::vector<TrainingMetric>& table, MetricGroup g
 void write_to(TrainingLog& log, const std::vector<TrainingMetric>& table, const Rows& rows) {
   for (const auto& [step, row] : rows) {
     if (const auto values = values_of(table, MetricGroup::kScalars, row); !values.empty())
-      log.scalars(step, row.wall_s, row.tokens, values);
+      log.file().scalars(step, row.wall_s, row.tokens, values);
     if (const auto values = values_of(table, MetricGroup::kEvals, row); !values.empty())
       log.eval(step, values);
   }

@@ -16,9 +16,8 @@ AdamW::AdamW(const torch::nn::Module& model, const ParameterGroups& special,
   for (const auto& item : model.named_parameters()) {
     const auto& p = item.value();
     if (!p.requires_grad()) continue;
-    const bool known = std::any_of(slots_.begin(), slots_.end(),
-                                   [&](const Slot& s) { return s.parameter.is_same(p); });
-    if (known) continue;  // registered twice
+    if (std::ranges::any_of(slots_, [&](const Slot& s) { return s.parameter.is_same(p); }))
+      continue;  // registered twice
     Group group = p.dim() >= 2 ? kDecay : kNoDecay;
     if (contains(special.gates, p)) group = kGates;
     if (contains(special.multipliers, p)) group = kMultipliers;
@@ -83,19 +82,19 @@ void AdamW::zero_grad() {
   for (auto& slot : slots_) slot.parameter.mutable_grad().reset();
 }
 
+NamedTensors AdamW::Slot::state() const {
+  return {{"exp_avg." + name, exp_avg}, {"exp_avg_sq." + name, exp_avg_sq}, {"step." + name, step}};
+}
+
 NamedTensors AdamW::state() const {
   NamedTensors state;
-  for (const auto& slot : slots_) {
-    state["exp_avg." + slot.name] = slot.exp_avg;
-    state["exp_avg_sq." + slot.name] = slot.exp_avg_sq;
-    state["step." + slot.name] = slot.step;
-  }
+  for (const auto& slot : slots_) state.merge(slot.state());
   return state;
 }
 
 void AdamW::load_state(const NamedTensors& state) {
   at::NoGradGuard no_grad;
-  auto fill = [&](const std::string& name, Tensor& into) {
+  const auto fill = [&](const std::string& name, const Tensor& into) {
     const auto found = state.find(name);
     if (found == state.end()) throw RunError("the optimizer's state lacks " + name);
     if (found->second.sizes() != into.sizes())
@@ -106,11 +105,8 @@ void AdamW::load_state(const NamedTensors& state) {
   if (state.size() != 3 * slots_.size())
     throw RunError(fmt::format("the optimizer's state has {} tensors, the model wants {}",
                                state.size(), 3 * slots_.size()));
-  for (auto& slot : slots_) {
-    fill("exp_avg." + slot.name, slot.exp_avg);
-    fill("exp_avg_sq." + slot.name, slot.exp_avg_sq);
-    fill("step." + slot.name, slot.step);
-  }
+  for (const auto& slot : slots_)
+    for (const auto& [name, tensor] : slot.state()) fill(name, tensor);
 }
 
 }  // namespace headlab

@@ -44,6 +44,7 @@ class AdamW {
     std::string name;
     Tensor parameter, exp_avg, exp_avg_sq, step;
     Group group;
+    NamedTensors state() const;  // under their names in a checkpoint
   };
   std::vector<Tensor> gradients() const;
   void step_group(Group group, double lr);

@@ -82,7 +82,8 @@ void Recorder::first_rows(const TrainingState& now, Updater& updater,
   const auto losses =
       updater.measure(now.step, batches, statistics ? &log_.fresh_probes() : nullptr);
   row_ = {.losses = TrainingRow::Losses::of(losses), .gates = gate_decisions(*model_)};
-  log_.scalars(now.step, now.wall_s, now.tokens, logged(table_, MetricGroup::kScalars, row_));
+  log_.file().scalars(now.step, now.wall_s, now.tokens,
+                      logged(table_, MetricGroup::kScalars, row_));
   if (statistics) log_.heads(now.step);
   write_maps(now.step);
   write_line(now);
@@ -111,7 +112,8 @@ void Recorder::after_update(const TrainingState& now, const Updater::Result& res
     if (has_row) row_ = row;
   }
   if (has_row) {
-    log_.scalars(now.step, now.wall_s, now.tokens, logged(table_, MetricGroup::kScalars, row_));
+    log_.file().scalars(now.step, now.wall_s, now.tokens,
+                        logged(table_, MetricGroup::kScalars, row_));
     last_row_ = {now.wall_s, now.tokens};
   }
   if (due.statistics) log_.heads(now.step);
@@ -139,7 +141,7 @@ void Recorder::end_step(const TrainingState& now, bool end) {
 
 void Recorder::save(const TrainingState& now, const NamedTensors& optimizer, bool best) {
   metrics_.sync();
-  log_.sync();
+  log_.file().sync();
   auto state = now;
   state.newest = newest_;  // killed before status.json is written, they are not lost
   save_checkpoint(run_.path(), {now.step, module_tensors(*model_), optimizer, state.json()}, best,
@@ -149,7 +151,7 @@ void Recorder::save(const TrainingState& now, const NamedTensors& optimizer, boo
 
 const Metrics& Recorder::close(const TrainingState& now, RunState state) {
   write_line(now);
-  log_.close(log_status(state));
+  log_.file().close(log_status(state));
   progress_.finish();
   return newest_;
 }
@@ -170,8 +172,8 @@ void Recorder::write_line(const TrainingState& now) {
 void Recorder::evaluated_later(const TrainingState& now, const Evaluation& evaluation,
                                const std::optional<Evaluation>& test) {
   take(now, evaluation, test);
-  log_.sync();
-  const auto steps = log_.numbers("eval").at("step");
+  log_.file().sync();
+  const auto steps = log_.file().numbers("eval").at("step");
   if (steps.empty() || steps.back() < static_cast<double>(now.step))
     log_.eval(now.step, logged(table_, MetricGroup::kEvals, row_));
   auto rows = read_metrics(run_.path() / "metrics.jsonl");
@@ -187,7 +189,7 @@ void Recorder::note(const TrainingRow& row) {
 }
 
 void Recorder::say_notices() {
-  for (const auto& notice : log_.take_notices()) progress_.say(notice);
+  for (const auto& notice : log_.file().take_notices()) progress_.say(notice);
 }
 
 }  // namespace headlab

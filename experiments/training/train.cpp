@@ -55,29 +55,158 @@ class Trainer {
     if (moments) updater_.optimizer().load_state(*moments);
   }
 
-  TrainOutcome run();
+  TrainOutcome run() {
+    StopSignals signals;
+    model_->train();
+    if (recorder_ && recorder_->begins_log())
+      recorder_->first_rows(now(), updater_, next_batches());
+    ends_ = done(), early_ = stopped_early();
+    if (!ends_) signal_ = StopSignals::received();
+    if (signal_ != 0)  // before the first update: there is nothing that is not saved
+      return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
+    if (ends_ && state_.unmeasured && recorder_) measure_the_end();
+    while (!ends_) {
+      if (!update())
+        return ended(
+            RunState::kDiverged, kDiverged,
+            "the loss or its gradient is not finite at step " + std::to_string(state_.step));
+      end_step();
+      if (!stops_ || ends_) continue;
+      if (signal_ == 0) return ended(RunState::kStopped, kResumable, "train.max_time is over");
+      return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
+    }
+    if (state_.unmeasured)
+      return ended(RunState::kStopped, StopSignals::exit_code(signal_), kMeasurementCutShort);
+    if (cut_short_)
+      return ended(RunState::kFinished, StopSignals::exit_code(signal_), kMeasurementCutShort);
+    return ended(RunState::kFinished, kDone,
+                 early_ ? "the validation loss no longer gets better" : "");
+  }
 
  private:
   std::vector<Batch> next_batches() const {
     return micro_batches(options_, data_, seed_, state_.step);
   }
   // One update; false when it was not finite.
-  bool update();
+  bool update() {
+    const auto batches = next_batches();
+    auto* probes = recorder_ ? recorder_->before_update(state_.step + 1) : nullptr;
+    const auto result = updater_.step(state_.step, batches, probes);
+    ++state_.step;
+    int64_t tokens = 0;
+    for (const auto& batch : batches) tokens += batch.tokens();
+    state_.tokens += tokens;
+    signal_ = StopSignals::received();
+    stops_ = signal_ != 0 || out_of_time();
+    const auto due = due_after(experiment_, state_.step);
+    const bool last_of_status = due.checkpoint || due.evaluation || stops_ || done();
+    std::optional<double> loss;
+    if (reads_loss(compute_.device, due.row || last_of_status))
+      loss = result.losses.nll.item<double>();
+    const bool finite =
+        !loss || (std::isfinite(*loss) && std::isfinite(result.grad_norm.item<double>()));
+    if (recorder_) recorder_->after_update(now(), result, tokens, loss, finite, last_of_status);
+    return finite;
+  }
+
   // What follows an update that was: evaluation, maps, checkpoint.
-  void end_step();
-  Sample judging_sample() const;  // of the validation split
-  Evaluation evaluate_batches();
-  // Sets test_, too, where a test part is asked for.
-  std::optional<Evaluation> evaluate_whole_split();
-  std::optional<Evaluation> evaluate_test();  // none: a signal cut it short
+  void end_step() {
+    evaluation_.reset();
+    judged_ = improved_ = false;
+    const auto due = due_after(experiment_, state_.step);
+    if (due.evaluation && state_.step < steps_ && evaluates())
+      judge(*(evaluation_ = evaluate(*model_, judging_sample(), compute_)));
+    ends_ = done(), early_ = stopped_early();
+    if (!recorder_) {
+      if (save_ && (due.checkpoint || stops_ || ends_)) save_(now(), updater_.optimizer().state());
+      return;
+    }
+    if (ends_) {
+      evaluation_ = evaluate_whole_split();
+      state_.unmeasured = !evaluation_;
+    }
+    if (evaluation_) {
+      evaluation_->bleu = measure_bleu();
+      recorder_->evaluated(now(), *evaluation_, test_);
+    }
+    recorder_->end_step(now(), ends_);
+    const bool best = improved_ && options_.checkpoint.keep_best;
+    if (due.checkpoint || best || stops_ || ends_)
+      recorder_->save(now(), updater_.optimizer().state(), improved_);
+  }
+
+  // Of the validation split.
+  Sample judging_sample() const {
+    return {&data_, Split::kValidation, options_.eval_batch, options_.eval_batches};
+  }
+
+  // The last step is judged by the same examples as those before it, which the whole split begins
+  // with: a loss over all of it does not compare with theirs. A signal ends the measurement, which
+  // may take hours: none where the training can go on with it, else that of those examples. Sets
+  // test_, too, where a test part is asked for.
+  std::optional<Evaluation> evaluate_whole_split() {
+    const auto judging = judging_sample();
+    const int64_t least = resumable_ ? 0 : judging.examples();
+    const auto parts =
+        evaluate_parts(*model_, judging, {judging.most, 0}, compute_, [&](int64_t examples) {
+          return goes_on(Split::kValidation, examples) || examples < least;
+        });
+    const bool whole = !parts.back().means.empty();
+    test_ = whole && measures_test() ? evaluate_test() : std::nullopt;
+    cut_short_ = !whole || (measures_test() && !test_);
+    if (cut_short_ && resumable_) return std::nullopt;
+    if (!judged_) judge(parts.front());
+    return whole ? parts.back() : parts.front();
+  }
+
+  // None: a signal cut it short.
+  std::optional<Evaluation> evaluate_test() {
+    const auto measured =
+        evaluate_parts(*model_, {&data_, Split::kTest, options_.eval_batch}, {0}, compute_,
+                       [&](int64_t examples) { return goes_on(Split::kTest, examples); })
+            .front();
+    return measured.means.empty() ? std::nullopt : std::optional(measured);
+  }
   bool measures_test() const {
     return asks_for_test(experiment_.data) && data_.examples(Split::kTest) > 0;
   }
-  std::optional<double> measure_bleu();  // where it is due, and no signal has come
+
+  // Where it is due, and no signal has come.
+  std::optional<double> measure_bleu() {
+    const int64_t every = options_.bleu_every;
+    if (every == 0 || signal_ != 0 || (!ends_ && state_.step % every != 0)) return std::nullopt;
+    const auto& model = experiment_.model.as<ModelOptions>();
+    const BeamOptions greedy{.cache = why_no_cache(*model_, model, "train.bleu_every").empty()};
+    return bleu_of(*model_, data_, Split::kValidation, options_.eval_batch, greedy, compute_)
+        .score();
+  }
+
   // Tells how far the measurement of a split is; whether no signal has come.
-  bool goes_on(Split split, int64_t examples);
-  void measure_the_end();
-  void judge(const Evaluation& evaluation);  // of train.eval_batches: whether it is the best
+  bool goes_on(Split split, int64_t examples) {
+    recorder_->measured(examples, data_.examples(split));
+    if (signal_ == 0) signal_ = StopSignals::received();
+    return signal_ == 0;
+  }
+
+  // What a signal cut off behind the last update.
+  void measure_the_end() {
+    judged_ = state_.step < steps_;  // where it ended early, by the evaluation that ended it
+    auto evaluation = evaluate_whole_split();
+    if (!evaluation) return;
+    evaluation->bleu = measure_bleu();
+    state_.unmeasured = false;
+    recorder_->evaluated_later(now(), *evaluation, test_);
+    recorder_->save(now(), updater_.optimizer().state(), improved_);
+  }
+
+  // Of train.eval_batches: whether it is the best.
+  void judge(const Evaluation& evaluation) {
+    judged_ = true;
+    improved_ = evaluation.loss() < state_.best - options_.early_stop.min_delta;
+    state_.since_best = improved_ ? 0 : state_.since_best + 1;
+    if (improved_) state_.best = evaluation.loss();
+  }
+
   bool done() const { return state_.step >= steps_ || stopped_early(); }
   bool stopped_early() const {
     return options_.early_stop.patience > 0 && state_.since_best >= options_.early_stop.patience;
@@ -115,142 +244,6 @@ class Trainer {
   bool cut_short_ = false;             // the last measurement, by a signal, to what it then had
   int signal_ = 0;
 };
-
-bool Trainer::update() {
-  const auto batches = next_batches();
-  auto* probes = recorder_ ? recorder_->before_update(state_.step + 1) : nullptr;
-  const auto result = updater_.step(state_.step, batches, probes);
-  ++state_.step;
-  int64_t tokens = 0;
-  for (const auto& batch : batches) tokens += batch.tokens();
-  state_.tokens += tokens;
-  signal_ = StopSignals::received();
-  stops_ = signal_ != 0 || out_of_time();
-  const auto due = due_after(experiment_, state_.step);
-  const bool last_of_status = due.checkpoint || due.evaluation || stops_ || done();
-  std::optional<double> loss;
-  if (reads_loss(compute_.device, due.row || last_of_status))
-    loss = result.losses.nll.item<double>();
-  const bool finite =
-      !loss || (std::isfinite(*loss) && std::isfinite(result.grad_norm.item<double>()));
-  if (recorder_) recorder_->after_update(now(), result, tokens, loss, finite, last_of_status);
-  return finite;
-}
-
-void Trainer::judge(const Evaluation& evaluation) {
-  judged_ = true;
-  improved_ = evaluation.loss() < state_.best - options_.early_stop.min_delta;
-  state_.since_best = improved_ ? 0 : state_.since_best + 1;
-  if (improved_) state_.best = evaluation.loss();
-}
-
-Sample Trainer::judging_sample() const {
-  return {&data_, Split::kValidation, options_.eval_batch, options_.eval_batches};
-}
-
-Evaluation Trainer::evaluate_batches() { return evaluate(*model_, judging_sample(), compute_); }
-
-// The last step is judged by the same examples as those before it, which the whole split begins
-// with: a loss over all of it does not compare with theirs. A signal ends the measurement, which
-// may take hours: none where the training can go on with it, else that of those examples.
-std::optional<Evaluation> Trainer::evaluate_whole_split() {
-  const auto judging = judging_sample();
-  const int64_t least = resumable_ ? 0 : judging.examples();
-  const auto parts = evaluate_parts(
-      *model_, judging, {judging.most, 0}, compute_,
-      [&](int64_t examples) { return goes_on(Split::kValidation, examples) || examples < least; });
-  const bool whole = !parts.back().means.empty();
-  test_ = whole && measures_test() ? evaluate_test() : std::nullopt;
-  cut_short_ = !whole || (measures_test() && !test_);
-  if (cut_short_ && resumable_) return std::nullopt;
-  if (!judged_) judge(parts.front());
-  return whole ? parts.back() : parts.front();
-}
-
-std::optional<Evaluation> Trainer::evaluate_test() {
-  const auto measured =
-      evaluate_parts(*model_, {&data_, Split::kTest, options_.eval_batch}, {0}, compute_,
-                     [&](int64_t examples) { return goes_on(Split::kTest, examples); })
-          .front();
-  return measured.means.empty() ? std::nullopt : std::optional(measured);
-}
-
-std::optional<double> Trainer::measure_bleu() {
-  const int64_t every = options_.bleu_every;
-  if (every == 0 || signal_ != 0 || (!ends_ && state_.step % every != 0))
-    return std::nullopt;
-  const auto& model = experiment_.model.as<ModelOptions>();
-  const BeamOptions greedy{.cache = why_no_cache(*model_, model, "train.bleu_every").empty()};
-  return bleu_of(*model_, data_, Split::kValidation, options_.eval_batch, greedy, compute_).score();
-}
-
-bool Trainer::goes_on(Split split, int64_t examples) {
-  recorder_->measured(examples, data_.examples(split));
-  if (signal_ == 0) signal_ = StopSignals::received();
-  return signal_ == 0;
-}
-
-void Trainer::end_step() {
-  evaluation_.reset();
-  judged_ = improved_ = false;
-  const auto due = due_after(experiment_, state_.step);
-  if (due.evaluation && state_.step < steps_ && evaluates())
-    judge(*(evaluation_ = evaluate_batches()));
-  ends_ = done(), early_ = stopped_early();
-  if (!recorder_) {
-    if (save_ && (due.checkpoint || stops_ || ends_)) save_(now(), updater_.optimizer().state());
-    return;
-  }
-  if (ends_) {
-    evaluation_ = evaluate_whole_split();
-    state_.unmeasured = !evaluation_;
-  }
-  if (evaluation_) {
-    evaluation_->bleu = measure_bleu();
-    recorder_->evaluated(now(), *evaluation_, test_);
-  }
-  recorder_->end_step(now(), ends_);
-  const bool best = improved_ && options_.checkpoint.keep_best;
-  if (due.checkpoint || best || stops_ || ends_)
-    recorder_->save(now(), updater_.optimizer().state(), improved_);
-}
-
-// What a signal cut off behind the last update.
-void Trainer::measure_the_end() {
-  judged_ = state_.step < steps_;  // where it ended early, by the evaluation that ended it
-  auto evaluation = evaluate_whole_split();
-  if (!evaluation) return;
-  evaluation->bleu = measure_bleu();
-  state_.unmeasured = false;
-  recorder_->evaluated_later(now(), *evaluation, test_);
-  recorder_->save(now(), updater_.optimizer().state(), improved_);
-}
-
-TrainOutcome Trainer::run() {
-  StopSignals signals;
-  model_->train();
-  if (recorder_ && recorder_->begins_log()) recorder_->first_rows(now(), updater_, next_batches());
-  ends_ = done(), early_ = stopped_early();
-  if (!ends_) signal_ = StopSignals::received();
-  if (signal_ != 0)  // before the first update: there is nothing that is not saved
-    return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
-  if (ends_ && state_.unmeasured && recorder_) measure_the_end();
-  while (!ends_) {
-    if (!update())
-      return ended(RunState::kDiverged, kDiverged,
-                   "the loss or its gradient is not finite at step " + std::to_string(state_.step));
-    end_step();
-    if (!stops_ || ends_) continue;
-    if (signal_ == 0) return ended(RunState::kStopped, kResumable, "train.max_time is over");
-    return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
-  }
-  if (state_.unmeasured)
-    return ended(RunState::kStopped, StopSignals::exit_code(signal_), kMeasurementCutShort);
-  if (cut_short_)
-    return ended(RunState::kFinished, StopSignals::exit_code(signal_), kMeasurementCutShort);
-  return ended(RunState::kFinished, kDone,
-               early_ ? "the validation loss no longer gets better" : "");
-}
 
 }  // namespace
 

@@ -1,7 +1,7 @@
 #include "experiments/training/training_log.h"
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
 #include <set>
 #include <stdexcept>
 
@@ -20,7 +20,7 @@ std::vector<int64_t> all_or(std::vector<int64_t> chosen, int64_t count) {
     return chosen;
   }
   std::vector<int64_t> all(count);
-  for (int64_t n = 0; n < count; ++n) all[n] = n;
+  std::iota(all.begin(), all.end(), int64_t{0});
   return all;
 }
 
@@ -52,7 +52,7 @@ std::vector<LogStatistic> statistics_of(const LogOptions& options, const SiteHea
   const auto wanted = options.statistics();
   std::vector<LogStatistic> chosen;
   for (const auto& s : statistic_table()) {
-    if (std::find(wanted.begin(), wanted.end(), s.name) == wanted.end()) continue;
+    if (std::ranges::find(wanted, s.name) == wanted.end()) continue;
     if (s.needs == Needs::kClasses && !has_classes) continue;
     chosen.push_back(log_statistic(s));
   }
@@ -262,8 +262,8 @@ TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& 
       probe.class_of_token = at::tensor(classes, at::kByte);
     probe.statistics = true;
     const auto logs = [&](const char* name) {
-      const auto& all = sites_[n].statistics;
-      return std::any_of(all.begin(), all.end(), [&](const auto& s) { return s.name == name; });
+      return std::ranges::find(sites_[n].statistics, name, &LogStatistic::name) !=
+             sites_[n].statistics.end();
     };
     probe.divergence = logs("js");
     probe.matches = logs("induction") || logs("duplicate_token");
@@ -280,8 +280,7 @@ namespace {
 // Of one site, what its probe has seen: values by statistic in the site's grid.
 RunLog::HeadValues head_row(const LogSite& site, const SiteHeads& heads, const HeadProbe& probe) {
   RunLog::HeadValues row;
-  for (const auto& s : site.statistics)
-    row[s.name].assign(count_of(s, site), std::numeric_limits<double>::quiet_NaN());
+  for (const auto& s : site.statistics) row[s.name].assign(count_of(s, site), kNaN);
   for (int64_t layer = 0; layer < site.layers; ++layer) {
     const MapKey key(site.name, layer, 0);
     if (!probe.sums().count(key)) continue;
@@ -315,11 +314,6 @@ void TrainingLog::heads(int64_t step) {
   }
 }
 
-void TrainingLog::scalars(int64_t step, double wall_s, int64_t tokens,
-                          const RunLog::Values& values) {
-  log_.scalars(step, wall_s, tokens, values);
-}
-
 void TrainingLog::eval(int64_t step, const RunLog::Values& values) {
   RunLog::Values known;
   for (const auto& variable : evals_)
@@ -332,15 +326,15 @@ namespace {
 // The maps of a site that are kept, [P,L,H,Q,K] of those of the plan; NaN where there is none.
 Tensor kept_maps(const LogMaps& plan, const SiteHeads& heads, const HeadProbe& probe) {
   const auto P = plan.probes, Q = std::ssize(plan.query), K = std::ssize(plan.key);
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  auto kept = at::full({P, std::ssize(plan.layers), std::ssize(plan.heads), Q, K}, nan);
+  auto kept =
+      at::full({P, std::ssize(plan.layers), std::ssize(plan.heads), Q, K}, kNaN, at::kFloat);
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const auto found = probe.layer_maps().find({heads.name(), plan.layers[l], 0});
     if (found == probe.layer_maps().end()) continue;
     const auto map = found->second.to(at::kCPU, at::kFloat);  // [P,H,T,S]
     const auto ids = heads.layer(plan.layers[l]).head_ids();
     for (size_t h = 0; h < plan.heads.size(); ++h) {
-      const auto row = std::find(ids.begin(), ids.end(), plan.heads[h]);
+      const auto row = std::ranges::find(ids, plan.heads[h]);
       if (row == ids.end()) continue;
       kept.select(2, static_cast<int64_t>(h))
           .select(1, static_cast<int64_t>(l))
@@ -349,8 +343,8 @@ Tensor kept_maps(const LogMaps& plan, const SiteHeads& heads, const HeadProbe& p
   }
   for (int64_t p = 0; p < P; ++p) {  // padding has no weights
     auto map = kept[p];
-    map.narrow(2, plan.query_length[p], Q - plan.query_length[p]).fill_(nan);
-    map.narrow(3, plan.key_length[p], K - plan.key_length[p]).fill_(nan);
+    map.narrow(2, plan.query_length[p], Q - plan.query_length[p]).fill_(kNaN);
+    map.narrow(3, plan.key_length[p], K - plan.key_length[p]).fill_(kNaN);
   }
   return kept;
 }
@@ -358,8 +352,7 @@ Tensor kept_maps(const LogMaps& plan, const SiteHeads& heads, const HeadProbe& p
 }  // namespace
 
 void TrainingLog::maps(int64_t step, const Compute& compute) {
-  if (std::none_of(sites_.begin(), sites_.end(), [](const auto& site) { return site.maps; }))
-    return;
+  if (std::ranges::none_of(sites_, [](const auto& site) { return site.maps.has_value(); })) return;
   torch::InferenceMode inference;
   const bool was_training = model_.is_training();
   model_.eval();

@@ -39,23 +39,15 @@ class TrainingLog {
   // Statistics, and numbers of evaluations, that are not logged because the log was begun without
   // them.
   const std::vector<std::string>& absent() const { return absent_; }
-  // Of the rows in the file, numbers by name: see RunLog.
-  std::map<std::string, std::vector<double>> numbers(const std::string& group) {
-    return log_.numbers(group);
-  }
-  // What whoever runs the training should be told of the log; each is given once.
-  std::vector<std::string> take_notices() { return log_.take_notices(); }
+  RunLog& file() { return log_; }
 
   // The probes for the forward passes of one update, which forget what they saw before.
   SiteProbes& fresh_probes();
   void heads(int64_t step);  // the rows of everything the probes have seen
-  // Numbers by name in the log, of `metrics`; see RunLog.
-  void scalars(int64_t step, double wall_s, int64_t tokens, const RunLog::Values& values);
+  // Numbers by name in the log, of `metrics`, without those that it was begun without.
   void eval(int64_t step, const RunLog::Values& values);
   // Maps of the chosen examples, in eval mode with the weights as they are.
   void maps(int64_t step, const Compute& compute);
-  void sync() { log_.sync(); }
-  void close(LogStatus status) { log_.close(status); }
 
  private:
   Model& model_;

@@ -89,39 +89,30 @@ TrainingMetric derived_metric(const EvaluatedPart& part, const DerivedMetric& me
   return derived;
 }
 
-// What the metrics of an evaluation were measured on.
-std::vector<TrainingMetric> evaluation_measures(const EvaluatedPart& part, const TaskMetric& loss) {
-  const auto of = [evaluation = part.evaluation](auto number) {
-    return [evaluation, number](const TrainingRow& row) -> std::optional<double> {
-      if (!(row.*evaluation)) return std::nullopt;
-      return static_cast<double>(number(*(row.*evaluation)));
-    };
-  };
-  // Rows before the last have no numbers of the test part, and integers no NaN.
-  const bool counts = part.split == Split::kValidation;
-  const auto behind = "count behind " + part.in_log(loss.name);
-  return {
-      {{part.in_log("tokens"), "token", "scored " + part.words + " targets", behind, counts},
-       part.in_line("tokens"),
-       MetricGroup::kEvals,
-       of([](const Evaluation& e) { return e.tokens; })},
-      {{part.in_log("examples"), "1", part.words + " examples", behind, counts},
-       part.in_line("examples"),
-       MetricGroup::kEvals,
-       of([](const Evaluation& e) { return e.examples; })},
-      {{part.in_log("whole_split"), "1", "whether the whole " + part.words + " split was measured",
-        "1: all of its examples; 0: its first train.eval_batches batches", counts},
-       part.in_line("whole_split"),
-       MetricGroup::kEvals,
-       of([](const Evaluation& e) { return e.whole_split(); })}};
-}
-
 void add_part(std::vector<TrainingMetric>& table, const EvaluatedPart& part, const Task& task) {
-  const auto& loss = task.metrics().front();
   for (const auto* metrics : {&task.metrics(), &task.summaries()})
     for (const auto& metric : *metrics) table.push_back(evaluation_metric(part, metric));
   for (const auto& metric : task.derived()) table.push_back(derived_metric(part, metric));
-  for (auto& measure : evaluation_measures(part, loss)) table.push_back(std::move(measure));
+  // What these were measured on. Rows before the last have no numbers of the test part, and
+  // integers no NaN.
+  const bool counts = part.split == Split::kValidation;
+  const auto add = [&](const char* name, const char* units, const std::string& what,
+                       const std::string& formula, auto number) {
+    table.push_back({{part.in_log(name), units, what, formula, counts},
+                     part.in_line(name),
+                     MetricGroup::kEvals,
+                     [of = part.evaluation, number](const TrainingRow& row) {
+                       return row.*of ? std::optional<double>(number(*(row.*of))) : std::nullopt;
+                     }});
+  };
+  const auto behind = "count behind " + part.in_log(task.metrics().front().name);
+  add("tokens", "token", "scored " + part.words + " targets", behind,
+      [](const Evaluation& e) { return e.tokens; });
+  add("examples", "1", part.words + " examples", behind,
+      [](const Evaluation& e) { return e.examples; });
+  add("whole_split", "1", "whether the whole " + part.words + " split was measured",
+      "1: all of its examples; 0: its first train.eval_batches batches",
+      [](const Evaluation& e) { return e.whole_split(); });
 }
 
 }  // namespace
@@ -137,61 +128,42 @@ std::vector<TrainingMetric> training_metrics(const Experiment& experiment, Model
                                              const Task& task) {
   using Losses = TrainingRow::Losses;
   using Update = TrainingRow::Update;
-  constexpr auto kScalars = MetricGroup::kScalars;
   const auto aux = model.aux_names();
   const auto& loss = task.metrics().front();
-  std::vector<TrainingMetric> table{
-      {{"train_loss", loss.units, "training " + loss.long_name, loss.formula + " of the update"},
-       "train/loss",
-       kScalars,
-       of_losses([](const Losses& losses) { return losses.nll; })},
-      {{"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"},
-       "",
-       kScalars,
-       sum_of_aux(aux)},
-      {{"lr", "1", "learning rate", "of this update, by the schedule"},
-       "lr",
-       kScalars,
-       of_update(&Update::lr),
-       0},
-      {{"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"},
-       "grad_norm",
-       kScalars,
-       of_update(&Update::grad_norm),
-       0},
-      {{"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"},
-       "tokens_per_s",
-       kScalars,
-       of_update(&Update::tokens_per_s),
-       0}};
+  std::vector<TrainingMetric> table;
+  const auto add = [&](LogVariable about, const char* line, NumberOf value,
+                       std::optional<double> absent = std::nullopt) {
+    table.push_back({std::move(about), line, MetricGroup::kScalars, std::move(value), absent});
+  };
+  add({"train_loss", loss.units, "training " + loss.long_name, loss.formula + " of the update"},
+      "train/loss", of_losses([](const Losses& losses) { return losses.nll; }));
+  add({"aux_loss", "1", "auxiliary losses", "sum of the heads' weighted auxiliary losses"}, "",
+      sum_of_aux(aux));
+  add({"lr", "1", "learning rate", "of this update, by the schedule"}, "lr", of_update(&Update::lr),
+      0);
+  add({"grad_norm", "1", "gradient norm", "L2 over all parameters, before clipping"}, "grad_norm",
+      of_update(&Update::grad_norm), 0);
+  add({"tokens_per_s", "1/s", "throughput", "training tokens a second since the last row"},
+      "tokens_per_s", of_update(&Update::tokens_per_s), 0);
   if (experiment.train.label_smoothing > 0)
-    table.push_back(
-        {{"smoothed_loss", "nat", "loss with smoothed labels",
-          "what is optimised beside aux_loss: (1 - e) train_loss + e mean over the "
-          "vocabulary of -ln p, e = train.label_smoothing"},
-         "train/smoothed_loss",
-         kScalars,
-         [](const TrainingRow& row) { return row.losses ? row.losses->smoothed : std::nullopt; }});
+    add({"smoothed_loss", "nat", "loss with smoothed labels",
+         "what is optimised beside aux_loss: (1 - e) train_loss + e mean over the vocabulary of "
+         "-ln p, e = train.label_smoothing"},
+        "train/smoothed_loss",
+        [](const TrainingRow& row) { return row.losses ? row.losses->smoothed : std::nullopt; });
   for (const auto& name : aux) table.push_back(aux_metric(name));
-  if (gate_decisions(model))
-    table.insert(
-        table.end(),
-        {{{"gates_undecided", "1", "undecided gates",
-           "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
-           "/heads",
-           /*counts=*/true},
-          "gates/undecided",
-          kScalars,
-          of_gates(&GateDecisions::undecided)},
-         {{"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0",
-           /*counts=*/true},
-          "gates/alive",
-          kScalars,
-          of_gates(&GateDecisions::alive)},
-         {{"gates_expected", "1", "heads expected open", "sum over heads of p_open"},
-          "gates/expected",
-          kScalars,
-          of_gates(&GateDecisions::expected)}});
+  if (gate_decisions(model)) {
+    add({"gates_undecided", "1", "undecided gates",
+         "heads with 0 < clipped test gate < 1; the histogram behind it is that of log_alpha in "
+         "/heads",
+         /*counts=*/true},
+        "gates/undecided", of_gates(&GateDecisions::undecided));
+    add({"gates_alive", "1", "heads alive by their gates", "heads with test gate > 0",
+         /*counts=*/true},
+        "gates/alive", of_gates(&GateDecisions::alive));
+    add({"gates_expected", "1", "heads expected open", "sum over heads of p_open"},
+        "gates/expected", of_gates(&GateDecisions::expected));
+  }
   add_part(table, {Split::kValidation, "validation", &TrainingRow::evaluation}, task);
   if (experiment.train.bleu_every > 0) {
     auto bleu = evaluation_metric({Split::kValidation, "validation", &TrainingRow::evaluation},
