@@ -61,7 +61,7 @@ GateGrids gate_grids(Model& model) {
 
 bool has_gates(Model& model) {
   const auto grids = gate_grids(model).log_alpha;
-  return std::any_of(grids.begin(), grids.end(), [](const auto& grid) {
+  return std::ranges::any_of(grids, [](const auto& grid) {
     return grid.second.isnan().logical_not().any().template item<bool>();
   });
 }

@@ -4,65 +4,54 @@
 #include "experiments/runs/run_metrics.h"
 
 namespace headlab {
-namespace {
+
 using KeptJson = nlohmann::ordered_json;
-}  // namespace
 
-KeptJson heads_json(const std::vector<HeadId>& heads) {
-  auto json = KeptJson::array();
-  for (const auto& id : heads) json.push_back(KeptJson::array({id.site, id.layer, id.head}));
-  return json;
+void to_json(KeptJson& json, const HeadId& id) {
+  json = KeptJson::array({id.site, id.layer, id.head});
 }
 
-std::vector<HeadId> heads_of(const KeptJson& json) {
-  std::vector<HeadId> heads;
-  for (const auto& id : json)
-    heads.push_back(
-        {id.at(1).get<int64_t>(), id.at(2).get<int64_t>(), id.at(0).get<std::string>()});
-  return heads;
+void from_json(const KeptJson& json, HeadId& id) {
+  id = {json.at(1).get<int64_t>(), json.at(2).get<int64_t>(), json.at(0).get<std::string>()};
 }
 
-KeptJson evaluation_json(const Evaluation& e) {
-  auto means = KeptJson::array();
-  for (const auto& mean : e.means)
-    means.push_back(KeptJson::array(
-        {mean.name, mean.units, mean.long_name, mean.formula, metric_json(mean.value)}));
-  return {{"split", static_cast<int>(e.split)},
-          {"means", means},
-          {"tokens", e.tokens},
-          {"examples", e.examples},
-          {"batches", e.batches},
-          {"used", e.of_split.used},
+void to_json(KeptJson& json, const MetricValue& mean) {
+  json = KeptJson::array(
+      {mean.name, mean.units, mean.long_name, mean.formula, metric_json(mean.value)});
+}
+
+void from_json(const KeptJson& json, MetricValue& mean) {
+  mean = {{json.at(0), json.at(1), json.at(2), json.at(3)}, metric_value(json.at(4))};
+}
+
+void to_json(KeptJson& json, const Evaluation& e) {
+  json = {{"split", e.split},       {"means", e.means},     {"tokens", e.tokens},
+          {"examples", e.examples}, {"batches", e.batches}, {"used", e.of_split.used},
           {"all", e.of_split.all}};
 }
 
-Evaluation evaluation_of(const KeptJson& json) {
-  Evaluation e{.split = static_cast<Split>(json.at("split").get<int>()),
-               .tokens = json.at("tokens"),
-               .examples = json.at("examples"),
-               .batches = json.at("batches"),
-               .of_split = {json.at("used"), json.at("all")}};
-  for (const auto& mean : json.at("means"))
-    e.means.push_back({{mean.at(0), mean.at(1), mean.at(2), mean.at(3)}, metric_value(mean.at(4))});
-  return e;
+void from_json(const KeptJson& json, Evaluation& e) {
+  e = {.split = json.at("split"),
+       .means = json.at("means"),
+       .tokens = json.at("tokens"),
+       .examples = json.at("examples"),
+       .batches = json.at("batches"),
+       .of_split = {json.at("used"), json.at("all")}};
 }
 
-KeptJson round_json(const PruneRound& round) {
-  return {{"removed", heads_json(round.removed)},
-          {"kept", round.kept},
-          {"parameters", round.parameters},
-          {"flops", round.flops},
-          {"evaluation", evaluation_json(round.evaluation)},
-          {"seconds", round.seconds}};
+void to_json(KeptJson& json, const PruneRound& round) {
+  json = {{"removed", round.removed},       {"kept", round.kept},
+          {"parameters", round.parameters}, {"flops", round.flops},
+          {"evaluation", round.evaluation}, {"seconds", round.seconds}};
 }
 
-PruneRound round_of(const KeptJson& json) {
-  return {.removed = heads_of(json.at("removed")),
-          .kept = json.at("kept"),
-          .parameters = json.at("parameters"),
-          .flops = json.at("flops"),
-          .evaluation = evaluation_of(json.at("evaluation")),
-          .seconds = json.at("seconds")};
+void from_json(const KeptJson& json, PruneRound& round) {
+  round = {.removed = json.at("removed"),
+           .kept = json.at("kept"),
+           .parameters = json.at("parameters"),
+           .flops = json.at("flops"),
+           .evaluation = json.at("evaluation"),
+           .seconds = json.at("seconds")};
 }
 
 KeptJson grids_json(const SiteGrids& grids) {

@@ -7,14 +7,15 @@
 
 namespace headlab {
 
-nlohmann::ordered_json heads_json(const std::vector<HeadId>& heads);
-std::vector<HeadId> heads_of(const nlohmann::ordered_json& json);
+void to_json(nlohmann::ordered_json& json, const HeadId& id);
+void from_json(const nlohmann::ordered_json& json, HeadId& id);
 
-nlohmann::ordered_json evaluation_json(const Evaluation& evaluation);
-Evaluation evaluation_of(const nlohmann::ordered_json& json);
+void to_json(nlohmann::ordered_json& json, const Evaluation& evaluation);
+void from_json(const nlohmann::ordered_json& json, Evaluation& evaluation);
 
-nlohmann::ordered_json round_json(const PruneRound& round);  // without `uncut`
-PruneRound round_of(const nlohmann::ordered_json& json);
+// Without `uncut`.
+void to_json(nlohmann::ordered_json& json, const PruneRound& round);
+void from_json(const nlohmann::ordered_json& json, PruneRound& round);
 
 nlohmann::ordered_json grids_json(const SiteGrids& grids);
 SiteGrids grids_of(const nlohmann::ordered_json& json);

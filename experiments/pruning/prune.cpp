@@ -128,6 +128,14 @@ std::string ranking_options(const PruneSettings& s) {
   return options;
 }
 
+std::vector<HeadId> removed_in(const std::vector<PruneRound>& rounds) {
+  std::vector<HeadId> removed;
+  for (const auto& round : rounds)
+    removed.insert(removed.end(), round.removed.begin(), round.removed.end());
+  std::sort(removed.begin(), removed.end());
+  return removed;
+}
+
 std::shared_ptr<Model> copy_of(const OpenedRun& run, const at::Device& device) {
   auto copy = build_model(run.experiment, run.data_description.shape, device);
   load_model(*copy, module_tensors(*run.model));
@@ -182,23 +190,23 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
   if (const auto kept = tuning->kept_value("scores"); !kept.is_null()) scores = grids_of(kept);
   std::vector<PruneRound> rounds(1);
   if (const auto kept = tuning->measured_round(0)) {
-    rounds[0] = round_of(*kept);
+    rounds[0] = kept->get<PruneRound>();
   } else {
     measure(rounds[0], run, s, compute);
-    tuning->measured(round_json(rounds[0]));
+    tuning->measured(rounds[0]);
   }
   run = std::move(bare);
   for (int64_t n = 1; n <= s.rounds; ++n) {
     if (tuning->stopped()) break;
     if (const auto kept = tuning->measured_round(n)) {
-      rounds.push_back(round_of(*kept));
+      rounds.push_back(kept->get<PruneRound>());
       continue;
     }
     const Stopwatch watch;
     PruneRound round;
     auto decided = tuning->decided(n);
     if (!decided.is_null()) {
-      round.removed = heads_of(decided.at("removed"));
+      decided.at("removed").get_to(round.removed);
     } else if (!s.heads.empty()) {
       const auto alive = alive_heads(*run.model);
       for (const auto& id : s.heads)
@@ -216,12 +224,11 @@ std::vector<PruneRound> prune(OpenedRun& run, const PruneSettings& s, const Comp
     }
     if (tuning->stopped()) break;
     remove_heads(*run.model, round.removed);
-    if (decided.is_null())
-      decided = {{"removed", heads_json(round.removed)}, {"seconds", watch.seconds()}};
+    if (decided.is_null()) decided = {{"removed", round.removed}, {"seconds", watch.seconds()}};
     if (!tuning->train(run, decided)) break;
     round.seconds = decided.at("seconds").get<double>() + tuning->seconds();
     measure(round, run, s, compute);
-    tuning->measured(round_json(round));
+    tuning->measured(round);
     rounds.push_back(std::move(round));
   }
   return rounds;
@@ -238,12 +245,12 @@ void tune_uncut(OpenedRun whole, Pruning& pruning, const PruneSettings& s, const
   uncut.keep("rounds", tuning.kept_value("uncut"));
   for (int64_t n = 1; n < std::ssize(rounds); ++n) {
     if (const auto kept = uncut.measured_round(n)) {
-      rounds[n].uncut = evaluation_of(*kept);
+      rounds[n].uncut = kept->get<Evaluation>();
       continue;
     }
     if (!uncut.train(whole)) break;
     rounds[n].uncut = evaluate(*whole.model, s.judging_of(whole), compute);
-    uncut.measured(evaluation_json(*rounds[n].uncut));
+    uncut.measured(*rounds[n].uncut);
     tuning.keep("uncut", uncut.kept_value("rounds"));
     if (tuning.stopped()) return;
   }
@@ -266,7 +273,7 @@ Pruning prune_and_measure(OpenedRun& run, const PruneSettings& settings, int64_t
     done.report = with_numbers(nlohmann::ordered_json::parse(report.get<std::string>()));
     const auto kept = tuning.kept_value("uncut");
     done.rounds.front().uncut = done.rounds.front().evaluation;
-    for (int64_t n = 1; n < std::ssize(kept); ++n) done.rounds[n].uncut = evaluation_of(kept[n]);
+    for (int64_t n = 1; n < std::ssize(kept); ++n) done.rounds[n].uncut = kept[n].get<Evaluation>();
     return done;
   }
   done.effect = measure_effect(*whole, *run.model, *done.sliced, settings.judging_of(run), compute);

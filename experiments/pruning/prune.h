@@ -48,6 +48,8 @@ struct PruneRound {
   double seconds = 0;                    // ranking, pruning and tuning
 };
 
+std::vector<HeadId> removed_in(const std::vector<PruneRound>& rounds);  // sorted
+
 // The most heads, of the model as built, that can be gone where every layer keeps so many.
 int64_t most_gone(Model& model, int64_t keep_per_layer);
 

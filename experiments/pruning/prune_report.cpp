@@ -44,7 +44,8 @@ LabelledAxis round_axis(const std::vector<PruneRound>& rounds) {
 }
 
 // Which heads of a site went in which round.
-void add_removed(LabelledGroup& group, const std::vector<PruneRound>& rounds, const SiteHeads& site) {
+void add_removed(LabelledGroup& group, const std::vector<PruneRound>& rounds,
+                 const SiteHeads& site) {
   add_head_axes(group, {"layer", "head"}, site.layers(), site.heads());
   std::vector<double> removed(rounds.size() * site.layers() * site.heads());
   for (size_t r = 0; r < rounds.size(); ++r)
@@ -184,14 +185,10 @@ Json pruning_json(const std::string& source, bool slice, const OpenedRun& run,
                   const Pruning& pruning) {
   const auto& rounds = pruning.rounds;
   const auto &first = rounds.front(), &last = rounds.back();
-  std::vector<HeadId> removed;
-  for (const auto& round : rounds)
-    removed.insert(removed.end(), round.removed.begin(), round.removed.end());
-  std::sort(removed.begin(), removed.end());
   Json report{{"run", std::filesystem::canonical(source).string()},
               {"step", run.step},
               {"kept", last.kept},
-              {"removed", to_texts(removed)},
+              {"removed", to_texts(removed_in(rounds))},
               {"alive", to_texts(heads_where(alive_heads(*run.model)))},
               {"empty_layers", empty_layers(alive_heads(*run.model))},
               {"sliced", slice}};
@@ -320,8 +317,8 @@ void write_pruned(const std::filesystem::path& out, const OpenedRun& run,
   const auto& kept = pruning.kept.value();
   const auto judged = kept.judged.validation_loss();
   write_run(out, run.experiment, run.data_description,
-            untrained_checkpoint(*model, run.step, judged), manifest, status_metrics(kept.after, run.data->task()),
-            add_files);
+            untrained_checkpoint(*model, run.step, judged), manifest,
+            status_metrics(kept.after, run.data->task()), add_files);
 }
 
 }  // namespace headlab

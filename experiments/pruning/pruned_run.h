@@ -17,9 +17,10 @@ struct PrunedRun {
 };
 
 // `run` was opened from `source`, and is pruned. `out`: where the run goes, masked or sliced;
-// empty: nowhere. Where tuning ends before its time the report is ended_json(), null where nothing
-// is written yet, and the exit code that of the training; the next call with the same goes on, and
-// one after the end has the same report. RunError as of write_run() and Tuning.
+// empty: nowhere. Of a run without data nothing is measured: ConfigError where `settings` need
+// some. Where tuning ends before its time the report says how, null where nothing is written yet,
+// and the exit code is that of the training; the next call with the same goes on, and one after the
+// end has the same report. RunError as of write_run() and Tuning.
 PrunedRun prune_run(const std::string& source, OpenedRun& run, const PruneSettings& settings,
                     int64_t bench_batch, bool slice, const std::filesystem::path& out,
                     const Compute& compute);
