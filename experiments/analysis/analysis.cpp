@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "core/torch.h"
 #include "experiments/analysis/head_measurements.h"
 #include "experiments/analysis/maps/map_file.h"
-#include "experiments/analysis/tensor_arrays.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/system/progress.h"
 
@@ -17,18 +15,16 @@ namespace {
 
 std::vector<std::unique_ptr<HeadMeasurement>> head_measurements(const AnalysisSetup& setup) {
   std::vector<std::unique_ptr<HeadMeasurement>> measurements;
-  measurements.push_back(streamed_measurement(setup));
-  measurements.push_back(map_measurement(setup));
-  measurements.push_back(outputs_measurement(setup));
-  measurements.push_back(circuits_measurement(setup));
-  measurements.push_back(importance_measurement(setup));
-  measurements.push_back(repeated_tokens_measurement(setup));
+  for (const auto make :
+       {streamed_measurement, map_measurement, outputs_measurement, circuits_measurement,
+        importance_measurement, repeated_tokens_measurement})
+    measurements.push_back(make(setup));
   if (!setup.options.treebank.empty()) measurements.push_back(syntax_measurement(setup));
   return measurements;
 }
 
 bool holds(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 // Which of these arrays are wanted.
@@ -88,17 +84,16 @@ void add_roles(Analysis& to, const AnalysisOptions& options, bool of_model) {
 void keep_arrays(LabelledGroup& group, const std::vector<std::string>& names) {
   std::erase_if(group.arrays, [&](const auto& array) { return !holds(names, array.about.name); });
   std::erase_if(group.axes, [&](const auto& axis) {
-    return std::none_of(group.arrays.begin(), group.arrays.end(),
-                        [&](const auto& array) { return holds(array.dims, axis.about.name); });
+    return std::ranges::none_of(
+        group.arrays, [&](const auto& array) { return holds(array.dims, axis.about.name); });
   });
 }
 
 void add_head_mask(LabelledGroup& group, const Tensor& alive) {
-  group.arrays.push_back(
-      {{"head_mask", "1", "whether the head is there", "1 alive, 0 pruned or never built"},
-       {"layer", "head"},
-       numbers(alive),
-       /*flags=*/true});
+  add_array(group,
+            {"head_mask", "1", "whether the head is there", "1 alive, 0 pruned or never built"},
+            {"layer", "head"}, alive)
+      .flags = true;
 }
 
 // Examples that go through the model at once: their maps stay within a quarter of a gigabyte.
@@ -138,9 +133,8 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
   const auto& [run, options, compute, heads, importance] = sites.front().setup;
   const auto& data = *run.data;
   const int64_t examples = sites.front().setup.sample().examples();
-  const bool keeps_maps = std::any_of(sites.begin(), sites.end(), [&](const SiteWork& work) {
-    return probes.at(work.setup.heads.name()).patterns;
-  });
+  const bool keeps_maps = std::ranges::any_of(
+      sites, [&](const SiteWork& work) { return probes.at(work.setup.heads.name()).patterns; });
   const int64_t at_once = examples_at_once(sites.front().setup, run.model->context(), keeps_maps);
   Progress progress(0, examples, at_once, ProgressOutput::standard("example"));
   at::NoGradGuard no_grad;
@@ -161,7 +155,8 @@ int64_t go_over(std::vector<SiteWork>& sites, SiteProbes& probes) {
 }
 
 // Its arrays, those of the split's examples with how many these were.
-void finish(HeadMeasurement& measurement, LabelledGroup& group, int64_t examples, bool whole_split) {
+void finish(HeadMeasurement& measurement, LabelledGroup& group, int64_t examples,
+            bool whole_split) {
   const size_t others = group.arrays.size();
   measurement.finish(group);
   if (!measurement.of_examples()) return;
@@ -188,12 +183,6 @@ Analysis finish(SiteWork& work, int64_t examples) {
 
 }  // namespace
 
-const LabelledArray* find_array(const LabelledGroup& group, const std::string& name) {
-  for (const auto& array : group.arrays)
-    if (array.about.name == name) return &array;
-  return nullptr;
-}
-
 LogVariable variable_of(const Statistic& s) { return {s.name, s.units, s.long_name, s.formula}; }
 
 std::vector<uint8_t> AnalysisSetup::token_classes() const {
@@ -203,6 +192,16 @@ std::vector<uint8_t> AnalysisSetup::token_classes() const {
 int64_t AnalysisSetup::vocabulary() const {
   const auto shape = run.data->shape();
   return heads.site().keys == &Batch::source ? shape.source_vocabulary : shape.vocabulary;
+}
+
+bool AnalysisSetup::has_token_map() const {
+  return std::ranges::any_of(heads.site().layers, [](const auto* layer) {
+    return (*layer)->traits().map == HeadMap::kTokens;
+  });
+}
+
+bool AnalysisSetup::reads_ids_alone() const {
+  return std::ranges::all_of(run.model->sites(), &Site::within_ids);
 }
 
 std::vector<Analysis> analyze_run(OpenedRun& run, const AnalysisOptions& options,

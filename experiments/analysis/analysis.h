@@ -17,7 +17,7 @@
 #include "core/observe/probe.h"
 #include "experiments/analysis/head_roles.h"
 #include "experiments/analysis/maps/map_statistics.h"
-#include "experiments/logs/result_arrays.h"
+#include "experiments/analysis/tensor_arrays.h"
 #include "experiments/measuring/importance.h"
 #include "experiments/models/site_probes.h"
 #include "experiments/runs/open_run.h"
@@ -46,7 +46,9 @@ struct AnalysisSetup {
   Sample sample() const { return {run.data.get(), options.split, options.batch, options.batches}; }
   // Classes of the tokens at the keys; empty where they are not known.
   std::vector<uint8_t> token_classes() const;
-  int64_t vocabulary() const;  // of those tokens
+  int64_t vocabulary() const;    // of those tokens
+  bool has_token_map() const;    // of any layer: weights over tokens
+  bool reads_ids_alone() const;  // no source, no image: as inputs that are made have none
 };
 
 // One batch behind the model, in eval mode.
@@ -61,6 +63,7 @@ struct AnalysisBatch {
 // Something measured of the heads of one site.
 class HeadMeasurement {
  public:
+  explicit HeadMeasurement(const AnalysisSetup& setup) : setup_(setup) {}
   virtual ~HeadMeasurement() = default;
   // Arrays that finish() makes. Those of `on_request` only where they are asked for by name.
   virtual std::vector<std::string> names() const = 0;
@@ -72,9 +75,11 @@ class HeadMeasurement {
   virtual void add(const AnalysisBatch& /*batch*/) {}
   // Appends axes that it needs (add_axis) and arrays; what is not wanted is left out later.
   virtual void finish(LabelledGroup& to) = 0;
+
+ protected:
+  const AnalysisSetup setup_;
 };
 
-const LabelledArray* find_array(const LabelledGroup& group, const std::string& name);  // or null
 LogVariable variable_of(const Statistic& statistic);
 
 struct Analysis {

@@ -19,6 +19,12 @@ nlohmann::ordered_json analysis_json(const std::vector<Analysis>& sites);
 std::string analysis_text(const std::vector<Analysis>& sites, bool sort);
 std::string importance_text(const std::vector<Analysis>& sites, bool sort);
 
+// Which head follows which dependency relation best, as Clark et al. 2019 (arXiv 1906.04341, table
+// 1) have it: a line for each relation with enough words, those of most words first, with the head
+// that predicts it best, in which direction, and the fixed offset that does; of add_syntax()'s
+// arrays. Empty where no treebank was read.
+std::string relations_text(const std::vector<Analysis>& sites);
+
 // {"file": its path, "causal", "causal_from"}: how maps of a file were taken; as a line where the
 // weights decided that they are causal, else empty.
 nlohmann::ordered_json maps_json(const std::filesystem::path& path, const MapFile& file);

@@ -4,24 +4,10 @@
 
 #include "core/torch.h"
 #include "experiments/analysis/circuits.h"
+#include "experiments/analysis/head_measurements.h"
 
 namespace headlab {
 namespace {
-
-const LogVariable kSingularValues{"qk_singular_values", "1", "spectrum of what the head matches",
-                                  "singular values of W_Q^h W_K^hT, largest first"};
-const LogVariable kRank{"qk_rank_95", "1", "rank of what the head matches",
-                        "fewest components with 95 % of sum sigma^2 of W_Q^h W_K^hT"};
-const LogVariable kLayerSingularValues{"qk_layer_singular_values", "1",
-                                       "spectrum of what the layer matches",
-                                       "singular values of sum_h W_Q^h W_K^hT, largest first"};
-const LogVariable kLayerRank{"qk_layer_rank_95", "1", "rank of what the layer matches",
-                             "fewest components with 95 % of sum sigma^2 of sum_h W_Q^h W_K^hT"};
-const LogVariable kCopying{"ov_copying", "1", "whether the head copies (1) or suppresses (-1)",
-                           "Re(sum lambda) / sum abs(lambda), eigenvalues of W_V^h W_O^h"};
-const LogVariable kCopyingFull{
-    "ov_copying_full", "1", "whether the head copies (1) or suppresses (-1) tokens",
-    "Re(sum lambda) / sum abs(lambda), eigenvalues of E W_V^h W_O^h U^T"};
 
 LogVariable composition_of(const char* which, const char* later) {
   return {std::string("composition_") + which, "1",
@@ -84,35 +70,61 @@ Tensor by_layer(const std::vector<Tensor>& values) {
   return all;
 }
 
-void put(LabelledGroup& group, const LogVariable& about, const std::vector<std::string>& dims,
-         const Tensor& values) {
-  group.arrays.push_back(result_array(about, dims, values));
-}
-
 std::vector<Tensor> ranks(std::vector<Tensor> spectra) {
   for (auto& s : spectra)
     if (s.defined()) s = rank_95(s).to(at::kDouble);
   return spectra;
 }
 
-void put_spectra(LabelledGroup& group, const SiteHeads& grid, const std::vector<Layer>& layers) {
+void add_spectra(LabelledGroup& group, const SiteHeads& grid, const std::vector<Layer>& layers) {
   const auto of_heads = of_each(layers, [](const Layer& l) { return singular_values(*l.qk); });
   const auto spectra = grid.rows_by_head(of_heads);
-  put(group, kSingularValues, {"layer", "head", "component"}, spectra);
-  put(group, kRank, {"layer", "head"}, grid.by_head(ranks(of_heads)));
+  add_array(group,
+            {"qk_singular_values", "1", "spectrum of what the head matches",
+             "singular values of W_Q^h W_K^hT, largest first"},
+            {"layer", "head", "component"}, spectra);
+  add_array(group,
+            {"qk_rank_95", "1", "rank of what the head matches",
+             "fewest components with 95 % of sum sigma^2 of W_Q^h W_K^hT"},
+            {"layer", "head"}, grid.by_head(ranks(of_heads)));
   group.axes.push_back(
       {{"component", "1", "component of a head's spectrum", "0 is the largest"}, spectra.size(2)});
 
   auto sums = of_each(layers, [](const Layer& l) { return layer_singular_values(*l.qk); });
   const auto layer_spectra = by_layer(sums);
-  put(group, kLayerSingularValues, {"layer", "layer_component"}, layer_spectra);
+  add_array(group,
+            {"qk_layer_singular_values", "1", "spectrum of what the layer matches",
+             "singular values of sum_h W_Q^h W_K^hT, largest first"},
+            {"layer", "layer_component"}, layer_spectra);
   for (auto& s : sums)
     if (s.defined()) s = s.unsqueeze(0);
-  put(group, kLayerRank, {"layer"}, by_layer(ranks(sums)));
+  add_array(group,
+            {"qk_layer_rank_95", "1", "rank of what the layer matches",
+             "fewest components with 95 % of sum sigma^2 of sum_h W_Q^h W_K^hT"},
+            {"layer"}, by_layer(ranks(sums)));
   group.axes.push_back(
       {{"layer_component", "1", "component of a layer's spectrum", "0 is the largest"},
        layer_spectra.size(1)});
 }
+
+class Circuits : public HeadMeasurement {
+ public:
+  using HeadMeasurement::HeadMeasurement;
+
+  bool of_examples() const override { return false; }
+
+  std::vector<std::string> names() const override {
+    return {"qk_singular_values", "qk_rank_95",    "qk_layer_singular_values",
+            "qk_layer_rank_95",   "ov_copying",    "ov_copying_full",
+            "composition_q",      "composition_k", "composition_v"};
+  }
+  void finish(LabelledGroup& to) override {
+    const auto& model = *setup_.run.model;
+    const bool between = setup_.heads.site().within_ids();  // what is read is what is written
+    merge(to, between ? circuits(setup_.heads, model.embedding(), model.unembedding())
+                      : circuits(setup_.heads));
+  }
+};
 
 }  // namespace
 
@@ -122,24 +134,33 @@ LabelledGroup circuits(const SiteHeads& grid, const Tensor& embedding, const Ten
   std::vector<Layer> layers;
   for (int64_t l = 0; l < grid.layers(); ++l) layers.emplace_back(grid.layer(l));
   LabelledGroup group{"", head_axes(grid), {}};
-  if (std::none_of(layers.begin(), layers.end(), [](const auto& l) { return l.heads; }))
-    return group;
-  put_spectra(group, grid, layers);
+  if (std::ranges::none_of(layers, [](const auto& l) { return l.heads.has_value(); })) return group;
+  add_spectra(group, grid, layers);
   const auto copied = of_each(layers, [](const Layer& l) { return ov_copying(*l.heads); });
-  put(group, kCopying, heads, grid.by_head(copied));
+  add_array(group,
+            {"ov_copying", "1", "whether the head copies (1) or suppresses (-1)",
+             "Re(sum lambda) / sum abs(lambda), eigenvalues of W_V^h W_O^h"},
+            heads, grid.by_head(copied));
   if (embedding.defined() && unembedding.defined()) {
     const auto tokens = of_each(
         layers, [&](const Layer& l) { return ov_copying_full(*l.heads, embedding, unembedding); });
-    put(group, kCopyingFull, heads, grid.by_head(tokens));
+    add_array(group,
+              {"ov_copying_full", "1", "whether the head copies (1) or suppresses (-1) tokens",
+               "Re(sum lambda) / sum abs(lambda), eigenvalues of E W_V^h W_O^h U^T"},
+              heads, grid.by_head(tokens));
   }
   const auto compose = [&](const char* with, const char* matrix, auto later) {
-    put(group, composition_of(with, matrix), pairs,
-        grid.between_layers(compositions(layers, later)));
+    add_array(group, composition_of(with, matrix), pairs,
+              grid.between_layers(compositions(layers, later)));
   };
   compose("q", "W_Q W_K^T", &Layer::qk);
   compose("k", "W_K W_Q^T", &Layer::kq);
   compose("v", "W_V W_O", &Layer::ov);
   return group;
+}
+
+std::unique_ptr<HeadMeasurement> circuits_measurement(const AnalysisSetup& setup) {
+  return std::make_unique<Circuits>(setup);
 }
 
 }  // namespace headlab

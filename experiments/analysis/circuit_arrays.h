@@ -11,6 +11,6 @@ namespace headlab {
 // (Model) also ov_copying_full. NaN in layers whose kind has no such matrices (linformer); without
 // any layer that has them there are no arrays. The path is the caller's to name.
 LabelledGroup circuits(const SiteHeads& heads, const Tensor& embedding = {},
-                     const Tensor& unembedding = {});
+                       const Tensor& unembedding = {});
 
 }  // namespace headlab

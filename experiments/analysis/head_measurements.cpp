@@ -5,14 +5,14 @@
 
 #include "core/torch.h"
 #include "experiments/analysis/maps/multidimensional_scaling.h"
-#include "experiments/analysis/tensor_arrays.h"
 
 namespace headlab {
 namespace {
 
 class Streamed : public HeadMeasurement {
  public:
-  explicit Streamed(const AnalysisSetup& setup) : setup_(setup), classes_(setup.token_classes()) {
+  explicit Streamed(const AnalysisSetup& setup)
+      : HeadMeasurement(setup), classes_(setup.token_classes()) {
     const bool has_classes = !classes_.empty();
     for (const auto& s : statistic_table()) {
       const bool exists = has_classes || s.needs != Needs::kClasses;
@@ -21,8 +21,7 @@ class Streamed : public HeadMeasurement {
     for (int64_t l = 0; l < setup.heads.layers(); ++l)
       for (const auto& s : setup.heads.layer(l).statistics())
         if ((s.per == Per::kHead || s.per == Per::kLayer) &&  // only these have an array
-            std::none_of(own_.begin(), own_.end(),
-                         [&](const Statistic& o) { return o.name == std::string(s.name); }))
+            std::ranges::find(own_, std::string_view(s.name), &Statistic::name) == own_.end())
           own_.push_back(s);
   }
 
@@ -49,15 +48,15 @@ class Streamed : public HeadMeasurement {
                                                  : std::map<std::string, std::vector<double>>());
     }
     for (const auto& s : table_)
-      add_array(to, s, layers, /*of_tokens=*/s.name != std::string("output_norm"));
-    for (const auto& s : own_) add_array(to, s, layers, /*of_tokens=*/false);
+      add_statistic(to, s, layers, /*of_tokens=*/s.name != std::string("output_norm"));
+    for (const auto& s : own_) add_statistic(to, s, layers, /*of_tokens=*/false);
   }
 
  private:
   // `of_tokens`: does not exist in layers whose weights are over anything else.
-  void add_array(LabelledGroup& to, const Statistic& s,
-                 const std::vector<std::map<std::string, std::vector<double>>>& layers,
-                 bool of_tokens) const {
+  void add_statistic(LabelledGroup& to, const Statistic& s,
+                     const std::vector<std::map<std::string, std::vector<double>>>& layers,
+                     bool of_tokens) const {
     std::vector<double> by_layer;
     // What a probe counts is in original heads already.
     auto by_head = setup_.heads.no_values();
@@ -73,10 +72,9 @@ class Streamed : public HeadMeasurement {
     if (s.per == Per::kLayer)
       to.arrays.push_back({variable_of(s), {"layer"}, by_layer});
     else
-      to.arrays.push_back({variable_of(s), {"layer", "head"}, numbers(by_head)});
+      add_array(to, variable_of(s), {"layer", "head"}, by_head);
   }
 
-  AnalysisSetup setup_;
   std::vector<uint8_t> classes_;
   std::vector<Statistic> table_, own_;
   const HeadProbe* probe_ = nullptr;
@@ -84,7 +82,7 @@ class Streamed : public HeadMeasurement {
 
 class Importance : public HeadMeasurement {
  public:
-  explicit Importance(const AnalysisSetup& setup) : setup_(setup) {}
+  using HeadMeasurement::HeadMeasurement;
 
   std::vector<std::string> names() const override { return importance_arrays(); }
 
@@ -94,9 +92,8 @@ class Importance : public HeadMeasurement {
       measured = measure_importance(*setup_.run.model, setup_.sample(), setup_.compute);
     const auto add = [&](const std::string& name, const char* units, const char* what,
                          const char* formula, const SiteGrids& values) {
-      to.arrays.push_back({{name, units, what, formula},
-                           {"layer", "head"},
-                           numbers(values.at(setup_.heads.name()))});
+      add_array(to, {name, units, what, formula}, {"layer", "head"},
+                values.at(setup_.heads.name()));
     };
     const auto& raw = measured->raw;
     const auto add_paper = [&](const std::string& name, const char* units, const char* what,
@@ -122,9 +119,6 @@ class Importance : public HeadMeasurement {
         "mean over positions of the norm of what it puts into the output projection",
         measured->activation);
   }
-
- private:
-  AnalysisSetup setup_;
 };
 
 // Points of the heads in a plane, from the divergence itself as Clark et al. 2019 do.
@@ -133,13 +127,12 @@ void add_head_map(LabelledGroup& to, const std::vector<double>& js, int64_t L, i
   add_axis(to, {{"coordinate", "1", "axis of the plane of heads", "in falling order of spread"},
                 kComponents});
   const auto scaled = scale_points(at::tensor(js, at::kDouble).view({L * H, L * H}), kComponents);
-  LabelledArray array{{"head_map", "nat", "heads in a plane: near ones attend alike",
-                     "classical multidimensional scaling of js, not of its root; of each component "
-                     "the entry largest in size is positive"},
-                    {"layer", "head", "coordinate"},
-                    numbers(scaled.points)};
-  array.attributes["share"] = scaled.share;
-  to.arrays.push_back(std::move(array));
+  add_array(to,
+            {"head_map", "nat", "heads in a plane: near ones attend alike",
+             "classical multidimensional scaling of js, not of its root; of each component the "
+             "entry largest in size is positive"},
+            {"layer", "head", "coordinate"}, scaled.points)
+      .attributes["share"] = scaled.share;
 }
 
 std::vector<std::string> dims_of(const std::string& name) {
@@ -152,12 +145,6 @@ std::vector<std::string> dims_of(const std::string& name) {
 }
 
 }  // namespace
-
-bool has_token_map(const AnalysisSetup& setup) {
-  for (int64_t l = 0; l < setup.heads.layers(); ++l)
-    if (setup.heads.layer(l).traits().map == HeadMap::kTokens) return true;
-  return false;
-}
 
 std::unique_ptr<HeadMeasurement> streamed_measurement(const AnalysisSetup& setup) {
   return std::make_unique<Streamed>(setup);

@@ -21,9 +21,6 @@ std::unique_ptr<HeadMeasurement> repeated_tokens_measurement(const AnalysisSetup
 // Syntactic heads, on the sentences of options.treebank.
 std::unique_ptr<HeadMeasurement> syntax_measurement(const AnalysisSetup& setup);
 
-// Whether any layer's weights are over tokens.
-bool has_token_map(const AnalysisSetup& setup);
-
 // Statistics of the tables by name, as arrays in the tables' order; js further as `similarity` and
 // `head_map`.
 void add_statistics(LabelledGroup& to, const std::map<std::string, std::vector<double>>& values,

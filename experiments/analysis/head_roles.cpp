@@ -51,8 +51,7 @@ std::vector<RoleRule> role_rules_with(const std::vector<std::string>& thresholds
     };
     if (equals == std::string::npos) refuse("must be role=number, as in sink=0.5");
     const auto name = setting.substr(0, equals);
-    const auto rule =
-        std::find_if(rules.begin(), rules.end(), [&](const RoleRule& r) { return r.name == name; });
+    const auto rule = std::ranges::find(rules, name, &RoleRule::name);
     if (rule == rules.end()) {
       std::vector<std::string> names;
       for (const auto& r : rules) names.push_back(r.name);

@@ -4,7 +4,6 @@
 
 #include "core/torch.h"
 #include "experiments/analysis/head_measurements.h"
-#include "experiments/analysis/tensor_arrays.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/logs/log_schema.h"
 
@@ -31,13 +30,13 @@ Tensor frequency_ranks(const AnalysisSetup& setup) {
 class Maps : public HeadMeasurement {
  public:
   explicit Maps(const AnalysisSetup& setup)
-      : setup_(setup),
+      : HeadMeasurement(setup),
         classes_(setup.token_classes()),
         kept_(setup.options.maps),
         statistics_(setup.heads.layers(), setup.heads.heads(), {}) {}
 
   std::vector<std::string> names() const override {
-    if (!has_token_map(setup_)) return {};
+    if (!setup_.has_token_map()) return {};
     MapContext context;  // what there will be
     if (!classes_.empty()) context.classes = at::empty({0}, at::kByte);
     context.grid = grid();
@@ -45,7 +44,7 @@ class Maps : public HeadMeasurement {
       context.frequency_rank = at::empty({0}, at::kLong);
     std::vector<std::string> names{"similarity", "head_map"};
     for (const auto& s : map_statistic_table())
-      if (map_statistic_exists(s, context)) names.push_back(s.name);
+      if (s.exists(context)) names.push_back(s.name);
     if (setup_.options.maps > 0)
       for (const auto& name : KeptMaps::names()) names.push_back(name);
     return names;
@@ -60,7 +59,7 @@ class Maps : public HeadMeasurement {
         .js_stride = setup_.options.js_stride,
         .seed = static_cast<uint64_t>(setup_.run.experiment.seed)};
     const auto wants = [&](const char* name) {
-      return std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+      return std::ranges::find(wanted, name) != wanted.end();
     };
     if (wants("similarity") || wants("head_map")) options.names.push_back("js");
     statistics_ = MapStatistics(setup_.heads.layers(), setup_.heads.heads(), options);
@@ -123,7 +122,6 @@ class Maps : public HeadMeasurement {
     return map;
   }
 
-  AnalysisSetup setup_;
   std::vector<uint8_t> classes_;
   Tensor ranks_;
   KeptMaps kept_;
@@ -137,8 +135,8 @@ std::unique_ptr<HeadMeasurement> map_measurement(const AnalysisSetup& setup) {
 }
 
 void KeptMaps::add(const std::vector<LayerMap>& layers, const Tensor& keys, const Tensor& queries) {
-  const auto some = std::find_if(layers.begin(), layers.end(),
-                                 [](const LayerMap& map) { return map.a.defined(); });
+  const auto some =
+      std::ranges::find_if(layers, [](const LayerMap& map) { return map.a.defined(); });
   if (some == layers.end()) return;
   for (int64_t b = 0; b < some->a.size(0) && std::ssize(maps_) < most_; ++b) {
     auto& example = maps_.emplace_back();
@@ -192,7 +190,7 @@ void KeptMaps::finish(LabelledGroup& to, int64_t layers, int64_t heads,
   axis("key", "place of the key", S);
   const auto add = [&](const char* name, const char* what, const char* formula,
                        std::vector<std::string> dims, const Tensor& values) {
-    to.arrays.push_back({{name, "1", what, formula}, std::move(dims), numbers(values)});
+    add_array(to, {name, "1", what, formula}, std::move(dims), values);
   };
   add("attention", "attention weights", "a after the softmax, before heads are mixed; NaN: padding",
       {"example", "layer", "head", "query", "key"}, weights);

@@ -6,6 +6,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/analysis/head_measurements.h"
 #include "experiments/data/tasks/synthetic.h"
 #include "experiments/models/site_probes.h"
 
@@ -28,15 +29,31 @@ HeadScores scores_of(const SiteHeads& heads, const HeadProbe& probe,
   return scores;
 }
 
-LabelledArray head_array(const HeadScores& scores, const char* name, const char* long_name,
-                       const char* formula, std::map<std::string, int64_t> counts) {
-  const auto values = scores.at(name).contiguous();
-  const double* first = values.data_ptr<double>();
-  return {.about = {name, "1", long_name, formula},
-          .dims = {"layer", "head"},
-          .values = {first, first + values.numel()},
-          .count_attributes = std::move(counts)};
-}
+class Repeated : public HeadMeasurement {
+ public:
+  using HeadMeasurement::HeadMeasurement;
+
+  bool of_examples() const override { return false; }
+
+  std::vector<std::string> names() const override {
+    constexpr int64_t kShortest = 4;  // two tokens, twice
+    if (!setup_.reads_ids_alone() || !setup_.has_token_map() ||
+        setup_.run.model->context() < kShortest)
+      return {};
+    return {"induction_repeated", "duplicate_token_repeated"};
+  }
+
+  void finish(LabelledGroup& to) override {
+    const RepeatedTokensOptions options;
+    const auto& data = *setup_.run.data;
+    auto& model = *setup_.run.model;
+    const auto tokens =
+        repeated_tokens(data.vocabulary(), model.context(), data.token_classes(), options);
+    const auto arrays = repeated_token_arrays(
+        repeated_token_scores(model, setup_.heads, tokens, setup_.compute), tokens, options);
+    to.arrays.insert(to.arrays.end(), arrays.begin(), arrays.end());
+  }
+};
 
 }  // namespace
 
@@ -87,22 +104,29 @@ HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const Rep
 }
 
 std::vector<LabelledArray> repeated_token_arrays(const HeadScores& scores,
-                                               const RepeatedTokens& tokens,
-                                               const RepeatedTokensOptions& options) {
+                                                 const RepeatedTokens& tokens,
+                                                 const RepeatedTokensOptions& options) {
   const std::map<std::string, int64_t> facts{{"period", tokens.period},
                                              {"batch", tokens.ids.size(0)},
                                              {"seed", static_cast<int64_t>(options.seed)},
                                              {"distinct", tokens.distinct ? 1 : 0}};
-  return {head_array(scores, "induction_repeated",
-                     "weight on tokens after the earlier copy, on repeated random tokens",
-                     "induction on random tokens repeated twice, no begin token; distinct tokens: "
-                     "mean over i >= period of a[i,i-period+1]",
-                     facts),
-          head_array(scores, "duplicate_token_repeated",
-                     "weight on the earlier copy, on repeated random tokens",
-                     "duplicate_token on random tokens repeated twice, no begin token; distinct "
-                     "tokens: mean over i >= period of a[i,i-period]",
-                     facts)};
+  const auto array = [&](const char* name, const char* long_name, const char* formula) {
+    return LabelledArray{.about = {name, "1", long_name, formula},
+                         .dims = {"layer", "head"},
+                         .values = numbers(scores.at(name)),
+                         .count_attributes = facts};
+  };
+  return {array("induction_repeated",
+                "weight on tokens after the earlier copy, on repeated random tokens",
+                "induction on random tokens repeated twice, no begin token; distinct tokens: mean "
+                "over i >= period of a[i,i-period+1]"),
+          array("duplicate_token_repeated", "weight on the earlier copy, on repeated random tokens",
+                "duplicate_token on random tokens repeated twice, no begin token; distinct tokens: "
+                "mean over i >= period of a[i,i-period]")};
+}
+
+std::unique_ptr<HeadMeasurement> repeated_tokens_measurement(const AnalysisSetup& setup) {
+  return std::make_unique<Repeated>(setup);
 }
 
 }  // namespace headlab

@@ -43,6 +43,6 @@ HeadScores repeated_token_scores(Model& model, const SiteHeads& heads, const Rep
 
 // The arrays (layer, head) of analysis/<site>, with what they were measured on as attributes.
 std::vector<LabelledArray> repeated_token_arrays(const HeadScores& scores,
-                                               const RepeatedTokens& tokens,
-                                               const RepeatedTokensOptions& options);
+                                                 const RepeatedTokens& tokens,
+                                                 const RepeatedTokensOptions& options);
 }  // namespace headlab

@@ -8,7 +8,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
-#include "experiments/analysis/tensor_arrays.h"
+#include "experiments/analysis/head_measurements.h"
 #include "experiments/models/site_probes.h"
 
 namespace headlab {
@@ -20,7 +20,7 @@ using Sentence = EncodedTreebank::Sentence;
 
 std::optional<int64_t> begin_token(const DataSource& data) {
   const auto classes = data.token_classes();
-  const auto found = std::find(classes.begin(), classes.end(), kCls);
+  const auto found = std::ranges::find(classes, kCls);
   return found == classes.end() ? std::nullopt : std::optional<int64_t>(found - classes.begin());
 }
 
@@ -84,6 +84,35 @@ class MapReader {
   SiteHeads heads_;
   Tensor there_;
   SiteProbes probes_;
+};
+
+class Syntax : public HeadMeasurement {
+ public:
+  using HeadMeasurement::HeadMeasurement;
+
+  bool of_examples() const override { return false; }
+
+  std::vector<std::string> names() const override {
+    if (!setup_.reads_ids_alone()) return {};
+    return {"accuracy",       "accuracy_head_row", "baseline",      "baseline_offset",
+            "baseline_place", "relation_count",    "best_relation", "best_direction",
+            "best_accuracy",  "best_gain"};
+  }
+
+  // What is wrong with the treebank is said before the model works.
+  void start(const std::vector<std::string>&, HeadProbe&) override {
+    treebank_ = encode_treebank(read_treebank(setup_.options.treebank), *setup_.run.data,
+                                setup_.run.model->context());
+  }
+
+  void finish(LabelledGroup& to) override {
+    if (const auto scores =
+            score_syntax(*setup_.run.model, setup_.heads, treebank_, {}, setup_.compute))
+      add_syntax(to, *scores);
+  }
+
+ private:
+  EncodedTreebank treebank_;
 };
 
 }  // namespace
@@ -191,63 +220,66 @@ BestRelations best_relations(const SyntaxScores& scores) {
 }
 
 void add_syntax(LabelledGroup& analysis, const SyntaxScores& scores) {
-  const auto about = [](const char* name, const char* units, const char* long_name,
-                        const char* comment) {
-    return LogVariable{name, units, long_name, comment};
-  };
   add_head_axes(analysis, {"layer", "head"}, scores.accuracy.size(1), scores.accuracy.size(2));
+  add_axis(analysis, {{"relation", "1", "dependency relation",
+                       "label of a word's arc to its head; all: every word, punct and root too"},
+                      std::ssize(scores.relations),
+                      scores.relations});
+  add_axis(analysis, {{"direction", "1", "where a head of attention predicts a word's head",
+                       "dependent_row: argmax_j a[i,j]; head_column: argmax_j a[j,i]"},
+                      std::ssize(kDirections),
+                      kDirections});
   add_axis(analysis,
-           {about("relation", "1", "dependency relation",
-                  "label of a word's arc to its head; all: every word, punct and root too"),
-            std::ssize(scores.relations), scores.relations});
-  add_axis(analysis, {about("direction", "1", "where a head of attention predicts a word's head",
-                            "dependent_row: argmax_j a[i,j]; head_column: argmax_j a[j,i]"),
-                      std::ssize(kDirections), kDirections});
-  add_axis(analysis, {about("fixed_offset", "token", "predicted head minus word, in words",
-                            "of the baseline"),
-                      std::ssize(scores.options.offsets),
-                      {},
-                      scores.options.offsets});
+           {{"fixed_offset", "token", "predicted head minus word, in words", "of the baseline"},
+            std::ssize(scores.options.offsets),
+            {},
+            scores.options.offsets});
 
-  const auto add = [&](LogVariable variable, std::vector<std::string> dims, const Tensor& values) {
-    analysis.arrays.push_back({std::move(variable), std::move(dims), numbers(values)});
+  const auto add = [&](LogVariable variable, std::vector<std::string> dims,
+                       const Tensor& values) -> LabelledArray& {
+    return add_array(analysis, std::move(variable), std::move(dims), values);
   };
   const std::vector<std::string> by_head{"layer", "head"};
-  add(about("accuracy", "1", "share of words whose head is predicted",
-            "right predictions / words of the relation; diagonal 0, special tokens dropped, "
-            "subwords to words: columns summed, rows averaged; the root's is always wrong"),
+  add({"accuracy", "1", "share of words whose head is predicted",
+       "right predictions / words of the relation; diagonal 0, special tokens dropped, "
+       "subwords to words: columns summed, rows averaged; the root's is always wrong"},
       {"direction", "layer", "head", "relation"}, scores.accuracy);
-  add(about("accuracy_head_row", "1", "share of head words whose row finds a dependent",
-            "argmax_j a[i,j] is a dependent of i by the relation; one case a head word"),
+  add({"accuracy_head_row", "1", "share of head words whose row finds a dependent",
+       "argmax_j a[i,j] is a dependent of i by the relation; one case a head word"},
       {"layer", "head", "relation"}, scores.accuracy_head_row);
-  add(about("baseline", "1", "share of words whose head stands at a fixed offset",
-            "prediction clip(i + offset, 0, n) for words 1..n, 0 the root (Clark et al. 2019)"),
+  add({"baseline", "1", "share of words whose head stands at a fixed offset",
+       "prediction clip(i + offset, 0, n) for words 1..n, 0 the root (Clark et al. 2019)"},
       {"fixed_offset", "relation"}, scores.baseline);
-  add(about("baseline_offset", "1", "share of the commonest relative place",
-            "of head - dependent and of dependent - head, without roots (Voita et al. 2019)"),
+  add({"baseline_offset", "1", "share of the commonest relative place",
+       "of head - dependent and of dependent - head, without roots (Voita et al. 2019)"},
       {"direction", "relation"}, scores.baseline_offset[0]);
-  add(about("baseline_place", "token", "the commonest relative place, in words",
-            "head - dependent, and dependent - head; ties: the nearer, then the negative one"),
+  add({"baseline_place", "token", "the commonest relative place, in words",
+       "head - dependent, and dependent - head; ties: the nearer, then the negative one"},
       {"direction", "relation"}, scores.baseline_offset[1]);
-  add(about("relation_count", "1", "words of the relation", "in the sentences that were read"),
-      {"relation"}, scores.count);
+  auto& counts =
+      add({"relation_count", "1", "words of the relation", "in the sentences that were read"},
+          {"relation"}, scores.count);
   const auto& left = scores.left_out;
-  analysis.arrays.back().about.counts = true;
-  analysis.arrays.back().count_attributes = {{"sentences", scores.sentences},
-                                             {"sentences_too_long", left.too_long},
-                                             {"sentences_not_encoded", left.not_encoded},
-                                             {"sentences_not_aligned", left.not_aligned}};
+  counts.about.counts = true;
+  counts.count_attributes = {{"sentences", scores.sentences},
+                             {"sentences_too_long", left.too_long},
+                             {"sentences_not_encoded", left.not_encoded},
+                             {"sentences_not_aligned", left.not_aligned}};
   const auto best = best_relations(scores);
-  add(about("best_relation", "1", "relation that the head predicts best, an index of `relation`",
-            "largest best_gain; without all, punct, root and rare relations"),
-      by_head, best.relation);
-  analysis.arrays.back().count_attributes = {{"least_cases", scores.options.least_cases}};
-  add(about("best_direction", "1", "its direction, an index of `direction`", "see best_relation"),
+  add({"best_relation", "1", "relation that the head predicts best, an index of `relation`",
+       "largest best_gain; without all, punct, root and rare relations"},
+      by_head, best.relation)
+      .count_attributes = {{"least_cases", scores.options.least_cases}};
+  add({"best_direction", "1", "its direction, an index of `direction`", "see best_relation"},
       by_head, best.direction);
-  add(about("best_accuracy", "1", "its accuracy", "see best_relation"), by_head, best.accuracy);
-  add(about("best_gain", "1", "its accuracy above the commonest place",
-            "accuracy - baseline_offset, largest over relations and directions"),
+  add({"best_accuracy", "1", "its accuracy", "see best_relation"}, by_head, best.accuracy);
+  add({"best_gain", "1", "its accuracy above the commonest place",
+       "accuracy - baseline_offset, largest over relations and directions"},
       by_head, best.gain);
+}
+
+std::unique_ptr<HeadMeasurement> syntax_measurement(const AnalysisSetup& setup) {
+  return std::make_unique<Syntax>(setup);
 }
 
 }  // namespace headlab

@@ -9,7 +9,6 @@
 #include "core/torch.h"
 #include "experiments/analysis/analysis.h"
 #include "experiments/analysis/analysis_report.h"
-#include "experiments/analysis/relations_report.h"
 #include "experiments/commands/answer.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/given_data.h"

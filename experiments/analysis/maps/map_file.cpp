@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "core/errors.h"
 #include "core/torch.h"
@@ -228,7 +229,7 @@ MapFile::MapFile(const std::string& name, const NamedTensors& tensors,
   context.frequency_rank = file.integers("in.frequency_rank", {B, S}, at::kLong);
   if (!context.cross) context.grid = file.grid(T);
   std::vector<int64_t> all(heads);
-  for (int64_t h = 0; h < heads; ++h) all[h] = h;
+  std::iota(all.begin(), all.end(), int64_t{0});
   for (int64_t l = 0; l < maps.size(0); ++l)
     layers.push_back({.a = maps[l], .heads = all, .context = context});
   const bool is_causal = causal ? *causal : !context.cross && upper_triangle_empty(layers);
@@ -242,19 +243,19 @@ std::vector<std::string> MapFile::statistics() const {
   for (const auto& s : statistic_table())
     if (streams(s, context())) names.push_back(s.name);
   for (const auto& s : map_statistic_table())
-    if (map_statistic_exists(s, context())) names.push_back(s.name);
+    if (s.exists(context())) names.push_back(s.name);
   return names;
 }
 
 std::map<std::string, std::vector<double>> MapFile::values(
     const MapStatisticsOptions& options) const {
   const auto wanted = [&](const char* name) {
-    return std::find(options.names.begin(), options.names.end(), name) != options.names.end();
+    return std::ranges::find(options.names, name) != options.names.end();
   };
   MapStatisticsOptions of_map = options;
   of_map.names.clear();
   for (const auto& s : map_statistic_table())
-    if (wanted(s.name) && map_statistic_exists(s, context())) of_map.names.push_back(s.name);
+    if (wanted(s.name) && s.exists(context())) of_map.names.push_back(s.name);
   MapStatistics statistics(std::ssize(layers), heads, of_map);
   if (!of_map.names.empty()) statistics.add(layers);
   auto values = statistics.values();

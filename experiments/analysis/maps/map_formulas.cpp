@@ -83,14 +83,14 @@ RowValues grid_distance(const ExampleMap& e) {
 }
 
 // What a statistic of one head needs beside the map.
-bool always(const MapContext&) { return true; }
 bool has_own_classes(const MapContext& f) { return f.classes.defined() && !f.cross; }
 bool has_ranks(const MapContext& f) { return f.frequency_rank.defined(); }
 bool has_grid(const MapContext& f) { return f.grid.has_value() && !f.cross; }
 
-MapStatistic of_head(Statistic statistic) {
+MapStatistic of_head(Statistic statistic, RowValues (*values)(const ExampleMap&),
+                     bool (*needs_context)(const MapContext&) = nullptr) {
   statistic.always = false;
-  return {statistic, MapDims::kHead};
+  return {statistic, MapDims::kHead, values, needs_context};
 }
 MapStatistic of_pairs(MapDims dims, Statistic statistic) {
   statistic.always = false, statistic.per = Per::kPair;
@@ -99,61 +99,57 @@ MapStatistic of_pairs(MapDims dims, Statistic statistic) {
 
 }  // namespace
 
-const std::vector<MapFormula>& map_formulas() {
-  static const std::vector<MapFormula> formulas{{"sep_from_sep", has_own_classes, sep_from_sep},
-                                                {"sep_from_rest", has_own_classes, sep_from_rest},
-                                                {"sparsity_h2o", always, sparsity},
-                                                {"gini", always, gini},
-                                                {"top_k_mass", always, top_k_mass},
-                                                {"rare_token", has_ranks, rare_token},
-                                                {"effective_rank", always, effective_rank},
-                                                {"stable_rank", always, stable_rank},
-                                                {"grid_distance", has_grid, grid_distance}};
-  return formulas;
-}
-
 const std::vector<MapStatistic>& map_statistic_table() {
   static const std::vector<MapStatistic> table{
       of_head({.name = "sep_from_sep",
                .long_name = "weight of separators on separators",
                .formula = "mean over rows of class sep of the sum of a over keys of class sep",
-               .needs_places = true}),
+               .needs_places = true},
+              sep_from_sep, has_own_classes),
       of_head(
           {.name = "sep_from_rest",
            .long_name = "weight of other tokens on separators",
            .formula = "mean over rows of any other class of the sum of a over keys of class sep",
-           .needs_places = true}),
+           .needs_places = true},
+          sep_from_rest, has_own_classes),
       of_head({.name = "sparsity_h2o",
                .long_name = "share of keys with next to no weight",
                .formula = "mean over rows of the share of the n_i allowed keys with a < 0.01 max_j "
-                          "a"}),
-      of_head({.name = "gini",
-               .long_name = "inequality of the weights",
-               .formula =
-                   "mean over rows of 1 - 2 sum_k c_(k)/sum(c) (n-k+1/2)/n, c ascending over "
-                   "the allowed keys; uniform 0, one-hot 1-1/n"}),
+                          "a"},
+              sparsity),
+      of_head(
+          {.name = "gini",
+           .long_name = "inequality of the weights",
+           .formula = "mean over rows of 1 - 2 sum_k c_(k)/sum(c) (n-k+1/2)/n, c ascending over "
+                      "the allowed keys; uniform 0, one-hot 1-1/n"},
+          gini),
       of_head({.name = "top_k_mass",
                .long_name = "weight on the heaviest keys",
                .formula = "mean over rows of the sum of the k largest a; all where there are "
-                          "fewer"}),
+                          "fewer"},
+              top_k_mass),
       of_head({.name = "rare_token",
                .long_name = "share of rows that attend to a rarest token",
                .formula = "share of rows whose argmax_j a, separators excluded, is one of the two "
                           "rarest tokens of the sequence; sequences whose rarest token has "
-                          "frequency rank >= 500"}),
+                          "frequency rank >= 500"},
+              rare_token, has_ranks),
       of_head({.name = "effective_rank",
                .long_name = "effective rank of the map",
                .formula = "exp(-sum p ln p), p = sigma/sum(sigma), sigma the singular values of an "
-                          "example's map; mean over examples"}),
+                          "example's map; mean over examples"},
+              effective_rank),
       of_head({.name = "stable_rank",
                .long_name = "stable rank of the map",
-               .formula = "norm_F^2/sigma_1^2 of an example's map; mean over examples"}),
+               .formula = "norm_F^2/sigma_1^2 of an example's map; mean over examples"},
+              stable_rank),
       of_head({.name = "grid_distance",
                .units = "pixel",
                .long_name = "mean distance within the image",
                .formula = "mean over patches of sum_j a P norm2((r_i,c_i)-(r_j,c_j)), P the patch "
                           "side; cls left out, weights not renormalised",
-               .needs_places = true}),
+               .needs_places = true},
+              grid_distance, has_grid),
       of_pairs(MapDims::kHeadsOfLayer, {.name = "attention_overlap",
                                         .long_name = "overlap of the weights of two heads",
                                         .formula = "mean over rows of sum_j p_h p_g"}),
@@ -169,12 +165,6 @@ const std::vector<MapStatistic>& map_statistic_table() {
                 .formula = "sum over rows and examples of the divergence of 0.999 p + 0.001/n, n "
                            "the length"})};
   return table;
-}
-
-bool map_statistic_exists(const MapStatistic& statistic, const MapContext& context) {
-  for (const auto& formula : map_formulas())
-    if (statistic.name == std::string_view(formula.name)) return formula.exists(context);
-  return true;
 }
 
 }  // namespace headlab

@@ -1,8 +1,6 @@
 // The formulas behind map_statistics.h: what each statistic is of the rows of one example.
 #pragma once
 
-#include <vector>
-
 #include "experiments/analysis/maps/map_statistics.h"
 
 namespace headlab {
@@ -30,14 +28,5 @@ struct ExampleMap {
     return (context().classes == of_class).unsqueeze(1).unsqueeze(1);
   }
 };
-
-// A statistic of single heads: whether the context holds what it needs, and its values.
-struct MapFormula {
-  const char* name;
-  bool (*exists)(const MapContext& context);
-  RowValues (*values)(const ExampleMap& example);
-};
-
-const std::vector<MapFormula>& map_formulas();
 
 }  // namespace headlab

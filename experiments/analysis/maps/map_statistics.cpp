@@ -111,8 +111,7 @@ MapStatistics::AllSums MapStatistics::zeros() const {
   AllSums all;
   const int64_t N = layers_ * heads_;
   for (const auto& s : map_statistic_table()) {
-    if (std::find(options_.names.begin(), options_.names.end(), s.name) == options_.names.end())
-      continue;
+    if (std::ranges::find(options_.names, s.name) == options_.names.end()) continue;
     int64_t size = N;
     if (s.dims == MapDims::kHeadsOfLayer) size = N * heads_;
     if (s.dims == MapDims::kAllHeads) size = N * N;
@@ -130,11 +129,11 @@ void MapStatistics::add_example(AllSums& to, const std::vector<LayerMap>& layers
   for (size_t l = 0; l < layers.size(); ++l) {
     if (!examples[l]) continue;
     const auto& e = *examples[l];
-    for (const auto& formula : map_formulas()) {
-      const auto found = to.find(formula.name);
-      if (found == to.end() || !formula.exists(e.context())) continue;
+    for (const auto& statistic : map_statistic_table()) {
+      const auto found = to.find(statistic.name);
+      if (found == to.end() || !statistic.values || !statistic.exists(e.context())) continue;
       auto& [sums, counts] = found->second;
-      add_heads(e, formula.values(e), sums.data() + l * heads_, counts.data() + l * heads_);
+      add_heads(e, statistic.values(e), sums.data() + l * heads_, counts.data() + l * heads_);
     }
     if (const auto found = to.find("attention_overlap"); found != to.end())
       add_overlap(e, heads_, found->second.sums.data() + l * heads_ * heads_,
@@ -207,8 +206,8 @@ std::map<std::string, std::vector<double>> MapStatistics::values() const {
 
 Tensor rollout(const std::vector<LayerMap>& layers) {
   at::NoGradGuard no_grad;
-  const auto some = std::find_if(layers.begin(), layers.end(),
-                                 [](const LayerMap& map) { return map.a.defined(); });
+  const auto some =
+      std::ranges::find_if(layers, [](const LayerMap& map) { return map.a.defined(); });
   if (some == layers.end()) return {};
   const int64_t B = some->a.size(0), T = some->a.size(2);
   TORCH_CHECK(!some->context.cross && some->a.size(3) == T,

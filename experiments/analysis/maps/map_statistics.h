@@ -16,12 +16,18 @@ namespace headlab {
 
 enum class MapDims { kHead, kHeadsOfLayer, kAllHeads };  // [L,H], [L,H,H], [L*H,L*H]
 
+struct RowValues;
+struct ExampleMap;
 struct MapStatistic : Statistic {
   MapDims dims = MapDims::kHead;
+  // Of single heads: from the rows of one example (map_formulas.h).
+  RowValues (*values)(const ExampleMap& example) = nullptr;
+  // Whether the context holds what it needs, as the classes of the tokens; null: it needs nothing.
+  bool (*needs_context)(const MapContext& context) = nullptr;
+
+  bool exists(const MapContext& context) const { return !needs_context || needs_context(context); }
 };
 const std::vector<MapStatistic>& map_statistic_table();
-// Whether the context holds what it needs, as the classes of the tokens.
-bool map_statistic_exists(const MapStatistic& statistic, const MapContext& context);
 
 // The weights of one layer in a batch. Of the context, what its statistics need.
 struct LayerMap {
