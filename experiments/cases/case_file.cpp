@@ -89,6 +89,11 @@ void CaseFile::require_weights(double least, const std::string& what) const {
         fmt::format("{} have at least {:.3g} weights, the file holds {:.3g}", what, least, held));
 }
 
+std::vector<int64_t> integers_of(const at::Tensor& tensor) {
+  const auto dense = tensor.to(at::kCPU, at::kLong).contiguous();
+  return {dense.const_data_ptr<int64_t>(), dense.const_data_ptr<int64_t>() + dense.numel()};
+}
+
 void rethrow_for_case(const std::string& file) {
   std::string what;
   try {

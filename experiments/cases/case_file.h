@@ -57,6 +57,9 @@ auto of_case(const std::string& file, const Work& work) -> decltype(work()) {
   }
 }
 
+// The elements of a tensor, row-major.
+std::vector<int64_t> integers_of(const at::Tensor& tensor);
+
 struct Judged {
   NamedTensors computed;
   std::vector<Verdict> verdicts;

@@ -54,12 +54,10 @@ NamedTensors circuits_of_file(const CaseFile& file) {
   for (auto& layer : stack) site.layers.push_back(&layer);
   const auto group =
       circuits(SiteHeads(site), file.find("in.embedding"), file.find("in.unembedding"));
-  std::map<std::string, int64_t> sizes;
-  for (const auto& axis : group.axes) sizes[axis.about.name] = axis.size;
   NamedTensors computed;
   for (const auto& array : group.arrays) {
-    std::vector<int64_t> shape;
-    for (const auto& dim : array.dims) shape.push_back(sizes.at(dim));
+    const auto extent = group.extent(array.dims);
+    const std::vector<int64_t> shape(extent.begin(), extent.end());
     computed["out." + array.about.name] = at::tensor(array.values, at::kDouble).view(shape);
   }
   return computed;

@@ -13,11 +13,6 @@ NamedTensors align(const CaseFile& file) {
   return {{"out.attention", align_words(file.at("in.attention"), word, words)}};
 }
 
-std::vector<int64_t> first(const Tensor& row, int64_t n) {
-  const auto values = row.narrow(0, 0, n).to(at::kLong).contiguous();
-  return {values.data_ptr<int64_t>(), values.data_ptr<int64_t>() + n};
-}
-
 NamedTensors score(const CaseFile& file) {
   const auto &maps = file.at("in.attention"), &heads = file.at("in.heads");  // [N,L,H,n+2,n+2]
   const auto &length = file.at("in.length"), &relation = file.at("in.relation");
@@ -27,7 +22,8 @@ NamedTensors score(const CaseFile& file) {
   DependencyBaselines baselines(relations, file.settings().offsets());
   for (int64_t s = 0; s < maps.size(0); ++s) {
     const int64_t n = length[s].item<int64_t>();
-    const Dependencies words{first(heads[s], n), first(relation[s], n)};
+    const Dependencies words{integers_of(heads[s].narrow(0, 0, n)),
+                             integers_of(relation[s].narrow(0, 0, n))};
     // Special tokens stand before the first and behind the last word.
     scores.add(maps[s].narrow(-2, 1, n).narrow(-1, 1, n), words);
     baselines.add(words);

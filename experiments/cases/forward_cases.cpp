@@ -4,7 +4,6 @@
 
 #include "core/torch.h"
 #include "experiments/cases/model_of_case.h"
-#include "experiments/inference/generate.h"
 #include "experiments/models/intermediates.h"
 
 namespace headlab {
@@ -27,7 +26,7 @@ class TextNumbers {
       const auto text = name.substr(3, name.size() - 7);
       const auto ids = checked(name, tensor);
       if (text == "chat")
-        add_continued(ids);
+        computed_["out.chat.ids"] = continued(*made_.model, ids, kContinued, compute_);
       else if (text == "repeat")
         add_repeated(ids);
       else
@@ -91,15 +90,6 @@ class TextNumbers {
                            .mean(1));
     }
     computed_["out.repeat.induction"] = at::stack(layers);  // [L,H]
-  }
-
-  void add_continued(const Tensor& prompt) {
-    std::vector<int64_t> ids(prompt.const_data_ptr<int64_t>(),
-                             prompt.const_data_ptr<int64_t>() + prompt.numel());
-    const auto begun = ids;
-    generate(*made_.model, begun, {.tokens = kContinued, .temperature = 0}, compute_,
-             [&](int64_t id) { ids.push_back(id); });
-    computed_["out.chat.ids"] = at::tensor(ids, at::kLong);
   }
 
   const CaseFile& file_;

@@ -78,8 +78,7 @@ NamedTensors take_expected(NamedTensors& tensors) {
 }
 
 bool all_pass(const std::vector<Verdict>& verdicts) {
-  return std::all_of(verdicts.begin(), verdicts.end(),
-                     [](const Verdict& verdict) { return verdict.pass; });
+  return std::ranges::all_of(verdicts, &Verdict::pass);
 }
 
 std::string verdict_line(const Verdict& verdict) {

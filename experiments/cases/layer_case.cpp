@@ -87,7 +87,8 @@ void LayerCase::take_all(const CaseFile& file, const at::Device& device) {
 
 void LayerCase::check_inputs(const CaseFile& file) const {
   if (x_.dim() != 3 || !x_.is_floating_point()) file.refuse("in.x must be floating point [B,T,D]");
-  if (memory_.defined() && memory_.dim() != 3) file.refuse("in.memory must be [B,S,D]");
+  if (inputs_.memory.defined() && inputs_.memory.dim() != 3)
+    file.refuse("in.memory must be [B,S,D]");
 }
 
 void LayerCase::build(const CaseFile& file) {
@@ -99,30 +100,32 @@ void LayerCase::build(const CaseFile& file) {
   if (cotangent_.defined() && cotangent_.sizes() != x_.sizes())
     file.refuse(fmt::format("cot.y is {} {}, in.x is {}", toString(cotangent_.scalar_type()),
                             c10::str(cotangent_.sizes()), c10::str(x_.sizes())));
-  if (memory_.defined() && (config.causal || config.window > 0))
+  if (inputs_.memory.defined() && (config.causal || config.window > 0))
     file.refuse("causal or window together with in.memory: their places do not compare");
-  mask_.causal = config.causal;
-  mask_.window = config.window;
+  inputs_.mask.causal = config.causal;
+  inputs_.mask.window = config.window;
   if (config.position.kind == "rope")
     rotary_.emplace(config.position.base,
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
   attention_ = config.attention;
-  demands_ = config.demands(bias_.defined(), memory_.defined());
-  heads_ =
-      make_heads(attention_, config.shape_in((memory_.defined() ? memory_ : x_).size(1)), demands_);
+  demands_ = config.demands(inputs_.bias.defined(), inputs_.memory.defined());
+  heads_ = make_heads(attention_,
+                      config.shape_in((inputs_.memory.defined() ? inputs_.memory : x_).size(1)),
+                      demands_);
   heads_->to(x_.device(), x_.scalar_type());
 }
 
 void LayerCase::take_inputs(NamedTensors& tensors) {
   x_ = take(tensors, "in.x");
-  memory_ = take(tensors, "in.memory");
-  bias_ = take(tensors, "in.bias");
-  gates_ = take(tensors, "in.gates");
-  positions_ = take(tensors, "in.positions");
-  noise_ = take(tensors, "in.u");
+  inputs_.memory = take(tensors, "in.memory");
+  inputs_.bias = take(tensors, "in.bias");
+  inputs_.gates = take(tensors, "in.gates");
+  inputs_.positions = take(tensors, "in.positions");
+  inputs_.noise = take(tensors, "in.u");
   cotangent_ = take(tensors, "cot.y");
-  if (auto mask = take(tensors, "in.mask"); mask.defined()) mask_.allowed = mask.to(at::kBool);
+  if (auto mask = take(tensors, "in.mask"); mask.defined())
+    inputs_.mask.allowed = mask.to(at::kBool);
 }
 
 void LayerCase::take_weights(NamedTensors& tensors) {
@@ -145,13 +148,7 @@ void LayerCase::take_weights(NamedTensors& tensors) {
 }
 
 HeadContext LayerCase::context(Backend backend) const {
-  HeadContext ctx;
-  ctx.memory = memory_;
-  ctx.mask = mask_;
-  ctx.bias = bias_;
-  ctx.gates = gates_;
-  ctx.noise = noise_;
-  ctx.positions = positions_;
+  auto ctx = inputs_;
   ctx.rotary = rotary_ ? &*rotary_ : nullptr;
   ctx.backend = backend;
   return ctx;
@@ -183,7 +180,8 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   probe.js_stride = 1;
   if (probe.maps || probe.statistics) ctx.observer = &probe;
   auto x = x_.detach().requires_grad_(gradients);
-  auto memory = memory_.defined() ? memory_.detach().requires_grad_(gradients) : Tensor();
+  auto memory =
+      inputs_.memory.defined() ? inputs_.memory.detach().requires_grad_(gradients) : Tensor();
   ctx.memory = memory;
   auto out = heads_->forward(x, ctx);
 

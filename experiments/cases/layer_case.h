@@ -59,8 +59,8 @@ class LayerCase {
   HeadDemands demands_;
   std::shared_ptr<AttentionHeads> heads_;
   std::optional<Rotary> rotary_;
-  AttentionMask mask_;
-  Tensor x_, memory_, bias_, gates_, positions_, noise_, cotangent_;
+  Tensor x_, cotangent_;
+  HeadContext inputs_;  // the others, but rotary_
   NamedTensors expected_;
 };
 

@@ -76,15 +76,9 @@ class ModelCase {
     const int64_t B = batch_.ids.size(0);
     if (batch_.ids.size(1) >= kPrompt) {
       std::vector<Tensor> rows;
-      for (int64_t b = 0; b < B; ++b) {
-        const auto prompt = batch_.ids[b].narrow(0, 0, kPrompt).cpu();
-        std::vector<int64_t> ids(prompt.const_data_ptr<int64_t>(),
-                                 prompt.const_data_ptr<int64_t>() + kPrompt);
-        const auto begun = ids;
-        generate(*built_.model, begun, {.tokens = kContinued, .temperature = 0}, compute_,
-                 [&](int64_t id) { ids.push_back(id); });
-        rows.push_back(at::tensor(ids, at::kLong));
-      }
+      for (int64_t b = 0; b < B; ++b)
+        rows.push_back(
+            continued(*built_.model, batch_.ids[b].narrow(0, 0, kPrompt), kContinued, compute_));
       const auto ids = at::stack(rows);  // [B,17]
       const auto logits = built_.model->forward({.ids = ids.to(compute_.device)}, {}).logits.cpu();
       const auto ln_p = at::log_softmax(logits, -1)
@@ -151,7 +145,7 @@ void clear_padding(const CaseFile& file, NamedTensors& computed, NamedTensors& e
 
 // Published models of their full size are judged in the type that they were run in.
 std::optional<NamedTensors> forward_numbers(const CaseFile& file, const Compute& compute) {
-  const bool texts = std::any_of(file.tensors.begin(), file.tensors.end(), [](const auto& tensor) {
+  const bool texts = std::ranges::any_of(file.tensors, [](const auto& tensor) {
     return tensor.first.ends_with(".ids") && tensor.first != "in.ids";
   });
   const bool sentences = file.metadata.contains("sentences");

@@ -2,6 +2,7 @@
 
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/inference/generate.h"
 #include "experiments/pretrained/published_names.h"
 #include "experiments/runs/open_run.h"
 
@@ -33,6 +34,14 @@ HuggingFaceModel model_of_case(const CaseFile& file, at::ScalarType type,
   made.model->to(device);
   made.model->eval();
   return made;
+}
+
+Tensor continued(Model& model, const Tensor& prompt, int64_t tokens, const Compute& compute) {
+  const auto begun = integers_of(prompt);
+  auto ids = begun;
+  generate(model, begun, {.tokens = tokens, .temperature = 0}, compute,
+           [&](int64_t id) { ids.push_back(id); });
+  return at::tensor(ids, at::kLong);
 }
 
 }  // namespace headlab

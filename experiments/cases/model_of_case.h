@@ -10,6 +10,9 @@ namespace headlab {
 // the case where it names nothing. `type`: of published weights. On `device`, not training.
 HuggingFaceModel model_of_case(const CaseFile& file, at::ScalarType type, const at::Device& device);
 
+// The ids of a prompt and the likeliest behind them.
+Tensor continued(Model& model, const Tensor& prompt, int64_t tokens, const Compute& compute);
+
 // Judges files of whole models whose inputs are texts, one beside the other (in.<n>.ids): what a
 // language model makes of each.
 NamedTensors numbers_of_texts(const CaseFile& file, HuggingFaceModel& made, const Compute& compute);

@@ -137,9 +137,7 @@ const RegisterCase slices(
     {"slice-1", [](const CaseFile& file, const at::Device& device, Backend backend) {
        at::NoGradGuard no_grad;
        auto layer = layer_of(file, {"in.heads"}, device);
-       const auto gone = file.at("in.heads").to(at::kLong).contiguous();
-       layer.heads().mask_heads(
-           {gone.data_ptr<int64_t>(), gone.data_ptr<int64_t>() + gone.numel()});
+       layer.heads().mask_heads(integers_of(file.at("in.heads")));
        const auto ctx = layer.context(backend);
        const auto masked = layer.heads().forward(layer.x(), ctx).y;
        const auto sliced = layer.heads().slice();

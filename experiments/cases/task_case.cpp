@@ -16,11 +16,6 @@ struct TaskConfig : Block {
   void visit(Fields& f) override { f("data", data, "the task"); }
 };
 
-std::vector<int64_t> numbers(const Tensor& tensor) {
-  const auto flat = tensor.to(at::kLong).contiguous();
-  return {flat.data_ptr<int64_t>(), flat.data_ptr<int64_t>() + flat.numel()};
-}
-
 class TaskCase {
  public:
   explicit TaskCase(const CaseFile& file) : file_(file) {
@@ -45,10 +40,10 @@ class TaskCase {
     const auto map = integers("in.map", 1, source_->vocabulary());
     std::vector<Tensor> rows;
     for (int64_t n = 0; n < ids_.size(0); ++n) {
-      RuleExample example{.ids = numbers(ids_[n])};
+      RuleExample example{.ids = integers_of(ids_[n])};
       if (last.defined()) example.last = last[n].item<int64_t>();
-      if (queries.defined()) example.queries = numbers(queries[n]);
-      if (map.defined()) example.map = numbers(map);
+      if (queries.defined()) example.queries = integers_of(queries[n]);
+      if (map.defined()) example.map = integers_of(map);
       rows.push_back(at::tensor(label(n, example), at::kLong));
     }
     return rows.empty() ? at::empty_like(ids_) : at::stack(rows);  // [N,T]

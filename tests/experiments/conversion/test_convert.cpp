@@ -1,6 +1,6 @@
 // Conversions of trained heads on tensors: what must come out, what stays as it was, what is
 // refused. The whole command: test_command_convert.cpp.
-#include "experiments/cases/convert_case.h"
+#include "experiments/cases/case_file.h"
 #include "experiments/conversion/convert.h"
 #include "experiments/conversion/head_alignment.h"
 #include "experiments/runs/checkpoint.h"
@@ -283,8 +283,7 @@ TEST_CASE("the authors' conversions are reproduced", "[convert][golden]") {
   for (const auto& entry : std::filesystem::directory_iterator(kConversions)) {
     const std::string file = entry.path().filename().string();
     if (!file.starts_with("convert_")) continue;
-    ConvertCase conversion(entry.path(), at::kCPU);
-    const auto verdicts = conversion.judge(conversion.compute());
+    const auto verdicts = judge_case(entry.path(), at::kCPU, Backend::kAuto).verdicts;
     const bool cp = file.starts_with("convert_cp_");
     (cp ? decompositions : copies) += 1;
     CHECK(verdicts.size() == (cp ? 5 : 12));
@@ -306,9 +305,9 @@ TEST_CASE("a conversion file that says something else fails", "[convert][golden]
         auto tensors = read_tensors(kConversions / file, &metadata);
         change(tensors, metadata);
         write_tensors(scratch / "wrong.safetensors", tensors, metadata);
-        ConvertCase conversion(scratch / "wrong.safetensors", at::kCPU);
         std::set<std::string> failed;
-        for (const auto& verdict : conversion.judge(conversion.compute()))
+        const auto path = scratch / "wrong.safetensors";
+        for (const auto& verdict : judge_case(path, at::kCPU, Backend::kAuto).verdicts)
           if (!verdict.pass) failed.insert(verdict.name);
         return failed;
       };
