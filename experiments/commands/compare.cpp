@@ -12,7 +12,7 @@
 #include "experiments/commands/sweep_report.h"
 #include "experiments/comparison/comparison_costs.h"
 #include "experiments/comparison/comparison_report.h"
-#include "experiments/sweeps/sweep_threads.h"
+#include "experiments/sweeps/sweep_run.h"
 #include "experiments/system/output.h"
 #include "experiments/system/script.h"
 #include "experiments/system/signals.h"

@@ -11,7 +11,6 @@
 #include "experiments/sweeps/sweep_run.h"
 #include "experiments/sweeps/sweep_summary.h"
 #include "experiments/sweeps/sweep_table.h"
-#include "experiments/sweeps/sweep_threads.h"
 #include "experiments/system/output.h"
 
 namespace headlab {

@@ -1,11 +1,11 @@
-#include "experiments/comparison/comparison_notes.h"
-
+// What stands below a table of a comparison.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 
+#include "experiments/comparison/comparison_report.h"
 #include "experiments/text/with_commas.h"
 
 namespace headlab {

@@ -19,8 +19,13 @@ std::string comparison_text(const Comparison& comparison, const ChosenRates& rat
                             const std::vector<ComparedTask>& tasks,
                             const std::vector<TaskTable>& tables);
 
-// The same with every number behind it: of each training, of each curve, and of each rate that was
-// tried.
+// What stands below the table of task number t: what its figures were measured on and tested by,
+// and what must be known of them. `rates`: of its arms.
+std::string notes_text(const Comparison& comparison, const std::vector<ChosenRate>& rates,
+                       const ComparedTask& task, size_t t);
+
+// The comparison with every number behind it: of each training, of each curve, and of each rate
+// that was tried.
 nlohmann::ordered_json comparison_json(const Comparison& comparison, const ChosenRates& rates,
                                        const std::vector<ComparedTask>& tasks);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "experiments/comparison/comparison.h"
+#include "experiments/runs/run_metrics.h"
 #include "experiments/sweeps/sweep_points.h"
 #include "experiments/sweeps/sweep_run.h"
 #include "experiments/sweeps/sweep_summary.h"
@@ -53,5 +54,12 @@ StageEnd as_it_stands(const Stage& stage);
 // Writes the stage's files, trains its points, shows them on stderr, and writes its summary. What
 // chooses rates is given up where it is behind.
 StageEnd run_stage(const Stage& stage, const SweepOrders& orders);
+
+// Why a training with these evaluations, of `steps` in all, is clearly behind: at half of its steps
+// its loss is above the one that `best`, another rate of the same arm and seed, had at a quarter,
+// by more than 5 % of what that one had lost until then. "": it is not, is not so far, or has less
+// than a quarter of its steps left.
+std::string why_behind(const std::vector<MetricsRow>& rows, const std::vector<MetricsRow>& best,
+                       int64_t steps);
 
 }  // namespace headlab

@@ -1,7 +1,6 @@
 // The report of a comparison as Markdown.
 #include <fmt/format.h>
 
-#include "experiments/comparison/comparison_notes.h"
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/comparison/lengths.h"
 #include "experiments/comparison/references.h"
@@ -66,9 +65,9 @@ Cells head_cells(const Comparison& comparison, size_t task) {
     cells.insert(cells.end(),
                  {"seeds that solved it", "p, Fisher", "p, Fisher and Holm",
                   "updates until solved, median", "p, log-rank", "p, log-rank and Holm"});
-  cells.insert(cells.end(),
-               {"effective speedup", validation_loss_name() + " at equal time [nat]", "time", "entropy [nat]",
-                "largest logit", "first-token share", "heads that survive pruning"});
+  cells.insert(cells.end(), {"effective speedup", validation_loss_name() + " at equal time [nat]",
+                             "time", "entropy [nat]", "largest logit", "first-token share",
+                             "heads that survive pruning"});
   return cells;
 }
 

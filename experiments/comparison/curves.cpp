@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "experiments/data/source.h"
 #include "experiments/sweeps/sweep_costs.h"
 
 namespace headlab {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -62,6 +63,11 @@ std::vector<std::string> what_is_other(const FrozenPoint& point) {
     lines.push_back(std::move(line));
   if (lines.empty()) lines.emplace_back("its data were others");
   return lines;
+}
+
+int64_t threads_of_environment() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  return text == nullptr ? 0 : std::max<int64_t>(std::strtoll(text, nullptr, 10), 0);
 }
 
 }  // namespace
@@ -231,6 +237,26 @@ void SweepRun::stop_all(int signal) {
   stopping_ = true;
   for (const auto& job : jobs_)
     if (job.given_up.empty()) job.program.signal(signal);  // a second one ends it at once
+}
+
+std::map<std::string, std::string> SweepThreads::environment() const {
+  if (set) return {};
+  return {{"OMP_NUM_THREADS", std::to_string(of_a_run)}};
+}
+
+SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs) {
+  const auto cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
+  const int64_t given = threads_of_environment();
+  SweepThreads threads{.of_a_run = 0, .jobs = jobs, .set = true};
+  for (const auto& point : sweep.points) {
+    const auto own = point.experiment.train.threads.value_or(given);
+    threads.of_a_run = std::max(threads.of_a_run, own);
+    threads.set = threads.set && own > 0;
+  }
+  if (threads.of_a_run == 0)
+    threads.of_a_run = jobs > 0 ? std::max<int64_t>(cores / jobs, 1) : cores;
+  if (jobs == 0) threads.jobs = std::max<int64_t>(cores / threads.of_a_run, 1);
+  return threads;
 }
 
 }  // namespace headlab

@@ -1,5 +1,5 @@
 // When a training that chooses a rate is clearly behind.
-#include "experiments/comparison/given_up.h"
+#include "experiments/comparison/comparison_stages.h"
 #include "tests/catch.h"
 
 namespace headlab::test_given_up {
