@@ -63,7 +63,7 @@ std::shared_ptr<DataSource> open_text(const TextDataOptions& options) {
     files.push_back(path.resolved);
     const auto all =
         tokenizer.encode(file_for(tokenizer, path.resolved), path.resolved.string()).ids;
-    return {options.path.resolved, {all.begin(), all.end()}};
+    return {path.resolved, {all.begin(), all.end()}};
   };
   TextParts parts{{Split::kTrain, encode(options.path)}};
   auto& ids = parts[Split::kTrain].ids;

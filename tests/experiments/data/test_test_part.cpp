@@ -50,6 +50,7 @@ struct AllData {
     folder.write("other", digits(400, 60));
     folder.write("tests", digits(460, 40));
     folder.write("more", digits(0, 500));
+    folder.write("short", "0 4 1\n");
     folder.write("s", counted_lines(0, 40)), folder.write("t", counted_lines(1000, 40));
     folder.write("vs", counted_lines(40, 20)), folder.write("vt", counted_lines(1040, 20));
     folder.write("ts", counted_lines(60, 9)), folder.write("tt", counted_lines(1060, 9));
@@ -196,6 +197,23 @@ TEST_CASE("every kind of data gives a test part, and none but where it is asked 
     KindBlock block(data_registry(), kind);
     CHECK_FALSE(asks_for_test(block));
     CHECK_FALSE(block.write().find("test"));  // so a run without it is the run that it was
+  }
+}
+
+TEST_CASE("a part that is too short is named by its own file", "[data]") {
+  const auto complaint = [](const std::string& kind, const std::string& more) -> std::string {
+    try {
+      all_data().open_kind(kind, "path: text, context: 8, " + more);
+    } catch (const DataError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const auto named = Catch::Matchers::StartsWith((all_data().folder / "short").string() + ": ");
+  for (const std::string part : {"validation: short", "validation: other, test: short"}) {
+    CHECK_THAT(complaint("words", part), named);
+    CHECK_THAT(complaint("words", part + ", objective: masked"), named);
+    CHECK_THAT(complaint("text", part + ", tokenizer: known"), named);
   }
 }
 
