@@ -30,9 +30,8 @@ inline BpeModel read_bpe(const std::filesystem::path& vocabulary,
   const auto ids = parse_json(MappedFile(vocabulary).text()).value_or(nlohmann::json());
   std::vector<std::string> tokens(ids.size());
   for (const auto& [token, id] : ids.items()) tokens.at(id) = token;
-  return {.tokens = std::move(tokens),
-          .merges = read_merges(merges),
-          .specials = std::move(specials)};
+  return {
+      .tokens = std::move(tokens), .merges = read_merges(merges), .specials = std::move(specials)};
 }
 
 inline std::vector<std::string> texts_of(const Tokenizer& tokenizer,

@@ -123,7 +123,8 @@ KeptConversion keep_converted(const std::filesystem::path& out, const OpenedRun&
     kept["measured"] = measured_text(whole);
     for (const auto& mean : whole.means) kept[mean.name] = mean.value;
   }
-  if (further.updates == 0) return write(judged.validation_loss(), status_metrics(whole, run.data->task()));
+  if (further.updates == 0)
+    return write(judged.validation_loss(), status_metrics(whole, run.data->task()));
   if (const int signal = StopSignals::received(); signal != 0)
     return {report,
             nullptr,

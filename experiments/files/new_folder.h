@@ -20,7 +20,8 @@ class Removal {
 };
 
 // A new folder under a temporary name beside `path`, which takes the place of `path` on commit()
-// and vanishes otherwise. Nobody makes it but its user; one that a killed process left may be there.
+// and vanishes otherwise. Nobody makes it but its user; one that a killed process left may be
+// there.
 class NewFolder {
  public:
   explicit NewFolder(const std::filesystem::path& path);

@@ -13,12 +13,12 @@ namespace headlab {
 
 struct Evaluation {
   Split split = Split::kValidation;
-  // Of Task::metrics() in their order, the first is the loss; behind them Task::summaries(). 0 where
-  // there is no example.
+  // Of Task::metrics() in their order, the first is the loss; behind them Task::summaries(). 0
+  // where there is no example.
   std::vector<MetricValue> means = {};
   int64_t tokens = 0;  // scored targets
   int64_t examples = 0;
-  int64_t batches = 0;    // measured on the first so many; 0: on all examples of the split
+  int64_t batches = 0;        // measured on the first so many; 0: on all examples of the split
   SplitTokens of_split = {};  // of all examples
   std::optional<double> bleu =
       {};  // of the whole split's translations, where train.bleu_every asks

@@ -50,8 +50,7 @@ void set_encoding(H5Dataset& data, const LabelledArray& array) {
     data.set_text("flag_meanings", "no yes");
   }
   const auto type = type_of(array);
-  if (type == H5Type::kF64)
-    data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
+  if (type == H5Type::kF64) data.set_number("_FillValue", std::numeric_limits<double>::quiet_NaN());
   // Named only where it is needed: readers give all that has one as floating-point numbers.
   if (type == H5Type::kI64 &&
       std::ranges::any_of(array.values, [](double value) { return std::isnan(value); }))
@@ -59,9 +58,8 @@ void set_encoding(H5Dataset& data, const LabelledArray& array) {
 }
 
 H5Dataset make_axis(H5Group& group, const LabelledAxis& axis, H5Type type) {
-  auto scale = group.make_dataset(
-      axis.about.name,
-      {axis.labels.empty() ? type : H5Type::kText, {static_cast<hsize_t>(axis.size)}});
+  auto scale = group.make_dataset(axis.about.name, {axis.labels.empty() ? type : H5Type::kText,
+                                                    {static_cast<hsize_t>(axis.size)}});
   scale.make_scale(axis.about.name);
   describe(scale, axis.about);
   const auto places = axis.places();
@@ -139,8 +137,8 @@ void describe(H5Dataset& data, const LogVariable& about) {
   data.set_text("comment", about.comment);
 }
 
-void attach_axes(H5Dataset& data, const std::vector<std::string>& dims,
-                 const AxisScales& scales, unsigned ahead) {
+void attach_axes(H5Dataset& data, const std::vector<std::string>& dims, const AxisScales& scales,
+                 unsigned ahead) {
   for (unsigned a = 0; a < dims.size(); ++a) data.attach_scale(ahead + a, scales.at(dims[a]));
 }
 

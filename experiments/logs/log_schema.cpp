@@ -108,8 +108,7 @@ LogGroup attention_group(const LogSite& site) {
   const auto axis = [&](const LogVariable& about, const std::vector<int64_t>& places) {
     group.axes.push_back({about, std::ssize(places), {}, places});
   };
-  group.axes = {
-      {{"probe", "1", "probe", "a fixed example of the validation split"}, maps.probes}};
+  group.axes = {{{"probe", "1", "probe", "a fixed example of the validation split"}, maps.probes}};
   axis({"layer", "1", "layer", "counted from 0 at the input"}, maps.layers);
   axis({"head", "1", "head", "original index, before any pruning"}, maps.heads);
   axis({"query", "1", "query position", "counted from 0 in the probe"}, maps.query);

@@ -1,5 +1,5 @@
-// The HDF5 file of the results of an analysis: /analysis, /roles, /ablation, /pruning, in the schema
-// of the log. No torch in here.
+// The HDF5 file of the results of an analysis: /analysis, /roles, /ablation, /pruning, in the
+// schema of the log. No torch in here.
 #pragma once
 
 #include <filesystem>

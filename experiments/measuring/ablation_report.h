@@ -40,7 +40,7 @@ std::string studies_text(const std::vector<AblationStudy>& studies,
 // The groups /ablation/<site>: modes, layers and heads, with an array a change and study, which
 // says what it was measured on as `whole`, the whole model, was.
 std::vector<LabelledGroup> studies_groups(const std::vector<AblationStudy>& studies,
-                                        const std::vector<std::string>& modes, Model& model,
-                                        const Task& task, const Evaluation& whole);
+                                          const std::vector<std::string>& modes, Model& model,
+                                          const Task& task, const Evaluation& whole);
 
 }  // namespace headlab

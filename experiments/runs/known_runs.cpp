@@ -11,6 +11,7 @@
 
 #include "core/config/config.h"
 #include "core/errors.h"
+#include "experiments/data/source.h"
 #include "experiments/files/config_file.h"
 #include "experiments/runs/run_files.h"
 #include "experiments/runs/run_manifest.h"
@@ -168,7 +169,8 @@ KnownRun know_run(const fs::path& path) {
   run.written = written_at(path);
   if (status) {
     run.step = status->step;
-    if (const auto loss = status->metrics.find(validation_loss_name()); loss != status->metrics.end())
+    if (const auto loss = status->metrics.find(validation_loss_name());
+        loss != status->metrics.end())
       run.loss = loss->second;
   }
   return run;

@@ -43,7 +43,8 @@ list(REMOVE_ITEM test_experiments ${link_test})
 
 # What test programs share beside headers: a model whose weights are written by hand.
 headlab_less_optimised(${CMAKE_SOURCE_DIR}/tests/hand_built.cpp ${CMAKE_SOURCE_DIR}/tests/write_hand_built.cpp
-                       ${CMAKE_SOURCE_DIR}/tests/tokenizers.cpp ${CMAKE_SOURCE_DIR}/tests/translator.cpp)
+                       ${CMAKE_SOURCE_DIR}/tests/tokenizers.cpp ${CMAKE_SOURCE_DIR}/tests/translator.cpp
+                       ${CMAKE_SOURCE_DIR}/tests/added_metric.cpp)
 add_library(headlab_hand_built OBJECT tests/hand_built.cpp)
 headlab_torch_target(headlab_hand_built)
 target_link_libraries(headlab_hand_built PUBLIC headlab_core headlab_logs)

@@ -132,7 +132,8 @@ TEST_CASE("a log that an older version began with floating-point counts goes on"
 TEST_CASE("counts of an analysis and of what it was measured on are whole numbers") {
   const Scratch folder;
   const LabelledAxis axis{{"head", "1", "head", "original index"}, 2};
-  LabelledArray some{{"examples", "1", "examples", "how many", /*counts=*/true}, {"head"}, {7, kNaN}};
+  LabelledArray some{
+      {"examples", "1", "examples", "how many", /*counts=*/true}, {"head"}, {7, kNaN}};
   some.count_attributes = {{"tokens", 81920}};
   LabelledArray all = some;
   all.about.name = "kept", all.values = {7, 8};

@@ -53,7 +53,7 @@ TEST_CASE("a vision transformer learns the digits in a few seconds, the same eac
   const auto measured = evaluate(*model, {data.get()}, {at::kCPU});
   CHECK(measured.examples == 359);
   CHECK(measured.tokens == 359);
-  CHECK(data->task().derived().empty());      // of classes
+  CHECK(data->task().derived().empty());   // of classes
   CHECK(measured.mean("accuracy") > 0.8);  // by chance: 0.1
   CHECK(measured.loss() < 0.7);            // by chance: 2.3
   const auto short_one = experiment_of("mha", 10);
