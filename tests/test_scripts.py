@@ -29,6 +29,19 @@ def test_the_bench_of_building_refuses_what_is_no_folder(tmp_path):
         assert "scripts/bench/build --help" in done.stderr and "mktemp" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [(), ("--verbose",), ("releas",), ("",), ("release dev",)])
+def test_a_build_of_what_is_no_preset_is_refused_and_leaves_nothing(words):
+    before = sorted(path.name for path in (ROOT / "build").glob("*"))
+    done = subprocess.run([ROOT / "scripts/build", *words], capture_output=True, text=True)
+    assert (done.returncode, "release dev asan" in done.stderr) == (2, True), done.stderr
+    assert sorted(path.name for path in (ROOT / "build").glob("*")) == before
+
+
+def test_a_build_says_how_it_is_called():
+    done = subprocess.run([ROOT / "scripts/build", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0 and "scripts/build PRESET" in done.stdout
+
+
 def test_laws_of_one_kind_are_asked_for_by_its_name():
     done = run("test", "--kind", "mhaa")
     assert done.returncode == 2
