@@ -19,6 +19,7 @@ train: {steps: 40, batch: 8, lr: 1.0e-2, warmup: 4, eval_every: 20, eval_batches
         checkpoint: {every: 20}}
 log: {every: 10, stats_every: 20, attention: {every: 0}}
 """
+SWEEP = "{base: pairs.yaml, grid: {seed: [1, 2]}}\n"
 COMPARISON = """tasks: [pairs.yaml]
 kinds: [mha, differential]
 rates: [1.0e-2]
@@ -39,6 +40,7 @@ def extended(*arguments):
 def bench(tmp_path_factory):
     folder = tmp_path_factory.mktemp("metric")
     (folder / "pairs.yaml").write_text(CONFIG)
+    (folder / "s.yaml").write_text(SWEEP)
     (folder / "c.yaml").write_text(COMPARISON)
     extended("run", folder / "pairs.yaml", "--out", folder / "runs")
     return folder
@@ -52,7 +54,7 @@ def run(bench):
 def test_it_is_logged_with_its_unit_and_what_follows_from_the_loss_is_not(run):
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluated = [row for row in rows if "val/loss" in row]
-    assert len(evaluated) == 3
+    assert len(evaluated) == 2
     for row in evaluated:
         assert 0 < row["val/trust"] < 1
         assert row["val/bits"] == pytest.approx(row["val/loss"] / math.log(2))
@@ -82,7 +84,7 @@ def test_what_a_head_does_to_it_is_measured(run):
 
 
 def test_sweeps_and_comparisons_have_it(bench, run):
-    swept = extended("sweep", bench / "pairs.yaml", "seed=1,2", "--out", bench / "runs")
+    swept = extended("sweep", bench / "s.yaml", "--out", bench / "runs")
     for name in ("val/loss", "val/trust", "val/bits"):
         assert name in swept
     compared = extended("compare", bench / "c.yaml", "--out", bench / "runs", "--json")
