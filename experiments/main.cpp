@@ -1,6 +1,5 @@
 // The command line: finds the subcommand, runs it, and maps errors to exit codes.
 #include <ATen/Context.h>
-#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
@@ -25,10 +24,9 @@
 
 #include "core/config/config.h"
 #include "core/config/registry.h"
-#include "core/errors.h"
 #include "core/kernels/isa_choice.h"
 #include "experiments/commands/command.h"
-#include "experiments/models/finite_weights.h"
+#include "experiments/commands/failure.h"
 #include "experiments/runs/bounded_tensors.h"
 #include "experiments/runs/known_runs.h"
 #include "experiments/runs/run_manifest.h"
@@ -39,7 +37,6 @@
 #include "experiments/system/program_name.h"
 #include "experiments/system/signals.h"
 #include "experiments/system/startable_threads.h"
-#include "experiments/system/writer_lock.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -54,42 +51,9 @@ int report(int code, const std::string& what) {
 int run_guarded(const std::function<int()>& action) {
   try {
     return action();
-  } catch (const ConfigError& e) {
-    return report(kUsage, e.what());
-  } catch (const BackendError& e) {
-    return report(kUsage, e.what());
-  } catch (const DataError& e) {
-    return report(kData, e.what());
-  } catch (const TakenError& e) {
-    return report(std::getenv(kStartedBySweep) ? kRunIsTaken : int{kStorage}, e.what());
-  } catch (const RunError& e) {
-    return report(kStorage, e.what());
-  } catch (const NotFiniteError& e) {
-    return report(kDiverged, e.what());
-  } catch (const LeakError& e) {
-    return report(kCheckFailed, e.what());
-  } catch (const DeviceError& e) {
-    return report(kDevice, e.what());
-  } catch (const c10::OutOfMemoryError& e) {
-    return report(kDevice, e.what_without_backtrace());
-  } catch (const std::bad_alloc&) {
-    return report(kDevice, "out of memory; a smaller batch or context needs less");
-  } catch (const std::system_error& e) {
-    if (e.code() != std::errc::resource_unavailable_try_again &&
-        e.code() != std::errc::not_enough_memory)
-      return report(kInternal, e.what());
-    return report(kDevice, fmt::format("out of processes or memory: {}; end other processes, or "
-                                       "raise the limits (ulimit -u, ulimit -v)",
-                                       e.what()));
-  } catch (const c10::Error& e) {
-    const std::string what = e.what_without_backtrace();
-    const auto says = [&](const char* words) { return what.find(words) != what.npos; };
-    if (!says("DefaultCPUAllocator") && !says("calculation overflowed") &&
-        !says("multiplication overflow"))
-      return report(kInternal, what);
-    return report(kDevice, "out of memory; a smaller model, batch or context needs less");
-  } catch (const std::exception& e) {
-    return report(kInternal, e.what());
+  } catch (...) {
+    const auto failure = current_failure();
+    return report(failure.code, failure.what);
   }
 }
 

@@ -14,7 +14,7 @@ code_digest = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(code_digest)
 # A row a folder, files below it included; "core/*" is the files right in core. Only downwards: no
 # two rows see each other.
-ROOMS = ["files", "text", "system", "data/formats", "data/tokenizers", "data/*", "data/images", "data/given", "data/tasks",
+ROOMS = ["files", "text", "system", "ranks", "data/formats", "data/tokenizers", "data/*", "data/images", "data/given", "data/tasks",
          "models", "pretrained", "logs", "runs", "inference", "training", "measuring", "conversion", "pruning",
          "analysis/maps", "analysis/*", "sweeps", "comparison", "cases", "commands"]
 PLAIN = ["files", "text", "system", "data/formats"]

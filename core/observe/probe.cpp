@@ -3,6 +3,7 @@
 #include <array>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "core/attention/attend.h"
 #include "core/observe/row_stream.h"
@@ -62,6 +63,14 @@ void HeadProbe::reset() {
   patterns_.clear();
   outputs_.clear();
   passed_map_ = Tensor();
+}
+
+ProbeSums HeadProbe::take_sums() { return std::exchange(sums_, {}); }
+
+void HeadProbe::add_sums(const ProbeSums& more) {
+  for (const auto& [key, sums] : more)
+    if (const auto [mine, is_new] = sums_.emplace(key, sums); !is_new)
+      headlab::add_sums(mine->second, sums);
 }
 
 void HeadProbe::enter(ObservedLayer layer) {

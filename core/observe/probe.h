@@ -35,6 +35,8 @@ struct MapKey {
   auto operator<=>(const MapKey&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
+using ProbeSums = std::map<MapKey, HeadSums>;
+
 class HeadProbe : public HeadObserver {
  public:
   bool statistics = false;
@@ -66,7 +68,10 @@ class HeadProbe : public HeadObserver {
   void outputs(const Tensor& o, const Tensor& edited, const HeadCall& call) override;
   void report(const std::string& name, const Tensor& sums, const Tensor& counts) override;
 
-  const std::map<MapKey, HeadSums>& sums() const { return sums_; }
+  const ProbeSums& sums() const { return sums_; }
+  ProbeSums take_sums();  // leaves none
+  // What other passes of the same layers gave.
+  void add_sums(const ProbeSums& more);
   // Of a layer's first map, with those of the others under their names there (name_of_map()).
   std::map<std::string, std::vector<double>> values(const MapKey& key) const;
   // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that
@@ -93,7 +98,7 @@ class HeadProbe : public HeadObserver {
   void add_output_norms(const Tensor& o, const AttentionMask& mask);
   void raise_scores(const ObservedMap& map, const AttentionMask& mask);
 
-  std::map<MapKey, HeadSums> sums_;
+  ProbeSums sums_;
   std::map<MapKey, Tensor> maps_;
   std::map<MapKey, Pattern> patterns_;
   std::map<MapKey, Outputs> outputs_;

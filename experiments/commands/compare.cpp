@@ -9,6 +9,7 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/options.h"
 #include "experiments/commands/sweep_report.h"
 #include "experiments/comparison/comparison_costs.h"
 #include "experiments/comparison/comparison_report.h"
@@ -25,7 +26,7 @@ struct CompareOptions {
   std::string compared, out = "runs", task, device = "auto";
   std::optional<std::string> against, protocol;
   std::vector<std::string> overrides;
-  int64_t jobs = 0;
+  int64_t jobs = 0, ranks = 1;
   bool skip_pruning = false, figure = false, dry_run = false, json = false;
 
   void visit(Arguments& a) {
@@ -43,8 +44,8 @@ struct CompareOptions {
              "(default: configs/compare/kinds.yaml of headlab's sources)");
     a.option("--out", out, "directory of runs");
     a.option("--device", device, "of the trainings: auto, cpu, cuda or cuda:N");
-    a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
-             Arguments::kAboveZero);
+    a.option("--jobs", jobs, kJobsHelp, Arguments::kAboveZero);
+    a.option("--ranks", ranks, kRanksHelp, Arguments::kAboveZero);
     a.flag("--skip-pruning", skip_pruning, "leave out the heads that survive pruning");
     a.flag(
         "--figure", figure,
@@ -54,8 +55,14 @@ struct CompareOptions {
   }
 };
 
-SweepOrders orders_of(const SweepThreads& threads, const std::string& device) {
-  return {.jobs = threads.jobs, .environment = threads.environment(), .device = device};
+SweepOrders orders_of(const CompareOptions& o, const FrozenSweep& sweep) {
+  auto gpus = gpus_for(o.device);
+  const auto threads = threads_of(sweep, o.jobs, std::ssize(gpus), o.ranks);
+  return {.jobs = threads.jobs,
+          .ranks = o.ranks,
+          .gpus = std::move(gpus),
+          .environment = threads.environment(),
+          .device = o.device};
 }
 
 // With what was measured of the same runs before; a signal, that in the trainings too, ends it
@@ -97,12 +104,12 @@ int said(int code) {
 StageEnd choose_rates(const CompareOptions& o, const Comparison& comparison, Stage& choosing) {
   if (choosing.sweep.points.empty()) return {};
   for (size_t before = 0;;) {
-    const auto threads = threads_of(choosing.sweep, o.jobs);
+    const auto orders = orders_of(o, choosing.sweep);
     const auto points = choosing.sweep.points.size();
     tell("{} more trainings choose the rates, after {}; {} at once", points - before, before,
-         threads.jobs);
+         orders.jobs);
     before = points;
-    auto end = run_stage(choosing, orders_of(threads, o.device));
+    auto end = run_stage(choosing, orders);
     if (end.code == kResumable) return end;
     auto wider = wider_stage(comparison, choosing, end);
     if (!wider) return end;
@@ -134,9 +141,8 @@ ComparisonSource source_of(const CompareOptions& o) {
 }
 
 Report costs_report(const CompareOptions& o, const Comparison& comparison) {
-  const auto threads = threads_of(likely_final_stage(comparison).sweep, o.jobs);
-  return report_of("comparison", comparison.folder,
-                   costs_of(comparison, orders_of(threads, o.device)), threads.jobs);
+  const auto orders = orders_of(o, likely_final_stage(comparison).sweep);
+  return report_of("comparison", comparison.folder, costs_of(comparison, orders), orders.jobs);
 }
 
 int run_compare(const CompareOptions& o) {
@@ -155,9 +161,9 @@ int run_compare(const CompareOptions& o) {
   if (chosen.code == kResumable) return said(chosen.code);
   const auto rates = chosen_rates(comparison, choosing, chosen);
   const auto whole = final_stage(comparison, rates);
-  const auto threads = threads_of(whole.sweep, o.jobs);
-  tell("{} trainings are compared, {} at once", whole.sweep.points.size(), threads.jobs);
-  const auto end = run_stage(whole, orders_of(threads, o.device));
+  const auto orders = orders_of(o, whole.sweep);
+  tell("{} trainings are compared, {} at once", whole.sweep.points.size(), orders.jobs);
+  const auto end = run_stage(whole, orders);
   const int code = report_results(o, comparison, rates, whole, end);
   if (chosen.code != kDone) return said(chosen.code);
   if (end.code != kDone) return said(end.code);

@@ -5,6 +5,7 @@
 #include "core/errors.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/given_data.h"
+#include "experiments/commands/on_ranks.h"
 #include "experiments/commands/options.h"
 #include "experiments/data/references.h"
 #include "experiments/inference/evaluate.h"
@@ -23,6 +24,7 @@ struct EvalOptions {
   double length_power = 1;
   GivenData given;
   ComputeOptions compute;
+  int comm_timeout = kCommTimeout;
   bool json = false;
 
   void visit(Arguments& a) {
@@ -35,6 +37,7 @@ struct EvalOptions {
     a.option("--length-power", length_power, "translations are ranked by ln p / tokens^power",
              Arguments::kZeroOrMore);
     compute.visit(a);
+    a.option("--comm-timeout", comm_timeout, kCommTimeoutHelp, Arguments::kAboveZero);
     a.flag("--json", json, "print one JSON object");
   }
 };
@@ -75,10 +78,7 @@ std::string references_text(const References& references) {
 constexpr const char* kNoReferences =
     "  chance and counts: left out, as the data are too large to count in a moment\n";
 
-int run_eval(const EvalOptions& o) {
-  if (o.beam == 0 && o.length_power != 1)
-    throw ConfigError("--length-power: ranks translations; --beam N asks for some");
-  const auto compute = o.compute.apply();
+int evaluate_run(const EvalOptions& o, const Compute& compute) {
   auto opened = open_named_run(o.run, compute.device);
   if (!opened.model->predicts())
     throw ConfigError(
@@ -101,6 +101,7 @@ int run_eval(const EvalOptions& o) {
   }
   if (o.beam > 0) texts.push_back(add_bleu(object, opened, split, o, compute));
   object.update(measured_json(e));
+  if (!compute.comm->first()) return e.is_finite() ? kDone : kDiverged;
   const bool counts = references_are_quick(*opened.data, split);
   const auto references = counts ? references_of(*opened.data, split) : References();
   object["references"] = references_json(references);
@@ -114,6 +115,17 @@ int run_eval(const EvalOptions& o) {
   if (e.is_finite()) return code;
   tell("eval: the {} is not finite", e.means.front().name);
   return kDiverged;
+}
+
+int run_eval(const EvalOptions& o) {
+  if (o.beam == 0 && o.length_power != 1)
+    throw ConfigError("--length-power: ranks translations; --beam N asks for some");
+  const auto launch = launched();
+  auto compute = o.compute.apply(launch);
+  return on_ranks(launch, o.comm_timeout, [&](const Ranks& ranks) {
+    compute.comm = &ranks.comm;
+    return evaluate_run(o, compute);
+  });
 }
 
 const RegisterCommand eval_command(

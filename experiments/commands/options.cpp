@@ -4,6 +4,7 @@
 #include <torch/cuda.h>
 
 #include <charconv>
+#include <cstdlib>
 #include <string_view>
 
 #include "core/attention/paths/paths.h"
@@ -16,6 +17,7 @@
 #include "experiments/system/output.h"
 #include "experiments/system/output_file.h"
 #include "experiments/system/startable_threads.h"
+#include "experiments/system/visible_gpus.h"
 
 namespace headlab {
 namespace {
@@ -52,6 +54,12 @@ at::Device pick_device(const std::string& name) {
                     : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*index));
 }
 
+at::Device pick_device(const std::string& name, const Launch& launch) {
+  const auto device = pick_device(name);
+  if (launch.size == 1 || !device.is_cuda() || device.has_index()) return device;
+  return {at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank % torch::cuda::device_count())};
+}
+
 void ComputeOptions::visit(Arguments& a) {
   a.option("--device", device, "auto, cpu, cuda or cuda:N");
   auto names = attend_path_names();
@@ -61,14 +69,20 @@ void ComputeOptions::visit(Arguments& a) {
            Arguments::kAboveZero);
 }
 
-Compute ComputeOptions::apply() const {
+std::vector<std::string> gpus_for(const std::string& device) {
+  if ((device != "auto" && device != "cuda") || !torch::cuda::is_available()) return {};
+  const char* given = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible_gpus(static_cast<int64_t>(torch::cuda::device_count()), given ? given : "");
+}
+
+Compute ComputeOptions::apply(const Launch& launch) const {
   if (threads > kMostThreads)
     throw ConfigError(fmt::format("--threads {}: must be at most {}", threads, kMostThreads));
   if (threads > 0) {
     require_startable_threads(static_cast<int>(threads));
     at::set_num_threads(static_cast<int>(threads));
   }
-  return {pick_device(device), backend_named(backend)};
+  return {pick_device(device, launch), backend_named(backend)};
 }
 
 Split split_of(const OpenedRun& run, const std::string& name,

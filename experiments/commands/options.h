@@ -9,9 +9,15 @@
 
 #include "core/attention/call/context.h"
 #include "experiments/commands/command.h"
+#include "experiments/ranks/launch.h"
 #include "experiments/runs/open_run.h"
 
 namespace headlab {
+
+// Of commands that start trainings.
+inline constexpr const char* kJobsHelp =
+    "trainings at once (default: GPUs, else cores / threads of a training)";
+inline constexpr const char* kRanksHelp = "processes that share a training, on this machine";
 
 // --device auto|cpu|cuda[:N], --threads N, --backend auto|flash|sdpa|rows|eager
 struct ComputeOptions {
@@ -19,7 +25,8 @@ struct ComputeOptions {
   int threads = 0;  // 0: OMP_NUM_THREADS, else every core
 
   void visit(Arguments& a);
-  Compute apply() const;  // sets the number of threads; DeviceError where there is no device
+  // Sets the number of threads. DeviceError where there is no device.
+  Compute apply(const Launch& launch = {}) const;
 };
 
 // The split of `run.data` that is called so, or the usual one; it has examples, or DataError names
@@ -52,5 +59,12 @@ struct MeasureOptions {
 void require_free(const std::string& out);
 
 at::Device pick_device(const std::string& name);
+// Of one of several processes on this machine: they take its GPUs in turn, unless `name` says
+// which.
+at::Device pick_device(const std::string& name, const Launch& launch);
+
+// The GPUs that this process sees and trainings on `device` may use, by their names in
+// CUDA_VISIBLE_DEVICES: numbers, or what stands there now.
+std::vector<std::string> gpus_for(const std::string& device);
 
 }  // namespace headlab

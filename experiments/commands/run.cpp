@@ -1,5 +1,11 @@
 // `headlab run CONFIG`: trains what a config describes.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "core/errors.h"
+#include "core/head_kinds.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/on_ranks.h"
 #include "experiments/commands/options.h"
 #include "experiments/commands/run_outcome.h"
 #include "experiments/data/references.h"
@@ -11,9 +17,12 @@
 #include "experiments/runs/open_run.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_identity.h"
+#include "experiments/runs/run_machine.h"
 #include "experiments/runs/run_manifest.h"
 #include "experiments/runs/same_run.h"
+#include "experiments/system/host_name.h"
 #include "experiments/system/output.h"
+#include "experiments/training/rank_weights.h"
 #include "experiments/training/train.h"
 
 namespace headlab {
@@ -23,7 +32,8 @@ struct RunOptions {
   std::string file, out = "runs", resume = "auto", device = "auto";
   std::vector<std::string> overrides;
   std::optional<std::string> init;
-  bool dry_run = false, json = false;
+  bool allow_device_change = false, dry_run = false, json = false;
+  int comm_timeout = kCommTimeout;
 
   void visit(Arguments& a) {
     a.option("config", file, "YAML file", Arguments::kRequired);
@@ -32,6 +42,9 @@ struct RunOptions {
     a.option("--init", init, "a run whose weights training begins with: init=RUN");
     a.option("--out", out, "directory of runs");
     a.option("--device", device, "auto, cpu, cuda or cuda:N");
+    a.flag("--allow-device-change", allow_device_change,
+           "go on with a run that was computed on another type of device, or in another precision");
+    a.option("--comm-timeout", comm_timeout, kCommTimeoutHelp, Arguments::kAboveZero);
     a.flag("--dry-run", dry_run, "check everything, train nothing");
     a.flag("--json", json, "print one JSON object at the end");
   }
@@ -50,52 +63,114 @@ Experiment experiment_of(const RunOptions& o) {
 ResumeFrom resume_from(const RunOptions& o) {
   auto from = ResumeFrom::parse(o.resume);
   if (!from.named.empty()) from.named = take_run(from.named);
+  from.any_device = o.allow_device_change;
   return from;
 }
 
-int run_run(const RunOptions& o) {
-  auto experiment = experiment_of(o);
-  const auto device = pick_device(o.device);
-  use_settings(experiment.train);
+// What a process knows of the run before anybody looks at its directory.
+struct Prepared {
+  Experiment experiment;
+  at::Device device = at::kCPU;
+  ResumeFrom from = {};
+  std::filesystem::path path = {};
+  std::shared_ptr<DataSource> data = {};
+  DataDescription description = {};
+  std::optional<InitialWeights> initial = {};
+  nlohmann::ordered_json data_files = {};
+};
 
-  const auto from = resume_from(o);
-  const auto path = from.named.empty() ? run_path(o.out, experiment) : locate_run(from.named).run;
-  const auto data = open_training_data(experiment);  // before any directory is made
-  const auto description = describe_data(*data);
-  const auto initial = InitialWeights::of(experiment, path);
-  auto files = data->files();
-  if (initial) files.push_back(initial->file());
-  const auto data_files = data_json(files, kept_data(path));
+Prepared prepare(const RunOptions& o, Experiment experiment, const at::Device& device) {
+  Prepared p{.experiment = std::move(experiment), .device = device, .from = resume_from(o)};
+  p.path = p.from.named.empty() ? run_path(o.out, p.experiment) : locate_run(p.from.named).run;
+  p.data = open_training_data(p.experiment);  // before any directory is made
+  p.description = describe_data(*p.data);
+  p.initial = InitialWeights::of(p.experiment, p.path);
+  auto files = p.data->files();
+  if (p.initial) files.push_back(p.initial->file());
+  p.data_files = data_json(files, kept_data(p.path));
+  return p;
+}
 
+std::shared_ptr<Model> model_of(const Prepared& p) {
+  auto model = build_trained_model(p.experiment, p.data->shape(), p.device);
+  if (p.initial) p.initial->put_into(*model, p.description);
+  check_leaks(*model, p.experiment.model.as<ModelOptions>(), p.data->shape(), {p.device});
+  return model;
+}
+
+// What the ranks must have alike, and what the manifest says of each.
+void compare_ranks(Prepared& p, Comm& comm) {
+  if (comm.size() == 1) return;
+  require_same(comm, "the config", to_yaml(write_block(p.experiment)));
+  std::string data;
+  for (const auto& file : p.data_files) data += file.value("sha256", "") + "\n";
+  require_same(comm, "the data", data);
+  const auto kinds = head_names();
+  require_same(comm, "the version of headlab", code_json({kinds.begin(), kinds.end()}).dump());
+}
+nlohmann::ordered_json ranks_json(Comm& comm, const at::Device& device) {
+  const nlohmann::json own{
+      {"host", host_name()}, {"device", device.str()}, {"threads", at::get_num_threads()}};
+  auto ranks = nlohmann::ordered_json::array();
+  for (const auto& text : comm.gather(own.dump()))
+    ranks.push_back(nlohmann::ordered_json::parse(text));
+  return ranks;
+}
+
+// torchrun starts all processes anew where one has ended: after an error that every attempt would
+// meet, the first of them ends at once. None: it goes on.
+std::optional<int> code_of_hopeless_restart(const std::filesystem::path& path, int restarts) {
+  if (restarts == 0) return std::nullopt;
+  const auto status = read_status(path);
+  if (!status || (status->state != RunState::kDiverged && status->state != RunState::kFailed))
+    return std::nullopt;
+  tell("started again after '{}': {}", run_state_name(status->state), status->reason);
+  return status->state == RunState::kDiverged ? kDiverged : kInternal;
+}
+
+// Rank 0, and the process that is alone: decides, locks, writes. What it decides it tells the
+// others: the code to end with, or that the training begins.
+int lead(const RunOptions& o, Prepared& p, Comm& comm, int restarts) {
+  auto& [experiment, device, from, path, data, description, initial, data_files] = p;
+  const auto ends_with = [&](int code) {
+    comm.broadcast(nlohmann::json{{"code", code}}.dump());
+    return code;
+  };
   const auto process = process_manifest(experiment, data_files, device);
   const auto check = [&] { require_same_run(path, experiment, process, from); };
   const auto finished = already_finished(path, from);
   check();
-  if (finished) return print_finished(path, *finished, o.json);
+  if (finished) return ends_with(print_finished(path, *finished, o.json));
+  if (const auto code = code_of_hopeless_restart(path, restarts)) return ends_with(*code);
 
-  auto model = build_trained_model(experiment, data->shape(), device);
-  if (initial) initial->put_into(*model, description);
-  check_leaks(*model, experiment.model.as<ModelOptions>(), data->shape(), {device});
-  const auto announce = [&] { say_what_begins(o.file, experiment, *model, *data, device, path); };
+  auto model = model_of(p);
+  const auto announce = [&] {
+    say_what_begins(o.file, experiment, *model, *data, device, path);
+    if (comm.size() > 1) tell("on {} processes", comm.size());
+  };
   if (const auto other = same_on_other_data(path, experiment, data_files); !other.empty())
     tell("{}", other);
   if (o.dry_run) {
     announce();
-    return kDone;
+    return ends_with(kDone);
   }
-  if (const auto code = code_of_early_stop()) return *code;
+  if (const auto code = code_of_early_stop()) return ends_with(*code);
 
   const auto since = changed_since(path, process);
   auto manifest = manifest_of(experiment, *model, data_files, device);
   manifest["config_hash"] = run_hash(experiment);
   manifest["steps"] = experiment.train.total_steps(*data);
+  if (const auto other = device_that_differs(read_manifest(path), process, experiment.train);
+      !other.empty() && !from.never)
+    manifest["device_change"] = other;
   if (initial) manifest["parent"] = initial->parent_json();
   if (references_are_quick(*data, Split::kValidation))
     manifest["references"] = references_json(references_of(*data, Split::kValidation));
   auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
                          from, check);
   if (!begun.warning.empty()) tell("{}", begun.warning);
-  if (!begun.directory) return print_finished(path, *already_finished(path, from), o.json);
+  if (!begun.directory)
+    return ends_with(print_finished(path, *already_finished(path, from), o.json));
 
   try {
     keep_patch(path);
@@ -107,16 +182,54 @@ int run_run(const RunOptions& o) {
       tell("begins with the weights of {}", initial->text());
     }
     announce();
-    const auto outcome =
-        train(experiment, model, *data, {device}, *begun.directory, begun.checkpoint);
+    comm.broadcast("{}");
+    if (comm.size() > 1) begun.directory->note("ranks", ranks_json(comm, device));
+    const auto checkpoint = share_checkpoint(std::move(begun.checkpoint), comm);
+    const auto outcome = train(experiment, model, *data, {.device = device, .comm = &comm},
+                               *begun.directory, checkpoint);
     begun.directory->end(outcome.status);
     print_outcome(path, outcome.status, o.json);
     say_what_comes_next(path, experiment, outcome.status, *model, description);
     return outcome.exit_code;
+  } catch (const LostRank& e) {
+    if (e.code() != kResumable) {
+      begun.directory->fail(e.what());
+      throw;
+    }
+    auto status = read_status(path).value_or(RunStatus{});
+    status.state = RunState::kStopped, status.reason = e.what();
+    begun.directory->end(status);
+    throw;
   } catch (const std::exception& e) {
     begun.directory->fail(e.what());
     throw;
   }
+}
+
+// Every other rank: trains along, and writes nothing.
+int follow(const Prepared& p, Comm& comm) {
+  auto model = model_of(p);
+  const auto decided = nlohmann::json::parse(comm.broadcast(""));
+  if (decided.contains("code")) return decided.at("code");
+  ranks_json(comm, p.device);
+  const auto checkpoint = share_checkpoint(std::nullopt, comm);
+  if (checkpoint && p.initial) model = build_model(p.experiment, p.data->shape(), p.device);
+  return train_along(p.experiment, model, *p.data, {.device = p.device, .comm = &comm}, checkpoint)
+      .exit_code;
+}
+
+int run_run(const RunOptions& o) {
+  const auto launch = launched();
+  auto experiment = experiment_of(o);
+  const auto device = pick_device(o.device, launch);
+  use_settings(experiment.train);
+  experiment.train.require_parts(launch.size);
+  return on_ranks(launch, o.comm_timeout, [&](const Ranks& ranks) {
+    auto prepared = prepare(o, experiment, device);
+    compare_ranks(prepared, ranks.comm);
+    return ranks.comm.first() ? lead(o, prepared, ranks.comm, launch.restarts)
+                              : follow(prepared, ranks.comm);
+  });
 }
 
 const RegisterCommand run_command(

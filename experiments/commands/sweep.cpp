@@ -5,6 +5,7 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
+#include "experiments/commands/options.h"
 #include "experiments/commands/sweep_report.h"
 #include "experiments/sweeps/sweep_jobs.h"
 #include "experiments/sweeps/sweep_points.h"
@@ -19,15 +20,15 @@ namespace {
 struct SweepOptions {
   std::string file, out = "runs", emit, time;
   std::vector<std::string> overrides;
-  int64_t jobs = 0;
+  int64_t jobs = 0, ranks = 1, cpus_per_task = 0, gpus_per_task = 0;
   bool keep_going = false, fail_fast = false, dry_run = false, json = false;
 
   void visit(Arguments& a) {
     a.option("sweep", file, "YAML file with base, grid, zip and exclude", Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ..., of every point");
     a.option("--out", out, "directory of runs");
-    a.option("--jobs", jobs, "trainings at once (default: cores / threads of a training)",
-             Arguments::kAboveZero);
+    a.option("--jobs", jobs, kJobsHelp, Arguments::kAboveZero);
+    a.option("--ranks", ranks, kRanksHelp, Arguments::kAboveZero);
     a.flag("--keep-going", keep_going, "train the other points when one fails, as is usual");
     a.flag("--fail-fast", fail_fast, "stop when a point fails");
     a.flag("--dry-run", dry_run,
@@ -35,6 +36,11 @@ struct SweepOptions {
     a.choice("--emit", emit, "write jobs for others to run, and train nothing",
              {"slurm", "joblist"});
     a.option("--time", time, "limit of a job of --emit slurm, HH:MM:SS");
+    a.option("--cpus-per-task", cpus_per_task,
+             "cores of a job of --emit slurm (default: threads of a training, else 1)",
+             Arguments::kAboveZero);
+    a.option("--gpus-per-task", gpus_per_task, "GPUs of a job of --emit slurm",
+             Arguments::kZeroOrMore);
     a.flag("--json", json, "print one JSON object at the end");
   }
 
@@ -44,26 +50,42 @@ struct SweepOptions {
     if (dry_run && !emit.empty()) throw ConfigError("--dry-run and --emit exclude each other");
     if (emit == "slurm" && time.empty())
       throw ConfigError("--emit slurm: needs --time HH:MM:SS, the limit of a job");
-    if (emit != "slurm" && !time.empty()) throw ConfigError("--time: goes with --emit slurm only");
+    if (emit != "slurm")
+      for (const auto& [name, given] : {std::pair("--time", !time.empty()),
+                                        std::pair("--cpus-per-task", cpus_per_task > 0),
+                                        std::pair("--gpus-per-task", gpus_per_task > 0)})
+        if (given) throw ConfigError(fmt::format("{}: goes with --emit slurm only", name));
+    if (ranks > 1 && !emit.empty())
+      throw ConfigError("--ranks: starts processes on this machine, and --emit starts none");
+    if (gpus_per_task > 1)
+      throw ConfigError("--gpus-per-task: a training computes on one GPU; --ranks trains on several");
     if (!time.empty() && !is_time_limit(time))
       throw ConfigError(fmt::format("--time {:.40}: must be HH:MM:SS", time));
   }
 };
 
-SweepOrders orders_of(const SweepOptions& o, const SweepThreads& threads) {
-  return {.jobs = threads.jobs, .fail_fast = o.fail_fast, .environment = threads.environment()};
+SweepOrders orders_of(const SweepOptions& o, const SweepThreads& threads,
+                      const std::vector<std::string>& gpus) {
+  return {.jobs = threads.jobs,
+          .ranks = o.ranks,
+          .fail_fast = o.fail_fast,
+          .gpus = gpus,
+          .environment = threads.environment()};
 }
 
 int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThreads& threads) {
   const bool slurm = o.emit == "slurm";
+  // The cores here are not those of the nodes that Slurm will choose.
+  const int64_t own = threads.set ? threads.of_a_run : 1;
   JobOrders orders{.program = copy_of_this_program(sweep.folder).string(),
                    .at_once = threads.jobs,
-                   .threads = threads.of_a_run,
+                   .threads = slurm ? (o.cpus_per_task > 0 ? o.cpus_per_task : own) : threads.of_a_run,
+                   .gpus = o.gpus_per_task,
                    .time = o.time,
                    .sets_threads = !threads.set};
   const auto commands =
       slurm ? write_slurm_scripts(sweep, orders) : std::vector{write_job_list(sweep, orders)};
-  tell("{} points, {} threads each; {}", sweep.points.size(), threads.of_a_run,
+  tell("{} points, {} threads each; {}", sweep.points.size(), orders.threads,
        slurm ? "these commands submit them" : "this command runs them, again and again");
   return print({.object = {{"sweep", sweep.folder.string()}, {"commands", commands}},
                 .text = fmt::format("{}\n", fmt::join(commands, "\n"))},
@@ -84,8 +106,9 @@ int train_points(const SweepOptions& o, const FrozenSweep& sweep, const SweepOrd
 int run_sweep(const SweepOptions& o) {
   o.check();
   const auto sweep = resolve_sweep(o.file, o.overrides, o.out);
-  const auto threads = threads_of(sweep, o.jobs);
-  const auto orders = orders_of(o, threads);
+  const auto gpus = o.emit.empty() ? gpus_for("auto") : std::vector<std::string>();
+  const auto threads = threads_of(sweep, o.jobs, std::ssize(gpus), o.ranks);
+  const auto orders = orders_of(o, threads, gpus);
   if (o.dry_run)
     return print(report_of("sweep", sweep.folder, costs_of(sweep, orders), threads.jobs), o.json);
   write_sweep(sweep, o.file);

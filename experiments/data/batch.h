@@ -15,8 +15,9 @@ constexpr int64_t kIgnored = -100;  // a target that is not scored
 
 // B examples. What a model does not read is undefined.
 struct Batch {
-  Tensor ids = {};            // [B,T] int64
-  Tensor targets = {};        // [B,T] int64, or [B] for one a whole example; negative: not scored
+  Tensor ids = {};  // [B,T] int64
+  // [B,T] int64, or [B] for one a whole example, negative: not scored; [B,k] float32: numbers
+  Tensor targets = {};
   Tensor length = {};         // [B] int64, positions of ids that are there; undefined: all
   Tensor segment = {};        // [B,T] int64
   Tensor image = {};          // [B,C,height,width]
@@ -38,6 +39,7 @@ struct DataShape {
   int64_t vocabulary = 0, context = 0;                // of ids; T at most
   int64_t source_vocabulary = 0, source_context = 0;  // of source
   int64_t classes = 0;                                // of targets for whole examples
+  int64_t values = 0;                                 // k of targets that are numbers
   int64_t channels = 0, height = 0, width = 0;        // of image
   // Tokens of ids (and source): what fills them up; what a target begins behind (a block with), and
   // ends with; what hides a word.
@@ -48,6 +50,8 @@ struct DataShape {
   // Targets are the ids at their own places: there is something to learn where a model has less
   // between the two than every id. Of open data, likewise.
   bool targets_are_ids = false;
+
+  int64_t answers() const { return classes > 0 ? classes : values; }  // numbers for an example
 };
 
 // Examples one behind the other; shorter ones end in `pad` (targets in kIgnored), and have lengths

@@ -21,6 +21,7 @@ constexpr ShapeField kShapeFields[] = {{"vocabulary", &DataShape::vocabulary},
                                        {"source_vocabulary", &DataShape::source_vocabulary},
                                        {"source_context", &DataShape::source_context},
                                        {"classes", &DataShape::classes},
+                                       {"values", &DataShape::values},
                                        {"channels", &DataShape::channels},
                                        {"height", &DataShape::height},
                                        {"width", &DataShape::width}};

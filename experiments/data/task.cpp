@@ -130,7 +130,8 @@ class ByClass : public Prediction {
     const auto all = at::bincount(targets, {}, named.size(0)).to(at::kDouble);  // [V]
     return at::stack({all, named.to(at::kDouble), at::bincount(targets, chances, named.size(0))});
   }
-  std::vector<double> summarised(const Tensor& counts) const override {
+  std::vector<double> summarised(const Tensor& flat) const override {
+    const auto counts = flat.view({3, -1});
     const auto there = (counts[0] + counts[1]).gt(0);
     const auto recall = counts[2] / counts[0].clamp_min(1);
     return {(recall.sum() / there.sum().clamp_min(1)).item<double>()};
@@ -170,7 +171,67 @@ class Embedding : public Task {
   }
 };
 
+// Counts [4,k] of each number: examples, sum of the targets, of their squares, of the squared
+// errors.
+class Regression : public Task {
+ public:
+  const std::vector<TaskMetric>& metrics() const override {
+    static const std::vector<TaskMetric> all{
+        {kLoss, "1", "loss", "mean of (prediction - target)^2 over examples and their numbers"}};
+    return all;
+  }
+  const std::vector<DerivedMetric>& derived() const override {
+    static const std::vector<DerivedMetric> all{
+        {{.name = "mse", .units = "1", .long_name = "mean squared error", .formula = "loss"},
+         [](double loss) { return loss; }}};
+    return all;
+  }
+  const std::vector<TaskMetric>& summaries() const override {
+    static const std::vector<TaskMetric> all{
+        {"r2", "1", "coefficient of determination",
+         "mean over the numbers of an example of 1 - sum (prediction - target)^2 / "
+         "sum (target - mean target)^2, over those that vary",
+         /*higher_is_better=*/true}};
+    return all;
+  }
+  Tensor is_scored(const Batch& batch) const override {
+    return at::ones({batch.examples()}, batch.targets.options().dtype(at::kBool));
+  }
+  bool predicts() const override { return false; }
+  Tensor loss(const Tensor& predicted, const Batch& batch, double) const override {
+    return squares(predicted, batch).mean(-1).sum();
+  }
+  Tensor per_target(const Tensor& predicted, const Batch& batch) const override {
+    at::NoGradGuard no_grad;
+    return squares(predicted, batch).mean(-1).unsqueeze(0);  // [1,B]
+  }
+  Tensor counts(const Tensor& predicted, const Batch& batch) const override {
+    at::NoGradGuard no_grad;
+    const auto y = batch.targets.to(at::kDouble);  // [B,k]
+    return at::stack({at::ones_like(y), y, y.square(), squares(predicted, batch).to(at::kDouble)})
+        .sum(1);  // [4,k]
+  }
+  std::vector<double> summarised(const Tensor& flat) const override {
+    const auto counts = flat.view({4, -1});
+    const auto n = counts[0].clamp_min(1);
+    const auto spread = counts[2] - counts[1].square() / n;  // sum (y - mean y)^2
+    const auto varies = spread > 1e-12 * counts[2];
+    if (!varies.any().item<bool>()) return {0};
+    return {(1 - counts[3] / spread).masked_select(varies).mean().item<double>()};
+  }
+
+ private:
+  static Tensor squares(const Tensor& predicted, const Batch& batch) {
+    return (predicted.to(at_least_float(predicted)) - batch.targets).square();  // [B,k]
+  }
+};
+
 }  // namespace
+
+const Task& regression_task() {
+  static const Regression task;
+  return task;
+}
 
 const Task& embedding_task() {
   static const Embedding task;

@@ -67,7 +67,8 @@ class Task {
   // each is right; named: bool [V], the classes that some guess names.
   virtual Tensor counts_of_guesses(const Tensor& right, const Tensor& named,
                                    const Batch& batch) const;
-  virtual std::vector<double> summarised(const Tensor& counts) const;  // in their order
+  // In their order; of counts in their shape, or flat.
+  virtual std::vector<double> summarised(const Tensor& counts) const;
 
   // What it is judged by beside its loss: the summaries, and without them the means. None: the loss
   // is all there is.
@@ -94,6 +95,8 @@ const Task& prediction_by_class();
 // |de/dxi|^2 / 2. So importance is the gradient of <r, e>, r drawn once from N(0, I): its square is
 // |de/dxi|^2 in the mean (Hutchinson 1990).
 const Task& embedding_task();
+// Numbers [B,k] of an example: the mean of (prediction - target)^2 over examples and numbers.
+const Task& regression_task();
 
 // Cross entropy in float32 or wider, summed over the targets >= 0 (a mean is the sum over their
 // count, of a whole update or split). logits [B,T,V], targets [B,T] -> scalar.

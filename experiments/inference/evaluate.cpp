@@ -9,6 +9,7 @@
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/models/finite_weights.h"
+#include "experiments/ranks/comm.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/text/with_commas.h"
 
@@ -100,6 +101,32 @@ void for_each_batch(const Sample& sample, const at::Device& device,
   }
 }
 
+namespace {
+
+// What a batch adds, in one row of float64 [M+1+C]: Task::sums(), scored(), counts().
+Tensor row_of(const Task& task, const Tensor& logits, const Batch& batch) {
+  std::vector<Tensor> row{task.sums(logits, batch).flatten(), task.scored(batch).flatten()};
+  if (const auto counts = task.counts(logits, batch); counts.defined())
+    row.push_back(counts.flatten());
+  for (auto& part : row) part = part.to(logits.device(), at::kDouble);
+  return at::cat(row);
+}
+
+// The rows of a round of `batches`, one a rank in their order, [batches,K]; `own`: of this rank,
+// undefined where the round has none for it.
+Tensor rows_of_all(const Tensor& own, int64_t batches, const Compute& compute) {
+  if (!compute.comm) return own.unsqueeze(0);
+  auto& comm = *compute.comm;
+  auto columns = at::full({1}, own.defined() ? own.numel() : 0, at::kLong);
+  if (batches < comm.size()) comm.broadcast(columns);  // a rank without one does not know
+  auto rows = at::zeros({batches, columns.item<int64_t>()}, at::kDouble);
+  if (own.defined()) rows[comm.rank()].copy_(own);
+  comm.sum(rows);
+  return rows;
+}
+
+}  // namespace
+
 std::vector<Evaluation> evaluate_parts(Model& model, const Sample& sample,
                                        const std::vector<int64_t>& most, const Compute& compute,
                                        const std::function<bool(int64_t examples)>& goes_on) {
@@ -116,9 +143,8 @@ std::vector<Evaluation> evaluate_parts(Model& model, const Sample& sample,
   }
   const int64_t end = *std::ranges::max_element(ends);
   const Task& task = data.task();
-  const auto counts = at::TensorOptions(at::kDouble).device(compute.device);
-  auto sums = at::zeros({std::ssize(task.metrics())}, counts), scored = at::zeros({}, counts);
-  Tensor summed;  // Task::counts()
+  const int64_t metrics = std::ssize(task.metrics());
+  Tensor totals;  // [M+1+C]; C is known after a batch
   std::vector<Evaluation> parts(most.size());
   int64_t examples = 0;
   const auto end_parts = [&] {
@@ -127,7 +153,8 @@ std::vector<Evaluation> evaluate_parts(Model& model, const Sample& sample,
       auto& part = parts[n];
       part.split = split;
       part.examples = examples;
-      part.tokens = static_cast<int64_t>(scored.item<double>());
+      const auto known = totals.defined() ? totals.cpu() : at::zeros({metrics + 1}, at::kDouble);
+      part.tokens = static_cast<int64_t>(known[metrics].item<double>());
       part.batches = examples < all ? most[n] : 0;
       part.of_split = data.tokens(split);
       if (part.tokens == 0 && examples > 0 && !task.metrics().empty())
@@ -135,29 +162,40 @@ std::vector<Evaluation> evaluate_parts(Model& model, const Sample& sample,
             fmt::format("split {}: none of the targets of its {} examples is scored, "
                         "so there is nothing to measure; measure on more of it",
                         split_name(split), examples));
-      const auto means = (sums / scored.clamp_min(1)).cpu();
+      const auto means = known.narrow(0, 0, metrics) / known[metrics].clamp_min(1);
       for (const auto& metric : task.metrics()) {
         const auto mean = means[std::ssize(part.means)].item<double>();
         part.means.push_back({metric, std::isnan(mean) ? std::abs(mean) : mean});  // never "-nan"
       }
-      const auto summaries = summed.defined() ? task.summarised(summed.cpu())
-                                              : std::vector<double>(task.summaries().size());
+      const auto summaries =
+          known.numel() > metrics + 1
+              ? task.summarised(known.narrow(0, metrics + 1, known.numel() - metrics - 1))
+              : std::vector<double>(task.summaries().size());
       for (size_t m = 0; m < summaries.size(); ++m)
         part.means.push_back({task.summaries()[m], summaries[m]});
     }
   };
   if (all == 0) end_parts();
+  const int64_t ranks = compute.comm ? compute.comm->size() : 1;
+  const int64_t rank = compute.comm ? compute.comm->rank() : 0;
   while (examples < end) {
-    const auto b =
-        data.eval_batch(split, examples, std::min(sample.batch, end - examples)).to(compute.device);
-    const ModelContext context{.backend = compute.backend, .scored_only = task.takes_scored_only()};
-    const auto logits = model.forward(b, context).logits;
-    sums += task.sums(logits, b);
-    scored += task.scored(b);
-    if (const auto of_batch = task.counts(logits, b); of_batch.defined())
-      summed = summed.defined() ? summed + of_batch : of_batch;
-    examples += b.examples();
-    end_parts();
+    const int64_t left = (end - examples + sample.batch - 1) / sample.batch;
+    const int64_t batches = std::min(left, ranks);
+    Tensor own;
+    if (rank < batches) {
+      const int64_t first = examples + rank * sample.batch;
+      const auto b =
+          data.eval_batch(split, first, std::min(sample.batch, end - first)).to(compute.device);
+      const ModelContext context{.backend = compute.backend,
+                                 .scored_only = task.takes_scored_only()};
+      own = row_of(task, model.forward(b, context).logits, b);
+    }
+    const auto rows = rows_of_all(own, batches, compute);
+    for (int64_t n = 0; n < batches; ++n) {
+      totals = (totals.defined() ? totals : at::zeros_like(rows[n])) + rows[n];
+      examples += std::min(sample.batch, end - examples);
+      end_parts();
+    }
     if (goes_on && !goes_on(examples)) break;
   }
   model.train(was_training);

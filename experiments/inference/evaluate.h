@@ -53,12 +53,14 @@ std::map<std::string, int64_t> measured_attributes(const Evaluation& evaluation)
 void for_each_batch(const Sample& sample, const at::Device& device,
                     const std::function<void(const Batch& batch)>& visit);
 
-// In eval mode, without gradients; the model's mode is restored. DataError where examples were
-// measured and no target of them is scored.
+// In eval mode, without gradients; the model's mode is restored. Where the ranks of a run share it
+// (Compute::comm), each takes every N-th batch, and all get what one process would. DataError where
+// examples were measured and no target of them is scored.
 Evaluation evaluate(Model& model, const Sample& sample, const Compute& compute);
 // Of several beginnings of the split, each as if alone, in one pass: in the order of `most`, which
-// stand for the sample's own. `goes_on`: asked after every batch, with the examples so far; false:
-// what has not ended is given up, and stays without means.
+// stand for the sample's own. `goes_on`: asked after every batch (of all ranks: after one of each,
+// by all, and their answers are the same), with the examples so far; false: what has not ended is
+// given up, and stays without means.
 std::vector<Evaluation> evaluate_parts(
     Model& model, const Sample& sample, const std::vector<int64_t>& most, const Compute& compute,
     const std::function<bool(int64_t examples)>& goes_on = nullptr);

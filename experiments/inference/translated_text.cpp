@@ -12,6 +12,7 @@
 #include "experiments/files/git_lfs.h"
 #include "experiments/inference/evaluate.h"
 #include "experiments/models/stack_options.h"
+#include "experiments/ranks/comm.h"
 
 namespace headlab {
 
@@ -103,15 +104,38 @@ const TaskMetric& bleu_metric() {
   return metric;
 }
 
+namespace {
+
+void sum_over_ranks(Bleu& bleu, Comm& comm) {
+  std::vector<int64_t*> counts{&bleu.hypothesis_tokens, &bleu.reference_tokens};
+  for (auto& count : bleu.matches) counts.push_back(&count);
+  for (auto& count : bleu.totals) counts.push_back(&count);
+  std::vector<int64_t> numbers;
+  for (const auto* count : counts) numbers.push_back(*count);
+  auto sums = at::tensor(numbers, at::kLong);
+  comm.sum(sums);
+  for (size_t i = 0; i < counts.size(); ++i)
+    *counts[i] = sums[static_cast<int64_t>(i)].item<int64_t>();
+}
+
+}  // namespace
+
 Bleu bleu_of(Model& model, const DataSource& data, Split split, int64_t batch,
              const BeamOptions& options, const Compute& compute) {
   const auto description = describe_data(data);
+  const int64_t rank = compute.comm ? compute.comm->rank() : 0;
+  const int64_t ranks = compute.comm ? compute.comm->size() : 1;
   Bleu bleu;
   int64_t n = 0;
   for_each_batch({&data, split, batch}, compute.device, [&](const Batch& sources) {
-    for (const auto& text : translate(model, sources, description.shape, options, compute))
-      bleu.add(text_of(text, description), data.written(split, n++));
+    const int64_t first = n;
+    n += sources.examples();
+    if (first / batch % ranks != rank) return;
+    for (int64_t line = first;
+         const auto& text : translate(model, sources, description.shape, options, compute))
+      bleu.add(text_of(text, description), data.written(split, line++));
   });
+  if (ranks > 1) sum_over_ranks(bleu, *compute.comm);
   return bleu;
 }
 

@@ -27,7 +27,8 @@ void translate_lines(Model& model, const DataDescription& description,
 
 // What bleu_of() measures with a beam of 1.
 const TaskMetric& bleu_metric();
-// Of every example of a split, `batch` at a time, against DataSource::written().
+// Of every example of a split, `batch` at a time, against DataSource::written(); ranks of a run
+// share the batches, and all get the whole.
 Bleu bleu_of(Model& model, const DataSource& data, Split split, int64_t batch,
              const BeamOptions& options, const Compute& compute);
 

@@ -3,7 +3,8 @@
 //     x = drop(E[ids] + positions);  blocks;  logits = norm(x) E^T, or W_head when not tied
 //
 // or, with head: bottleneck, the logits of all places from the state of the last one
-// (bottleneck.h).
+// (bottleneck.h); with head: classes or values, one answer an example from the state of its last
+// token.
 //
 // Radford et al. 2019 (GPT-2), Touvron et al., arXiv 2302.13971 (LLaMA); post-norm as the decoder
 // of Vaswani et al., arXiv 1706.03762, which has no final norm.
@@ -17,7 +18,7 @@ class Decoder : public Model {
  public:
   struct Options : StackOptions {
     bool tie = true, causal = true;
-    std::string head = "tokens";
+    std::string head = "auto";
 
     bool is_bottleneck() const { return head == "bottleneck"; }
     bool ends_in_norm() const override { return StackOptions::ends_in_norm() && !is_bottleneck(); }
@@ -25,8 +26,9 @@ class Decoder : public Model {
       StackOptions::visit(f);
       f("head", head,
         "tokens: logits of each place from its own state; bottleneck: of all places from the state "
-        "of the last, by weights that are never tied",
-        one_of({"tokens", "bottleneck"}));
+        "of the last, by weights that are never tied; classes, values: an answer for the example "
+        "from the state of its last token; auto: what the data have of the last two, else tokens",
+        one_of({"auto", "tokens", "bottleneck", "classes", "values"}));
       f("tie", tie, "the output head is the token embedding");
       f("causal", causal, "a token sees no later one");
     }
@@ -59,6 +61,7 @@ class Decoder : public Model {
 
   Decoder(const Options& options, const DataShape& data)
       : options_(options),
+        answers_(answers_of(options, data)),
         vocabulary_(data.vocabulary),
         context_(data.context),
         targets_follow_(data.targets_follow),
@@ -67,7 +70,10 @@ class Decoder : public Model {
     auto embed = register_module("embed", std::make_shared<torch::nn::Module>("embed"));
     token_ = embedding_table(*embed, "token", vocabulary_, options.d_model, 0.02, pad_);
     stack_ = &add_stack(*embed, options, {}, context_);
-    if (options.is_bottleneck()) {
+    if (answers_ > 0) {
+      head_ = register_module("head", Linear(options.d_model, answers_));
+      init_normal(head_, 0.02);
+    } else if (options.is_bottleneck()) {
       bottleneck_ = register_module("head", Bottleneck(options, vocabulary_));
     } else if (!options.tie) {
       head_ = register_module("head", Linear(options.d_model, vocabulary_, false));
@@ -78,19 +84,37 @@ class Decoder : public Model {
 
   Tensor embedding() const override { return token_; }
   Tensor unembedding() const override {
-    if (bottleneck_) return {};
+    if (bottleneck_ || answers_ > 0) return {};
     return head_ ? head_->weight : token_;
   }
   int64_t context() const override { return context_; }
-  bool writes() const override { return !bottleneck_; }
-  bool sees_whole_example() const override { return static_cast<bool>(bottleneck_); }
+  bool writes() const override { return !sees_whole_example(); }
+  bool sees_whole_example() const override { return bottleneck_ || answers_ > 0; }
   double flops_per_token() const override {
-    const double head =
-        bottleneck_ ? bottleneck_->flops_per_token() : 2.0 * options_.d_model * vocabulary_;
+    const double D = options_.d_model;
+    const double head = bottleneck_    ? bottleneck_->flops_per_token()
+                        : answers_ > 0 ? 2 * D * answers_ / static_cast<double>(context_)
+                                       : 2 * D * vocabulary_;
     return head + stack_->flops(context_, 0, options_.causal) / static_cast<double>(context_);
   }
 
  private:
+  // Numbers of an answer for an example; 0: the head is another.
+  static int64_t answers_of(const Options& options, const DataShape& data) {
+    if (options.head == "auto") return data.answers();
+    require_data(data.classes > 0 || options.head != "classes",
+                 "model.head: classes reads classes");
+    require_data(data.values > 0 || options.head != "values", "model.head: values reads numbers");
+    return options.head == "classes" || options.head == "values" ? data.answers() : 0;
+  }
+
+  // x [B,T,D] at the last token that is there, [B,D].
+  static Tensor last_tokens(const Tensor& x, const Tensor& length) {
+    if (!length.defined()) return x.select(1, -1);
+    const auto last = (length - 1).view({-1, 1, 1}).expand({-1, 1, x.size(2)});
+    return x.gather(1, last).squeeze(1);
+  }
+
   Tensor compute(const Batch& batch, const ModelContext& ctx, std::vector<AuxLoss>& aux) override {
     TORCH_CHECK(batch.ids.defined() && batch.ids.dim() == 2, "a decoder reads ids [B,T]");
     const auto embed = [&](int64_t past) {
@@ -99,6 +123,7 @@ class Decoder : public Model {
     };
     const auto x = stack_->forward(embed, {.batch = batch, .causal = options_.causal}, ctx, aux);
     if (bottleneck_) return bottleneck_(x.select(1, -1), x.size(1));  // [B,T,V]
+    if (answers_ > 0) return head_(last_tokens(x, batch.length));     // [B,classes], or [B,values]
     if (ctx.scored_only && few_are_scored(batch.targets))
       return project(scored_rows(x, batch.targets), unembedding());  // [n,V]
     return project(x, unembedding());                                // [B,T,V]
@@ -112,7 +137,7 @@ class Decoder : public Model {
   }
 
   Options options_;
-  int64_t vocabulary_, context_;
+  int64_t answers_, vocabulary_, context_;
   bool targets_follow_;
   std::optional<int64_t> pad_;
   Tensor token_;

@@ -3,7 +3,7 @@
 //
 //     x = drop(LN(E[ids] + segments + positions));  blocks, norms after the sums
 //     masked words   logits = LN(act(dense x)) E^T + bias
-//     classes        logits = head(drop(tanh(pooler x[:,0])))
+//     classes        logits = head(drop(tanh(pooler x[:,0]))); numbers likewise
 //     embedding      mean of x over the words that are there, of length 1 (Reimers and Gurevych,
 //                    arXiv 1908.10084)
 #include "core/errors.h"
@@ -22,10 +22,12 @@ class Encoder : public Model {
     Options() { pre_norm = false, bias = true, norm_eps = 1e-12; }
     void visit(Fields& f) override {
       StackOptions::visit(f);
-      f("head", head, "what is asked of it; auto: classes where the data have some, else masked",
-        one_of({"auto", "masked", "classes", "embedding"}));
+      f("head", head,
+        "what is asked of it; values: numbers; auto: classes or values where the data have some, "
+        "else masked",
+        one_of({"auto", "masked", "classes", "values", "embedding"}));
       f("pooler", pooler,
-        "a layer over the first token, as BERT has it, that no head but classes reads");
+        "a layer over the first token, as BERT has it, that no head but classes and values reads");
     }
     void check_data(const DataShape& data, const Complain& complain) const override {
       check_alone(data, complain);
@@ -43,15 +45,16 @@ class Encoder : public Model {
 
   Encoder(const Options& options, const DataShape& data) : options_(options), data_(data) {
     require_data(data.vocabulary > 0, "an encoder reads tokens");
-    if (options_.head == "auto") options_.head = data.classes > 0 ? "classes" : "masked";
+    if (options_.head == "auto")
+      options_.head = data.classes > 0 ? "classes" : data.values > 0 ? "values" : "masked";
     auto embed = register_module("embed", std::make_shared<torch::nn::Module>("embed"));
     token_ = embedding_table(*embed, "token", data.vocabulary, options.d_model, kStd, data.pad);
     stack_ = &add_stack(*embed, options, {}, data.context);
     segment_ = embedding_table(*embed, "segment", 2, options.d_model, kStd);
     norm_ = embed->register_module("norm", Norm(options));
     if (options_.head == "masked") make_masked();
-    if (options_.head == "classes") make_classes();
-    if (options_.pooler || options_.head == "classes") make_pooler();
+    if (answers()) make_answers();
+    if (options_.pooler || answers()) make_pooler();
     aim_at_heads();
   }
 
@@ -62,16 +65,17 @@ class Encoder : public Model {
   double flops_per_token() const override {
     const auto D = static_cast<double>(options_.d_model);
     const auto V = static_cast<double>(data_.vocabulary), T = static_cast<double>(data_.context);
-    const double head = options_.head == "masked"    ? 2 * D * (D + V)
-                        : options_.head == "classes" ? 2 * D * (D + classes()) / T
-                                                     : 0;
+    const double head = options_.head == "masked" ? 2 * D * (D + V)
+                        : answers() ? 2 * D * (D + static_cast<double>(data_.answers())) / T
+                                    : 0;
     return head + stack_->flops(data_.context, 0, /*causal=*/false) / T;
   }
 
  private:
   static constexpr double kStd = 0.02;
 
-  double classes() const { return static_cast<double>(data_.classes); }
+  // Something about the whole example.
+  bool answers() const { return options_.head == "classes" || options_.head == "values"; }
 
   void make_masked() {
     auto head = register_module("head", std::make_shared<torch::nn::Module>("head"));
@@ -80,9 +84,11 @@ class Encoder : public Model {
     head_norm_ = head->register_module("norm", Norm(options_));
     head_bias_ = head->register_parameter("bias", at::zeros({data_.vocabulary}));
   }
-  void make_classes() {
-    require_data(data_.classes > 0, "model.head: classes reads classes");
-    head_ = register_module("head", Linear(options_.d_model, data_.classes));
+  void make_answers() {
+    require_data(data_.classes > 0 || options_.head != "classes",
+                 "model.head: classes reads classes");
+    require_data(data_.values > 0 || options_.head != "values", "model.head: values reads numbers");
+    head_ = register_module("head", Linear(options_.d_model, data_.answers()));
     init_normal(head_, kStd);
   }
   void make_pooler() {
@@ -103,8 +109,8 @@ class Encoder : public Model {
       return drop(norm_(stack_->at_places(words + segments, past)), ctx, -1);  // [B,T,D]
     };
     const auto x = stack_->forward(embed, {.batch = batch}, ctx, aux);  // [B,T,D]
-    if (options_.head == "classes")
-      return head_(drop(at::tanh(pooler_(x.select(1, 0))), ctx, -2));  // [B,classes]
+    if (answers())
+      return head_(drop(at::tanh(pooler_(x.select(1, 0))), ctx, -2));  // [B,classes], or [B,values]
     if (options_.head == "embedding") return mean_embedding(x, batch.length);
     const auto asked = ctx.scored_only ? scored_rows(x, batch.targets) : x;  // [n,D], or [B,T,D]
     return project(head_norm_(activate(options_.mlp, dense_(asked))), token_, head_bias_);

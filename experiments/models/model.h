@@ -32,10 +32,13 @@ struct HiddenStates : std::map<std::string, std::vector<Tensor>> {
   std::map<std::string, std::vector<StackLinks>> links;
 };
 
+class Comm;
+
 // What a model is run on, and the path that its attention takes there.
 struct Compute {
   at::Device device = at::kCPU;
   Backend backend = Backend::kAuto;
+  Comm* comm = nullptr;  // of the ranks that share what is measured; null: one process
 };
 
 // Everything of one call beside the examples.

@@ -21,6 +21,21 @@ void SiteProbes::reset() {
   for (auto& [site, probe] : probes_) probe.reset();
 }
 
+ProbeSums SiteProbes::take_sums() {
+  ProbeSums all;
+  for (auto& [site, probe] : probes_) all.merge(probe.take_sums());
+  return all;
+}
+
+void SiteProbes::add_sums(const ProbeSums& more) {
+  for (auto& [site, probe] : probes_) {
+    ProbeSums own;
+    for (const auto& [key, sums] : more)
+      if (key.site == site) own.emplace(key, sums);
+    probe.add_sums(own);
+  }
+}
+
 void SiteProbes::enter(ObservedLayer layer) {
   current_ = &probes_.at(layer.site);
   current_->enter(std::move(layer));

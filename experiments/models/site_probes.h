@@ -16,6 +16,8 @@ class SiteProbes : public HeadObserver {
   // Of the pass to come: tokens of the keys, where they are tokens. On the model's device.
   void tell(const Batch& batch);
   void reset();  // all forget what they saw
+  ProbeSums take_sums();
+  void add_sums(const ProbeSums& more);
   HeadProbe& at(const std::string& site) { return probes_.at(site); }
   const HeadProbe& at(const std::string& site) const { return probes_.at(site); }
 

@@ -40,7 +40,8 @@ class Vit : public Model {
   };
 
   Vit(const Options& options, const DataShape& data) : options_(options), data_(data) {
-    require_data(data.channels > 0 && data.classes > 0, "a vit reads images that have classes");
+    require_data(data.channels > 0 && data.answers() > 0,
+                 "a vit reads images that have classes, or numbers to predict");
     TORCH_CHECK(data.height % options.patch == 0 && data.width % options.patch == 0, "patches of ",
                 options.patch, " of an image ", data.height, " by ", data.width);
     places_ = data.height / options.patch * (data.width / options.patch) + 1;
@@ -48,7 +49,7 @@ class Vit : public Model {
     cls_ = embed->register_parameter("cls", at::zeros({options.d_model}));
     patch_ = embed->register_module("patch", Linear(pixels(), options.d_model));
     stack_ = &add_stack(*embed, options, {.tokens = &Batch::image}, places_);
-    head_ = register_module("head", Linear(options.d_model, data.classes));
+    head_ = register_module("head", Linear(options.d_model, data.answers()));
     init_normal(patch_, kStd), init_normal(head_, kStd);
     init_truncated(cls_, kStd);
     for (auto& item : embed->named_parameters())
@@ -67,7 +68,7 @@ class Vit : public Model {
   double flops_per_token() const override {
     const auto D = static_cast<double>(options_.d_model), T = static_cast<double>(places_);
     const double ends =
-        (T - 1) * static_cast<double>(pixels()) + static_cast<double>(data_.classes);
+        (T - 1) * static_cast<double>(pixels()) + static_cast<double>(data_.answers());
     return (stack_->flops(places_, 0, /*causal=*/false) + 2 * D * ends) / T;
   }
 
@@ -96,7 +97,7 @@ class Vit : public Model {
                                 is_training() ? options_.dropout : 0, ctx.rng);  // [B,N+1,D]
     };
     const auto x = stack_->forward(embed, {.batch = batch}, ctx, aux);
-    return head_(x.select(1, 0));  // [B,classes]
+    return head_(x.select(1, 0));  // [B,classes], or [B,values]
   }
 
   Options options_;

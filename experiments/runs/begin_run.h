@@ -15,6 +15,7 @@ namespace headlab {
 struct ResumeFrom {
   bool never = false;                // train anew, whatever is there
   std::filesystem::path named = {};  // a run or a checkpoint in it; empty: the latest of the path
+  bool any_device = false;           // also one that was computed on another type of device
 
   static ResumeFrom parse(const std::string& text);  // "auto", "never", or a path
 };

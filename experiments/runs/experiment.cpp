@@ -102,6 +102,14 @@ int64_t TrainOptions::total_steps(int64_t epoch_size) const {
   return steps ? std::min(*steps, updates) : updates;
 }
 
+void TrainOptions::require_parts(int64_t processes) const {
+  if (accumulate % processes == 0) return;
+  throw ConfigError(fmt::format(
+      "train.accumulate: {} processes share the micro-batches of an update, so there must be as many "
+      "for each, and there are {}; train.accumulate={} does it",
+      processes, accumulate, (accumulate + processes - 1) / processes * processes));
+}
+
 void TrainOptions::check(const Complain& complain) const {
   if (betas.size() != 2) complain("betas", "must be two numbers");
   if (min_lr && *min_lr > lr)

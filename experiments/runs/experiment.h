@@ -53,6 +53,8 @@ struct TrainOptions : Block {
   int64_t decays_over(int64_t epoch_size) const {
     return decay_steps.value_or(total_steps(epoch_size));
   }
+  // ConfigError where so many processes cannot share an update: each takes as many micro-batches.
+  void require_parts(int64_t processes) const;
   void visit(Fields& f) override;
   void check(const Complain& complain) const override;
 };

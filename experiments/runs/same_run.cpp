@@ -75,9 +75,8 @@ std::vector<std::string> files_that_differ(const Json& then, const Json& now) {
   return lines;
 }
 
-// --resume RUN: whether it is of these settings and this device, and `run` made it.
-void require_named_run(const fs::path& path, const Experiment& experiment, const Json& then,
-                       const Json& now) {
+// --resume RUN: whether it is of these settings, and `run` made it.
+void require_named_run(const fs::path& path, const Experiment& experiment, const Json& then) {
   if (!made_by_run(then))
     throw ConfigError(
         fmt::format("--resume {}: is made from another run and not trained by 'run', "
@@ -87,10 +86,16 @@ void require_named_run(const fs::path& path, const Experiment& experiment, const
   if (!lines.empty())
     throw ConfigError(fmt::format("--resume {}: is a run of other settings: {}", path.string(),
                                   fmt::join(lines, "; ")));
+}
+
+// Whether it was computed on this type of device, in this precision.
+void require_same_device(const std::string& named, const Experiment& experiment, const Json& then,
+                         const Json& now) {
   const auto device = device_that_differs(then, now, experiment.train);
   if (!device.empty())
-    throw ConfigError(fmt::format("--resume {}: was computed otherwise: {}; {}", path.string(),
-                                  fmt::join(device, "; "), device_remedy(then, now)));
+    throw ConfigError(fmt::format("{}: was computed otherwise: {}; {}; --allow-device-change goes on "
+                                  "here all the same, and the manifest says so",
+                                  named, fmt::join(device, "; "), device_remedy(then, now)));
 }
 
 // What a run keeps of itself is believed, so that nothing else may stand there.
@@ -165,27 +170,28 @@ void require_same_run(const fs::path& path, const Experiment& experiment, const 
   if (from.never || find_run(path).kind == FoundRun::Kind::kAbsent) return;
   require_sound_state(path);
   const auto manifest = read_manifest(path);
-  if (!from.named.empty()) return require_named_run(path, experiment, manifest, now);
+  if (!from.named.empty()) {
+    require_named_run(path, experiment, manifest);
+    if (!from.any_device)
+      require_same_device("--resume " + path.string(), experiment, manifest, now);
+    return;
+  }
   auto lines = settings_that_differ(path, experiment);
   const auto add = [&](std::vector<std::string> more) {
     lines.insert(lines.end(), std::make_move_iterator(more.begin()),
                  std::make_move_iterator(more.end()));
   };
-  std::string remedy;
   if (manifest.is_object()) {
     add(files_that_differ(manifest, now));
-    if (auto device = device_that_differs(manifest, now, experiment.train); !device.empty()) {
-      add(std::move(device));
-      remedy = device_remedy(manifest, now) + ", ";
-    }
+    if (lines.empty() && !from.any_device)
+      require_same_device(path.string(), experiment, manifest, now);
   }
   if (!lines.empty())
     throw RunError(fmt::format(
-        "{}: a run of this name, config and seed lies there, and it is not the same: {}; "
-        "{}tag=WORD "
+        "{}: a run of this name, config and seed lies there, and it is not the same: {}; tag=WORD "
         "trains beside it, '--resume never' in its place, '--resume {}' goes on with it where only "
         "code differs",
-        path.string(), fmt::join(lines, "; "), remedy, path.string()));
+        path.string(), fmt::join(lines, "; "), path.string()));
 }
 
 void require_same_tuning(const fs::path& path, const Experiment& experiment, const Json& now) {

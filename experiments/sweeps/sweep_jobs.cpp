@@ -47,7 +47,7 @@ std::string slurm_script(const FrozenSweep& sweep, const JobOrders& orders, size
   return fmt::format(
       R"(#!/bin/bash
 #SBATCH --job-name={name} --array=0-{last}%{at_once} --time={time}
-#SBATCH --nodes=1 --ntasks=1 --cpus-per-task={threads} --output={output}
+#SBATCH --nodes=1 --ntasks=1 --cpus-per-task={threads}{gpus} --output={output}
 #SBATCH --requeue --open-mode=append --signal=B:USR1@120
 set -u
 export OMP_NUM_THREADS=$SLURM_CPUS_PER_TASK
@@ -64,6 +64,7 @@ exit "$rc"
       fmt::arg("name", batch_value(sweep.name)), fmt::arg("last", count - 1),
       fmt::arg("at_once", orders.at_once), fmt::arg("time", orders.time),
       fmt::arg("threads", orders.threads),
+      fmt::arg("gpus", orders.gpus > 0 ? fmt::format(" --gpus-per-task={}", orders.gpus) : ""),
       fmt::arg("output", batch_value(batch_path(sweep.folder) + "/slurm/%A_%a.out")),
       fmt::arg("line", first + 1),
       fmt::arg("points", line_word((sweep.folder / "points.tsv").string())),

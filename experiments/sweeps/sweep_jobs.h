@@ -17,6 +17,7 @@ struct JobOrders {
   std::string program;        // the file of this one
   int64_t at_once = 1;        // jobs
   int64_t threads = 1;        // of a job
+  int64_t gpus = 0;           // of a job of Slurm
   std::string time;           // that Slurm gives a job, HH:MM:SS
   bool sets_threads = false;  // the configs do not: the environment is to
 };

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/errors.h"
+#include "experiments/ranks/launch.h"
 #include "experiments/runs/run_code.h"
 #include "experiments/runs/run_identity.h"
 #include "experiments/runs/run_manifest.h"
@@ -72,6 +73,21 @@ int64_t threads_of_environment() {
 
 }  // namespace
 
+std::map<std::string, std::string> environment_of(const SweepOrders& orders, int64_t slot,
+                                                  int64_t rank, const std::string& port) {
+  auto environment = orders.environment;
+  environment[kStartedBySweep] = "1";
+  if (!orders.gpus.empty())
+    environment["CUDA_VISIBLE_DEVICES"] =
+        orders.gpus[(slot * orders.ranks + rank) % std::ssize(orders.gpus)];
+  if (orders.ranks == 1) return environment;
+  environment["RANK"] = std::to_string(rank);
+  environment["WORLD_SIZE"] = std::to_string(orders.ranks);
+  environment["MASTER_ADDR"] = "127.0.0.1";
+  environment["MASTER_PORT"] = port;
+  return environment;
+}
+
 SweepRun::SweepRun(const FrozenSweep& sweep, SweepOrders orders)
     : sweep_(sweep), orders_(std::move(orders)), points_(sweep.points.size()) {}
 
@@ -109,7 +125,7 @@ int SweepRun::exit_code() const {
 
 void SweepRun::look_at_all() {
   for (auto job = jobs_.begin(); job != jobs_.end();) {
-    const auto code = job->program.ended();
+    const auto code = job->ended();
     if (code) end(*job, *code);
     job = code ? jobs_.erase(job) : std::next(job);
   }
@@ -128,7 +144,7 @@ void SweepRun::give_up_some() {
   for (auto& job : jobs_) {
     if (!job.given_up.empty() || stopping_) continue;
     job.given_up = orders_.give_up(job.point);
-    if (!job.given_up.empty()) job.program.signal(SIGTERM);
+    if (!job.given_up.empty()) job.signal(SIGTERM);
   }
 }
 
@@ -178,18 +194,45 @@ fs::path SweepRun::output_of(size_t point) const {
          sweep_.points[point].config.filename().replace_extension(".txt");
 }
 
+int64_t SweepRun::free_slot() const {
+  int64_t slot = 0;
+  while (std::ranges::any_of(jobs_, [&](const Job& job) { return job.slot == slot; })) ++slot;
+  return slot;
+}
+
 void SweepRun::begin(size_t point) {
   const auto& frozen = sweep_.points[point];
   WriterLock output(output_of(point));
-  auto environment = orders_.environment;
-  environment[kStartedBySweep] = "1";
   std::error_code none;
   const auto before = fs::file_size(output_of(point), none);
   const std::vector<std::string> arguments{
       "run", frozen.config.string(), "--out", sweep_.out.string(), "--device", orders_.device};
-  jobs_.push_back({point, std::move(output),
-                   SpawnedProgram(arguments, output_of(point), environment), none ? 0 : before});
+  const auto port = orders_.ranks > 1 ? std::to_string(free_port()) : "";
+  jobs_.push_back({point, std::move(output), {}, none ? 0 : before, free_slot()});
+  try {
+    for (int64_t rank = 0; rank < orders_.ranks; ++rank)
+      jobs_.back().ranks.emplace_back(arguments, output_of(point),
+                                      environment_of(orders_, jobs_.back().slot, rank, port));
+  } catch (...) {
+    jobs_.pop_back();
+    throw;
+  }
   settle(point, {.state = PointState::kRunning});
+}
+
+std::optional<int> SweepRun::Job::ended() {
+  std::optional<int> code;
+  bool all = true;
+  for (auto& rank : ranks) {
+    const auto its = rank.ended();
+    if (&rank == &ranks.front()) code = its;
+    all = all && its;
+  }
+  return all ? code : std::nullopt;
+}
+
+void SweepRun::Job::signal(int number) const {
+  for (const auto& rank : ranks) rank.signal(number);
 }
 
 std::string SweepRun::said_by(const Job& job) const {
@@ -236,7 +279,7 @@ void SweepRun::pass_on_signal() {
 void SweepRun::stop_all(int signal) {
   stopping_ = true;
   for (const auto& job : jobs_)
-    if (job.given_up.empty()) job.program.signal(signal);  // a second one ends it at once
+    if (job.given_up.empty()) job.signal(signal);  // a second one ends it at once
 }
 
 std::map<std::string, std::string> SweepThreads::environment() const {
@@ -244,18 +287,20 @@ std::map<std::string, std::string> SweepThreads::environment() const {
   return {{"OMP_NUM_THREADS", std::to_string(of_a_run)}};
 }
 
-SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs) {
+SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs, int64_t gpus, int64_t ranks) {
   const auto cores = std::max<int64_t>(std::thread::hardware_concurrency(), 1);
   const int64_t given = threads_of_environment();
+  if (jobs == 0 && gpus > 0) jobs = std::max<int64_t>(gpus / ranks, 1);
   SweepThreads threads{.of_a_run = 0, .jobs = jobs, .set = true};
   for (const auto& point : sweep.points) {
+    point.experiment.train.require_parts(ranks);
     const auto own = point.experiment.train.threads.value_or(given);
     threads.of_a_run = std::max(threads.of_a_run, own);
     threads.set = threads.set && own > 0;
   }
   if (threads.of_a_run == 0)
-    threads.of_a_run = jobs > 0 ? std::max<int64_t>(cores / jobs, 1) : cores;
-  if (jobs == 0) threads.jobs = std::max<int64_t>(cores / threads.of_a_run, 1);
+    threads.of_a_run = std::max<int64_t>(cores / (std::max<int64_t>(jobs, 1) * ranks), 1);
+  if (jobs == 0) threads.jobs = std::max<int64_t>(cores / (threads.of_a_run * ranks), 1);
   return threads;
 }
 

@@ -36,8 +36,12 @@ struct PointStatus {
 };
 
 struct SweepOrders {
-  int64_t jobs = 1;  // at once
+  int64_t jobs = 1;   // at once
+  int64_t ranks = 1;  // processes of a training
   bool fail_fast = false;
+  // Names for CUDA_VISIBLE_DEVICES, which the processes take in turn, one each; empty: each finds
+  // what this process finds.
+  std::vector<std::string> gpus = {};
   std::map<std::string, std::string> environment = {};  // of the trainings, over this process's
   std::string device = "auto";                          // of the trainings, as run's --device
   // Called when a point has another state, and between two looks at what runs.
@@ -50,6 +54,11 @@ struct SweepOrders {
     return std::optional<PointStatus>();
   };
 };
+
+// What process `rank` of the training in a slot is given over this process's environment. `port`: of
+// this host, for the processes to meet at.
+std::map<std::string, std::string> environment_of(const SweepOrders& orders, int64_t slot,
+                                                  int64_t rank, const std::string& port);
 
 class SweepRun {
  public:
@@ -65,9 +74,13 @@ class SweepRun {
   struct Job {
     size_t point;
     WriterLock output;  // what another sweep's child prints of the point is not this one's
-    SpawnedProgram program;
+    std::vector<SpawnedProgram> ranks;
     uintmax_t output_before;  // bytes
+    int64_t slot;             // of SweepOrders::jobs
     std::string given_up = {};
+
+    std::optional<int> ended();  // the code of rank 0, once all have ended
+    void signal(int number) const;
   };
 
   void look_at_all();
@@ -76,6 +89,7 @@ class SweepRun {
   void give_up_some();
   void look_at_finished(size_t point);
   void begin(size_t point);
+  int64_t free_slot() const;
   void end(const Job& job, int code);
   void settle(size_t point, PointStatus status);
   void pass_on_signal();
@@ -104,7 +118,8 @@ struct SweepThreads {
   std::map<std::string, std::string> environment() const;
 };
 
-// `jobs`: that were asked for; 0: as many as the cores hold.
-SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs);
+// `jobs`: that were asked for; 0: as many as there are GPUs, if any, else as the cores hold. `ranks`:
+// processes of a training. ConfigError where they cannot share the updates of a point.
+SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs, int64_t gpus = 0, int64_t ranks = 1);
 
 }  // namespace headlab

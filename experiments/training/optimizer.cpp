@@ -33,6 +33,12 @@ AdamW::AdamW(const torch::nn::Module& model, const ParameterGroups& special,
   }
 }
 
+std::vector<Tensor> AdamW::parameters() const {
+  std::vector<Tensor> parameters;
+  for (const auto& slot : slots_) parameters.push_back(slot.parameter);
+  return parameters;
+}
+
 std::vector<Tensor> AdamW::gradients() const {
   std::vector<Tensor> gradients;
   for (const auto& slot : slots_)

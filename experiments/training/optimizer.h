@@ -25,6 +25,7 @@ class AdamW {
   // another device or type, make a new one.
   AdamW(const torch::nn::Module& model, const ParameterGroups& special, const Settings& settings);
 
+  std::vector<Tensor> parameters() const;  // that it trains
   // L2 norm of all gradients, a scalar tensor; those that are not there count as 0.
   Tensor gradient_norm() const;
   // Multiplies the gradients by min(1, limit / (norm + 1e-6)).

@@ -76,7 +76,7 @@ Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
 }
 
 void Recorder::first_rows(const TrainingState& now, Updater& updater,
-                          const std::vector<Batch>& batches) {
+                          const MicroBatches& batches) {
   begins_log_ = false;
   const bool statistics = experiment_.log.stats_every > 0;
   const auto losses =

@@ -41,7 +41,7 @@ class Recorder {
   bool begins_log() const { return begins_log_; }
   // The model before its first update: that update's losses with the weights as they are, its
   // statistics and maps. `batches`: the micro-batches of the update.
-  void first_rows(const TrainingState& now, Updater& updater, const std::vector<Batch>& batches);
+  void first_rows(const TrainingState& now, Updater& updater, const MicroBatches& batches);
 
   // The probes for the update that makes `step`; null: no statistics are due.
   SiteProbes* before_update(int64_t step);

@@ -14,6 +14,7 @@
 #include "experiments/system/signals.h"
 #include "experiments/system/startable_threads.h"
 #include "experiments/system/stopwatch.h"
+#include "experiments/training/rank_weights.h"
 #include "experiments/training/recorder.h"
 #include "experiments/training/training_state.h"
 #include "experiments/training/update.h"
@@ -23,6 +24,28 @@ namespace {
 
 bool half_precision(const TrainOptions& options, const at::Device& device) {
   return resolved_precision(options, device_type_of(device)) == "bf16";
+}
+
+// What a rank has to say after an update.
+struct Word {
+  int signal = 0;
+  bool out_of_time = false;
+  int64_t tokens = 0;
+};
+
+// What all have said: the signal of the first rank that has had one, whether one of them is out of
+// time, and the tokens of all.
+Word word_of_all(Comm& comm, const Word& own) {
+  if (comm.size() == 1) return own;
+  auto words = at::zeros({comm.size() + 2}, at::kLong);
+  auto* word = words.data_ptr<int64_t>();
+  word[comm.rank()] = own.signal;
+  word[comm.size()] = own.out_of_time ? 1 : 0;
+  word[comm.size() + 1] = own.tokens;
+  comm.sum(words);
+  Word all{.out_of_time = word[comm.size()] > 0, .tokens = word[comm.size() + 1]};
+  for (int r = 0; r < comm.size() && all.signal == 0; ++r) all.signal = static_cast<int>(word[r]);
+  return all;
 }
 
 class Trainer {
@@ -37,6 +60,7 @@ class Trainer {
         data_(data),
         steps_(options_.total_steps(data)),
         compute_(compute),
+        comm_(compute.comm ? *compute.comm : alone()),
         state_(state),
         recorder_(recorder),
         resumable_(resumable),
@@ -50,21 +74,26 @@ class Trainer {
                   .label_smoothing = options_.label_smoothing,
                   .bf16 = half_precision(options_, compute.device),
                   .backend = compute.backend,
-                  .task = &data.task()}),
+                  .task = &data.task(),
+                  .comm = &comm_,
+                  .each_round = sums_each_round(options_, comm_)}),
         wall_before_(state.wall_s) {
     if (moments) updater_.optimizer().load_state(*moments);
+    if (comm_.first()) return;
+    probes_ = training_probes(experiment, *model_, data);
   }
 
   TrainOutcome run() {
     StopSignals signals;
     model_->train();
+    share_weights(*model_, comm_);
     if (recorder_ && recorder_->begins_log())
-      recorder_->first_rows(now(), updater_, next_batches());
+      recorder_->first_rows(now(), updater_, micro_batches(options_, data_, seed_, state_.step));
     ends_ = done(), early_ = stopped_early();
-    if (!ends_) signal_ = StopSignals::received();
+    if (!ends_) signal_ = signal_of_all();
     if (signal_ != 0)  // before the first update: there is nothing that is not saved
       return ended(RunState::kStopped, StopSignals::exit_code(signal_), signal_text(signal_));
-    if (ends_ && state_.unmeasured && recorder_) measure_the_end();
+    if (ends_ && state_.unmeasured && recorded()) measure_the_end();
     while (!ends_) {
       if (!update())
         return ended(
@@ -84,20 +113,29 @@ class Trainer {
   }
 
  private:
-  std::vector<Batch> next_batches() const {
-    return micro_batches(options_, data_, seed_, state_.step);
+  // Whether this training has a log: that of rank 0.
+  bool recorded() const { return recorder_ || !comm_.first(); }
+  int signal_of_all() const {
+    return word_of_all(comm_, {.signal = StopSignals::received()}).signal;
+  }
+  SiteProbes* probes_of(int64_t step) {
+    if (recorder_) return recorder_->before_update(step);
+    if (!probes_ || !due_after(experiment_, step).statistics) return nullptr;
+    probes_->reset();
+    return probes_.get();
   }
   // One update; false when it was not finite.
   bool update() {
-    const auto batches = next_batches();
-    auto* probes = recorder_ ? recorder_->before_update(state_.step + 1) : nullptr;
-    const auto result = updater_.step(state_.step, batches, probes);
+    const auto batches = micro_batches(options_, data_, seed_, state_.step, comm_);
+    const auto result = updater_.step(state_.step, batches, probes_of(state_.step + 1));
     ++state_.step;
-    int64_t tokens = 0;
-    for (const auto& batch : batches) tokens += batch.tokens();
+    Word word{.signal = StopSignals::received(), .out_of_time = out_of_time()};
+    for (const auto& batch : batches.batches) word.tokens += batch.tokens();
+    word = word_of_all(comm_, word);
+    const int64_t tokens = word.tokens;
     state_.tokens += tokens;
-    signal_ = StopSignals::received();
-    stops_ = signal_ != 0 || out_of_time();
+    signal_ = word.signal;
+    stops_ = signal_ != 0 || word.out_of_time;
     const auto due = due_after(experiment_, state_.step);
     const bool last_of_status = due.checkpoint || due.evaluation || stops_ || done();
     std::optional<double> loss;
@@ -117,7 +155,7 @@ class Trainer {
     if (due.evaluation && state_.step < steps_ && evaluates())
       judge(*(evaluation_ = evaluate(*model_, judging_sample(), compute_)));
     ends_ = done(), early_ = stopped_early();
-    if (!recorder_) {
+    if (!recorded()) {
       if (save_ && (due.checkpoint || stops_ || ends_)) save_(now(), updater_.optimizer().state());
       return;
     }
@@ -127,12 +165,16 @@ class Trainer {
     }
     if (evaluation_) {
       evaluation_->bleu = measure_bleu();
-      recorder_->evaluated(now(), *evaluation_, test_);
+      if (recorder_) recorder_->evaluated(now(), *evaluation_, test_);
     }
-    recorder_->end_step(now(), ends_);
+    if (recorder_) recorder_->end_step(now(), ends_);
     const bool best = improved_ && options_.checkpoint.keep_best;
-    if (due.checkpoint || best || stops_ || ends_)
-      recorder_->save(now(), updater_.optimizer().state(), improved_);
+    if (due.checkpoint || best || stops_ || ends_) save();
+  }
+
+  void save() {
+    require_same_weights(*model_, comm_);
+    if (recorder_) recorder_->save(now(), updater_.optimizer().state(), improved_);
   }
 
   // Of the validation split.
@@ -183,8 +225,8 @@ class Trainer {
 
   // Tells how far the measurement of a split is; whether no signal has come.
   bool goes_on(Split split, int64_t examples) {
-    recorder_->measured(examples, data_.examples(split));
-    if (signal_ == 0) signal_ = StopSignals::received();
+    if (recorder_) recorder_->measured(examples, data_.examples(split));
+    if (signal_ == 0) signal_ = signal_of_all();
     return signal_ == 0;
   }
 
@@ -195,8 +237,8 @@ class Trainer {
     if (!evaluation) return;
     evaluation->bleu = measure_bleu();
     state_.unmeasured = false;
-    recorder_->evaluated_later(now(), *evaluation, test_);
-    recorder_->save(now(), updater_.optimizer().state(), improved_);
+    if (recorder_) recorder_->evaluated_later(now(), *evaluation, test_);
+    save();
   }
 
   // Of train.eval_batches: whether it is the best.
@@ -211,7 +253,7 @@ class Trainer {
   bool stopped_early() const {
     return options_.early_stop.patience > 0 && state_.since_best >= options_.early_stop.patience;
   }
-  bool evaluates() const { return recorder_ || options_.early_stop.patience > 0; }
+  bool evaluates() const { return recorded() || options_.early_stop.patience > 0; }
   bool out_of_time() const { return options_.max_time && watch_.seconds() >= *options_.max_time; }
   const TrainingState& now() {
     state_.wall_s = wall_before_ + watch_.seconds();
@@ -228,8 +270,10 @@ class Trainer {
   const DataSource& data_;
   int64_t steps_;  // of the whole run
   Compute compute_;
+  Comm& comm_;
   TrainingState& state_;
   Recorder* recorder_;
+  std::unique_ptr<SiteProbes> probes_;  // of a rank that has no recorder
   bool resumable_;
   SaveTraining save_;
   Updater updater_;
@@ -282,20 +326,37 @@ TrainOutcome train_further(const Experiment& experiment, std::shared_ptr<Model> 
       .run();
 }
 
+namespace {
+
+TrainingState state_of(const std::optional<Checkpoint>& resumed, Model& model) {
+  if (!resumed) return {};
+  load_model(model, resumed->model);
+  return TrainingState::of(*resumed);
+}
+std::optional<NamedTensors> moments_of(const std::optional<Checkpoint>& resumed) {
+  return resumed ? resumed->optimizer : std::nullopt;
+}
+
+}  // namespace
+
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const Compute& compute, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed) {
-  if (resumed) {
-    load_model(*model, resumed->model);
-    warn_if_not_finite(run.path().string(), resumed->model);
-  }
-  auto state = resumed ? TrainingState::of(*resumed) : TrainingState{};
+  auto state = state_of(resumed, *model);
+  if (resumed) warn_if_not_finite(run.path().string(), resumed->model);
   Recorder recorder(experiment, model, data, compute, run, state, resumed.has_value());
-  auto outcome = train_further(experiment, model, data, compute, state,
-                               resumed ? resumed->optimizer : std::nullopt, &recorder,
-                               /*resumable=*/true);
+  auto outcome = train_further(experiment, model, data, compute, state, moments_of(resumed),
+                               &recorder, /*resumable=*/true);
   outcome.status.metrics = recorder.close(state, outcome.status.state);
   return outcome;
+}
+
+TrainOutcome train_along(const Experiment& experiment, std::shared_ptr<Model> model,
+                         const DataSource& data, const Compute& compute,
+                         const std::optional<Checkpoint>& resumed) {
+  auto state = state_of(resumed, *model);
+  return train_further(experiment, std::move(model), data, compute, state, moments_of(resumed),
+                       nullptr, /*resumable=*/true);
 }
 
 }  // namespace headlab

@@ -44,10 +44,15 @@ void go_on(TrainOptions& options, int64_t step, int64_t updates, const DataSourc
 
 // Trains `model` in `run` from the start, or from `resumed`. The run's files are those that
 // docs/first_run.md lists; on return the status is final, except that the caller writes it
-// (RunDirectory::end).
+// (RunDirectory::end). Where several ranks train (Compute::comm), rank 0 calls it and the others
+// train_along(): all have the same weights and the same outcome. LostRank where one of them is
+// gone.
 TrainOutcome train(const Experiment& experiment, std::shared_ptr<Model> model,
                    const DataSource& data, const Compute& compute, RunDirectory& run,
                    const std::optional<Checkpoint>& resumed);
+TrainOutcome train_along(const Experiment& experiment, std::shared_ptr<Model> model,
+                         const DataSource& data, const Compute& compute,
+                         const std::optional<Checkpoint>& resumed);
 
 using SaveTraining = std::function<void(const TrainingState& state, const NamedTensors& optimizer)>;
 

@@ -205,6 +205,24 @@ LogLayout layout_of(const RootAttributes& root, const std::vector<TrainingMetric
   return layout;
 }
 
+// Has the probes see what the statistics of the sites are made of.
+void set_probes(SiteProbes& probes, const std::vector<LogSite>& sites,
+                const std::vector<SiteHeads>& heads, const DataSource& data) {
+  const auto classes = data.token_classes();
+  for (size_t n = 0; n < sites.size(); ++n) {
+    auto& probe = probes.at(sites[n].name);
+    if (!classes.empty() && heads[n].site().keys == &Batch::ids)
+      probe.class_of_token = at::tensor(classes, at::kByte);
+    probe.statistics = true;
+    const auto logs = [&](const char* name) {
+      return std::ranges::find(sites[n].statistics, name, &LogStatistic::name) !=
+             sites[n].statistics.end();
+    };
+    probe.divergence = logs("js");
+    probe.matches = logs("induction") || logs("duplicate_token");
+  }
+}
+
 // A run that was not trained so far (a converted one) has no log to go on with.
 bool goes_on_with(const TrainingLog::File& file) {
   return file.resumed && std::filesystem::exists(file.path);
@@ -242,6 +260,13 @@ int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const
   return row * (experiment.train.total_steps(data) / experiment.log.stats_every + 1);
 }
 
+std::unique_ptr<SiteProbes> training_probes(const Experiment& experiment, Model& model,
+                                            const DataSource& data) {
+  auto probes = std::make_unique<SiteProbes>(model);
+  set_probes(*probes, sites_of(experiment, model, data, {}), site_heads(model), data);
+  return probes;
+}
+
 TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& model,
                          const DataSource& data, const std::vector<TrainingMetric>& metrics)
     : model_(model),
@@ -255,19 +280,7 @@ TrainingLog::TrainingLog(const File& file, const Experiment& experiment, Model& 
                                  : std::vector<std::string>()),
       probes_(model),
       log_(open_log(file, layout_of(file.root, metrics, evals_, sites_, data), experiment.log)) {
-  const auto classes = data.token_classes();
-  for (size_t n = 0; n < sites_.size(); ++n) {
-    auto& probe = probes_.at(sites_[n].name);
-    if (!classes.empty() && heads_[n].site().keys == &Batch::ids)
-      probe.class_of_token = at::tensor(classes, at::kByte);
-    probe.statistics = true;
-    const auto logs = [&](const char* name) {
-      return std::ranges::find(sites_[n].statistics, name, &LogStatistic::name) !=
-             sites_[n].statistics.end();
-    };
-    probe.divergence = logs("js");
-    probe.matches = logs("induction") || logs("duplicate_token");
-  }
+  set_probes(probes_, sites_, heads_, data);
 }
 
 SiteProbes& TrainingLog::fresh_probes() {

@@ -18,6 +18,10 @@ int64_t total_map_bytes(const Experiment& experiment, Model& model, const DataSo
 // Bytes of all the head statistics that it would log.
 int64_t total_statistics_bytes(const Experiment& experiment, Model& model, const DataSource& data);
 
+// Probes that see what a log of these settings has statistics of.
+std::unique_ptr<SiteProbes> training_probes(const Experiment& experiment, Model& model,
+                                            const DataSource& data);
+
 class TrainingLog {
  public:
   // Where the log lies, and what it says of its run.

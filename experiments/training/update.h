@@ -5,7 +5,9 @@
 #include "experiments/data/source.h"
 #include "experiments/models/model.h"
 #include "experiments/models/site_probes.h"
+#include "experiments/ranks/comm.h"
 #include "experiments/runs/schedule.h"
+#include "experiments/training/gradients.h"
 #include "experiments/training/optimizer.h"
 
 namespace headlab {
@@ -31,9 +33,27 @@ class Autocast {
   bool on_;
 };
 
-// The batches of update `step` of a run.
-std::vector<Batch> micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,
-                                 int64_t step);
+// The micro-batches of an update that this process passes through the model: of `count` over all
+// ranks, those that are `rank` modulo `ranks`, in order.
+struct MicroBatches {
+  MicroBatches(std::vector<Batch> all)  // NOLINT(google-explicit-constructor)
+      : batches(std::move(all)), count(std::ssize(batches)) {}
+  MicroBatches(std::vector<Batch> own, int64_t of, const Comm& comm)
+      : batches(std::move(own)), count(of), rank(comm.rank()), ranks(comm.size()) {}
+  int64_t number(int64_t n) const { return rank + n * ranks; }  // of batches[n]
+
+  std::vector<Batch> batches;
+  int64_t count, rank = 0, ranks = 1;
+};
+
+// Of update `step` of a run; those of this rank.
+MicroBatches micro_batches(const TrainOptions& options, const DataSource& data, uint64_t seed,
+                           int64_t step, const Comm& comm = alone());
+
+// Whether gradients are summed over the ranks after each round of a micro-batch a rank, and not
+// once an update: all numbers of ranks then add the micro-batches in their order, and get the same
+// bits.
+bool sums_each_round(const TrainOptions& options, const Comm& comm);
 
 class Updater {
  public:
@@ -44,6 +64,8 @@ class Updater {
     bool bf16 = false;  // forward passes in bfloat16
     Backend backend = Backend::kAuto;
     const Task* task = nullptr;  // DataSource::task(); null: prediction_task()
+    Comm* comm = nullptr;        // of the run's ranks; null: one process
+    bool each_round = true;      // sums_each_round()
   };
   // Scalars on the model's device; reading one waits for it, nothing here does.
   struct Losses {
@@ -64,15 +86,16 @@ class Updater {
   Updater(std::shared_ptr<Model> model, Schedule schedule, const AdamW::Settings& adamw,
           const Settings& settings);
 
-  // Update `step` (from 0) with its micro-batches. The probes see all of them.
-  Result step(int64_t step, const std::vector<Batch>& micro_batches, SiteProbes* probes = nullptr);
+  // Update `step` (from 0) with its micro-batches, by all ranks. The probes of rank 0 end with what
+  // those of all ranks saw.
+  Result step(int64_t step, const MicroBatches& micro_batches, SiteProbes* probes = nullptr);
 
-  // The losses of update `step` with the weights as they are: its draws, its precision.
-  Losses measure(int64_t step, const std::vector<Batch>& micro_batches,
-                 SiteProbes* probes = nullptr);
+  // The losses of update `step` with the weights as they are: its draws, its precision. By one
+  // process, which has all micro-batches.
+  Losses measure(int64_t step, const MicroBatches& micro_batches, SiteProbes* probes = nullptr);
   // The two halves of step(): gradients of the whole update put into .grad, which is empty before,
   // then everything else.
-  Losses add_gradients(int64_t step, const std::vector<Batch>& micro_batches,
+  Losses add_gradients(int64_t step, const MicroBatches& micro_batches,
                        SiteProbes* probes = nullptr);
   Tensor apply(int64_t step);  // -> gradient norm before clipping; gradients are gone afterwards
 
@@ -84,14 +107,20 @@ class Updater {
   // Of one micro-batch: sums over its scored targets.
   struct Part {
     Tensor nll, smoothed, scored;  // smoothed undefined where labels are not
-    std::vector<AuxLoss> aux;
+    std::vector<AuxLoss> aux = {};
     const Tensor& loss() const { return smoothed.defined() ? smoothed : nll; }  // to optimise
+    Part detached() const;
   };
   Part forward(int64_t draw, int64_t step, const Batch& batch, SiteProbes* probes);
-  // Forward passes of all parts; each is visited with the scored targets of the whole update.
-  using PartVisitor = std::function<void(const Part& part, const Tensor& scored)>;
-  Losses pass(int64_t step, const std::vector<Batch>& micro_batches, SiteProbes* probes,
-              const PartVisitor& visit);
+  Losses losses_of(const std::vector<Part>& parts) const;  // of the whole update
+  // Of all ranks: the parts of an update, those of this rank being `own`, and which parameters have
+  // a gradient.
+  struct Agreed {
+    std::vector<Part> parts;
+    std::vector<bool> reached;
+  };
+  Agreed agree(std::vector<Part> own, const MicroBatches& of);
+  void share_running_statistics();
 
   std::shared_ptr<Model> model_;
   at::Device device_;
@@ -99,7 +128,9 @@ class Updater {
   Schedule schedule_;
   Settings settings_;
   const Task& task_;
+  Comm& comm_;
   AdamW optimizer_;
+  Gradients gradients_;
 };
 
 }  // namespace headlab

@@ -11,7 +11,9 @@ endif()
 file(STRINGS "${_torch}/version.py" _version REGEX "^__version__ = ")
 string(REGEX REPLACE ".*'(.*)'.*" "\\1" torch_version "${_version}")
 
+add_library(torch_whole INTERFACE)
 add_library(torch_wheel INTERFACE)
+target_link_libraries(torch_wheel INTERFACE torch_whole)
 # Headers in the place of some of torch's, of the version that they were written for: without them
 # every file takes 3 s more to compile, and the precompiled header 25 s more.
 if(torch_version MATCHES "^2[.]11[.]")
@@ -19,14 +21,14 @@ if(torch_version MATCHES "^2[.]11[.]")
   target_compile_definitions(torch_wheel INTERFACE AT_PER_OPERATOR_HEADERS)
 endif()
 # -fopenmp: without it at::parallel_for runs serially, without a word.
-target_compile_options(torch_wheel INTERFACE
+target_compile_options(torch_whole INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>
   "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include>"
   "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include/torch/csrc/api/include>")
-target_link_options(torch_wheel INTERFACE
+target_link_options(torch_whole INTERFACE
   -Wl,--no-as-needed -Wl,--allow-shlib-undefined "-Wl,-rpath,${_torch}/lib")
 # Not libtorch.so: it asks for libtorch_cuda.so, whose libraries a CPU set-up leaves out.
-target_link_libraries(torch_wheel INTERFACE
+target_link_libraries(torch_whole INTERFACE
   "${_torch}/lib/libtorch_cpu.so" "${_torch}/lib/libc10.so" "${_torch}/lib/libgomp.so.1")
 
 if(HEADLAB_CUDA)
@@ -37,8 +39,8 @@ if(HEADLAB_CUDA)
   if(NOT CMAKE_CUDA_COMPILER_VERSION MATCHES "^13[.]")
     message(FATAL_ERROR "this torch is built with CUDA 13; nvcc is ${CMAKE_CUDA_COMPILER_VERSION}")
   endif()
-  target_compile_options(torch_wheel INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_cuda}/include>")
-  target_link_options(torch_wheel INTERFACE "-Wl,-rpath,${_cuda}/lib")
-  target_link_libraries(torch_wheel INTERFACE
+  target_compile_options(torch_whole INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_cuda}/include>")
+  target_link_options(torch_whole INTERFACE "-Wl,-rpath,${_cuda}/lib")
+  target_link_libraries(torch_whole INTERFACE
     "${_torch}/lib/libtorch_cuda.so" "${_torch}/lib/libc10_cuda.so" "${_cuda}/lib/libcudart.so.13")
 endif()

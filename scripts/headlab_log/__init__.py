@@ -5,6 +5,7 @@
     run.heads().entropy.sel(layer=1, head=3).plot()
 """
 
+from .arrays import write_arrays
 from .compare import compare, differences, labels
 from .comparison import ComparedTask, Comparison, open_comparison
 from .exports import to_bertviz, to_circuitsvis, to_csv, to_pandas, to_transformer_lens
@@ -19,4 +20,4 @@ from .text import visible
 __all__ = ["ComparedTask", "Comparison", "LogError", "LogWarning", "Run", "bertviz_html", "circuitsvis_html",
            "compare", "differences", "labels", "open_comparison", "open_group", "open_run", "open_sweep", "pick",
            "to_bertviz", "to_circuitsvis", "to_csv", "to_pandas", "to_tensorboard", "to_transformer_lens",
-           "visible"]
+           "visible", "write_arrays"]

@@ -44,7 +44,7 @@ class Sizes : public Numbers {
 std::vector<int64_t> trained_on(const TrainOptions& options, int64_t updates) {
   std::vector<int64_t> numbers;
   for (int64_t step = 0; step < updates; ++step)
-    for (const auto& batch : micro_batches(options, Numbers(), 3, step))
+    for (const auto& batch : micro_batches(options, Numbers(), 3, step).batches)
       for (int64_t n = 0; n < batch.examples(); ++n)
         numbers.push_back(batch.ids[n][0].item<int64_t>());
   return numbers;
@@ -99,7 +99,7 @@ TEST_CASE("an update of so many positions takes a batch by size, cut by its exam
   CHECK(options.total_steps(Sizes()) == 7);
   std::multiset<int64_t> numbers;
   for (int64_t step = 0; step < 5; ++step) {
-    const auto parts = micro_batches(options, Sizes(), 3, step);
+    const auto parts = micro_batches(options, Sizes(), 3, step).batches;
     int64_t examples = 0;
     for (const auto& part : parts) {
       CHECK(part.examples() > 0);
