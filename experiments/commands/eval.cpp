@@ -122,7 +122,9 @@ int run_eval(const EvalOptions& o) {
     throw ConfigError("--length-power: ranks translations; --beam N asks for some");
   const auto launch = launched();
   auto compute = o.compute.apply(launch);
-  return on_ranks(launch, o.comm_timeout, [&](const Ranks& ranks) {
+  const CommSettings settings{.timeout = std::chrono::seconds(o.comm_timeout),
+                              .device = compute.device};
+  return on_ranks(launch, settings, [&](const Ranks& ranks) {
     compute.comm = &ranks.comm;
     return evaluate_run(o, compute);
   });

@@ -1,14 +1,13 @@
 #include "experiments/commands/on_ranks.h"
 
-#include <chrono>
-
 #include "experiments/commands/failure.h"
 
 namespace headlab {
 
-int on_ranks(const Launch& launch, int timeout, const std::function<int(const Ranks&)>& work) {
+int on_ranks(const Launch& launch, const CommSettings& settings,
+             const std::function<int(const Ranks&)>& work) {
   if (!launch.meets) return work({launch, alone()});
-  const auto comm = make_comm(launch, std::chrono::seconds(timeout));
+  const auto comm = make_comm(launch, settings);
   try {
     return work({launch, *comm});
   } catch (const LostRank&) {

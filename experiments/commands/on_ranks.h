@@ -19,7 +19,8 @@ struct Ranks {
   Comm& comm;
 };
 
-// Meets the other processes within `timeout` seconds, does the work, and tells them of its error.
-int on_ranks(const Launch& launch, int timeout, const std::function<int(const Ranks&)>& work);
+// Meets the other processes, does the work, and tells them of its error.
+int on_ranks(const Launch& launch, const CommSettings& settings,
+             const std::function<int(const Ranks&)>& work);
 
 }  // namespace headlab

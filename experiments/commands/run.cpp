@@ -224,7 +224,10 @@ int run_run(const RunOptions& o) {
   const auto device = pick_device(o.device, launch);
   use_settings(experiment.train);
   experiment.train.require_parts(launch.size);
-  return on_ranks(launch, o.comm_timeout, [&](const Ranks& ranks) {
+  const CommSettings settings{.timeout = std::chrono::seconds(o.comm_timeout),
+                              .device = device,
+                              .fast_sum = experiment.train.fast_sum};
+  return on_ranks(launch, settings, [&](const Ranks& ranks) {
     auto prepared = prepare(o, experiment, device);
     compare_ranks(prepared, ranks.comm);
     return ranks.comm.first() ? lead(o, prepared, ranks.comm, launch.restarts)

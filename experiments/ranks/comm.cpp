@@ -13,16 +13,19 @@
 
 #include "core/config/config.h"
 #include "core/errors.h"
+#include "experiments/ranks/gpu_group.h"
 #include "experiments/system/exit_codes.h"
 
 namespace headlab {
 namespace {
 
+using c10d::Backend;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // How long a rank that has an error waits for the others to read it, and they for its note.
 constexpr milliseconds kNoteTime{2000}, kBetweenLooks{10};
+constexpr std::chrono::microseconds kBetweenGpuLooks{20};
 // Above it every rank adds a share of the numbers and hands the sums on: twice the bytes of the
 // tensor for each, however many ranks there are.
 constexpr int64_t kSharedSumBytes = 16 << 20;
@@ -65,21 +68,26 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch) {
 
 class Group : public Comm {
  public:
-  Group(const Launch& launch, seconds timeout)
+  Group(const Launch& launch, const CommSettings& settings)
       : Comm(launch.rank, launch.size),
+        settings_(settings),
         serves_(launch.rank == 0 && !launch.served),
-        store_(meet(launch, timeout)) {
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+        store_(meet(launch, settings.timeout)) {
+    auto options = c10d::ProcessGroupGloo::Options::create(settings.timeout);
     options->devices.push_back(gloo_device(launch));
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, rank(), size(), options);
+    hosts_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, rank(), size(), options);
+    if (settings.device.is_cuda()) gpus_ = make_gpu_group(store_, rank(), size(), settings.timeout);
+  }
+  ~Group() override {
+    if (gpus_) gpus_->shutdown();
   }
 
   void sum(Tensor& x) override {
     TORCH_CHECK(x.is_contiguous(), "sums over ranks are of contiguous tensors");
     auto flat = x.view({-1});
-    if (size() == 2) {  // the ring adds two in the order of the ranks, too
+    if (size() == 2 || settings_.fast_sum) {  // two are added in the order of the ranks, too
       std::vector<Tensor> all{flat};
-      wait([&] { return group_->allreduce(all); });
+      wait(x, [&](Backend& of) { return of.allreduce(all); });
     } else if (x.numel() * x.element_size() > kSharedSumBytes) {
       sum_in_shares(flat);
     } else {
@@ -89,7 +97,7 @@ class Group : public Comm {
 
   void broadcast(Tensor& x) override {
     std::vector<Tensor> all{x};
-    wait([&] { return group_->broadcast(all); });
+    wait(x, [&](Backend& of) { return of.broadcast(all); });
   }
 
   std::vector<std::string> gather(const std::string& text) override {
@@ -111,7 +119,7 @@ class Group : public Comm {
   void leave(int exit_code, const std::string& why) noexcept override {
     try {
       store_->set(note_key(rank()), fmt::format("{} {}", exit_code, why));
-      group_.reset();
+      hosts_.reset();
       if (serves_) wait_for_readers();
     } catch (const std::exception&) {  // the store is gone with who served it
     }
@@ -122,7 +130,7 @@ class Group : public Comm {
   Tensor gathered(const Tensor& flat) {
     auto mine = flat;
     auto all = at::empty({size() * flat.numel()}, flat.options());
-    wait([&] { return group_->_allgather_base(all, mine); });
+    wait(flat, [&](Backend& of) { return of._allgather_base(all, mine); });
     return all.view({size(), -1});
   }
 
@@ -138,20 +146,43 @@ class Group : public Comm {
     mine.narrow(0, 0, flat.numel()).copy_(flat);
     auto theirs = at::empty_like(mine);
     std::vector<int64_t> equal;
-    wait([&] { return group_->alltoall_base(theirs, mine, equal, equal); });
+    wait(flat, [&](Backend& of) { return of.alltoall_base(theirs, mine, equal, equal); });
     const auto sums = gathered(sum_of_rows(theirs.view({size(), share})));
     flat.copy_(sums.flatten().narrow(0, 0, flat.numel()));
   }
 
-  // A call that all ranks make; where it fails, why one of them has left.
+  // A call that all ranks make of a tensor like `x`; where it fails, why one of them has left.
   template <class Begin>
-  void wait(const Begin& begin) {
-    TORCH_CHECK(group_, "a rank that has left asks the others for nothing");
+  void wait(const Tensor& x, const Begin& begin) {
+    TORCH_CHECK(hosts_, "a rank that has left asks the others for nothing");
     try {
-      begin()->wait();
+      if (!x.is_cuda()) {
+        begin(*hosts_)->wait();
+        return;
+      }
+      TORCH_CHECK(gpus_, "ranks that have met without GPUs have no sums on them");
+      // NCCL waits for a rank that is gone as long as for one that is late; Gloo tells them apart.
+      std::vector<Tensor> met{at::zeros({1})};
+      hosts_->allreduce(met)->wait();
+      wait_for_gpus(*begin(*gpus_));
     } catch (const std::exception& error) {
       throw_lost(first_line(error));
     }
+  }
+
+  // Not by wait(), which makes the stream wait and not this thread, so that NCCL's own would end
+  // the process where a rank is lost.
+  void wait_for_gpus(c10d::Work& work) {
+    const auto end = std::chrono::steady_clock::now() + settings_.timeout;
+    while (!work.isCompleted()) {
+      if (std::chrono::steady_clock::now() > end) {
+        gpus_->abort();
+        throw std::runtime_error("GPUs of other ranks do not answer");
+      }
+      std::this_thread::sleep_for(kBetweenGpuLooks);
+    }
+    if (work.exception()) std::rethrow_exception(work.exception());
+    work.wait();
   }
 
   // Whoever is left says so: without a note, who is lost is told by who has not. The ranks that
@@ -194,9 +225,10 @@ class Group : public Comm {
     }
   }
 
+  CommSettings settings_;
   bool serves_;
   c10::intrusive_ptr<c10d::Store> store_;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  c10::intrusive_ptr<Backend> hosts_, gpus_;  // for tensors on CPUs, and on GPUs
 };
 
 }  // namespace
@@ -220,13 +252,13 @@ Comm& alone() {
   return only;
 }
 
-std::unique_ptr<Comm> make_comm(const Launch& launch, seconds timeout) {
+std::unique_ptr<Comm> make_comm(const Launch& launch, const CommSettings& settings) {
   try {
-    return std::make_unique<Group>(launch, timeout);
+    return std::make_unique<Group>(launch, settings);
   } catch (const std::exception& error) {
     throw DeviceError(fmt::format("rank {} of {} does not meet the others at {}:{} in {} s: {}",
                                   launch.rank, launch.size, launch.address, launch.port,
-                                  timeout.count(), first_line(error)));
+                                  settings.timeout.count(), first_line(error)));
   }
 }
 

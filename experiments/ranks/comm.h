@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 
 #include <chrono>
 #include <memory>
@@ -38,7 +39,7 @@ class Comm {
   bool first() const { return rank_ == 0; }  // which alone reads and writes the run directory
 
   // In place, of a contiguous tensor: added in the order of the ranks, so that all have the bits
-  // that one process has that adds them in this order.
+  // that one process has that adds them in this order (unless fast_sum was asked for).
   virtual void sum(Tensor& x) = 0;
   virtual void broadcast(Tensor& x) = 0;  // that of rank 0, in place; contiguous
   std::string broadcast(const std::string& text);
@@ -57,9 +58,15 @@ class Comm {
 // Of a run of one process.
 Comm& alone();
 
+struct CommSettings {
+  std::chrono::seconds timeout{300};
+  at::Device device = at::kCPU;  // of the tensors, beside CPUs
+  bool fast_sum = false;         // in the engine's own order: other bits for other numbers of ranks
+};
+
 // Meets the others. DeviceError where one of them does not come within the timeout, or the port is
 // taken.
-std::unique_ptr<Comm> make_comm(const Launch& launch, std::chrono::seconds timeout);
+std::unique_ptr<Comm> make_comm(const Launch& launch, const CommSettings& settings);
 
 // ConfigError on all ranks where `text` is not the same on all of them; `what` names it.
 void require_same(Comm& comm, const std::string& what, const std::string& text);

@@ -80,6 +80,9 @@ void TrainOptions::visit(Fields& f) {
     "then spin shorter while they wait; off: no such thread",
     one_of({"auto", "off"}));
   f("deterministic", deterministic, "refuse operations that do not repeat exactly");
+  f("fast_sum", fast_sum,
+    "several processes add gradients in the order that is fastest, not in theirs: losses of other "
+    "numbers of processes agree to about 1e-5");
   f("max_time", max_time, "seconds after which this session stops, resumable", above(0));
 }
 
@@ -118,6 +121,8 @@ void TrainOptions::check(const Complain& complain) const {
     complain("accumulate", fmt::format("must divide batch, {}", batch));
   if (!warmup.is_share() && warmup.of(0) == 0 && (schedule == "inverse_sqrt" || schedule == "noam"))
     complain("warmup", fmt::format("must be at least 1 with {}", schedule));
+  if (fast_sum && deterministic)
+    complain("fast_sum", "is another order of sums for other numbers of processes; not with deterministic");
   if (bleu_every > 0 && (eval_every == 0 || bleu_every % eval_every != 0))
     complain("bleu_every", fmt::format("must be a multiple of eval_every, {}", eval_every));
 }

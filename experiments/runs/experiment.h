@@ -40,7 +40,7 @@ struct TrainOptions : Block {
   CheckpointOptions checkpoint;
   std::optional<int64_t> threads;
   std::string busy_cores = "auto";
-  bool deterministic = false;
+  bool deterministic = false, fast_sum = false;
   std::optional<double> max_time;
 
   double floor() const { return min_lr.value_or(lr / 10); }

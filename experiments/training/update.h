@@ -38,6 +38,7 @@ class Autocast {
 struct MicroBatches {
   MicroBatches(std::vector<Batch> all)  // NOLINT(google-explicit-constructor)
       : batches(std::move(all)), count(std::ssize(batches)) {}
+  MicroBatches(std::initializer_list<Batch> all) : MicroBatches(std::vector<Batch>(all)) {}
   MicroBatches(std::vector<Batch> own, int64_t of, const Comm& comm)
       : batches(std::move(own)), count(of), rank(comm.rank()), ranks(comm.size()) {}
   int64_t number(int64_t n) const { return rank + n * ranks; }  // of batches[n]
