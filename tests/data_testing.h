@@ -22,6 +22,29 @@ class Folder : public Scratch {
   void write_tokens(const std::string& name, const std::vector<Token>& tokens) const {
     write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(Token)});
   }
+  // NumPy's format, int64. `shape` as Python writes it: "(4,)", "(4, 2)".
+  void write_npy(const std::string& name, const std::string& shape,
+                 const std::vector<int64_t>& values) const {
+    const auto header =
+        "{'descr': '<i8', 'fortran_order': False, 'shape': " + shape + ", }" + std::string(64, ' ');
+    const std::string magic{"\x93NUMPY\x01\x00", 8};
+    write(name, magic + static_cast<char>(header.size()) + '\0' + header +
+                    std::string(reinterpret_cast<const char*>(values.data()),
+                                values.size() * sizeof(values[0])));
+  }
+  // Sentences of four ids with one of three classes: split `split` of arrays in directory `at`.
+  void write_arrays(const std::string& at, const std::string& split, int64_t first,
+                    int64_t count) const {
+    std::filesystem::create_directories(path() / at / split);
+    std::vector<int64_t> ids, targets;
+    for (int64_t n = first; n < first + count; ++n) {
+      ids.insert(ids.end(), {n / 100, n / 10 % 10, n % 10, 3});
+      targets.push_back(n % 5 % 3);
+    }
+    const auto examples = std::to_string(count);
+    write_npy(at + "/" + split + "/ids.npy", "(" + examples + ", 4)", ids);
+    write_npy(at + "/" + split + "/targets.npy", "(" + examples + ",)", targets);
+  }
 };
 
 struct DataConfig : Block {

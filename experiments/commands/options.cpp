@@ -57,7 +57,8 @@ at::Device pick_device(const std::string& name) {
 at::Device pick_device(const std::string& name, const Launch& launch) {
   const auto device = pick_device(name);
   if (launch.size == 1 || !device.is_cuda() || device.has_index()) return device;
-  return {at::kCUDA, static_cast<c10::DeviceIndex>(launch.local_rank % torch::cuda::device_count())};
+  return {at::kCUDA,
+          static_cast<c10::DeviceIndex>(launch.local_rank % torch::cuda::device_count())};
 }
 
 void ComputeOptions::visit(Arguments& a) {

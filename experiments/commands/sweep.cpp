@@ -51,14 +51,15 @@ struct SweepOptions {
     if (emit == "slurm" && time.empty())
       throw ConfigError("--emit slurm: needs --time HH:MM:SS, the limit of a job");
     if (emit != "slurm")
-      for (const auto& [name, given] : {std::pair("--time", !time.empty()),
-                                        std::pair("--cpus-per-task", cpus_per_task > 0),
-                                        std::pair("--gpus-per-task", gpus_per_task > 0)})
+      for (const auto& [name, given] :
+           {std::pair("--time", !time.empty()), std::pair("--cpus-per-task", cpus_per_task > 0),
+            std::pair("--gpus-per-task", gpus_per_task > 0)})
         if (given) throw ConfigError(fmt::format("{}: goes with --emit slurm only", name));
     if (ranks > 1 && !emit.empty())
       throw ConfigError("--ranks: starts processes on this machine, and --emit starts none");
     if (gpus_per_task > 1)
-      throw ConfigError("--gpus-per-task: a training computes on one GPU; --ranks trains on several");
+      throw ConfigError(
+          "--gpus-per-task: a training computes on one GPU; --ranks trains on several");
     if (!time.empty() && !is_time_limit(time))
       throw ConfigError(fmt::format("--time {:.40}: must be HH:MM:SS", time));
   }
@@ -77,12 +78,13 @@ int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThread
   const bool slurm = o.emit == "slurm";
   // The cores here are not those of the nodes that Slurm will choose.
   const int64_t own = threads.set ? threads.of_a_run : 1;
-  JobOrders orders{.program = copy_of_this_program(sweep.folder).string(),
-                   .at_once = threads.jobs,
-                   .threads = slurm ? (o.cpus_per_task > 0 ? o.cpus_per_task : own) : threads.of_a_run,
-                   .gpus = o.gpus_per_task,
-                   .time = o.time,
-                   .sets_threads = !threads.set};
+  JobOrders orders{
+      .program = copy_of_this_program(sweep.folder).string(),
+      .at_once = threads.jobs,
+      .threads = slurm ? (o.cpus_per_task > 0 ? o.cpus_per_task : own) : threads.of_a_run,
+      .gpus = o.gpus_per_task,
+      .time = o.time,
+      .sets_threads = !threads.set};
   const auto commands =
       slurm ? write_slurm_scripts(sweep, orders) : std::vector{write_job_list(sweep, orders)};
   tell("{} points, {} threads each; {}", sweep.points.size(), orders.threads,

@@ -24,8 +24,8 @@ struct Launch {
 using Variable = std::function<std::optional<std::string>(const char* name)>;
 std::optional<std::string> environment_variable(const char* name);
 
-// By default this process is the whole run. torchrun and a loop set RANK, WORLD_SIZE, MASTER_ADDR and
-// MASTER_PORT; srun sets SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID of a step, beside
+// By default this process is the whole run. torchrun and a loop set RANK, WORLD_SIZE, MASTER_ADDR
+// and MASTER_PORT; srun sets SLURM_PROCID, SLURM_STEP_NUM_TASKS and SLURM_LOCALID of a step, beside
 // which the script exports MASTER_ADDR and MASTER_PORT. ConfigError where some of them are missing
 // or no numbers.
 Launch launched(const Variable& variable = environment_variable);

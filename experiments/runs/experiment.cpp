@@ -107,10 +107,11 @@ int64_t TrainOptions::total_steps(int64_t epoch_size) const {
 
 void TrainOptions::require_parts(int64_t processes) const {
   if (accumulate % processes == 0) return;
-  throw ConfigError(fmt::format(
-      "train.accumulate: {} processes share the micro-batches of an update, so there must be as many "
-      "for each, and there are {}; train.accumulate={} does it",
-      processes, accumulate, (accumulate + processes - 1) / processes * processes));
+  throw ConfigError(
+      fmt::format("train.accumulate: {} processes share the micro-batches of an update, so there "
+                  "must be as many "
+                  "for each, and there are {}; train.accumulate={} does it",
+                  processes, accumulate, (accumulate + processes - 1) / processes * processes));
 }
 
 void TrainOptions::check(const Complain& complain) const {
@@ -122,7 +123,8 @@ void TrainOptions::check(const Complain& complain) const {
   if (!warmup.is_share() && warmup.of(0) == 0 && (schedule == "inverse_sqrt" || schedule == "noam"))
     complain("warmup", fmt::format("must be at least 1 with {}", schedule));
   if (fast_sum && deterministic)
-    complain("fast_sum", "is another order of sums for other numbers of processes; not with deterministic");
+    complain("fast_sum",
+             "is another order of sums for other numbers of processes; not with deterministic");
   if (bleu_every > 0 && (eval_every == 0 || bleu_every % eval_every != 0))
     complain("bleu_every", fmt::format("must be a multiple of eval_every, {}", eval_every));
 }

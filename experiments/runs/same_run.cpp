@@ -93,9 +93,10 @@ void require_same_device(const std::string& named, const Experiment& experiment,
                          const Json& now) {
   const auto device = device_that_differs(then, now, experiment.train);
   if (!device.empty())
-    throw ConfigError(fmt::format("{}: was computed otherwise: {}; {}; --allow-device-change goes on "
-                                  "here all the same, and the manifest says so",
-                                  named, fmt::join(device, "; "), device_remedy(then, now)));
+    throw ConfigError(
+        fmt::format("{}: was computed otherwise: {}; {}; tag=WORD trains beside it; "
+                    "--allow-device-change goes on here all the same, and the manifest says so",
+                    named, fmt::join(device, "; "), device_remedy(then, now)));
 }
 
 // What a run keeps of itself is believed, so that nothing else may stand there.

@@ -55,8 +55,8 @@ struct SweepOrders {
   };
 };
 
-// What process `rank` of the training in a slot is given over this process's environment. `port`: of
-// this host, for the processes to meet at.
+// What process `rank` of the training in a slot is given over this process's environment. `port`:
+// of this host, for the processes to meet at.
 std::map<std::string, std::string> environment_of(const SweepOrders& orders, int64_t slot,
                                                   int64_t rank, const std::string& port);
 
@@ -118,8 +118,9 @@ struct SweepThreads {
   std::map<std::string, std::string> environment() const;
 };
 
-// `jobs`: that were asked for; 0: as many as there are GPUs, if any, else as the cores hold. `ranks`:
-// processes of a training. ConfigError where they cannot share the updates of a point.
-SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs, int64_t gpus = 0, int64_t ranks = 1);
+// `jobs`: that were asked for; 0: as many as there are GPUs, if any, else as the cores hold.
+// `ranks`: processes of a training. ConfigError where they cannot share the updates of a point.
+SweepThreads threads_of(const FrozenSweep& sweep, int64_t jobs, int64_t gpus = 0,
+                        int64_t ranks = 1);
 
 }  // namespace headlab

@@ -75,8 +75,7 @@ Recorder::Recorder(const Experiment& experiment, std::shared_ptr<Model> model,
                               fmt::join(log_.absent(), ", ")));
 }
 
-void Recorder::first_rows(const TrainingState& now, Updater& updater,
-                          const MicroBatches& batches) {
+void Recorder::first_rows(const TrainingState& now, Updater& updater, const MicroBatches& batches) {
   begins_log_ = false;
   const bool statistics = experiment_.log.stats_every > 0;
   const auto losses =

@@ -138,12 +138,22 @@ TEST_CASE("a run of another device and precision is refused, finished or not, na
   CHECK(json_of(run / "manifest.json").at("precision") == "fp32");
   const bool old = GENERATE(true, false);
   edit_manifest(run, old ? on_a_gpu_of_old : on_a_gpu);
-  check_that_it_is_refused(
-      bench, again,
-      {"device was cuda, is cpu; precision was bf16, is fp32", "'--device cuda' goes on with it"});
+  const auto files = snapshot(bench.path());
+  check_refusal(bench.headlab(again), 2,
+                {"device was cuda, is cpu; precision was bf16, is fp32",
+                 "'--device cuda' goes on with it", "tag=", "--allow-device-change"});
+  CHECK((snapshot(bench.path()) == files));
   Arguments named = again;
   named.insert(named.end(), {"--resume", run.string()});
   check_refusal(bench.headlab(named), 2, {"computed otherwise", "device was cuda, is cpu"});
+
+  CHECK(json_of(run / "manifest.json").value("device_change", Json()).is_null());
+  Arguments allowed = again;
+  allowed.emplace_back("--allow-device-change");
+  CHECK(bench.headlab(allowed).code == (finished ? 0 : 75));
+  const auto change = json_of(run / "manifest.json").value("device_change", Json());
+  CHECK(change.is_null() == finished);  // of a finished run nothing is computed
+  if (!finished) CHECK_THAT(change.dump(), Contains("device was cuda, is cpu"));
 }
 
 TEST_CASE("what else of the machine was another is told, and the run goes on") {

@@ -45,6 +45,8 @@ std::map<std::string, std::string> small_sources(const Folder& folder) {
   const std::vector<uint16_t> tokens{0, 1, 2, 0, 1, 3, 0, 1, 2, 0, 1, 4, 0};
   folder.write_tokens("train.bin", tokens);
   folder.write_tokens("val.bin", tokens);
+  folder.write_arrays("arrays", "train", 0, 40),
+      folder.write_arrays("arrays", "validation", 40, 20);
   write_images(folder, 20);
   for (const char* name : {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4",
                            "data_batch_5", "test_batch"})
@@ -59,6 +61,7 @@ std::map<std::string, std::string> small_sources(const Folder& folder) {
           {"lines",
            "source: text.txt, target: target.txt, validation_source: text.txt, "
            "validation_target: target.txt, context: 16"},
+          {"arrays", "path: arrays"},
           {"mnist", "images: images, labels: labels"},
           {"cifar10", "path: ."},
           {"digits", ""},

@@ -76,6 +76,10 @@ struct AllData {
         folder.write_tokens(at + "/test.bin", std::vector<uint16_t>(ids.end() - 200, ids.end()));
       folder.write(at + "/meta.json", R"({"vocab_size": 900})");
     }
+    for (const std::string at : {"arrays", "arrays_with_test"}) {
+      folder.write_arrays(at, "train", 0, 100), folder.write_arrays(at, "validation", 100, 60);
+      if (at == "arrays_with_test") folder.write_arrays(at, "test", 160, 20);
+    }
     fs::create_directory(folder / "known");
     folder.write("known/data.json",
                  data_text(describe_data(*open("kind: words, path: more", folder.path()))));
@@ -89,6 +93,7 @@ struct AllData {
                     "path: text, test: tests, objective: masked" + windows};
     own["text"] = {"path: text, test: tests, tokenizer: known" + windows};
     cut["tokens"] = {"path: ids, context: 8"}, own["tokens"] = {"path: ids_with_test, context: 8"};
+    cut["arrays"] = {"path: arrays"}, own["arrays"] = {"path: arrays_with_test"};
     cut["lines"] = {
         "source: s, target: t, validation_source: vs, validation_target: vt, tokens: bpe, "
         "vocabulary: 265"};
