@@ -46,9 +46,14 @@ def labelled(tmp_path_factory):
                                     test=sentences(300, 3), vocabulary=WORDS, classes=4)
 
 
+def answering(kind, head, **options):
+    """A decoder is told what to answer with."""
+    return {"kind": kind, **({"head": head} if kind == "decoder" else {}), **options}
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder"])
 def test_labelled_sentences_are_learnt(labelled, kind):
-    model = {"kind": kind, "layers": 2, "d_model": 32, "heads": 4}
+    model = answering(kind, "classes", layers=2, d_model=32, heads=4)
     found = result(labelled, model, "data.test=own", f"name={kind}", steps=400)
     assert found["val/accuracy"] >= .95 and found["test/accuracy"] >= .95
     assert found["val/examples"] == 400 and found["test/examples"] == 300
@@ -69,7 +74,7 @@ def test_the_place_of_the_last_token_is_the_examples_own(labelled):
     save_file(train, filled / "train.safetensors", {"vocabulary": str(WORDS), "classes": "4"})
     save_file(other, filled / "validation.safetensors")
     for kind in "encoder", "decoder":
-        model = {"kind": kind, "layers": 1, "d_model": 16, "heads": 2}
+        model = answering(kind, "classes", layers=1, d_model=16, heads=2)
         first = result(labelled, model, f"name=first_{kind}", steps=5)
         second = result(filled, model, f"name=second_{kind}", steps=5)
         assert first["val/loss"] == second["val/loss"]
@@ -83,7 +88,7 @@ def test_numbers_are_predicted(tmp_path, kind):
         return {"ids": ids, "targets": np.stack([(ids == 1).sum(1), (ids == 2).sum(1)], 1) / 4}
 
     folder = headlab_log.write_arrays(tmp_path / "set", train=counted(2000, 1), validation=counted(300, 2))
-    found = result(folder, {"kind": kind, "layers": 1, "d_model": 32, "heads": 2}, steps=400)
+    found = result(folder, answering(kind, "values", layers=1, d_model=32, heads=2), steps=400)
     assert found["val/r2"] > .9 and found["val/mse"] == found["val/loss"] < .05
     assert "val/accuracy" not in found
 
@@ -108,6 +113,34 @@ def test_images_are_told_apart_and_measured(tmp_path):
     folder = headlab_log.write_arrays(tmp_path / "numbers", train=brightness, validation=brightness[:100])
     assert load_file(folder / "train.safetensors")["image"].shape == (1000, 3, 8, 8)
     assert result(folder, model, steps=300)["val/r2"] > .9
+
+
+@pytest.mark.parametrize("head, said", [("tokens", "model.head=classes predicts that"), ("values", "these data have none"),
+                                        ("bottleneck", "model.head=classes predicts that")])
+def test_a_head_that_the_data_do_not_fit_is_refused(labelled, head, said):
+    model = {"kind": "decoder", "layers": 1, "d_model": 16, "heads": 2, "head": head}
+    done = subprocess.run([program(), "run", config(labelled, model)], capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("kind, head, said", [("decoder", "classes", "model.head: classes of a decoder"),
+                                              ("encoder", "values", "numbers that an encoder predicts")])
+def test_what_transformers_has_no_class_for_is_not_exported(tmp_path, kind, head, said):
+    targets = np.arange(8) % 2 if head == "classes" else np.arange(8) / 8
+    data = {"ids": np.arange(32).reshape(8, 4) % 5, "targets": targets}
+    folder = headlab_log.write_arrays(tmp_path / "set", train=data, validation=data)
+    found = result(folder, answering(kind, head, layers=1, d_model=16, heads=2, position="learned"), steps=2)
+    done = subprocess.run([program(), "export", found["run"], tmp_path / "out"], capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_labels_that_are_numbers_are_not_smoothed(tmp_path):
+    data = {"ids": np.arange(32).reshape(8, 4) % 5, "targets": np.arange(8) / 8}
+    folder = headlab_log.write_arrays(tmp_path / "set", train=data, validation=data)
+    model = {"kind": "encoder", "layers": 1, "d_model": 16, "heads": 2}
+    done = subprocess.run([program(), "run", config(folder, model), "train.label_smoothing=0.1"], capture_output=True,
+                          text=True)
+    assert (done.returncode, "train.label_smoothing" in done.stderr) == (2, True), done.stderr
 
 
 def test_npy_files_are_the_same_data(labelled, tmp_path):

@@ -367,6 +367,17 @@ def test_trainings_of_different_code_are_not_compared(finished):
         assert said in arm["reason"]
 
 
+def test_a_comparison_on_two_processes_has_the_weights_of_one(bench):
+    (bench / "small.yaml").write_text(TASK.replace("batch: 4,", "batch: 4, accumulate: 2, deterministic: true,"))
+    (bench / "c.yaml").write_text(COMPARISON.replace("[mha, ", "[mha, moh]\n#").replace("seeds: [1, 2, 3]", "seeds: [1, 2]"))
+    compare(bench, out="one")
+    compare(bench, "--ranks", "2", out="two")
+    one, two = ({run.parents[2].name: run.read_bytes() for run in (bench / out).glob("small/*/ckpt/last/model.safetensors")}
+                for out in ("one", "two"))
+    assert len(one) >= 4
+    assert one == two
+
+
 def test_a_dry_run_counts_the_points_of_both_stages_and_trains_nothing(bench):
     printed, _ = compare(bench, "--dry-run", "--json")
     costs = json.loads(printed)

@@ -155,7 +155,7 @@ def test_the_wheel_asks_for_what_is_needed_and_its_extras_for_the_rest():
     def names(requirements):
         return {re.match(r"[\w-]+", line)[0] for line in requirements}
 
-    assert names(project()["dependencies"]) == {"numpy", "h5py", "h5netcdf", "xarray", "pyyaml"}
+    assert names(project()["dependencies"]) == {"numpy", "h5py", "h5netcdf", "xarray", "pyyaml", "safetensors"}
     assert set(extras()) == {"plots", "report", "watch", "tensorboard", "all"}
     (everything,) = extras()["all"]
     assert set(re.search(r"\[(.*)\]", everything)[1].split(",")) == set(extras()) - {"all"}

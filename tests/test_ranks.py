@@ -1,88 +1,13 @@
 """One run on several processes: the same weights as one process has, and the ends that processes can have."""
 
-import hashlib
 import json
-import os
-import re
 import signal
-import socket
 import subprocess
-import sys
-import time
 
 import pytest
 
 from conftest import ROOT, TINY, program
-
-# No part of the environment of the one who runs the tests says which process this is.
-CLEAN = {name: value for name, value in os.environ.items()
-         if not re.match(r"(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_|TORCHELASTIC_|SLURM_)", name)}
-SETTINGS = (*TINY, "train.batch=12", "model.dropout=0.1", "train.deterministic=true")
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-class Group:
-    """The processes of a run, started as a loop in a shell starts them."""
-
-    def __init__(self, size, out, *settings, config=ROOT / "configs/char_mha.yaml", timeout=20, variables=(), own=None):
-        port = str(free_port())
-        self.processes = []
-        for rank in range(size):
-            words = [program(), "run", config, *settings, *(own or {}).get(rank, ()),
-                     "--out", out, "--comm-timeout", str(timeout)]
-            ours = {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-                    "OMP_NUM_THREADS": "1"}
-            self.processes.append(subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE,
-                                                   stderr=subprocess.PIPE, text=True,
-                                                   env=CLEAN | ours | dict(variables)))
-
-    def end(self):
-        """The exit codes, and what each said."""
-        self.said = [process.communicate(timeout=120) for process in self.processes]
-        return [process.returncode for process in self.processes]
-
-    def wait_for_step(self, out, step):
-        while True:
-            for line in metrics(out, missing=True):
-                if line["step"] >= step:
-                    return
-            assert all(process.poll() is None for process in self.processes), self.end()
-            time.sleep(.01)
-
-
-def run_of(out):
-    [run] = out.glob("*/*")
-    return run
-
-
-def metrics(out, missing=False):
-    found = list(out.glob("*/*/metrics.jsonl"))
-    if missing and not found:
-        return []
-    lines = found[0].read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def weights(out):
-    return hashlib.sha256((run_of(out) / "ckpt/last/model.safetensors").read_bytes()).hexdigest()
-
-
-def numbers(out):
-    """Of every line, without what is time."""
-    return [{name: value for name, value in line.items() if name not in ("wall_s", "tokens_per_s")}
-            for line in metrics(out)]
-
-
-def alone(out, *settings, config=ROOT / "configs/char_mha.yaml"):
-    done = subprocess.run([program(), "run", config, *settings, "--out", out],
-                          capture_output=True, text=True, env=CLEAN | {"OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-
+from ranks_testing import CLEAN, SETTINGS, Group, alone, free_port, metrics, numbers, run_of, weights
 
 def statistics(out):
     import xarray
@@ -279,3 +204,30 @@ def test_a_finished_run_is_told_and_evaluated_by_two(tmp_path):
         processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=CLEAN | ours))
     said = [process.communicate(timeout=60)[0] for process in processes]
     assert said == [one.stdout, ""]
+
+
+def test_an_evaluation_waits_as_long_as_it_is_told(tmp_path):
+    settings = (*SETTINGS, "train.accumulate=2")
+    alone(tmp_path, *settings)
+    ours = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    done = subprocess.run([program(), "eval", str(run_of(tmp_path)), "--comm-timeout", "1"], capture_output=True,
+                          text=True, env=CLEAN | ours)
+    assert (done.returncode, "rank 1 of 2 does not meet the others" in done.stderr) == (6, True), done.stderr
+
+
+def test_data_that_one_process_cannot_open_end_all_with_the_reason(tmp_path):
+    group = Group(2, tmp_path / "runs", *SETTINGS, "train.accumulate=2", own={1: ("data.path=missing.txt",)})
+    assert group.end() == [3, 3], group.said
+    assert "missing.txt" in group.said[0][1] and "lost rank 1" in group.said[0][1]
+
+
+def test_fast_sums_are_within_rounding_and_not_for_those_who_want_the_same_bits(tmp_path):
+    settings = (*TINY, "train.batch=12", "train.accumulate=3")
+    alone(tmp_path / "one", *settings)
+    group = Group(3, tmp_path / "several", *settings, "train.fast_sum=true")
+    assert group.end() == [0] * 3, group.said
+    for one, several in zip(numbers(tmp_path / "one"), numbers(tmp_path / "several"), strict=True):
+        assert several == pytest.approx(one, rel=1e-5)
+    group = Group(3, tmp_path / "none", *settings, "train.fast_sum=true", "train.deterministic=true")
+    assert group.end() == [2] * 3, group.said
+    assert "train.fast_sum" in group.said[0][1]

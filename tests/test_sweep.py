@@ -379,6 +379,17 @@ def test_the_array_script_names_points_threads_and_time(bench):
     assert (slurm_script(bench).parent / "slurm").is_dir()
 
 
+def test_the_array_script_asks_for_cores_and_a_gpu(bench):
+    text = slurm_script(bench, "--cpus-per-task", "4", "--gpus-per-task", "1").read_text()
+    assert "--ntasks=1 --cpus-per-task=4 --gpus-per-task=1 " in text
+    assert "gpus" not in slurm_script(bench, "--gpus-per-task", "0").read_text()
+    _, said = sweep(bench, "runs", "--emit", "slurm", "--time", "00:10:00", "--gpus-per-task", "2", code=2)
+    assert "a training computes on one GPU" in said
+    for word in "--cpus-per-task", "--gpus-per-task":
+        _, said = sweep(bench, "runs", word, "1", code=2)
+        assert f"{word}: goes with --emit slurm only" in said
+
+
 def task(script, bench, number, **more):
     """A task of the array as Slurm starts it, with an scontrol that only says what it was asked."""
     fake = bench / "scontrol"

@@ -18,7 +18,7 @@ class Decoder : public Model {
  public:
   struct Options : StackOptions {
     bool tie = true, causal = true;
-    std::string head = "auto";
+    std::string head = "tokens";
 
     bool is_bottleneck() const { return head == "bottleneck"; }
     bool ends_in_norm() const override { return StackOptions::ends_in_norm() && !is_bottleneck(); }
@@ -27,8 +27,8 @@ class Decoder : public Model {
       f("head", head,
         "tokens: logits of each place from its own state; bottleneck: of all places from the state "
         "of the last, by weights that are never tied; classes, values: an answer for the example "
-        "from the state of its last token; auto: what the data have of the last two, else tokens",
-        one_of({"auto", "tokens", "bottleneck", "classes", "values"}));
+        "from the state of its last token",
+        one_of({"tokens", "bottleneck", "classes", "values"}));
       f("tie", tie, "the output head is the token embedding");
       f("causal", causal, "a token sees no later one");
     }
@@ -101,11 +101,15 @@ class Decoder : public Model {
  private:
   // Numbers of an answer for an example; 0: the head is another.
   static int64_t answers_of(const Options& options, const DataShape& data) {
-    if (options.head == "auto") return data.answers();
-    require_data(data.classes > 0 || options.head != "classes",
-                 "model.head: classes reads classes");
-    require_data(data.values > 0 || options.head != "values", "model.head: values reads numbers");
-    return options.head == "classes" || options.head == "values" ? data.answers() : 0;
+    require_answers(options.head, data);
+    const std::string has = data.classes > 0 ? "classes" : "values";
+    if (options.head == has) return data.answers();
+    if (data.answers() > 0)
+      throw ConfigError(fmt::format(
+          "model.head: {} predicts tokens, and these data have an answer for an example; "
+          "model.head={} predicts that",
+          options.head, has));
+    return 0;
   }
 
   // x [B,T,D] at the last token that is there, [B,D].

@@ -85,9 +85,7 @@ class Encoder : public Model {
     head_bias_ = head->register_parameter("bias", at::zeros({data_.vocabulary}));
   }
   void make_answers() {
-    require_data(data_.classes > 0 || options_.head != "classes",
-                 "model.head: classes reads classes");
-    require_data(data_.values > 0 || options_.head != "values", "model.head: values reads numbers");
+    require_answers(options_.head, data_);
     head_ = register_module("head", Linear(options_.d_model, data_.answers()));
     init_normal(head_, kStd);
   }

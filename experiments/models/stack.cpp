@@ -64,6 +64,11 @@ void require_data(bool there, const std::string& reads) {
   if (!there) throw ConfigError("model.kind: " + reads + ", which these data have not");
 }
 
+void require_answers(const std::string& head, const DataShape& data) {
+  if ((head == "classes" && data.classes == 0) || (head == "values" && data.values == 0))
+    throw ConfigError(fmt::format("model.head: {}: these data have none", head));
+}
+
 Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOptions& options,
              const StackInputs& inputs, int64_t context)
     : name_(options.name()),

@@ -83,5 +83,7 @@ Tensor mean_embedding(const Tensor& x, const Tensor& length);
 // For a model's constructor: ConfigError, as in "an encoder reads tokens, which these data have
 // not", where the data have no such thing.
 void require_data(bool there, const std::string& reads);
+// ConfigError where `head` is classes or values, and the data have none.
+void require_answers(const std::string& head, const DataShape& data);
 
 }  // namespace headlab

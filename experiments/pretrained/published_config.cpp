@@ -206,10 +206,15 @@ Json of_width(const StackOptions& s, const Heads& heads) {
       {"hidden_dropout_prob", s.dropout},   {"attention_probs_dropout_prob", weights_dropout(s)}};
 }
 
+void require_no_numbers(const DataShape& data, const char* model) {
+  require(data.values == 0, fmt::format("numbers that {} predicts", model));
+}
+
 PublishedConfig bert(const StackOptions& s, const ConfigNode& options, const DataShape& data) {
   const auto heads = common_heads(s);
   require(s.position->kind == "learned", "model.position: " + s.position->kind + " of an encoder");
   require_plain(s, heads, false);
+  require_no_numbers(data, "an encoder");
   auto head = options.find("head")->text;
   if (head == "auto") head = data.classes > 0 ? "classes" : "masked";
   Json json{{"model_type", "bert"},
@@ -234,6 +239,7 @@ PublishedConfig vit(const StackOptions& s, const ConfigNode& options, const Data
   const auto heads = common_heads(s);
   require(s.position->kind == "learned", "model.position: " + s.position->kind + " of a vit");
   require_plain(s, heads, true);
+  require_no_numbers(data, "a vit");
   require(data.height == data.width, "images that are no squares");
   Json json{{"model_type", "vit"}, {"architectures", {"ViTForImageClassification"}}};
   json.update(of_width(s, heads));
@@ -297,7 +303,7 @@ PublishedConfig published_config(const KindBlock& model, const DataShape& data, 
   if (model.kind() == "vit") return vit(stack, written, data);
   require(is_true(written, "causal", true), "model.causal: false of a decoder");
   const auto* head = written.find("head");
-  require(!head || head->text != "bottleneck", "model.head: bottleneck of a decoder");
+  require(!head || head->text == "tokens", "model.head: " + head->text + " of a decoder");
   return published_type(model.kind(), options) == "gpt2" ? gpt2(stack, data, tied, ends)
                                                          : llama(stack, data, tied, ends);
 }

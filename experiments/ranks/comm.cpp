@@ -1,11 +1,13 @@
 #include "experiments/ranks/comm.h"
 
 #include <ATen/ATen.h>
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
+#include <future>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -50,6 +52,8 @@ class Alone : public Comm {
 };
 
 c10::intrusive_ptr<c10d::Store> meet(const Launch& launch, seconds timeout) {
+  if (!environment_variable("TORCH_CPP_LOG_LEVEL"))  // its warnings are of hosts without a name
+    FLAGS_caffe2_log_level = c10::GLOG_ERROR;
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.port);
   options.isServer = launch.rank == 0 && !launch.served;
@@ -64,6 +68,37 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const Launch& launch) {
   if (const auto name = environment_variable("GLOO_SOCKET_IFNAME"))
     return c10d::ProcessGroupGloo::createDeviceForInterface(*name);
   return c10d::ProcessGroupGloo::createDeviceForHostname(address_towards(launch));
+}
+
+// What another rank left as it ended with an error.
+LostRank left_by(c10d::Store& store, int who, int reader) {
+  const auto note = store.get_to_str(note_key(who));
+  store.set(read_key(reader), "1");
+  int code = kResumable;
+  const auto [end, error] = std::from_chars(note.data(), note.data() + note.size(), code);
+  return {{who}, code, error == std::errc() && *end == ' ' ? end + 1 : note};
+}
+
+// Who is gone, where a call of this rank has failed. Whoever is left says so: without a note, who
+// is lost is told by who has not. The ranks that meet the loss last wait for the shortest time, and
+// all that are left go together.
+LostRank lost_rank(c10d::Store& store, int rank, int size, const std::string& said) {
+  std::vector<int> silent;
+  try {
+    store.set(left_key(rank), "1");
+    for (milliseconds waited{0}; waited < kNoteTime; waited += kBetweenLooks) {
+      silent.clear();
+      for (int r = 0; r < size; ++r) {
+        if (r == rank) continue;
+        if (store.check({note_key(r)})) return left_by(store, r, rank);
+        if (!store.check({left_key(r)})) silent.push_back(r);
+      }
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+  } catch (const std::exception&) {  // rank 0 served the store
+    return {{0}, kResumable, said};
+  }
+  return {silent, kResumable, said};
 }
 
 class Group : public Comm {
@@ -185,35 +220,17 @@ class Group : public Comm {
     work.wait();
   }
 
-  // Whoever is left says so: without a note, who is lost is told by who has not. The ranks that
-  // meet the loss last wait for the shortest time, and all that are left go together.
+  // Looks in a thread of its own, which ends with the process: where the host of the store is gone,
+  // its answers are waited for without end.
   [[noreturn]] void throw_lost(const std::string& said) {
-    std::vector<int> silent;
-    try {
-      store_->set(left_key(rank()), "1");
-      for (milliseconds waited{0}; waited < kNoteTime; waited += kBetweenLooks) {
-        silent.clear();
-        for (int r = 0; r < size(); ++r) {
-          if (r == rank()) continue;
-          if (store_->check({note_key(r)})) throw_note(r);
-          if (!store_->check({left_key(r)})) silent.push_back(r);
-        }
-        std::this_thread::sleep_for(kBetweenLooks);
-      }
-    } catch (const LostRank&) {
-      throw;
-    } catch (const std::exception&) {  // rank 0 served the store
-      throw LostRank({0}, kResumable, said);
-    }
-    throw LostRank(silent, kResumable, said);
-  }
-
-  [[noreturn]] void throw_note(int of) {
-    const auto note = store_->get_to_str(note_key(of));
-    store_->set(read_key(rank()), "1");
-    int code = kResumable;
-    const auto [end, error] = std::from_chars(note.data(), note.data() + note.size(), code);
-    throw LostRank({of}, code, error == std::errc() && *end == ' ' ? end + 1 : note);
+    std::promise<LostRank> found;
+    auto lost = found.get_future();
+    std::thread([store = store_, rank = rank(), size = size(), said,
+                 found = std::move(found)]() mutable {
+      found.set_value(lost_rank(*store, rank, size, said));
+    }).detach();
+    if (lost.wait_for(2 * kNoteTime) == std::future_status::ready) throw lost.get();
+    throw LostRank({0}, kResumable, said);
   }
 
   void wait_for_readers() {

@@ -29,6 +29,10 @@ bool same_tokens(DataDescription a, const DataDescription& b) {
 std::shared_ptr<DataSource> open_training_data(const Experiment& experiment) {
   auto data = open_data(experiment.data);
   experiment.train.total_steps(*data);
+  if (experiment.train.label_smoothing > 0 && data->shape().values > 0)
+    throw ConfigError(
+        "train.label_smoothing: is spread over classes, and these data have numbers; leave it at "
+        "0");
   if (experiment.train.bleu_every > 0 && !(data->source_tokenizer() && data->tokenizer()))
     throw ConfigError(
         fmt::format("train.bleu_every: data of kind '{}' are not translated; leave it at 0",

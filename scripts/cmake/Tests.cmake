@@ -12,7 +12,7 @@ headlab_tests_of(test_heads core core/attention core/kernels core/observe varian
                  experiments/measuring experiments/pruning experiments/analysis)
 headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs
                  experiments/inference experiments/training experiments/cases experiments/sweeps
-                 experiments/comparison)
+                 experiments/comparison experiments/ranks)
 # These drive the built program and link none of it.
 headlab_tests_of(test_command_line experiments/commands)
 # A folder that no list above names would be left out in silence.

@@ -2,6 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,8 @@ KNOWN = ("ids", "image", "targets", "length", "segment")
 SPLITS = ("train", "validation", "test")
 
 
-def write_arrays(folder, *, vocabulary=None, classes=None, **splits):
+def write_arrays(folder: str | pathlib.Path, *, vocabulary: int | None = None, classes: int | None = None,
+                 **splits: Any) -> pathlib.Path:
     """Writes folder/train.safetensors, validation.safetensors and, where it is given, test.safetensors.
 
     write_arrays("sentences", train=train, validation=validation), each of them a mapping of names to arrays, a list of
@@ -27,6 +29,10 @@ def write_arrays(folder, *, vocabulary=None, classes=None, **splits):
     `classes`: how many ids and classes there are; where they are not given, the largest of training, plus one.
 
     Returns the folder. ValueError says what does not fit; then nothing is written.
+
+    >>> train = {"ids": [[1, 2], [3, 1], [2, 2]], "targets": [0, 1, 0]}
+    >>> sorted(file.name for file in hl.write_arrays("sentences", train=train, validation=train).iterdir())
+    ['train.safetensors', 'validation.safetensors']
     """
     from safetensors.numpy import save_file
     if unknown := sorted(splits.keys() - set(SPLITS)):
