@@ -59,7 +59,9 @@ def slurm(tmp_path, monkeypatch):
     host = socket.gethostname().split(".")[0]
     conf = folder / "slurm.conf"
     conf.write_text(CONF.format(host=host, folder=folder, user="root", ports=free_ports(2)))
-    (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu Count=2\n")  # two that nobody looks for
+    for number in range(2):  # Slurm counts files
+        (folder / f"gpu{number}").touch()
+    (folder / "gres.conf").write_text(f"NodeName={host} Name=gpu File={folder}/gpu[0-1]\n")
     monkeypatch.setenv("SLURM_CONF", str(conf))
     started = [subprocess.Popen([daemon, "-D", "-f", conf, *(("-N", host) if "slurmd" == name else ())],
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

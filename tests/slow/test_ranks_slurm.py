@@ -4,6 +4,7 @@
 import json
 import re
 import subprocess
+import time
 
 from conftest import ROOT, program
 from ranks_testing import SETTINGS, alone, metrics, numbers, run_of, weights
@@ -37,6 +38,7 @@ def state(slurm, job):  # noqa: F811
 def goes_on(slurm, job):  # noqa: F811
     """Once it is queued again, at once and not after two minutes."""
     wait_for(lambda: state(slurm, job) == "PENDING")
+    time.sleep(2)  # slurmd takes no job twice in a second: "Job credential revoked"
     slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
     wait_for(lambda: state(slurm, job) == "")
 
