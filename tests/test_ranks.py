@@ -153,15 +153,18 @@ def test_a_signal_at_any_process_ends_all_after_the_same_step(tmp_path, rank, nu
 
 
 def test_a_run_of_one_process_goes_on_on_two(tmp_path):
-    settings = (*SETTINGS, "train.accumulate=2", "log.every=1")
-    alone(tmp_path / "one", *settings, "train.steps=40")
-    group = Group(1, tmp_path / "several", *settings, "train.steps=40")
+    settings = (*SETTINGS, "train.accumulate=2", "log.every=1", "train.steps=200")
+    alone(tmp_path / "one", *settings)
+    group = Group(1, tmp_path / "several", *settings)
     group.wait_for_step(tmp_path / "several", 3)
     group.processes[0].send_signal(signal.SIGUSR1)
-    assert group.end() in ([75], [0])
-    group = Group(2, tmp_path / "several", *settings, "train.steps=40")
+    assert group.end() == [75]
+    group = Group(2, tmp_path / "several", *settings)
     assert group.end() == [0, 0], group.said
+    assert "it was trained by 1 process, and is by 2" in group.said[0][1]
     assert weights(tmp_path / "several") == weights(tmp_path / "one")
+    manifest = json.loads((run_of(tmp_path / "several") / "manifest.json").read_text())
+    assert len(manifest["ranks"]) == 2 and "ranks" not in manifest["previous"][0]
 
 
 def test_an_error_of_one_process_ends_all_with_its_code(tmp_path):

@@ -76,7 +76,7 @@ struct Prepared {
   std::shared_ptr<DataSource> data = {};
   DataDescription description = {};
   std::optional<InitialWeights> initial = {};
-  nlohmann::ordered_json data_files = {};
+  nlohmann::ordered_json data_files = {}, ranks = {};
 };
 
 Prepared prepare(const RunOptions& o, Experiment experiment, const at::Device& device) {
@@ -107,14 +107,18 @@ void compare_ranks(Prepared& p, Comm& comm) {
   require_same(comm, "the data", data);
   const auto kinds = head_names();
   require_same(comm, "the version of headlab", code_json({kinds.begin(), kinds.end()}).dump());
-}
-nlohmann::ordered_json ranks_json(Comm& comm, const at::Device& device) {
   const nlohmann::json own{
-      {"host", host_name()}, {"device", device.str()}, {"threads", at::get_num_threads()}};
-  auto ranks = nlohmann::ordered_json::array();
+      {"host", host_name()}, {"device", p.device.str()}, {"threads", at::get_num_threads()}};
   for (const auto& text : comm.gather(own.dump()))
-    ranks.push_back(nlohmann::ordered_json::parse(text));
-  return ranks;
+    p.ranks.push_back(nlohmann::ordered_json::parse(text));
+}
+
+// "": as many as trained it before.
+std::string other_processes(const nlohmann::ordered_json& before, int now) {
+  const auto then = before.is_object() && before.contains("ranks") ? before["ranks"].size() : 1;
+  if (then == static_cast<size_t>(now)) return "";
+  return fmt::format("it was trained by {} process{}, and is by {}", then, then == 1 ? "" : "es",
+                     now);
 }
 
 // torchrun starts all processes anew where one has ended: after an error that every attempt would
@@ -128,27 +132,53 @@ std::optional<int> code_of_hopeless_restart(const std::filesystem::path& path, i
   return status->state == RunState::kDiverged ? kDiverged : kInternal;
 }
 
+// What the manifest of this session says.
+nlohmann::ordered_json manifest_of(const Prepared& p, Model& model,
+                                   const nlohmann::ordered_json& process) {
+  auto manifest = manifest_of(p.experiment, model, p.data_files, p.device);
+  manifest["config_hash"] = run_hash(p.experiment);
+  manifest["steps"] = p.experiment.train.total_steps(*p.data);
+  if (const auto other = device_that_differs(read_manifest(p.path), process, p.experiment.train);
+      !other.empty() && !p.from.never)
+    manifest["device_change"] = other;
+  if (!p.ranks.empty()) manifest["ranks"] = p.ranks;
+  if (p.initial) manifest["parent"] = p.initial->parent_json();
+  if (references_are_quick(*p.data, Split::kValidation))
+    manifest["references"] = references_json(references_of(*p.data, Split::kValidation));
+  return manifest;
+}
+
+// A run that others can go on with, whichever of its ranks has ended it.
+void end_of_lost(RunDirectory& run, const LostRank& lost) {
+  if (lost.code() != kResumable) {
+    run.fail(lost.what());
+    return;
+  }
+  auto status = read_status(run.path()).value_or(RunStatus{});
+  status.state = RunState::kStopped, status.reason = lost.what();
+  run.end(status);
+}
+
 // Rank 0, and the process that is alone: decides, locks, writes. What it decides it tells the
 // others: the code to end with, or that the training begins.
 int lead(const RunOptions& o, Prepared& p, Comm& comm, int restarts) {
-  auto& [experiment, device, from, path, data, description, initial, data_files] = p;
   const auto ends_with = [&](int code) {
     comm.broadcast(nlohmann::json{{"code", code}}.dump());
     return code;
   };
-  const auto process = process_manifest(experiment, data_files, device);
-  const auto check = [&] { require_same_run(path, experiment, process, from); };
-  const auto finished = already_finished(path, from);
+  const auto process = process_manifest(p.experiment, p.data_files, p.device);
+  const auto check = [&] { require_same_run(p.path, p.experiment, process, p.from); };
+  const auto finished = already_finished(p.path, p.from);
   check();
-  if (finished) return ends_with(print_finished(path, *finished, o.json));
-  if (const auto code = code_of_hopeless_restart(path, restarts)) return ends_with(*code);
+  if (finished) return ends_with(print_finished(p.path, *finished, o.json));
+  if (const auto code = code_of_hopeless_restart(p.path, restarts)) return ends_with(*code);
 
   auto model = model_of(p);
   const auto announce = [&] {
-    say_what_begins(o.file, experiment, *model, *data, device, path);
+    say_what_begins(o.file, p.experiment, *model, *p.data, p.device, p.path);
     if (comm.size() > 1) tell("on {} processes", comm.size());
   };
-  if (const auto other = same_on_other_data(path, experiment, data_files); !other.empty())
+  if (const auto other = same_on_other_data(p.path, p.experiment, p.data_files); !other.empty())
     tell("{}", other);
   if (o.dry_run) {
     announce();
@@ -156,49 +186,36 @@ int lead(const RunOptions& o, Prepared& p, Comm& comm, int restarts) {
   }
   if (const auto code = code_of_early_stop()) return ends_with(*code);
 
-  const auto since = changed_since(path, process);
-  auto manifest = manifest_of(experiment, *model, data_files, device);
-  manifest["config_hash"] = run_hash(experiment);
-  manifest["steps"] = experiment.train.total_steps(*data);
-  if (const auto other = device_that_differs(read_manifest(path), process, experiment.train);
-      !other.empty() && !from.never)
-    manifest["device_change"] = other;
-  if (initial) manifest["parent"] = initial->parent_json();
-  if (references_are_quick(*data, Split::kValidation))
-    manifest["references"] = references_json(references_of(*data, Split::kValidation));
-  auto begun = begin_run(path, to_yaml(write_block(experiment)), manifest, data_text(description),
-                         from, check);
+  auto since = changed_since(p.path, process);
+  if (const auto other = other_processes(read_manifest(p.path), comm.size()); !other.empty())
+    since.push_back(other);
+  auto begun = begin_run(p.path, to_yaml(write_block(p.experiment)),
+                         manifest_of(p, *model, process), data_text(p.description), p.from, check);
   if (!begun.warning.empty()) tell("{}", begun.warning);
   if (!begun.directory)
-    return ends_with(print_finished(path, *already_finished(path, from), o.json));
+    return ends_with(print_finished(p.path, *already_finished(p.path, p.from), o.json));
 
   try {
-    keep_patch(path);
+    keep_patch(p.path);
     if (begun.checkpoint) {
       tell("goes on from step {}", begun.checkpoint->step);
       for (const auto& told : since) tell("since it began: {}", told);
-      if (initial) model = build_model(experiment, data->shape(), device);  // its weights follow
-    } else if (initial) {
-      tell("begins with the weights of {}", initial->text());
+      if (p.initial)  // its weights follow
+        model = build_model(p.experiment, p.data->shape(), p.device);
+    } else if (p.initial) {
+      tell("begins with the weights of {}", p.initial->text());
     }
     announce();
     comm.broadcast("{}");
-    if (comm.size() > 1) begun.directory->note("ranks", ranks_json(comm, device));
     const auto checkpoint = share_checkpoint(std::move(begun.checkpoint), comm);
-    const auto outcome = train(experiment, model, *data, {.device = device, .comm = &comm},
+    const auto outcome = train(p.experiment, model, *p.data, {.device = p.device, .comm = &comm},
                                *begun.directory, checkpoint);
     begun.directory->end(outcome.status);
-    print_outcome(path, outcome.status, o.json);
-    say_what_comes_next(path, experiment, outcome.status, *model, description);
+    print_outcome(p.path, outcome.status, o.json);
+    say_what_comes_next(p.path, p.experiment, outcome.status, *model, p.description);
     return outcome.exit_code;
-  } catch (const LostRank& e) {
-    if (e.code() != kResumable) {
-      begun.directory->fail(e.what());
-      throw;
-    }
-    auto status = read_status(path).value_or(RunStatus{});
-    status.state = RunState::kStopped, status.reason = e.what();
-    begun.directory->end(status);
+  } catch (const LostRank& lost) {
+    end_of_lost(*begun.directory, lost);
     throw;
   } catch (const std::exception& e) {
     begun.directory->fail(e.what());
@@ -211,7 +228,6 @@ int follow(const Prepared& p, Comm& comm) {
   auto model = model_of(p);
   const auto decided = nlohmann::json::parse(comm.broadcast(""));
   if (decided.contains("code")) return decided.at("code");
-  ranks_json(comm, p.device);
   const auto checkpoint = share_checkpoint(std::nullopt, comm);
   if (checkpoint && p.initial) model = build_model(p.experiment, p.data->shape(), p.device);
   return train_along(p.experiment, model, *p.data, {.device = p.device, .comm = &comm}, checkpoint)

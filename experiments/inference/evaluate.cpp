@@ -115,7 +115,7 @@ Tensor row_of(const Task& task, const Tensor& logits, const Batch& batch) {
 // The rows of a round of `batches`, one a rank in their order, [batches,K]; `own`: of this rank,
 // undefined where the round has none for it.
 Tensor rows_of_all(const Tensor& own, int64_t batches, const Compute& compute) {
-  if (!compute.comm) return own.unsqueeze(0);
+  if (!compute.comm || compute.comm->size() == 1) return own.unsqueeze(0);
   auto& comm = *compute.comm;
   auto columns = at::full({1}, own.defined() ? own.numel() : 0, at::kLong);
   if (batches < comm.size()) comm.broadcast(columns);  // a rank without one does not know

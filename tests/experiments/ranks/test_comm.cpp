@@ -57,7 +57,7 @@ TEST_CASE("sums have the bits of one process that adds in the order of the ranks
       comm.sum(x);
       if (!x.equal(expected)) throw std::runtime_error("another sum");
     });
-    CHECK(said == "");
+    CHECK(said == std::string());
   }
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("so have sums that are cut into shares, of any length") {
     comm.sum(x);
     if (!x.equal(expected)) throw std::runtime_error("another sum");
   });
-  CHECK(said == "");
+  CHECK(said == std::string());
 }
 
 TEST_CASE("the engine's own order of sums is within rounding, and the same on all ranks") {
@@ -85,7 +85,7 @@ TEST_CASE("the engine's own order of sums is within rounding, and the same on al
                                sums[comm.rank()] = x;
                              },
                              {.fast_sum = true});
-  CHECK(said == "");
+  CHECK(said == std::string());
   CHECK(sums[0].allclose(expected, 1e-6, 0));
   CHECK(sums[1].equal(sums[0]));
   CHECK(sums[2].equal(sums[0]));
@@ -95,11 +95,12 @@ TEST_CASE("texts of any length reach all") {
   const auto said = as_ranks(3, [](Comm& comm) {
     const auto text = [](int rank) { return std::string(static_cast<size_t>(rank) * 5, 'x'); };
     if (comm.gather(text(comm.rank())) != std::vector{text(0), text(1), text(2)} ||
-        comm.gather("") != std::vector<std::string>(3) || comm.broadcast(text(comm.rank())) != "" ||
+        comm.gather("") != std::vector<std::string>(3) ||
+        !comm.broadcast(text(comm.rank())).empty() ||
         comm.broadcast(text(2 - comm.rank())) != text(2))
       throw std::runtime_error("another text");
   });
-  CHECK(said == "");
+  CHECK(said == std::string());
 }
 
 TEST_CASE("texts that differ are an error of all ranks, which names one") {
@@ -125,7 +126,7 @@ TEST_CASE("a rank that leaves tells the others its code and its reason") {
     }
     throw std::runtime_error("a sum without one of the ranks");
   });
-  CHECK(said == "");
+  CHECK(said == std::string());
 }
 
 TEST_CASE("a rank that goes without a word leaves a run that can go on") {
@@ -140,7 +141,7 @@ TEST_CASE("a rank that goes without a word leaves a run that can go on") {
     }
     throw std::runtime_error("a sum without one of the ranks");
   });
-  CHECK(said == "");
+  CHECK(said == std::string());
 }
 
 }  // namespace headlab::test_comm

@@ -6,7 +6,7 @@ namespace headlab::test_visible_gpus {
 using Names = std::vector<std::string>;
 
 TEST_CASE("GPUs have the names that this process sees them by") {
-  CHECK(visible_gpus(0, "") == Names{});
+  CHECK(visible_gpus(0, "").empty());
   CHECK(visible_gpus(3, "") == Names{"0", "1", "2"});
   CHECK(visible_gpus(2, "4,7") == Names{"4", "7"});
   CHECK(visible_gpus(2, " 4 , 7 ") == Names{"4", "7"});
