@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, TINY, headlab, program
+from ranks_testing import SETTINGS, Group, numbers, weights
 from test_resume import KINDS, finish, kill
 
 sys.path.insert(0, str(ROOT / "scripts/studies"))
@@ -53,6 +54,20 @@ def test_the_authors_numbers_come_from_a_gpu_too():
     failed = [(backend, case["case"], [t for t in case["tensors"] if not t["pass"]][:2])
               for backend, cases in judged.items() for case in cases if not case["pass"]]
     assert not failed, "\n".join(map(str, failed))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sums_between_gpus_have_the_bits_of_one_process(tmp_path, processes):
+    """A process alone makes its sums by NCCL, too, where it was started as one of several are."""
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
+    if listed.count("GPU ") < processes:
+        pytest.skip(f"NOT TESTED: a run on {processes} GPUs: there are {listed.count('GPU ')}")
+    settings = (*SETTINGS, "train.accumulate=2")
+    headlab("run", ROOT / "configs/char_mha.yaml", *settings, "--device", "cuda", "--out", tmp_path / "plain")
+    group = Group(processes, tmp_path / "met", *settings)
+    assert group.end() == [0] * processes, group.said
+    assert weights(tmp_path / "met") == weights(tmp_path / "plain")
+    assert numbers(tmp_path / "met") == numbers(tmp_path / "plain")
 
 
 @pytest.fixture(scope="module")
