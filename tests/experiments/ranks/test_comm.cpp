@@ -29,6 +29,7 @@ std::string as_ranks(int size, const std::function<void(Comm&)>& work,
     } catch (const std::exception& error) {
       if (said.empty()) said = error.what();
     }
+  UNSCOPED_INFO(said);
   return said;
 }
 
@@ -57,7 +58,7 @@ TEST_CASE("sums have the bits of one process that adds in the order of the ranks
       comm.sum(x);
       if (!x.equal(expected)) throw std::runtime_error("another sum");
     });
-    CHECK(said == std::string());
+    CHECK(said.empty());
   }
 }
 
@@ -70,7 +71,7 @@ TEST_CASE("so have sums that are cut into shares, of any length") {
     comm.sum(x);
     if (!x.equal(expected)) throw std::runtime_error("another sum");
   });
-  CHECK(said == std::string());
+  CHECK(said.empty());
 }
 
 TEST_CASE("the engine's own order of sums is within rounding, and the same on all ranks") {
@@ -85,7 +86,7 @@ TEST_CASE("the engine's own order of sums is within rounding, and the same on al
                                sums[comm.rank()] = x;
                              },
                              {.fast_sum = true});
-  CHECK(said == std::string());
+  CHECK(said.empty());
   CHECK(sums[0].allclose(expected, 1e-6, 0));
   CHECK(sums[1].equal(sums[0]));
   CHECK(sums[2].equal(sums[0]));
@@ -100,7 +101,7 @@ TEST_CASE("texts of any length reach all") {
         comm.broadcast(text(2 - comm.rank())) != text(2))
       throw std::runtime_error("another text");
   });
-  CHECK(said == std::string());
+  CHECK(said.empty());
 }
 
 TEST_CASE("texts that differ are an error of all ranks, which names one") {
@@ -126,7 +127,7 @@ TEST_CASE("a rank that leaves tells the others its code and its reason") {
     }
     throw std::runtime_error("a sum without one of the ranks");
   });
-  CHECK(said == std::string());
+  CHECK(said.empty());
 }
 
 TEST_CASE("a rank that goes without a word leaves a run that can go on") {
@@ -141,7 +142,7 @@ TEST_CASE("a rank that goes without a word leaves a run that can go on") {
     }
     throw std::runtime_error("a sum without one of the ranks");
   });
-  CHECK(said == std::string());
+  CHECK(said.empty());
 }
 
 }  // namespace headlab::test_comm
