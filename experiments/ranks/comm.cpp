@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <future>
+#include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -51,9 +53,18 @@ class Alone : public Comm {
   void leave(int, const std::string&) noexcept override {}
 };
 
-c10::intrusive_ptr<c10d::Store> meet(const Launch& launch, seconds timeout) {
+// What the engine would say and keep by itself, unless the user has asked for it.
+void set_up_engine() {
   if (!environment_variable("TORCH_CPP_LOG_LEVEL"))  // its warnings are of hosts without a name
     FLAGS_caffe2_log_level = c10::GLOG_ERROR;
+  // Its record of all calls is read by nobody, and groups that several threads make at once damage
+  // it.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", /*replace=*/0);
+}
+
+c10::intrusive_ptr<c10d::Store> meet(const Launch& launch, seconds timeout) {
+  static std::once_flag set;
+  std::call_once(set, set_up_engine);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(launch.port);
   options.isServer = launch.rank == 0 && !launch.served;
