@@ -17,6 +17,7 @@
 #include "experiments/data/epochs.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/formats/npy.h"
+#include "experiments/data/scalar_type.h"
 #include "experiments/data/test_part.h"
 #include "experiments/files/safetensors.h"
 
@@ -29,38 +30,14 @@ constexpr const char* kNames[] = {"ids", "image", "targets", "length", "segment"
 constexpr const char* kCounts[] = {"vocabulary", "classes"};  // of a safetensors file's metadata
 
 at::ScalarType scalar_type(const TensorEntry& array, const std::string& place) {
-  switch (array.dtype) {
-    case Dtype::kBool:
-    case Dtype::kU8:
-      return at::kByte;
-    case Dtype::kI8:
-      return at::kChar;
-    case Dtype::kI16:
-      return at::kShort;
-    case Dtype::kU16:
-      return at::kUInt16;
-    case Dtype::kI32:
-      return at::kInt;
-    case Dtype::kI64:
-      return at::kLong;
-    case Dtype::kF16:
-      return at::kHalf;
-    case Dtype::kBF16:
-      return at::kBFloat16;
-    case Dtype::kF32:
-      return at::kFloat;
-    case Dtype::kF64:
-      return at::kDouble;
-    default:
-      throw DataError(fmt::format("{}: has values of type {}, which is not read; write int64",
-                                  place, dtype_name(array.dtype)));
-  }
+  if (array.dtype == Dtype::kBool) return at::kByte;  // whatever its bytes are
+  if (array.dtype == Dtype::kU32 || array.dtype == Dtype::kU64)
+    throw DataError(fmt::format("{}: has values of type {}, which is not read; write int64", place,
+                                dtype_name(array.dtype)));
+  return scalar_type_of(array.dtype);
 }
 
-bool is_whole(const TensorEntry& array) {
-  return array.dtype != Dtype::kF16 && array.dtype != Dtype::kBF16 && array.dtype != Dtype::kF32 &&
-         array.dtype != Dtype::kF64;
-}
+bool is_whole(const TensorEntry& array) { return !at::isFloatingType(scalar_type_of(array.dtype)); }
 
 // One split: its arrays, which lie in mapped files.
 class ArraySplit {

@@ -4,21 +4,16 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "experiments/data/scalar_type.h"
 #include "experiments/files/safetensors.h"
 
 namespace headlab {
 
 namespace {
-
-// By Dtype.
-constexpr std::array<at::ScalarType, 13> kScalarTypes{
-    at::kBool, at::kByte,   at::kChar,  at::kShort, at::kUInt16, at::kHalf,  at::kBFloat16,
-    at::kInt,  at::kUInt32, at::kFloat, at::kLong,  at::kUInt64, at::kDouble};
 
 Dtype dtype_of(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK(tensor.defined(), "tensor '", name, "' is undefined");
@@ -29,7 +24,7 @@ Dtype dtype_of(const std::string& name, const at::Tensor& tensor) {
 }
 
 at::Tensor copy_of(const TensorEntry& entry) {
-  at::Tensor tensor = at::empty(entry.shape, kScalarTypes[static_cast<size_t>(entry.dtype)]);
+  at::Tensor tensor = at::empty(entry.shape, scalar_type_of(entry.dtype));
   if (entry.bytes > 0) std::memcpy(tensor.mutable_data_ptr(), entry.data, entry.bytes);
   // A bool of any other byte than 0 and 1 is undefined behaviour in whoever reads it.
   if (entry.dtype == Dtype::kBool) tensor = tensor.view(at::kByte).ne(0);

@@ -8,6 +8,7 @@
 #include "core/config/config.h"
 #include "core/errors.h"
 #include "core/torch.h"
+#include "experiments/data/scalar_type.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/safetensors.h"
 
@@ -19,21 +20,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = int64_t{1} << 20;  // numbers
 static_assert(kPiece % kGgufBlock == 0);
-
-std::optional<at::ScalarType> floating_type(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kF16:
-      return at::kHalf;
-    case Dtype::kBF16:
-      return at::kBFloat16;
-    case Dtype::kF32:
-      return at::kFloat;
-    case Dtype::kF64:
-      return at::kDouble;
-    default:
-      return std::nullopt;
-  }
-}
 
 class SafetensorsWeights : public WeightFiles {
  public:
@@ -63,11 +49,11 @@ class SafetensorsWeights : public WeightFiles {
  private:
   Tensor piece(const std::string& tensor, int64_t begin, int64_t count) const override {
     const auto& entry = *entries_.at(tensor).second;
-    const auto type = floating_type(entry.dtype);
-    if (!type)
+    const auto type = scalar_type_of(entry.dtype);
+    if (!at::isFloatingType(type))
       refuse(fmt::format("{} is {}; weights are F16, BF16, F32 or F64", tensor,
                          dtype_name(entry.dtype)));
-    auto numbers = at::empty({count}, *type);  // copied: what is mapped need not be aligned
+    auto numbers = at::empty({count}, type);  // copied: what is mapped need not be aligned
     const auto size = dtype_size(entry.dtype);
     std::memcpy(numbers.mutable_data_ptr(), entry.data + static_cast<size_t>(begin) * size,
                 static_cast<size_t>(count) * size);
