@@ -16,10 +16,18 @@ CLEAN = {name: value for name, value in os.environ.items()
 SETTINGS = (*TINY, "train.batch=12", "model.dropout=0.1", "train.deterministic=true")
 
 
-def free_port():
-    with socket.socket() as one:
+def free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
         one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def free_port():
+    return free_ports(1)[0]
 
 
 class Group:

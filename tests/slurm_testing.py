@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ranks_testing import free_ports
 from sweep_testing import needed, wait_until
 
 CONF = """ClusterName=one
@@ -34,16 +35,6 @@ GresTypes=gpu
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def free_ports(count):
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @pytest.fixture
