@@ -9,7 +9,6 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/options.h"
 #include "experiments/commands/sweep_report.h"
 #include "experiments/comparison/comparison_costs.h"
 #include "experiments/comparison/comparison_report.h"
@@ -56,13 +55,7 @@ struct CompareOptions {
 };
 
 SweepOrders orders_of(const CompareOptions& o, const FrozenSweep& sweep) {
-  auto gpus = gpus_for(o.device);
-  const auto threads = threads_of(sweep, o.jobs, std::ssize(gpus), o.ranks);
-  return {.jobs = threads.jobs,
-          .ranks = o.ranks,
-          .gpus = std::move(gpus),
-          .environment = threads.environment(),
-          .device = o.device};
+  return orders_here(sweep, o.jobs, o.ranks, o.device);
 }
 
 // With what was measured of the same runs before; a signal, that in the trainings too, ends it

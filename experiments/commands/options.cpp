@@ -4,7 +4,6 @@
 #include <torch/cuda.h>
 
 #include <charconv>
-#include <cstdlib>
 #include <string_view>
 
 #include "core/attention/paths/paths.h"
@@ -17,7 +16,6 @@
 #include "experiments/system/output.h"
 #include "experiments/system/output_file.h"
 #include "experiments/system/startable_threads.h"
-#include "experiments/system/visible_gpus.h"
 
 namespace headlab {
 namespace {
@@ -34,9 +32,8 @@ std::optional<int> cuda_index(const std::string& name) {
     return std::nullopt;
   return index;
 }
-}  // namespace
 
-at::Device pick_device(const std::string& name) {
+at::Device named_device(const std::string& name) {
   const bool any = name == "auto";
   if (name == "cpu" || (any && !torch::cuda::is_available())) return at::kCPU;
   const auto index = any ? -1 : cuda_index(name);
@@ -54,8 +51,10 @@ at::Device pick_device(const std::string& name) {
                     : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*index));
 }
 
+}  // namespace
+
 at::Device pick_device(const std::string& name, const Launch& launch) {
-  const auto device = pick_device(name);
+  const auto device = named_device(name);
   if (launch.size == 1 || !device.is_cuda() || device.has_index()) return device;
   return {at::kCUDA,
           static_cast<c10::DeviceIndex>(launch.local_rank % torch::cuda::device_count())};
@@ -68,12 +67,6 @@ void ComputeOptions::visit(Arguments& a) {
   a.choice("--backend", backend, "path of attention", names);
   a.option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)",
            Arguments::kAboveZero);
-}
-
-std::vector<std::string> gpus_for(const std::string& device) {
-  if ((device != "auto" && device != "cuda") || !torch::cuda::is_available()) return {};
-  const char* given = std::getenv("CUDA_VISIBLE_DEVICES");
-  return visible_gpus(static_cast<int64_t>(torch::cuda::device_count()), given ? given : "");
 }
 
 Compute ComputeOptions::apply(const Launch& launch) const {

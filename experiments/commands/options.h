@@ -14,11 +14,6 @@
 
 namespace headlab {
 
-// Of commands that start trainings.
-inline constexpr const char* kJobsHelp =
-    "trainings at once (default: GPUs, else cores / threads of a training)";
-inline constexpr const char* kRanksHelp = "processes that share a training, on this machine";
-
 // --device auto|cpu|cuda[:N], --threads N, --backend auto|flash|sdpa|rows|eager
 struct ComputeOptions {
   std::string device = "auto", backend = "auto";
@@ -58,13 +53,7 @@ struct MeasureOptions {
 // RunError where `out`, a new run's directory, holds a run already; empty: none is wanted.
 void require_free(const std::string& out);
 
-at::Device pick_device(const std::string& name);
-// Of one of several processes on this machine: they take its GPUs in turn, unless `name` says
-// which.
+// Several processes on this machine take its GPUs in turn, unless `name` says which.
 at::Device pick_device(const std::string& name, const Launch& launch);
-
-// The GPUs that this process sees and trainings on `device` may use, by their names in
-// CUDA_VISIBLE_DEVICES: numbers, or what stands there now.
-std::vector<std::string> gpus_for(const std::string& device);
 
 }  // namespace headlab

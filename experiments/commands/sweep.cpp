@@ -5,7 +5,6 @@
 
 #include "core/errors.h"
 #include "experiments/commands/command.h"
-#include "experiments/commands/options.h"
 #include "experiments/commands/sweep_report.h"
 #include "experiments/sweeps/sweep_jobs.h"
 #include "experiments/sweeps/sweep_points.h"
@@ -65,16 +64,8 @@ struct SweepOptions {
   }
 };
 
-SweepOrders orders_of(const SweepOptions& o, const SweepThreads& threads,
-                      const std::vector<std::string>& gpus) {
-  return {.jobs = threads.jobs,
-          .ranks = o.ranks,
-          .fail_fast = o.fail_fast,
-          .gpus = gpus,
-          .environment = threads.environment()};
-}
-
-int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep, const SweepThreads& threads) {
+int emit_jobs(const SweepOptions& o, const FrozenSweep& sweep) {
+  const auto threads = threads_of(sweep, o.jobs);
   const bool slurm = o.emit == "slurm";
   // The cores here are not those of the nodes that Slurm will choose.
   const int64_t own = threads.set ? threads.of_a_run : 1;
@@ -108,13 +99,16 @@ int train_points(const SweepOptions& o, const FrozenSweep& sweep, const SweepOrd
 int run_sweep(const SweepOptions& o) {
   o.check();
   const auto sweep = resolve_sweep(o.file, o.overrides, o.out);
-  const auto gpus = o.emit.empty() ? gpus_for("auto") : std::vector<std::string>();
-  const auto threads = threads_of(sweep, o.jobs, std::ssize(gpus), o.ranks);
-  const auto orders = orders_of(o, threads, gpus);
+  if (!o.emit.empty()) {
+    write_sweep(sweep, o.file);
+    return emit_jobs(o, sweep);
+  }
+  auto orders = orders_here(sweep, o.jobs, o.ranks, "auto");
+  orders.fail_fast = o.fail_fast;
   if (o.dry_run)
-    return print(report_of("sweep", sweep.folder, costs_of(sweep, orders), threads.jobs), o.json);
+    return print(report_of("sweep", sweep.folder, costs_of(sweep, orders), orders.jobs), o.json);
   write_sweep(sweep, o.file);
-  return o.emit.empty() ? train_points(o, sweep, orders) : emit_jobs(o, sweep, threads);
+  return train_points(o, sweep, orders);
 }
 
 const RegisterCommand sweep_command(

@@ -1,14 +1,40 @@
 #include "experiments/commands/sweep_report.h"
 
 #include <fmt/format.h>
+#include <torch/cuda.h>
+
+#include <cstdlib>
 
 #include "experiments/system/memory.h"
+#include "experiments/system/visible_gpus.h"
 #include "experiments/text/duration.h"
 #include "experiments/text/number_text.h"
 
 namespace headlab {
 
 using Json = nlohmann::ordered_json;
+
+namespace {
+
+// By their names in CUDA_VISIBLE_DEVICES: numbers, or what stands there now.
+std::vector<std::string> gpus_for(const std::string& device) {
+  if ((device != "auto" && device != "cuda") || !torch::cuda::is_available()) return {};
+  const char* given = std::getenv("CUDA_VISIBLE_DEVICES");
+  return visible_gpus(static_cast<int64_t>(torch::cuda::device_count()), given ? given : "");
+}
+
+}  // namespace
+
+SweepOrders orders_here(const FrozenSweep& sweep, int64_t jobs, int64_t ranks,
+                        const std::string& device) {
+  auto gpus = gpus_for(device);
+  const auto threads = threads_of(sweep, jobs, std::ssize(gpus), ranks);
+  return {.jobs = threads.jobs,
+          .ranks = ranks,
+          .gpus = std::move(gpus),
+          .environment = threads.environment(),
+          .device = device};
+}
 
 Report report_of(const std::string& what, const std::filesystem::path& folder,
                  const std::vector<ConfigCost>& costs, int64_t jobs) {
