@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <future>
 #include <mutex>
@@ -53,8 +54,10 @@ class Alone : public Comm {
   void leave(int, const std::string&) noexcept override {}
 };
 
-// What the engine would say and keep by itself, unless the user has asked for it.
+// What the engine says and keeps by itself, unless the user has asked for it; and what it leaves to
+// Python.
 void set_up_engine() {
+  signal(SIGPIPE, SIG_IGN);                          // the store writes to ranks that are gone
   if (!environment_variable("TORCH_CPP_LOG_LEVEL"))  // its warnings are of hosts without a name
     FLAGS_caffe2_log_level = c10::GLOG_ERROR;
   // Its record of all calls is read by nobody, and groups that several threads make at once damage

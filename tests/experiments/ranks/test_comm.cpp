@@ -1,6 +1,7 @@
 // Processes of one run, which threads stand for: each has a connection of its own.
 #include <ATen/ATen.h>
 
+#include <csignal>
 #include <exception>
 #include <functional>
 #include <future>
@@ -101,6 +102,11 @@ TEST_CASE("texts of any length reach all") {
         comm.broadcast(text(2 - comm.rank())) != text(2))
       throw std::runtime_error("another text");
   });
+  CHECK(said.empty());
+}
+
+TEST_CASE("a connection that another rank has closed ends no process") {
+  const auto said = as_ranks(1, [](Comm&) { raise(SIGPIPE); });
   CHECK(said.empty());
 }
 
