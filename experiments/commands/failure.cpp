@@ -13,6 +13,7 @@
 #include "experiments/models/finite_weights.h"
 #include "experiments/ranks/comm.h"
 #include "experiments/system/exit_codes.h"
+#include "experiments/system/signals.h"
 #include "experiments/system/writer_lock.h"
 
 namespace headlab {
@@ -21,6 +22,8 @@ Failure current_failure() {
   try {
     throw;
   } catch (const LostRank& e) {
+    return {e.code(), e.what()};
+  } catch (const StoppedError& e) {
     return {e.code(), e.what()};
   } catch (const ConfigError& e) {
     return {kUsage, e.what()};

@@ -27,7 +27,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) {
   void* address = nullptr;
   int error = ::fstat(descriptor, &status) == 0 ? 0 : errno;
   const bool regular = S_ISREG(status.st_mode);
-  size_ = static_cast<size_t>(status.st_size);
+  size_ = static_cast<size_t>(status.st_size), stamp_ = stamp_of(status);
   if (error == 0 && regular && size_ > 0) {
     address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor, 0);
     if (address == MAP_FAILED) error = errno;

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <string_view>
 
+#include "experiments/files/file_stamp.h"
+
 namespace headlab {
 
 class MappedFile {
@@ -19,11 +21,13 @@ class MappedFile {
   size_t size() const { return size_; }            // bytes
   // Lets go of these bytes until they are read again: they no longer count as memory in use.
   void forget(const std::byte* begin, size_t bytes) const;
+  const FileStamp& stamp() const { return stamp_; }  // when it was opened
   std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
 
  private:
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  FileStamp stamp_;
 };
 
 }  // namespace headlab

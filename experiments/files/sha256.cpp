@@ -4,10 +4,7 @@
 #include <openssl/evp.h>
 
 #include <algorithm>
-#include <memory>
 #include <new>
-
-#include "experiments/files/mapped_file.h"
 
 namespace headlab {
 
@@ -18,45 +15,52 @@ void require(int done) {
   if (done != 1) throw std::bad_alloc();
 }
 
-class Digest {
- public:
-  Digest() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    require(context_ ? EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) : 0);
-  }
-  void add(const void* bytes, size_t count) {
-    require(EVP_DigestUpdate(context_.get(), bytes, count));
-  }
-  std::string text() {
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned size = 0;
-    require(EVP_DigestFinal_ex(context_.get(), digest, &size));
-    std::string text;
-    for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
-    return text;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-};
+EVP_MD_CTX* context_in(const std::shared_ptr<void>& held) {
+  return static_cast<EVP_MD_CTX*>(held.get());
+}
 
 }  // namespace
 
+Sha256::Sha256()
+    : context_(EVP_MD_CTX_new(),
+               [](void* held) { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(held)); }) {
+  require(context_ ? EVP_DigestInit_ex(context_in(context_), EVP_sha256(), nullptr) : 0);
+}
+
+void Sha256::add(const void* bytes, size_t count) {
+  require(EVP_DigestUpdate(context_in(context_), bytes, count));
+}
+
+std::string Sha256::text() {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned size = 0;
+  require(EVP_DigestFinal_ex(context_in(context_), digest, &size));
+  std::string text;
+  for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
+  return text;
+}
+
 std::string sha256(std::string_view bytes) {
-  Digest digest;
+  Sha256 digest;
   digest.add(bytes.data(), bytes.size());
   return digest.text();
 }
 
-std::string sha256_of_file(const std::filesystem::path& path) {
+std::string sha256_of_part(const MappedFile& file, size_t begin, size_t count) {
   constexpr size_t kPiece = size_t{16} << 20;  // so that no more of a large file is in memory
-  const MappedFile file(path);
-  Digest digest;
-  for (size_t begin = 0; begin < file.size(); begin += kPiece) {
-    const size_t count = std::min(kPiece, file.size() - begin);
-    digest.add(file.data() + begin, count);
-    file.forget(file.data() + begin, count);
+  Sha256 digest;
+  for (const size_t end = begin + count; begin < end;) {
+    const size_t piece = std::min(kPiece, end - begin);
+    digest.add(file.data() + begin, piece);
+    file.forget(file.data() + begin, piece);
+    begin += piece;
   }
   return digest.text();
+}
+
+std::string sha256_of_file(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  return sha256_of_part(file, 0, file.size());
 }
 
 }  // namespace headlab

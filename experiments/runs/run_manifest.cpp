@@ -3,7 +3,6 @@
 #include <H5public.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,9 +10,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <system_error>
-#include <thread>
 
 #include "core/errors.h"
+#include "experiments/files/file_stamp.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/sha256.h"
 #include "experiments/runs/run_code.h"
@@ -72,31 +71,12 @@ bool is_sound(const Json& manifest) {
 
 Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
 
-// By what a file is known again without being read. Who writes to it changes changed_ns, which no
-// program sets back.
-Json file_stamp(const std::filesystem::path& file) {
-  namespace fs = std::filesystem;
-  struct stat found {};
-  if (::stat(file.c_str(), &found) != 0) found = {};
-  const auto nanoseconds = [](const timespec& time) {
-    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
-  };
-  return {{"path", fs::absolute(file).string()},
-          {"bytes", int64_t{found.st_size}},
-          {"modified_ns", nanoseconds(found.st_mtim)},
-          {"changed_ns", nanoseconds(found.st_ctim)},
-          {"inode", static_cast<uint64_t>(found.st_ino)}};
-}
-
-// A write in the same tick of the file system's clock as the one before would not be seen: waits
-// for the next one. False where that clock is not this machine's.
-bool is_settled(const Json& stamp) {
-  constexpr auto kTick = std::chrono::milliseconds(20);
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto age = now - std::chrono::nanoseconds(stamp.at("changed_ns").get<int64_t>());
-  if (age < -kTick) return false;
-  if (age < kTick) std::this_thread::sleep_for(kTick - age);
-  return true;
+Json stamp_json(const std::filesystem::path& file, const FileStamp& stamp) {
+  return {{"path", std::filesystem::absolute(file).string()},
+          {"bytes", stamp.bytes},
+          {"modified_ns", stamp.modified_ns},
+          {"changed_ns", stamp.changed_ns},
+          {"inode", stamp.inode}};
 }
 
 Json without_digest(Json entry) {
@@ -105,8 +85,7 @@ Json without_digest(Json entry) {
 }
 
 // The entry of `files` whose file is as it is there; null: there is none.
-template <class Files>
-const Json* entry_of(const Json& stamp, const Files& files) {
+const Json* entry_of(const Json& stamp, const Json& files) {
   for (const auto& entry : files)
     if (entry.value("sha256", Json()).is_string() && without_digest(entry) == stamp) return &entry;
   return nullptr;
@@ -132,19 +111,20 @@ std::vector<std::string>& command_line() {
 }
 
 Json file_json(const std::filesystem::path& file, const Json& known) {
-  static std::vector<Json> read;  // by this process
-  auto entry = file_stamp(file);
+  const auto stamp = stamp_of(file);
+  auto entry = stamp_json(file, stamp);
   if (const auto* found = entry_of(entry, known)) return *found;
-  if (const auto* found = entry_of(entry, read)) return *found;
-  const bool settled = is_settled(entry);
-  auto digest = sha256_of_file(file);
-  if (settled && file_stamp(file) == entry) {
-    entry["sha256"] = std::move(digest);
-    read.push_back(entry);
-  } else {
-    entry["sha256"] = std::move(digest);
-    entry.erase("changed_ns");  // not to be known again by its times
+  if (const auto digest = digest_read(stamp)) {
+    entry["sha256"] = *digest;
+    return entry;
   }
+  const bool settled = is_settled(stamp);
+  const auto digest = sha256_of_file(file);
+  entry["sha256"] = digest;
+  if (settled && stamp_of(file) == stamp)
+    remember_digest(stamp, digest);
+  else
+    entry.erase("changed_ns");  // not to be known again by its times
   return entry;
 }
 

@@ -93,6 +93,10 @@ void exchange_handlers(void (*from)(int), void (*to)(int)) {
 
 }  // namespace
 
+StoppedError::StoppedError(int signal)
+    : std::runtime_error("signal " + std::to_string(signal) + " before anything was written"),
+      code_(StopSignals::exit_code(signal)) {}
+
 UnfinishedFile::UnfinishedFile(const std::filesystem::path& path) {
   unfinished = std::filesystem::absolute(path).string();
   exchange_handlers(SIG_DFL, remove_unfinished);
@@ -147,6 +151,10 @@ StopSignals::~StopSignals() {
 }
 
 int StopSignals::received() { return static_cast<int>(first & 0xff); }
+
+void StopSignals::end_if_received() {
+  if (const int signal = received(); signal != 0) throw StoppedError(signal);
+}
 
 int StopSignals::exit_code(int signal) {
   switch (signal) {

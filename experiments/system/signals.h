@@ -2,8 +2,19 @@
 #pragma once
 
 #include <filesystem>
+#include <stdexcept>
 
 namespace headlab {
+
+// A signal has asked to stop before there was anything to be saved.
+class StoppedError : public std::runtime_error {
+ public:
+  explicit StoppedError(int signal);
+  int code() const { return code_; }  // to exit with
+
+ private:
+  int code_;
+};
 
 // While one lives, a thread of its own takes the signals that are handled here, and no other thread
 // does: neither the one that made it nor those begun afterwards. A handler needs room on the stack
@@ -31,6 +42,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   static int received();  // the signal's number; 0: none
+  // Of work before there is anything to be saved. StoppedError where one was received.
+  static void end_if_received();
   // 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP, 75 (resumable) for SIGUSR1 and SIGXCPU.
   static int exit_code(int signal);
 

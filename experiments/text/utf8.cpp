@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "core/errors.h"
 #include "experiments/text/unicode_tables.h"
 
 namespace headlab {
@@ -18,6 +17,8 @@ struct Sequence {
 
 Sequence sequence_at(std::string_view text, size_t at) {
   if (at >= text.size()) return {};
+  const auto byte = static_cast<unsigned char>(text[at]);
+  if (byte < 0x80) return {1, byte};
   utf8proc_int32_t code_point = 0;
   const auto length =
       utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
@@ -44,12 +45,27 @@ size_t utf8_unfinished(std::string_view text) {
   return 0;
 }
 
+char32_t code_point_at(std::string_view text, size_t at) {
+  const auto [length, code_point] = sequence_at(text, at);
+  return length == 0 ? kNoCharacter : code_point;
+}
+
+char32_t code_point_before(std::string_view text, size_t at) {
+  for (size_t begin = at; begin > 0 && at - begin < 4;) {
+    const auto byte = static_cast<unsigned char>(text[--begin]);
+    if (byte >= 0x80 && byte < 0xC0) continue;  // of one that begins before
+    const auto [length, code_point] = sequence_at(text, begin);
+    return length == at - begin ? code_point : kNoCharacter;
+  }
+  return kNoCharacter;
+}
+
 void decode_utf8(std::string_view text, const std::string& where,
                  const std::function<void(char32_t)>& take) {
   for (size_t at = 0; at < text.size();) {
     const auto [length, code_point] = sequence_at(text, at);
     if (length == 0) {
-      throw DataError(fmt::format(
+      throw NotUtf8(fmt::format(
           "{}: byte {} (0x{:02X}) is not UTF-8; convert the text, or read it with kind bytes",
           where, at, static_cast<unsigned char>(text[at])));
     }

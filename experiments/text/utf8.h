@@ -6,7 +6,15 @@
 #include <string>
 #include <string_view>
 
+#include "core/errors.h"
+
 namespace headlab {
+
+// A text has bytes that are not UTF-8.
+class NotUtf8 : public DataError {
+ public:
+  using DataError::DataError;
+};
 
 // Bytes of the code point at `at`, 0 where none is: a broken or overlong sequence, a surrogate, a
 // value above U+10FFFF, the end of the text.
@@ -15,7 +23,12 @@ size_t utf8_length(std::string_view text, size_t at);
 // Bytes at the end of a text that are the beginning of a code point and lack its rest.
 size_t utf8_unfinished(std::string_view text);
 
-// Calls `take` with one code point after the other. DataError `where: byte N (0xE9) is not UTF-8`
+// The code point that begins at `at`, or that ends there; kNoCharacter where none does.
+inline constexpr char32_t kNoCharacter = 0xFFFFFFFF;
+char32_t code_point_at(std::string_view text, size_t at);
+char32_t code_point_before(std::string_view text, size_t at);
+
+// Calls `take` with one code point after the other. NotUtf8 `where: byte N (0xE9) is not UTF-8`
 // for anything that no encoder writes.
 void decode_utf8(std::string_view text, const std::string& where,
                  const std::function<void(char32_t)>& take);

@@ -46,7 +46,10 @@ TEST_CASE("a value is read from the shortest sequence alone, surrogates and beyo
     const bool sound = value < 0x110000 && !surrogate && bytes_for(value) == length;
     const std::string text = "a" + spelled(value, length);
     if (utf8_length(text, 1) != (sound ? length : 0)) ++wrong;
+    const auto found = sound ? char32_t{value} : kNoCharacter;
+    if (code_point_at(text, 1) != found || code_point_before(text, 1 + length) != found) ++wrong;
     if (length > 1 && utf8_length(text.substr(0, length), 1) != 0) ++wrong;  // cut short
+    if (length > 1 && code_point_before(text, length) != kNoCharacter) ++wrong;
     for (size_t count = 1; sound && count <= length; ++count)
       if (utf8_unfinished(text.substr(0, 1 + count)) != count % length) ++wrong;
   };
@@ -56,6 +59,9 @@ TEST_CASE("a value is read from the shortest sequence alone, surrogates and beyo
   for (uint32_t value = 0; value < 0x200000; value += 5) expect(value, 4);
   CHECK(wrong == 0);
   CHECK(utf8_length("a", 1) == 0);
+  CHECK(code_point_at("a", 1) == kNoCharacter);
+  CHECK(code_point_before("a", 0) == kNoCharacter);
+  CHECK(code_point_before("\u20acz", 3) == U'\u20ac');
   CHECK(utf8_length(std::string(1, '\0'), 0) == 1);
 }
 
