@@ -39,6 +39,11 @@ void for_each_bpe_piece(std::string_view text, const std::string& name,
                         const SpecialTokens& specials, BpePattern pattern,
                         const std::function<void(const BpePiece&)>& take);
 
+// Whether a piece ends before the byte at `at` (> 0) whatever stands before and behind it, none of
+// the pieces there being others where the text ends or begins at this place. Not every such place:
+// those that texts have plenty of. Specials are left aside.
+bool always_cut(std::string_view text, size_t at, BpePattern pattern);
+
 // The symbol of every byte: itself where it is visible in Latin-1, else one from U+0100 on.
 const std::array<std::string, 256>& bpe_symbols();
 std::string bpe_symbols(std::string_view bytes);

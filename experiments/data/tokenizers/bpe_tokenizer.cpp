@@ -67,6 +67,12 @@ class BpeTokenizer : public Tokenizer {
     return encoding;
   }
 
+  size_t next_cut(std::string_view text, size_t from) const override {
+    return first_place(text, from, [&](size_t at) {
+      return always_cut(text, at, model_.pattern) && !specials_.stand_across(text, at);
+    });
+  }
+
   std::string bytes(int64_t id, std::optional<int64_t>) const override {
     return bytes_[checked_id(id)];
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "experiments/data/formats/plain_text.h"
 
 namespace headlab {
@@ -23,6 +25,10 @@ class ByteTokenizer : public Tokenizer {
     }
     encoding.words = words_between(spaces);
     return encoding;
+  }
+
+  size_t next_cut(std::string_view text, size_t from) const override {
+    return std::min(from, text.size());
   }
 
   std::string bytes(int64_t id, std::optional<int64_t>) const override {

@@ -30,7 +30,8 @@ class CharTokenizer : public Tokenizer {
   Encoding encode(std::string_view text, const std::string& name) const override {
     Encoding encoding;
     std::vector<bool> spaces;
-    size_t at = 0, line = 1;
+    size_t at = 0;
+    int64_t line = 1;
     for (char32_t c : decode_utf8(text, name)) {
       encoding.ids.push_back(id_of(c, name, line));
       const size_t end = at + utf8_length(text, at);
@@ -41,6 +42,11 @@ class CharTokenizer : public Tokenizer {
     }
     encoding.words = words_between(spaces);
     return encoding;
+  }
+
+  // Before every byte that is not inside a character.
+  size_t next_cut(std::string_view text, size_t from) const override {
+    return first_place(text, from, [&](size_t at) { return (text[at] & 0xC0) != 0x80; });
   }
 
   std::string bytes(int64_t id, std::optional<int64_t>) const override {
@@ -60,13 +66,14 @@ class CharTokenizer : public Tokenizer {
   }
 
  private:
-  int64_t id_of(char32_t c, const std::string& name, size_t line) const {
+  int64_t id_of(char32_t c, const std::string& name, int64_t line) const {
     const auto found = std::lower_bound(characters_.begin(), characters_.end(), c);
     if (found == characters_.end() || *found != c)
-      throw DataError(
-          fmt::format("{}:{}: {} is none of the {} characters of the vocabulary; leave it out, or "
-                      "train on a text that has it",
-                      name, line, named(c), characters_.size()));
+      throw LineError(
+          name, line,
+          fmt::format("{} is none of the {} characters of the vocabulary; leave it out, or train "
+                      "on a text that has it",
+                      named(c), characters_.size()));
     return found - characters_.begin();
   }
 

@@ -24,6 +24,9 @@ class PaddedTokenizer : public Tokenizer {
       if (encoding.ids[n] >= vocabulary_) refuse(encoding.ids[n], encoding.ranges[n], text, name);
     return encoding;
   }
+  size_t next_cut(std::string_view text, size_t from) const override {
+    return tokenizer_->next_cut(text, from);
+  }
   std::string bytes(int64_t id, std::optional<int64_t> before) const override {
     if (is_unused(checked_id(id))) return "";
     if (before && is_unused(*before)) before.reset();
@@ -61,9 +64,9 @@ class PaddedTokenizer : public Tokenizer {
   [[noreturn]] void refuse(int64_t id, const TextRange& range, std::string_view text,
                            const std::string& name) const {
     const auto before = text.substr(0, range.begin);
-    throw DataError(fmt::format("{}:{}: '{}' is token {}, and the model's are 0 to {}", name,
-                                std::ranges::count(before, '\n') + 1, tokenizer_->token_texts()[id],
-                                id, vocabulary_ - 1));
+    throw LineError(name, std::ranges::count(before, '\n') + 1,
+                    fmt::format("'{}' is token {}, and the model's are 0 to {}",
+                                tokenizer_->token_texts()[id], id, vocabulary_ - 1));
   }
   bool is_unused(int64_t id) const { return id >= tokenizer_->vocabulary(); }
 

@@ -10,6 +10,7 @@ SpecialTokens::SpecialTokens(std::vector<std::string> texts) : texts_(std::move(
     auto& numbers = beginning_[static_cast<unsigned char>(texts_[n][0])];
     if (numbers.empty()) first_bytes_ += texts_[n][0];
     numbers.push_back(static_cast<int64_t>(n));
+    if (texts_[n].find_first_of(" \t\n\v\f\r") != std::string::npos) spaced_.push_back(texts_[n]);
   }
   for (auto& numbers : beginning_)
     std::ranges::stable_sort(numbers, std::greater(), [&](auto n) { return texts_[n].size(); });
@@ -21,6 +22,14 @@ SpecialTokens::Found SpecialTokens::next(std::string_view text, size_t from) con
     for (int64_t number : beginning_[static_cast<unsigned char>(text[at])])
       if (text.substr(at).starts_with(texts_[number])) return {at, number};
   return {};
+}
+
+bool SpecialTokens::stand_across(std::string_view text, size_t at) const {
+  return std::ranges::any_of(spaced_, [&](const std::string& special) {
+    for (size_t before = 1; before < std::min(special.size(), at + 1); ++before)
+      if (text.substr(at - before).starts_with(special)) return true;
+    return false;
+  });
 }
 
 void SpecialTokens::for_each_part(std::string_view text,

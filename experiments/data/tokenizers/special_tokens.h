@@ -17,6 +17,11 @@ class SpecialTokens {
 
   const std::vector<std::string>& texts() const { return texts_; }
 
+  // Whether a text spells one out from before `at` to behind it, there or one byte before being
+  // ASCII's white space. Who looks for specials from the left finds the same ones in the two parts
+  // as in the whole where none does.
+  bool stand_across(std::string_view text, size_t at) const;
+
   // Calls `take(range, number)` with one part of a text after the other; `number` is that of the
   // special, -1 for what lies between two. The leftmost comes first, of several there the longest.
   void for_each_part(std::string_view text,
@@ -30,6 +35,7 @@ class SpecialTokens {
   Found next(std::string_view text, size_t from) const;
 
   std::vector<std::string> texts_;
+  std::vector<std::string> spaced_;  // those with ASCII's white space in them
   std::string first_bytes_;
   std::array<std::vector<int64_t>, 256> beginning_;  // by first byte, the longest first
 };

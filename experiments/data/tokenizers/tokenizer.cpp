@@ -6,7 +6,6 @@
 #include <map>
 #include <utility>
 
-#include "core/errors.h"
 #include "experiments/files/json_text.h"
 
 namespace headlab {
@@ -25,6 +24,14 @@ std::vector<uint8_t> punctuation_classes(const std::vector<std::string>& texts) 
     classes.push_back(text == "." || text == "," ? kPunctuation : kWord);
   return classes;
 }
+
+LineError::LineError(const std::string& name, int64_t line, const std::string& what)
+    : DataError(fmt::format("{}:{}: {}", name, line, what)),
+      name_(name),
+      what_(what),
+      line_(line) {}
+
+size_t Tokenizer::next_cut(std::string_view text, size_t) const { return text.size(); }
 
 void Encoding::add(int64_t id, TextRange range, int64_t word) {
   ids.push_back(id), ranges.push_back(range), words.push_back(word);

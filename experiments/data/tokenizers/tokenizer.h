@@ -2,6 +2,7 @@
 // its model can be given text wherever the run lies. No torch in here.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/errors.h"
 #include "experiments/text/utf8.h"
 
 namespace headlab {
@@ -37,13 +39,37 @@ struct TextFrame {
   static TextFrame read(const nlohmann::ordered_json& json);
 };
 
+// What is wrong with a line of a text: `name:line: what`, lines counted from 1.
+class LineError : public DataError {
+ public:
+  LineError(const std::string& name, int64_t line, const std::string& what);
+  // The same of a text that has so many lines before the one that was looked at.
+  LineError behind(int64_t lines) const { return {name_, line_ + lines, what_}; }
+
+ private:
+  std::string name_, what_;
+  int64_t line_;
+};
+
+// The first place from `from` on that is one; the text's size where none is.
+template <class IsPlace>
+size_t first_place(std::string_view text, size_t from, IsPlace is_place) {
+  while (from < text.size() && !is_place(from)) ++from;
+  return std::min(from, text.size());
+}
+
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   virtual int64_t vocabulary() const = 0;
-  // DataError `name:line: ...` for text that is no tokens; `name` is what messages call it.
+  // LineError or NotUtf8 for text that is no tokens; `name` is what messages call it.
   virtual Encoding encode(std::string_view text, const std::string& name) const = 0;
+  // A place where a text can be cut, the first from `from` on that this kind looks for: the ids of
+  // the two parts, one behind the other, are those of the whole. Only the bytes around a place
+  // decide whether it is one, so that parts of a text are cut where the whole is. The text's size:
+  // there is none. 0 < from.
+  virtual size_t next_cut(std::string_view text, size_t from) const;
   // What a token adds behind the token `before`; none: at the start of a text. The bytes of one
   // token need not be whole characters. DataError for an id that is not in the vocabulary.
   virtual std::string bytes(int64_t id, std::optional<int64_t> before) const = 0;

@@ -66,6 +66,12 @@ class WordTokenizer : public Tokenizer {
     return encoding;
   }
 
+  // Before a space or behind the end of a line: no word goes on there.
+  size_t next_cut(std::string_view text, size_t from) const override {
+    return first_place(text, from,
+                       [&](size_t at) { return text[at] == ' ' || text[at - 1] == '\n'; });
+  }
+
   // A space between words; an end of a line is one again, without spaces around it.
   std::string bytes(int64_t id, std::optional<int64_t> before) const override {
     if (ends_line(checked_id(id))) return "\n";

@@ -117,6 +117,16 @@ class WordPieceTokenizer : public Tokenizer {
     return encoding;
   }
 
+  // Before ASCII's white space that is not dropped. It becomes a space, and words end at one
+  // whatever stands around it: a space is a starter, so that normal forms change nothing across it,
+  // and all else looks at characters alone.
+  size_t next_cut(std::string_view text, size_t from) const override {
+    return first_place(text, from, [&](size_t at) {
+      const char c = text[at];
+      return (c == ' ' || c == '\n' || c == '\t' || c == '\r') && !specials_.stand_across(text, at);
+    });
+  }
+
   // A space between words, none before marks that end one.
   std::string bytes(int64_t id, std::optional<int64_t> before) const override {
     const auto& token = model_.tokens[checked_id(id)];
