@@ -35,13 +35,19 @@ class Char : public TextStream {
       });
       add_splits(std::span(std::as_const(tokens)), options.train_share, path);
     };
-    characters.size() <= 0x10000 ? fill(tokens_) : fill(wide_tokens_);
+    if (characters.size() <= 0x100)
+      fill(byte_tokens_);
+    else if (characters.size() <= 0x10000)
+      fill(tokens_);
+    else
+      fill(wide_tokens_);
     tokenizer_ = char_tokenizer(std::move(characters));
   }
 
   int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
 
  private:
+  std::vector<uint8_t> byte_tokens_;   // of up to 256 characters
   std::vector<uint16_t> tokens_;       // of up to 65,536 characters
   std::vector<uint32_t> wide_tokens_;  // of more
 };

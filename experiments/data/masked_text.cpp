@@ -15,7 +15,7 @@ namespace {
 class MaskedText : public FiniteSource {
  public:
   MaskedText(const DataShape& shape, std::shared_ptr<const Tokenizer> tokenizer,
-             std::map<Split, std::vector<uint32_t>> ids, std::vector<std::filesystem::path> files)
+             std::map<Split, TokenIds> ids, std::vector<std::filesystem::path> files)
       : shape_(shape), ids_(std::move(ids)), is_word_(shape.vocabulary, true) {
     tokenizer_ = std::move(tokenizer), files_ = std::move(files);
     TORCH_CHECK(shape.context > 2 && shape.start && shape.end && shape.mask,
@@ -34,12 +34,12 @@ class MaskedText : public FiniteSource {
   DataShape shape() const override { return shape_; }
   int64_t examples(Split split) const override {
     const auto found = ids_.find(split);
-    return found == ids_.end() ? 0 : std::ssize(found->second) / taken();
+    return found == ids_.end() ? 0 : found->second.size() / taken();
   }
   SplitTokens tokens(Split split) const override {
     const auto found = ids_.find(split);
     if (found == ids_.end()) return {};
-    return {examples(split) * taken(), std::ssize(found->second)};
+    return {examples(split) * taken(), found->second.size()};
   }
   Split evaluated() const override {
     return ids_.contains(Split::kWhole) ? Split::kWhole : Split::kValidation;
@@ -54,7 +54,8 @@ class MaskedText : public FiniteSource {
     int64_t* to = batch.ids.data_ptr<int64_t>();
     for (int64_t number : numbers) {
       *to++ = *shape_.start;
-      to = std::copy_n(ids.begin() + number * taken(), taken(), to);
+      ids.copy(number * taken(), taken(), to);
+      to += taken();
       *to++ = *shape_.end;
     }
     return batch;
@@ -91,7 +92,7 @@ class MaskedText : public FiniteSource {
   }
 
   DataShape shape_;
-  std::map<Split, std::vector<uint32_t>> ids_;
+  std::map<Split, TokenIds> ids_;
   std::vector<bool> is_word_;
   std::vector<int64_t> words_;
 };
@@ -102,7 +103,7 @@ class NextTokens : public TextStream {
              std::vector<std::filesystem::path> files)
       : TextStream(context), parts_(std::move(parts)) {
     tokenizer_ = std::move(tokenizer), files_ = std::move(files);
-    for (const auto& [split, part] : parts_) add_split(split, std::span(part.ids), part.path);
+    for (const auto& [split, part] : parts_) add_split(split, part.ids.span, part.path);
   }
 
   int64_t vocabulary() const override { return tokenizer_->vocabulary(); }
@@ -115,7 +116,7 @@ class NextTokens : public TextStream {
 
 std::shared_ptr<DataSource> masked_text(const DataShape& shape,
                                         std::shared_ptr<const Tokenizer> tokenizer,
-                                        std::map<Split, std::vector<uint32_t>> ids,
+                                        std::map<Split, TokenIds> ids,
                                         std::vector<std::filesystem::path> files) {
   return std::make_shared<MaskedText>(shape, std::move(tokenizer), std::move(ids),
                                       std::move(files));
@@ -129,10 +130,10 @@ std::shared_ptr<DataSource> text_in_parts(const TextPartsOptions& options, DataS
     return std::make_shared<NextTokens>(options.context, std::move(tokenizer), std::move(parts),
                                         std::move(files));
   shape.context = options.context;
-  std::map<Split, std::vector<uint32_t>> ids;
+  std::map<Split, TokenIds> ids;
   for (auto& [split, part] : parts) {
     const int64_t taken = options.context - 2;
-    if (std::ssize(part.ids) < taken)
+    if (part.ids.size() < taken)
       throw DataError(
           fmt::format("{}: {} {} for split {}, but a block takes context - 2 = {}; use a smaller "
                       "context or a longer text",

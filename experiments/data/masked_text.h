@@ -5,6 +5,7 @@
 #include <map>
 
 #include "experiments/data/text_stream.h"
+#include "experiments/data/token_ids.h"
 
 namespace headlab {
 
@@ -17,13 +18,13 @@ namespace headlab {
 // it is drawn until a word is chosen, so that there is something to measure.
 std::shared_ptr<DataSource> masked_text(const DataShape& shape,
                                         std::shared_ptr<const Tokenizer> tokenizer,
-                                        std::map<Split, std::vector<uint32_t>> ids,
+                                        std::map<Split, TokenIds> ids,
                                         std::vector<std::filesystem::path> files);
 
 // A text by splits, in tokens.
 struct TextPart {
   std::filesystem::path path;
-  std::vector<uint32_t> ids = {};
+  TokenIds ids = {};
 };
 using TextParts = std::map<Split, TextPart>;
 // Each token predicts the next, or, as options and shape say, some are masked. `unit`: what

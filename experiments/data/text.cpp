@@ -5,6 +5,7 @@
 #include "experiments/data/data_description.h"
 #include "experiments/data/folder_files.h"
 #include "experiments/data/masked_text.h"
+#include "experiments/data/token_cache.h"
 #include "experiments/data/tokenizers/byte_tokenizer.h"
 #include "experiments/data/tokenizers/tokenizer_files.h"
 
@@ -61,17 +62,15 @@ std::shared_ptr<DataSource> open_text(const TextDataOptions& options) {
   std::vector<fs::path> files;
   const auto encode = [&](const FilePath& path) -> TextPart {
     files.push_back(path.resolved);
-    const auto all =
-        tokenizer.encode(file_for(tokenizer, path.resolved), path.resolved.string()).ids;
-    return {path.resolved, {all.begin(), all.end()}};
+    return {path.resolved, tokens_of(tokenizer, file_for(tokenizer, path.resolved))};
   };
   TextParts parts{{Split::kTrain, encode(options.path)}};
   auto& ids = parts[Split::kTrain].ids;
   if (options.validation.written.empty()) {
-    const auto share = static_cast<double>(ids.size()) * options.train_share;
-    const auto cut = ids.begin() + static_cast<int64_t>(share);
-    parts[Split::kValidation] = {options.path.resolved, {cut, ids.end()}};
-    ids.erase(cut, ids.end());
+    const auto all = ids.size();
+    const auto cut = static_cast<int64_t>(static_cast<double>(all) * options.train_share);
+    parts[Split::kValidation] = {options.path.resolved, ids.part(cut, all - cut)};
+    ids = ids.part(0, cut);
   } else {
     parts[Split::kValidation] = encode(options.validation);
   }

@@ -1,6 +1,7 @@
 // Words of a text: each predicts the next, or some are masked and the model says which they were.
 #include "experiments/data/formats/plain_text.h"
 #include "experiments/data/masked_text.h"
+#include "experiments/data/text_encoding.h"
 #include "experiments/data/tokenizers/word_tokenizer.h"
 
 namespace headlab {
@@ -60,8 +61,8 @@ std::shared_ptr<DataSource> words_by(const WordsOptions& options, WordRules rule
   auto words = frequent_words({training}, rules, options.min_count);
   const auto tokenizer = word_tokenizer(std::move(rules), std::move(words));
   for (auto& [split, part] : parts) {
-    const auto ids = tokenizer->encode(texts[split], part.path.string()).ids;
-    part.ids.assign(ids.begin(), ids.end());
+    part.ids = encode_in_memory(*tokenizer, texts[split], part.path.string(),
+                                {.threads = encoding_threads()});
   }
   std::vector<fs::path> paths;
   for (const auto& [split, part] : parts)

@@ -57,8 +57,7 @@ std::shared_ptr<DataSource> open_other_data(const Experiment& experiment,
                                             const DataDescription& description,
                                             const fs::path& path) {
   if (description.tokenizer) {
-    const auto text = file_for(*description.tokenizer, path);
-    return given_text(description, text, path.string(), {fs::canonical(path)});
+    return given_text(description, file_for(*description.tokenizer, path), {fs::canonical(path)});
   }
   ConfigNode options = experiment.data.write();
   if (!options.find("path"))
@@ -85,7 +84,7 @@ std::shared_ptr<DataSource> open_text(const Experiment& experiment,
   if (!description.tokenizer)
     throw ConfigError(fmt::format("{}: the run's data, of kind '{}', have no text", name,
                                   experiment.data.kind()));
-  return given_text(description, text, name, std::move(files));
+  return given_text(description, {.text = text, .name = name}, std::move(files));
 }
 
 }  // namespace headlab

@@ -314,6 +314,11 @@ TextFile::TextFile(const std::filesystem::path& path)
         path.string(), shell_word(path.string()));
 }
 
+SourceText source_of_file(const std::filesystem::path& path) {
+  const auto file = std::make_shared<TextFile>(path);
+  return {file->text(), path.string(), path, file->stamp(), file};
+}
+
 void tell_of_format(std::string_view bytes, const std::filesystem::path& path) {
   auto format = binary_format(bytes);
   if (!format && bytes.find('\0') == bytes.npos) format = syntax_of(bytes, path);

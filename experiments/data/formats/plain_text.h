@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,15 @@ void each_line(std::string_view text, const TakeLine& take);
 // other programs (gzip, Parquet, HDF5, PDF, ...).
 std::string_view plain_text(std::string_view bytes, const std::string& name);
 
+// A text as it is given to a tokenizer.
+struct SourceText {
+  std::string_view text;
+  std::string name;                              // what messages call it
+  std::filesystem::path file = {};               // that it was read from; "": none
+  FileStamp stamp = {};                          // of the file, when it was opened
+  std::shared_ptr<const void> memory = nullptr;  // that the text lies in
+};
+
 // A file of text, mapped. It tells on stderr where the text is one in the syntax of JSON, CSV, XML
 // or HTML, which would be read as words, and how the text is taken out of it.
 class TextFile {
@@ -33,11 +43,14 @@ class TextFile {
   // DataError as of MappedFile and plain_text().
   explicit TextFile(const std::filesystem::path& path);
   std::string_view text() const { return text_; }
+  const FileStamp& stamp() const { return file_.stamp(); }
 
  private:
   MappedFile file_;
   std::string_view text_;
 };
+
+SourceText source_of_file(const std::filesystem::path& path);  // as TextFile
 
 // Tells on stderr, for whoever takes the bytes of a file as they are, that they are another
 // format's and what makes a text of it.

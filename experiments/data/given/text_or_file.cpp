@@ -35,7 +35,7 @@ bool looks_like_path(std::string_view text) {
 }  // namespace
 
 NamedText text_of_file(const std::string& path, const Tokenizer* tokenizer) {
-  auto text = tokenizer ? file_for(*tokenizer, path) : std::string(TextFile(path).text());
+  std::string text(tokenizer ? file_for(*tokenizer, path).text : TextFile(path).text());
   return {std::move(text), path, {std::filesystem::canonical(path)}};
 }
 

@@ -55,12 +55,11 @@ const RegisterTokenizer byte_reader("bytes",
 
 std::shared_ptr<const Tokenizer> byte_tokenizer() { return std::make_shared<ByteTokenizer>(); }
 
-std::string file_for(const Tokenizer& tokenizer, const std::filesystem::path& path) {
-  if (dynamic_cast<const ByteTokenizer*>(&tokenizer) == nullptr)
-    return std::string(TextFile(path).text());
-  const MappedFile file(path);
-  tell_of_format(file.text(), path);
-  return std::string(file.text());
+SourceText file_for(const Tokenizer& tokenizer, const std::filesystem::path& path) {
+  if (dynamic_cast<const ByteTokenizer*>(&tokenizer) == nullptr) return source_of_file(path);
+  const auto file = std::make_shared<MappedFile>(path);
+  tell_of_format(file->text(), path);
+  return {file->text(), path.string(), path, file->stamp(), file};
 }
 
 }  // namespace headlab

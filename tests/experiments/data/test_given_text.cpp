@@ -15,8 +15,8 @@ using Ids = std::vector<int64_t>;
 
 std::shared_ptr<DataSource> given(const std::string& text, int64_t context) {
   return given_text(
-      {.shape = {.vocabulary = 256, .context = context}, .tokenizer = byte_tokenizer()}, text,
-      "--text");
+      {.shape = {.vocabulary = 256, .context = context}, .tokenizer = byte_tokenizer()},
+      {.text = text, .name = "--text"});
 }
 
 Batch whole(const DataSource& data) {
@@ -79,7 +79,7 @@ TEST_CASE("words of a given text are masked where those of the data were", "[dat
     return given_text(
         {.shape = {.vocabulary = 8, .context = context, .pad = 0, .start = 2, .end = 3, .mask = 4},
          .tokenizer = tokenizer},
-        text, "--text");
+        {.text = text, .name = "--text"});
   };
   CHECK(error_of<DataError>([&] { given(" ", 8); }) ==
         "--text: is empty: there is no word to be masked");
@@ -108,7 +108,7 @@ TEST_CASE("one text is no example of a model that translates", "[data]") {
   CHECK_THROWS_WITH(
       given_text({.shape = {.vocabulary = 256, .context = 8, .source_vocabulary = 256},
                   .tokenizer = byte_tokenizer()},
-                 "abc", "--text"),
+                 {.text = "abc", .name = "--text"}),
       "--text: the run's data are texts with their translations, and this is one text; headlab "
       "generate RUN --input FILE translates it");
 }

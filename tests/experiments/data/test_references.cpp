@@ -337,7 +337,8 @@ TEST_CASE("a text without a training part has a guess alone", "[data]") {
   const Folder folder;
   folder.write("text.txt", words(40));
   const auto data = open("kind: char, path: text.txt, context: 8", folder.path());
-  const auto given = given_text(describe_data(*data), "the cat on the hill", "test");
+  const auto given =
+      given_text(describe_data(*data), {.text = "the cat on the hill", .name = "test"});
   const auto found = references_of(*given, Split::kWhole);
   CHECK(names(found) == Names{"chance"});
   CHECK(value(found, "chance") == Approx(std::log(data->vocabulary())));
