@@ -88,7 +88,7 @@ void encode_in_parts(const Tokenizer& tokenizer, std::string_view text, const st
         take(part.ids);
     }
   }
-  if (wrong) throw *wrong;
+  if (wrong) throw LineError(*wrong);
 }
 
 TokenIds encode_in_memory(const Tokenizer& tokenizer, std::string_view text,

