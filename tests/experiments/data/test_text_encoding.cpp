@@ -279,20 +279,21 @@ TEST_CASE("what is wrong with a text is told as of the whole", "[tokenizer]") {
       {"padded bytes", padded_tokenizer(byte_tokenizer(), 200)}};
   const Texts parts{"a", "b", "cd", " ", " ", "\n", "\n", "\n\n", "a b\n", "\r\n"};
   const Texts wrong{"z", "\u00e9", "\xFF", "\xE2\x82", "\x80", "<x>", "b>", "9"};
-  for (const auto& [name, tokenizer] : tokenizers) {
+  for (const auto& [name, refusing] : tokenizers) {
+    const auto& tokenizer = *refusing;  // a structured binding is not captured by all compilers
     std::mt19937 random(5);
     int64_t refused = 0;
     for (int round = 0; round < 80; ++round) {
       auto text = random_text(random, parts, 30);
       for (size_t n = random() % 3; n > 0; --n)
         text += wrong[random() % wrong.size()] + random_text(random, parts, 30);
-      const auto whole = error_of<DataError>([&] { tokenizer->encode(text, "t.txt"); });
+      const auto whole = error_of<DataError>([&] { tokenizer.encode(text, "t.txt"); });
       refused += whole != "no error";
       for (const size_t part : {1, 5, 1000})
         for (const int threads : {1, 3}) {
           INFO(name << ": parts of " << part << ", " << threads << " threads: " << text);
           REQUIRE(error_of<DataError>([&] {
-                    encoded(*tokenizer, text, {.threads = threads, .part = part});
+                    encoded(tokenizer, text, {.threads = threads, .part = part});
                   }) == whole);
         }
     }

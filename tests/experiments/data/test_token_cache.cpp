@@ -103,7 +103,7 @@ TEST_CASE("kept tokens are those of the text, and are not made again", "[tokeniz
   CHECK(words.encoded == 0);
   CHECK(only_file(folder) == file);
   CHECK(inode_of(file) == inode);
-  CHECK(kept(folder, words, "") == Ids{});
+  CHECK(kept(folder, words, "").empty());
   CHECK(kept(folder, *byte_tokenizer(), "a\xFF") == Ids{97, 255});
 }
 
