@@ -65,8 +65,6 @@ void HeadProbe::reset() {
   passed_map_ = Tensor();
 }
 
-ProbeSums HeadProbe::take_sums() { return std::exchange(sums_, {}); }
-
 void HeadProbe::add_sums(const ProbeSums& more) {
   for (const auto& [key, sums] : more)
     if (const auto [mine, is_new] = sums_.emplace(key, sums); !is_new)

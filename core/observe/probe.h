@@ -69,9 +69,8 @@ class HeadProbe : public HeadObserver {
   void report(const std::string& name, const Tensor& sums, const Tensor& counts) override;
 
   const ProbeSums& sums() const { return sums_; }
-  ProbeSums take_sums();  // leaves none
-  // What other passes of the same layers gave.
-  void add_sums(const ProbeSums& more);
+  ProbeSums take_sums() { return std::exchange(sums_, {}); }  // leaves none
+  void add_sums(const ProbeSums& more);  // what other passes of the same layers gave
   // Of a layer's first map, with those of the others under their names there (name_of_map()).
   std::map<std::string, std::vector<double>> values(const MapKey& key) const;
   // Of each layer that reported one since the last reset(), the newest: [B,H,T,S] in the heads that

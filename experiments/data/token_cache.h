@@ -5,10 +5,9 @@
 // - It is written under another name and renamed when it is whole and on the disk.
 // - Two processes that want the same wait for each other (WriterLock). Where the file system has no
 //   locks each writes a file of its own, and the last rename stays.
-// - It is believed where its size and its trailer are right and the ids have the SHA-256 that
-// stands
-//   there: to read them takes less than to read the text, which every command does for its key.
-//   What is not believed is made anew.
+// - It is believed where its size and its trailer are right and the ids have the SHA-256 that the
+//   trailer names: to read them takes less than to read the text, which every command does for its
+//   key. What is not believed is made anew.
 // - It may be removed at any time: who has it mapped keeps it.
 #pragma once
 
