@@ -22,7 +22,9 @@ import warm_program  # noqa: F401: what subprocess starts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, and with it what tests start
+# nohup ignores the one, a shell the other in what it starts behind &, and with it what tests start.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("HEADLAB_COMMAND", None)  # of the one who runs the tests; see tests/test_install.py
 
 
