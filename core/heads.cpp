@@ -1,7 +1,6 @@
 #include "core/heads.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <limits>
 #include <numeric>
@@ -108,7 +107,10 @@ void AttentionHeads::check(const Tensor& x, const HeadContext& ctx) const {
   lists(uniform, "uniform", H, "is");
   lists(ctx.mask.query_length, "query_length", B, "is");
   lists(ctx.mask.key_length, "key_length", B, "is");
-  lists(ctx.positions, "positions", T, "are");
+  const auto& places = ctx.positions;
+  TORCH_CHECK(!places.defined() || places.sizes() == at::IntArrayRef({T}) ||
+                  places.sizes() == at::IntArrayRef({B, T}),
+              "positions must be [", T, "] or [", B, ", ", T, "], are ", places.sizes());
   if (ctx.gates.defined())
     TORCH_CHECK(broadcasts(ctx.gates.sizes(), {B, H, T}) ||
                     (ctx.gates.dim() == 4 && broadcasts(ctx.gates.sizes().slice(0, 3), {B, H, T})),

@@ -1,7 +1,5 @@
 #include "core/attention/attend.h"
 
-#include <algorithm>
-
 #include "core/attention/call/cache.h"
 #include "core/attention/call/observer.h"
 #include "core/attention/maps/map.h"
@@ -41,7 +39,7 @@ Tensor cached(const HeadCall& call, const std::string& name, const std::function
 
 Tensor cached_at_rate(const HeadCall& call, const std::string& name, CacheRate rate,
                       const std::function<Tensor(int64_t, int64_t)>& compute) {
-  const int64_t fresh = key_positions(call).size(0);
+  const int64_t fresh = key_positions(call).size(-1);
   if (!call.cache) return compute(0, rate.entries(fresh));
   if (call.memory.defined())
     return call.cache->once(name, [&] { return compute(0, rate.entries(fresh)); });
@@ -95,6 +93,7 @@ Tensor merge_heads(const Tensor& o, const HeadCall& call) {
     edited = o * (g.dim() == 4 ? g : g.unsqueeze(-1)).to(o.scalar_type());  // [B,H,T,e]
   }
   if (call.offset.defined()) edited = edited + call.offset.to(o.scalar_type());
+  if (call.outputs) edited = call.outputs(edited);
   if (call.observer) call.observer->outputs(o, edited, call);
   return edited.transpose(1, 2).reshape(
       {o.size(0), o.size(2), o.size(1) * o.size(3)});  // [B,T,H*e]

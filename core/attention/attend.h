@@ -10,7 +10,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "core/attention/call/attention_call.h"
 #include "core/attention/call/cache.h"
@@ -32,7 +31,7 @@ int64_t past_places(const HeadCall& call);
 // [B,T,H*d] -> [B,H,T,d]. Of no heads x has no width to tell d by: give it where it counts.
 Tensor split_heads(const Tensor& x, int64_t heads, std::optional<int64_t> d = {});
 
-// call.rotary at the given positions [T], or x itself: [B,H,T,d] -> [B,H,T,d].
+// call.rotary at the given positions [T] or [B,T], or x itself: [B,H,T,d] -> [B,H,T,d].
 Tensor rotate(const Tensor& x, const HeadCall& call, const Tensor& positions);
 
 // Keys or values [B,Hkv,S,d] through call.cache: self-attention appends what compute() returns and

@@ -145,9 +145,7 @@ struct Block {
   // What readers and writers ask: those of visit(), and fields that all blocks of a family have.
   virtual void visit_all(Fields& f) { visit(f); }
   virtual void check(const Complain&) const {}  // constraints between fields; after reading
-  virtual OtherWords other_words() const {
-    return {};
-  }  // asked of the block that a file is read to
+  virtual OtherWords other_words() const { return {}; }  // of the block that a file is read to
 };
 
 class KindRegistry;

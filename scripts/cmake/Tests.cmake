@@ -27,6 +27,7 @@ set(example_test ${CMAKE_SOURCE_DIR}/tests/core/test_example.cpp
 list(REMOVE_ITEM test_heads ${example_test})
 set(gpu_laws ${CMAKE_SOURCE_DIR}/tests/core/test_gpu_laws.cpp)
 set(laws ${CMAKE_SOURCE_DIR}/tests/core/test_laws.cpp
+    ${CMAKE_SOURCE_DIR}/tests/core/test_call_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_initialisation_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_input_laws.cpp
     ${CMAKE_SOURCE_DIR}/tests/core/test_option_laws.cpp

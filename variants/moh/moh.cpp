@@ -300,7 +300,8 @@ class Moh : public ProjectedHeads<MohOptions> {
   bool has_loss() const { return active_ > 0 && options_.balance_weight > 0; }
   bool skips_rows(const Tensor& x, const HeadCall& call) const {
     if (active_ == 0 || call.uniform.defined() || options_.straight_through == "all") return false;
-    if (call.inputs || call.shaping.exclusion.defined()) return false;  // rows of all heads alike
+    // Rows of all heads alike.
+    if (call.inputs || call.outputs || call.shaping.exclusion.defined()) return false;
     if (options_.compute != "auto") return options_.compute == "sparse";
     return rows_pay(x, call, static_cast<double>(active_) / (shape_.heads - shared_));
   }

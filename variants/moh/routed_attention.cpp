@@ -30,7 +30,7 @@ Parts queries(const RoutedHeads& h, const Tensor& x, const Tensor& all_queries,
     q.chosen = project_rows(x, part(weight, hs, h.heads).view({routed, d, D}),
                             of_routed.defined() ? of_routed.view({routed, d}) : of_routed, rows);
   }
-  const auto places = call.positions.index_select(0, rows.query);
+  const auto places = call.positions.expand({B, T}).reshape(-1).index_select(0, rows.token);
   return {rotate(q.shared, call, call.positions),
           rotate(q.chosen.unsqueeze(0).unsqueeze(0), call, places).flatten(0, 2)};
 }

@@ -204,7 +204,7 @@ class Switchhead : public QkvHeads {
     // An offset is said, and features are gated, where no expert is heard, too.
     const auto& gates = call.gates;
     const bool by_feature = gates.defined() && gates.dim() == 4 && gates.size(3) > 1;
-    if (call.offset.defined() || by_feature) return output(said(), call);
+    if (call.offset.defined() || by_feature || call.outputs) return output(said(), call);
     if (call.observer) {
       at::NoGradGuard no_grad;
       merge_heads(said(), call);

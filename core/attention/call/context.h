@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 
 #include "core/attention/call/masks.h"
@@ -42,7 +43,7 @@ struct LinkParts {
 // What projections read.
 struct Source {
   Tensor memory;     // [B,S,D] source of keys and values; undefined: x itself
-  Tensor positions;  // [T] of the queries; default 0.. (with a cache: where it stands)
+  Tensor positions;  // [T] or [B,T] of the queries; default 0.. (with a cache: where it stands)
   const Rotary* rotary = nullptr;  // rotates queries and keys
   LayerCache* cache = nullptr;     // decoding
   LayerLink* link = nullptr;       // what earlier layers of this pass offered
@@ -72,6 +73,8 @@ struct Edits {
   Tensor uniform;  // bool [H]: these heads weigh their allowed keys equally
   Tensor noise;    // [H] uniform gate noise given from outside; else from rng
   const HeadInputs* inputs = nullptr;  // not together with a cache
+  // Gives what takes the place of the outputs after gates and offset: [B,H,T,e] -> the same sizes.
+  std::function<Tensor(const Tensor&)> outputs = {};
 };
 
 // The caller's.

@@ -243,7 +243,7 @@ class Flash : public torch::autograd::Function<Flash> {
     const AttendedRows rows{saved[4], saved[5]};
     const bool learns = call.distance_bias.defined() && ctx->needs_input_grad(3);
     const auto &for_out = gradients[0], &for_lse = gradients[1];
-    const bool kernels = !learns && !for_lse.defined();
+    const bool kernels = !learns && for_out.defined() && !for_lse.defined();
     const Layout layout(call, /*apart=*/!kernels);
     const auto all = kernels ? by_kernels(call, rows, layout, for_out)
                              : by_weights(call, rows, layout,

@@ -17,8 +17,8 @@ Tensor Rotary::rotate(const Tensor& x, const Tensor& positions) const {
   const auto type = at_least_float(x);
   const auto options = at::TensorOptions(type).device(x.device());
   auto exponents = at::arange(0, r, 2, options) / static_cast<double>(r);
-  auto frequency = at::pow(base_, exponents).reciprocal();       // [r/2]
-  auto angles = positions.to(options).unsqueeze(1) * frequency;  // [T,r/2]
+  auto frequency = at::pow(base_, exponents).reciprocal();                      // [r/2]
+  auto angles = positions.to(options).unsqueeze(-2).unsqueeze(-1) * frequency;  // [..,1,T,r/2]
   auto cos = angles.cos().to(x.scalar_type()), sin = angles.sin().to(x.scalar_type());
   auto turned = x.narrow(-1, 0, r);
   const bool half = layout_ == RopeLayout::kHalf;

@@ -17,7 +17,7 @@ enum class RopeLayout { kHalf, kInterleaved };  // pairs (i, i + r/2), or (2i, 2
 class Rotary {
  public:
   explicit Rotary(double base = 10000, RopeLayout layout = RopeLayout::kHalf, double fraction = 1);
-  // x [B,H,T,d], positions [T] -> [B,H,T,d]. Angles are float32, for float64 x float64.
+  // x [B,H,T,d], positions [T] or [B,T] -> [B,H,T,d]. Angles are float32, for float64 x float64.
   Tensor rotate(const Tensor& x, const Tensor& positions) const;
 
  private:

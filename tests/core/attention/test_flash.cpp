@@ -1,5 +1,6 @@
 // Fused attention with biases by distance and log-sum-exp, against maps that are held.
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "core/attention/attend.h"
 #include "core/attention/paths/flash.h"
@@ -182,6 +183,17 @@ TEST_CASE("fused rows give the same bits twice", "[flash]") {
     if (run == 0) first = all;
     for (size_t i = 0; i < all.size(); ++i) REQUIRE(all[i].equal(first[i]));
   }
+}
+
+TEST_CASE("fused rows pass zeros on where no gradient arrives", "[flash]") {
+  const auto in = draw({"", 4, 4, {}}, Bias::kNone);
+  const auto rows = flash(in, {}, 1);
+  const auto node = rows.out.grad_fn();
+  REQUIRE_THAT(node->name(), Catch::Contains("Flash"));
+  const at::NoGradGuard no_grad;
+  const auto passed = (*node)({Tensor(), Tensor()});
+  for (size_t i = 0; i < 3; ++i)
+    REQUIRE((!passed[i].defined() || passed[i].eq(0).all().item<bool>()));
 }
 
 TEST_CASE("second derivatives of fused rows are refused", "[flash]") {
