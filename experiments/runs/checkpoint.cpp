@@ -263,16 +263,4 @@ void rewind_checkpoints(const fs::path& run, int64_t step) {
   });
 }
 
-std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& tensors) {
-  constexpr std::string_view kSuffix = ".head_ids";
-  std::map<std::string, std::vector<int64_t>> layers;
-  for (const auto& [name, tensor] : tensors) {
-    if (!name.ends_with(kSuffix)) continue;
-    const at::Tensor ids = tensor.to(at::kCPU, at::kLong).contiguous();  // of a model on a GPU, too
-    const auto* first = ids.const_data_ptr<int64_t>();
-    layers[name.substr(0, name.size() - kSuffix.size())].assign(first, first + ids.numel());
-  }
-  return layers;
-}
-
 }  // namespace headlab

@@ -59,7 +59,4 @@ Checkpoint load_located_weights(const LocatedRun& located, std::string* warning 
 // leads to it, `best` to the best one so far. For a run that goes on from there.
 void rewind_checkpoints(const std::filesystem::path& run, int64_t step);
 
-// Layers that were saved sliced: module path of the layer -> original indices of its heads.
-std::map<std::string, std::vector<int64_t>> sliced_layers(const NamedTensors& tensors);
-
 }  // namespace headlab

@@ -15,7 +15,6 @@
 #include "experiments/files/config_file.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/new_folder.h"
-#include "experiments/models/default_type.h"
 #include "experiments/models/finite_weights.h"
 #include "experiments/models/trained_parameters.h"
 #include "experiments/runs/run_code.h"
@@ -33,19 +32,10 @@ namespace fs = std::filesystem;
 
 std::shared_ptr<Model> build_model(const Experiment& experiment, const DataShape& data,
                                    const at::Device& device) {
-  const auto& options = experiment.model.as<ModelOptions>();
-  Problems problems;
-  options.check_data(data, [&](const std::string& field, const std::string& what) {
-    problems.add(experiment.model.place(field), "model." + field, what);
-  });
-  problems.raise();
   torch::manual_seed(static_cast<uint64_t>(experiment.seed));
   const auto type = experiment.half_weights() ? at::kBFloat16 : at::kFloat;
-  auto model = [&] {
-    const DefaultType made_in(type);
-    return model_kind(experiment.model.kind()).make(options, data);
-  }();
-  model->to(device, type);
+  auto model = make_model(experiment.model, data, type);
+  model->to(device);
   ParameterGroups groups;
   model->parameter_groups(groups);
   if (experiment.train.gates_only && groups.gates.empty())
@@ -72,23 +62,6 @@ std::shared_ptr<Model> build_trained_model(const Experiment& experiment, const D
                "gives no predictions, of which training takes its loss");
   problems.raise();
   return nullptr;
-}
-
-void load_model(Model& model, const NamedTensors& tensors) {
-  const auto saved_sliced = sliced_layers(tensors);
-  for (const auto& site : model.sites())
-    for (int64_t layer = 0; layer < std::ssize(site.layers); ++layer) {
-      const auto path = model.layer_path(site.name, layer);
-      if (!saved_sliced.contains(path)) continue;
-      const auto& whole = **site.layers[layer];
-      TORCH_CHECK(whole.made_of(), path, " was not made by make_heads()");
-      const auto like = whole.parameters().front().options();
-      auto sliced = restore_heads(*whole.made_of(), whole.whole_shape(), tensors, path + ".");
-      sliced->to(like.device(), c10::typeMetaToScalarType(like.dtype()));
-      sliced->train(whole.is_training());
-      model.exchange(site.name, layer, sliced);
-    }
-  load_into(model, tensors);
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "experiments/logs/result_arrays.h"
 #include "experiments/models/model.h"
 #include "experiments/models/named_tensors.h"
+#include "experiments/models/restore_model.h"
 #include "experiments/runs/checkpoint.h"
 #include "experiments/runs/experiment.h"
 #include "experiments/runs/run_data.h"
@@ -28,10 +29,6 @@ void require_trainable(const Experiment& experiment);
 // The same of one that is to be trained: ConfigError where it has no loss, or half weights.
 std::shared_ptr<Model> build_trained_model(const Experiment& experiment, const DataShape& data,
                                            const at::Device& device);
-
-// Puts a checkpoint's tensors into a model built from the same config; layers that the checkpoint
-// holds sliced are sliced first. RunError lists everything that does not fit.
-void load_model(Model& model, const NamedTensors& tensors);
 
 struct OpenedRun {
   Experiment experiment;
