@@ -1,4 +1,4 @@
-"""What the Python tests share: tiny trainings, and scripts/ on the path."""
+"""What the Python tests share: tiny trainings, and scripts/ with its packages on the path."""
 
 import atexit
 import contextlib
@@ -21,7 +21,7 @@ import browser_testing
 import warm_program  # noqa: F401: what subprocess starts
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts/python"), str(ROOT / "scripts")]
 # nohup ignores the one, a shell the other in what it starts behind &, and with it what tests start.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)

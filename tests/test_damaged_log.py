@@ -54,7 +54,7 @@ def test_one_changed_byte_ends_in_values_or_in_a_sentence(copy, count):
               *(chance.randrange(len(sound)) for _ in range(count * 5 // 18))]
     changes = [f"{at}={sound[at] ^ chance.randrange(1, 256)}" for at in places]
     done = subprocess.run([sys.executable, "-c", READ_ALL, str(copy), *changes], text=True,
-                          env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")}, timeout=500,
+                          env=os.environ | {"PYTHONPATH": str(ROOT / "scripts/python")}, timeout=500,
                           capture_output=True)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()

@@ -96,7 +96,7 @@ def source_of(script):
                 text += path.read_text(encoding="utf-8")
     if "headlab_log" in text:
         text += "".join(path.read_text(encoding="utf-8")
-                        for path in (ROOT / "scripts/headlab_log").rglob("*.py"))
+                        for path in (ROOT / "scripts/python/headlab_log").rglob("*.py"))
     return text
 
 

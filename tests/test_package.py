@@ -40,7 +40,7 @@ def python(code, *arguments):
     """What a Python prints that finds headlab_log and this Python's packages."""
     done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], text=True,
                           capture_output=True,
-                          env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")})
+                          env=os.environ | {"PYTHONPATH": str(ROOT / "scripts/python")})
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -131,14 +131,14 @@ def test_reading_and_tables_need_five_packages(with_five_packages):
 @pytest.mark.parametrize("extra", NEED_MORE)
 def test_what_needs_more_names_the_extra_that_brings_it(with_five_packages, extra):
     (told,) = [line for line in with_five_packages[0] if line.startswith(f"told: {extra} ")]
-    assert f'pip install "{ROOT}/scripts[{extra}]"' in told
+    assert f'pip install "{ROOT}/scripts/python[{extra}]"' in told
     assert extra in extras()
 
 
 def test_a_copy_without_its_checkout_names_the_package_itself(tmp_path):
     """No package index has headlab_log: a command with its name would install somebody else's."""
     (tmp_path / "headlab_log").mkdir()
-    copy = shutil.copy(ROOT / "scripts/headlab_log/extras.py", tmp_path / "headlab_log")
+    copy = shutil.copy(ROOT / "scripts/python/headlab_log/extras.py", tmp_path / "headlab_log")
     assert runpy.run_path(copy)["how_to_get"]("plotext", "watch") == "pip install plotext"
 
 
@@ -147,7 +147,7 @@ def extras():
 
 
 def project():
-    with open(ROOT / "scripts/pyproject.toml", "rb") as file:
+    with open(ROOT / "scripts/python/pyproject.toml", "rb") as file:
         return tomllib.load(file)["project"]
 
 
@@ -165,7 +165,7 @@ def test_what_the_requirements_say_headlab_log_imports_it_imports():
     text = (ROOT / "scripts/requirements.txt").read_text(encoding="utf-8")
     (section,) = re.findall(r"^# what headlab_log imports\n(.*?)\n\n", text, re.M | re.S)
     source = "".join(path.read_text(encoding="utf-8")
-                     for path in (ROOT / "scripts/headlab_log").rglob("*.py"))
+                     for path in (ROOT / "scripts/python/headlab_log").rglob("*.py"))
     for line in section.splitlines():
         name = {"PyYAML": "yaml"}.get(line.split("==")[0], line.split("==")[0])
         # h5netcdf is for users: the engine of xarray that the docs name.
@@ -176,7 +176,7 @@ def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
     """The wheel has every file of the package; py.typed tells type checkers that it has hints."""
     site = tmp_path / "site"
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check",
-                    "--no-deps", "--no-build-isolation", "--target", site, ROOT / "scripts"],
+                    "--no-deps", "--no-build-isolation", "--target", site, ROOT / "scripts/python"],
                    check=True)
     code = ("import sys, headlab_log as hl; print(hl.__file__);"
             "print(hl.open_run(sys.argv[1]).heads().entropy.sizes['layer'])")
@@ -184,10 +184,18 @@ def test_the_package_installs_and_reads_by_itself(small_run, tmp_path):
                           cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [str(site / "headlab_log/__init__.py"), "2"]
     packed = {p.relative_to(site).as_posix() for p in (site / "headlab_log").rglob("*")}
-    package = ROOT / "scripts/headlab_log"
+    package = ROOT / "scripts/python/headlab_log"
     wanted = {p.relative_to(package.parent).as_posix() for p in package.rglob("*.*")
               if "__pycache__" not in p.parts}
     assert "headlab_log/py.typed" in wanted and not wanted - packed
+
+
+def test_the_folder_it_was_installed_from_before_names_both_ways():
+    done = subprocess.run([sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-deps",
+                           ROOT / "scripts"], capture_output=True, text=True)
+    assert done.returncode == 1
+    (said,) = [line for line in done.stderr.splitlines() if "nothing is installed from scripts" in line]
+    assert "`pip install .`" in said and '`pip install "./scripts/python[all]"`' in said
 
 
 def public():

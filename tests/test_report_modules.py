@@ -10,7 +10,7 @@ from conftest import ROOT
 
 from headlab_log.report import page
 
-FOLDER = ROOT / "scripts/headlab_log/report"
+FOLDER = ROOT / "scripts/python/headlab_log/report"
 SOURCES = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.js")}
 DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|class|const|let) (\w+)", re.M)
 

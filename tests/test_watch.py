@@ -38,7 +38,7 @@ def terminal():
         started.append(pexpect.spawn(
             sys.executable,
             ["-m", "headlab_log", "watch", "--interval", "0.1", *map(str, arguments)],
-            env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")} | environment,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "scripts/python")} | environment,
             dimensions=(24, 80), encoding="utf-8", timeout=60))
         return started[-1]
 

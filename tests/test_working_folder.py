@@ -63,7 +63,7 @@ def test_what_opens_logs_imports_nothing_from_there(hostile, small_run):
     """One script, by five names; with -P nothing of what is imported finds the folder, unless it changes the path."""
     assert len(OF_VENV) == 5
     assert [name for name in OF_VENV if (ROOT / name).resolve() != ROOT / "scripts/log"] == []
-    sources = "".join(path.read_text() for path in (ROOT / "scripts/headlab_log").rglob("*.py"))
+    sources = "".join(path.read_text() for path in (ROOT / "scripts/python/headlab_log").rglob("*.py"))
     assert "sys.path" not in sources and "open_run" in sources
     for path, *words in ((PATHS[0], "log", "--help"), (PATHS[1], "log", "csv", small_run, "-o", hostile.parent),
                          (PATHS[1], "report", small_run, "-o", hostile.parent / "page.html")):

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What a run keeps, and a sweep or comparison; tests compare the names with those of
-// scripts/headlab_log/output.py, and with what a run holds.
+// scripts/python/headlab_log/output.py, and with what a run holds.
 constexpr std::array<std::string_view, 12> kOfRun{
     "config.yaml", "manifest.json", "data.json", "code.patch", "status.json", "metrics.jsonl",
     "log.h5",      "log.h5.lock",   ".lock",     "ckpt",       "pruning.h5",  "pruning.csv"};

@@ -211,7 +211,7 @@ def execute(path, runs):
     with tempfile.TemporaryDirectory() as scratch:
         environment = {
             "HEADLAB_RUNS": str(pathlib.Path(runs).resolve()),
-            "PYTHONPATH": str(ROOT / "scripts"),
+            "PYTHONPATH": str(ROOT / "scripts/python"),
             "PYTHONSAFEPATH": "1",
             "IPYTHONDIR": scratch,
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",

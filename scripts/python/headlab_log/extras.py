@@ -4,13 +4,13 @@ import importlib
 import pathlib
 import types
 
-SCRIPTS = pathlib.Path(__file__).resolve().parents[1]  # of a checkout, or site-packages
+FOLDER = pathlib.Path(__file__).resolve().parents[1]  # of a checkout, or site-packages
 
 
 def how_to_get(package: str, extra: str) -> str:
     """A command that works where headlab_log lies: no package index has it by this name."""
-    if (SCRIPTS / "pyproject.toml").exists():
-        return f'pip install "{SCRIPTS}[{extra}]"'
+    if (FOLDER / "pyproject.toml").exists():
+        return f'pip install "{FOLDER}[{extra}]"'
     return f"pip install {package}"
 
 
