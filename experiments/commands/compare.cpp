@@ -14,9 +14,9 @@
 #include "experiments/comparison/comparison_report.h"
 #include "experiments/sweeps/sweep_run.h"
 #include "experiments/system/output.h"
+#include "experiments/system/own_files.h"
 #include "experiments/system/script.h"
 #include "experiments/system/signals.h"
-#include "headlab_build.h"
 
 namespace headlab {
 namespace {
@@ -40,15 +40,15 @@ struct CompareOptions {
              "of a kind of heads: the one it is compared with (default: mha)");
     a.option("--protocol", protocol,
              "of a kind of heads: a YAML file whose tasks, rates, seeds and lengths are taken "
-             "(default: configs/compare/kinds.yaml of headlab's sources)");
+             "(default: headlab's own configs/compare/kinds.yaml)");
     a.option("--out", out, "directory of runs");
     a.option("--device", device, "of the trainings: auto, cpu, cuda or cuda:N");
     a.option("--jobs", jobs, kJobsHelp, Arguments::kAboveZero);
     a.option("--ranks", ranks, kRanksHelp, Arguments::kAboveZero);
     a.flag("--skip-pruning", skip_pruning, "leave out the heads that survive pruning");
-    a.flag(
-        "--figure", figure,
-        "draw the figure beside the table, compare.png and compare.svg, by `scripts/log figure`");
+    a.flag("--figure", figure,
+           "draw the figure beside the table, compare.png and compare.svg, by the package "
+           "headlab_log");
     a.flag("--dry-run", dry_run, "points, FLOPs, bytes and hours, from a short start of each arm");
     a.flag("--json", json, "print one JSON object at the end");
   }
@@ -82,7 +82,7 @@ int report_results(const CompareOptions& o, const Comparison& comparison, const 
                       .text = comparison_text(comparison, rates, tasks, tables)};
   write_comparison(comparison, report.object, report.text, tables);
   print(report, o.json);
-  if (o.figure && run_script(script_file("log"), {"figure", comparison.folder.string()}) != 0)
+  if (o.figure && run_script(log_command(), {"figure", comparison.folder.string()}) != 0)
     throw RunError(fmt::format("{}: its figure was not drawn; the tables lie there",
                                comparison.folder.string()));
   return StopSignals::received() != 0 ? static_cast<int>(kResumable) : static_cast<int>(kDone);
@@ -128,7 +128,7 @@ ComparisonSource source_of(const CompareOptions& o) {
             name, o.compared));
     return comparison_in(o.compared);
   }
-  const auto usual = std::filesystem::path(build::kSourceDir) / "configs/compare/kinds.yaml";
+  const auto usual = own_folder() / "configs/compare/kinds.yaml";
   return comparison_of_kinds(o.compared, o.against.value_or("mha"),
                              o.protocol ? std::filesystem::path(*o.protocol) : usual);
 }
@@ -141,7 +141,7 @@ Report costs_report(const CompareOptions& o, const Comparison& comparison) {
 int run_compare(const CompareOptions& o) {
   const auto comparison = resolve_comparison(source_of(o), o.overrides, o.out, o.task);
   if (o.dry_run) return print(costs_report(o, comparison), o.json);
-  if (o.figure) script_file("log");  // that it is not there is said before anything is trained
+  if (o.figure) log_command();  // that it is not there is said before anything is trained
   write_comparison_file(comparison);
   tell("{}", comparison.folder.string());
   if (names_kind(o)) {  // who writes a file sees what it asks for, and has --dry-run

@@ -6,6 +6,7 @@
 #include "experiments/runs/experiment.h"
 #include "experiments/sweeps/sweep_file.h"
 #include "experiments/system/output.h"
+#include "experiments/system/own_files.h"
 
 namespace headlab {
 namespace {
@@ -17,7 +18,7 @@ struct ConfigOptions {
   bool minimal = false, schema = false;
 
   void visit(Arguments& a) {
-    a.option("config", file, "YAML file");
+    a.option("config", file, "YAML file, or the name of one of headlab's own, char_mha");
     a.option("overrides", overrides, "a.b=value ...");
     a.flag("--minimal", minimal, "only what differs from the defaults");
     a.flag("--schema", schema, "JSON schema, for editors");
@@ -36,7 +37,7 @@ int run_config(const ConfigOptions& o) {
   }
   if (o.of != "config") throw ConfigError("--of: goes with --schema");
   if (o.file.empty()) throw ConfigError("config: name a config file, or use --schema");
-  read_config(experiment, load_experiment(o.file, o.overrides));
+  read_config(experiment, load_experiment(named_config(o.file), o.overrides));
   print_data(to_yaml(o.minimal ? write_minimal(experiment, defaults, Paths::kAbsolute)
                                : write_block(experiment)));
   return kDone;

@@ -3,6 +3,7 @@
 
 #include "experiments/commands/command.h"
 #include "experiments/commands/reference_pages.h"
+#include "experiments/system/own_files.h"
 #include "experiments/system/program_name.h"
 #include "headlab_build.h"
 
@@ -49,8 +50,10 @@ std::string manual() {
       ".SH DESCRIPTION\nA YAML file describes an experiment; \\fBheadlab run\\fR trains it and "
       "watches its heads, the other commands look at what it leaves, cut it and measure what the "
       "cut cost. Results go to standard output (\\fB\\-\\-json\\fR: as one object), progress to "
-      "standard error.\n.PP\nIts tree, with README.md and docs/, is in {}.\n.SH COMMANDS\n",
-      plain(std::string(build::kVersion)), plain(std::string(build::kSourceDir)));
+      "standard error.\n.PP\n{} {}.\n.SH COMMANDS\n",
+      plain(std::string(build::kVersion)),
+      is_installed() ? "Its own configs are in" : "Its tree, with README.md and docs/, is in",
+      plain(own_folder().string()));
   for (const auto& command : commands()) text += section_of(command);
   return text;
 }

@@ -22,6 +22,7 @@
 #include "experiments/runs/same_run.h"
 #include "experiments/system/host_name.h"
 #include "experiments/system/output.h"
+#include "experiments/system/own_files.h"
 #include "experiments/training/rank_weights.h"
 #include "experiments/training/train.h"
 
@@ -36,7 +37,8 @@ struct RunOptions {
   int comm_timeout = kCommTimeout;
 
   void visit(Arguments& a) {
-    a.option("config", file, "YAML file", Arguments::kRequired);
+    a.option("config", file, "YAML file, or the name of one of headlab's own, char_mha",
+             Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ...");
     a.option("--resume", resume, "auto, never, or a run of these settings, or a checkpoint in it");
     a.option("--init", init, "a run whose weights training begins with: init=RUN");
@@ -55,7 +57,7 @@ Experiment experiment_of(const RunOptions& o) {
   auto overrides = o.overrides;
   if (o.init) overrides.push_back("init=" + json_text(nlohmann::json(*o.init)));
   Experiment experiment;
-  read_config(experiment, load_experiment(o.file, overrides));
+  read_config(experiment, load_experiment(named_config(o.file), overrides));
   resolve_init(experiment);
   return experiment;
 }

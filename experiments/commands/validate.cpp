@@ -11,6 +11,7 @@
 #include "experiments/runs/initial_weights.h"
 #include "experiments/runs/open_run.h"
 #include "experiments/system/memory.h"
+#include "experiments/system/own_files.h"
 #include "experiments/text/number_text.h"
 #include "experiments/training/training_log.h"
 
@@ -23,7 +24,8 @@ struct ValidateOptions {
   bool json = false;
 
   void visit(Arguments& a) {
-    a.option("config", file, "YAML file", Arguments::kRequired);
+    a.option("config", file, "YAML file, or the name of one of headlab's own, char_mha",
+             Arguments::kRequired);
     a.option("overrides", overrides, "a.b=value ...");
     a.flag("--json", json, "print one JSON object");
   }
@@ -87,7 +89,7 @@ std::string text_of(const std::string& file, const Json& s) {
 
 int run_validate(const ValidateOptions& o) {
   Experiment experiment;
-  const auto node = load_experiment(o.file, o.overrides);
+  const auto node = load_experiment(named_config(o.file), o.overrides);
   read_config(experiment, node);
   resolve_init(experiment);
   const auto data = open_training_data(experiment);

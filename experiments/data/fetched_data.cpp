@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/errors.h"
+#include "experiments/system/own_files.h"
 
 namespace headlab {
 namespace {
@@ -37,8 +38,8 @@ void require_fetched(const fs::path& path) {
   if (fs::exists(path)) return;
   const auto name = fetched_name(fs::absolute(path).lexically_normal() / "");
   if (!name.empty())
-    throw DataError(
-        fmt::format("{}: is not there; scripts/data {} puts it there", path.string(), name));
+    throw DataError(fmt::format("{}: is not there; {}scripts/data {} puts it there", path.string(),
+                                is_installed() ? own_folder().string() + "/" : "", name));
 }
 
 }  // namespace headlab

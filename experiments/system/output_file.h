@@ -1,6 +1,6 @@
 // The one door for what a command writes where its user says (--out): no input, nothing that a run
-// keeps for itself, and no device is lost to it. scripts/python/headlab_log/output.py is the same door of
-// the Python tools.
+// keeps for itself, and no device is lost to it. scripts/python/headlab_log/output.py is the same
+// door of the Python tools.
 #pragma once
 
 #include <filesystem>

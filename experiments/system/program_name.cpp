@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "experiments/system/own_files.h"
 #include "headlab_build.h"
 
 namespace headlab {
@@ -16,6 +17,8 @@ std::string program_name() {
 
 std::string script_name(const std::string& script) {
   const auto folder = std::filesystem::path(program_name()).parent_path();
+  // pip puts headlab-log, which opens logs as the scripts do, beside the command headlab.
+  if (is_installed()) return (folder / "headlab-log").string() + " " + script;
   return folder.empty() ? fmt::format("{}/scripts/{}", build::kSourceDir, script)
                         : (folder / script).string();
 }

@@ -6,14 +6,34 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/errors.h"
+#include "experiments/system/own_files.h"
 #include "headlab_build.h"
 
 namespace headlab {
 
-std::filesystem::path script_file(const std::string& name) {
+namespace {
+
+// Beside the command that pip installed; it says where that is.
+std::filesystem::path installed_log_command() {
+  const char* folder = std::getenv("HEADLAB_SCRIPTS");
+  const auto path = std::filesystem::path(folder ? folder : "") / "headlab-log";
+  std::error_code none;
+  if (!folder || !std::filesystem::is_regular_file(path, none))
+    throw RunError(
+        "headlab-log is not found: it lies beside the command headlab that pip installed; start "
+        "that, not the program inside the package");
+  return path;
+}
+
+}  // namespace
+
+std::filesystem::path log_command() {
+  if (is_installed()) return installed_log_command();
+  const std::string name = "log";
   auto path = std::filesystem::path(build::kSourceDir) / "scripts" / name;
   std::error_code none;
   if (!std::filesystem::is_regular_file(path, none))
