@@ -221,7 +221,7 @@ def bench(tmp_path):
     for name in "run", "night", "changes.py":
         (tmp_path / ".ci").mkdir(exist_ok=True)
         shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci" / name)
-    for name in (".ci/tidy", ".ci/unprivileged", ".ci/hour", "scripts/setup", "scripts/build",
+    for name in (".ci/tidy", ".ci/unprivileged", ".ci/hour", ".ci/python", "scripts/setup", "scripts/build",
                  "scripts/studies/soak"):
         stub(tmp_path / name, 'echo "$0 $*"')
     stub(tmp_path / "scripts/test", 'echo "test $*"; echo "7 passed, 0 failed"')
@@ -281,6 +281,14 @@ def test_the_last_line_of_a_run_counts_and_what_failed_is_named(bench):
     code, said = ci(bench, ".ci/run", "tests")
     assert (code, said.splitlines()[-1]) == (1, "0 passed, 1 failed")
     assert ci(bench, ".ci/run", "nothing")[0] == 2
+
+
+def test_cases_of_the_python_package_are_counted_beside_the_others(bench):
+    stub(bench / "scripts/test", 'echo "6 passed, 0 failed, 2 skipped"')
+    stub(bench / ".ci/python", 'echo "python: $*"; echo "FAILED: a case"; echo "4 passed, 1 failed, 3 skipped"; exit 1')
+    code, said = ci(bench, ".ci/run", "tests", "python")
+    assert code == 1 and said.index("== tests") < said.index("== python")
+    assert said.splitlines()[-3:] == ["FAILED: a case", "FAILED: python", "11 passed, 2 failed, 5 skipped"], said
 
 
 def test_a_file_that_is_not_formatted_fails_a_run(bench):

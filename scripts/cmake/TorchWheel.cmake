@@ -1,4 +1,6 @@
-# LibTorch from the unpacked wheel in .deps/torch (scripts/setup puts it there).
+# LibTorch from the unpacked wheel in .deps/torch (scripts/setup puts it there), or from the
+# site-packages that HEADLAB_TORCH_ROOT names: pip builds with the torch of the environment that it
+# installs into (scripts/cmake/wheel_backend.py).
 #
 # Imported targets of our own: find_package(Torch) demands a CUDA toolkit even for a CPU build.
 # The include folders are given by -idirafter, because the wheel carries its own fmt, pybind11, ...
@@ -10,6 +12,11 @@ if(NOT EXISTS "${_torch}/lib/libtorch_cpu.so")
 endif()
 file(STRINGS "${_torch}/version.py" _version REGEX "^__version__ = ")
 string(REGEX REPLACE ".*'(.*)'.*" "\\1" torch_version "${_version}")
+
+# Commands name torch's headers through this link: they are alike in every build tree, wherever torch
+# is, so that all build trees share what the compiler cache holds.
+file(CREATE_LINK "${_torch}" "${CMAKE_BINARY_DIR}/torch" SYMBOLIC)
+set(_headers "${CMAKE_BINARY_DIR}/torch/include")
 
 add_library(torch_whole INTERFACE)
 add_library(torch_wheel INTERFACE)
@@ -23,10 +30,10 @@ endif()
 # -fopenmp: without it at::parallel_for runs serially, without a word.
 target_compile_options(torch_whole INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-fopenmp>
-  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include>"
-  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_torch}/include/torch/csrc/api/include>")
-target_link_options(torch_whole INTERFACE
-  -Wl,--no-as-needed -Wl,--allow-shlib-undefined "-Wl,-rpath,${_torch}/lib")
+  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_headers}>"
+  "$<$<COMPILE_LANGUAGE:CXX>:-idirafter${_headers}/torch/csrc/api/include>")
+# CMake itself puts torch/lib into the RPATH of what is built, and takes it out of what is installed.
+target_link_options(torch_whole INTERFACE -Wl,--no-as-needed -Wl,--allow-shlib-undefined)
 # Not libtorch.so: it asks for libtorch_cuda.so, whose libraries a CPU set-up leaves out.
 target_link_libraries(torch_whole INTERFACE
   "${_torch}/lib/libtorch_cpu.so" "${_torch}/lib/libc10.so" "${_torch}/lib/libgomp.so.1")
