@@ -35,4 +35,5 @@ PYBIND11_MODULE(_C, module) {
   pybind11::register_local_exception_translator(&headlab::translate);
   headlab::bind_heads(module);
   headlab::bind_models(module);
+  headlab::bind_watch(module);
 }

@@ -14,6 +14,7 @@ from .heads import Cache, HeadOutput, Heads, after_step, aux_losses
 from .kinds import Kind, Option, describe, kinds
 from .models import Model, load
 from .replace import Replaced, replace
+from .watch import watch
 
 __all__ = ["Cache", "HeadOutput", "Heads", "Kind", "Model", "Option", "Replaced", "after_step", "aux_losses", "describe",
-           "kinds", "load", "replace"]
+           "kinds", "load", "replace", "watch"]

@@ -34,5 +34,6 @@ std::function<Tensor(const Tensor&)> output_hook(const pybind11::object& hook);
 
 void bind_heads(pybind11::module_& module);
 void bind_models(pybind11::module_& module);
+void bind_watch(pybind11::module_& module);
 
 }  // namespace headlab
