@@ -33,7 +33,7 @@ def same(got, want, names=None):
         assert name in got, name
         np.testing.assert_allclose(got[name], want[name], rtol=TOLERANCE, atol=TOLERANCE, err_msg=name)
         compared += 1
-    assert compared >= 8
+    assert compared >= 6
 
 
 def tiny(name, attention="sdpa", **more):
@@ -298,7 +298,6 @@ def test_encoder_decoder_models_of_transformers(name, tmp_path):
                                       ("decoder_self", out.decoder_attentions, causal, rows, rows),
                                       ("cross", out.cross_attentions, seen, rows, keys)):
         want = ByHand(3, site == "decoder_self", site != "cross").add(maps[0], allowed, q, k).values()
-        want.pop("js")
         same({name: grid[0] for name, grid in w.values[site].items()}, want, want)
 
 
@@ -350,7 +349,7 @@ def test_a_compiled_model_keeps_one_graph(name, attention, compiled_before, tmp_
 
 
 def test_layers_that_are_compiled_one_by_one_share_their_graph(tmp_path):
-    model, batch = tiny("gpt2"), batch_of("gpt2")
+    model, batch = tiny("gpt2"), {**batch_of("gpt2"), "use_cache": False}  # a cache tells the first layer apart
     want = steps(model, batch, path=tmp_path / "eager").values["self"]
     for block in model.transformer.h:
         block.compile()
@@ -391,8 +390,7 @@ def test_passes_before_one_update_are_pooled(tmp_path):
 
 def test_training_is_the_same_with_a_watch(tmp_path):
     def trained(path):
-        model = tiny("gpt2", attn_pdrop=0.1)
-        model.config.attn_pdrop = 0.1
+        model = tiny("gpt2")
         for block in model.transformer.h:
             block.attn.attn_dropout.p = 0.1
         optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
@@ -546,9 +544,10 @@ def everything(model):
     from torch.optim.optimizer import _global_optimizer_post_hooks
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
+    from transformers.models.bert import modeling_bert
 
     modules = list(model.modules())
-    return (dict(AttentionInterface._global_mapping), dict(AttentionMaskInterface._global_mapping),
+    return (modeling_bert.eager_attention_forward, dict(AttentionInterface._global_mapping), dict(AttentionMaskInterface._global_mapping),
             [sorted(vars(module)) for module in modules],
             [[len(module._forward_hooks), len(module._forward_pre_hooks)] for module in modules],
             len(_global_optimizer_post_hooks), torch.backends.mha.get_fastpath_enabled(),

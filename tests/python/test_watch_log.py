@@ -84,11 +84,17 @@ def test_the_program_inspects_it(tmp_path):
     assert groups["/heads/self"]["axes"] == {"layer": 2, "head": 3, "head2": 3}
 
 
-def test_a_report_is_made_of_it(tmp_path):
-    pytest.importorskip("plotly")
+@pytest.mark.parametrize("command, needs", [(["report", "RUN", "-o", "OUT"], "plotly"), (["watch", "RUN"], "plotext"),
+                                            (["csv", "RUN", "-o", "OUT"], "pandas")])
+def test_the_commands_of_the_reader_take_it(command, needs, tmp_path):
+    pytest.importorskip(needs)
     trained(tmp_path / "run", 4, 2)
-    hl.report([tmp_path / "run"], tmp_path / "page.html")
-    assert "entropy" in (tmp_path / "page.html").read_text()
+    words = [{"RUN": str(tmp_path / "run"), "OUT": str(tmp_path / "out")}.get(word, word) for word in command]
+    done = subprocess.run([sys.executable, "-m", "headlab_log", *words], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})
+    assert done.returncode == 0, done.stderr
+    written = [path for path in [tmp_path / "out", *tmp_path.glob("out/**/*")] if path.is_file()]
+    assert "entropy" in done.stdout + "".join(path.read_text() for path in written)
 
 
 def test_log_ahead_of_the_update_is_of_that_update(tmp_path):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from . import _C
-from .watch_functions import Functions
+from .watch_functions import Functions, fast_path_back, fast_path_off
 from .watch_interface import LAYER, Interface, attention_modules, implementation, why_not
 from .watch_layers import Layers, is_cross, unwrapped
 from .watch_run import config_of, manifest_of
@@ -144,20 +144,18 @@ class Watch:
                 raise RuntimeError(f"headlab.watch: {name} is watched already: end that watch first")
             setattr(module, LAYER, self.layers.add(name, module, is_cross(name, module)))
             self._undo.append(lambda module=module: vars(module).pop(LAYER, None))
-        interface = Interface(modules)
+        interface = Interface([module for _, module in modules])
         self._undo.append(interface.remove)
-        if modules:
-            interface.install()
+        interface.install()
         self.seam = "+".join(dict.fromkeys(implementation(module) for _, module in modules)) or "torch"
         if self.qkv is not None or not modules or _others(self.model, [name for name, _ in modules]):
             self._functions = Functions(self.model, self.layers, self.qkv)
             self._undo.append(self._functions.end)
-            fast = torch.backends.mha.get_fastpath_enabled()
-            torch.backends.mha.set_fastpath_enabled(False)
-            self._undo.append(lambda: torch.backends.mha.set_fastpath_enabled(fast))
+            fast_path_off()
+            self._undo.append(fast_path_back)
         if self._functions is not None or self.by == "pass":
             for hook in (self.model.register_forward_pre_hook(self._begin_pass, prepend=True),
-                         self.model.register_forward_hook(self._end_pass, always_call=True)):
+                         self.model.register_forward_hook(self._end_pass, with_kwargs=True, always_call=True)):
                 self._undo.append(hook.remove)
         if self.by == "optimizer":
             self._undo.append(register_optimizer_step_post_hook(self._optimizer_stepped).remove)
@@ -180,9 +178,9 @@ class Watch:
             self._functions.begin()
 
     @torch.compiler.disable
-    def _end_pass(self, module, args, output) -> None:
+    def _end_pass(self, module, args, kwargs, output) -> None:
         if self._functions is not None:
-            self._functions.end()
+            self._functions.end(args, kwargs, output)
             if self.due and output is not None and self._counts_pass():
                 self._require_seen()
         if self.by == "pass" and output is not None and module.training:
@@ -281,6 +279,7 @@ class Watch:
             for site, grid in grids.items():
                 self._log.add(f"heads/{site}", step, grid)
             self._log.add("scalars", step, scalars | told | {"tokens": self._tokens})
+        self._log.commit()
 
     def _write(self, write: Callable[[], object]) -> None:
         """A disk that is full ends the log, not the training."""

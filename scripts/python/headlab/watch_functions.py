@@ -16,6 +16,7 @@ from .watch_interface import LAYER
 from .watch_layers import Layers, is_cross
 
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_fast_path: list = []  # of nn.MultiheadAttention, as it was: [whether, watches that need it off]
 _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 GIVEN = {"q", "k", "v", "mask", "causal", "scale", "window", "bias", "out", "output_weight", "cross"}
 
@@ -25,8 +26,8 @@ class Functions(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, layers: Layers, qkv: Callable | None) -> None:
         super().__init__()
-        self.layers, self.qkv = layers, qkv
-        self.watched = [(name, module) for name, module in model.named_modules() if _may_attend(module) or not name]
+        self.model, self.layers, self.qkv = model, layers, qkv
+        self.watched = [(name, module) for name, module in model.named_modules() if name and _may_attend(module)]
         self.closed = False  # whether what was found is all there is
         self._stack: list[list] = []  # [name, module, attentions so far] of the modules that run
         self._entered: set[str] = set()
@@ -42,16 +43,20 @@ class Functions(TorchFunctionMode):
         for name, module in self.watched:
             self._hooks.append(module.register_forward_pre_hook(self._enter(name), prepend=True))
             self._hooks.append(module.register_forward_hook(self._leave(name), with_kwargs=True, always_call=True))
-        self._stack.append(["", None, 0])
+        self._stack.append(["", self.model, 0])
+        self._entered.add("")
         if self.qkv is None:
             self.__enter__()
 
-    def end(self) -> None:
+    def end(self, args=(), kwargs=None, output=None) -> None:
+        """The pass has ended, with this output; None: by an exception."""
         if self._depth == 0:
             return
         self._depth -= 1
         if self._depth:
             return
+        if self.qkv is not None and output is not None:
+            self._ask("", self.model, args, kwargs or {}, output)
         if self.qkv is None:
             self.__exit__(None, None, None)
         for hook in self._hooks:
@@ -60,11 +65,12 @@ class Functions(TorchFunctionMode):
 
     def unseen(self) -> list[str]:
         """Modules that are called attention, ran, and neither saw nor are part of what saw one."""
-        names = [name for name, module in self.watched if "attention" in type(module).__name__.lower()]
+        every = [("", self.model), *self.watched]
+        names = [name for name, module in every if "attention" in type(module).__name__.lower()]
         seen = self._seen | {name for name, layer in self.layers.all.items() if layer.module is not None
                              and LAYER in vars(layer.module)}
         related = [name for name in names if any(_within(name, one) or _within(one, name) for one in seen)]
-        return [name for name in names if name in self._entered and name not in related
+        return [name or type(self.model).__name__ for name in names if name in self._entered and name not in related
                 and not any(name != other and _within(other, name) for other in names)]
 
     def _enter(self, name: str) -> Callable:
@@ -95,7 +101,7 @@ class Functions(TorchFunctionMode):
     def _layer(self, cross: bool):
         """The layer whose attention is being computed; None: it does not count."""
         name, module, before = self._stack[-1]
-        if module is not None and LAYER in vars(module):  # transformers' interface has it
+        if getattr(module, LAYER, None) is not None:  # transformers' interface has it
             return None
         self._stack[-1][2] += 1
         known = name if before == 0 else f"{name} ({before + 1})"
@@ -103,8 +109,7 @@ class Functions(TorchFunctionMode):
         layer = self.layers.all.get(known)
         if layer is None and not self.closed:
             layer = self.layers.add(known, module, cross or is_cross(name, module))
-        training = module.training if module is not None else True
-        if layer is None or not (training or self.layers.watch.evaluation):
+        if layer is None or not (module.training or self.layers.watch.evaluation):
             return None
         return layer
 
@@ -172,6 +177,21 @@ class Functions(TorchFunctionMode):
 def _observe(layer, q, k, v, out, weight, mask, scale=None, causal=False, window=0, bias=None) -> None:
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     torch.ops.headlab.observe(layer.state, q, k, v, out, weight, mask, bias, float(scale), bool(causal), int(window), 0.0)
+
+
+def fast_path_off() -> None:
+    """In evaluation nn.MultiheadAttention would go around its function."""
+    if not _fast_path:
+        _fast_path[:] = [torch.backends.mha.get_fastpath_enabled(), 0]
+        torch.backends.mha.set_fastpath_enabled(False)
+    _fast_path[1] += 1
+
+
+def fast_path_back() -> None:
+    _fast_path[1] -= 1
+    if not _fast_path[1]:
+        torch.backends.mha.set_fastpath_enabled(_fast_path[0])
+        _fast_path.clear()
 
 
 def _may_attend(module: nn.Module) -> bool:

@@ -1,12 +1,12 @@
 """The first seam of headlab.watch: transformers' AttentionInterface.
 
-While a watch lasts the attention functions in transformers' table are wrapped under their own names. So the
-config of a model, the masks that are made for it (AttentionMaskInterface) and the arithmetic of its attention
-stay as they are.
+While a watch lasts the attention functions in transformers' table are wrapped under their own names; eager
+attention is not in that table, but in the file of each model. So the config of a model, the masks that are made
+for it (AttentionMaskInterface) and the arithmetic of its attention stay as they are. A compiled model compares
+the functions with those that it was compiled with, and is compiled anew.
 """
 
 import inspect
-import sys
 import threading
 from collections.abc import Callable
 
@@ -16,10 +16,9 @@ from torch import nn
 from .watch_layers import Layer, counts
 
 LAYER = "_headlab_layer"  # the attribute of a watched module
-_MISSING = object()
+EAGER = "eager_attention_forward"  # how the name of a file's own ends
 _lock = threading.Lock()
 _wrapped: dict[tuple[int, str], list] = {}  # [mapping, name, what was there, wrapper, watches]
-_eager: dict[type, Callable] = {}  # the eager attention of the file of each class
 
 
 def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -28,9 +27,12 @@ def attention_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _asks_interface(cls: type) -> bool:
-    forward = inspect.unwrap(cls.forward) if callable(getattr(cls, "forward", None)) else None
-    code = getattr(forward, "__code__", None)
+    code = getattr(_forward(cls), "__code__", None)
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+
+
+def _forward(cls: type) -> Callable | None:
+    return inspect.unwrap(cls.forward) if callable(getattr(cls, "forward", None)) else None
 
 
 def implementation(module: nn.Module) -> str:
@@ -44,29 +46,38 @@ def why_not(name: str, module: nn.Module) -> str | None:
         return f"{name} computes its attention itself where config.reorder_and_upcast_attn is set: clear that, or use sdpa"
     if how.startswith("flex") or how.startswith("paged"):
         return f"{name} attends by {how}, whose masks are functions: set attn_implementation to sdpa, flash or eager"
+    if not _places(module):
+        return f"{name} attends by {how}, which is neither in transformers' AttentionInterface nor in the file of " \
+               f"{type(module).__name__}"
     return None
+
+
+def _places(module: nn.Module) -> list[tuple[dict, str]]:
+    """Where the attention functions stand that a module may call: (mapping, name there)."""
+    from transformers.modeling_utils import AttentionInterface
+
+    forward, how = _forward(type(module)), implementation(module)
+    own = getattr(forward.__globals__["ALL_ATTENTION_FUNCTIONS"], "_local_mapping", {})
+    for mapping in (own, AttentionInterface._global_mapping):
+        if how in mapping:
+            return [(mapping, how)]
+    if how != "eager":
+        return []
+    return [(forward.__globals__, name) for name in forward.__code__.co_names
+            if name.endswith(EAGER) and name in forward.__globals__]
 
 
 class Interface:
     """Wraps what the modules of one watch use, and puts it back."""
 
-    def __init__(self, modules: list[tuple[str, nn.Module]]) -> None:
-        self.modules = [module for _, module in modules]
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self.modules = modules
         self._keys: list[tuple[int, str]] = []
 
     def install(self) -> None:
-        from transformers.modeling_utils import AttentionInterface
-
         for module in self.modules:
-            how = implementation(module)
-            if how == "eager":
-                _eager_of(type(module))
-            mappings = [AttentionInterface._global_mapping]
-            own = vars(sys.modules[type(module).__module__]).get("ALL_ATTENTION_FUNCTIONS")
-            if how in getattr(own, "_local_mapping", {}):
-                mappings = [own._local_mapping]
-            for mapping in mappings:
-                self._wrap(mapping, how)
+            for mapping, name in _places(module):
+                self._wrap(mapping, name)
 
     def _wrap(self, mapping: dict, name: str) -> None:
         key = (id(mapping), name)
@@ -74,10 +85,9 @@ class Interface:
             return
         with _lock:
             if key not in _wrapped:
-                before = mapping.get(name, _MISSING)
-                wrapper = _observed(_call_eager if before is _MISSING else before, name)
-                mapping[name] = wrapper
-                _wrapped[key] = [mapping, name, before, wrapper, 0]
+                before = mapping[name]
+                mapping[name] = _observed(before, name)
+                _wrapped[key] = [mapping, name, before, mapping[name], 0]
             _wrapped[key][4] += 1
         self._keys.append(key)
 
@@ -90,24 +100,8 @@ class Interface:
                 if entry[4]:
                     continue
                 mapping, name, before, wrapper, _ = _wrapped.pop(key)
-                if mapping.get(name) is not wrapper:  # someone else's since
-                    continue
-                if before is _MISSING:
-                    del mapping[name]
-                else:
+                if mapping.get(name) is wrapper:  # no one else's since
                     mapping[name] = before
-
-
-def _eager_of(cls: type) -> Callable:
-    if cls not in _eager:
-        _eager[cls] = inspect.unwrap(cls.forward).__globals__["eager_attention_forward"]
-    return _eager[cls]
-
-
-def _call_eager(module, query, key, value, *args, **kwargs):
-    # Eager attention is not in the table: each model's file has its own.
-    own = _eager[type(module)] if type(module) in _eager else _eager_of(type(module))
-    return own(module, query, key, value, *args, **kwargs)
 
 
 def _observed(attention: Callable, name: str) -> Callable:

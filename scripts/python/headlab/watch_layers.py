@@ -47,7 +47,8 @@ class Layers:
     def __init__(self, model: nn.Module, watch, core) -> None:
         self.watch, self.core = watch, core
         self.all: dict[str, Layer] = {}
-        parts = [part for name, _ in model.named_modules() for part in name.split(".")]
+        # BERT calls the last linear layer its decoder.
+        parts = [name.rpartition(".")[2] for name, module in model.named_modules() if any(module.children())]
         self.two_stacks = any(map(_is_encoder, parts)) and any(map(_is_decoder, parts))
         self.modules = dict(model.named_modules())
 

@@ -22,7 +22,7 @@ except ImportError:  # Windows, where headlab does not run
 
 BOUNDS = ("v110", "v110")  # readers of HDF5 1.10 open it
 CHUNK_BYTES = 16 << 10  # a part-filled chunk is rewritten at each flush
-WAITING_ROWS, WAITING_SECONDS = 10, 1.0  # rows that come faster are flushed together
+WAITING_ROWS, WAITING_SECONDS = 10, 1.0  # rows that come faster go to the file together
 UPDATES = ("1", "optimizer updates finished",
            "row n is the n-th logged update: its micro-batches pooled, train mode, the weights before it; row 0 is "
            "before training")
@@ -77,7 +77,7 @@ class Log:
         """sites: {name: (layers, heads)}; statistics: rows of headlab._C.statistic_table()."""
         fresh = self.directory / "log.h5.new"  # under its own name a log is never half made
         fresh.unlink(missing_ok=True)
-        with h5py.File(fresh, "w", libver=BOUNDS, track_order=True, locking=False) as file:
+        with h5py.File(fresh, "w", libver=BOUNDS, track_order=True) as file:
             _describe(file, self.directory.resolve().name, config, manifest)
             _make_group(file, "scalars", {}, _scalar_columns(scalars))
             for site, (layers, heads) in sites.items():
@@ -88,16 +88,20 @@ class Log:
         self._write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
         self.say("running")
         os.replace(fresh, self.path)
-        self._file = h5py.File(self.path, "r+", libver=BOUNDS, locking=False)
+        self._file = _edited(self.path)
         for name in ("scalars", *(f"heads/{site}" for site in sites)):
             self._tables[name] = _Table(self._file[name])
         self._file.swmr_mode = True
 
     def add(self, group: str, step: int, row: dict[str, np.ndarray | float]) -> None:
-        """A row of a group; what it lacks is NaN. Steps of a group increase."""
+        """A row of a group; what it lacks is NaN. Steps of a group increase. It waits for commit()."""
         self._tables[group].add(step, row)
         self._waiting += 1
-        if self._waiting >= WAITING_ROWS or time.monotonic() - self._flushed >= WAITING_SECONDS:
+
+    def commit(self) -> None:
+        """The rows so far go to the file, unless the last ones went only just now."""
+        enough = self._waiting >= WAITING_ROWS * len(self._tables)
+        if enough or time.monotonic() - self._flushed >= WAITING_SECONDS:
             self.flush()
 
     def flush(self) -> None:
@@ -119,18 +123,20 @@ class Log:
                 self.flush()
                 self._tables = {}
                 self._file.close()  # attributes cannot be changed under SWMR
-                with h5py.File(self.path, "r+", libver=BOUNDS, locking=False) as file:
+                with _edited(self.path) as file:
                     file.attrs.modify("status", status)
                 self.say(status, reason)
         finally:
             self.abandon()
 
     def abandon(self) -> None:
-        """Lets go of the file as it is."""
-        file, self._file, self._tables = self._file, None, {}
-        with contextlib.suppress(Exception):  # its disk may be full
-            if file is not None:
-                file.close()
+        """Lets go of the file, with what its disk still takes."""
+        if self._file is not None:
+            with contextlib.suppress(Exception):
+                self.flush()
+            with contextlib.suppress(Exception):
+                self._file.close()
+        self._file, self._tables = None, {}
         self.unlock()
 
     def unlock(self) -> None:
@@ -177,6 +183,13 @@ class _Table:
         if self._steps:
             _append(self._step, np.array(self._steps, "i8"))
             self._steps = []
+
+
+def _edited(path: pathlib.Path) -> h5py.File:
+    try:
+        return h5py.File(path, "r+", libver=BOUNDS)
+    except OSError:  # readers hold HDF5's own lock; other writers are kept out by log.h5.lock
+        return h5py.File(path, "r+", libver=BOUNDS, locking=False)
 
 
 def _append(data: h5py.Dataset, rows: np.ndarray) -> None:
