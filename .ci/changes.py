@@ -15,6 +15,7 @@ The tests of a changed file, by simple rules:
 - a source or a header: the test files that include the header of that name; where none does, and
   for all of core, those of the folder under tests/ that mirrors its folder, or of the nearest above;
 - a header that a third of all sources reach, through others or not: all tests;
+- the extension of Python: none, since a Python would have to be sanitized with it;
 - variants/KIND.cpp, and what lies in variants/KIND/: tests/variants/test_KIND*.cpp, and the laws for this kind.
 """
 
@@ -26,7 +27,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("core", "variants", "experiments", "tests")
+FOLDERS = ("core", "variants", "experiments", "tests", "scripts/python")
 
 
 def git(root, *arguments):
@@ -116,6 +117,8 @@ def to_sanitize(changed, sources):
     all_tests = [name for name in cpp if re.fullmatch(r"tests/.*/test_[^/]*", name)]
     for name in sorted(changed & sources.names):
         path = pathlib.PurePosixPath(name)
+        if path.parts[0] == "scripts":
+            continue
         if name in all_tests:
             tests.add(name)
             continue

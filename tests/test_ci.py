@@ -37,6 +37,7 @@ FILES = {
     "experiments/x/y.h": "", "experiments/x/y.cpp": '#include "y.h"\n', "experiments/x/z.cpp": "",
     "experiments/x/w.h": "", "experiments/x/w.cpp": '#include "experiments/x/w.h"\n',
     "variants/moh.cpp": "", "variants/mo.cpp": "", "variants/fa/fa.cpp": "", "variants/fa/own.h": "", "scripts/s.py": "", "docs/d.md": "",
+    "scripts/python/headlab/x.cpp": "",
     "tests/core/test_a.cpp": '#include "core/a.h"\n', "tests/core/test_b.cpp": "",
     "tests/experiments/x/test_y.cpp": '#include "experiments/x/y.h"\n',
     "tests/experiments/x/test_other.cpp": "",
@@ -117,7 +118,7 @@ def test_a_header_is_read_through_a_source_that_reaches_it(sources, changed, cho
     ({"variants/moh.cpp"}, {"test_moh", "test_moh_rows"}, {"moh"}),
     ({"variants/mo.cpp"}, {"test_mo"}, {"mo"}),
     ({"variants/fa/own.h"}, {"test_fa"}, {"fa"}),
-    ({"docs/d.md", "scripts/s.py"}, set(), set()),
+    ({"docs/d.md", "scripts/s.py", "scripts/python/headlab/x.cpp"}, set(), set()),
 ])
 def test_sanitized_tests_follow_from_what_changed(sources, changed, tests, kinds):
     assert changes.to_sanitize(changed, sources) == (tests, kinds)
@@ -162,6 +163,18 @@ def test_options_of_joined_sources_are_those_of_their_unit(tmp_path):
     database.write_text(json.dumps([{"file": str(unit), "command": command}] * 2))
     assert tidy.options_of(database) == {
         name: [("-I.", "-include", "core/pch.h", "-O2")] for name in ("core/a.cpp", "core/b.cpp")}
+
+
+def test_the_extension_of_python_has_the_options_of_its_own_tree(tmp_path):
+    for tree, option, name in (("release", "-DA", "core/a.cpp"), ("wheel-1", "-DB", "core/a.cpp"),
+                               ("wheel-1", "-DB", "scripts/python/headlab/x.cpp")):
+        (tmp_path / tree).mkdir(exist_ok=True)
+        database = tmp_path / tree / "compile_commands.json"
+        kept = json.loads(database.read_text()) if database.exists() else []
+        database.write_text(json.dumps([*kept, {"file": name, "command": f"c++ {option} -c {name}"}]))
+    options = tidy.all_options(tmp_path / "release/compile_commands.json")
+    assert {name: [words[0] for words in found] for name, found in options.items()} == {
+        "core/a.cpp": ["-DA"], "scripts/python/headlab/x.cpp": ["-DB"]}
 
 
 PASSED = '<testsuite><testcase name="a" time="1"/></testsuite>'

@@ -37,7 +37,7 @@ class Training:
     def __init__(self, length: int, arguments: argparse.Namespace) -> None:
         from transformers import GPT2Config, GPT2LMHeadModel
 
-        config = GPT2Config(vocab_size=WORDS, n_positions=length, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
+        config = GPT2Config(vocab_size=WORDS, bos_token_id=0, eos_token_id=0, n_positions=length, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS,
                             attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0, use_cache=False,
                             attn_implementation=arguments.attention)
         self.plain = GPT2LMHeadModel(config).train()
@@ -101,15 +101,17 @@ def main() -> int:
         parser.error(f"no package headlab in {arguments.package}")
     sys.path.insert(0, str(arguments.package))
     torch.set_num_threads(arguments.threads)
-    found = [measure(int(length), arguments) for length in arguments.lengths.split(",")]
+    lengths = [int(length) for length in arguments.lengths.split(",")]
     if arguments.json:
+        found = [measure(length, arguments) for length in lengths]
         print(json.dumps({"threads": arguments.threads, "torch": torch.__version__, "lengths": found}, indent=2))
         return 0
     print(f"| T | sequences | step [ms] | every step | every {SPARSE}th | a step that logs nothing |\n"
-          "|--:|--:|--:|--:|--:|--:|")
-    for row in found:
-        print(f"| {row['length']} | {row['sequences']} | {row['step_ms']:.1f} | {row['every_step']:.3f} | "
-              f"{row[f'every_{SPARSE}th']:.4f} | {row['steps_that_log_nothing']:.4f} |")
+          "|--:|--:|--:|--:|--:|--:|", flush=True)
+    for length in lengths:
+        row = measure(length, arguments)
+        print(f"| {length} | {row['sequences']} | {row['step_ms']:.1f} | {row['every_step']:.3f} | "
+              f"{row[f'every_{SPARSE}th']:.4f} | {row['steps_that_log_nothing']:.4f} |", flush=True)
     return 0
 
 

@@ -5,9 +5,9 @@ import json
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 
-import headlab
 import torch
 from safetensors.torch import save_file
 
@@ -46,9 +46,9 @@ def settings_of(case):
 
 
 def program():
-    """The program of the build that HEADLAB_BUILD_DIR names, or else the package's own."""
+    """The program of the build that HEADLAB_BUILD_DIR names, or else the command of this Python."""
     build = os.environ.get("HEADLAB_BUILD_DIR")
-    return pathlib.Path(build) / "headlab" if build else pathlib.Path(headlab.__file__).parent / "bin/headlab"
+    return (pathlib.Path(build) if build else pathlib.Path(sys.executable).parent) / "headlab"
 
 
 def run_program(*words):

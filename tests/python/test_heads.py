@@ -44,7 +44,7 @@ def test_the_numbers_of_the_authors_code(name):
     path = golden_cases()[name]
     case, tensors = metadata(path), load_file(path)
     if not {"in.x", "out.y"} <= set(tensors) or any(
-            key.startswith(("in.first_v", "in.generator")) for key in tensors):
+            key.endswith("first_v") or key.startswith("in.generator") for key in tensors):
         pytest.skip("reads what an earlier layer offered: a model's, not a layer's")
     arguments = settings_of(case)
     if arguments["kind"] not in KINDS:

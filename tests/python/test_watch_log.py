@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +11,14 @@ import textwrap
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from package_testing import program
 from test_watch import B, T, batch_of, loss_of, steps, tiny
 
 import headlab
 
 h5py = pytest.importorskip("h5py")
-sys.path.append(str(ROOT / "scripts"))
 hl = pytest.importorskip("headlab_log")
-PROGRAM = os.environ.get("HEADLAB_PROGRAM") or shutil.which("headlab") or str(ROOT / "build/release/headlab")
+PROGRAM = program()
 
 
 def trained(path, updates, every, **options):
@@ -90,8 +88,7 @@ def test_the_commands_of_the_reader_take_it(command, needs, tmp_path):
     pytest.importorskip(needs)
     trained(tmp_path / "run", 4, 2)
     words = [{"RUN": str(tmp_path / "run"), "OUT": str(tmp_path / "out")}.get(word, word) for word in command]
-    done = subprocess.run([sys.executable, "-m", "headlab_log", *words], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")})
+    done = subprocess.run([sys.executable, "-m", "headlab_log", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = [path for path in [tmp_path / "out", *tmp_path.glob("out/**/*")] if path.is_file()]
     assert "entropy" in done.stdout + "".join(path.read_text() for path in written)

@@ -2,10 +2,9 @@
 // of a watched model and streams its statistics, and headlab._C.Watch, which collects them.
 //
 // B batch, T queries, S keys, H heads, Hkv heads of keys and values, e width of a head's values.
-#define HEADLAB_REGISTERS_OPERATORS  // asks scripts/cmake/lean_torch for the whole torch/library.h
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/utils/pybind.h>
-#include <torch/library.h>
+#include <torch/whole_library.h>
 
 #include <algorithm>
 #include <atomic>

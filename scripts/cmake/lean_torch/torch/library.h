@@ -1,7 +1,3 @@
 // In the place of torch's own, which torch/types.h includes for the registration of operators:
-// it brings the dispatcher's templates along. Who registers one (scripts/python/headlab/watch.cpp)
-// says so.
+// headlab registers none, and it brings the dispatcher's templates along.
 #pragma once
-#ifdef HEADLAB_REGISTERS_OPERATORS
-#include_next <torch/library.h>
-#endif
