@@ -17,9 +17,14 @@ set(_plain
   system/output system/signals text/unicode_tables text/utf8 text/visible_text)
 list(TRANSFORM _plain REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/experiments/\\1.cpp")
 
-# What headlab.replace begins with.
-set(_conversion convert parafac head_alignment)
-list(TRANSFORM _conversion REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/experiments/conversion/\\1.cpp")
+# What headlab.replace begins with, and the layout of transformers.
+set(_conversion
+  conversion/convert conversion/parafac conversion/head_alignment files/gguf files/new_folder
+  pretrained/export pretrained/foreign_weights pretrained/gguf_model pretrained/hugging_face
+  pretrained/hugging_face_defaults pretrained/hugging_face_families
+  pretrained/hugging_face_settings pretrained/plain_heads pretrained/published_config
+  pretrained/published_names pretrained/weight_files)
+list(TRANSFORM _conversion REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/experiments/\\1.cpp")
 file(GLOB _binding CONFIGURE_DEPENDS scripts/python/headlab/*.cpp)
 add_library(headlab_python MODULE ${_binding} ${_conversion} ${_plain})
 set_target_properties(headlab_python PROPERTIES

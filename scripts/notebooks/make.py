@@ -5,17 +5,20 @@
 The folder --out is what the notebooks read (their HEADLAB_RUNS). Trainings that it already holds
 are not repeated; what is made of them is. The seventh needs what the repository does not hold: two published
 models (scripts/data smollm2, scripts/data minilm) and a treebank in CoNLL-U, e.g. the development part of UD
-English EWT (--treebank FILE); without them it is left out, and said so.
+English EWT (--treebank FILE); without them it is left out, and said so. The eighth and ninth need no run, but the
+package headlab with torch and transformers: .ci/python makes an environment that has them.
 """
 
 import argparse
 import concurrent.futures
 import hashlib
 import itertools
+import json
 import os
 import pathlib
 import random
 import re
+import subprocess
 import sys
 import tempfile
 
@@ -43,6 +46,7 @@ ORDERS = {
 }
 MAPS = ROOT / "tests/golden/maps/minilm.safetensors"
 PRETRAINED = "7_pretrained"
+OF_PACKAGE = ("8_heads_of_a_gpt2", "9_dcmha_in_nanogpt")
 SMOLLM2 = ROOT / "configs/data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 MINILM = ROOT / "configs/data/minilm"
 SHAKESPEARE = ROOT / "configs/data/tinyshakespeare.txt"
@@ -201,6 +205,18 @@ def make_runs(arguments):
     bench.minilm(arguments.treebank.absolute())
 
 
+def paths_of_package():
+    """Where the environment that .ci/python makes finds packages; none where it was not made."""
+    python = ROOT / ".deps/venv-python/bin/python"
+    if not python.exists():
+        return []
+    code = "import json, sys, headlab; print(json.dumps([list(sys.version_info[:2]), sys.path]))"
+    version, paths = json.loads(subprocess.run([python, "-P", "-c", code], check=True, capture_output=True).stdout)
+    if version != list(sys.version_info[:2]):
+        raise RuntimeError(f"make: .deps/venv-python has Python {version}, this is another: {sys.version}")
+    return [path for path in paths if "-packages" in path or path.startswith(str(ROOT))]
+
+
 def execute(path, runs):
     """The notebook at `path` with the outputs that it has over the folder `runs`.
 
@@ -211,7 +227,7 @@ def execute(path, runs):
     with tempfile.TemporaryDirectory() as scratch:
         environment = {
             "HEADLAB_RUNS": str(pathlib.Path(runs).resolve()),
-            "PYTHONPATH": str(ROOT / "scripts/python"),
+            "PYTHONPATH": ":".join([str(ROOT / "scripts/python")] if path.stem not in OF_PACKAGE else paths_of_package()),
             "PYTHONSAFEPATH": "1",
             "IPYTHONDIR": scratch,
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
@@ -259,6 +275,9 @@ def main():
     make_runs(arguments)
     for path in [] if arguments.runs_only else sorted(HERE.glob("*.ipynb")):
         if path.stem == PRETRAINED and lacks_for_pretrained(arguments):
+            continue
+        if path.stem in OF_PACKAGE and not paths_of_package():
+            print(f"make: {path.name} is left out, for want of .deps/venv-python (.ci/python)", file=sys.stderr)
             continue
         print(f"make: {path.name}", file=sys.stderr, flush=True)
         executed = execute(path, arguments.out)

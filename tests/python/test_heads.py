@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import threading
+import warnings
 
 import pytest
 import torch
@@ -386,6 +387,21 @@ def test_bad_input_is_one_exception_with_the_name():
                               {"q.weight": torch.randn(3, 3)})
     with pytest.raises(ValueError, match="backend"):
         heads(x, backend="fast")
+
+
+def test_a_device_without_kernels_is_said_once():
+    from headlab import mirror
+    mirror._said.clear()
+    with pytest.warns(UserWarning, match="built without kernels for xpu: on xpu:1 its layers compute by torch's operations"):
+        mirror.say_where(torch.device("xpu:1"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mirror.say_where(torch.device("xpu:0"))
+        mirror.say_where(torch.device("cpu"))
+    assert headlab._C.has_cuda is False
+    with pytest.warns(UserWarning, match="cuda"):
+        mirror.say_where(torch.device("cuda"))
+    mirror._said.clear()
 
 
 def test_tensors_that_are_replaced_are_named():

@@ -103,6 +103,29 @@ def test_text_is_continued_with_a_cache():
         headlab.load(run_of("vit")).generate(ids, 1)
 
 
+@pytest.mark.parametrize("host, name", [("decoder", "GPT2LMHeadModel"), ("encoder", "BertForMaskedLM"),
+                                        ("vit", "ViTForImageClassification"), ("seq2seq", "MarianMTModel")])
+def test_a_run_becomes_a_model_of_transformers(host, name):
+    pytest.importorskip("transformers")
+    model = headlab.load(run_of(host))
+    with torch.no_grad():
+        for p in model.parameters():  # weights of now, not those of the run
+            p.mul_(1.5)
+    other = model.to_hugging_face()
+    assert type(other).__name__ == name and not other.training
+    ids = torch.randint(1, 9, (2, 9))
+    own, theirs = {"vit": ({"pixels": torch.rand(2, 1, 8, 8)}, ["pixel_values"]),
+                   "seq2seq": ({"source_ids": ids, "decoder_ids": ids}, ["input_ids", "decoder_input_ids"])}.get(
+                       host, ({"ids": ids}, ["input_ids"]))
+    torch.testing.assert_close(other(**dict(zip(theirs, own.values()))).logits, model(**own), rtol=1e-5, atol=1e-5)
+
+
+def test_what_transformers_has_no_place_for_is_named():
+    pytest.importorskip("transformers")
+    with pytest.raises(ValueError, match="moh"):
+        headlab.load(run_of("decoder", "moh")).to_hugging_face()
+
+
 def test_sites_statistics_and_maps():
     model = headlab.load(run_of("seq2seq"))
     shape = {"vocabulary": 20, "source_vocabulary": 20}

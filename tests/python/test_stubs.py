@@ -16,7 +16,8 @@ def test_the_stub_of_the_extension_names_what_it_has():
     tree = ast.parse((package / "_C.pyi").read_text(encoding="utf-8"))
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert functions | set(classes) == public(vars(_C))
+    numbers = {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    assert functions | numbers | set(classes) == public(vars(_C))
     for name, node in classes.items():
         assert public(part.name for part in node.body if isinstance(part, ast.FunctionDef)) == \
             public(vars(getattr(_C, name))), name

@@ -53,7 +53,7 @@ def executed(runs):
     return execute
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name[0] not in "89"])  # tests/python runs those
 def test_a_notebook_runs_draws_and_warns_of_nothing(name, executed):
     check_warns_of_nothing(executed(name))
     check_pictures(executed(name))

@@ -36,4 +36,9 @@ PYBIND11_MODULE(_C, module) {
   headlab::bind_heads(module);
   headlab::bind_models(module);
   headlab::bind_watch(module);
+#ifdef HEADLAB_CUDA
+  module.attr("has_cuda") = true;
+#else
+  module.attr("has_cuda") = false;
+#endif
 }

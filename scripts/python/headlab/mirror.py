@@ -1,7 +1,11 @@
 """Modules of C++ as torch.nn.Modules: parameters and buffers are one tensor on both sides."""
 
+import warnings
+
 import torch
 from torch import Tensor, nn
+
+from . import _C
 
 
 class _Node(nn.Module):
@@ -55,6 +59,9 @@ class Mirror(nn.Module):
                 raise RuntimeError(f"the buffer {name} of {type(self).__name__} was replaced by another tensor, which "
                                    f"the layer in C++ does not see: change it in place")
 
+        if self._own_parameters:
+            say_where(self._own_parameters[0][3].device)
+
     def _apply(self, fn, recurse=True):
         self._refuse_without_values(fn)
         super()._apply(fn, recurse)
@@ -104,6 +111,18 @@ def _rebuild(kind, arguments, tensors, trained, training):
     made.train(training)
     device = next(iter(tensors.values())).device
     return made if device.type == "cpu" else made.to(device)
+
+
+_said: set[str] = set()  # types of devices of which say_where spoke
+
+
+def say_where(device: torch.device) -> None:
+    """Warns once that a layer computes on a device for which this package has no kernels."""
+    if device.type == "cpu" or (device.type == "cuda" and _C.has_cuda) or device.type in _said:
+        return
+    _said.add(device.type)
+    warnings.warn(f"headlab was built without kernels for {device.type}: on {device} its layers compute by torch's "
+                  "operations, and sum statistics on the CPU", stacklevel=3)
 
 
 def require_plain(module: Mirror, x: Tensor, **others: Tensor | None) -> None:

@@ -9,6 +9,7 @@
 #include "experiments/models/restore_model.h"
 #include "experiments/models/site_heads.h"
 #include "experiments/models/site_probes.h"
+#include "experiments/pretrained/export.h"
 #include "scripts/python/headlab/binding.h"
 
 namespace py = pybind11;
@@ -54,12 +55,12 @@ class RunModel {
     const auto* kind = node->find("kind");
     if (!kind) throw ConfigError(file + ": model.kind: is missing");
     model_kind(kind->text);
-    KindBlock block(model_registry(), kind->text);
+    options_.emplace(model_registry(), kind->text);
     Problems problems;
-    block.read(*node, "model", problems);
+    options_->read(*node, "model", problems);
     problems.raise();
     const auto* type = all.find("dtype");
-    model_ = make_model(block, shape, type && type->text == "bf16" ? at::kBFloat16 : at::kFloat);
+    model_ = make_model(*options_, shape, type && type->text == "bf16" ? at::kBFloat16 : at::kFloat);
     model_->eval();
   }
 
@@ -124,6 +125,10 @@ class RunModel {
     }
     return all;
   }
+  // The class of transformers that opens the folder.
+  std::string write_hugging_face(const std::string& folder, const std::vector<int64_t>& ends) {
+    return export_model(*model_, *options_, shape_, ends, folder, [](const auto&) {}).architecture;
+  }
   void remove(const std::vector<std::tuple<std::string, int64_t, int64_t>>& heads) {
     std::vector<HeadId> ids;
     for (const auto& [site, layer, head] : heads) ids.push_back({layer, head, site});
@@ -144,6 +149,7 @@ class RunModel {
   }
 
   DataShape shape_;
+  std::optional<KindBlock> options_;
   std::shared_ptr<Model> model_;
 };
 
@@ -187,6 +193,8 @@ void bind_models(py::module_& module) {
       .def("train", [](RunModel& model, bool on) { model.model().train(on); })
       .def("sites", &RunModel::sites)
       .def("remove_heads", &RunModel::remove)
+      .def("write_hugging_face", &RunModel::write_hugging_face, py::arg("folder"), py::arg("ends"),
+           py::call_guard<py::gil_scoped_release>())
       .def("mask_heads",
            [](RunModel& model, const std::string& site, int64_t layer,
               const std::vector<int64_t>& heads) { model.layer(site, layer).mask_heads(heads); })

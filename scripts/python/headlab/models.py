@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import tempfile
 from collections.abc import Callable
 
 import torch
@@ -104,9 +105,10 @@ class Model(Mirror):
     one. RuntimeError names what is missing or does not fit.
     """
 
-    def __init__(self, config: str, file: str, shape: dict[str, int | None]):
+    def __init__(self, config: str, file: str, shape: dict[str, int | None], ends: tuple[int, ...] = ()):
         super().__init__()
-        self._arguments = dict(config=config, file=file, shape=shape)
+        self._arguments = dict(config=config, file=file, shape=shape, ends=ends)
+        self._ends = list(ends)  # ids that end a text
         self._hooks: dict[tuple[str, int], Hook] = {}
         self.aux: dict[str, Tensor] = {}
         self._adopt(_C.Model(config, file, shape))
@@ -137,6 +139,18 @@ class Model(Mirror):
     @property
     def context(self) -> int:
         return self._core.context
+
+    def to_hugging_face(self):
+        """The same model, with its weights of now, as one of the library transformers: GPT-2, LLaMA, BERT, ViT or
+        Marian, in eval mode. Its states and logits of a small example have been compared. ValueError names what
+        transformers has no place for, such as other kinds of heads. `headlab export` also writes the tokenizer.
+        """
+        import transformers
+
+        with tempfile.TemporaryDirectory() as folder:
+            written = pathlib.Path(folder, "model")
+            name = self._core.write_hugging_face(str(written), self._ends)
+            return getattr(transformers, name).from_pretrained(written).eval()
 
     @torch.no_grad()
     def generate(self, ids: Tensor, tokens: int = 100, *, temperature: float = 1.0, top_k: int = 0,
@@ -189,10 +203,11 @@ def load(run, checkpoint: str | None = None, device=None) -> Model:
     weights = folder / "model.safetensors"
     if not weights.exists():
         raise FileNotFoundError(f"{weights}: there is no checkpoint; `headlab runs` says how far the run came")
-    shape = json.loads(described.read_text())["shape"]
+    data = json.loads(described.read_text())
     with torch.random.fork_rng(devices=[]):  # what is drawn is replaced
         model = Model(config.read_text(), str(config),
-                      {name: value for name, value in shape.items() if not isinstance(value, bool)})
+                      {name: value for name, value in data["shape"].items() if not isinstance(value, bool)},
+                      tuple(data.get("ends", ())))
     model._core.load(load_file(weights))
     model._adopt(model._core)
     return model.to(device) if device is not None else model
