@@ -210,7 +210,7 @@ def paths_of_package():
     python = ROOT / ".deps/venv-python/bin/python"
     if not python.exists():
         return []
-    code = "import json, sys, headlab; print(json.dumps([list(sys.version_info[:2]), sys.path]))"
+    code = "import json, headlab; from sys import path, version_info; print(json.dumps([list(version_info[:2]), path]))"
     version, paths = json.loads(subprocess.run([python, "-P", "-c", code], check=True, capture_output=True).stdout)
     if version != list(sys.version_info[:2]):
         raise RuntimeError(f"make: .deps/venv-python has Python {version}, this is another: {sys.version}")
