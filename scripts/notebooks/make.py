@@ -229,6 +229,7 @@ def execute(path, runs):
             "HEADLAB_RUNS": str(pathlib.Path(runs).resolve()),
             "PYTHONPATH": ":".join([str(ROOT / "scripts/python")] if path.stem not in OF_PACKAGE else paths_of_package()),
             "PYTHONSAFEPATH": "1",
+            "PYTHONWARNINGS": "ignore:IProgress not found",  # tqdm, of transformers
             "IPYTHONDIR": scratch,
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
