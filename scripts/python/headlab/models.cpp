@@ -60,7 +60,8 @@ class RunModel {
     options_->read(*node, "model", problems);
     problems.raise();
     const auto* type = all.find("dtype");
-    model_ = make_model(*options_, shape, type && type->text == "bf16" ? at::kBFloat16 : at::kFloat);
+    model_ =
+        make_model(*options_, shape, type && type->text == "bf16" ? at::kBFloat16 : at::kFloat);
     model_->eval();
   }
 
