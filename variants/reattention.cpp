@@ -129,7 +129,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
         options_.batch() ? batch_normed(p, allowed, call) : layer_normed(p, call);  // [B,H,T,S]
     if (options_.transform_scale) a = a * scale();
     // The norm's bias would land on hidden keys.
-    if (allowed.defined()) a = a.masked_fill(allowed.logical_not(), 0);
+    if (allowed.defined()) a = a * allowed.to(a.scalar_type());
     const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
     if (call.observer) {
       observe_weights({.scores = z, .p = p, .a = a, .v = v, .out = heads}, call);

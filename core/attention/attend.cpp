@@ -1,5 +1,9 @@
 #include "core/attention/attend.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <limits>
+
 #include "core/attention/call/cache.h"
 #include "core/attention/call/observer.h"
 #include "core/attention/maps/map.h"
@@ -9,6 +13,23 @@
 #include "core/torch.h"
 
 namespace headlab {
+namespace {
+
+// In place of scores that are hidden, as a softmax takes them.
+constexpr double kLowest = std::numeric_limits<float>::lowest();
+
+// What goes back to a hidden score through the softmax is 0, so nothing is masked on that way.
+struct LowestWhereHidden : torch::autograd::Function<LowestWhereHidden> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& z, const Tensor& hidden) {
+    return z.masked_fill(hidden, kLowest);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& grads) {
+    return {grads[0], Tensor()};
+  }
+};
+
+}  // namespace
 
 const Tensor& source(const Tensor& x, const HeadCall& call) {
   return call.memory.defined() ? call.memory : x;
@@ -132,18 +153,17 @@ Tensor masked_softmax(const Tensor& scores, const Tensor& allowed) {
   const auto z = widened(scores);
   if (!allowed.defined()) return at::softmax(z, -1);
   // Hidden keys are taken out before the exponential: nothing turns NaN in a row without keys.
-  auto hidden = allowed.logical_not();
-  auto low = std::numeric_limits<float>::lowest();
-  return at::softmax(z.masked_fill(hidden, low), -1).masked_fill(hidden, 0);  // [B,H,T,S]
+  const auto p = at::softmax(LowestWhereHidden::apply(z, allowed.logical_not()), -1);  // [B,H,T,S]
+  const auto seen = allowed.any(-1, /*keepdim=*/true);
+  // On a GPU the question alone would wait for all work that is queued there.
+  return seen.is_cpu() && seen.all().item<bool>() ? p : p * seen;
 }
 
 Tensor log_sum_exp(const Tensor& scores, const Tensor& allowed) {
   const auto z = widened(scores);
   if (!allowed.defined()) return at::logsumexp(z, -1);
-  const auto hidden = allowed.logical_not();
-  const auto low = std::numeric_limits<float>::lowest();
   const auto blind = allowed.any(-1).logical_not();  // rows without any key
-  return at::logsumexp(z.masked_fill(hidden, low), -1)
+  return at::logsumexp(LowestWhereHidden::apply(z, allowed.logical_not()), -1)
       .masked_fill(blind, -std::numeric_limits<double>::infinity());  // [B,H,T]
 }
 

@@ -30,11 +30,16 @@ bool flash_serves_call(const AttentionCall& call) {
          flash_serves(call.q, call.k, call.v);
 }
 
+// Values that are wider than the queries: the other paths widen the queries.
+bool has_wide_values(const AttentionCall& call) {
+  return call.v.size(-1) > call.q.size(-1) && rows_serve(call);
+}
+
 // Biases by distance and the log-sum-exp have no other path without maps.
 bool flash_pays(const AttentionCall& call) {
   const bool part = call.causal || call.reach.back < kUnlimited;  // of the keys is seen
   return call.wants_lse || call.distance_bias.defined() ||
-         (part && call.q.size(2) >= threshold::kFewestFlashQueries);
+         (part && call.q.size(2) >= threshold::kFewestFlashQueries && !has_wide_values(call));
 }
 
 // It takes a bias in the type of its products, and half types are too coarse for one.
@@ -47,8 +52,9 @@ bool sdpa_serves(const AttentionCall& call) {
 // Torch's fused attention spares memory and time, but not where narrow values are widened to the
 // keys and the map is small.
 bool sdpa_pays(const AttentionCall& call) {
-  return call.q.size(-1) < threshold::kWiderThanValues * call.v.size(-1) ||
-         call.k.size(2) > call.q.size(-1);
+  return !has_wide_values(call) &&
+         (call.q.size(-1) < threshold::kWiderThanValues * call.v.size(-1) ||
+          call.k.size(2) > call.q.size(-1));
 }
 
 // torch's fused kernels of a GPU load 16 bytes at once and look only at the width of a head: rows
@@ -130,7 +136,7 @@ AttendedRows with_lost_rows(const AttentionCall& call, AttendedRows rows) {
 }
 
 // Heads that are composed and maps other than the softmax have no other path without maps.
-bool rows_pay_call(const AttentionCall& call) { return !call.is_plain(); }
+bool rows_pay_call(const AttentionCall& call) { return !call.is_plain() || has_wide_values(call); }
 
 template <AttendedRows (*run)(const AttentionCall&)>
 AttendedRows fused(const AttentionCall& call) {
