@@ -144,14 +144,14 @@ class Collaborative : public AttentionHeads {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
       return mixed_queries(from, call);
-    });                                     // [B,H,T,R+H]
-    const auto k = repeated_keys(x, call);  // [B,H,S,R+H]
+    });                            // [B,H,T,R+H], scaled
+    const auto k = keys(x, call);  // [B,1,S,R+H], [B,H,S,R+H] of heads with inputs of their own
     const auto v = cached(call, "v", [&] {
       return from_inputs(Input::kValue, source(x, call), call,
                          [&](const Tensor& from) { return split_heads(v_(from), shape_.heads); });
-    });                                                // [B,H,S,d]
-    const auto heads = attend(q, k, v, call, scale_);  // [B,H,T,d]
-    return {.y = output(heads, v, call)};              // [B,T,D]
+    });                                           // [B,H,S,d]
+    const auto heads = attend(q, k, v, call, 1);  // [B,H,T,d]
+    return {.y = output(heads, v, call)};         // [B,T,D]
   }
 
   // q k^T also adds the content bias: each query ends in the one-hot of its head, each key in the
@@ -164,16 +164,16 @@ class Collaborative : public AttentionHeads {
       shared = at::cat({shared, shared.new_ones({x.size(0), 1, x.size(1), H})}, -1);
       mixing = at::cat({mixing, at::eye(H, mixing.options()).unsqueeze(1)}, -1);
     }
-    return rotated(shared * mixing, call, call.positions);  // [B,H,T,R+H]
+    return rotated(shared * (mixing * scale_), call, call.positions);  // [B,H,T,R+H]
   }
 
   // One head of keys, seen by every query head. The cache holds R + H numbers a token.
-  Tensor repeated_keys(const Tensor& x, const HeadCall& call) {
+  Tensor keys(const Tensor& x, const HeadCall& call) {
     const auto& y = source(x, call);
-    const auto repeat = [&](const Tensor& k) { return k.expand({-1, shape_.heads, -1, -1}); };
-    if (!call.inputs) return repeat(cached(call, "k", [&] { return shared_keys(y, call); }));
-    return from_inputs(Input::kKey, y, call,
-                       [&](const Tensor& from) { return repeat(shared_keys(from, call)); });
+    if (!call.inputs) return cached(call, "k", [&] { return shared_keys(y, call); });
+    return from_inputs(Input::kKey, y, call, [&](const Tensor& from) {
+      return shared_keys(from, call).expand({-1, shape_.heads, -1, -1});
+    });
   }
 
   Tensor shared_keys(const Tensor& from, const HeadCall& call) {

@@ -66,7 +66,11 @@ Tensor AttentionCall::allowed_keys() const {
 Tensor AttentionCall::products() const {
   const WithoutAutocast exact;
   const auto type = score_type();
-  return at::matmul(q.to(type) * scale, keys().to(type).transpose(2, 3));  // [B,H,T,S]
+  const auto scaled = scale == 1 ? q.to(type) : q.to(type) * scale;
+  if (k.size(1) == 1 && !kv_map.defined())  // one matrix of keys meets the queries of all heads
+    return at::matmul(scaled.flatten(1, 2), k.squeeze(1).to(type).mT())
+        .view({q.size(0), q.size(1), q.size(2), k.size(2)});
+  return at::matmul(scaled, keys().to(type).mT());  // [B,H,T,S]
 }
 
 Tensor AttentionCall::biased(const Tensor& products) const {
