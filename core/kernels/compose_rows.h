@@ -25,29 +25,29 @@ struct ComposeSide {
 };
 
 // o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = map(pre(q k^T) + bias) over allowed keys.
-// All dense; n_ is `keys` rounded up to kRowLanes, and what lies beyond the keys is 0.
-// q comes times the scale; q and k have every head dense.
+// Dense but for views, whose rows are; padded is `keys` rounded up to kRowLanes, and what lies
+// beyond the keys is 0. q comes times the scale, and q and k with every head of theirs.
 template <class T>
 struct ComposeProblem : AttentionRows<T> {
-  int64_t padded = 0, e = 0, rank = 0;
+  int64_t padded = 0, rank = 0;
   const T* k_t = nullptr;  // [B,H,d,padded]
-  const T* v = nullptr;    // [B,H,S,e]
+  View<const T> v;         // [B,H,S,e]
   ComposeSide<T> pre, post;
   const RowMap* map = nullptr;  // null: the softmax
   RowFunctions<T> row;          // of the map
   const T* sink = nullptr;      // [H] of the softmax, or null
-  T* output = nullptr;          // [B,H,T,e]
+  View<T> output;               // [B,H,T,e]
   // [B,H,T] of the softmax: log sum exp of a row's scores; infinite without an allowed key
   T* lse = nullptr;
 
   // The backward pass reads lse, k, and
-  const T* v_t = nullptr;          // [B,H,e,padded]
-  const T* grad_output = nullptr;  // [B,H,T,e]
-  T* grad_q = nullptr;             // [B,H,T,d]
+  const T* v_t = nullptr;     // [B,H,e,padded]
+  View<const T> grad_output;  // [B,H,T,e]
+  View<T> grad_q;             // [B,H,T,d]
   // adds, for each of `slots` that take turns with the blocks of an example (to grad_key as well)
   int64_t slots = 1;
-  T *grad_k = nullptr, *grad_v = nullptr;  // [slots,B,H,S,d or e]
-  T* grad_sink = nullptr;                  // [slots,B,H]
+  View<T> grad_k, grad_v;  // [slots B,H,S,d or e]
+  T* grad_sink = nullptr;  // [slots,B,H]
 };
 
 constexpr int64_t kComposeBlocks = 5;  // of scratch, the last for the weights of a traced map

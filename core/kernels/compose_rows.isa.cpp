@@ -33,32 +33,33 @@ struct Block {
 
   int64_t head(int64_t h) const { return b * p.H + h; }
   int64_t keys() const { return end < p.keys ? end - begin : p.keys - begin; }
-  // Dense rows of head h, as the left or right side of a product.
-  static Strided<T> dense(const T* at, int64_t width) { return {at, width, 1}; }
-  const T* query_rows(const T* of, int64_t h, int64_t width) const {
-    return of + (head(h) * p.queries + first) * width;
+  // Rows from `row` on of head h of example `of`.
+  template <class U>
+  static RowMajor<U> rows_of(const View<U>& x, int64_t of, int64_t h, int64_t row) {
+    return {row_at(x, of, h, row), x.stride[2]};
   }
 
   // Scores, or gradients of weights: rows [.., width] times [width, padded].
-  void products(const T* left, const T* right, int64_t width, T* out) const {
-    for (int64_t h = 0; h < p.H; ++h)
-      multiply({rows, end - begin, width}, dense(query_rows(left, h, width), width),
+  void products(const View<const T>& left, const T* right, T* out) const {
+    const int64_t width = left.size[3];
+    for (int64_t h = 0; h < p.H; ++h) {
+      const auto from = rows_of(left, b, h, first);
+      multiply({rows, end - begin, width}, {from.at, from.row, 1},
                RowMajor<const T>{right + head(h) * width * p.padded + begin, p.padded},
                RowMajor<T>{out + h * p.padded + begin, row_stride});
+    }
   }
   // out[row] = sum_j map[row,j] right[j].
-  void weigh(const T* map, const T* right, int64_t width, T* out) const {
+  void weigh(const T* map, const View<const T>& right, const View<T>& out) const {
     for (int64_t h = 0; h < p.H; ++h)
-      multiply({rows, width, keys()}, {map + h * p.padded + begin, row_stride, 1},
-               RowMajor<const T>{right + (head(h) * p.keys + begin) * width, width},
-               RowMajor<T>{out + (head(h) * p.queries + first) * width, width});
+      multiply({rows, out.size[3], keys()}, {map + h * p.padded + begin, row_stride, 1},
+               rows_of(right, b, h, begin), rows_of(out, b, h, first));
   }
-  // out[j] += sum_row map[row,j] right[row].
-  void spread(const T* map, const T* right, int64_t width, T* out) const {
+  // out[j] += sum_row map[row,j] right[row], in the part of `slot`.
+  void spread(const T* map, const View<const T>& right, const View<T>& out, int64_t slot) const {
     for (int64_t h = 0; h < p.H; ++h)
-      multiply({keys(), width, rows}, {map + h * p.padded + begin, 1, row_stride},
-               RowMajor<const T>{query_rows(right, h, width), width},
-               RowMajor<T>{out + (head(h) * p.keys + begin) * width, width}, /*add=*/true);
+      multiply({keys(), out.size[3], rows}, {map + h * p.padded + begin, 1, row_stride},
+               rows_of(right, b, h, first), rows_of(out, slot * p.B + b, h, begin), /*add=*/true);
   }
 
   using Side = ComposeSide<T>;
@@ -239,7 +240,7 @@ template <class T>
 void forward_block(const Block<T>& block, int64_t, T* scratch) {
   const auto& p = block.p;
   T *s = scratch, *other = scratch + kComposeRows * block.row_stride;
-  block.products(p.q.data, p.k_t, p.d, s);
+  block.products(p.q, p.k_t, s);
   T* u = s;
   if (p.pre.matrix) u = other, block.compose(s, p.pre, u);
   block.weigh(u, scratch, /*again=*/false);
@@ -249,7 +250,7 @@ void forward_block(const Block<T>& block, int64_t, T* scratch) {
     block.compose(u, p.post, a);
     block.hide(a);
   }
-  block.weigh(a, p.v, p.e, p.output);
+  block.weigh(a, p.v, p.output);
 }
 
 template <class T>
@@ -257,8 +258,7 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
   const auto& p = block.p;
   const int64_t size = kComposeRows * block.row_stride;
   T *s = scratch, *u = scratch + size, *da = scratch + 2 * size, *other = scratch + 3 * size;
-  const int64_t per_key = slot * p.B * p.H * p.keys;
-  block.products(p.q.data, p.k_t, p.d, s);
+  block.products(p.q, p.k_t, s);
   if (p.pre.matrix)
     block.compose(s, p.pre, u);
   else
@@ -270,8 +270,8 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     block.hide(other);
     a = other;
   }
-  block.spread(a, p.grad_output, p.e, p.grad_v + per_key * p.e);
-  block.products(p.grad_output, p.v_t, p.e, da);
+  block.spread(a, p.grad_output, p.grad_v, slot);
+  block.products(p.grad_output, p.v_t, da);
   T* du = da;
   if (p.post.matrix) {
     block.hide(da);
@@ -284,8 +284,8 @@ void backward_block(const Block<T>& block, int64_t slot, T* scratch) {
     ds = du == other ? da : other;
     block.compose_backward(s, du, p.pre, slot, ds);
   }
-  block.weigh(ds, p.k.data, p.d, p.grad_q);
-  block.spread(ds, p.q.data, p.d, p.grad_k + per_key * p.d);
+  block.weigh(ds, p.k, p.grad_q);
+  block.spread(ds, p.q, p.grad_k, slot);
 }
 
 // The blocks of a slot, one after the other.

@@ -17,11 +17,25 @@
 namespace headlab {
 namespace {
 
-// Dense, the last dimension padded with zeros to whole lanes.
+// The last dimension dense and padded with zeros to whole lanes.
 Tensor in_lanes(const Tensor& x) {
   const int64_t over = x.size(-1) % kRowLanes;
-  if (over == 0) return x.contiguous();
-  return at::constant_pad_nd(x, {0, kRowLanes - over}).contiguous();  // keeps x's order else
+  const auto whole = over == 0 ? x : at::constant_pad_nd(x, {0, kRowLanes - over});
+  return whole.stride(-1) == 1 ? whole : whole.contiguous();
+}
+
+// Dense, heads beside each other in a row of a token, as the projection around them has them.
+Tensor by_token(int64_t B, int64_t H, int64_t n, int64_t width, const at::TensorOptions& options) {
+  return at::empty({B, n, H, width}, options).transpose(1, 2);  // [B,H,n,width]
+}
+
+template <class T>
+View<T> writable(const Tensor& t) {
+  View<T> written;
+  written.data = t.data_ptr<T>();
+  std::copy_n(t.sizes().begin(), 4, written.size);
+  std::copy_n(t.strides().begin(), 4, written.stride);
+  return written;
 }
 
 Tensor matrices(const Tensor& m) {  // [B,T,H,H], every [H,H] dense
@@ -37,7 +51,7 @@ Tensor with_gates(const Tensor& key) {
 
 // Factors [B,2R+1,S,H] -> [B,2R+1,H,padded].
 Tensor key_factors(const Tensor& key) {
-  return key.defined() ? in_lanes(key.transpose(2, 3)) : key;
+  return key.defined() ? in_lanes(key.transpose(2, 3)).contiguous() : key;
 }
 
 // What a call has a gradient for, all of one type; undefined: none.
@@ -68,10 +82,9 @@ struct Problem : ComposeProblem<T> {
     auto call = rest.call;
     call.q = f.q, call.k = f.k;
     static_cast<AttentionRows<T>&>(*this) = kernel_rows<T>(call, at::kCPU, held);
-    this->k_t = hold(in_lanes(f.k.transpose(2, 3)));
+    this->k_t = hold(in_lanes(f.k.transpose(2, 3)).contiguous());
     this->padded = held.back().size(3);
-    this->v = hold(f.v);
-    this->e = f.v.size(3);
+    this->v = view<T>(f.v);
     set_side(f.pre, f.pre_key, this->pre);
     set_side(f.post, f.post_key, this->post);
     const auto& some_key = f.pre_key.defined() ? f.pre_key : f.post_key;
@@ -112,8 +125,8 @@ struct Problem : ComposeProblem<T> {
 template <class T>
 Tensor forward(const Factors& f, const Unlearned& rest, const Tensor& lse) {
   Problem<T> problem(f, rest, lse);
-  auto out = at::empty({problem.B, problem.H, problem.queries, problem.e}, f.q.options());
-  problem.output = data<T>(out);
+  auto out = by_token(problem.B, problem.H, problem.queries, f.v.size(3), f.q.options());
+  problem.output = writable<T>(out);
   problem.run(compose_kernels<T>().forward);
   return out;  // [B,H,T,e]
 }
@@ -123,13 +136,14 @@ template <class T>
 torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest, const Tensor& lse,
                                         const Tensor& grad) {
   Problem<T> p(f, rest, lse);
-  p.v_t = p.hold(in_lanes(f.v.transpose(2, 3)));
-  p.grad_output = p.hold(grad.contiguous());
+  p.v_t = p.hold(in_lanes(f.v.transpose(2, 3)).contiguous());
+  p.grad_output = view<T>(p.held.emplace_back(in_lanes(grad)));
   const auto options = f.q.options();
-  const auto grad_q = at::empty({p.B, p.H, p.queries, p.d}, options);
-  const auto grad_k = at::zeros({p.slots, p.B, p.H, p.keys, p.d}, options);
-  const auto grad_v = at::zeros({p.slots, p.B, p.H, p.keys, p.e}, options);
-  p.grad_q = data<T>(grad_q), p.grad_k = data<T>(grad_k), p.grad_v = data<T>(grad_v);
+  const auto grad_q = by_token(p.B, p.H, p.queries, p.d, options);
+  const auto grad_k = by_token(p.slots * p.B, p.H, p.keys, p.d, options).zero_();
+  const auto grad_v = by_token(p.slots * p.B, p.H, p.keys, f.v.size(3), options).zero_();
+  p.grad_q = writable<T>(grad_q);
+  p.grad_k = writable<T>(grad_k), p.grad_v = writable<T>(grad_v);
   const auto of_matrices = [&](const Tensor& m) {
     return m.defined() ? at::empty({p.B, p.queries, p.H, p.H}, options) : Tensor();
   };
@@ -147,13 +161,16 @@ torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest,
   const auto total = [](const Tensor& of_slots) {
     return of_slots.size(0) == 1 ? of_slots[0] : of_slots.sum(0);
   };
+  const auto of_keys = [&](const Tensor& grads) {  // [slots B,H,S,.] -> [B,H,S,.]
+    return p.slots == 1 ? grads : grads.unflatten(0, {p.slots, p.B}).sum(0);
+  };
   const auto factors = [&](const Tensor& of_slots) {
     if (!of_slots.defined()) return Tensor();
     return total(of_slots).narrow(3, 0, p.keys).transpose(2, 3);  // [B,2R+1,S,H]
   };
   return {grad_q,
-          total(grad_k),
-          total(grad_v),
+          of_keys(grad_k),
+          of_keys(grad_v),
           pre,
           factors(pre_key),
           post,

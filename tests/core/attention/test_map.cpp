@@ -104,7 +104,7 @@ std::vector<Tensor> with_gradients(const Inputs& in, HeadCall call, Backend back
   auto wanted = in.all();
   if (learned.defined()) wanted.push_back(learned);
   for (auto& t : wanted) t.mutable_grad() = Tensor();
-  (y * at::randn_like(y)).sum().backward();
+  (y * at::randn(y.sizes(), y.options())).sum().backward();  // whatever the strides of y
   std::vector<Tensor> all{y.detach()};
   for (const auto& t : wanted) all.push_back(t.grad());
   return all;
