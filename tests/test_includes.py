@@ -16,7 +16,7 @@ spec.loader.exec_module(code_digest)
 # two rows see each other.
 ROOMS = ["files", "text", "system", "ranks", "data/formats", "data/tokenizers", "data/*", "data/images", "data/given", "data/tasks",
          "models", "pretrained", "logs", "runs", "inference", "training", "measuring", "conversion", "pruning",
-         "analysis/maps", "analysis/*", "sweeps", "comparison", "cases", "commands"]
+         "analysis/maps", "analysis/*", "sweeps", "comparison", "cases", "benchmarks", "commands"]
 PLAIN = ["files", "text", "system", "data/formats"]
 ALLOWED = {
     "core/*": {"core/*", "core/attention", "core/config"},

@@ -9,7 +9,7 @@ endfunction()
 headlab_tests_of(test_plain core/config experiments/files experiments/text experiments/system experiments/logs
                  experiments/data/formats)
 headlab_tests_of(test_heads core core/attention core/kernels core/observe variants experiments/conversion
-                 experiments/measuring experiments/pruning experiments/analysis)
+                 experiments/measuring experiments/pruning experiments/analysis experiments/benchmarks)
 headlab_tests_of(test_experiments experiments/data experiments/models experiments/pretrained experiments/runs
                  experiments/inference experiments/training experiments/cases experiments/sweeps
                  experiments/comparison experiments/ranks)

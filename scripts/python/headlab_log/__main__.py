@@ -1,4 +1,4 @@
-"""Opens logs from the command line: python -m headlab_log watch|serve|report|figure|csv|tensorboard ..."""
+"""Opens logs from the command line: python -m headlab_log watch|serve|report|figure|roofline|csv|tensorboard ..."""
 
 import argparse
 import importlib
@@ -11,6 +11,7 @@ COMMANDS = {
     "serve": ("serve", "serves the report of runs, which follows them"),
     "report": ("report.command", "makes one HTML page from one or several runs"),
     "figure": ("figure", "draws what a comparison found as PNG and SVG"),
+    "roofline": ("roofline", "draws what `headlab bench` measured below the machine's roof"),
     "csv": ("exports", "writes what a run logged as CSV files"),
     "tensorboard": ("tensorboard", "turns runs into event files for TensorBoard"),
 }

@@ -13,10 +13,11 @@ needed("matplotlib", "plots")
 from .comparison import comparison
 from .heads import head_grid, head_plane, head_roles
 from .maps import all_maps, attention_map, maps_in_a_row
+from .roofline import roofline
 from .style import COLOURS, STYLE, name_and_unit
 from .training import against_loss, losses, overview, statistics
 from .variants import matrices, pruning, seeds
 
 __all__ = ["COLOURS", "STYLE", "against_loss", "all_maps", "attention_map", "comparison",
            "head_grid", "head_plane", "head_roles", "losses", "maps_in_a_row", "matrices",
-           "name_and_unit", "overview", "pruning", "seeds", "statistics"]
+           "name_and_unit", "overview", "pruning", "roofline", "seeds", "statistics"]

@@ -1,0 +1,130 @@
+#include "experiments/benchmarks/bench_run.h"
+
+#include <limits>
+
+#include "core/attention/paths/paths.h"
+#include "core/config/config.h"
+#include "core/head_kinds.h"
+#include "core/torch.h"
+#include "experiments/system/busy_cores.h"
+#include "experiments/system/output.h"
+#include "experiments/system/stopwatch.h"
+
+namespace headlab {
+namespace {
+
+// A row and who takes its turns; null: the layer could not be built.
+struct Contestant {
+  BenchRow row;
+  std::unique_ptr<BenchSide> side;
+};
+
+// Where the layer is of this program; null: it is Python's.
+BenchLayer* own_layer(const Contestant& contestant) {
+  return dynamic_cast<BenchLayer*>(contestant.side.get());
+}
+
+std::string one_line(std::string text) { return text.substr(0, text.find('\n')); }
+
+// What the layer counts of itself, and why a pass cannot be timed.
+void prepare(Contestant& contestant, BenchSide& plain, const BenchWork& work) {
+  for (const auto pass : work.passes()) {
+    auto& figure = contestant.row.figures[pass];
+    if (contestant.side) figure.reason = contestant.side->reason(pass);
+    if (figure.reason.empty() && pass != BenchPass::kStatistics) {
+      const auto why = plain.reason(pass);
+      if (!why.empty()) figure.reason = "of plain heads: " + why;
+    }
+    figure.flops = std::numeric_limits<double>::quiet_NaN();
+    auto* layer = own_layer(contestant);
+    if (!layer || !figure.reason.empty()) continue;
+    figure.flops = layer->flops(pass);
+    if (pass == BenchPass::kDecode) continue;
+    figure.peak_bytes = layer->allocations(pass).peak;
+    figure.moved_bytes = layer->moved(pass);
+  }
+}
+
+Contestant contestant_of(const KindBlock& kind, const std::string& path,
+                         const BenchSetting& setting, const BenchWork& work) {
+  Contestant made;
+  made.row.source = "headlab", made.row.kind = kind.kind(), made.row.path = path;
+  const auto written = kind.write_minimal();
+  made.row.written = written.entries.size() > 1 ? to_flow(written) : kind.kind();
+  try {
+    made.side = std::make_unique<BenchLayer>(kind, backend_named(path), setting);
+  } catch (const ConfigError& error) {
+    for (const auto pass : work.passes()) made.row.figures[pass].reason = one_line(error.what());
+  }
+  return made;
+}
+
+std::vector<Contestant> contestants_of(const BenchWork& work, const BenchSetting& setting,
+                                       BenchLayer& plain) {
+  std::vector<Contestant> all;
+  for (const auto& kind : work.kinds)
+    for (const auto& path : work.paths) all.push_back(contestant_of(kind, path, setting, work));
+  if (work.peers)
+    for (const auto& name : work.peers->names()) {
+      Contestant peer{
+          {.source = "python", .kind = "mha", .path = name, .written = "mha", .figures = {}},
+          work.peers->beside(plain, name, setting)};
+      all.push_back(std::move(peer));
+    }
+  for (auto& contestant : all) prepare(contestant, plain, work);
+  return all;
+}
+
+void take_turns(Contestant& contestant, BenchSide& plain) {
+  for (auto& [pass, figure] : contestant.row.figures) {
+    if (!figure.reason.empty()) continue;
+    const bool watched = pass == BenchPass::kStatistics;
+    auto& beside = watched ? *contestant.side : plain;
+    const auto beside_pass = watched ? BenchPass::kBoth : pass;
+    add_round(
+        figure.times, [&, pass = pass] { return contestant.side->turn(pass); },
+        [&] { return beside.turn(beside_pass); });
+  }
+}
+
+BenchTable measure_shape(const BenchWork& work, const BenchSetting& setting) {
+  BenchTable table{.shape = setting.shape, .rows = {}, .waited = {}};
+  BenchLayer plain(KindBlock(head_registry(), "mha"), Backend::kAuto, setting);
+  auto contestants = contestants_of(work, setting, plain);
+  for (int64_t round = 0; round < work.rounds; ++round) {
+    tell("{}: round {} of {}", setting.shape.text(), round + 1, work.rounds);
+    const double waited = waited_for_cores();
+    const Stopwatch watch;
+    for (auto& contestant : contestants) take_turns(contestant, plain);
+    table.waited.push_back(std::max(0.0, waited_for_cores() - waited) /
+                           (watch.seconds() * at::get_num_threads()));
+  }
+  for (auto& contestant : contestants) table.rows.push_back(std::move(contestant.row));
+  return table;
+}
+
+}  // namespace
+
+std::vector<BenchPass> BenchWork::passes() const {
+  std::vector<BenchPass> all{BenchPass::kForward, BenchPass::kBoth};
+  if (statistics) all.push_back(BenchPass::kStatistics);
+  if (decode) all.push_back(BenchPass::kDecode);
+  return all;
+}
+
+BenchResults measure(const BenchWork& work) {
+  const auto speed = [&] {
+    return measure_machine(work.setting.device, work.setting.bf16, work.setting.seconds);
+  };
+  BenchResults results;
+  results.before = speed();
+  for (const auto& shape : work.shapes) {
+    auto setting = work.setting;
+    setting.shape = shape;
+    results.tables.push_back(measure_shape(work, setting));
+  }
+  results.after = speed();
+  return results;
+}
+
+}  // namespace headlab
