@@ -190,7 +190,7 @@ def test_the_programs_of_scripts_start_what_they_are_named_after():
     for line, name in ([scripts / "to_csv"], "to_csv"), ([scripts / "log", "tensorboard"], "to_tensorboard"):
         done = subprocess.run([*line, "--help"], capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.startswith(f"usage: {name} "), done.stderr
-    for name in "report", "watch", "figure", "csv", "tensorboard":
+    for name in "report", "watch", "figure", "roofline", "csv", "tensorboard":
         first, *_ = log_command(name, "--help").stdout.splitlines()
         assert first.startswith("usage: ") and f"{name} " in first
 
@@ -199,7 +199,7 @@ def test_without_a_command_that_there_is_the_ones_there_are_are_listed():
     for wrong in [], ["xml"]:
         done = log_command(*wrong)
         assert done.returncode == 2
-        assert all(name in done.stderr for name in ("watch", "report", "figure", "csv", "tensorboard"))
+        assert all(name in done.stderr for name in ("watch", "report", "figure", "roofline", "csv", "tensorboard"))
     assert "writes what a run logged as CSV files" in log_command("--help").stdout
 
 

@@ -40,6 +40,15 @@ HeadDemands demands_of(const std::string& attention) {
 // The last of T tokens: those before them are in the cache.
 int64_t decoded_tokens(int64_t T) { return std::min(kMostDecoded, T / 2); }
 
+// ConfigError with what keeps a kind from this shape, or from attending so.
+void require_fitting(const KindBlock& block, const HeadShape& shape, const HeadDemands& demands) {
+  std::string problem;
+  check_layer(block, shape, demands, [&](const std::string& field, const std::string& what) {
+    if (problem.empty()) problem = field.empty() ? what : field + ": " + what;
+  });
+  if (!problem.empty()) throw ConfigError(problem);
+}
+
 int64_t bytes_of(const Tensor& t) {
   return t.defined() ? t.numel() * static_cast<int64_t>(t.element_size()) : 0;
 }
@@ -62,8 +71,10 @@ const char* name_of(BenchPass pass) {
 
 BenchLayer::BenchLayer(const KindBlock& block, Backend backend, const BenchSetting& setting)
     : setting_(setting), backend_(backend) {
+  const auto shape = head_shape(setting);
+  require_fitting(block, shape, demands_of(setting.attention));
   torch::manual_seed(kSeed);
-  heads_ = make_heads(block, head_shape(setting), demands_of(setting.attention));
+  heads_ = make_heads(block, shape);
   heads_->to(setting.device);
   const auto& s = setting.shape;
   const auto options = at::TensorOptions().device(setting.device);

@@ -84,6 +84,10 @@ PassCells cells_of(const BenchFigure& figure, const BenchResults& results) {
           std::isfinite(share) ? Cell(fmt::format("{:.0f} %", share)) : Cell()};
 }
 
+std::string whose(const BenchRow& row) {
+  return (row.source == "python" ? "Python's " : "") + row.written;
+}
+
 Table table_of(const BenchTable& shape, const BenchWork& work, const BenchResults& results) {
   const auto right = [](const char* title) { return Column{.title = title}; };
   std::vector<Column> columns{{.title = "kind", .is_text = true},
@@ -95,7 +99,7 @@ Table table_of(const BenchTable& shape, const BenchWork& work, const BenchResult
   if (work.decode) columns.push_back(right("token [ms]")), columns.push_back(right("of plain"));
   Table table(columns);
   for (const auto& row : shape.rows) {
-    std::vector<Cell> cells{row.source == "python" ? "Python" : row.written, row.path};
+    std::vector<Cell> cells{whose(row), row.path};
     for (const auto pass : {BenchPass::kForward, BenchPass::kBoth}) {
       auto found = cells_of(row.figures.at(pass), results);
       cells.insert(cells.end(), {found.time, found.ratio, found.share});
@@ -114,26 +118,44 @@ Table table_of(const BenchTable& shape, const BenchWork& work, const BenchResult
   return table;
 }
 
-// Plain heads of this program beside each of Python's: the other way round than in the table.
+// The row of this program's layer of the kind on `auto`; null: there is none.
+const BenchRow* own_row(const BenchTable& shape, const std::string& kind) {
+  for (const auto& row : shape.rows)
+    if (row.source == "headlab" && row.written == kind && row.path == "auto") return &row;
+  return nullptr;
+}
+
+// A kind's time / that of Python's layer, from the ratios of both to plain heads in each round.
+std::vector<double> beside_python(const BenchRow* own, const BenchRow& python, BenchPass pass) {
+  const auto& theirs = python.figures.at(pass);
+  if (!theirs.reason.empty() || !own || !own->figures.at(pass).reason.empty()) return {};
+  auto ratios = ratios_of(own->figures.at(pass).times);
+  const auto of_python = ratios_of(theirs.times);
+  for (size_t n = 0; n < ratios.size(); ++n) ratios[n] /= of_python[n];
+  return ratios;
+}
+
+// The other way round than in the table: this program's layers beside each of Python's.
 std::string beside_python(const BenchTable& shape) {
   std::string lines;
   for (const auto& row : shape.rows) {
     if (row.source != "python") continue;
     std::string found;
     for (const auto pass : {BenchPass::kForward, BenchPass::kBoth}) {
-      const auto& figure = row.figures.at(pass);
-      if (!figure.reason.empty()) continue;
-      const auto ratio = spread_of(ratios_of({figure.times.beside, figure.times.own}));
+      const auto ratios = beside_python(own_row(shape, row.kind), row, pass);
+      if (ratios.empty()) continue;
+      const auto ratio = spread_of(ratios);
       found += fmt::format("{}{} {:.2f} ({:.2f} to {:.2f})", found.empty() ? "" : ", ",
                            name_of(pass), ratio.median, ratio.least, ratio.most);
     }
-    if (!found.empty()) lines += fmt::format("plain / Python's {}: {}\n", row.path, found);
+    if (!found.empty())
+      lines += fmt::format("{0} / Python's {0}, {1}: {2}\n", row.kind, row.path, found);
   }
   return lines;
 }
 
 std::string name_of(const BenchRow& row) {
-  return row.source == "python" ? "Python's " + row.path : row.written + " on " + row.path;
+  return whose(row) + (row.source == "python" ? ", " : " on ") + row.path;
 }
 
 // Each reason once, with the rows that it is of; of a row that it is not all of, with the passes.

@@ -1,6 +1,8 @@
 #include "experiments/benchmarks/bench_run.h"
 
+#include <iterator>
 #include <limits>
+#include <set>
 
 #include "core/attention/paths/paths.h"
 #include "core/config/config.h"
@@ -23,8 +25,6 @@ struct Contestant {
 BenchLayer* own_layer(const Contestant& contestant) {
   return dynamic_cast<BenchLayer*>(contestant.side.get());
 }
-
-std::string one_line(std::string text) { return text.substr(0, text.find('\n')); }
 
 // What the layer counts of itself, and why a pass cannot be timed.
 void prepare(Contestant& contestant, BenchSide& plain, const BenchWork& work) {
@@ -54,22 +54,38 @@ Contestant contestant_of(const KindBlock& kind, const std::string& path,
   try {
     made.side = std::make_unique<BenchLayer>(kind, backend_named(path), setting);
   } catch (const ConfigError& error) {
-    for (const auto pass : work.passes()) made.row.figures[pass].reason = one_line(error.what());
+    for (const auto pass : work.passes()) made.row.figures[pass].reason = error.what();
   }
   return made;
+}
+
+// Python's layers of a kind with its usual options.
+std::vector<Contestant> peers_of(const std::string& kind, const BenchWork& work,
+                                 const BenchSetting& setting) {
+  std::vector<Contestant> all;
+  const auto names = work.peers->names(kind);
+  if (names.empty()) return all;
+  BenchLayer layer(KindBlock(head_registry(), kind), Backend::kAuto, setting);
+  for (const auto& name : names) {
+    BenchRow row{.source = "python", .kind = kind, .path = name, .written = kind, .figures = {}};
+    all.push_back({std::move(row), work.peers->beside(layer, kind, name, setting)});
+  }
+  return all;
 }
 
 std::vector<Contestant> contestants_of(const BenchWork& work, const BenchSetting& setting,
                                        BenchLayer& plain) {
   std::vector<Contestant> all;
+  std::set<std::string> in_python{"mha"};  // always, once
   for (const auto& kind : work.kinds)
-    for (const auto& path : work.paths) all.push_back(contestant_of(kind, path, setting, work));
+    for (const auto& path : work.paths) {
+      all.push_back(contestant_of(kind, path, setting, work));
+      if (all.back().row.written == kind.kind() && all.back().side) in_python.insert(kind.kind());
+    }
   if (work.peers)
-    for (const auto& name : work.peers->names()) {
-      Contestant peer{
-          {.source = "python", .kind = "mha", .path = name, .written = "mha", .figures = {}},
-          work.peers->beside(plain, name, setting)};
-      all.push_back(std::move(peer));
+    for (const auto& kind : in_python) {
+      auto peers = peers_of(kind, work, setting);
+      std::move(peers.begin(), peers.end(), std::back_inserter(all));
     }
   for (auto& contestant : all) prepare(contestant, plain, work);
   return all;

@@ -64,6 +64,14 @@ class PythonPeer : public BenchSide {
  public:
   PythonPeer(AskedProgram& python, int id, double seconds)
       : python_(python), id_(id), seconds_(seconds) {}
+  ~PythonPeer() override {
+    try {
+      answer_of(python_, {{"do", "drop"}, {"layer", id_}});
+    } catch (const RunError&) {  // Python has ended: whoever asks it next is told
+    }
+  }
+  PythonPeer(const PythonPeer&) = delete;
+  PythonPeer& operator=(const PythonPeer&) = delete;
 
   std::string reason(BenchPass pass) override {
     if (pass != BenchPass::kForward && pass != BenchPass::kBoth)
@@ -108,16 +116,23 @@ PythonPeers::PythonPeers(const std::string& given, int threads) {
     throw RunError(fmt::format("--peers: {}: {}; {}", found.path.string(),
                                begun["reason"].get<std::string>(), kGetPython));
   torch_ = begun.value("torch", "");
-  names_ = begun.value("peers", std::vector<std::string>());
+  names_ = begun.value("peers", names_);
 }
 
-std::unique_ptr<BenchSide> PythonPeers::beside(BenchLayer& plain, const std::string& name,
+std::vector<std::string> PythonPeers::names(const std::string& kind) const {
+  const auto found = names_.find(kind);
+  return found == names_.end() ? std::vector<std::string>() : found->second;
+}
+
+std::unique_ptr<BenchSide> PythonPeers::beside(BenchLayer& layer, const std::string& kind,
+                                               const std::string& name,
                                                const BenchSetting& setting) {
-  const auto file = scratch_.path() / (setting.shape.text() + ".safetensors");
-  if (!fs::exists(file)) write_tensors(file, plain.tensors());
+  const auto file = scratch_.path() / fmt::format("{}-{}.safetensors", kind, setting.shape.text());
+  if (!fs::exists(file)) write_tensors(file, layer.tensors());
   const int id = made_++;
   answer_of(*python_, {{"do", "layer"},
                        {"layer", id},
+                       {"kind", kind},
                        {"peer", name},
                        {"file", file.string()},
                        {"heads", setting.shape.heads},

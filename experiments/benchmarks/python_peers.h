@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,17 +21,18 @@ class PythonPeers {
   // it has no torch.
   PythonPeers(const std::string& given, int threads);
 
-  const std::string& torch() const { return torch_; }               // its version
-  const std::vector<std::string>& names() const { return names_; }  // eager, sdpa, compile, flex
-  // The peer of that name beside a layer of plain heads, with the layer's weights and inputs. Its
+  const std::string& torch() const { return torch_; }  // its version
+  // Of a kind with its usual options: eager, sdpa, compile, flex; none: Python has no such layer.
+  std::vector<std::string> names(const std::string& kind) const;
+  // The peer of that name beside a layer of that kind, with the layer's weights and inputs. Its
   // reason() tells where Python cannot do a pass, or computes other numbers than the layer.
-  std::unique_ptr<BenchSide> beside(BenchLayer& plain, const std::string& name,
-                                    const BenchSetting& setting);
+  std::unique_ptr<BenchSide> beside(BenchLayer& layer, const std::string& kind,
+                                    const std::string& name, const BenchSetting& setting);
 
  private:
   std::unique_ptr<AskedProgram> python_;
   std::string torch_;
-  std::vector<std::string> names_;
+  std::map<std::string, std::vector<std::string>> names_;  // by kind
   ScratchFolder scratch_;
   int made_ = 0;  // layers, each of which has a number there
 };

@@ -48,7 +48,7 @@ struct BenchOptions {
     a.flag("--statistics", statistics, "what all statistics of the heads at every step cost");
     a.flag("--decode", decode, "a token with a cache of those before it");
     a.flag("--peers", peers,
-           "plain heads in Python's torch, too: eager, SDPA, torch.compile, FlexAttention");
+           "layers in Python's torch, too: eager, SDPA, torch.compile, FlexAttention");
     a.option("--python", python,
              "the Python of --peers (default: HEADLAB_PYTHON, else what scripts/bench/environment "
              "made)");
@@ -103,7 +103,10 @@ std::vector<std::string> paths_of(const BenchOptions& o) {
   return paths;
 }
 
-void check_outputs(const BenchOptions& o) {
+void check_options(const BenchOptions& o) {
+  if (o.decode && o.attention != "causal")
+    throw ConfigError(
+        fmt::format("bench --decode: decoding is causal, not {}; leave one out", o.attention));
   if (o.json && o.markdown) throw ConfigError("bench: --json and --markdown: choose one");
   if (!o.python.empty() && !o.peers) throw ConfigError("bench --python: belongs to --peers");
   if (o.plot.empty()) return;
@@ -122,7 +125,7 @@ void draw(const BenchOptions& o, const nlohmann::ordered_json& found) {
 }
 
 int run_bench(const BenchOptions& o) {
-  check_outputs(o);
+  check_options(o);
   BenchWork work{.kinds = kinds_of(o),
                  .paths = paths_of(o),
                  .shapes = shapes_of(o),

@@ -1,18 +1,18 @@
-"""A layer of every kind of heads with two builds at once: training step, forward pass, decoded token.
+"""A layer of every kind of heads with two builds at once: forward and backward, forward pass, decoded token.
 
-    scripts/bench/layers --before OTHER/build/release/headlab_bench_layers [--after build/release/headlab_bench_layers]
+    scripts/bench/layers --before OTHER/build/release/headlab [--after build/release/headlab]
                          [--kinds mha,moh] [--pairs 7] [--seconds 3]
 
-Both programs run through the same seconds in turns of 0.1 s, one stopped while the other goes on, so that a
-machine that changes its speed changes it for both. Prints ratios of speeds after / before, of the shortest passes:
+Both programs run `bench KIND` through the same seconds in turns of 0.1 s, one stopped while the other goes on, so that
+a machine that changes its speed changes it for both. Prints ratios of speeds after / before, of the shortest passes:
 that of each pair's, their median and the least and the most of them; and behind them that of all pairs together.
 Where the ratios of pairs lie far apart others were at work on the machine, and the last one says more. A kind with
-a median below --least is measured once more, and both stand in its row. Peak memory [MB] is that of the whole
-process, the least of all pairs.
-`ninja -C build/release headlab_bench_layers` builds the program, which is scripts/bench/layers.cpp.
+a median below --least is measured once more, and both stand in its row. Memory [MB] is the most that forward and
+backward hold. Both builds need the command `bench`.
 """
 
 import argparse
+import json
 import signal
 import statistics
 import subprocess
@@ -22,7 +22,7 @@ import time
 from headlab_program import ROOT
 from speed import kinds_of
 
-MEASURED = ("training step", "forward pass", "decoded token")
+MEASURED = {"both": "forward and backward", "forward": "forward pass", "decode": "decoded token"}
 TURN = 0.1  # seconds: some ten training steps, the first of which finds cold caches
 
 
@@ -50,11 +50,18 @@ def side_by_side(commands):
     return texts
 
 
+def figures_of(text):
+    """Milliseconds of each pass, None where the kind cannot do it, and megabytes."""
+    (row,) = json.loads(text)["shapes"][0]["rows"]
+    return [row[name]["ms"]["least"] if "ms" in row[name] else None for name in MEASURED] + [
+        row["both"].get("peak_bytes", 0) / 1e6]
+
+
 def pairs_of(arguments, kind):
-    """Pairs of what both programs measured: milliseconds of each, None where the kind cannot do it, and megabytes."""
-    commands = [[program, kind, str(arguments.seconds)] for program in (arguments.before, arguments.after)]
-    return [[[None if word == "-" else float(word) for word in text.split()] for text in side_by_side(commands)]
-            for _ in range(arguments.pairs)]
+    """Pairs of what both programs measured."""
+    commands = [[program, "bench", kind, "--shape", arguments.shape, "--decode", "--json", "--threads", "1", "--rounds",
+                 "1", "--seconds", str(arguments.seconds)] for program in (arguments.before, arguments.after)]
+    return [list(map(figures_of, side_by_side(commands))) for _ in range(arguments.pairs)]
 
 
 def ratios_of(pairs, place):
@@ -77,7 +84,7 @@ def row(arguments, kind):
             f"{statistics.median(found):.3f} ({found[0]:.2f} to {found[-1]:.2f}), all {of_all:.3f}"
             for found, of_all in told))
     pairs = [pair for found in rounds for pair in found]
-    cells += [f"{min(pair[side][-1] for pair in pairs):.0f}" for side in (0, 1)]
+    cells += [f"{min(pair[side][-1] for pair in pairs):.2f}" for side in (0, 1)]
     return f"| {kind} | {' | '.join(cells)} |"
 
 
@@ -85,13 +92,14 @@ def main():
     parser = argparse.ArgumentParser(prog="bench/layers", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", required=True, help="the program to compare with")
-    parser.add_argument("--after", default=ROOT / "build/release/headlab_bench_layers", help="the program that is compared")
+    parser.add_argument("--after", default=ROOT / "build/release/headlab", help="the program that is compared")
     parser.add_argument("--kinds", help="comma-separated (default: every configs/char_*.yaml)")
+    parser.add_argument("--shape", default="12x64x128x4", help="as `headlab bench` takes it (default: 12x64x128x4)")
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=3, help="for each figure (default: 3)")
     parser.add_argument("--least", type=float, default=0.97, help="below it a kind is measured once more (default: 0.97)")
     arguments = parser.parse_args()
-    print(f"| kind | {' | '.join(MEASURED)} | peak before [MB] | peak after [MB] |\n|---|{'--:|' * 5}", flush=True)
+    print(f"| kind | {' | '.join(MEASURED.values())} | before [MB] | after [MB] |\n|---|{'--:|' * 5}", flush=True)
     for kind in kinds_of(arguments):
         print(row(arguments, kind), flush=True)
 

@@ -1,4 +1,4 @@
-"""A layer of plain heads in Python's torch, timed by turns with headlab's own: `headlab bench --peers` runs this.
+"""Layers of heads in Python's torch, timed by turns with headlab's own: `headlab bench --peers` runs this.
 
 It answers lines of JSON: a question on stdin, an answer on stdout. Weights, inputs and the output that the layer
 must give come from a safetensors file that the program has written. A layer is timed as the program times its own
@@ -29,13 +29,23 @@ def read_tensors(path):
     return tensors
 
 
+def seen(scores, causal):
+    """bool [T,S]: the keys of each query."""
+    every = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+    return every.tril() if causal else every
+
+
+def scaled_scores(q, k):
+    return q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # [B,H,T,S]
+
+
+def softmax(scores, causal):
+    return scores.masked_fill(~seen(scores, causal), -math.inf).softmax(-1)
+
+
 def eager(q, k, v, causal):
     """With the whole map in memory."""
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])  # [B,H,T,S]
-    if causal:
-        unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(unseen, -math.inf)
-    return scores.softmax(-1) @ v
+    return softmax(scaled_scores(q, k), causal) @ v
 
 
 def sdpa(q, k, v, causal):
@@ -52,29 +62,60 @@ def block_mask(queries, keys, device):
     return block_masks[queries, keys]
 
 
-ATTENTION = {"eager": eager, "sdpa": sdpa, "compile": sdpa, "flex": flex}  # compile: torch.compile of the whole layer
+def sigmoid(q, k, v, causal):
+    """arXiv 2409.04431, equation (3), with offset -ln S."""
+    scores = scaled_scores(q, k)
+    weights = torch.sigmoid(scores - math.log(scores.shape[-1]))
+    return weights.masked_fill(~seen(scores, causal), 0) @ v
+
+
+def entmax(q, k, v, causal):
+    """alpha 1.5, by sorting: arXiv 1905.05702, algorithm 2."""
+    scores = scaled_scores(q, k).float().masked_fill(~seen(q @ k.transpose(-2, -1), causal), -1e4) / 2
+    scores = scores - scores.amax(-1, keepdim=True)
+    ordered = scores.sort(-1, descending=True).values
+    count = torch.arange(1, scores.shape[-1] + 1, device=scores.device, dtype=scores.dtype)
+    mean, square = ordered.cumsum(-1) / count, ordered.square().cumsum(-1) / count
+    threshold = mean - ((1 / count) - (square - mean.square())).clamp_min(0).sqrt()
+    support = (threshold <= ordered).sum(-1, keepdim=True)
+    return (scores - threshold.gather(-1, support - 1)).clamp_min(0).square().to(v.dtype) @ v
+
+
+def talking(q, k, v, causal, pre, post):
+    """arXiv 2003.02436, section 4: scores are mixed across heads before the softmax, weights after it."""
+    weights = softmax(torch.einsum("bhts,hg->bgts", scaled_scores(q, k), pre), causal)
+    return torch.einsum("bhts,hg->bgts", weights, post) @ v
+
+
+# By kind and peer; "compile" is torch.compile of the whole layer.
+ATTENTION = {"mha": {"eager": eager, "sdpa": sdpa, "compile": sdpa, "flex": flex},
+             "sigmoid": {"eager": sigmoid, "compile": sigmoid},
+             "entmax": {"eager": entmax, "compile": entmax},
+             "talking": {"eager": talking, "compile": talking}}
+MORE_WEIGHTS = {"talking": ("pre", "post")}  # beside the projections
 block_masks = {}
 
 
 def make_layer(attend, heads, causal):
-    """x, memory [B,T,D] and the four weights [D,D] -> y [B,T,D]"""
-    def layer(x, memory, q, k, v, o):
+    """x, memory [B,T,D], the four weights [D,D] and more of the kind -> y [B,T,D]"""
+    def layer(x, memory, q, k, v, o, *more):
         parts = [F.linear(source, weight).unflatten(2, (heads, -1)).transpose(1, 2)  # [B,H,T,d]
                  for source, weight in ((x, q), (memory, k), (memory, v))]
-        return F.linear(attend(*parts, causal).transpose(1, 2).flatten(2), o)
+        return F.linear(attend(*parts, causal, *more).transpose(1, 2).flatten(2), o)
     return layer
 
 
 class Layer:
-    def __init__(self, peer, file, heads, causal, bf16, device):
-        self.peer, self.file, self.bf16, self.device = peer, file, bf16, torch.device(device)
+    def __init__(self, kind, peer, file, heads, causal, bf16, device):
+        self.peer, self.bf16, self.device = peer, bf16, torch.device(device)
         tensors = {name: tensor.to(self.device) for name, tensor in read_tensors(file).items()}
         self.expected = tensors["y"]
         self.x = tensors["x"].requires_grad_()
         self.memory = tensors["memory"].requires_grad_() if "memory" in tensors else self.x
-        self.weights = [tensors[f"{name}.weight"].requires_grad_() for name in "qkvo"]
+        names = [*(f"{name}.weight" for name in "qkvo"), *MORE_WEIGHTS.get(kind, ())]
+        self.weights = [tensors[name].requires_grad_() for name in names]
         self.cotangent = torch.randn_like(self.expected)
-        self.layer = make_layer(ATTENTION[peer], heads, causal)
+        self.layer = make_layer(ATTENTION[kind][peer], heads, causal)
         if peer in ("compile", "flex"):
             self.layer = torch.compile(self.layer, fullgraph=True, dynamic=False)
 
@@ -141,7 +182,7 @@ def begin(threads):
     torch.set_num_threads(threads)
     torch._dynamo.config.recompile_limit = 64  # one function, of several shapes and peers
     torch.set_flush_denormal(True)  # as the program does
-    return {"torch": torch.__version__, "peers": list(ATTENTION)}
+    return {"torch": torch.__version__, "peers": {kind: list(peers) for kind, peers in ATTENTION.items()}}
 
 
 def answer(question, layers):
@@ -149,9 +190,10 @@ def answer(question, layers):
     if do == "begin":
         return begin(**question)
     if do == "layer":
-        if any(layer.file != question["file"] for layer in layers.values()):
-            layers.clear()  # those of the shape before
         layers[number] = Layer(**question)
+        return {}
+    if do == "drop":
+        del layers[number]
         return {}
     if do == "try":
         reason = layers[number].reason(question["pass"])

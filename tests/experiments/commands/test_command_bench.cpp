@@ -124,13 +124,11 @@ TEST_CASE("bench: what a kind or a path cannot do is n/a with its reason") {
   CHECK_THAT(text, Contains("n/a: linformer on auto: 'linformer' heads cannot be causal\n"));
 }
 
-TEST_CASE("bench: --attention chooses who sees whom, and decoding is causal") {
-  const Json both_ways = json_of_bench(
-      {"linformer", "forgetting", "--rounds", "1", "--attention", "bidirectional", "--decode"});
+TEST_CASE("bench: --attention chooses who sees whom") {
+  const Json both_ways =
+      json_of_bench({"linformer", "forgetting", "--rounds", "1", "--attention", "bidirectional"});
   const Json& shape = both_ways.at("shapes").at(0);
   CHECK(row_of(shape, "linformer", "auto").at("forward").contains("ms"));
-  CHECK_THAT(row_of(shape, "linformer", "auto").at("decode").at("reason").get<std::string>(),
-             Contains("--attention causal"));
   CHECK(row_of(shape, "forgetting", "auto").at("both").at("reason") ==
         "'forgetting' heads must be causal");
   const Json cross = json_of_bench({"mha", "bigbird", "--rounds", "1", "--attention", "cross"});
@@ -168,6 +166,27 @@ TEST_CASE("bench: several shapes are measured one after the other") {
   CHECK(found.at("shapes").at(1).at("shape") == kShape);
 }
 
+TEST_CASE("bench: an option that does not fit a shape is the reason of its kind") {
+  const Json found = json_of_bench({"differential", "--rounds", "1", "--shape", "1x4x6x2"});
+  CHECK_THAT(row_of(found.at("shapes").at(0), "differential", "auto")
+                 .at("forward")
+                 .at("reason")
+                 .get<std::string>(),
+             Catch::Matchers::StartsWith("version: version 1 cuts heads in two halves"));
+  CHECK(row_of(found.at("shapes").at(1), "differential", "auto").at("forward").contains("ms"));
+}
+
+TEST_CASE("bench: the usual shapes are three") {
+  const Outcome outcome =
+      headlab({"bench", "mha", "--rounds", "1", "--seconds", "0.001", "--threads", "1", "--json"});
+  REQUIRE(outcome.code == 0);
+  const Json shapes = Json::parse(outcome.out).at("shapes");
+  REQUIRE(shapes.size() == 3);
+  CHECK(shapes.at(0).at("shape") == "12x64x128x4");
+  CHECK(shapes.at(1).at("shape") == "4x256x384x6");
+  CHECK(shapes.at(2).at("shape") == "2x1024x384x6");
+}
+
 TEST_CASE("bench refuses what it cannot take, before it measures") {
   const std::pair<Arguments, std::vector<std::string>> wrong[] = {
       {{"bench", "mhaa"}, {"no kind of heads is called 'mhaa'; did you mean 'mha'?"}},
@@ -179,6 +198,7 @@ TEST_CASE("bench refuses what it cannot take, before it measures") {
       {{"bench", "--paths", "auto,"}, {"no path of attention is called ''"}},
       {{"bench", "--dtype", "fp16"}, {"--dtype", "fp32,bf16"}},
       {{"bench", "--attention", "all"}, {"--attention", "bidirectional"}},
+      {{"bench", "--attention", "cross", "--decode"}, {"--decode: decoding is causal, not cross"}},
       {{"bench", "--rounds", "0"}, {"--rounds", "above 0"}},
       {{"bench", "--seconds", "-1"}, {"--seconds", "above 0"}},
       {{"bench", "--json", "--markdown"}, {"choose one"}},
