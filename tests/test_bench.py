@@ -53,7 +53,7 @@ def test_peers_stand_in_the_table_with_their_ratios(fake):
     for ratio, ours in zip(sdpa["both"]["ratio"]["rounds"], sdpa["both"]["beside_ms"]["rounds"]):
         assert ratio == pytest.approx(250 / ours)
     assert flex["both"] == {"reason": "cannot"} and "ms" in flex["forward"]
-    assert sdpa["forward"]["flops"] is None
+    assert sdpa["both"]["flops"] == 3 * sdpa["forward"]["flops"] > 0 and sdpa["both"]["moved_bytes"] is None
     asked = [json.loads(line) for line in seen.read_text().splitlines()]
     assert [(one["kind"], one["peer"], one["heads"], one["causal"]) for one in asked] == [
         ("mha", "sdpa", 2, True), ("mha", "flex", 2, True), ("talking", "eager", 2, True)]

@@ -143,6 +143,15 @@ def test_a_sliced_run_is_cut_again_on_a_gpu(both, tmp_path):
     assert again["removed"] == ["0:0"]
 
 
+def test_layers_are_timed_on_a_gpu():
+    found = json.loads(headlab("bench", "mha", "dcmha", "--shape", "2x64x64x4", "--rounds", 2, "--seconds", 0.01,
+                               "--statistics", "--decode", "--dtype", "bf16", "--device", "cuda", "--json"))
+    assert found["machine"]["device"] == "cuda" and found["machine"]["gpus"]
+    for row in found["shapes"][0]["rows"]:
+        assert all(row[name]["ms"]["least"] > 0 for name in ("forward", "both", "statistics", "decode"))
+        assert row["both"]["peak_bytes"] > 0
+
+
 def test_a_text_goes_on_alike(both):
     said = [headlab("generate", both[0], "--temperature", 0, "--tokens", 40, "--device", device)
             for device in ("cpu", "cuda")]

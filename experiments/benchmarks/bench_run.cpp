@@ -1,7 +1,6 @@
 #include "experiments/benchmarks/bench_run.h"
 
 #include <iterator>
-#include <limits>
 #include <set>
 
 #include "core/attention/paths/paths.h"
@@ -35,7 +34,6 @@ void prepare(Contestant& contestant, BenchSide& plain, const BenchWork& work) {
       const auto why = plain.reason(pass);
       if (!why.empty()) figure.reason = "of plain heads: " + why;
     }
-    figure.flops = std::numeric_limits<double>::quiet_NaN();
     auto* layer = own_layer(contestant);
     if (!layer || !figure.reason.empty()) continue;
     figure.flops = layer->flops(pass);
@@ -68,6 +66,7 @@ std::vector<Contestant> peers_of(const std::string& kind, const BenchWork& work,
   BenchLayer layer(KindBlock(head_registry(), kind), Backend::kAuto, setting);
   for (const auto& name : names) {
     BenchRow row{.source = "python", .kind = kind, .path = name, .written = kind, .figures = {}};
+    for (const auto pass : work.passes()) row.figures[pass].flops = layer.flops(pass);
     all.push_back({std::move(row), work.peers->beside(layer, kind, name, setting)});
   }
   return all;

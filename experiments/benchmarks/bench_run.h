@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,7 +33,7 @@ struct BenchFigure {
   std::string reason;  // why there are no times; "": there are
   // Beside plain heads on `auto`; of kStatistics beside the same layer's kBoth.
   PairedTimes times;
-  double flops = 0;  // NaN: not counted
+  double flops = std::numeric_limits<double>::quiet_NaN();  // NaN: not counted
   int64_t peak_bytes = 0;
   double moved_bytes = 0;  // 0 of these two: not counted
 };
