@@ -85,7 +85,7 @@ PassCells cells_of(const BenchFigure& figure, const BenchResults& results) {
 }
 
 std::string whose(const BenchRow& row) {
-  return (row.source == "python" ? "Python's " : "") + row.written;
+  return (row.source == "python" ? "Python's " : "") + row.label;
 }
 
 Table table_of(const BenchTable& shape, const BenchWork& work, const BenchResults& results) {
@@ -176,6 +176,16 @@ std::string reasons_of(const BenchTable& shape) {
   return lines;
 }
 
+// The options of rows that are called by less.
+std::string options_of(const BenchTable& shape) {
+  std::map<std::string, std::string> written;
+  for (const auto& row : shape.rows)
+    if (row.label != row.written && !row.label.starts_with('{')) written[row.label] = row.written;
+  std::string lines;
+  for (const auto& [label, options] : written) lines += fmt::format("{} is {}\n", label, options);
+  return lines;
+}
+
 std::string noise_of(const BenchTable& shape) {
   const double most = *std::max_element(shape.waited.begin(), shape.waited.end());
   if (most < kTaken)
@@ -229,7 +239,8 @@ std::string tables_in(const BenchWork& work, const BenchResults& results, bool m
   std::string text = machine_text(work, results) + legend_of(work);
   for (const auto& shape : results.tables) {
     const auto table = table_of(shape, work, results);
-    const auto notes = beside_python(shape) + reasons_of(shape) + noise_of(shape);
+    const auto notes =
+        options_of(shape) + beside_python(shape) + reasons_of(shape) + noise_of(shape);
     text += fmt::format("\n{}{}\n\n{}\n", markdown ? "### " : "", heading_of(shape, work),
                         markdown ? table.markdown() : table.text());
     for (size_t at = 0; at < notes.size();) {
@@ -261,8 +272,11 @@ BenchJson bench_json(const BenchWork& work, const BenchResults& results) {
                     {"width", s.width},          {"heads", s.heads}, {"waited", table.waited},
                     {"rows", BenchJson::array()}};
     for (const auto& row : table.rows) {
-      BenchJson found{
-          {"source", row.source}, {"kind", row.kind}, {"written", row.written}, {"path", row.path}};
+      BenchJson found{{"source", row.source},
+                      {"kind", row.kind},
+                      {"label", row.label},
+                      {"written", row.written},
+                      {"path", row.path}};
       for (const auto& [pass, figure] : row.figures)
         found[name_of(pass)] = figure_json(figure, results);
       shape["rows"].push_back(std::move(found));

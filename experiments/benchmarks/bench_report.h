@@ -10,7 +10,7 @@ namespace headlab {
 
 // {"machine", "attention", "precision", "rounds", "seconds", "peak": {"flops", "bytes", "before",
 // "after"}, "shapes": [{"shape", "batch", "tokens", "width", "heads", "waited", "rows": [{"source",
-// "kind", "written", "path", "forward", "both", "statistics", "decode"}]}]}. Of each pass
+// "kind", "label", "written", "path", "forward", "both", "statistics", "decode"}]}]}. Of each pass
 // {"ms", "beside_ms": {"least", "median", "most", "rounds"}, "ratio": likewise, "flops",
 // "share_of_peak", "peak_bytes", "moved_bytes"}, or {"reason"} where there is none; what is not
 // counted is null.

@@ -43,14 +43,15 @@ void prepare(Contestant& contestant, BenchSide& plain, const BenchWork& work) {
   }
 }
 
-Contestant contestant_of(const KindBlock& kind, const std::string& path,
+Contestant contestant_of(const BenchKind& kind, const std::string& path,
                          const BenchSetting& setting, const BenchWork& work) {
   Contestant made;
-  made.row.source = "headlab", made.row.kind = kind.kind(), made.row.path = path;
-  const auto written = kind.write_minimal();
-  made.row.written = written.entries.size() > 1 ? to_flow(written) : kind.kind();
+  made.row.source = "headlab", made.row.path = path;
+  made.row.kind = kind.block.kind(), made.row.label = kind.label;
+  const auto written = kind.block.write_minimal();
+  made.row.written = written.entries.size() > 1 ? to_flow(written) : made.row.kind;
   try {
-    made.side = std::make_unique<BenchLayer>(kind, backend_named(path), setting);
+    made.side = std::make_unique<BenchLayer>(kind.block, backend_named(path), setting);
   } catch (const ConfigError& error) {
     for (const auto pass : work.passes()) made.row.figures[pass].reason = error.what();
   }
@@ -65,7 +66,7 @@ std::vector<Contestant> peers_of(const std::string& kind, const BenchWork& work,
   if (names.empty()) return all;
   BenchLayer layer(KindBlock(head_registry(), kind), Backend::kAuto, setting);
   for (const auto& name : names) {
-    BenchRow row{.source = "python", .kind = kind, .path = name, .written = kind, .figures = {}};
+    BenchRow row{.source = "python", .kind = kind, .path = name, .label = kind, .written = kind};
     for (const auto pass : work.passes()) row.figures[pass].flops = layer.flops(pass);
     all.push_back({std::move(row), work.peers->beside(layer, kind, name, setting)});
   }
@@ -79,7 +80,8 @@ std::vector<Contestant> contestants_of(const BenchWork& work, const BenchSetting
   for (const auto& kind : work.kinds)
     for (const auto& path : work.paths) {
       all.push_back(contestant_of(kind, path, setting, work));
-      if (all.back().row.written == kind.kind() && all.back().side) in_python.insert(kind.kind());
+      const auto& row = all.back().row;
+      if (row.written == row.kind && all.back().side) in_python.insert(row.kind);
     }
   if (work.peers)
     for (const auto& kind : in_python) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/config/config.h"
 #include "experiments/benchmarks/bench_layer.h"
 #include "experiments/benchmarks/machine_speed.h"
 #include "experiments/benchmarks/python_peers.h"
@@ -15,9 +16,14 @@
 
 namespace headlab {
 
+struct BenchKind {
+  std::string label;  // as it was asked for
+  KindBlock block;
+};
+
 // What is measured.
 struct BenchWork {
-  std::vector<KindBlock> kinds;
+  std::vector<BenchKind> kinds;
   std::vector<std::string> paths;  // "auto", or as attention_paths() has them
   std::vector<BenchShape> shapes;
   BenchSetting setting;  // of every shape
@@ -40,8 +46,9 @@ struct BenchFigure {
 
 struct BenchRow {
   std::string source, kind, path;  // source: "headlab" or "python"
-  std::string written;             // the kind with its options, as a config has them
-  std::map<BenchPass, BenchFigure> figures;
+  std::string label;               // BenchKind's
+  std::string written;             // the kind with its options; without any: its name
+  std::map<BenchPass, BenchFigure> figures = {};
 };
 
 struct BenchTable {

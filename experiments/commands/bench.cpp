@@ -13,9 +13,11 @@
 #include "experiments/benchmarks/bench_run.h"
 #include "experiments/commands/command.h"
 #include "experiments/commands/options.h"
+#include "experiments/files/config_file.h"
 #include "experiments/files/json_text.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/system/output_file.h"
+#include "experiments/system/own_files.h"
 #include "experiments/system/scratch_folder.h"
 #include "experiments/system/script.h"
 
@@ -32,7 +34,8 @@ struct BenchOptions {
 
   void visit(Arguments& a) {
     a.option("kinds", kinds,
-             "kinds of heads, or mappings with options: '{kind: entmax, alpha: 2}' (default: all)");
+             "kinds of heads, with the options of their configs/char_KIND.yaml, or mappings with "
+             "their own: '{kind: entmax, alpha: 2}' (default: all)");
     a.option("--shape", shapes,
              "BATCHxTOKENSxWIDTHxHEADS, one or several (default: 12x64x128x4 4x256x384x6 "
              "2x1024x384x6)");
@@ -59,17 +62,30 @@ struct BenchOptions {
   }
 };
 
-KindBlock kind_of(const std::string& word) {
-  if (!word.starts_with('{')) return {head_registry(), head_kind(word).name};
-  KindBlock block(head_registry(), "mha");
-  Problems problems;
-  block.read(parse_value(word, {"KIND", 1, 1, {}}, "kind"), "kind", problems);
-  problems.raise();
-  return block;
+// The options of the kind in its own config; by its defaults alone `mta` is plain heads.
+std::optional<ConfigNode> own_options(const std::string& kind) {
+  const auto file = own_folder() / "configs" / fmt::format("char_{}.yaml", kind);
+  std::error_code none;
+  if (!std::filesystem::is_regular_file(file, none)) return std::nullopt;
+  const auto config = load_config(file);
+  const auto* model = config.find("model");
+  const auto* attention = model ? model->find("attention") : nullptr;
+  return attention ? std::optional(*attention) : std::nullopt;
 }
 
-std::vector<KindBlock> kinds_of(const BenchOptions& o) {
-  std::vector<KindBlock> kinds;
+BenchKind kind_of(const std::string& word) {
+  const bool mapping = word.starts_with('{');
+  BenchKind kind{word, {head_registry(), mapping ? "mha" : head_kind(word).name}};
+  const auto node = mapping ? parse_value(word, {"KIND", 1, 1, {}}, "kind") : own_options(word);
+  if (!node) return kind;
+  Problems problems;
+  kind.block.read(*node, "kind", problems);
+  problems.raise();
+  return kind;
+}
+
+std::vector<BenchKind> kinds_of(const BenchOptions& o) {
+  std::vector<BenchKind> kinds;
   for (const auto& word : o.kinds.empty() ? head_names() : o.kinds) kinds.push_back(kind_of(word));
   return kinds;
 }

@@ -54,7 +54,7 @@ def points_of(shape, row):
     for name in "forward", "both":
         figure = row.get(name, {})
         if figure.get("flops") and figure.get("moved_bytes"):
-            yield Point(f"{row['written']}, {row['path']}", shape["shape"], name == "both",
+            yield Point(f"{row['label']}, {row['path']}", shape["shape"], name == "both",
                         figure["flops"] / figure["moved_bytes"], figure["flops"] / (figure["ms"]["least"] / 1e3))
 
 

@@ -108,8 +108,8 @@ TEST_CASE("bench: without asking, every kind is timed on auto, forward and both"
 }
 
 TEST_CASE("bench: what a kind or a path cannot do is n/a with its reason") {
-  const Json found = json_of_bench(
-      {"linformer", "dcmha", "sigmoid", "--rounds", "1", "--paths", "auto,sdpa", "--decode"});
+  const Json found = json_of_bench({"linformer", "dcmha", "{kind: sigmoid}", "--rounds", "1",
+                                    "--paths", "auto,sdpa", "--decode"});
   const Json& shape = found.at("shapes").at(0);
   CHECK(row_of(shape, "linformer", "auto").at("forward") ==
         Json{{"reason", "'linformer' heads cannot be causal"}});
@@ -164,6 +164,19 @@ TEST_CASE("bench: several shapes are measured one after the other") {
   REQUIRE(found.at("shapes").size() == 2);
   CHECK(found.at("shapes").at(0).at("shape") == "1x8x8x2");
   CHECK(found.at("shapes").at(1).at("shape") == kShape);
+}
+
+TEST_CASE("bench: a kind by its name has the options of its config, and the text tells them") {
+  const Json found = json_of_bench({"mta", "{kind: mta}", "linformer", "--rounds", "1"});
+  const Json& rows = found.at("shapes").at(0).at("rows");
+  CHECK(rows.at(0).at("label") == "mta");
+  CHECK(rows.at(0).at("written") ==
+        "{kind: mta, pre_kernel: [6, 11], post: 2, norm: true, gate: head}");
+  CHECK(rows.at(1).at("label") == "{kind: mta}");
+  CHECK(rows.at(1).at("written") == "mta");
+  CHECK(rows.at(2).at("written") == "linformer");
+  CHECK_THAT(text_of_bench({"mta", "--rounds", "1"}),
+             Contains("\nmta is {kind: mta, pre_kernel: [6, 11],"));
 }
 
 TEST_CASE("bench: an option that does not fit a shape is the reason of its kind") {
