@@ -26,7 +26,7 @@ BenchJson number_json(double value) {
 
 BenchJson spread_json(std::vector<double> values, double unit) {
   for (auto& value : values) value /= unit;
-  const auto spread = spread_of(values);
+  const auto spread = range_of(values);
   return {{"least", spread.least},
           {"median", spread.median},
           {"most", spread.most},
@@ -34,7 +34,7 @@ BenchJson spread_json(std::vector<double> values, double unit) {
 }
 
 double share_of_peak(const BenchFigure& figure, const BenchResults& results) {
-  return figure.flops / spread_of(figure.times.own).least / results.peak_flops();
+  return figure.flops / range_of(figure.times.own).least / results.peak_flops();
 }
 
 BenchJson figure_json(const BenchFigure& figure, const BenchResults& results) {
@@ -77,7 +77,7 @@ struct PassCells {
 PassCells cells_of(const BenchFigure& figure, const BenchResults& results) {
   if (!figure.reason.empty()) return {"n/a", "", ""};
   constexpr double kMilli = 1e3;
-  const auto time = spread_of(figure.times.own), ratio = spread_of(ratios_of(figure.times));
+  const auto time = range_of(figure.times.own), ratio = range_of(ratios_of(figure.times));
   const double share = 100 * share_of_peak(figure, results);
   return {fmt::format("{:.3f} / {:.3f}", kMilli * time.least, kMilli * time.median),
           fmt::format("{:.2f} ({:.2f} to {:.2f})", ratio.median, ratio.least, ratio.most),
@@ -144,7 +144,7 @@ std::string beside_python(const BenchTable& shape) {
     for (const auto pass : {BenchPass::kForward, BenchPass::kBoth}) {
       const auto ratios = beside_python(own_row(shape, row.kind), row, pass);
       if (ratios.empty()) continue;
-      const auto ratio = spread_of(ratios);
+      const auto ratio = range_of(ratios);
       found += fmt::format("{}{} {:.2f} ({:.2f} to {:.2f})", found.empty() ? "" : ", ",
                            name_of(pass), ratio.median, ratio.least, ratio.most);
     }

@@ -43,7 +43,7 @@ void add_round(PairedTimes& times, const std::function<double()>& own,
   if (!own_first) times.own.push_back(own());
 }
 
-Spread spread_of(std::vector<double> values) {
+Range range_of(std::vector<double> values) {
   TORCH_CHECK(!values.empty(), "a spread of no values");
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;

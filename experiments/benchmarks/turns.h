@@ -25,10 +25,10 @@ struct PairedTimes {
 void add_round(PairedTimes& times, const std::function<double()>& own,
                const std::function<double()>& beside);
 
-struct Spread {
+struct Range {
   double least = 0, median = 0, most = 0;
 };
-Spread spread_of(std::vector<double> values);  // of at least one
+Range range_of(std::vector<double> values);  // of at least one
 // own / beside of each round, in order.
 std::vector<double> ratios_of(const PairedTimes& times);
 

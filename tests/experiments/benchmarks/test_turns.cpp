@@ -35,10 +35,10 @@ TEST_CASE("the order of two sides changes from round to round") {
 }
 
 TEST_CASE("a spread has the least, the middle and the most") {
-  const auto odd = spread_of({3, 1, 2}), even = spread_of({4, 1, 2, 3});
+  const auto odd = range_of({3, 1, 2}), even = range_of({4, 1, 2, 3});
   CHECK((odd.least == 1 && odd.median == 2 && odd.most == 3));
   CHECK((even.least == 1 && even.median == 2.5 && even.most == 4));
-  CHECK_THROWS(spread_of({}));
+  CHECK_THROWS(range_of({}));
   CHECK_THROWS(ratios_of({{1}, {}}));
 }
 
