@@ -7,7 +7,7 @@ import argparse
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .command import told_plainly
@@ -50,7 +50,7 @@ def read_roofline(path: PathLike) -> Roofline:
     return roofline
 
 
-def points_of(shape, row):
+def points_of(shape: dict, row: dict) -> Iterator[Point]:
     for name in "forward", "both":
         figure = row.get(name, {})
         if figure.get("flops") and figure.get("moved_bytes"):

@@ -5,12 +5,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from ..roofline import Roofline
 from .style import COLOURS
 
 MARKERS = "osD^vP*X"  # a shape each
 
 
-def roofline(found) -> Figure:
+def roofline(found: Roofline) -> Figure:
     """FLOP/s over FLOPs a byte that is moved, below the roof of the machine; found: read_roofline() of a file.
 
     A colour a layer, a marker a shape; filled: forward and backward, hollow: forward alone. A point above the slope
