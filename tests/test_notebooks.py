@@ -22,6 +22,7 @@ from conftest import ROOT, program, train
 
 NOTEBOOKS = sorted((ROOT / "scripts/notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
+OF_PROGRAM = [name for name in NAMES if name[0] not in "89"]  # tests/python runs those of the package
 sys.path.insert(0, str(ROOT / "scripts/notebooks"))
 
 
@@ -227,7 +228,7 @@ def calls_of(notebook):
     return called, asked
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name[0] not in "89"])  # tests/python runs those
+@pytest.mark.parametrize("name", OF_PROGRAM)
 def test_what_a_notebook_calls_is_there_and_takes_what_it_is_given(name, run):
     called, asked = calls_of(kept(name))
     assert len(called) > 3

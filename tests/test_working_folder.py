@@ -121,7 +121,7 @@ def test_venv_keeps_a_path_that_is_named(tmp_path):
 
 def test_each_start_of_python_leaves_the_folder_out():
     """-P, -I or a file of ours: whatever starts Python in scripts."""
-    starts = re.compile(r'(?:python"|python3?|sys\.executable|\$\(find_python\)")[",]*\s+"?(-\w*[cm]?|-)[" ]')
+    starts = re.compile(r'(?:python"|python3?|sys\.executable|\$\(find_(?:torch_)?python\)")[",]*\s+"?(-\w*[cm]?|-)[" ]')
     wrong = []
     for path in sorted((ROOT / "scripts").rglob("*")):
         if not path.is_file() or path.suffix in (".ipynb", ".html", ".js", ".css", ".pyc") or "headlab_log" in str(path):

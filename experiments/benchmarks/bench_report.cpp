@@ -24,13 +24,11 @@ BenchJson number_json(double value) {
   return std::isfinite(value) ? BenchJson(value) : BenchJson();
 }
 
-BenchJson spread_json(std::vector<double> values, double unit) {
+BenchJson range_json(std::vector<double> values, double unit) {
   for (auto& value : values) value /= unit;
-  const auto spread = range_of(values);
-  return {{"least", spread.least},
-          {"median", spread.median},
-          {"most", spread.most},
-          {"rounds", values}};
+  const auto range = range_of(values);
+  return {
+      {"least", range.least}, {"median", range.median}, {"most", range.most}, {"rounds", values}};
 }
 
 double share_of_peak(const BenchFigure& figure, const BenchResults& results) {
@@ -41,9 +39,9 @@ BenchJson figure_json(const BenchFigure& figure, const BenchResults& results) {
   if (!figure.reason.empty()) return {{"reason", figure.reason}};
   constexpr double kMilli = 1e-3;
   const auto counted = [](double value) { return value > 0 ? BenchJson(value) : BenchJson(); };
-  return {{"ms", spread_json(figure.times.own, kMilli)},
-          {"beside_ms", spread_json(figure.times.beside, kMilli)},
-          {"ratio", spread_json(ratios_of(figure.times), 1)},
+  return {{"ms", range_json(figure.times.own, kMilli)},
+          {"beside_ms", range_json(figure.times.beside, kMilli)},
+          {"ratio", range_json(ratios_of(figure.times), 1)},
           {"flops", number_json(figure.flops)},
           {"share_of_peak", number_json(share_of_peak(figure, results))},
           {"peak_bytes", counted(static_cast<double>(figure.peak_bytes))},

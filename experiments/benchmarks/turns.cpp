@@ -44,7 +44,7 @@ void add_round(PairedTimes& times, const std::function<double()>& own,
 }
 
 Range range_of(std::vector<double> values) {
-  TORCH_CHECK(!values.empty(), "a spread of no values");
+  TORCH_CHECK(!values.empty(), "a range of no values");
   std::sort(values.begin(), values.end());
   const size_t half = values.size() / 2;
   const double median =

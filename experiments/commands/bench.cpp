@@ -104,8 +104,7 @@ std::vector<BenchShape> shapes_of(const BenchOptions& o) {
 }
 
 std::vector<std::string> paths_of(const BenchOptions& o) {
-  auto known = attend_path_names();
-  known.insert(known.begin(), "auto");
+  const auto known = backend_names();
   std::vector<std::string> paths;
   for (size_t at = 0; at <= o.paths.size();) {
     const size_t end = std::min(o.paths.find(',', at), o.paths.size());

@@ -62,9 +62,7 @@ at::Device pick_device(const std::string& name, const Launch& launch) {
 
 void ComputeOptions::visit(Arguments& a) {
   a.option("--device", device, "auto, cpu, cuda or cuda:N");
-  auto names = attend_path_names();
-  names.insert(names.begin(), "auto");
-  a.choice("--backend", backend, "path of attention", names);
+  a.choice("--backend", backend, "path of attention", backend_names());
   a.option("--threads", threads, "threads (default: OMP_NUM_THREADS, else every core)",
            Arguments::kAboveZero);
 }

@@ -9,40 +9,19 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 
 #include "core/errors.h"
+#include "experiments/system/exec_words.h"
 
 namespace headlab {
-namespace {
-
-std::vector<std::string> settings_with(const std::map<std::string, std::string>& set) {
-  std::vector<std::string> settings;
-  for (char** setting = ::environ; *setting != nullptr; ++setting) {
-    const std::string_view text = *setting;
-    if (!set.count(std::string(text.substr(0, text.find('='))))) settings.emplace_back(text);
-  }
-  for (const auto& [name, value] : set) settings.push_back(fmt::format("{}={}", name, value));
-  return settings;
-}
-
-std::vector<char*> c_strings(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (auto& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
-}
-
-}  // namespace
-
 AskedProgram::AskedProgram(std::vector<std::string> words,
                            const std::map<std::string, std::string>& environment)
     : name_(words.at(0)) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
     throw RunError(fmt::format("{}: no socket to ask it by: {}", name_, std::strerror(errno)));
-  auto settings = settings_with(environment);
-  const auto word_pointers = c_strings(words), setting_pointers = c_strings(settings);
+  auto settings = environment_with(environment);
+  const auto word_pointers = pointers_to(words), setting_pointers = pointers_to(settings);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO})

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/errors.h"
+#include "experiments/system/exec_words.h"
 #include "experiments/system/own_files.h"
 #include "headlab_build.h"
 
@@ -45,9 +46,7 @@ std::filesystem::path log_command() {
 int run_script(const std::filesystem::path& script, const std::vector<std::string>& words) {
   std::vector<std::string> line{script.string()};
   line.insert(line.end(), words.begin(), words.end());
-  std::vector<char*> pointers;
-  for (auto& word : line) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+  const auto pointers = pointers_to(line);
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, STDERR_FILENO, STDOUT_FILENO);

@@ -18,10 +18,9 @@
 #include "experiments/files/regular_file.h"
 #include "experiments/files/replacement_file.h"
 #include "experiments/files/sha256.h"
+#include "experiments/system/exec_words.h"
 #include "experiments/system/signals.h"
 #include "experiments/text/file_text.h"
-
-extern char** environ;
 
 namespace headlab {
 namespace {
@@ -41,24 +40,8 @@ constexpr std::array<std::string_view, 10> kOfSeveral{"RANK",
                                                       "SLURM_STEP_NUM_TASKS",
                                                       "TORCHELASTIC_USE_AGENT_STORE"};
 
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& set) {
-  std::vector<std::string> settings;
-  for (char** setting = environ; *setting != nullptr; ++setting) {
-    const std::string_view text = *setting;
-    const auto name = text.substr(0, text.find('='));
-    if (std::find(kOfSeveral.begin(), kOfSeveral.end(), name) == kOfSeveral.end() &&
-        !set.count(std::string(name)))
-      settings.emplace_back(text);
-  }
-  for (const auto& [name, value] : set) settings.push_back(fmt::format("{}={}", name, value));
-  return settings;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& texts) {
-  std::vector<char*> all;
-  for (auto& text : texts) all.push_back(text.data());
-  all.push_back(nullptr);
-  return all;
+bool is_of_several(std::string_view name) {
+  return std::find(kOfSeveral.begin(), kOfSeveral.end(), name) != kOfSeveral.end();
 }
 
 // Only what is safe between fork and exec in a process of several threads.
@@ -109,7 +92,7 @@ SpawnedProgram::SpawnedProgram(const std::vector<std::string>& words,
                                const std::map<std::string, std::string>& environment) {
   std::vector<std::string> line{this_program().string()};
   line.insert(line.end(), words.begin(), words.end());
-  auto settings = environment_with(environment);
+  auto settings = environment_with(environment, is_of_several);
   const auto line_pointers = pointers_to(line), setting_pointers = pointers_to(settings);
   const int file = open_regular(output, O_WRONLY | O_CREAT | O_APPEND);
   if (file < 0) throw RunError(output.string() + ": cannot be written: " + std::strerror(errno));

@@ -11,6 +11,7 @@ package headlab with torch and transformers: .ci/python makes an environment tha
 
 import argparse
 import concurrent.futures
+import functools
 import hashlib
 import itertools
 import json
@@ -205,6 +206,7 @@ def make_runs(arguments):
     bench.minilm(arguments.treebank.absolute())
 
 
+@functools.cache
 def paths_of_package():
     """Where the environment that .ci/python makes finds packages; none where it was not made."""
     python = ROOT / ".deps/venv-python/bin/python"

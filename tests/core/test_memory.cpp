@@ -1,9 +1,9 @@
 // Kinds whose map is a plain softmax never hold it while they train.
 #include <algorithm>
 
+#include "experiments/benchmarks/allocations.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
-#include "tests/peak_memory.h"
 
 namespace headlab::test_memory {
 using namespace testing;
@@ -13,9 +13,9 @@ namespace {
 constexpr int64_t B = 2, T = 512, H = 8;
 constexpr int64_t kMap = B * H * T * T * sizeof(float);
 
-Memory training_memory(const std::string& kind, Backend backend,
-                       const PositionBias* position_bias = nullptr,
-                       const std::string& options = "") {
+Allocations training_memory(const std::string& kind, Backend backend,
+                            const PositionBias* position_bias = nullptr,
+                            const std::string& options = "") {
   HeadShape shape;
   shape.d_model = 64, shape.heads = shape.kv_heads = H, shape.head_dim = 8;
   shape.context = T;
@@ -27,7 +27,7 @@ Memory training_memory(const std::string& kind, Backend backend,
   ctx.mask.causal = layer->traits().causal;
   ctx.backend = backend;
   ctx.position_bias = position_bias;
-  return memory_of([&] {
+  return allocations_of([&] {
     const auto out = layer->forward(x, ctx);
     auto loss = out.y.sum();
     for (const auto& aux : out.aux) loss = loss + aux.value;

@@ -17,7 +17,7 @@ import pytest
 
 from conftest import ROOT, program
 from test_notebooks import (
-    NAMES, NOTEBOOKS, check_heads_over_training, check_pictures, check_warns_of_nothing, make_small,
+    NAMES, NOTEBOOKS, OF_PROGRAM, check_heads_over_training, check_pictures, check_warns_of_nothing, make_small,
     one, outputs_of, printed, run_of, value)
 
 MAPS = ROOT / "tests/golden/maps/minilm.safetensors"
@@ -53,7 +53,7 @@ def executed(runs):
     return execute
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name[0] not in "89"])  # tests/python runs those
+@pytest.mark.parametrize("name", OF_PROGRAM)
 def test_a_notebook_runs_draws_and_warns_of_nothing(name, executed):
     check_warns_of_nothing(executed(name))
     check_pictures(executed(name))

@@ -1,9 +1,9 @@
 // BigBird by tiles: the same numbers as its dense map, in memory linear in the sequence.
 #include <torch/csrc/autograd/autograd.h>
 
+#include "experiments/benchmarks/allocations.h"
 #include "tests/bigbird_testing.h"
 #include "tests/catch.h"
-#include "tests/peak_memory.h"
 
 namespace headlab::test_bigbird_tiles {
 using namespace testing;
@@ -171,7 +171,7 @@ TEST_CASE("bigbird's memory is linear in the sequence, a dense map's is not", "[
       ctx.backend = backend;
       const auto run = [&] { layer->forward(x, ctx).y.sum().backward(); };
       run();  // gradients of weights stay
-      return static_cast<double>(memory_of(run).peak);
+      return static_cast<double>(allocations_of(run).peak);
     };
     return peak(1024) / peak(256);
   };

@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "experiments/analysis/maps/patterns.h"
+#include "experiments/benchmarks/allocations.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 #include "tests/models_testing.h"
-#include "tests/peak_memory.h"
 
 namespace headlab::test_linformer {
 using namespace testing;
@@ -263,7 +263,7 @@ TEST_CASE("linformer's memory is linear in the sequence, a dense map's is not",
       ctx.backend = backend;
       const auto run = [&] { layer->forward(x, ctx).y.sum().backward(); };
       run();  // gradients of weights stay
-      return static_cast<double>(memory_of(run).peak);
+      return static_cast<double>(allocations_of(run).peak);
     };
     return peak(1024) / peak(256);
   };

@@ -191,6 +191,12 @@ std::vector<std::string> attend_path_names() {
   return names;
 }
 
+std::vector<std::string> backend_names() {
+  auto names = attend_path_names();
+  names.insert(names.begin(), "auto");
+  return names;
+}
+
 Backend backend_named(const std::string& name) {
   for (const auto& path : attention_paths())
     if (name == path.name) return path.backend;

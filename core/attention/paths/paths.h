@@ -25,6 +25,8 @@ struct Path {
 // In the order in which they are tried.
 const std::vector<Path>& attention_paths();
 std::vector<std::string> attend_path_names();
+// What it takes: "auto", and the names above.
+std::vector<std::string> backend_names();
 Backend backend_named(const std::string& name);  // one of these, or "auto"
 
 // The rows of a call by the path that it asks for, which has to serve (else BackendError), or by

@@ -1,9 +1,13 @@
 // A layer of heads in Python: headlab._C.Heads, which headlab.Heads wraps in a torch.nn.Module.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "core/attention/call/cache.h"
+#include "core/attention/paths/paths.h"
 #include "core/head_kinds.h"
 #include "core/restore_heads.h"
 #include "experiments/conversion/convert.h"
@@ -186,15 +190,11 @@ class Layer {
   }
 
   static Backend backend_of(const std::string& name) {
-    static const std::map<std::string, Backend> all{{"auto", Backend::kAuto},
-                                                    {"eager", Backend::kEager},
-                                                    {"sdpa", Backend::kSdpa},
-                                                    {"flash", Backend::kFlash},
-                                                    {"rows", Backend::kRows}};
-    const auto found = all.find(name);
-    if (found == all.end())
-      throw ConfigError("backend: must be auto, eager, sdpa, flash or rows, is '" + name + "'");
-    return found->second;
+    const auto known = backend_names();
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      throw ConfigError(
+          fmt::format("backend: must be one of {}, is '{}'", fmt::join(known, ", "), name));
+    return backend_named(name);
   }
 
   // Masks as Python hands them. Padding that lies behind the rest is a length, which every path and
@@ -251,10 +251,6 @@ TrainedLayer trained(const Layer& layer) {
 py::tuple converted(const Conversion& conversion) {
   const auto block = conversion.attention ? to_yaml(*conversion.attention) : "";
   return py::make_tuple(block, conversion.weights, conversion.error);
-}
-
-std::string settings_text(const AttentionHeads& heads) {
-  return heads.made_of() ? to_yaml(heads.made_of()->write()) : "";
 }
 
 Init init_of(const std::string& name) {
@@ -345,28 +341,6 @@ void bind_heads(py::module_& module) {
       .def("slice", [](const Layer& layer) { return std::make_shared<Layer>(layer.slice()); })
       .def("load", &Layer::load)
       .def("after_step", [](Layer& layer) { layer.heads().after_step(); })
-      .def("parameter_groups",
-           [](Layer& layer) {
-             ParameterGroups groups;
-             layer.heads().parameter_groups(groups);
-             return std::make_pair(groups.gates, groups.multipliers);
-           })
-      .def("flops", [](const Layer& layer, int64_t T, int64_t S,
-                       double pairs) { return layer.heads().flops(T, S, pairs); })
-      .def("statistics",
-           [](const Layer& layer) {
-             std::vector<std::tuple<std::string, std::string, std::string>> all;
-             for (const auto* table : {&statistic_table()})
-               for (const auto& s : *table) all.emplace_back(s.name, s.units, s.long_name);
-             for (const auto& s : layer.heads().statistics())
-               all.emplace_back(s.name, s.units, s.long_name);
-             return all;
-           })
-      .def_property_readonly("kind", [](const Layer& layer) { return layer.heads().kind(); })
-      .def_property_readonly("settings",
-                             [](const Layer& layer) { return settings_text(layer.heads()); })
-      .def_property_readonly("causal", &Layer::causal)
-      .def_property_readonly("heads", [](const Layer& layer) { return layer.heads().heads(); })
       .def_property_readonly("head_ids",
                              [](const Layer& layer) { return layer.heads().head_ids(); })
       .def_property_readonly("alive", [](const Layer& layer) { return layer.heads().alive(); })

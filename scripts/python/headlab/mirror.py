@@ -59,8 +59,6 @@ class Mirror(nn.Module):
                 raise RuntimeError(f"the buffer {name} of {type(self).__name__} was replaced by another tensor, which "
                                    f"the layer in C++ does not see: change it in place")
 
-        if self._own_parameters:
-            say_where(self._own_parameters[0][3].device)
 
     def _apply(self, fn, recurse=True):
         self._refuse_without_values(fn)
@@ -70,6 +68,8 @@ class Mirror(nn.Module):
             if applied is not tensor:
                 tensor.data = applied
                 holder._buffers[leaf] = tensor
+        if self._own_parameters:
+            say_where(self._own_parameters[0][3].device)
         return self
 
     def _refuse_without_values(self, fn) -> None:

@@ -130,11 +130,6 @@ class RunModel {
   std::string write_hugging_face(const std::string& folder, const std::vector<int64_t>& ends) {
     return export_model(*model_, *options_, shape_, ends, folder, [](const auto&) {}).architecture;
   }
-  void remove(const std::vector<std::tuple<std::string, int64_t, int64_t>>& heads) {
-    std::vector<HeadId> ids;
-    for (const auto& [site, layer, head] : heads) ids.push_back({layer, head, site});
-    remove_heads(*model_, ids);
-  }
 
  private:
   void take_seen(const SiteProbes& probes, const Wanted& wanted, Result& result) const {
@@ -193,7 +188,6 @@ void bind_models(py::module_& module) {
       .def("buffers", [](const RunModel& model) { return buffers_of(model.model()); })
       .def("train", [](RunModel& model, bool on) { model.model().train(on); })
       .def("sites", &RunModel::sites)
-      .def("remove_heads", &RunModel::remove)
       .def("write_hugging_face", &RunModel::write_hugging_face, py::arg("folder"), py::arg("ends"),
            py::call_guard<py::gil_scoped_release>())
       .def("mask_heads",

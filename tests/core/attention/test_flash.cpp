@@ -4,9 +4,9 @@
 
 #include "core/attention/attend.h"
 #include "core/attention/paths/flash.h"
+#include "experiments/benchmarks/allocations.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
-#include "tests/peak_memory.h"
 
 namespace headlab::test_flash {
 using namespace testing;
@@ -224,10 +224,11 @@ TEST_CASE("training with biases by distance and log-sum-exp holds no map of one 
   const Case c{"", T, T, reach(kUnlimited, 0), B, H, d, d};
   constexpr int64_t kMap = H * T * T * sizeof(double);
   const auto in = draw(c, Bias::kLearned);
-  const auto memory = memory_of([&] { loss(flash(in, c.scope, 0.3), Uses::kBoth).backward(); });
+  const auto memory =
+      allocations_of([&] { loss(flash(in, c.scope, 0.3), Uses::kBoth).backward(); });
   REQUIRE(memory.largest < kMap / 4);
   REQUIRE(memory.peak < kMap);
-  REQUIRE(memory_of([&] { eager(draw(c, Bias::kFixed), c.scope, 0.3); }).largest >= kMap);
+  REQUIRE(allocations_of([&] { eager(draw(c, Bias::kFixed), c.scope, 0.3); }).largest >= kMap);
 }
 
 }  // namespace headlab::test_flash
