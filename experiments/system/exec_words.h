@@ -1,6 +1,7 @@
 // Words and environment of a program that is to be started, as exec and posix_spawn take them.
 #pragma once
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <functional>
@@ -24,7 +25,7 @@ inline std::vector<std::string> environment_with(
     const auto name = text.substr(0, text.find('='));
     if (!left_out(name) && !set.count(std::string(name))) settings.emplace_back(text);
   }
-  for (const auto& [name, value] : set) settings.push_back(name + "=" + value);
+  for (const auto& [name, value] : set) settings.push_back(fmt::format("{}={}", name, value));
   return settings;
 }
 
