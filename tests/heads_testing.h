@@ -66,4 +66,23 @@ inline HeadContext causal(int64_t window = 0) {
   return ctx;
 }
 
+// What a pass gives, and the gradients of a loss that weighs its numbers apart, by name.
+struct Gradients {
+  Tensor y;
+  std::map<std::string, Tensor> of;
+};
+
+inline Gradients gradients(AttentionHeads& heads, const Tensor& input, HeadContext ctx) {
+  heads.zero_grad();
+  const auto x = input.detach().clone().requires_grad_();
+  if (ctx.memory.defined()) ctx.memory = ctx.memory.detach().clone().requires_grad_();
+  const auto y = heads.forward(x, ctx).y;
+  (y * at::arange(y.numel(), y.options()).view_as(y).sin()).sum().backward();
+  Gradients result{y.detach(), {{"x", x.grad()}}};
+  if (ctx.memory.defined()) result.of["memory"] = ctx.memory.grad();
+  for (const auto& p : heads.named_parameters())
+    if (p.value().grad().defined()) result.of[p.key()] = p.value().grad().clone();
+  return result;
+}
+
 }  // namespace headlab::testing

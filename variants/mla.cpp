@@ -199,7 +199,7 @@ class Mla : public AttentionHeads {
     if (keys.defined()) z = z + products(turned, keys.squeeze(1));
     z = add_biases(z.unflatten(1, {shape_.heads, T}), call);  // [B,H,T,S]
     const auto a = masked_softmax(z, allowed_keys(call.mask, T, L.size(1), L.device()));
-    const auto kept = dropout(a, call.dropout, call.rng, CounterRng::kAttentionDropout);
+    const auto kept = dropout(a, weight_dropout(call.dropout, call.rng));
     const auto sums = at::matmul(rows(kept).to(L.scalar_type()), L);  // [B,HT,c]
     return at::matmul(sums.unflatten(1, {shape_.heads, T}),
                       matrices_of(v_up_, w_.value).transpose(1, 2));  // [B,H,T,dv]

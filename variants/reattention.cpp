@@ -119,42 +119,47 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
         !call.cache || !options_.batch() || !is_training(),
         "reattention with norm: batch decodes in eval mode only: in training its statistics "
         "are of the whole batch");
-    require_maps(call.backend, "heads that are mixed");
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
+    if (options_.batch()) return {.y = output(attend_whole(q, k, v, call), v, call)};  // [B,T,D]
+    const auto [heads, maps] = composed_attend(q, k, v, {}, layer_norm(q, call), call, scale());
+    if (maps.composed.defined()) observe(maps.composed, call);
+    return {.y = output(heads, v, call)};  // [B,T,D]
+  }
+
+  // Means are over whole maps: [B,H,T,d].
+  Tensor attend_whole(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call) {
+    require_maps(call.backend, "heads that are normed over a batch");
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
-    const auto z = scores(q, k, call, scale());   // [B,H,T,S]
-    const auto p = weights_of(z, allowed, call);  // [B,H,T,S]
-    auto a =
-        options_.batch() ? batch_normed(p, allowed, call) : layer_normed(p, call);  // [B,H,T,S]
-    if (options_.transform_scale) a = a * scale();
+    const auto z = scores(q, k, call, scale());         // [B,H,T,S]
+    const auto p = weights_of(z, allowed, call);        // [B,H,T,S]
+    auto a = batch_normed(p, allowed, call) * factor();  // [B,H,T,S]
     // The norm's bias would land on hidden keys.
     if (allowed.defined()) a = a * allowed.to(a.scalar_type());
     const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
     if (call.observer) {
       observe_weights({.scores = z, .p = p, .a = a, .v = v, .out = heads}, call);
-      observe(a, allowed, call);
+      observe(a, call);
     }
-    return {.y = output(heads, v, call)};  // [B,T,D]
+    return heads;
   }
+
+  double factor() const { return options_.transform_scale ? scale() : 1; }
 
   // Over the alive heads of each pair. The mean over heads is taken out of theta instead of R: R
   // then comes centred, and its variance is its mean square.
-  Tensor layer_normed(const Tensor& p, const HeadCall& call) const {
+  Composition layer_norm(const Tensor& like, const HeadCall& call) const {
+    const auto type = like.options().dtype(at_least_float(like));
+    const auto of = [&](const Tensor& t) { return t.to(type); };
+    const auto alive = call.alive.defined() ? of(call.alive) : at::ones({shape_.heads}, type);
+    const auto share = alive / alive.sum().clamp_min(1);  // [H]
     const WithoutAutocast exact;
-    const auto type = p.options();
-    const auto alive =
-        call.alive.defined() ? call.alive.to(type.dtype()) : at::ones({p.size(1)}, type);  // [H]
-    const auto share = alive / alive.sum().clamp_min(1);
     const auto centred = [&](const Tensor& t) {  // over the heads that a mixing ends in
-      return t.defined()
-                 ? (t.to(type.dtype()) - at::matmul(t.to(type.dtype()), share).unsqueeze(-1))
-                 : t;
+      return t.defined() ? of(t) - at::matmul(of(t), share).unsqueeze(-1) : t;
     };
-    const auto mixing = Composition::by_matrix(centred(theta_), centred(theta_bias_), call.alive);
-    const auto r = mixing(p);                                                    // [B,H,T,S]
-    const auto variance = (r * r * by_head(share, p)).sum(1, /*keepdim=*/true);  // [B,1,T,S]
-    return r * (variance + kEps).rsqrt() * by_head(norm_->weight, p) + by_head(norm_->bias, p);
+    const auto mixing =
+        Composition::by_matrix(centred(theta_), centred(theta_bias_), call.alive);
+    return mixing.normed({of(norm_->weight) * factor(), of(norm_->bias) * factor(), share, kEps});
   }
 
   // Of each head over the pairs that count.
@@ -172,8 +177,8 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
       // Passes without gradient, to measure, are followed by no update.
       if (at::GradMode::is_enabled()) remember({mean.detach(), variance.detach(), n}, call.alive);
     }
-    const auto factor = (variance.to(p.scalar_type()) + kEps).rsqrt() * norm_->weight;
-    return (r - by_head(mean, p)) * by_head(factor, p) + by_head(norm_->bias, p);
+    const auto scaled = (variance.to(p.scalar_type()) + kEps).rsqrt() * norm_->weight;
+    return (r - by_head(mean, p)) * by_head(scaled, p) + by_head(norm_->bias, p);
   }
 
   void remember(Moments pass, const Tensor& alive) {
@@ -182,13 +187,14 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
     counted_.add(pass);
   }
 
-  void observe(const Tensor& a, const Tensor& allowed, const HeadCall& call) const {
+  void observe(const Tensor& a, const HeadCall& call) const {
     auto& observer = *call.observer;
     if (!observer.wants_statistics()) return;
     at::NoGradGuard no_grad;
     report_off_diagonal(observer, "theta_off_diagonal", theta_, call.alive);
     const auto before = observer.map_before(a);  // [B,H,T,S]
     if (!before.defined()) return;
+    const auto allowed = allowed_keys(call.mask, a.size(2), a.size(3), a.device());
     const auto norms = a.norm(2, -1) * before.norm(2, -1);                            // [B,H,T]
     const auto counted = counted_pairs(a, allowed, call.mask).any(-1) & (norms > 0);  // [B,H,T]
     report_rows(observer, "layer_cosine", (a * before).sum(-1) / norms, counted);

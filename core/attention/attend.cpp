@@ -175,7 +175,7 @@ Tensor weighted_values(const Tensor& a, const Tensor& v, const HeadCall& call) {
 
 Tensor weighted_values(const Tensor& a, const AttentionCall& call) {
   const WithoutAutocast exact;
-  const auto weights = dropout(a, call.dropout, call.rng, CounterRng::kAttentionDropout);
+  const auto weights = dropout(a, call.dropped());
   return at::matmul(weights.to(call.v.scalar_type()), call.values());  // [B,H,T,e]
 }
 

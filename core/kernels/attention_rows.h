@@ -6,12 +6,15 @@
 // nvcc compiles what the kernels share for the device.
 #ifdef __CUDACC__
 #define HEADLAB_DEVICE __device__
+#define HEADLAB_ANYWHERE __host__ __device__  // what a launch has to know, too
 #else
 #define HEADLAB_DEVICE
+#define HEADLAB_ANYWHERE
 #endif
 
 namespace headlab {
 
+constexpr int64_t kRowLanes = 16;  // rows of kernels are so many entries long, or a multiple
 constexpr int64_t kUnlimited = INT64_MAX / 4;  // a place and this do not overflow
 
 // A row sees the keys at the distances j - place in -back .. ahead, before lengths and any mask.
@@ -50,6 +53,39 @@ template <class T>
 static HEADLAB_DEVICE inline T* row_at(const View<T>& x, int64_t b, int64_t h, int64_t i) {
   return x.data ? x.data + b * x.stride[0] + h * x.stride[1] + i * x.stride[2] : nullptr;
 }
+
+// Mixes a counter into an independent 64-bit word (splitmix64, Steele et al. 2014).
+static HEADLAB_ANYWHERE constexpr uint64_t mix_word(uint64_t x) {
+  x += 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+// Dropout of weights: weight j of a row is kept by a hash of (key, row, j), so that every path and
+// device keeps the same ones and a backward pass finds them again.
+struct Dropout {
+  uint64_t key = 0;
+  uint32_t below = 0;  // what hashes below it is dropped, a share of below / 2^32
+  double factor = 1;   // of what is kept
+
+  struct OfRow {
+    uint32_t seed, salt, below;
+    // murmur3's finalizer with a salt.
+    HEADLAB_DEVICE bool keeps(uint32_t j) const {
+      uint32_t x = seed + j * 0x9E3779B9u;
+      x = (x ^ (x >> 16)) * 0x85EBCA6Bu;
+      x ^= salt;
+      x = (x ^ (x >> 13)) * 0xC2B2AE35u;
+      return (x ^ (x >> 16)) >= below;
+    }
+  };
+  // row: (b H + h) T + i
+  HEADLAB_DEVICE OfRow row(int64_t n) const {
+    const uint64_t word = mix_word(key ^ mix_word(static_cast<uint64_t>(n)));
+    return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32), below};
+  }
+};
 
 template <class T>
 struct AttentionRows {

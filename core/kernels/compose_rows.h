@@ -1,6 +1,6 @@
-// Attention through composed maps (core/attention/composed/composition.h) by blocks of query rows:
-// no map is held, the backward pass computes its blocks again. Plain pointers, no torch and no std
-// containers: the .isa.cpp file behind this is compiled once for every instruction set.
+// Attention by blocks of query rows: through maps of rows (map_rows.h) and through composed heads
+// (core/attention/composed/composition.h). No map is held, the backward pass computes its blocks
+// again. Plain pointers, no torch and no std containers.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,6 @@
 #include "core/kernels/row_map.h"
 
 namespace headlab {
-
-constexpr int64_t kComposeRows = 8;  // query rows of a block
 
 // One of the two compositions of an example's maps.
 template <class T>
@@ -24,52 +22,64 @@ struct ComposeSide {
   T* grad_key = nullptr;     // [slots,B,2R+1,H,padded]
 };
 
-// o[i,n] = sum_j a[n,i,j] v[j,n], a = post(p), p = map(pre(q k^T) + bias) over allowed keys.
-// Dense but for views, whose rows are; padded is `keys` rounded up to kRowLanes, and what lies
-// beyond the keys is 0. q comes times the scale, and q and k with every head of theirs.
+// A layer norm over heads behind `post`, HeadNorm of core/attention/composed/composition.h.
+template <class T>
+struct ComposeNorm {
+  const T* weight = nullptr;  // [H]; null: none
+  const T *bias = nullptr, *share = nullptr;
+  T eps = 0;
+  T* grad = nullptr;  // [B,T,2,H] of weight and bias, by query
+};
+
+// o[i,n] = sum_j a[n,i,j] v[j,n], a = drop(norm(post(p))), p = map(pre(q k^T) + bias) over allowed keys.
+// Dense but for views, whose rows are; padded is `keys` rounded up to kRowLanes. q comes times the
+// scale, and q, k and v with every head of theirs.
 template <class T>
 struct ComposeProblem : AttentionRows<T> {
   int64_t padded = 0, rank = 0;
-  const T* k_t = nullptr;  // [B,H,d,padded]
-  View<const T> v;         // [B,H,S,e]
+  View<const T> v;  // [B,H,S,e]
   ComposeSide<T> pre, post;
-  const RowMap* map = nullptr;  // null: the softmax
-  RowFunctions<T> row;          // of the map
-  const T* sink = nullptr;      // [H] of the softmax, or null
-  View<T> output;               // [B,H,T,e]
-  // [B,H,T] of the softmax: log sum exp of a row's scores; infinite without an allowed key
-  T* lse = nullptr;
+  ComposeNorm<T> norm;
+  int64_t group = 1;  // heads that a block takes together: all, where they are composed
+  RowFunctions<T> row;
+  int64_t saved = 0;           // numbers of a row that its map keeps
+  bool traced = false;         // of that map
+  T number = 0;                // of that map, where it is not one of each head,
+  const T* by_head = nullptr;  // [H]
+  Dropout dropout;
+  bool coarse = false;         // products may round their factors as tensor cores do (tf32)
+  View<T> output;        // [B,H,T,e]
+  T* of_rows = nullptr;  // [B,H,T,saved]: the forward pass writes them, the backward pass reads them
 
-  // The backward pass reads lse, k, and
-  const T* v_t = nullptr;     // [B,H,e,padded]
+  // The backward pass reads k, v, of_rows and
   View<const T> grad_output;  // [B,H,T,e]
   View<T> grad_q;             // [B,H,T,d]
   // adds, for each of `slots` that take turns with the blocks of an example (to grad_key as well)
   int64_t slots = 1;
-  View<T> grad_k, grad_v;  // [slots B,H,S,d or e]
-  T* grad_sink = nullptr;  // [slots,B,H]
+  View<T> grad_k, grad_v;     // [slots B,H,S,d or e]
+  T* grad_by_head = nullptr;  // [slots,B,H]; null: by_head does not learn
 };
 
-constexpr int64_t kComposeBlocks = 5;  // of scratch, the last for the weights of a traced map
-
-// Scratch elements of a call: blocks, what a map keeps of their rows, and its room for a row.
+// Blocks of heads and of examples that threads, or blocks of a GPU, deal with apart.
 template <class T>
-int64_t compose_scratch(const ComposeProblem<T>& p) {
-  const int64_t kept = p.map ? p.map->kept : 0;
-  return (kComposeBlocks * p.padded + kept) * kComposeRows * p.H + p.padded + kRowLanes;
+static HEADLAB_ANYWHERE int64_t compose_tasks(const ComposeProblem<T>& p) {
+  return p.B * (p.H / p.group) * p.slots;
 }
 
 template <class T>
-struct ComposeKernels {  // blocks slot, slot + slots, ... of example b
-  void (*forward)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
-  void (*backward)(const ComposeProblem<T>&, int64_t b, int64_t slot, T* scratch);
+struct ComposeKernels {
+  void (*forward)(const ComposeProblem<T>&, int64_t task, T* scratch);
+  void (*backward)(const ComposeProblem<T>&, int64_t task, T* scratch);
+  int64_t (*scratch)(const ComposeProblem<T>&);  // elements
 };
 #define HEADLAB_DECLARE(isa)                 \
   namespace isa {                            \
   OfTypes<ComposeKernels> compose_kernels(); \
+  RowMap softmax_rows();                     \
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 #undef HEADLAB_DECLARE
+const RowMapOnCuda* softmax_on_cuda();  // of a build with CUDA
 // Of the instruction set that was chosen.
 template <class T>
 ComposeKernels<T> compose_kernels() {

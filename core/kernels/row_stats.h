@@ -17,8 +17,7 @@ constexpr int32_t kNoRow = INT32_MIN;  // in offsets: this row is not counted
 
 constexpr int64_t kMostHeads = 1024;  // whose divergence is measured
 
-// One call of an attention layer. Its keys are k [B,Hkv,d,padded], so that neighbouring lanes read
-// neighbouring numbers: S dense, and 0 beyond the keys. The last dimension of the output is dense.
+// One call of an attention layer. The last dimension of the output is dense.
 template <class T>
 struct RowProblem : AttentionRows<T> {
   bool causal = false;  // then next_token does not exist
@@ -28,6 +27,7 @@ struct RowProblem : AttentionRows<T> {
   View<const T> output;              // [B,H,T,e], or none
   const int64_t* tokens = nullptr;   // [B,S] or null
   const uint8_t* classes = nullptr;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
+  bool coarse = false;               // products may round their factors as tensor cores do (tf32)
   bool matches = false;              // induction and duplicate_token are wanted
   // The scores are the head's own. false: they stand for weights that were handed over, and nothing
   // is said of them (max_logit, lse).
@@ -40,25 +40,17 @@ static HEADLAB_DEVICE int64_t counted_queries(const AttentionRows<T>& p, int64_t
   return p.query_length && p.query_length[b] < p.queries ? p.query_length[b] : p.queries;
 }
 template <class T>
-static int64_t padded_keys(const AttentionRows<T>& p) {
+static HEADLAB_ANYWHERE int64_t padded_keys(const AttentionRows<T>& p) {
   return (p.keys + 15) / 16 * 16;
 }
 
-// Number of slots of a call, and scratch elements that the CPU's kernels need.
+// Number of slots of a call.
 template <class T>
 int64_t row_slots(const RowProblem<T>& p) {
   return p.B * p.H * ((p.queries + kRowsPerSlot - 1) / kRowsPerSlot);
 }
-template <class T>
-int64_t row_scratch(const RowProblem<T>& p) {
-  return 4 * padded_keys(p);
-}
-template <class T>
-int64_t js_scratch(const RowProblem<T>& p) {
-  return kJsRowsPerSlot * p.H * padded_keys(p);
-}
 
-// Where rows are counted. Sums and counts begin as 0, maxima as -infinity, offsets as kNoRow.
+// Where rows are counted; what stood there before is gone.
 struct RowTotals {
   double *sums, *counts;  // [kRowStatistics]
   double* maxima;         // [kRowMaxima]
@@ -73,6 +65,8 @@ struct RowStatsKernels {
   // stride, ... (at most kJsRowsPerSlot of them) of example b: sums, counts [H,H].
   void (*js)(const RowProblem<T>&, int64_t b, int64_t first, int64_t stride, double* sums,
              double* counts, T* scratch);
+  int64_t (*row_scratch)(const RowProblem<T>&);  // elements
+  int64_t (*js_scratch)(const RowProblem<T>&);
 };
 #define HEADLAB_DECLARE(isa)                    \
   namespace isa {                               \

@@ -3,7 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <limits>
+#include <memory>
 
 #include "core/attention/call/attention_call.h"
 #include "core/attention/precision.h"
@@ -68,24 +68,21 @@ RowSlots make_slots(const RowProblem<T>& p, SampledRows sampled, at::Device devi
 template <class T, class Body>
 void over_slots(int64_t slots, int64_t scratch, Body body) {
   at::parallel_for(0, slots, 1, [&](int64_t begin, int64_t end) {
-    std::vector<T> buffer(scratch);
-    for (int64_t slot = begin; slot < end; ++slot) body(slot, buffer.data());
+    const auto buffer = std::make_unique_for_overwrite<T[]>(scratch);
+    for (int64_t slot = begin; slot < end; ++slot) body(slot, buffer.get());
   });
 }
 
 template <class T>
 void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
-  std::fill_n(to.offsets, to.count() * kRowsPerSlot, kNoRow);
-  std::fill_n(to.maxima, to.count() * kRowMaxima, -std::numeric_limits<double>::infinity());
-  over_slots<T>(to.count(), row_scratch(p), [&](int64_t slot, T* scratch) {
-    row_stats_kernels<T>().rows(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot,
-                                scratch);
+  const auto kernels = row_stats_kernels<T>();
+  over_slots<T>(to.count(), kernels.row_scratch(p), [&](int64_t slot, T* scratch) {
+    kernels.rows(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot, scratch);
   });
   const int64_t pairs = p.H * p.H, step = kJsRowsPerSlot * sampled.stride;
-  over_slots<T>(p.B * to.groups, js_scratch(p), [&](int64_t slot, T* scratch) {
-    row_stats_kernels<T>().js(p, slot / to.groups, sampled.start + slot % to.groups * step,
-                              sampled.stride, to.js + slot * pairs, to.js_counts + slot * pairs,
-                              scratch);
+  over_slots<T>(p.B * to.groups, kernels.js_scratch(p), [&](int64_t slot, T* scratch) {
+    kernels.js(p, slot / to.groups, sampled.start + slot % to.groups * step, sampled.stride,
+               to.js + slot * pairs, to.js_counts + slot * pairs, scratch);
   });
 }
 
@@ -138,10 +135,6 @@ HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at:
   };
   auto& p = rows.problem;
   static_cast<AttentionRows<T>&>(p) = kernel_rows<T>(call, device, rows.tensors);
-  const auto keys = at::zeros({call.k.size(0), call.k.size(1), p.d, padded_keys(p)},
-                              at::TensorOptions(kType).device(device));
-  keys.narrow(3, 0, p.keys).copy_(call.k.detach().transpose(2, 3));
-  p.k = view<T>(rows.tensors.emplace_back(keys));  // [B,Hkv,d,padded]
   p.causal = call.causal;
   p.kv_head = data<int64_t>(here(kv_heads(call.kv_map, p.H, call.k.size(1), device), at::kLong));
   p.e = counted.out.size(3);
@@ -151,6 +144,7 @@ HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at:
   p.tokens = data<int64_t>(here(counted.tokens, at::kLong));
   p.classes = data<uint8_t>(here(counted.classes, at::kByte));
   p.matches = counted.matches;
+  p.coarse = rounds(call.q);
   p.has_scores = counted.has_scores;
   return rows;
 }

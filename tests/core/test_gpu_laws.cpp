@@ -105,6 +105,25 @@ TEST_CASE("outputs, losses and gradients are the same on a GPU", "[laws][gpu]") 
   });
 }
 
+// No path on a GPU takes it unless it is asked for.
+TEST_CASE("blocks of rows on a GPU give the numbers of the map", "[laws][gpu]") {
+  on_a_gpu([](const Subject& s) {
+    auto ctx = s.natural();
+    ctx.backend = Backend::kRows;
+    try {
+      const auto heads = s.make(s.shape);
+      heads->forward(random({B, T, 20}), ctx);
+    } catch (const BackendError&) {
+      return;  // this kind has another way
+    }
+    compare(s, ctx);
+    ctx = s.widest();
+    ctx.backend = Backend::kRows;
+    ctx.mask.key_length = at::tensor({T, int64_t{4}});
+    compare(s, ctx);
+  });
+}
+
 // Of the layer behind another one, with which some statistics compare it.
 struct Observed {
   std::map<std::string, std::vector<double>> values;

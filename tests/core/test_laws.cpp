@@ -225,6 +225,29 @@ TEST_CASE("evaluation is deterministic, dropout a function of the counter", "[la
   });
 }
 
+// Tiles of keys that a query chooses are counted apart from those of the dense map.
+TEST_CASE("every path drops the same weights", "[laws]") {
+  for_every_kind([](const Subject& s) {
+    auto shape = s.shape;
+    shape.dropout = 0.3;
+    const auto heads = s.make(shape);
+    heads->train();
+    const auto x = random({B, T, 20});
+    const auto by = [&](Backend backend) {
+      auto ctx = s.natural();
+      ctx.rng = {.seed = 5, .step = 1};
+      ctx.backend = backend;
+      return gradients(*heads, x, ctx);
+    };
+    const auto want = by(Backend::kEager), got = by(Backend::kAuto);
+    REQUIRE(relative_difference(got.y, want.y) < 1e-11);
+    for (const auto& [name, gradient] : want.of) {
+      INFO("gradient of " << name);
+      REQUIRE(relative_difference(got.of.at(name), gradient) < 1e-9);
+    }
+  });
+}
+
 TEST_CASE("threads that run one layer at once do not disturb each other", "[laws]") {
   for_every_kind([](const Subject& s) {
     const auto x = random({B, T, 20});

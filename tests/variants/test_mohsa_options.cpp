@@ -142,7 +142,7 @@ TEST_CASE("mohsa: talking heads mix before biases and after dropout", "[mohsa]")
   const auto p = masked_softmax(add_biases(mix(z, "pre"), HeadCall::from_context(ctx)), allowed);
   REQUIRE(difference(seen.map, mix(p, "post")) < 1e-12);
   ctx.rng.layer = shape.layer;
-  const auto a = mix(dropout(p, 0.3, ctx.rng, CounterRng::kAttentionDropout), "post");
+  const auto a = mix(dropout(p, weight_dropout(0.3, ctx.rng)), "post");
   const auto joined = at::matmul(a, windows("v.weight")).transpose(1, 2).flatten(2);
   const auto y = at::linear(joined, parameter(layer, "o.weight"), parameter(layer, "o.bias"));
   REQUIRE(difference(seen.y, y) < 1e-12);

@@ -72,11 +72,16 @@ void set_routers(const Layer& layer, double value) {
 }  // namespace
 
 TEST_CASE("keys choose experts of values, and queries experts of outputs", "[switchhead]") {
-  for (int64_t K : {1, 2, 3}) {
-    const auto layer = switchhead(", active: " + std::to_string(K));
+  // One product with all experts; one for each; chosen by sorting.
+  for (const auto& [E, K] : std::vector<std::pair<int64_t, int64_t>>{
+           {4, 1}, {4, 2}, {4, 3}, {9, 2}, {13, 3}, {20, 2}, {20, 5}}) {
+    INFO(K << " of " << E << " experts");
+    const auto layer =
+        switchhead(", experts: " + std::to_string(E) + ", active: " + std::to_string(K));
     const auto x = input();
     const auto want = ByHand(layer, x, K).added.sum(2);
     REQUIRE(relative_difference(layer->forward(x, causal()).y, want) < 1e-12);
+    require_gradients(*layer);
   }
   // Two of four are what nobody asks for.
   const auto layer = switchhead(", experts: 4, active: 2"), as_default = switchhead();
@@ -141,8 +146,10 @@ TEST_CASE("of experts with equal scores the lower are chosen", "[switchhead]") {
   REQUIRE(relative_difference(layer->forward(x, causal()).y, want) < 1e-12);
 }
 
-TEST_CASE("experts that no token chooses are not computed and get no gradient", "[switchhead]") {
-  const auto layer = switchhead();
+TEST_CASE("of many experts those that no token chooses are not computed and get no gradient",
+          "[switchhead]") {
+  constexpr int64_t E = 9;
+  const auto layer = switchhead(", experts: 9, active: 2");
   const auto x = input();
   const auto clean = layer->forward(x, causal()).y;
   const auto used = [&](const char* router, const Tensor& of) {  // bool [H,E]
@@ -155,24 +162,24 @@ TEST_CASE("experts that no token chooses are not computed and get no gradient", 
   {
     at::NoGradGuard no_grad;
     parameter(layer, "v.weight")
-        .view({H, 4, d, D})
-        .masked_fill_(of_values.logical_not().view({H, 4, 1, 1}), NAN);
+        .view({H, E, d, D})
+        .masked_fill_(of_values.logical_not().view({H, E, 1, 1}), NAN);
     parameter(layer, "o.weight")
-        .view({D, H, 4, d})
-        .masked_fill_(of_outputs.logical_not().view({1, H, 4, 1}), NAN);
+        .view({D, H, E, d})
+        .masked_fill_(of_outputs.logical_not().view({1, H, E, 1}), NAN);
   }
   const auto y = layer->forward(one, causal()).y;
   REQUIRE(relative_difference(y, clean.narrow(0, 0, 1).narrow(1, 0, 1)) < 1e-12);
   REQUIRE(layer->forward(x, causal()).y.isnan().any().item<bool>());
 
   y.sum().backward();
-  const auto gradient = parameter(layer, "v.weight").grad().view({H, 4, -1}).abs().amax(-1);
+  const auto gradient = parameter(layer, "v.weight").grad().view({H, E, -1}).abs().amax(-1);
   REQUIRE(at::equal(gradient > 0, of_values));
-  const auto columns = parameter(layer, "o.weight").grad().view({D, H, 4, d}).abs();
+  const auto columns = parameter(layer, "o.weight").grad().view({D, H, E, d}).abs();
   REQUIRE(at::equal(columns.amax(at::IntArrayRef({0, 3})) > 0, of_outputs));
   for (const auto& [router, chosen] :
        {std::pair{"router.v.weight", of_values}, std::pair{"router.o.weight", of_outputs}}) {
-    const auto rows = parameter(layer, router).grad().view({H, 4, D}).abs().amax(-1);
+    const auto rows = parameter(layer, router).grad().view({H, E, D}).abs().amax(-1);
     REQUIRE(at::equal(rows > 0, chosen));
   }
 }

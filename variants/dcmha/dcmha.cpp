@@ -93,29 +93,30 @@ class ComposeImpl : public torch::nn::Module {
     if (options.fixed && options.post) post = normal("post", {H, H}, of_static);
   }
 
-  // Of tokens z [B,N,D] for each side that is on: rows w1, rows w2, gates if any, one side behind
-  // the other -> [B,sides(2R+1),N,H], float32 for half types. Absent heads (not in `alive` [H]) do
-  // not count in the mean of w1, and are 0.
-  Tensor factors(const Tensor& z, Branch branch, const Tensor& alive) const {
-    const int64_t B = z.size(0), N = z.size(1), D = z.size(2);
+  // Of tokens z [B,N,D] for each side that is on, and for one branch or (undefined) both: rows w1,
+  // rows w2, gates if any -> [sides * branches,B,N,2R+1,H], float32 for half types. Absent heads
+  // (not in `alive` [H]) do not count in the mean of w1, and are 0.
+  Tensor factors(const Tensor& z, std::optional<Branch> branch, const Tensor& alive) const {
+    const int64_t B = z.size(0), N = z.size(1);
     const int64_t R = options_.rank, K = dw1.size(2), H = qkw.size(3);
-    const int64_t which = branch == Branch::kQuery ? 0 : 1;
-    const int64_t first = options_.pre ? 0 : 1, sides = options_.pre && options_.post ? 2 : 1;
+    const int64_t first = (options_.pre ? 0 : 2) + (branch == Branch::kKey ? 1 : 0);
+    const int64_t step = branch ? 2 : 1, count = sides() * (branch ? 1 : 2);
     const auto type = at_least_float(z);
-    const auto in = dw1.view({D, 2, 2, K}).select(2, which).narrow(1, first, sides);  // [D,s,K]
-    const auto out = qkw.view({2, 2, K, 2 * R * H}).select(1, which).narrow(0, first, sides);
+    const auto of = [&](const Tensor& t, int64_t dim) {
+      return t.slice(dim, first, first + step * (count - 1) + 1, step);
+    };
+    const auto in = of(dw1, 1), out = of(qkw, 0).flatten(2);  // [D,c,K], [c,K,2R*H]
     const auto tokens = z.flatten(0, 1);  // [BN,D]
     const auto hidden = at::gelu(tokens.mm(in.flatten(1)), options_.gelu == "erf" ? "none" : "tanh")
-                            .view({B * N, sides, K})
-                            .transpose(0, 1);  // [s,BN,K]
+                            .view({B * N, count, K})
+                            .transpose(0, 1);  // [c,BN,K]
     const auto u_of = [&] {
       const WithoutAutocast exact;
-      return hidden.to(type).bmm(out.to(type)).view({sides, B * N, 2 * R, H});
+      return hidden.to(type).bmm(out.to(type)).view({count, B * N, 2 * R, H});
     };
     auto u = u_of();
     if (bias.defined()) {
-      const auto of_rows = bias.view({2, 2, 2 * R, H}).select(1, which).narrow(0, first, sides);
-      u = u + of_rows.to(type).unsqueeze(1);  // [s,1,2R,H]
+      u = u + of(bias, 0).to(type).unsqueeze(1);  // [c,1,2R,H]
     }
     auto w1 = u.narrow(2, 0, R);
     Tensor square = w1.square(), kept;
@@ -123,29 +124,33 @@ class ComposeImpl : public torch::nn::Module {
       kept = alive.to(type);
       square = (square * kept).sum(-1, true) / kept.sum().clamp_min(1);
     } else {
-      square = square.mean(-1, true);  // [s,BN,R,1]
+      square = square.mean(-1, true);  // [c,BN,R,1]
     }
     w1 = w1 * (square + 1e-6).rsqrt();
     std::vector<Tensor> parts{w1, u.narrow(2, R, R)};
     if (dd.defined()) {
-      const auto gate = dd.view({D, 2, 2, H}).select(2, which).narrow(1, first, sides);  // [D,s,H]
-      const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, sides, H});
+      const auto gate = of(dd.view({z.size(2), 4, H}), 1);  // [D,c,H]
+      const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, count, H});
       parts.push_back(g.transpose(0, 1).unsqueeze(2));
     }
     auto all = at::cat(parts, 2);
     if (alive.defined()) all = all * kept;
-    return all.view({sides, B, N, rows(), H})
-        .permute({1, 0, 3, 2, 4})
-        .reshape({B, sides * rows(), N, H});
+    return all.view({count, B, N, rows(), H});
   }
 
   int64_t hidden() const { return dw1.defined() ? dw1.size(2) : 0; }
   int64_t rows() const { return 2 * options_.rank + options_.gate; }  // 2R+1, or 2R
+  int64_t sides() const { return options_.pre && options_.post ? 2 : 1; }
 
-  // Those of one side, [B,2R+1,N,H]; undefined where `both` is.
+  // Those of one side, [B,2R+1,N,H], of [sides,B,N,2R+1,H]; undefined where `both` is.
   Tensor factors_of(Side side, const Tensor& both) const {
     if (!both.defined()) return {};
-    return both.narrow(1, side == Side::kPost && options_.pre ? rows() : 0, rows());
+    return both.select(0, side == Side::kPost && options_.pre ? 1 : 0).transpose(1, 2);
+  }
+  // The same [B,sides(2R+1),N,H] as a cache holds it, and back.
+  Tensor packed(const Tensor& both) const { return both.permute({1, 0, 3, 2, 4}).flatten(1, 2); }
+  Tensor unpacked(const Tensor& kept) const {
+    return kept.unflatten(1, {sides(), rows()}).permute({1, 0, 3, 2, 4});
   }
 
   Tensor fixed(Side side, const Tensor& alive) const {  // [H,H], float32 for half types
@@ -211,13 +216,7 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,H,S,d]
-    Tensor of_queries, of_keys;                         // [B,sides(2R+1),T,H], [B,sides(2R+1),S,H]
-    if (options_.dynamic() && options_.query_wise)
-      of_queries = compose_->factors(rest_of(x, call), Branch::kQuery, call.alive);
-    if (options_.dynamic() && options_.key_wise)
-      of_keys = cached(call, "compose", [&] {
-        return compose_->factors(rest_of_source(x, call), Branch::kKey, call.alive);
-      });
+    const auto [of_queries, of_keys] = factors(x, call);  // [sides,B,T or S,2R+1,H]
     const auto made_of = [&](Side side) {
       if (!options_.mixes(side)) return TokenComposition();
       return TokenComposition{compose_->fixed(side, call.alive),
@@ -230,6 +229,27 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
         composed_attend(q, k, v, sides[0], sides[1], call, scale());  // [B,H,T,d]
     if (call.observer && maps.composed.defined()) observe(maps, tokens, sides, call);
     return {.y = output(heads, v, call)};  // [B,T,D]
+  }
+
+  // What queries and keys make of their tokens; undefined where a branch is off.
+  std::pair<Tensor, Tensor> factors(const Tensor& x, const HeadCall& call) const {
+    if (!options_.dynamic()) return {};
+    const auto &queries = rest_of(x, call), &keys = rest_of_source(x, call);
+    const auto make = [&](const Tensor& z, std::optional<Branch> branch) {
+      return compose_->factors(z, branch, call.alive);
+    };
+    if (options_.query_wise && options_.key_wise && !call.cache && queries.is_same(keys)) {
+      const auto both = make(queries, {}).unflatten(0, {-1, 2});  // [sides,2,B,T,2R+1,H]
+      return {both.select(1, 0), both.select(1, 1)};
+    }
+    std::pair<Tensor, Tensor> made;
+    if (options_.query_wise) made.first = make(queries, Branch::kQuery);
+    if (!options_.key_wise) return made;
+    const auto of_keys = [&] { return make(keys, Branch::kKey); };
+    made.second = call.cache ? compose_->unpacked(cached(
+                                   call, "compose", [&] { return compose_->packed(of_keys()); }))
+                             : of_keys();
+    return made;
   }
 
   // Of either side: what tokens made, and the composition of it.

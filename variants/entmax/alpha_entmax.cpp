@@ -1,9 +1,7 @@
 #include "variants/entmax/alpha_entmax.h"
 
-#include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <limits>
 #include <vector>
 
@@ -18,10 +16,14 @@ namespace headlab {
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 #undef HEADLAB_DECLARE
+const RowMapOnCuda* entmax_on_cuda();
 
 RowMap entmax_row_map(double alpha) {
   auto map = HEADLAB_OF_ISA(entmax_rows);
-  map.numbers[0] = alpha;
+#ifdef HEADLAB_CUDA
+    map.cuda = entmax_on_cuda();
+#endif
+  map.number = alpha;
   return map;
 }
 
@@ -65,78 +67,52 @@ Tensor entmax15(const Tensor& y) {
   return (half - taus.gather(-1, support - 1)).clamp_min_(0).square_();
 }
 
-// Bisection for t = (1 + tau) / (1 - alpha), in [0, (1 - n^(1-alpha)) / (alpha-1)] for n keys: the
-// weights exp(log(1 + (alpha-1) (y - t)) / (alpha-1)) lose no digits where alpha is nearly 1.
-Tensor bisected(const Tensor& y, const Tensor& keys, const Tensor& alpha) {
+// Newton's method for t in the weights [1 + e (y - t)]_+ ^ (1/e), e = alpha - 1, as entmax_rows.h
+// does it for a row. A step that leaves the bracket, as it can above alpha 2, halves it instead.
+// exp(log1p(.) / e) loses no digits where alpha is nearly 1.
+Tensor by_newton(const Tensor& y, const Tensor& alpha) {
   const auto e = alpha - 1;
-  const auto weigh = [&](const Tensor& t) {
-    return ((y - t) * e).clamp_min_(-1).log1p_().div_(e).exp_();  // [...,S]
-  };
-  auto high = at::expm1(-e * keys.to(y.scalar_type()).clamp_min(1).log()).neg() / e;  // [...,1]
+  const auto sum = [](const Tensor& t) { return t.sum(-1, /*keepdim=*/true); };  // [...,1]
+  const auto weigh = [&](const Tensor& u) { return at::exp(at::log1p(u) / e); };
+  const auto above = [&](const Tensor& t) { return ((y - t) * e).clamp_min_(-1); };  // [...,S]
+  const auto near = y > -1 / e;
+  const auto keys = sum(near).to(y.scalar_type()).clamp_min(1);
+  auto high = -at::expm1(-e * keys.log()) / e;  // where all near keys are the highest
   auto low = at::zeros_like(high);
-  const int halvings = y.scalar_type() == at::kDouble ? 50 : 30;
-  for (int n = 0; n < halvings; ++n) {
-    const auto middle = (low + high) / 2;
-    const auto heavy = weigh(middle).sum(-1, /*keepdim=*/true) >= 1;
-    low = at::where(heavy, middle, low);
-    high = at::where(heavy, high, middle);
+  auto t = at::minimum(high, (sum(at::where(near, y, 0)) / keys + high).clamp_min(0));
+  const bool fine = y.scalar_type() == at::kDouble;
+  const double close = fine ? 4e-10 : 1e-5;
+  const int most = y.is_cpu() ? 100 : fine ? 12 : 8;  // a GPU would wait for the question
+  for (int step = 0; step < most; ++step) {
+    const auto u = above(t), p = weigh(u);
+    const auto over = sum(p) - 1;
+    const auto slope = sum(p / (u + 1).clamp_min(std::numeric_limits<float>::min()));
+    low = at::where(over >= 0, t, low), high = at::where(over >= 0, high, t);
+    const auto next = t + over / slope;
+    t = at::where((next >= low).logical_and(next <= high), next, (low + high) / 2);
+    if (y.is_cpu() && !(over.abs() > close).any().item<bool>()) break;
   }
-  const auto p = weigh(low);
-  return p / p.sum(-1, /*keepdim=*/true);
+  const auto p = weigh(above(t));
+  return p / sum(p);
 }
 
-// The same row by row, for 1 < alpha <= 2.
-template <class T>
-Tensor by_rows(const Tensor& z, const Tensor& alphas, const RowFunctions<T>& functions) {
-  const int64_t S = z.size(-1), rows = z.numel() / S;
-  const int64_t padded = (S + kRowLanes - 1) / kRowLanes * kRowLanes;
-  const auto p = at::empty_like(z);
-  const auto *from = z.const_data_ptr<T>(), *alpha = alphas.const_data_ptr<T>();
-  auto* to = p.mutable_data_ptr<T>();
-  at::parallel_for(0, rows, 1 + 4096 / S, [&](int64_t begin, int64_t end) {
-    std::vector<T> lanes(padded), scratch(padded + kRowLanes);
-    for (int64_t row = begin; row < end; ++row) {
-      const double number = alpha[row];
-      std::copy_n(from + row * S, S, lanes.data());
-      std::fill(lanes.begin() + S, lanes.end(), -std::numeric_limits<T>::infinity());
-      functions.weigh(lanes.data(), padded, &number, lanes.data(), nullptr, scratch.data());
-      std::copy_n(lanes.data(), S, to + row * S);
-    }
-  });
-  return p;
-}
-
-bool kernel_serves(const Tensor& z, const Tensor& alpha, Backend backend) {
-  return z.is_cpu() && backend != Backend::kEager && alpha.max().item<double>() <= 2;
-}
-
-Tensor weights(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Backend backend) {
+Tensor weights(const Tensor& z, const Tensor& allowed, const Tensor& alpha) {
   if (z.numel() == 0) return at::zeros_like(z);
   const auto seen = allowed.defined() ? z.masked_fill(allowed.logical_not(), kLowest) : z;
-  if (kernel_serves(z, alpha, backend)) {
-    auto rows = z.sizes().vec();
-    rows.back() = 1;
-    const auto alphas = alpha.to(z.scalar_type()).expand(rows).contiguous();  // [...,1]
-    const auto& row_map = HEADLAB_OF_ISA(entmax_rows);
-    return z.scalar_type() == at::kDouble ? by_rows(seen.contiguous(), alphas, row_map.f64)
-                                          : by_rows(seen.contiguous(), alphas, row_map.f32);
-  }
   const auto y = seen - seen.amax(-1, /*keepdim=*/true);
   const auto exactly = [&](double a) { return alpha.dim() == 0 && alpha.item<double>() == a; };
   if (exactly(1.5)) return entmax15(y);
   if (exactly(2)) return sparsemax(y);
-  const auto keys = allowed.defined() ? allowed.expand_as(z).sum(-1, /*keepdim=*/true)  // [...,1]
-                                      : at::scalar_tensor(z.size(-1), z.options());
-  return bisected(y, keys, alpha);
+  return by_newton(y, alpha);
 }
 
-// From the weights alone: autograd sees neither the sort nor the halvings.
+// From the weights alone: autograd sees neither the sort nor the steps.
 struct Entmax : torch::autograd::Function<Entmax> {
   using Context = torch::autograd::AutogradContext;
 
   static Tensor forward(Context* context, const Tensor& z, const std::optional<Tensor>& allowed,
-                        const Tensor& alpha, Backend backend) {
-    auto p = weights(z, allowed.value_or(Tensor()), alpha, backend);
+                        const Tensor& alpha) {
+    auto p = weights(z, allowed.value_or(Tensor()), alpha);
     if (allowed) p.masked_fill_(allowed->logical_not(), 0);
     context->save_for_backward({p, alpha});
     return p;
@@ -154,30 +130,29 @@ struct Entmax : torch::autograd::Function<Entmax> {
     const auto total = sum(q).clamp_min(std::numeric_limits<float>::min());
     const auto along = sum(q * g) / total;  // <s,g>
     const auto dz = q * (g - along);
-    if (!alpha.requires_grad()) return {dz, Tensor(), Tensor(), Tensor()};
+    if (!alpha.requires_grad()) return {dz, Tensor(), Tensor()};
     // dp/dalpha = (p - s) / (alpha-1)^2 - (p ln p - s sum p ln p) / (alpha-1)
     const auto e = alpha - 1, surprise = p * some.log();
     const auto dalpha = (sum(p * g) - along) / e.square() -
                         (sum(surprise * g) - along * sum(surprise)) / e;  // [...,1]
-    return {dz, Tensor(), dalpha.sum_to_size(alpha.sizes()), Tensor()};
+    return {dz, Tensor(), dalpha.sum_to_size(alpha.sizes())};
   }
 };
 
-Tensor applied(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Backend backend) {
-  return Entmax::apply(z, allowed.defined() ? std::optional(allowed) : std::nullopt, alpha,
-                       backend);
+Tensor applied(const Tensor& z, const Tensor& allowed, const Tensor& alpha) {
+  return Entmax::apply(z, allowed.defined() ? std::optional(allowed) : std::nullopt, alpha);
 }
 
 }  // namespace
 
-Tensor entmax(const Tensor& z, const Tensor& allowed, double alpha, Backend backend) {
+Tensor entmax(const Tensor& z, const Tensor& allowed, double alpha) {
   TORCH_CHECK(alpha >= 1, "entmax: alpha must be at least 1, is ", alpha);
   if (alpha == 1) return masked_softmax(z, allowed);
-  return applied(z, allowed, at::scalar_tensor(alpha, at::kDouble), backend);
+  return applied(z, allowed, at::scalar_tensor(alpha, at::kDouble));
 }
 
-Tensor entmax(const Tensor& z, const Tensor& allowed, const Tensor& alpha, Backend backend) {
-  return applied(z, allowed, alpha, backend);
+Tensor entmax(const Tensor& z, const Tensor& allowed, const Tensor& alpha) {
+  return applied(z, allowed, alpha);
 }
 
 }  // namespace headlab

@@ -20,10 +20,10 @@ class EntmaxMap : public Map {
   explicit EntmaxMap(double alpha) : alpha_(alpha) {}
   explicit EntmaxMap(const Tensor& alphas) : alphas_(alphas) {}
 
-  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall& call) const override {
+  Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall&) const override {
     return alphas_.defined()
-               ? entmax(z, allowed, alphas_.to(z.options()).view({-1, 1, 1}), call.backend)
-               : entmax(z, allowed, alpha_, call.backend);
+               ? entmax(z, allowed, alphas_.to(z.options()).view({-1, 1, 1}))
+               : entmax(z, allowed, alpha_);
   }
   bool rows_sum_to_one() const override { return true; }
   const Softmax* as_softmax() const override {
@@ -57,10 +57,11 @@ class EntmaxMap : public Map {
     report_rows(observer, "support_one", support == 1, rows.rows);
   }
 
-  std::optional<RowMap> row_map(const AttentionCall&, int64_t) const override {
-    if (alphas_.defined() || alpha_ <= 1 || alpha_ > 2) return std::nullopt;
-    return entmax_row_map(alpha_);
+  std::optional<RowMap> row_map(const AttentionCall& call, int64_t S) const override {
+    if (!alphas_.defined() && (alpha_ < 1 || alpha_ > 2)) return std::nullopt;
+    return alpha_ == 1 ? plain_softmax()->row_map(call, S) : entmax_row_map(alpha_);
   }
+  Tensor row_numbers() const override { return alphas_; }
 
  private:
   double alpha_ = 0;

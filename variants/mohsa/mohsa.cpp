@@ -203,7 +203,7 @@ class Mohsa : public AttentionHeads {
     const auto maps = composed_maps(q, k, pre, {}, call, scale);
     const auto& p = maps.weights;  // [B,H,T,S]
     const auto allowed = allowed_keys(call.mask, p.size(2), p.size(3), p.device());
-    const auto kept = dropout(p, call.dropout, call.rng, CounterRng::kAttentionDropout);
+    const auto kept = dropout(p, weight_dropout(call.dropout, call.rng));
     const auto a = composed_weights(kept, post, allowed);
     const auto out = at::matmul(a.to(v.scalar_type()), v);  // [B,H,T,d+2o]
     if (call.observer)

@@ -20,6 +20,7 @@ namespace headlab {
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 #undef HEADLAB_DECLARE
+const RowMapOnCuda* sigmoid_on_cuda();
 
 namespace {
 
@@ -58,7 +59,10 @@ class SigmoidMap : public Map {
 
   std::optional<RowMap> row_map(const AttentionCall& call, int64_t S) const override {
     auto map = HEADLAB_OF_ISA(sigmoid_rows);
-    map.numbers[0] = offset(call, S);
+#ifdef HEADLAB_CUDA
+    map.cuda = sigmoid_on_cuda();
+#endif
+    map.number = offset(call, S);
     return map;
   }
 

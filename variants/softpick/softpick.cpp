@@ -18,6 +18,7 @@ namespace headlab {
   }
 HEADLAB_EACH_ISA(HEADLAB_DECLARE)
 #undef HEADLAB_DECLARE
+const RowMapOnCuda* softpick_on_cuda();
 
 namespace {
 
@@ -52,7 +53,10 @@ class SoftpickMap : public Map {
 
   std::optional<RowMap> row_map(const AttentionCall&, int64_t) const override {
     auto map = HEADLAB_OF_ISA(softpick_rows);
-    map.numbers[0] = eps_;
+#ifdef HEADLAB_CUDA
+    map.cuda = softpick_on_cuda();
+#endif
+    map.number = eps_;
     return map;
   }
 

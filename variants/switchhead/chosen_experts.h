@@ -1,5 +1,5 @@
 // Experts of heads: each head has E matrices, of which a token uses the K that a router scores
-// highest, and only those are computed.
+// highest. Of many experts only those are computed; of few all are, in one product.
 //
 // B batch, T tokens, H heads, D d_model, d width of a head.
 #pragma once
@@ -15,16 +15,17 @@ namespace headlab {
 using at::Tensor;
 
 struct ChosenExperts {
-  Tensor score;    // [B,T,H,E]
-  Tensor experts;  // [B,T,H,K] int64
-  Tensor weight;   // [B,T,H,K] their scores
+  Tensor score;     // [B,T,H,E]
+  Tensor selected;  // bool [B,T,H,E]
+  int64_t K;
 
   // Those of the K largest ranks [B,T,H,E], of equals the first; the choice passes no gradient, the
   // scores do.
-  ChosenExperts(const Tensor& scores, const Tensor& rank, int64_t K);
+  ChosenExperts(const Tensor& scores, const Tensor& rank, int64_t count);
 
-  Tensor selected() const;  // bool [B,T,H,E]
-  Tensor kept() const;      // [B,T,H,E] scores, 0 where not chosen
+  bool few() const;        // one product with all experts takes less time than one for each
+  Tensor kept() const;     // [B,T,H,E] scores, 0 where not chosen
+  Tensor experts() const;  // [B,T,H,K] int64, ascending
 };
 
 // sum_k weight_k W_k x of each token and head: x [B,T,D], weight [H*E*d,D] -> [B,H,T,d].

@@ -58,6 +58,7 @@ struct AttentionCall {
   bool is_composed() const { return !pre.is_identity() || !post.is_identity(); }
   // The softmax of scores that heads do not mix.
   bool is_plain() const { return !is_composed() && map->is_softmax(); }
+  Dropout dropped() const { return weight_dropout(dropout, rng); }
   at::ScalarType score_type() const;  // float64 for queries of it, else float32
   Tensor keys() const;                // k and v of each query head: [B,H,S,.]
   Tensor values() const;

@@ -71,7 +71,11 @@ Tensor Composition::operator()(const Tensor& a) const {
   const WithoutAutocast exact;
   auto composed = apply(a, matrix_);
   if (key_.defined()) composed = with_key(composed, a, key_);
-  return bias_.defined() ? composed + bias_.view({-1, 1, 1}) : composed;
+  const auto by_head = [](const Tensor& t) { return t.view({-1, 1, 1}); };
+  if (bias_.defined()) composed = composed + by_head(bias_);
+  if (!norm_.weight.defined()) return composed;
+  const auto square = (composed * composed * by_head(norm_.share)).sum(1, /*keepdim=*/true);
+  return composed * (square + norm_.eps).rsqrt() * by_head(norm_.weight) + by_head(norm_.bias);
 }
 
 ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& pre,
@@ -82,10 +86,10 @@ ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& 
 Tensor composed_weights(const Tensor& p, const Composition& post, const Tensor& allowed) {
   if (post.is_identity()) return p;
   const auto a = post(p);
-  // A pair that is hidden from every head stays 0 but for a bias; one that is hidden from some gets
+  // A pair that is hidden from every head stays 0 but for a bias or a norm; one that is hidden from some gets
   // the others'.
   const bool by_head = allowed.defined() && allowed.dim() > 2 && allowed.size(-3) > 1;
-  const bool returns = by_head || (allowed.defined() && post.bias().defined());
+  const bool returns = by_head || (allowed.defined() && post.adds());
   return returns ? a.masked_fill(allowed.logical_not(), 0) : a;
 }
 

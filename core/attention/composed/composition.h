@@ -19,6 +19,13 @@ namespace headlab {
 using at::Tensor;
 struct HeadCall;
 
+// Layer norm over the heads of a pair whose values r have mean 0 over the heads that share:
+// n = r / sqrt(sum_h share_h r_h^2 + eps), a = weight n + bias.
+struct HeadNorm {
+  Tensor weight, bias, share;  // [H] in the type of the maps; undefined: no norm
+  double eps = 0;
+};
+
 // M_ij = Q_i + sum_r w1_j[r]^T w2_j[r] + diag(g_j), [H,H], index [from, to].
 class Composition {
  public:
@@ -30,15 +37,26 @@ class Composition {
   // (undefined: none). Heads that are not in `alive` bool [H] (undefined: all) put nothing in.
   static Composition by_matrix(const Tensor& matrix, const Tensor& bias, const Tensor& alive);
 
+  // The same with a norm behind it.
+  Composition normed(const HeadNorm& norm) const {
+    auto own = *this;
+    own.norm_ = norm;
+    return own;
+  }
+
   bool is_identity() const { return !matrix_.defined(); }
   const Tensor& matrix() const { return matrix_; }
   const Tensor& key() const { return key_; }
   const Tensor& bias() const { return bias_; }
-  // a'[n] = sum_m a[m] M_ij[m,n] + bias[n]: a [B,H,T,S] -> [B,H,T,S].
+  const HeadNorm& norm() const { return norm_; }
+  // What it makes of nothing is not nothing.
+  bool adds() const { return bias_.defined() || norm_.weight.defined(); }
+  // a'[n] = sum_m a[m] M_ij[m,n] + bias[n], normed: a [B,H,T,S] -> [B,H,T,S].
   Tensor operator()(const Tensor& a) const;
 
  private:
   Tensor matrix_, key_, bias_;
+  HeadNorm norm_;
 };
 
 struct ComposedMaps {        // [B,H,T,S]

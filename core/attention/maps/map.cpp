@@ -1,7 +1,10 @@
 #include "core/attention/maps/map.h"
 
+#include <limits>
+
 #include "core/attention/attend.h"
 #include "core/attention/call/observer.h"
+#include "core/kernels/compose_rows.h"
 #include "core/torch.h"
 
 namespace headlab {
@@ -47,6 +50,15 @@ Tensor Softmax::weights(const Tensor& z, const Tensor& allowed, const AttentionC
 MapPtr Softmax::of_heads(int64_t first, int64_t count) const {
   return sink_.defined() ? std::make_shared<Softmax>(some_of_heads(sink_, first, count))
                          : shared_from_this();
+}
+
+std::optional<RowMap> Softmax::row_map(const AttentionCall&, int64_t) const {
+  auto map = HEADLAB_OF_ISA(softmax_rows);
+  map.number = -std::numeric_limits<double>::infinity();
+#ifdef HEADLAB_CUDA
+  map.cuda = softmax_on_cuda();
+#endif
+  return map;
 }
 
 MapPtr Softmax::with_learned(const Tensor& sink) const { return std::make_shared<Softmax>(sink); }

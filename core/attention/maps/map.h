@@ -80,6 +80,8 @@ class Map : public std::enable_shared_from_this<Map> {
   virtual std::optional<RowMap> row_map(const AttentionCall& /*call*/, int64_t /*S*/) const {
     return std::nullopt;
   }
+  // There, a number of each head [H], or [1] for all, in place of RowMap::number; it may learn.
+  virtual Tensor row_numbers() const { return {}; }
 };
 
 // A_ij = exp z_ij / sum_j exp z_ij; with a sink, a score of each head that has no value (gpt-oss):
@@ -97,6 +99,8 @@ class Softmax : public Map {
   MapPtr with_learned(const Tensor& sink) const override;
   std::vector<Statistic> statistics() const override;
   void report(const MapRows& rows, HeadObserver& observer) const override;
+  std::optional<RowMap> row_map(const AttentionCall& call, int64_t S) const override;
+  Tensor row_numbers() const override { return sink_; }
 
  private:
   Tensor sink_;

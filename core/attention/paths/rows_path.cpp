@@ -1,4 +1,4 @@
-// The path by blocks of rows (core/kernels/compose_rows.h), of maps and composed heads: its
+// The path by blocks of rows (core/kernels/compose_rows.h), of maps, composed heads and dropout: its
 // derivative, and what it serves.
 #include <ATen/Parallel.h>
 
@@ -17,11 +17,23 @@
 namespace headlab {
 namespace {
 
-// The last dimension dense and padded with zeros to whole lanes.
+#ifdef HEADLAB_CUDA
+constexpr bool kHasCuda = true;
+#else
+constexpr bool kHasCuda = false;
+#endif
+
+// The last dimension dense and padded with zeros to whole lanes; on a GPU rows begin where its
+// matrix units can load them.
 Tensor in_lanes(const Tensor& x) {
   const int64_t over = x.size(-1) % kRowLanes;
   const auto whole = over == 0 ? x : at::constant_pad_nd(x, {0, kRowLanes - over});
-  return whole.stride(-1) == 1 ? whole : whole.contiguous();
+  const auto strides = whole.strides();
+  const bool loads = x.is_cpu() || (whole.storage_offset() % 8 == 0 &&
+                                    std::all_of(strides.begin(), strides.end() - 1,
+                                                [](int64_t stride) { return stride % 8 == 0; }));
+  return whole.stride(-1) == 1 && loads ? whole
+                                        : whole.clone(at::MemoryFormat::Contiguous);
 }
 
 // Dense, heads beside each other in a row of a token, as the projection around them has them.
@@ -58,14 +70,20 @@ Tensor key_factors(const Tensor& key) {
 struct Factors {
   Tensor q, k, v;  // in lanes; q times the scale
   Tensor pre, pre_key, post, post_key;
-  Tensor sink;  // [H]
+  Tensor by_head;  // [H] the map's number
+  Tensor norm;     // [2,H] weight and bias of the norm behind `post`
 
-  std::vector<Tensor*> all() { return {&q, &k, &v, &pre, &pre_key, &post, &post_key, &sink}; }
+  std::vector<Tensor*> all() {
+    return {&q, &k, &v, &pre, &pre_key, &post, &post_key, &by_head, &norm};
+  }
 };
 // And the rest of it.
 struct Unlearned {
   AttentionCall call;
-  std::optional<RowMap> map;  // none: the softmax
+  RowMap map;
+  bool coarse = false;  // ComposeProblem::coarse
+  Tensor share = {};    // of the norm
+  double eps = 0;
 };
 
 template <class T>
@@ -76,25 +94,36 @@ T* data(const Tensor& t) {
 // A call as the kernels want it; holds what they read.
 template <class T>
 struct Problem : ComposeProblem<T> {
+  const RowMap& map;
+  at::Device device;
   std::vector<Tensor> held;
 
-  Problem(const Factors& f, const Unlearned& rest, const Tensor& lse) {
+  Problem(const Factors& f, const Unlearned& rest, const Tensor& of_rows)
+      : map(rest.map), device(f.q.device()) {
     auto call = rest.call;
     call.q = f.q, call.k = f.k;
-    static_cast<AttentionRows<T>&>(*this) = kernel_rows<T>(call, at::kCPU, held);
-    this->k_t = hold(in_lanes(f.k.transpose(2, 3)).contiguous());
-    this->padded = held.back().size(3);
+    static_cast<AttentionRows<T>&>(*this) = kernel_rows<T>(call, device, held);
+    this->padded = (this->keys + kRowLanes - 1) / kRowLanes * kRowLanes;
     this->v = view<T>(f.v);
     set_side(f.pre, f.pre_key, this->pre);
     set_side(f.post, f.post_key, this->post);
+    if (f.pre.defined() || f.post.defined()) this->group = this->H;
     const auto& some_key = f.pre_key.defined() ? f.pre_key : f.post_key;
     this->rank = some_key.defined() ? some_key.size(1) / 2 : 0;
-    if (rest.map) set_map(*rest.map);
-    this->sink = data<T>(f.sink);
-    this->lse = data<T>(lse);
-    // Threads that one example each would not keep busy share examples.
-    const int64_t threads = at::get_num_threads();
-    this->slots = this->B % threads == 0 || this->B >= 8 * threads ? 1 : threads;
+    if constexpr (std::is_same_v<T, float>)
+      this->row = map.f32;
+    else
+      this->row = map.f64;
+    this->saved = map.saved, this->traced = map.traced;
+    this->number = static_cast<T>(map.number);
+    this->by_head = data<T>(f.by_head);
+    if (f.norm.defined())
+      this->norm = {data<T>(f.norm), data<T>(f.norm) + this->H, data<T>(rest.share),
+                    static_cast<T>(rest.eps)};
+    this->dropout = call.dropped();
+    this->coarse = rest.coarse;
+    this->of_rows = data<T>(of_rows);
+    set_slots();
   }
 
   const T* hold(const Tensor& t) {
@@ -106,37 +135,58 @@ struct Problem : ComposeProblem<T> {
     side.matrix = hold(matrices(matrix));
     if (matrix.defined()) std::copy_n(held.back().strides().begin(), 2, side.stride);
   }
-  void set_map(const RowMap& map) {
-    this->map = &map;
-    if constexpr (std::is_same_v<T, float>)
-      this->row = map.f32;
-    else
-      this->row = map.f64;
+  // Workers that one task each would not keep busy share examples.
+  void set_slots() {
+    const int64_t tasks = compose_tasks<T>(*this);
+    const int64_t workers = device.is_cpu() ? at::get_num_threads() : kBusyBlocks;
+    const bool busy = tasks >= 8 * workers || (device.is_cpu() ? tasks % workers == 0
+                                                               : tasks >= workers);
+    const int64_t most = (this->queries + kRowLanes - 1) / kRowLanes;
+    if (!busy) this->slots = device.is_cpu() ? workers : std::min(most, workers / tasks + 1);
   }
-  void run(decltype(ComposeKernels<T>::forward) work) const {
-    at::parallel_for(0, this->B * this->slots, 1, [&](int64_t begin, int64_t end) {
-      const auto scratch = std::make_unique_for_overwrite<T[]>(compose_scratch<T>(*this));
-      for (int64_t task = begin; task < end; ++task)
-        work(*this, task / this->slots, task % this->slots, scratch.get());
+
+  void run(bool back) const {
+    if (!device.is_cpu()) return launch(back);
+    const auto kernels = compose_kernels<T>();
+    const auto work = back ? kernels.backward : kernels.forward;
+    at::parallel_for(0, compose_tasks<T>(*this), 1, [&](int64_t begin, int64_t end) {
+      const auto scratch = std::make_unique_for_overwrite<T[]>(kernels.scratch(*this));
+      for (int64_t task = begin; task < end; ++task) work(*this, task, scratch.get());
     });
+  }
+
+ private:
+  static constexpr int64_t kBusyBlocks = 256;  // of a GPU
+
+  void launch(bool back) const {
+    const RowLaunches<T>* launches = nullptr;
+    if constexpr (std::is_same_v<T, float>)
+      launches = &map.cuda->f32;
+    else
+      launches = &map.cuda->f64;
+    const c10::DeviceGuard guard(device);
+    void* stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
+    const auto room = at::empty({launches->scratch(*this, back)}, held.front().options());
+    const auto kernel = back ? launches->backward : launches->forward;
+    const char* error = kernel(*this, data<T>(room), stream);
+    TORCH_CHECK(!error, "attention by rows: CUDA: ", error);
   }
 };
 
 template <class T>
-Tensor forward(const Factors& f, const Unlearned& rest, const Tensor& lse) {
-  Problem<T> problem(f, rest, lse);
+Tensor forward(const Factors& f, const Unlearned& rest, const Tensor& of_rows) {
+  Problem<T> problem(f, rest, of_rows);
   auto out = by_token(problem.B, problem.H, problem.queries, f.v.size(3), f.q.options());
   problem.output = writable<T>(out);
-  problem.run(compose_kernels<T>().forward);
+  problem.run(/*back=*/false);
   return out;  // [B,H,T,e]
 }
 
 // Gradients of all Factors.
 template <class T>
-torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest, const Tensor& lse,
-                                        const Tensor& grad) {
-  Problem<T> p(f, rest, lse);
-  p.v_t = p.hold(in_lanes(f.v.transpose(2, 3)).contiguous());
+torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest,
+                                        const Tensor& of_rows, const Tensor& grad) {
+  Problem<T> p(f, rest, of_rows);
   p.grad_output = view<T>(p.held.emplace_back(in_lanes(grad)));
   const auto options = f.q.options();
   const auto grad_q = by_token(p.B, p.H, p.queries, p.d, options);
@@ -155,9 +205,12 @@ torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest,
   const auto pre_key = of_factors(f.pre_key), post_key = of_factors(f.post_key);
   p.pre.grad_matrix = data<T>(pre), p.pre.grad_key = data<T>(pre_key);
   p.post.grad_matrix = data<T>(post), p.post.grad_key = data<T>(post_key);
-  const auto sink = f.sink.defined() ? at::zeros({p.slots, p.B, p.H}, options) : Tensor();
-  p.grad_sink = data<T>(sink);
-  p.run(compose_kernels<T>().backward);
+  const auto by_head = f.by_head.defined() ? at::zeros({p.slots, p.B, p.H}, options) : Tensor();
+  p.grad_by_head = data<T>(by_head);
+  const auto norm =
+      f.norm.defined() ? at::empty({p.B, p.queries, 2, p.H}, options) : Tensor();
+  p.norm.grad = data<T>(norm);
+  p.run(/*back=*/true);
   const auto total = [](const Tensor& of_slots) {
     return of_slots.size(0) == 1 ? of_slots[0] : of_slots.sum(0);
   };
@@ -175,7 +228,8 @@ torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest,
           factors(pre_key),
           post,
           factors(post_key),
-          sink.defined() ? total(sink).sum(0) : sink};
+          by_head.defined() ? total(by_head).sum(0) : by_head,
+          norm.defined() ? norm.sum(at::IntArrayRef({0, 1})) : norm};
 }
 
 class ByRows : public torch::autograd::Function<ByRows> {
@@ -185,13 +239,14 @@ class ByRows : public torch::autograd::Function<ByRows> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const at::TensorList& given,
                         const Unlearned& rest) {
     const auto f = factors(given);
-    const auto lse = at::empty(f.q.sizes().slice(0, 3), f.q.options());  // [B,H,T]
+    const auto of_rows =
+        at::empty({f.q.size(0), f.q.size(1), f.q.size(2), rest.map.saved}, f.q.options());
     auto saved = given.vec();
-    saved.push_back(lse);
+    saved.push_back(of_rows);
     ctx->save_for_backward(std::move(saved));
     hold(ctx, rest);
-    return f.q.scalar_type() == at::kFloat ? headlab::forward<float>(f, rest, lse)
-                                           : headlab::forward<double>(f, rest, lse);
+    return f.q.scalar_type() == at::kFloat ? headlab::forward<float>(f, rest, of_rows)
+                                           : headlab::forward<double>(f, rest, of_rows);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -222,10 +277,15 @@ class ByRows : public torch::autograd::Function<ByRows> {
 
 bool rows_serve(const AttentionCall& call) {
   const auto learns = [](const Tensor& t) { return t.defined() && t.requires_grad(); };
-  return call.dropout == 0 && !call.uniform.defined() && call.q.is_cpu() && call.q.numel() > 0 &&
-         call.k.numel() > 0 && !learns(call.bias) && !learns(call.distance_bias) &&
-         !call.pre.bias().defined() && !call.post.bias().defined() &&
-         (call.map->as_softmax() || call.map->row_map(call, call.k.size(2)));
+  if (call.uniform.defined() || call.q.numel() == 0 || call.k.numel() == 0 || learns(call.bias) ||
+      learns(call.distance_bias) || call.pre.adds() || call.post.bias().defined())
+    return false;
+  // A norm behind the weights is of those that their row was divided by.
+  if (call.post.norm().weight.defined() &&
+      call.map->row_divisors(call, call.q.size(2), call.q.options()).defined())
+    return false;
+  const auto map = call.map->row_map(call, call.k.size(2));
+  return map && (call.q.is_cpu() || (kHasCuda && call.q.is_cuda() && map->cuda));
 }
 
 AttendedRows attend_by_rows(const AttentionCall& call) {
@@ -243,12 +303,18 @@ AttendedRows attend_by_rows(const AttentionCall& call) {
             wide(with_gates(call.pre.key())),
             matrix(call.post),
             wide(with_gates(call.post.key())),
+            {},
             {}};
   Unlearned rest{call.without_inputs(), {}};
   rest.call.scale = 1, rest.call.kv_map = Tensor();
-  const auto* softmax = call.map->as_softmax();
-  if (!softmax) rest.map = call.map->row_map(call, call.k.size(2));
-  if (softmax && softmax->sink().defined()) f.sink = wide(softmax->sink()).expand({H}).contiguous();
+  rest.coarse = rounds(call.q) || at::globalContext().allowTF32CuBLAS();
+  rest.map = *call.map->row_map(call, call.k.size(2));
+  if (const auto numbers = call.map->row_numbers(); numbers.defined())
+    f.by_head = wide(numbers).expand({H}).contiguous();
+  if (const auto& norm = call.post.norm(); norm.weight.defined()) {
+    f.norm = at::stack({wide(norm.weight), wide(norm.bias)});
+    rest.share = wide(norm.share).contiguous(), rest.eps = norm.eps;
+  }
   if (const auto offsets = call.map->offsets(call, call.k.size(2), f.q.options());
       offsets.defined())
     rest.call.bias = rest.call.bias.defined() ? rest.call.bias + offsets : offsets;

@@ -29,6 +29,10 @@ constexpr int64_t kWiderThanValues = 2;
 constexpr int64_t kFewestChosenTokens = 256;
 constexpr double kLargestChosenShare = 0.7;
 
+// Share of the keys that tiles hold from which on the dense map with a mask takes less time.
+// --kinds bigbird
+constexpr double kLargestTiledShare = 0.6;
+
 // Rows from which on oneDNN multiplies faster than the BLAS: below, it is memory that counts.
 // --kinds mha --set train.batch=1
 constexpr int64_t kFewestOnednnRows = 16;

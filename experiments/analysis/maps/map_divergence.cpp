@@ -21,9 +21,10 @@ void add_rows(const Tensor& p, const Tensor& counted, double* sums, double* coun
   call.bias = p.log().unsqueeze(0);                               // [1,N,R,S]
   call.allowed = ((p > 0) & counted.unsqueeze(-1)).unsqueeze(0);  // hides ln 0
   const auto held = hold_rows<double>(call, {.out = call.q}, at::kCPU);
-  std::vector<double> scratch(js_scratch(held.problem) + 16);
+  const auto kernels = row_stats_kernels<double>();
+  std::vector<double> scratch(kernels.js_scratch(held.problem));
   for (int64_t first = 0; first < R; first += kJsRowsPerSlot)
-    row_stats_kernels<double>().js(held.problem, 0, first, 1, sums, counts, scratch.data());
+    kernels.js(held.problem, 0, first, 1, sums, counts, scratch.data());
 }
 
 }  // namespace

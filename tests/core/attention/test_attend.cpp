@@ -78,7 +78,7 @@ TEST_CASE("every path of attention gives the numbers of the one that holds the m
         INFO(c.name << " by " << name << (with_lse ? " with lse" : ""));
         if (name == "rows" && c.name == "relative") {
           REQUIRE_THROWS_WITH(numbers(c, backend_named(name), with_lse, table),
-                              Catch::Contains("backend rows: not with dropout"));
+                              Catch::Contains("backend rows: not with uniform heads"));
           continue;
         }
         if ((name == "sdpa" || name == "rows") && with_lse) {

@@ -48,15 +48,12 @@ std::vector<Named> all_maps() {
                            0, sinks},
                           {"{kind: entmax, learn_alpha: true}",
                            [raw](const Tensor& z, int64_t h, int64_t) {
-                             return entmax(z, {}, 1 + raw[h].sigmoid().item<double>(),
-                                           Backend::kEager);
+                             return entmax(z, {}, 1 + raw[h].sigmoid().item<double>());
                            },
                            0, raw}};
   for (double alpha : {1., 1.3, 1.5, 2., 2.5})
     maps.push_back({"{kind: entmax, alpha: " + std::to_string(alpha) + "}",
-                    [alpha](const Tensor& z, int64_t, int64_t) {
-                      return entmax(z, {}, alpha, Backend::kEager);
-                    }});
+                    [alpha](const Tensor& z, int64_t, int64_t) { return entmax(z, {}, alpha); }});
   maps.push_back({"{kind: sigmoid, offset: -0.7, normalize: sqrt}", sigmoid(-0.7), 0.5});
   maps.push_back({"{kind: sigmoid, offset: -0.7, normalize: length}", sigmoid(-0.7), 1});
   return maps;

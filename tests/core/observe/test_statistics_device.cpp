@@ -1,44 +1,23 @@
-// What the CUDA kernels compute, on lanes emulated by the CPU, against the CPU's own kernels; and
-// on a GPU, where there is one.
+// What the CUDA kernels compute, with warps that a CPU runs one after the other, against the CPU's own
+// kernels; and on a GPU, where there is one.
 #include <torch/cuda.h>
 
-#include <array>
 #include <iostream>
 #include <limits>
 
 #include "core/attention/call/attention_call.h"
 #include "core/heads.h"
-#include "core/kernels/row_stats_lanes.h"
+#include "core/kernels/row_count.h"
 #include "core/observe/row_stream.h"
 #include "core/torch.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
+#include "tests/serial_team.h"
 
 namespace headlab::test_statistics_device {
 using namespace testing;
 
 namespace {
-
-// Lanes that take turns, joined in the order of a warp's butterfly.
-template <int kLanes>
-struct SerialLanes {
-  template <class T>
-  using Total = T;
-  bool leader() const { return true; }
-  template <class Step>
-  void each(int64_t first, int64_t last, Step step) const {
-    for (int64_t j = first; j <= last; ++j) step(j);
-  }
-  template <class R, class Step>
-  R reduce(int64_t first, int64_t last, R zero, Step step) const {
-    std::array<R, kLanes> lanes;
-    lanes.fill(zero);
-    for (int64_t j = first; j <= last; ++j) step(lanes[(j - first) % kLanes], j);
-    for (int by = kLanes / 2; by > 0; by /= 2)
-      for (int lane = 0; lane < by; ++lane) lanes[lane].join(lanes[lane + by]);
-    return lanes[0];
-  }
-};
 
 struct Problem {
   Tensor q, k, v;
@@ -93,33 +72,20 @@ struct Slot {
         offsets(kRowsPerSlot, kNoRow) {}
 };
 
-template <class T, class Lanes>
-Slot lane_slot(const RowProblem<T>& p, int64_t slot) {
-  Slot to;
-  std::vector<T> z(p.keys);
-  const int64_t blocks = row_slots(p) / (p.B * p.H), begin = slot % blocks * kRowsPerSlot;
-  for (int64_t i = begin; i < std::min(begin + kRowsPerSlot, p.queries); ++i)
-    to.offsets[i - begin] =
-        count_row(Lanes(), scored_row(p, slot / (p.H * blocks), slot / blocks % p.H, i, z.data()),
-                  RowTotals{to.sums.data(), to.counts.data(), to.maxima.data()});
-  return to;
+// Room that nothing has written to.
+template <class T>
+std::vector<T> poisoned(int64_t n) {
+  return std::vector<T>(n, std::numeric_limits<T>::quiet_NaN());
 }
 
-// The divergence of every pair at query row i of example b; NaN where a head does not count it.
-template <class T, class Lanes>
-std::vector<double> lane_divergence(const RowProblem<T>& p, int64_t b, int64_t i) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  std::vector<double> entropy, js(p.H * p.H, nan);
-  std::vector<std::vector<T>> weights(p.H, std::vector<T>(p.keys));
-  for (int64_t h = 0; h < p.H; ++h)
-    entropy.push_back(weigh_keys(Lanes(), scored_row(p, b, h, i, weights[h].data())));
-  for (int64_t h = 0; h < p.H; ++h)
-    for (int64_t g = 0; g < p.H; ++g)
-      if (entropy[h] >= 0 && entropy[g] >= 0)
-        js[h * p.H + g] =
-            mixture_entropy(Lanes(), weights[h].data(), weights[g].data(), key_span(p, b, i)) -
-            (entropy[h] + entropy[g]) / 2;
-  return js;
+template <class T>
+Slot serial_slot(const SerialTeam<T>& team, const RowProblem<T>& p, int64_t slot) {
+  Slot to;
+  auto room = poisoned<T>(stats_room<SerialTeam<T>>(p));
+  TotalsByRow<SerialTeam<T>::kRows> totals;
+  stats_slot(team, p, slot, {to.sums.data(), to.counts.data(), to.maxima.data()},
+             to.offsets.data(), totals, room.data());
+  return to;
 }
 
 template <class Got, class Want>
@@ -134,47 +100,49 @@ void require_near(const Got& got, const Want& want, int64_t n, double tolerance)
 }
 
 // `close` of one row or value; a slot sums kRowsPerSlot rows.
-template <class T, class Lanes>
-void compare_with_cpu(const Problem& problem, double close) {
+template <class T>
+void compare_with_cpu(const Problem& problem, const SerialTeam<T>& team, double close) {
   const auto want = problem.slots({.start = 0, .stride = 1});
   auto rows = hold_rows<T>(problem.call(), problem.counted, at::kCPU);
   const auto& p = rows.problem;
   for (int64_t slot = 0; slot < row_slots(p); ++slot) {
     INFO("slot " << slot);
-    const auto got = lane_slot<T, Lanes>(p, slot);
+    const auto got = serial_slot(team, p, slot);
     require_near(got.counts, want.counts + slot * kRowStatistics, kRowStatistics, 0);
     require_near(got.sums, want.sums + slot * kRowStatistics, kRowStatistics, close);
     require_near(got.maxima, want.maxima + slot * kRowMaxima, kRowMaxima, close);
     for (int64_t r = 0; r < kRowsPerSlot; ++r)
       REQUIRE(got.offsets[r] == want.offsets[slot * kRowsPerSlot + r]);
   }
-  for (int64_t b = 0; b < p.B; ++b) {
-    const int64_t length = p.query_length ? p.query_length[b] : p.queries;
-    for (int64_t group = 0; group < want.groups; ++group) {
-      std::vector<double> sums(p.H * p.H), counts(p.H * p.H);
-      const int64_t first = group * kJsRowsPerSlot;
-      for (int64_t i = first; i < std::min(first + kJsRowsPerSlot, length); ++i) {
-        const auto js = lane_divergence<T, Lanes>(p, b, i);
-        for (size_t n = 0; n < js.size(); ++n)
-          if (!std::isnan(js[n])) sums[n] += js[n], counts[n] += 1;
-      }
-      const int64_t at = (b * want.groups + group) * p.H * p.H;
-      require_near(counts, want.js_counts + at, p.H * p.H, 0);
-      require_near(sums, want.js + at, p.H * p.H, close);
-    }
+  std::vector<double> entropy(kMostHeads * kJsRowsPerSlot);
+  for (int64_t n = 0; n < p.B * want.groups; ++n) {
+    std::vector<double> sums(p.H * p.H), counts(p.H * p.H);
+    auto room = poisoned<T>(divergence_room(p));
+    divergence_slot(team, p, n / want.groups, n % want.groups * kJsRowsPerSlot, 1, sums.data(),
+                    counts.data(), entropy.data(), room.data());
+    require_near(counts, want.js_counts + n * p.H * p.H, p.H * p.H, 0);
+    require_near(sums, want.js + n * p.H * p.H, p.H * p.H, close);
   }
 }
 
 }  // namespace
 
-TEST_CASE("lanes that share a row compute what the CPU's kernels compute", "[statistics]") {
+TEST_CASE("warps compute what the CPU's kernels compute, in any order the same bits",
+          "[statistics]") {
   for (int seed = 0; seed < 24; ++seed) {
     INFO("seed " << seed);
     Problem problem(seed);
-    compare_with_cpu<double, SerialLanes<1>>(problem, 1e-10);
-    compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
+    const auto rows = hold_rows<double>(problem.call(), problem.counted, at::kCPU);
+    const auto first = serial_slot(SerialTeam<double>{4}, rows.problem, 0);
+    for (auto order : {WarpOrder::kRising, WarpOrder::kFalling, WarpOrder::kRandom}) {
+      const SerialTeam<double> team{4, order};
+      compare_with_cpu(problem, team, 1e-10);
+      const auto slot = serial_slot(team, rows.problem, 0);
+      REQUIRE(slot.sums == first.sums);
+      REQUIRE(slot.offsets == first.offsets);
+    }
     problem.change(at::kFloat);
-    compare_with_cpu<float, SerialLanes<32>>(problem, 1e-5);
+    compare_with_cpu(problem, SerialTeam<float>{4, WarpOrder::kRandom}, 1e-5);
   }
 }
 
@@ -185,7 +153,7 @@ TEST_CASE("rows with a score that is no number do not count", "[statistics]") {
   REQUIRE(slots.offsets[0] != kNoRow);
   REQUIRE(slots.offsets[1] == kNoRow);
   REQUIRE(slots.counts[kEntropy] == static_cast<double>(problem.q.size(2) - 1));
-  compare_with_cpu<double, SerialLanes<32>>(problem, 1e-10);
+  compare_with_cpu(problem, SerialTeam<double>{4}, 1e-10);
 }
 
 TEST_CASE("nothing is said of scores that stand for weights", "[statistics]") {
