@@ -1,5 +1,5 @@
-// The warps of a GPU's block one after the other, in any order, for the kernels that are written for
-// all teams (core/kernels/team.h). What a phase leaves behind is all that the next one sees.
+// The warps of a GPU's block one after the other, in any order, for the kernels that are written
+// for all teams (core/kernels/team.h). What a phase leaves behind is all that the next one sees.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,7 @@ struct SerialTeam {
   }
   void sync() const {}
   template <class A, class B, class C>
-  void multiply(int64_t n, const Sizes& sizes, const A& a, const B& b, const C& c,
-                bool add) const {
+  void multiply(int64_t n, const Sizes& sizes, const A& a, const B& b, const C& c, bool add) const {
     each(n, [&](const Lanes&, int64_t i) {
       const Strided<T> left = a(i), right = b(i);
       const RowMajor<T> out = c(i);

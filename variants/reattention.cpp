@@ -131,8 +131,8 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
   Tensor attend_whole(const Tensor& q, const Tensor& k, const Tensor& v, const HeadCall& call) {
     require_maps(call.backend, "heads that are normed over a batch");
     const auto allowed = allowed_keys(call.mask, q.size(2), k.size(2), q.device());
-    const auto z = scores(q, k, call, scale());         // [B,H,T,S]
-    const auto p = weights_of(z, allowed, call);        // [B,H,T,S]
+    const auto z = scores(q, k, call, scale());          // [B,H,T,S]
+    const auto p = weights_of(z, allowed, call);         // [B,H,T,S]
     auto a = batch_normed(p, allowed, call) * factor();  // [B,H,T,S]
     // The norm's bias would land on hidden keys.
     if (allowed.defined()) a = a * allowed.to(a.scalar_type());
@@ -157,8 +157,7 @@ class Reattention : public ProjectedHeads<ReattentionOptions> {
     const auto centred = [&](const Tensor& t) {  // over the heads that a mixing ends in
       return t.defined() ? of(t) - at::matmul(of(t), share).unsqueeze(-1) : t;
     };
-    const auto mixing =
-        Composition::by_matrix(centred(theta_), centred(theta_bias_), call.alive);
+    const auto mixing = Composition::by_matrix(centred(theta_), centred(theta_bias_), call.alive);
     return mixing.normed({of(norm_->weight) * factor(), of(norm_->bias) * factor(), share, kEps});
   }
 

@@ -58,7 +58,7 @@ struct RowBlock {
   int64_t first, rows, begin, end, row_stride;
 
   HEADLAB_DEVICE RowBlock(const Team& of, const Problem& problem, const Map& by,
-                       const ComposeTask& part, int64_t first_row, T* own_room)
+                          const ComposeTask& part, int64_t first_row, T* own_room)
       : team(of), p(problem), map(by), task(part), room(own_room), first(first_row) {
     row_stride = p.group * p.padded;
     rows = p.queries - first < Team::kRows ? p.queries - first : Team::kRows;
@@ -80,8 +80,7 @@ struct RowBlock {
     return map_of + r * row_stride + h * p.padded + begin;
   }
   template <class U>
-  HEADLAB_DEVICE RowMajor<U> rows_of(const View<U>& x, int64_t part, int64_t h,
-                                     int64_t row) const {
+  HEADLAB_DEVICE RowMajor<U> rows_of(const View<U>& x, int64_t part, int64_t h, int64_t row) const {
     return {row_at(x, part * p.B + task.b, task.head + h, row), x.stride[2]};
   }
   template <class U>
@@ -91,9 +90,8 @@ struct RowBlock {
   // f(lanes, h, r) for each row of the block.
   template <class F>
   HEADLAB_DEVICE void each_row(const F& f) const {
-    team.each(rows * p.group, [&](const Lanes& lanes, int64_t item) {
-      f(lanes, item % p.group, item / p.group);
-    });
+    team.each(rows * p.group,
+              [&](const Lanes& lanes, int64_t item) { f(lanes, item % p.group, item / p.group); });
     team.sync();
   }
   // f(lanes, j, n, r) for n keys from j on of each row, chunk by chunk.
@@ -113,7 +111,10 @@ struct RowBlock {
     team.multiply(
         p.group, {rows, n, left.size[3]}, [&](int64_t h) { return matrix_of(left, h, first); },
         [&](int64_t h) { return right.of(h, begin); },
-        [&](int64_t h) { return RowMajor<T>{row_of(out, h, 0), row_stride}; }, false);
+        [&](int64_t h) {
+          return RowMajor<T>{row_of(out, h, 0), row_stride};
+        },
+        false);
     if (n < used())
       each_row([&](const Lanes& lanes, int64_t h, int64_t r) {
         T* row = row_of(out, h, r);
@@ -124,7 +125,9 @@ struct RowBlock {
   HEADLAB_DEVICE void weigh(T* a, const View<const T>& right, const View<T>& out) const {
     team.multiply(
         p.group, {rows, out.size[3], keys()},
-        [&](int64_t h) { return Strided<T>{row_of(a, h, 0), row_stride, 1}; },
+        [&](int64_t h) {
+          return Strided<T>{row_of(a, h, 0), row_stride, 1};
+        },
         [&](int64_t h) { return matrix_of(right, h, begin); },
         [&](int64_t h) { return rows_of(out, 0, h, first); }, false);
   }
@@ -132,7 +135,9 @@ struct RowBlock {
   HEADLAB_DEVICE void spread(T* a, const View<const T>& right, const View<T>& out) const {
     team.multiply(
         p.group, {keys(), out.size[3], rows},
-        [&](int64_t h) { return Strided<T>{row_of(a, h, 0), 1, row_stride}; },
+        [&](int64_t h) {
+          return Strided<T>{row_of(a, h, 0), 1, row_stride};
+        },
         [&](int64_t h) { return matrix_of(right, h, first); },
         [&](int64_t h) { return rows_of(out, task.slot, h, begin); }, true);
   }
@@ -150,8 +155,13 @@ struct RowBlock {
           return transposed ? Strided<T>{matrix(side, r), p.group, 1}
                             : Strided<T>{matrix(side, r), 1, p.group};
         },
-        [&](int64_t r) { return Strided<T>{x + r * row_stride + begin, p.padded, 1}; },
-        [&](int64_t r) { return RowMajor<T>{y + r * row_stride + begin, p.padded}; }, false);
+        [&](int64_t r) {
+          return Strided<T>{x + r * row_stride + begin, p.padded, 1};
+        },
+        [&](int64_t r) {
+          return RowMajor<T>{y + r * row_stride + begin, p.padded};
+        },
+        false);
   }
   HEADLAB_DEVICE void compose(const T* x, const Side& side, T* y) const {
     by_matrices(x, side, /*transposed=*/false, y);
@@ -168,8 +178,8 @@ struct RowBlock {
   HEADLAB_DEVICE void by_key(const T* x, const T* key, T* y) const {
     const T* gates = key + 2 * p.rank * row_stride;
     for (int64_t n = 0; n < row_stride; n += p.padded)
-      Lanes::store(y + n, Lanes::fma(Lanes::load(x + n), Lanes::load(gates + n),
-                                     Lanes::load(y + n)));
+      Lanes::store(y + n,
+                   Lanes::fma(Lanes::load(x + n), Lanes::load(gates + n), Lanes::load(y + n)));
     for (int64_t w = 0; w < p.rank; ++w) {
       const X mixed = dot_heads(x, key + w * row_stride);
       const T* w2 = key + (p.rank + w) * row_stride;
@@ -273,8 +283,9 @@ struct RowBlock {
     }
   }
 
-  // n = r / sqrt(sum_h share_h r_h^2 + eps) of composed weights r, in place, and a = weight n + bias
-  // into a, or in place of n. The factors of n into factors (null: not wanted), at the first head.
+  // n = r / sqrt(sum_h share_h r_h^2 + eps) of composed weights r, in place, and a = weight n +
+  // bias into a, or in place of n. The factors of n into factors (null: not wanted), at the first
+  // head.
   HEADLAB_DEVICE void norm_heads(T* r_then_n, T* a, T* factors) const {
     each_chunk(rows, [&](const Lanes& lanes, int64_t from, int64_t n, int64_t r) {
       lanes.each(n, [&](int64_t in_chunk) {
@@ -486,8 +497,8 @@ HEADLAB_DEVICE void backward_task(const Team& team, const ComposeProblem<T>& p, 
                                   int64_t task, T* room, T* panels) {
   const auto part = compose_task(p, task);
   const auto keys = team.panel(p.k, part.b, part.head, p.group, p.padded, panels);
-  const auto values = team.panel(p.v, part.b, part.head, p.group, p.padded,
-                                 panels + p.group * p.d * p.padded);
+  const auto values =
+      team.panel(p.v, part.b, part.head, p.group, p.padded, panels + p.group * p.d * p.padded);
   for (int64_t first = part.slot * Team::kRows; first < p.queries; first += p.slots * Team::kRows)
     backward_block(RowBlock<Team, Map>(team, p, map, part, first, room), keys, values);
 }

@@ -1,5 +1,5 @@
-// Attention by blocks of rows on CUDA: a block of a GPU a task, its maps in shared memory where they
-// fit, else in scratch. A map's .cu file makes the kernels of the map.
+// Attention by blocks of rows on CUDA: a block of a GPU a task, its maps in shared memory where
+// they fit, else in scratch. A map's .cu file makes the kernels of the map.
 #pragma once
 
 #include "core/kernels/compose_block.h"

@@ -31,9 +31,9 @@ struct ComposeNorm {
   T* grad = nullptr;  // [B,T,2,H] of weight and bias, by query
 };
 
-// o[i,n] = sum_j a[n,i,j] v[j,n], a = drop(norm(post(p))), p = map(pre(q k^T) + bias) over allowed keys.
-// Dense but for views, whose rows are; padded is `keys` rounded up to kRowLanes. q comes times the
-// scale, and q, k and v with every head of theirs.
+// o[i,n] = sum_j a[n,i,j] v[j,n], a = drop(norm(post(p))), p = map(pre(q k^T) + bias) over allowed
+// keys. Dense but for views, whose rows are; padded is padded_row(keys). q comes times the scale,
+// and q, k and v with every head of theirs.
 template <class T>
 struct ComposeProblem : AttentionRows<T> {
   int64_t padded = 0, rank = 0;
@@ -47,9 +47,10 @@ struct ComposeProblem : AttentionRows<T> {
   T number = 0;                // of that map, where it is not one of each head,
   const T* by_head = nullptr;  // [H]
   Dropout dropout;
-  bool coarse = false;         // products may round their factors as tensor cores do (tf32)
-  View<T> output;        // [B,H,T,e]
-  T* of_rows = nullptr;  // [B,H,T,saved]: the forward pass writes them, the backward pass reads them
+  bool coarse = false;  // products may round their factors as tensor cores do (tf32)
+  View<T> output;       // [B,H,T,e]
+  T* of_rows =
+      nullptr;  // [B,H,T,saved]: the forward pass writes them, the backward pass reads them
 
   // The backward pass reads k, v, of_rows and
   View<const T> grad_output;  // [B,H,T,e]
@@ -59,6 +60,13 @@ struct ComposeProblem : AttentionRows<T> {
   View<T> grad_k, grad_v;     // [slots B,H,S,d or e]
   T* grad_by_head = nullptr;  // [slots,B,H]; null: by_head does not learn
 };
+
+// Elements of a row of keys. Rows that begin a multiple of 4 KiB apart would share a few lines of a
+// cache.
+inline int64_t padded_row(int64_t keys) {
+  const int64_t whole = (keys + kRowLanes - 1) / kRowLanes * kRowLanes;
+  return whole % 64 == 0 ? whole + kRowLanes : whole;
+}
 
 // Blocks of heads and of examples that threads, or blocks of a GPU, deal with apart.
 template <class T>

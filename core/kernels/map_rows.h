@@ -71,8 +71,7 @@ struct SoftmaxRow {
         partial = partial + e;
         return e;
       });
-      const T total =
-          row.lanes.sum(partial) + (sink > kLowest<T> ? std::exp(sink - max) : T(0));
+      const T total = row.lanes.sum(partial) + (sink > kLowest<T> ? std::exp(sink - max) : T(0));
       const X inverse(1 / total);
       row.each([&](const X& e, int64_t) { return e * inverse; });
       lse = max + std::log(total);

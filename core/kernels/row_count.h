@@ -229,9 +229,8 @@ HEADLAB_DEVICE void count_matches(const Lanes& lanes, const ScoredRow<T>& row, d
 template <class Lanes, class T>
 HEADLAB_DEVICE void count_output(const Lanes& lanes, const ScoredRow<T>& row, const RowTotals& to) {
   const T* o = row_at(row.p.output, row.b, row.h, row.i);
-  const auto square = lanes.reduce(0, row.p.e - 1, Sum{0}, [&](Sum& s, int64_t c) {
-    s.x += static_cast<double>(o[c]) * o[c];
-  });
+  const auto square = lanes.reduce(
+      0, row.p.e - 1, Sum{0}, [&](Sum& s, int64_t c) { s.x += static_cast<double>(o[c]) * o[c]; });
   if (lanes.leader()) add(to, kOutputNorm, std::sqrt(square.x));
 }
 
@@ -299,7 +298,10 @@ HEADLAB_DEVICE void multiply_keys(const Team& team, const RowProblem<T>& p, int6
         return Strided<T>{row_at(p.q, b, h, first), stride * p.q.stride[2], 1};
       },
       [&](int64_t) { return keys.of(0, 0); },
-      [&](int64_t) { return RowMajor<T>{z, padded_keys(p)}; }, false);
+      [&](int64_t) {
+        return RowMajor<T>{z, padded_keys(p)};
+      },
+      false);
 }
 
 // Elements of room of stats_slot() and of divergence_slot(), the panel of the keys last.
@@ -387,8 +389,7 @@ HEADLAB_DEVICE void divergence_slot(const Team& team, const RowProblem<T>& p, in
   }
   team.each(p.H * n, [&](const Lanes& lanes, int64_t item) {
     const int64_t h = item / n, r = item % n;
-    const double nats =
-        weigh_keys(lanes, scored_row(p, b, h, first + r * stride, weights(h, r)));
+    const double nats = weigh_keys(lanes, scored_row(p, b, h, first + r * stride, weights(h, r)));
     if (lanes.leader()) entropy[h * kJsRowsPerSlot + r] = nats;
   });
   team.sync();

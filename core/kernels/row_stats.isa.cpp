@@ -19,11 +19,10 @@ void divergences(const RowProblem<T>& p, int64_t b, int64_t first, int64_t strid
 
 template <class T>
 RowStatsKernels<T> kernels_of() {
-  return {rows<T>, divergences<T>,
-          [](const RowProblem<T>& p) {
-            return stats_room<VectorTeam<T>>(p) + p.d * padded_keys(p);
-          },
-          [](const RowProblem<T>& p) { return divergence_room(p) + p.d * padded_keys(p); }};
+  return {
+      rows<T>, divergences<T>,
+      [](const RowProblem<T>& p) { return stats_room<VectorTeam<T>>(p) + p.d * padded_keys(p); },
+      [](const RowProblem<T>& p) { return divergence_room(p) + p.d * padded_keys(p); }};
 }
 OfTypes<RowStatsKernels> row_stats_kernels() { return {kernels_of<float>(), kernels_of<double>()}; }
 

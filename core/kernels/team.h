@@ -1,5 +1,5 @@
-// Who works on a block of rows: a thread of a CPU, the warps of a block of a GPU, or, in tests, warps
-// that run one after the other in any order. A kernel is a list of phases, written once.
+// Who works on a block of rows: a thread of a CPU, the warps of a block of a GPU, or, in tests,
+// warps that run one after the other in any order. A kernel is a list of phases, written once.
 //
 // `Team` offers
 //   Number, Lanes           an entry, and who shares a row (lanes.h)
@@ -7,7 +7,8 @@
 //   each(n, f)              f(lanes, item) for 0 .. n - 1, dealt out to the warps
 //   sync()                  a phase ends: all warps see what the others wrote
 //   multiply(n, sizes, a, b, c, add)
-//                           c(i) (+)= a(i) b(i) of 0 .. n - 1, whose columns of c are dense; a phase
+//                           c(i) (+)= a(i) b(i) of 0 .. n - 1, whose columns of c are dense; a
+//                           phase
 //   panel(x, b, head, count, padded, room)
 //                           rows of keys or values as the right side of a product, transposed; room
 //                           for count x width x padded elements on a CPU; a phase

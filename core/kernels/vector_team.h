@@ -27,8 +27,8 @@ struct VectorTeam {
                         int64_t padded, T* room) {
     const int64_t width = x.size[3];
     for (int64_t h = 0; h < count; ++h)
-      transpose(row_at(x, b, head + h, 0), x.stride[2], x.size[2], width,
-                room + h * width * padded, padded);
+      transpose(row_at(x, b, head + h, 0), x.stride[2], x.size[2], width, room + h * width * padded,
+                padded);
     return {room, width * padded, padded, 1};
   }
 };

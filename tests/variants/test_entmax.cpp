@@ -100,8 +100,7 @@ TEST_CASE("a key far above the others has all the weight, however many there are
     for (double alpha : {1.5, 2.})
       for (bool kernel : {false, true})
         for (int64_t S = 1; S <= 500; S += S < 40 ? 1 : 23) {
-          INFO(S << " keys, alpha " << alpha << ", " << type
-                 << (kernel ? ", the kernel" : ""));
+          INFO(S << " keys, alpha " << alpha << ", " << type << (kernel ? ", the kernel" : ""));
           const auto z = at::full({1, S}, -60., type);
           z.select(1, 0).fill_(30);
           const auto p = kernel ? by_kernel(z, alpha) : entmax(z, {}, alpha);

@@ -106,7 +106,7 @@ class ComposeImpl : public torch::nn::Module {
       return t.slice(dim, first, first + step * (count - 1) + 1, step);
     };
     const auto in = of(dw1, 1), out = of(qkw, 0).flatten(2);  // [D,c,K], [c,K,2R*H]
-    const auto tokens = z.flatten(0, 1);  // [BN,D]
+    const auto tokens = z.flatten(0, 1);                      // [BN,D]
     const auto hidden = at::gelu(tokens.mm(in.flatten(1)), options_.gelu == "erf" ? "none" : "tanh")
                             .view({B * N, count, K})
                             .transpose(0, 1);  // [c,BN,K]
@@ -214,8 +214,8 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto q = queries(x, call);                    // [B,H,T,d]
-    const auto k = keys(x, call), v = values(x, call);  // [B,H,S,d]
+    const auto q = queries(x, call);                      // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);    // [B,H,S,d]
     const auto [of_queries, of_keys] = factors(x, call);  // [sides,B,T or S,2R+1,H]
     const auto made_of = [&](Side side) {
       if (!options_.mixes(side)) return TokenComposition();

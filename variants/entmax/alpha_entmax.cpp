@@ -21,7 +21,7 @@ const RowMapOnCuda* entmax_on_cuda();
 RowMap entmax_row_map(double alpha) {
   auto map = HEADLAB_OF_ISA(entmax_rows);
 #ifdef HEADLAB_CUDA
-    map.cuda = entmax_on_cuda();
+  map.cuda = entmax_on_cuda();
 #endif
   map.number = alpha;
   return map;
@@ -68,7 +68,7 @@ Tensor entmax15(const Tensor& y) {
 }
 
 // Newton's method for t in the weights [1 + e (y - t)]_+ ^ (1/e), e = alpha - 1, as entmax_rows.h
-// does it for a row. A step that leaves the bracket, as it can above alpha 2, halves it instead.
+// does it for a row. Above alpha 2 steps would go astray, and the bracket is halved instead.
 // exp(log1p(.) / e) loses no digits where alpha is nearly 1.
 Tensor by_newton(const Tensor& y, const Tensor& alpha) {
   const auto e = alpha - 1;
@@ -81,15 +81,18 @@ Tensor by_newton(const Tensor& y, const Tensor& alpha) {
   auto low = at::zeros_like(high);
   auto t = at::minimum(high, (sum(at::where(near, y, 0)) / keys + high).clamp_min(0));
   const bool fine = y.scalar_type() == at::kDouble;
-  const double close = fine ? 4e-10 : 1e-5;
-  const int most = y.is_cpu() ? 100 : fine ? 12 : 8;  // a GPU would wait for the question
+  const bool halves = (e > 1).any().item<bool>();
+  const double close = halves ? 0 : fine ? 4e-10 : 1e-5;
+  const int enough = fine ? 12 : 8;  // for Newton on a GPU, which would wait for the question
+  const int most = halves ? 60 : y.is_cpu() ? 100 : enough;
   for (int step = 0; step < most; ++step) {
     const auto u = above(t), p = weigh(u);
-    const auto over = sum(p) - 1;
+    const auto f = sum(p), over = f - 1;
     const auto slope = sum(p / (u + 1).clamp_min(std::numeric_limits<float>::min()));
     low = at::where(over >= 0, t, low), high = at::where(over >= 0, high, t);
-    const auto next = t + over / slope;
-    t = at::where((next >= low).logical_and(next <= high), next, (low + high) / 2);
+    const auto next = t + (f - f.pow(1 - e)) / (e * slope);
+    t = at::where((next >= low).logical_and(next <= high).logical_and(e <= 1), next,
+                  (low + high) / 2);
     if (y.is_cpu() && !(over.abs() > close).any().item<bool>()) break;
   }
   const auto p = weigh(above(t));

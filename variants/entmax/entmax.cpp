@@ -21,9 +21,8 @@ class EntmaxMap : public Map {
   explicit EntmaxMap(const Tensor& alphas) : alphas_(alphas) {}
 
   Tensor weights(const Tensor& z, const Tensor& allowed, const AttentionCall&) const override {
-    return alphas_.defined()
-               ? entmax(z, allowed, alphas_.to(z.options()).view({-1, 1, 1}))
-               : entmax(z, allowed, alpha_);
+    return alphas_.defined() ? entmax(z, allowed, alphas_.to(z.options()).view({-1, 1, 1}))
+                             : entmax(z, allowed, alpha_);
   }
   bool rows_sum_to_one() const override { return true; }
   const Softmax* as_softmax() const override {

@@ -1,6 +1,5 @@
-#include "variants/entmax/entmax_rows.h"
-
 #include "core/kernels/row_vectors.h"
+#include "variants/entmax/entmax_rows.h"
 
 namespace headlab::CPU_CAPABILITY {
 

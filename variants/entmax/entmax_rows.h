@@ -30,7 +30,7 @@ struct EntmaxPower {
   using X = typename Lanes::X;
   X inverse;
   HEADLAB_DEVICE void weigh(const X& u, X& p, X& q) const {
-    p = Lanes::exp(Lanes::log1p(u) * inverse);  // no digit is lost where alpha is nearly 1
+    p = Lanes::near_exp(Lanes::log1p(u) * inverse);  // no digit is lost where alpha is nearly 1
     q = p / Lanes::max(u + X(T(1)), X(kTiny<T>));
   }
 };
@@ -106,23 +106,23 @@ struct EntmaxRow {
       return;
     }
     const T top = highest + threshold(power, row, e, highest);
-    const T total = row.sum([&](const X& score, int64_t) {
-      X p, q;
-      weigh_at(power, score, top, e, p, q);
-      return p;
-    });
-    const X one(1 / total);
+    X sum(T(0));
     row.each([&](const X& score, int64_t) {
       X p, q;
       weigh_at(power, score, top, e, p, q);
-      return p * one;
+      sum = sum + p;
+      return p;
     });
+    const T total = row.lanes.sum(sum);
+    const X one(1 / total);
+    row.each([&](const X& p, int64_t) { return p * one; });
     if (row.lanes.leader()) saved[0] = top, saved[1] = 1 / total;
   }
 
-  // t for y = score - highest. The sum of the weights falls and is convex in t, so that from where
-  // it is 1 or more the steps come nearer without ever passing the solution. They begin where it
-  // would be 1 if the scores that have weight at t = 0 were all their mean, which by Jensen's
+  // t for y = score - highest. Newton's method on f^e, f the sum of the weights: that is a norm of
+  // w, which falls and is convex in t, and a straight line where the scores are equal. So from
+  // where f is 1 or more the steps come nearer without ever passing the solution. They begin where
+  // it would be 1 if the scores that have weight at t = 0 were all their mean, which by Jensen's
   // inequality is no later. Near the solution a step leaves the square of what was missing.
   template <class Power>
   static HEADLAB_DEVICE T threshold(const Power& power, const Row<Lanes>& row, T e, T highest) {
@@ -144,10 +144,11 @@ struct EntmaxRow {
         weigh_at(power, Lanes::load(row.z + j), highest + t, e, p, q);
         sum = sum + p, slope = slope + q;
       });
-      const T over = row.lanes.sum(sum) - 1, next = t + over / row.lanes.sum(slope);
+      const T f = row.lanes.sum(sum);
+      const T next = t + (f - std::pow(f, 1 - e)) / (e * row.lanes.sum(slope));
       if (!(next > t)) break;
       t = next;
-      if (over < kNear) break;
+      if (f - 1 < kNear) break;
     }
     return t;
   }

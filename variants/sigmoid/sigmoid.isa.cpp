@@ -1,6 +1,5 @@
-#include "variants/sigmoid/sigmoid_rows.h"
-
 #include "core/kernels/row_vectors.h"
+#include "variants/sigmoid/sigmoid_rows.h"
 
 namespace headlab::CPU_CAPABILITY {
 

@@ -1,6 +1,5 @@
-#include "variants/softpick/softpick_rows.h"
-
 #include "core/kernels/row_vectors.h"
+#include "variants/softpick/softpick_rows.h"
 
 namespace headlab::CPU_CAPABILITY {
 

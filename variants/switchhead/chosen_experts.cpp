@@ -17,7 +17,7 @@ struct ByExpert {
   ChosenRows rows;   // of H*E experts
   Tensor slot, row;  // [N] where among the choices a row was; and back
 
-  Tensor weight;     // [B,T,H,K]
+  Tensor weight;  // [B,T,H,K]
 
   explicit ByExpert(const ChosenExperts& c) : rows(c.selected.flatten(2).transpose(1, 2)) {
     const int64_t tokens = rows.B * rows.T, E = c.score.size(3);
@@ -37,8 +37,9 @@ ChosenExperts::ChosenExperts(const Tensor& scores, const Tensor& rank, int64_t c
   const int64_t E = scores.size(3);
   const auto own = rank.detach();
   if (E <= kFewestSorted) {  // an expert is chosen that fewer than K others come before
-    const auto mine = own.unsqueeze(4), other = own.unsqueeze(3);                     // [..,E,E]
-    const auto earlier = at::ones({E, E}, own.options().dtype(at::kBool)).tril_(-1);  // other < mine
+    const auto mine = own.unsqueeze(4), other = own.unsqueeze(3);  // [..,E,E]
+    const auto earlier =
+        at::ones({E, E}, own.options().dtype(at::kBool)).tril_(-1);  // other < mine
     selected = ((other > mine) | ((other == mine) & earlier)).sum(-1) < K;
     return;
   }
@@ -54,8 +55,7 @@ bool ChosenExperts::few() const {
 Tensor ChosenExperts::kept() const { return score * selected; }
 
 Tensor ChosenExperts::experts() const {
-  return selected.nonzero().select(1, 3).view(
-      {score.size(0), score.size(1), score.size(2), K});
+  return selected.nonzero().select(1, 3).view({score.size(0), score.size(1), score.size(2), K});
 }
 
 Tensor project_by_experts(const Tensor& x, const Tensor& weight, const ChosenExperts& chosen) {

@@ -201,10 +201,12 @@ class Switchhead : public QkvHeads {
     if (!router_->v) return output(o, call.with_gates(chosen.kept().squeeze(3).transpose(1, 2)));
     // Features of all experts, 0 of those that the token did not choose: [B,H,T,E*d].
     const auto said = [&] { return spread_over_experts(o, chosen.kept()); };
-    // Few experts are one matrix. An offset is said, and features are gated, where no expert is heard, too.
+    // Few experts are one matrix. An offset is said, and features are gated, where no expert is
+    // heard, too.
     const auto& gates = call.gates;
     const bool by_feature = gates.defined() && gates.dim() == 4 && gates.size(3) > 1;
-    if (chosen.few() || call.offset.defined() || by_feature || call.outputs) return output(said(), call);
+    if (chosen.few() || call.offset.defined() || by_feature || call.outputs)
+      return output(said(), call);
     if (call.observer) {
       at::NoGradGuard no_grad;
       merge_heads(said(), call);

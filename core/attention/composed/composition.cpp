@@ -86,8 +86,8 @@ ComposedMaps composed_maps(const Tensor& q, const Tensor& k, const Composition& 
 Tensor composed_weights(const Tensor& p, const Composition& post, const Tensor& allowed) {
   if (post.is_identity()) return p;
   const auto a = post(p);
-  // A pair that is hidden from every head stays 0 but for a bias or a norm; one that is hidden from some gets
-  // the others'.
+  // A pair that is hidden from every head stays 0 but for a bias or a norm; one that is hidden from
+  // some gets the others'.
   const bool by_head = allowed.defined() && allowed.dim() > 2 && allowed.size(-3) > 1;
   const bool returns = by_head || (allowed.defined() && post.adds());
   return returns ? a.masked_fill(allowed.logical_not(), 0) : a;

@@ -1,5 +1,5 @@
-// The path by blocks of rows (core/kernels/compose_rows.h), of maps, composed heads and dropout: its
-// derivative, and what it serves.
+// The path by blocks of rows (core/kernels/compose_rows.h), of maps, composed heads and dropout:
+// its derivative, and what it serves.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -32,8 +32,7 @@ Tensor in_lanes(const Tensor& x) {
   const bool loads = x.is_cpu() || (whole.storage_offset() % 8 == 0 &&
                                     std::all_of(strides.begin(), strides.end() - 1,
                                                 [](int64_t stride) { return stride % 8 == 0; }));
-  return whole.stride(-1) == 1 && loads ? whole
-                                        : whole.clone(at::MemoryFormat::Contiguous);
+  return whole.stride(-1) == 1 && loads ? whole : whole.clone(at::MemoryFormat::Contiguous);
 }
 
 // Dense, heads beside each other in a row of a token, as the projection around them has them.
@@ -62,8 +61,9 @@ Tensor with_gates(const Tensor& key) {
 }
 
 // Factors [B,2R+1,S,H] -> [B,2R+1,H,padded].
-Tensor key_factors(const Tensor& key) {
-  return key.defined() ? in_lanes(key.transpose(2, 3)).contiguous() : key;
+Tensor key_factors(const Tensor& key, int64_t padded) {
+  if (!key.defined()) return key;
+  return at::constant_pad_nd(key.transpose(2, 3), {0, padded - key.size(2)}).contiguous();
 }
 
 // What a call has a gradient for, all of one type; undefined: none.
@@ -103,7 +103,7 @@ struct Problem : ComposeProblem<T> {
     auto call = rest.call;
     call.q = f.q, call.k = f.k;
     static_cast<AttentionRows<T>&>(*this) = kernel_rows<T>(call, device, held);
-    this->padded = (this->keys + kRowLanes - 1) / kRowLanes * kRowLanes;
+    this->padded = padded_row(this->keys);
     this->v = view<T>(f.v);
     set_side(f.pre, f.pre_key, this->pre);
     set_side(f.post, f.post_key, this->post);
@@ -131,7 +131,7 @@ struct Problem : ComposeProblem<T> {
     return data<T>(t);
   }
   void set_side(const Tensor& matrix, const Tensor& key, ComposeSide<T>& side) {
-    side.key = hold(key_factors(key));
+    side.key = hold(key_factors(key, this->padded));
     side.matrix = hold(matrices(matrix));
     if (matrix.defined()) std::copy_n(held.back().strides().begin(), 2, side.stride);
   }
@@ -139,8 +139,8 @@ struct Problem : ComposeProblem<T> {
   void set_slots() {
     const int64_t tasks = compose_tasks<T>(*this);
     const int64_t workers = device.is_cpu() ? at::get_num_threads() : kBusyBlocks;
-    const bool busy = tasks >= 8 * workers || (device.is_cpu() ? tasks % workers == 0
-                                                               : tasks >= workers);
+    const bool busy =
+        tasks >= 8 * workers || (device.is_cpu() ? tasks % workers == 0 : tasks >= workers);
     const int64_t most = (this->queries + kRowLanes - 1) / kRowLanes;
     if (!busy) this->slots = device.is_cpu() ? workers : std::min(most, workers / tasks + 1);
   }
@@ -207,8 +207,7 @@ torch::autograd::variable_list backward(const Factors& f, const Unlearned& rest,
   p.post.grad_matrix = data<T>(post), p.post.grad_key = data<T>(post_key);
   const auto by_head = f.by_head.defined() ? at::zeros({p.slots, p.B, p.H}, options) : Tensor();
   p.grad_by_head = data<T>(by_head);
-  const auto norm =
-      f.norm.defined() ? at::empty({p.B, p.queries, 2, p.H}, options) : Tensor();
+  const auto norm = f.norm.defined() ? at::empty({p.B, p.queries, 2, p.H}, options) : Tensor();
   p.norm.grad = data<T>(norm);
   p.run(/*back=*/true);
   const auto total = [](const Tensor& of_slots) {

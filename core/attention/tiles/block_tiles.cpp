@@ -175,8 +175,9 @@ Tensor attend_to_blocks(const Tensor& q, const Tensor& k, const Tensor& v, const
   const int64_t T = q.size(2), S = k.size(2);
   const TiledCall all{q, k, v, tiles, call, scale, past_places(call) + T - S};
   // Tiles that would hold much of the dense map are no gain.
-  const bool dense = tiles.blocks.size(3) * tiles.block >= threshold::kLargestTiledShare * S || call.backend == Backend::kEager ||
-                     call.uniform.defined() || !call.map->is_softmax();
+  const bool dense = tiles.blocks.size(3) * tiles.block >= threshold::kLargestTiledShare * S ||
+                     call.backend == Backend::kEager || call.uniform.defined() ||
+                     !call.map->is_softmax();
   const bool watched = call.observer && call.observer->wants_maps();
   Scope masked = call;  // keys beyond the blocks are hidden from what is observed, too
   if (dense || watched) masked.mask.allowed = both_allowed(call.mask.allowed, dense_mask(all));

@@ -1,7 +1,5 @@
 // The kernels of attention by blocks of rows, with the warps of a GPU that a CPU runs one after the
 // other, against the path that holds the map.
-#include "core/kernels/compose_block.h"
-
 #include <torch/cuda.h>
 
 #include <limits>
@@ -9,6 +7,7 @@
 #include "core/attention/call/attention_call.h"
 #include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
+#include "core/kernels/compose_block.h"
 #include "core/torch.h"
 #include "tests/catch.h"
 #include "tests/heads_testing.h"
@@ -31,9 +30,9 @@ struct Case {
   bool by_head = false, composed = false;
   double dropout = 0;
   AttentionCall call;
-  Tensor numbers;                         // [H]
-  Tensor pre, pre_key, post, post_key;    // [B,T,H,H], [B,2R+1,S,H]
-  std::vector<Tensor> inputs;             // that have gradients
+  Tensor numbers;                       // [H]
+  Tensor pre, pre_key, post, post_key;  // [B,T,H,H], [B,2R+1,S,H]
+  std::vector<Tensor> inputs;           // that have gradients
 
   Case(int64_t queries, int64_t keys, int seed, const MapPtr& map) : T(queries), S(keys) {
     torch::manual_seed(seed);
@@ -102,7 +101,7 @@ Numbers by_warps(const Case& c, const Tensor& g, const SerialTeam<double>& team,
   ComposeProblem<double> p;
   static_cast<AttentionRows<double>&>(p) = kernel_rows<double>(call, at::kCPU, held);
   p.scale = 1;
-  p.padded = (p.keys + kRowLanes - 1) / kRowLanes * kRowLanes;
+  p.padded = padded_row(p.keys);
   p.v = view<double>(call.v);
   p.group = c.composed ? c.H : 1;
   p.rank = R;
@@ -122,8 +121,8 @@ Numbers by_warps(const Case& c, const Tensor& g, const SerialTeam<double>& team,
     to.stride[0] = c.T * c.H * c.H, to.stride[1] = c.H * c.H;
     to.key = at_first(padded_key(key));
     const auto of_matrix = grads_of_sides.emplace_back(poisoned(matrix.sizes()));
-    const auto of_key = grads_of_sides.emplace_back(
-        at::zeros({slots, B, 2 * R + 1, c.H, p.padded}, at::kDouble));
+    const auto of_key =
+        grads_of_sides.emplace_back(at::zeros({slots, B, 2 * R + 1, c.H, p.padded}, at::kDouble));
     to.grad_matrix = at_first(of_matrix);
     to.grad_key = at_first(of_key);
   };
@@ -136,13 +135,11 @@ Numbers by_warps(const Case& c, const Tensor& g, const SerialTeam<double>& team,
   p.grad_q = written(grad_q), p.grad_k = written(grad_k), p.grad_v = written(grad_v);
   for (int64_t task = 0; task < compose_tasks(p); ++task) {
     auto room = poisoned({block_room<SerialTeam<double>>(p, forward_maps(p))});
-    forward_task(team, p, Of(), task, at_first(room),
-                 static_cast<double*>(nullptr));
+    forward_task(team, p, Of(), task, at_first(room), static_cast<double*>(nullptr));
   }
   for (int64_t task = 0; task < compose_tasks(p); ++task) {
     auto room = poisoned({block_room<SerialTeam<double>>(p, backward_maps(p))});
-    backward_task(team, p, Of(), task, at_first(room),
-                  static_cast<double*>(nullptr));
+    backward_task(team, p, Of(), task, at_first(room), static_cast<double*>(nullptr));
   }
   const auto of_slots = [&](const Tensor& t) { return t.unflatten(0, {slots, B}).sum(0); };
   Numbers got{out, {grad_q * c.call.scale, of_slots(grad_k), of_slots(grad_v)}};
@@ -170,8 +167,8 @@ void compare(const MapPtr& map, double number) {
   int seed = 0;
   for (const auto& [T, S] : std::vector<std::pair<int64_t, int64_t>>{
            {1, 1}, {1, 9}, {7, 7}, {16, 16}, {33, 33}, {17, 40}, {5, 64}, {130, 130}})
-    for (const auto& [pre, post] : {std::pair(false, false), {true, false}, {false, true},
-                                    {true, true}})
+    for (const auto& [pre, post] :
+         {std::pair(false, false), {true, false}, {false, true}, {true, true}})
       for (const bool drops : {false, true}) {
         Case c(T, S, ++seed, map);
         c.number = number;

@@ -1,5 +1,5 @@
-// What the CUDA kernels compute, with warps that a CPU runs one after the other, against the CPU's own
-// kernels; and on a GPU, where there is one.
+// What the CUDA kernels compute, with warps that a CPU runs one after the other, against the CPU's
+// own kernels; and on a GPU, where there is one.
 #include <torch/cuda.h>
 
 #include <iostream>
@@ -83,8 +83,8 @@ Slot serial_slot(const SerialTeam<T>& team, const RowProblem<T>& p, int64_t slot
   Slot to;
   auto room = poisoned<T>(stats_room<SerialTeam<T>>(p));
   TotalsByRow<SerialTeam<T>::kRows> totals;
-  stats_slot(team, p, slot, {to.sums.data(), to.counts.data(), to.maxima.data()},
-             to.offsets.data(), totals, room.data());
+  stats_slot(team, p, slot, {to.sums.data(), to.counts.data(), to.maxima.data()}, to.offsets.data(),
+             totals, room.data());
   return to;
 }
 
