@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
+#include "core/attention/layers.h"
 #include "core/attention/precision.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
@@ -97,7 +98,7 @@ class ComposeImpl : public torch::nn::Module {
   // rows w2, gates if any -> [sides * branches,B,N,2R+1,H], float32 for half types. Absent heads
   // (not in `alive` [H]) do not count in the mean of w1, and are 0.
   Tensor factors(const Tensor& z, std::optional<Branch> branch, const Tensor& alive) const {
-    const int64_t B = z.size(0), N = z.size(1);
+    const int64_t B = z.size(0), N = z.size(1), D = z.size(2);
     const int64_t R = options_.rank, K = dw1.size(2), H = qkw.size(3);
     const int64_t first = (options_.pre ? 0 : 2) + (branch == Branch::kKey ? 1 : 0);
     const int64_t step = branch ? 2 : 1, count = sides() * (branch ? 1 : 2);
@@ -105,11 +106,15 @@ class ComposeImpl : public torch::nn::Module {
     const auto of = [&](const Tensor& t, int64_t dim) {
       return t.slice(dim, first, first + step * (count - 1) + 1, step);
     };
-    const auto in = of(dw1, 1), out = of(qkw, 0).flatten(2);  // [D,c,K], [c,K,2R*H]
-    const auto tokens = z.flatten(0, 1);                      // [BN,D]
-    const auto hidden = at::gelu(tokens.mm(in.flatten(1)), options_.gelu == "erf" ? "none" : "tanh")
-                            .view({B * N, count, K})
-                            .transpose(0, 1);  // [c,BN,K]
+    // Hidden features and gates are made of the same tokens, in one product.
+    const auto out = of(qkw, 0).flatten(2);                                // [c,K,2R*H]
+    std::vector<Tensor> in{of(dw1, 1).flatten(1)};                         // [D,cK]
+    if (dd.defined()) in.push_back(of(dd.view({D, 4, H}), 1).flatten(1));  // [D,cH]
+    const auto made = project(z.flatten(0, 1), at::cat(in, 1).t());        // [BN,cK+cH]
+    const auto hidden =
+        at::gelu(made.narrow(1, 0, count * K), options_.gelu == "erf" ? "none" : "tanh")
+            .view({B * N, count, K})
+            .transpose(0, 1);  // [c,BN,K]
     const auto u_of = [&] {
       const WithoutAutocast exact;
       return hidden.to(type).bmm(out.to(type)).view({count, B * N, 2 * R, H});
@@ -129,9 +134,8 @@ class ComposeImpl : public torch::nn::Module {
     w1 = w1 * (square + 1e-6).rsqrt();
     std::vector<Tensor> parts{w1, u.narrow(2, R, R)};
     if (dd.defined()) {
-      const auto gate = of(dd.view({z.size(2), 4, H}), 1);  // [D,c,H]
-      const auto g = tokens.mm(gate.flatten(1)).tanh().to(type).view({B * N, count, H});
-      parts.push_back(g.transpose(0, 1).unsqueeze(2));
+      const auto g = made.narrow(1, count * K, count * H).tanh().to(type);
+      parts.push_back(g.view({B * N, count, H}).transpose(0, 1).unsqueeze(2));
     }
     auto all = at::cat(parts, 2);
     if (alive.defined()) all = all * kept;

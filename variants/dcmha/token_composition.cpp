@@ -16,16 +16,24 @@ bool has_gates(const Tensor& factors) { return factors.size(1) % 2 == 1; }
 Tensor TokenComposition::matrix() const {
   const WithoutAutocast exact;
   const auto& some = fixed.defined() ? fixed : query.defined() ? query : key;
-  auto matrix = at::eye(some.size(-1), wide(some).options());
-  if (fixed.defined()) matrix = matrix + wide(fixed);
-  matrix = matrix.unsqueeze(0).unsqueeze(0);  // [1,1,H,H]
-  if (!query.defined()) return matrix;
+  const int64_t H = some.size(-1);
+  const auto with_fixed = [&] {  // [H,H]
+    const auto eye = at::eye(H, wide(some).options());
+    return fixed.defined() ? eye + wide(fixed) : eye;
+  };
+  if (!query.defined()) return with_fixed().unsqueeze(0).unsqueeze(0);  // [1,1,H,H]
   const auto q = wide(query);
-  const int64_t R = q.size(1) / 2;
-  const auto w1 = q.narrow(1, 0, R).permute({0, 2, 3, 1});  // [B,T,H,R]
-  const auto w2 = q.narrow(1, R, R).permute({0, 2, 1, 3});  // [B,T,R,H]
-  matrix = matrix + at::matmul(w1, w2);
-  return has_gates(q) ? matrix + at::diag_embed(q.select(1, 2 * R)) : matrix;
+  const int64_t B = q.size(0), T = q.size(2), R = q.size(1) / 2;
+  const auto w1 = q.narrow(1, 0, R).permute({0, 2, 3, 1}).reshape({B * T, H, R});
+  const auto w2 = q.narrow(1, R, R).permute({0, 2, 1, 3}).reshape({B * T, R, H});
+  Tensor sum;  // [H,H] or [BT,H,H], that the product is added to
+  if (!has_gates(q)) {
+    sum = with_fixed();
+  } else {
+    sum = at::diag_embed(q.select(1, 2 * R) + 1).flatten(0, 1);
+    if (fixed.defined()) sum = sum + wide(fixed);
+  }
+  return at::baddbmm(sum, w1, w2).view({B, T, H, H});
 }
 
 Composition TokenComposition::composition() const {
