@@ -12,6 +12,7 @@
 
 #include "core/attention/layers.h"
 #include "core/attention/precision.h"
+#include "core/attention/weight_dropout.h"
 #include "core/config/config.h"
 #include "core/head_kinds.h"
 #include "core/torch.h"

@@ -10,13 +10,11 @@
 #include <optional>
 #include <string_view>
 
-#include "core/kernels/attention_rows.h"
-
 namespace headlab {
 
 using at::Tensor;
 
-// mix_word() of core/kernels/attention_rows.h.
+// Mixes a counter into an independent 64-bit word (splitmix64, Steele et al. 2014).
 uint64_t mix_bits(uint64_t x);
 
 struct CounterRng {
@@ -46,11 +44,6 @@ struct CounterRng {
   uint64_t bits(uint64_t stream, uint64_t index = 0) const;  // without a seed: those of seed 0
   at::Generator generator(uint64_t stream, const at::Device& device) const;
 };
-
-// Of attention weights: which a pass keeps at rate p, in [0, 1).
-Dropout weight_dropout(double p, const CounterRng& rng);
-// What it leaves of weights a [B,H,T,S].
-Tensor dropout(const Tensor& a, const Dropout& dropout);
 
 // Inverted dropout: kept entries times 1/(1-p). x any shape; p in [0, 1); p = 0 returns x.
 Tensor dropout(const Tensor& x, double p, const CounterRng& rng, uint64_t stream);

@@ -10,7 +10,7 @@ using namespace testing;
 
 namespace {
 
-constexpr int64_t B = 2, T = 512, H = 8;
+constexpr int64_t B = 1, T = 2048, H = 2;
 constexpr int64_t kMap = B * H * T * T * sizeof(float);
 
 Allocations training_memory(const std::string& kind, Backend backend,
@@ -18,12 +18,12 @@ Allocations training_memory(const std::string& kind, Backend backend,
                             const std::string& options = "", double dropout = 0) {
   HeadShape shape;
   shape.dropout = dropout;
-  shape.d_model = 64, shape.heads = shape.kv_heads = H, shape.head_dim = 8;
+  shape.d_model = 16, shape.heads = shape.kv_heads = H, shape.head_dim = 8;
   shape.context = T;
   const auto layer = make_layer(kind, shape, options);
   layer->to(at::kFloat);
   layer->train();
-  auto x = at::randn({B, T, 64}).requires_grad_();
+  auto x = at::randn({B, T, 16}).requires_grad_();
   HeadContext ctx;
   ctx.mask.causal = layer->traits().causal;
   ctx.backend = backend;

@@ -1,4 +1,5 @@
 // Overlapped heads with every option: rotated, decoding, in half precision, talking, losing heads.
+#include "core/attention/weight_dropout.h"
 #include "tests/catch.h"
 #include "tests/layers_testing.h"
 

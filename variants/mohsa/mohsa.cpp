@@ -11,6 +11,7 @@
 #include "core/attention/composed/composition.h"
 #include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
+#include "core/attention/weight_dropout.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 #include "variants/mohsa/integer_or_block.h"

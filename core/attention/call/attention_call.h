@@ -11,6 +11,7 @@
 
 #include "core/attention/call/context.h"
 #include "core/attention/composed/composition.h"
+#include "core/attention/weight_dropout.h"
 #include "core/kernels/attention_rows.h"
 
 namespace headlab {
