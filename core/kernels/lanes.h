@@ -51,7 +51,7 @@ struct OneEntry {
   static HEADLAB_DEVICE X log1p(X x) { return std::log1p(x); }
   static HEADLAB_DEVICE X sqrt(X x) { return std::sqrt(x); }
   static HEADLAB_DEVICE X abs(X x) { return std::fabs(x); }
-  static HEADLAB_DEVICE X max(X a, X b) { return a > b || a != a ? a : b; }
+  static HEADLAB_DEVICE X max(X a, X b) { return a > b || std::isnan(a) ? a : b; }
   static HEADLAB_DEVICE X fma(X a, X b, X c) { return std::fma(a, b, c); }
   static HEADLAB_DEVICE X where(bool holds, X a, X b) { return holds ? a : b; }
 };

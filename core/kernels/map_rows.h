@@ -62,7 +62,7 @@ struct SoftmaxRow {
     T lse = -kLowest<T>;
     if (of_keys == kLowest<T>) {
       row.clear();
-    } else if (of_keys != of_keys) {  // near_exp() may make numbers of NaN
+    } else if (std::isnan(of_keys)) {  // near_exp() may make numbers of NaN
       row.fill(lse = of_keys);
     } else {
       X partial(T(0));
@@ -80,7 +80,7 @@ struct SoftmaxRow {
   }
   static HEADLAB_DEVICE void again(const Row<Lanes>& row, T, const T* saved, T*) {
     const T lse = saved[0];
-    if (lse != lse) return row.fill(lse);
+    if (std::isnan(lse)) return row.fill(lse);
     row.each([&](const X& score, int64_t) { return Lanes::near_exp(score - X(lse)); });
   }
   static HEADLAB_DEVICE T backward(const Row<Lanes>& row, const T*, const T* a, T sink,
@@ -106,7 +106,7 @@ HEADLAB_DEVICE void mask_scores(const Lanes& lanes, const AttentionRows<T>& p, i
   }
   if (const T* bias = row_at(p.bias, b, h, i))
     lanes.entries(first, last, [&](int64_t j) { z[j] += bias[j * p.bias.stride[3]]; });
-  if (const bool* allowed = row_at(p.allowed, b, h, i))
+  if (const bool* allowed = row_at(p.allowed, b, h, i); allowed != nullptr)
     lanes.entries(first, last, [&](int64_t j) {
       if (!allowed[j * p.allowed.stride[3]]) z[j] = kLowest<T>;
     });

@@ -1,5 +1,5 @@
 // The streamed row statistics for one instruction set.
-#include "core/kernels/row_count.h"
+#include "core/kernels/stats_slots.h"
 #include "core/kernels/vector_team.h"
 
 namespace headlab::CPU_CAPABILITY {

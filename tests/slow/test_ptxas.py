@@ -18,7 +18,7 @@ SOURCES = sorted([*ROOT.glob("core/kernels/*.cu"), *ROOT.glob("variants/*/*.cu")
 
 def short(mangled):
     """The kernel's name and types: row_stats_kernel<d>, compose_forward_kernel<f,SoftmaxRow>."""
-    name = re.search(r"\d+([a-z_]+_kernel)I([fd])(?:NS_\d+([A-Za-z]+)E)?", mangled)
+    name = re.search(r"\d+([a-z_]+_kernel)I([fd])(?:NS_\d+([A-Za-z]+Row)E)?", mangled)
     assert name, mangled
     return f"{name[1]}<{name[2]}{',' + name[3] if name[3] else ''}>"
 

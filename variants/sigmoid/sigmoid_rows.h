@@ -16,7 +16,8 @@ struct SigmoidRow {
     row.each([&](const X& z, int64_t) {
       const X one(T(1)), w = one / (one + Lanes::near_exp(X(-offset) - z));
       const X shown = Lanes::where(z == X(kLowest<T>), X(T(0)), w);
-      return Lanes::where(z == z, shown, z);  // near_exp() may make numbers of NaN
+      // near_exp() may make numbers of NaN.
+      return Lanes::where(z == z, shown, z);  // NOLINT(misc-redundant-expression)
     });
   }
   static HEADLAB_DEVICE void again(const Row<Lanes>& row, T offset, const T*, T*) {

@@ -7,7 +7,7 @@
 
 #include "core/attention/call/attention_call.h"
 #include "core/heads.h"
-#include "core/kernels/row_count.h"
+#include "core/kernels/stats_slots.h"
 #include "core/observe/row_stream.h"
 #include "core/torch.h"
 #include "tests/catch.h"
