@@ -1,6 +1,6 @@
 // The streamed row statistics on CUDA: a block a slot.
-#include "core/kernels/stats_slots.h"
 #include "core/kernels/row_stats_cuda.h"
+#include "core/kernels/stats_slots.h"
 #include "core/kernels/warp_team.cuh"
 
 namespace headlab {
