@@ -28,22 +28,27 @@ Tensor times(const Tensor& x, int64_t y) {
   // By halves of y, so that no product passes 2^63.
   return (x * (y & 0xFFFF) + ((x * (y >> 16)) & 0xFFFF) * 0x10000) & 0xFFFFFFFF;
 }
-Tensor shift_xor(const Tensor& x, int64_t by) { return x ^ at::bitwise_right_shift(x, by); }
+// Of numbers without a sign: int64 would draw its sign in.
+Tensor shift_xor(const Tensor& x, int64_t by) {
+  return x ^ (at::bitwise_right_shift(x, by) & ((int64_t{1} << (64 - by)) - 1));
+}
+int64_t word(uint64_t bits) { return static_cast<int64_t>(bits); }
+// mix_word() of core/kernels/attention_rows.h.
+Tensor mixed(const Tensor& x) {
+  const auto first = shift_xor(x + word(0x9E3779B97F4A7C15ull), 30) * word(0xBF58476D1CE4E5B9ull);
+  return shift_xor(shift_xor(first, 27) * word(0x94D049BB133111EBull), 31);
+}
 
 }  // namespace
 
+// Dropout::row() and Dropout::OfRow::keeps().
 Tensor kept_by_operations(at::IntArrayRef sizes, const Dropout& dropout, const at::Device& device) {
-  const int64_t rows = sizes[0] * sizes[1] * sizes[2];
-  const auto words = at::empty({2, rows}, at::kLong);
-  auto* seeds = words.mutable_data_ptr<int64_t>();
-  for (int64_t row = 0; row < rows; ++row) {
-    const auto of_row = dropout.row(row);
-    seeds[row] = of_row.seed, seeds[rows + row] = of_row.salt;
-  }
-  const auto here = words.to(device).view({2, sizes[0], sizes[1], sizes[2], 1});
-  const auto j = times(at::arange(sizes[3], here.options()), 0x9E3779B9);
-  auto x = (here[0] + j) & 0xFFFFFFFF;
-  x = times(shift_xor(x, 16), 0x85EBCA6B) ^ here[1];
+  const auto options = at::TensorOptions(at::kLong).device(device);
+  const auto rows = at::arange(sizes[0] * sizes[1] * sizes[2], options);
+  const auto words = mixed(mixed(rows) ^ word(dropout.key)).view({sizes[0], sizes[1], sizes[2], 1});
+  const auto seed = words & 0xFFFFFFFF, salt = at::bitwise_right_shift(words, 32) & 0xFFFFFFFF;
+  auto x = (seed + times(at::arange(sizes[3], options), 0x9E3779B9)) & 0xFFFFFFFF;
+  x = times(shift_xor(x, 16), 0x85EBCA6B) ^ salt;
   x = times(shift_xor(x, 13), 0xC2B2AE35);
   return shift_xor(x, 16) >= static_cast<int64_t>(dropout.below);
 }

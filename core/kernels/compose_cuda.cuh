@@ -8,7 +8,6 @@
 namespace headlab {
 
 constexpr int kComposeThreads = 256;
-constexpr int64_t kScratchTasks = 512;  // tasks that share the scratch of larger maps
 
 template <class T, template <class> class Of>
 __global__ void __launch_bounds__(kComposeThreads, 1)
@@ -27,30 +26,18 @@ __global__ void __launch_bounds__(kComposeThreads, 1)
     backward_task(team, p, Of<WarpLanes<T>>(), task, room, static_cast<T*>(nullptr));
 }
 
-// How a kernel with `each` elements of room a block is launched.
 template <class T>
-struct ComposeLaunch {
-  int64_t blocks, scratch, shared;  // elements, bytes
-
-  ComposeLaunch(int64_t tasks, int64_t each) {
-    const int64_t bytes = each * static_cast<int64_t>(sizeof(T));
-    const bool fits = bytes <= shared_capacity();
-    blocks = fits || tasks < kScratchTasks ? tasks : kScratchTasks;
-    scratch = fits ? 0 : blocks * each;
-    shared = fits ? bytes : 0;
-  }
-};
-template <class T>
-ComposeLaunch<T> compose_launch(const ComposeProblem<T>& p, bool backward) {
+BlockLaunch compose_launch(const ComposeProblem<T>& p, bool backward) {
   const int64_t maps = backward ? backward_maps(p) : forward_maps(p);
-  return {compose_tasks(p), block_room<WarpTeam<T>>(p, maps)};
+  return {compose_tasks(p), block_room<WarpTeam<T>>(p, maps) * static_cast<int64_t>(sizeof(T)),
+          shared_capacity()};
 }
 
 template <class T, class Kernel>
 const char* launch_compose(Kernel* kernel, const ComposeProblem<T>& p, bool backward, T* scratch,
                            void* stream) {
   const auto how = compose_launch(p, backward);
-  if (how.shared > 48 << 10) {
+  if (how.shared > kSharedOfAll) {
     const auto set = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(how.shared));
@@ -70,7 +57,7 @@ RowLaunches<T> row_launches() {
             return launch_compose(compose_backward_kernel<T, Of>, p, true, scratch, stream);
           },
           [](const ComposeProblem<T>& p, bool backward) {
-            return compose_launch(p, backward).scratch;
+            return compose_launch(p, backward).scratch / static_cast<int64_t>(sizeof(T));
           }};
 }
 // Of<Lanes>: a map of rows (map_rows.h).

@@ -49,8 +49,8 @@ struct ComposeProblem : AttentionRows<T> {
   Dropout dropout;
   bool coarse = false;  // products may round their factors as tensor cores do (tf32)
   View<T> output;       // [B,H,T,e]
-  T* of_rows =
-      nullptr;  // [B,H,T,saved]: the forward pass writes them, the backward pass reads them
+  // [B,H,T,saved]: the forward pass writes them, the backward pass reads them.
+  T* of_rows = nullptr;
 
   // The backward pass reads k, v, of_rows and
   View<const T> grad_output;  // [B,H,T,e]

@@ -56,14 +56,10 @@ struct OneEntry {
   static HEADLAB_DEVICE X where(bool holds, X a, X b) { return holds ? a : b; }
 };
 
-// One lane, for tests: the kernels of a GPU without one.
-template <class T>
-struct SerialLanes : OneEntry<T> {
+// What Lanes of a single thread do entry by entry.
+template <class Lanes>
+struct OneThread {
   static bool leader() { return true; }
-  template <class F>
-  static void each(int64_t n, const F& f) {
-    for (int64_t j = 0; j < n; ++j) f(j);
-  }
   template <class F>
   static void entries(int64_t first, int64_t last, const F& f) {
     for (int64_t j = first; j <= last; ++j) f(j);
@@ -72,6 +68,15 @@ struct SerialLanes : OneEntry<T> {
   static R reduce(int64_t first, int64_t last, R total, const Step& step) {
     for (int64_t j = first; j <= last; ++j) step(total, j);
     return total;
+  }
+};
+
+// One lane, for tests: the kernels of a GPU without one.
+template <class T>
+struct SerialLanes : OneEntry<T>, OneThread<SerialLanes<T>> {
+  template <class F>
+  static void each(int64_t n, const F& f) {
+    for (int64_t j = 0; j < n; ++j) f(j);
   }
   static T sum(T x) { return x; }
   static T most(T x) { return x; }

@@ -91,25 +91,32 @@ struct SoftmaxRow {
   }
 };
 
+// f(j) for each of the keys begin .. end - 1 that row (b, h, i) may not see.
+template <class Lanes, class T, class F>
+HEADLAB_DEVICE void each_hidden(const Lanes& lanes, const AttentionRows<T>& p, int64_t b, int64_t h,
+                                int64_t i, int64_t begin, int64_t end, const F& f) {
+  const auto [first, last] = key_span(p, b, i);
+  lanes.entries(begin, (first < end ? first : end) - 1, f);
+  lanes.entries(last < begin ? begin : last + 1, end - 1, f);
+  if (const bool* allowed = row_at(p.allowed, b, h, i); allowed != nullptr)
+    lanes.entries(first, last, [&](int64_t j) {
+      if (!allowed[j * p.allowed.stride[3]]) f(j);
+    });
+}
+
 // Adds the biases of row (b, h, i) to its scores z, of which begin .. end - 1 are in use, and sets
 // to -infinity what it may not see.
 template <class Lanes, class T>
 HEADLAB_DEVICE void mask_scores(const Lanes& lanes, const AttentionRows<T>& p, int64_t b, int64_t h,
                                 int64_t i, int64_t begin, int64_t end, T* z) {
   const auto [first, last] = key_span(p, b, i);
-  const auto hide = [&](int64_t j) { z[j] = kLowest<T>; };
-  lanes.entries(begin, (first < end ? first : end) - 1, hide);
-  lanes.entries(last < begin ? begin : last + 1, end - 1, hide);
   if (p.distance_bias) {
     const T* by = p.distance_bias + h * (p.queries + p.keys - 1) + (p.keys - 1 - row_place(p, i));
     lanes.entries(first, last, [&](int64_t j) { z[j] += by[j]; });
   }
   if (const T* bias = row_at(p.bias, b, h, i))
     lanes.entries(first, last, [&](int64_t j) { z[j] += bias[j * p.bias.stride[3]]; });
-  if (const bool* allowed = row_at(p.allowed, b, h, i); allowed != nullptr)
-    lanes.entries(first, last, [&](int64_t j) {
-      if (!allowed[j * p.allowed.stride[3]]) z[j] = kLowest<T>;
-    });
+  each_hidden(lanes, p, b, h, i, begin, end, [&](int64_t j) { z[j] = kLowest<T>; });
 }
 
 }  // namespace headlab

@@ -284,16 +284,9 @@ struct MixedRows {
     const bool by_head = p.allowed.data && p.allowed.stride[1] != 0;
     if (!by_head && !p.norm.weight) return;
     each_row([&](const Lanes& lanes, int64_t h, int64_t r) {
-      const auto [from, to] = key_span(p, task.b, first + r);
-      const bool* allowed = row_at(p.allowed, task.b, task.head + h, first + r);
       T* row = row_of(a, h, r) - begin;
-      const auto clear = [&](int64_t j) { row[j] = 0; };
-      lanes.entries(begin, (from < end ? from : end) - 1, clear);
-      lanes.entries(to < begin ? begin : to + 1, end - 1, clear);
-      if (!allowed) return;
-      lanes.entries(from, to, [&](int64_t j) {
-        if (!allowed[j * p.allowed.stride[3]]) row[j] = 0;
-      });
+      each_hidden(lanes, p, task.b, task.head + h, first + r, begin, end,
+                  [&](int64_t j) { row[j] = 0; });
     });
   }
 };

@@ -8,7 +8,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int64_t kEntropies = kMostHeads * kJsRowsPerSlot;
-constexpr int64_t kScratchBlocks = 512;  // blocks that share the scratch of longer rows
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -35,38 +34,31 @@ __global__ void __launch_bounds__(kThreads, 2) js_kernel(RowProblem<T> p, JsGrou
   }
 }
 
-// Rows lie in the shared memory that a kernel leaves free of what every GPU has, or else in scratch
-// of some blocks.
-struct Launch {
-  int64_t blocks, scratch, shared;  // elements, bytes
-
-  Launch(int64_t slots, int64_t each, int64_t width, int64_t taken) {
-    const bool fits = each * width + taken <= 48 << 10;
-    blocks = fits || slots < kScratchBlocks ? slots : kScratchBlocks;
-    scratch = fits ? 0 : blocks * each;
-    shared = fits ? each * width : 0;
-  }
-};
-
+// `taken`: shared memory that the kernel has beside its room, in bytes.
 template <class T>
-Launch rows_launch(const RowProblem<T>& p) {
-  return {row_slots(p), stats_room<WarpTeam<T>>(p), sizeof(T),
-          sizeof(TotalsByRow<WarpTeam<T>::kRows>)};
+BlockLaunch launch_of(int64_t slots, int64_t each, size_t taken) {
+  return {slots, each * static_cast<int64_t>(sizeof(T)),
+          kSharedOfAll - static_cast<int64_t>(taken)};
 }
 template <class T>
-Launch js_launch(const RowProblem<T>& p, int64_t groups) {
-  return {p.B * groups, divergence_room(p), sizeof(T), kEntropies * sizeof(double)};
+BlockLaunch rows_launch(const RowProblem<T>& p) {
+  return launch_of<T>(row_slots(p), stats_room<WarpTeam<T>>(p),
+                      sizeof(TotalsByRow<WarpTeam<T>::kRows>));
+}
+template <class T>
+BlockLaunch js_launch(const RowProblem<T>& p, int64_t groups) {
+  return launch_of<T>(p.B * groups, divergence_room(p), kEntropies * sizeof(double));
 }
 
 }  // namespace
 
 template <class T>
 int64_t row_stats_cuda_scratch(const RowProblem<T>& p) {
-  return rows_launch(p).scratch;
+  return rows_launch(p).scratch / static_cast<int64_t>(sizeof(T));
 }
 template <class T>
 int64_t js_cuda_scratch(const RowProblem<T>& p, int64_t groups) {
-  return js_launch(p, groups).scratch;
+  return js_launch(p, groups).scratch / static_cast<int64_t>(sizeof(T));
 }
 
 template <class T>

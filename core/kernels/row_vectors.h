@@ -20,7 +20,7 @@ template <class T>
 using Vec = at::vec::Vectorized<T>;
 
 template <class T>
-struct VectorLanes {
+struct VectorLanes : OneThread<VectorLanes<T>> {
   using Number = T;
   using X = Vec<T>;
 
@@ -40,19 +40,9 @@ struct VectorLanes {
   static X fma(const X& a, const X& b, const X& c) { return at::vec::fmadd(a, b, c); }
   static X where(const X& holds, const X& a, const X& b) { return X::blendv(b, a, holds); }
 
-  static bool leader() { return true; }
   template <class F>
   static void each(int64_t n, const F& f) {
     for (int64_t j = 0; j < n; j += X::size()) f(j);
-  }
-  template <class F>
-  static void entries(int64_t first, int64_t last, const F& f) {
-    for (int64_t j = first; j <= last; ++j) f(j);
-  }
-  template <class R, class Step>
-  static R reduce(int64_t first, int64_t last, R total, const Step& step) {
-    for (int64_t j = first; j <= last; ++j) step(total, j);
-    return total;
   }
   static T sum(const X& x) {
     return at::vec::vec_reduce_all<T>([](X& a, X& b) { return a + b; }, x);

@@ -195,6 +195,21 @@ __device__ T* block_memory(T* scratch, int64_t each) {
   return scratch ? scratch + blockIdx.x * each : reinterpret_cast<T*>(shared);
 }
 
+// How a kernel is launched whose blocks have `each` bytes of room: in shared memory where that fits
+// in `free` bytes, else in scratch, which some blocks share out among all tasks.
+struct BlockLaunch {
+  static constexpr int64_t kScratchBlocks = 512;
+  int64_t blocks, shared, scratch;  // bytes
+
+  BlockLaunch(int64_t tasks, int64_t each, int64_t free) {
+    const bool fits = each <= free;
+    blocks = fits || tasks < kScratchBlocks ? tasks : kScratchBlocks;
+    shared = fits ? each : 0;
+    scratch = fits ? 0 : blocks * each;
+  }
+};
+constexpr int64_t kSharedOfAll = 48 << 10;  // bytes that a block of every GPU has unasked
+
 // Bytes of shared memory that a block of the current device may ask for.
 inline int64_t shared_capacity() {
   int device = 0, bytes = 0;

@@ -17,12 +17,6 @@
 namespace headlab {
 namespace {
 
-#ifdef HEADLAB_CUDA
-constexpr bool kHasCuda = true;
-#else
-constexpr bool kHasCuda = false;
-#endif
-
 // The last dimension dense and padded with zeros to whole lanes; on a GPU rows begin where its
 // matrix units can load them.
 Tensor in_lanes(const Tensor& x) {
@@ -110,10 +104,7 @@ struct Problem : ComposeProblem<T> {
     if (f.pre.defined() || f.post.defined()) this->group = this->H;
     const auto& some_key = f.pre_key.defined() ? f.pre_key : f.post_key;
     this->rank = some_key.defined() ? some_key.size(1) / 2 : 0;
-    if constexpr (std::is_same_v<T, float>)
-      this->row = map.f32;
-    else
-      this->row = map.f64;
+    this->row = of_type(map, T());
     this->saved = map.saved, this->traced = map.traced;
     this->number = static_cast<T>(map.number);
     this->by_head = data<T>(f.by_head);
@@ -159,15 +150,11 @@ struct Problem : ComposeProblem<T> {
   static constexpr int64_t kBusyBlocks = 256;  // of a GPU
 
   void launch(bool back) const {
-    const RowLaunches<T>* launches = nullptr;
-    if constexpr (std::is_same_v<T, float>)
-      launches = &map.cuda->f32;
-    else
-      launches = &map.cuda->f64;
+    const RowLaunches<T> launches = of_type(*map.cuda, T());
     const c10::DeviceGuard guard(device);
     void* stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle();
-    const auto room = at::empty({launches->scratch(*this, back)}, held.front().options());
-    const auto kernel = back ? launches->backward : launches->forward;
+    const auto room = at::empty({launches.scratch(*this, back)}, held.front().options());
+    const auto kernel = back ? launches.backward : launches.forward;
     const char* error = kernel(*this, data<T>(room), stream);
     TORCH_CHECK(!error, "attention by rows: CUDA: ", error);
   }
@@ -284,7 +271,7 @@ bool rows_serve(const AttentionCall& call) {
       call.map->row_divisors(call, call.q.size(2), call.q.options()).defined())
     return false;
   const auto map = call.map->row_map(call, call.k.size(2));
-  return map && (call.q.is_cpu() || (kHasCuda && call.q.is_cuda() && map->cuda));
+  return map && (call.q.is_cpu() || (call.q.is_cuda() && map->cuda));
 }
 
 AttendedRows attend_by_rows(const AttentionCall& call) {
