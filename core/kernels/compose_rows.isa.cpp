@@ -22,7 +22,7 @@ struct PointedMap {
 };
 
 template <class T>
-int64_t scratch(const ComposeProblem<T>& p) {
+int64_t compose_scratch(const ComposeProblem<T>& p) {
   return block_room<VectorTeam<T>>(p, backward_maps(p)) + p.group * (p.d + p.v.size[3]) * p.padded;
 }
 template <class T>
@@ -31,16 +31,18 @@ T* panels(const ComposeProblem<T>& p, T* room) {
 }
 
 template <class T>
-ComposeKernels<T> kernels_of() {
+ComposeKernels<T> compose_kernels_of() {
   return {[](const ComposeProblem<T>& p, int64_t task, T* room) {
             forward_task(VectorTeam<T>(), p, PointedMap<T>{p.row}, task, room, panels(p, room));
           },
           [](const ComposeProblem<T>& p, int64_t task, T* room) {
             backward_task(VectorTeam<T>(), p, PointedMap<T>{p.row}, task, room, panels(p, room));
           },
-          scratch<T>};
+          compose_scratch<T>};
 }
-OfTypes<ComposeKernels> compose_kernels() { return {kernels_of<float>(), kernels_of<double>()}; }
+OfTypes<ComposeKernels> compose_kernels() {
+  return {compose_kernels_of<float>(), compose_kernels_of<double>()};
+}
 
 RowMap softmax_rows() { return row_map<SoftmaxRow>(); }
 

@@ -5,7 +5,8 @@
 namespace headlab::CPU_CAPABILITY {
 
 template <class T>
-void rows(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32_t* offsets, T* room) {
+void stats_rows(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
+                T* room) {
   TotalsByRow<VectorTeam<T>::kRows> totals;
   stats_slot(VectorTeam<T>(), p, slot, to, offsets, totals, room);
 }
@@ -18,12 +19,14 @@ void divergences(const RowProblem<T>& p, int64_t b, int64_t first, int64_t strid
 }
 
 template <class T>
-RowStatsKernels<T> kernels_of() {
+RowStatsKernels<T> stats_kernels_of() {
   return {
-      rows<T>, divergences<T>,
+      stats_rows<T>, divergences<T>,
       [](const RowProblem<T>& p) { return stats_room<VectorTeam<T>>(p) + p.d * padded_keys(p); },
       [](const RowProblem<T>& p) { return divergence_room(p) + p.d * padded_keys(p); }};
 }
-OfTypes<RowStatsKernels> row_stats_kernels() { return {kernels_of<float>(), kernels_of<double>()}; }
+OfTypes<RowStatsKernels> row_stats_kernels() {
+  return {stats_kernels_of<float>(), stats_kernels_of<double>()};
+}
 
 }  // namespace headlab::CPU_CAPABILITY
