@@ -220,12 +220,12 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = queries(x, call);                      // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);    // [B,H,S,d]
-    const auto [of_queries, of_keys] = factors(x, call);  // [sides,B,T or S,2R+1,H]
+    const auto of_tokens = factors(x, call);              // both [sides,B,T or S,2R+1,H]
     const auto made_of = [&](Side side) {
       if (!options_.mixes(side)) return TokenComposition();
       return TokenComposition{compose_->fixed(side, call.alive),
-                              compose_->factors_of(side, of_queries),
-                              compose_->factors_of(side, of_keys)};
+                              compose_->factors_of(side, of_tokens.first),
+                              compose_->factors_of(side, of_tokens.second)};
     };
     const TokenComposition tokens[] = {made_of(Side::kPre), made_of(Side::kPost)};
     const Composition sides[] = {tokens[0].composition(), tokens[1].composition()};
