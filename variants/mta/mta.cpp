@@ -15,10 +15,10 @@
 #include "core/attention/composed/composition.h"
 #include "core/attention/maps/map.h"
 #include "core/attention/paths/paths.h"
-#include "core/attention/precision.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/mta/map_convolution.h"
 
 namespace headlab {
 namespace {
@@ -103,7 +103,8 @@ Tensor hide(const Tensor& map, const Tensor& allowed) {
 }
 
 Tensor last_rows(const Tensor& map, int64_t n) {  // [B,H,T,.] -> [B,H,n,.]
-  return map.narrow(2, map.size(2) - n, n);
+  // The gradient of a part is written into zeros.
+  return n == map.size(2) ? map : map.narrow(2, map.size(2) - n, n);
 }
 
 class Mta : public ProjectedHeads<MtaOptions> {
@@ -215,18 +216,14 @@ class Mta : public ProjectedHeads<MtaOptions> {
     return call.cache->append("q", q, traits().rows_before + 1);
   }
 
-  Tensor convolution(const Tensor& map, const Tensor& kernel) const {  // [B,H,T,S]
-    if (!kernel.defined()) return map;
-    const WithoutAutocast exact;
-    const int64_t H = map.size(1), T = map.size(2), S = map.size(3), ck = kernel.size(2);
+  // The last T rows of a map [B,H,.,S], 0 where it is not allowed, convolved: [B,H,T,S].
+  Tensor convolution(const Tensor& map, const Tensor& allowed, const Tensor& kernel, int64_t T,
+                     const HeadCall& call) const {
+    if (!kernel.defined()) return last_rows(hide(map, allowed), T);
+    const int64_t ck = kernel.size(2);
     const auto& pad = options_.pad_key;
-    const int64_t p = pad == "both" ? (ck - 1) / 2 : pad == "left" ? ck - 1 : 0;
-    const int64_t sides = std::max(p, ck - 1 - p);
-    // By planes torch takes twice the time, most of it for the gradient.
-    const auto all = at::conv2d(map.contiguous(at::MemoryFormat::ChannelsLast),
-                                kernel.to(map.scalar_type()).unsqueeze(1), {}, /*stride=*/1,
-                                at::IntArrayRef{kernel.size(1) - 1, sides}, /*dilation=*/1, H);
-    return all.narrow(2, 0, T).narrow(3, sides - p, S);
+    const int64_t before = pad == "both" ? (ck - 1) / 2 : pad == "left" ? ck - 1 : 0;
+    return convolve_map(map, allowed, kernel, T, before, call.backend);
   }
 
   Tensor convolved(const Tensor& fresh, const Tensor& k, const Tensor& v, const Composition& pre,
@@ -235,13 +232,14 @@ class Mta : public ProjectedHeads<MtaOptions> {
     const int64_t T = fresh.size(2), S = k.size(2);
     const auto q = with_rows_before(fresh, call);  // [B,H,past+T,d]
     const auto allowed = [&](int64_t rows) { return allowed_keys(call.mask, rows, S, q.device()); };
-    const auto products = hide(scaled_products(q, k, call, scale()), allowed(q.size(2)));
     const int64_t rows = std::min(q.size(2), T + rows_of(options_.post_kernel));  // of weights
-    const auto z = add_biases(pre(last_rows(convolution(products, conv_pre_), rows)), call);
+    const auto z = add_biases(pre(convolution(scaled_products(q, k, call, scale()),
+                                              allowed(q.size(2)), conv_pre_, rows, call)),
+                              call);                        // [B,H,rows,S]
     const auto weights = masked_softmax(z, allowed(rows));  // [B,H,rows,S]
     const auto p = last_rows(weights, T);                   // [B,H,T,S]
     const auto a = composed_weights(
-        conv_post_.defined() ? hide(last_rows(convolution(weights, conv_post_), T), allowed(T)) : p,
+        conv_post_.defined() ? hide(convolution(weights, {}, conv_post_, T, call), allowed(T)) : p,
         post, allowed(T));                           // [B,H,T,S]
     const auto heads = weighted_values(a, v, call);  // [B,H,T,d]
     if (call.observer)
