@@ -133,6 +133,16 @@ std::vector<int64_t> AttentionHeads::group_rows(const std::string& group) const 
   return rows;
 }
 
+Tensor AttentionHeads::own_kv_heads(const Tensor& built) const {
+  if (!head_ids_.defined()) return built;
+  const int64_t of_all = built.size(1);
+  std::vector<int64_t> rows(shape_.kv_heads);
+  std::iota(rows.begin(), rows.end(), 0);
+  const auto ids = head_ids(), own = group_rows(kKvHeads);
+  for (size_t h = 0; h < ids.size(); ++h) rows[own[h]] = ids[h] / (heads() / of_all);
+  return built.index_select(1, at::tensor(rows, at::kLong).to(built.device()));  // [B,Hkv,T,e]
+}
+
 SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
   SlicePlan plan;
   plan.alive = alive;

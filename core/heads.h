@@ -47,6 +47,9 @@ struct HeadShape {
   Init init = Init::kGpt2;
   bool init_as_host = false;  // `init_weights: host`; of a layer that this one holds, too
   LinkParts offers = {};      // what the layer says to later ones
+  LinkParts offered = {};     // what it reads that an earlier one says; a layer alone: nothing
+  // Keys, values that the layer has no projection for: a wrapper gives them (Shaping).
+  bool keys_given = false, values_given = false;
   // Set by slice() alone: what is left of the kind's own groups, and of the layer that is wrapped.
   std::map<std::string, int64_t> groups = {};
   std::shared_ptr<AttentionHeads> wrapped = nullptr;
@@ -264,6 +267,8 @@ class AttentionHeads : public torch::nn::Module {
   // A part of the link that an earlier layer has offered: linked(call, &LayerLink::first_values).
   // c10::Error naming this layer where none has.
   const Tensor& linked(const HeadCall& call, Tensor LayerLink::*part) const;
+  // Of what all key/value heads as built have, the part of those that this layer has: [B,Hkv,T,.].
+  Tensor own_kv_heads(const Tensor& built) const;
   // Operations of a pair of query and key that attends, of all heads; NaN: the kind does not say.
   virtual double flops_of_pair() const;
   // For kinds whose options change when heads go: the smaller layer, with any weights. Here the

@@ -1,7 +1,6 @@
 #include "core/projected_heads.h"
 
 #include <cmath>
-#include <numeric>
 
 #include "core/torch.h"
 
@@ -42,10 +41,16 @@ QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projectio
       scale_(p.scale.value_or(1 / std::sqrt(qk_width_))) {
   const int64_t D = s.d_model;
   q_ = projection("q", D, s.heads * maps_ * qk_width_, p.qkv_bias, rows_of_heads());
-  k_ = projection("k", D, s.kv_heads * key_maps_ * qk_width_, p.qkv_bias, rows_of_kv_heads());
-  v_ = projection("v", D, s.kv_heads * v_width_, p.qkv_bias, rows_of_kv_heads());
+  std::vector<Linear*> inputs{&q_};
+  const auto of_kv = [&](Linear& linear, const char* name, int64_t width) {
+    linear = projection(name, D, s.kv_heads * width, p.qkv_bias, rows_of_kv_heads());
+    inputs.push_back(&linear);
+  };
+  if (!s.keys_given) of_kv(k_, "k", key_maps_ * qk_width_);
+  if (!s.values_given) of_kv(v_, "v", v_width_);
   output_projection(s.heads * v_width_, p.o_bias);
-  init_projections({&q_, &k_, &v_}, o_, s);
+  for (auto* linear : inputs) init_input(*linear, s);
+  init_output(o_, s);
   if (!p.qk_norm) return;
   const auto norm = [&](const char* name, int64_t heads, const HeadAxes& axes) {
     const std::vector<int64_t> of_heads{heads, qk_width_}, of_all{qk_width_};
@@ -56,11 +61,11 @@ QkvHeads::QkvHeads(const HeadShape& s, const HeadTraits& traits, const Projectio
     return norm;
   };
   q_norm_ = norm("q_norm", s.heads * maps_, rows_of_heads());
-  k_norm_ = norm("k_norm", s.kv_heads * key_maps_, rows_of_kv_heads());
+  if (!s.keys_given) k_norm_ = norm("k_norm", s.kv_heads * key_maps_, rows_of_kv_heads());
 }
 
 std::optional<HeadMatrices> QkvHeads::matrices() const {
-  if (maps_ > 1) return std::nullopt;
+  if (maps_ > 1 || !k_ || !v_) return std::nullopt;
   const int64_t D = shape_.d_model, H = shape_.heads;
   const auto groups = at::tensor(group_rows(kKvHeads), at::kLong).to(k_->weight.device());
   const auto of_heads = [&](const Linear& kv, int64_t width) {  // repeated for those that share
@@ -74,7 +79,7 @@ std::optional<HeadMatrices> QkvHeads::matrices() const {
 
 double QkvHeads::projected_flops(int64_t T, int64_t S, double pairs) const {
   const auto numel = [](const Linear& linear) {
-    return static_cast<double>(linear->weight.numel());
+    return linear ? static_cast<double>(linear->weight.numel()) : 0;
   };
   return 2.0 * T * (numel(q_) + numel(o_)) + 2.0 * S * (numel(k_) + numel(v_)) +
          pairs * flops_of_pair();
@@ -98,6 +103,7 @@ Tensor QkvHeads::queries(const Tensor& x, const HeadCall& call) {
 }
 
 Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
+  if (!k_) return call.shaping.keys;
   const auto make = [&](const Tensor& from) {
     const auto k = call.shaping.k(split_heads(k_(from), shape_.kv_heads * key_maps_, qk_width_));
     return rotate(norm(k_norm_, k), call, key_positions(call));
@@ -109,6 +115,7 @@ Tensor QkvHeads::keys(const Tensor& x, const HeadCall& call) {
 }
 
 Tensor QkvHeads::values(const Tensor& x, const HeadCall& call) {
+  if (!v_) return call.shaping.values;
   const auto& y = source(x, call);
   const auto project = [&](const Tensor& from) {
     return split_heads(v_(from), shape_.kv_heads, v_width_);
@@ -126,15 +133,6 @@ Tensor QkvHeads::values(const Tensor& x, const HeadCall& call) {
   });
   if (call.link && shape_.offers.keys_values) call.link->values = v;
   return v;
-}
-
-Tensor QkvHeads::own_kv_heads(const Tensor& built) const {
-  const int64_t of_all = built.size(1);
-  std::vector<int64_t> rows(shape_.kv_heads);
-  std::iota(rows.begin(), rows.end(), 0);
-  const auto ids = head_ids(), own = group_rows(kKvHeads);
-  for (size_t h = 0; h < ids.size(); ++h) rows[own[h]] = ids[h] / (heads() / of_all);
-  return built.index_select(1, at::tensor(rows, at::kLong).to(built.device()));  // [B,Hkv,T,e]
 }
 
 }  // namespace headlab

@@ -95,9 +95,6 @@ class QkvHeads : public AttentionHeads {
   // Of the memory, or of x and all that the cache has kept: normed, rotated: [B,Hkv*M,S,d].
   Tensor keys(const Tensor& x, const HeadCall& call);
   Tensor values(const Tensor& x, const HeadCall& call);  // likewise [B,Hkv,S,e]
-  // Of values of all key/value heads as built, side by side, those of the heads that this layer
-  // has: [B,T,Hkv*e] -> [B,Hkv,T,e].
-  Tensor own_kv_heads(const Tensor& built) const;
   double scale() const { return scale_; }
 
   Linear q_{nullptr}, k_{nullptr}, v_{nullptr};

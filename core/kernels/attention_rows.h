@@ -22,6 +22,13 @@ struct KeyReach {
   int64_t back, ahead;
 };
 
+// Elements of a row of keys. Rows that begin a multiple of 4 KiB apart would share a few lines of a
+// cache.
+static HEADLAB_ANYWHERE inline int64_t padded_row(int64_t keys) {
+  const int64_t whole = (keys + kRowLanes - 1) / kRowLanes * kRowLanes;
+  return whole % 64 == 0 ? whole + kRowLanes : whole;
+}
+
 // A window of W sees the last W keys, itself included, and as many ahead where it is not causal;
 // 0: there is none. static, as all functions here: files of different instruction sets must not
 // share a copy.

@@ -60,14 +60,6 @@ struct ComposeProblem : AttentionRows<T> {
   View<T> grad_k, grad_v;     // [slots B,H,S,d or e]
   T* grad_by_head = nullptr;  // [slots,B,H]; null: by_head does not learn
 };
-
-// Elements of a row of keys. Rows that begin a multiple of 4 KiB apart would share a few lines of a
-// cache.
-inline int64_t padded_row(int64_t keys) {
-  const int64_t whole = (keys + kRowLanes - 1) / kRowLanes * kRowLanes;
-  return whole % 64 == 0 ? whole + kRowLanes : whole;
-}
-
 // Blocks of heads and of examples that threads, or blocks of a GPU, deal with apart.
 template <class T>
 static HEADLAB_ANYWHERE int64_t compose_tasks(const ComposeProblem<T>& p) {

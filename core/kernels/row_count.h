@@ -57,12 +57,6 @@ static HEADLAB_DEVICE bool counts(const Peak<T>& peak) {
   return peak.score > kLowest<T>;
 }
 
-struct FirstKey {
-  int64_t key;
-  HEADLAB_DEVICE void join(const FirstKey& o) {
-    if (o.key < key) key = o.key;
-  }
-};
 struct Count {
   int64_t n;
   HEADLAB_DEVICE void join(const Count& o) { n += o.n; }
@@ -118,13 +112,14 @@ HEADLAB_DEVICE Peak<T> score_keys(const Lanes& lanes, const ScoredRow<T>& row) {
                                [&](Count& seen, int64_t j) { seen.n += allows(row, j); })
                        .n;
   if (!counts(peak)) return peak;
-  const T* scores = row.z;
-  peak.key = lanes
-                 .reduce(first, last, FirstKey{INT64_MAX},
-                         [&](FirstKey& of, int64_t j) {
-                           if (scores[j] == peak.score && j < of.key) of.key = j;
-                         })
-                 .key;
+  // Of places behind `begin`, the last of which is 0: keys beyond 2^24 are no float.
+  const T n = static_cast<T>(end - begin);
+  X before(T(0));
+  lanes.each(end - begin, [&](int64_t j) {
+    const X left = X(n) - Lanes::from(static_cast<T>(j));
+    before = Lanes::max(before, Lanes::where(Lanes::load(z.z + j) == X(peak.score), left, X(T(0))));
+  });
+  peak.key = end - static_cast<int64_t>(lanes.most(before));
   return peak;
 }
 
@@ -138,7 +133,7 @@ HEADLAB_DEVICE KeySums<T> sum_keys(const Lanes& lanes, const ScoredRow<T>& row,
   KeySums<X> s{zero, zero, zero, zero, zero, zero, zero};
   lanes.each(end - begin, [&](int64_t in_use) {
     const int64_t j = begin + in_use;
-    const X t = Lanes::load(row.z + j) - top, e = Lanes::exp(t);
+    const X t = Lanes::load(row.z + j) - top, e = Lanes::near_exp(t);
     const X x = Lanes::from(static_cast<T>(j - peak.key)), ex = e * x;
     Lanes::store(row.z + j, e);
     s.Z = s.Z + e;

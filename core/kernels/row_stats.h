@@ -24,6 +24,7 @@ struct RowProblem : AttentionRows<T> {
   int64_t e = 0;
   const T* value_norm = nullptr;     // [B,H,S] norm(W_O^h v_j), or null
   const T* row_sum = nullptr;        // [B,H,T] of the weights as they are applied; null: 1
+  const T* panels = nullptr;         // [B,Hkv,d,padded] of k, on a CPU alone
   View<const T> output;              // [B,H,T,e], or none
   const int64_t* tokens = nullptr;   // [B,S] or null
   const uint8_t* classes = nullptr;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
@@ -41,7 +42,7 @@ static HEADLAB_DEVICE int64_t counted_queries(const AttentionRows<T>& p, int64_t
 }
 template <class T>
 static HEADLAB_ANYWHERE int64_t padded_keys(const AttentionRows<T>& p) {
-  return (p.keys + 15) / 16 * 16;
+  return padded_row(p.keys);
 }
 
 // Number of slots of a call.
@@ -65,6 +66,8 @@ struct RowStatsKernels {
   // stride, ... (at most kJsRowsPerSlot of them) of example b: sums, counts [H,H].
   void (*js)(const RowProblem<T>&, int64_t b, int64_t first, int64_t stride, double* sums,
              double* counts, T* scratch);
+  // Keys of one (b, kv head) as the others read them: k transposed -> to [d,padded].
+  void (*panel)(const RowProblem<T>&, int64_t b, int64_t head, T* to);
   int64_t (*row_scratch)(const RowProblem<T>&);  // elements
   int64_t (*js_scratch)(const RowProblem<T>&);
 };

@@ -20,10 +20,12 @@ void divergences(const RowProblem<T>& p, int64_t b, int64_t first, int64_t strid
 
 template <class T>
 RowStatsKernels<T> stats_kernels_of() {
-  return {
-      stats_rows<T>, divergences<T>,
-      [](const RowProblem<T>& p) { return stats_room<VectorTeam<T>>(p) + p.d * padded_keys(p); },
-      [](const RowProblem<T>& p) { return divergence_room(p) + p.d * padded_keys(p); }};
+  return {stats_rows<T>, divergences<T>,
+          [](const RowProblem<T>& p, int64_t b, int64_t head, T* to) {
+            VectorTeam<T>::panel(p.k, b, head, 1, padded_keys(p), to);
+          },
+          [](const RowProblem<T>& p) { return stats_room<VectorTeam<T>>(p); },
+          [](const RowProblem<T>& p) { return divergence_room(p); }};
 }
 OfTypes<RowStatsKernels> row_stats_kernels() {
   return {stats_kernels_of<float>(), stats_kernels_of<double>()};

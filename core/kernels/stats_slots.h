@@ -13,6 +13,14 @@ struct TotalsByRow {
   double sums[rows][kRowStatistics], counts[rows][kRowStatistics], maxima[rows][kRowMaxima];
 };
 
+// The keys of head h: all slots of a head read them, so that a CPU has transposed them before.
+template <class Team, class T>
+HEADLAB_DEVICE Panel<T> keys_of(const RowProblem<T>& p, int64_t b, int64_t h) {
+  const int64_t head = p.kv_head[h], padded = padded_keys(p);
+  if constexpr (!Team::kPadsPanels) return panel_in_place(p.k, b, head);
+  return {p.panels + (b * p.k.size[1] + head) * p.d * padded, p.d * padded, padded, 1};
+}
+
 // Rows `first`, first + stride, ... (`n` of them) of a head, their products with the keys in z
 // [n,padded].
 template <class Team, class T>
@@ -32,7 +40,7 @@ HEADLAB_DEVICE void multiply_keys(const Team& team, const RowProblem<T>& p, int6
       false);
 }
 
-// Elements of room of stats_slot() and of divergence_slot(), the panel of the keys last.
+// Elements of room of stats_slot() and of divergence_slot().
 template <class Team, class T>
 HEADLAB_ANYWHERE int64_t stats_room(const RowProblem<T>& p) {
   return Team::kRows * padded_keys(p);
@@ -60,7 +68,7 @@ HEADLAB_DEVICE void stats_slot(const Team& team, const RowProblem<T>& p, int64_t
   team.each(kRowsPerSlot, [&](const Lanes& lanes, int64_t r) {
     if (lanes.leader()) offsets[r] = kNoRow;
   });
-  const auto keys = team.panel(p.k, b, p.kv_head[h], 1, padded, room + stats_room<Team>(p));
+  const auto keys = keys_of<Team>(p, b, h);
   for (int64_t first = begin; first < end; first += Team::kRows) {
     const int64_t rows = end - first < Team::kRows ? end - first : Team::kRows;
     int64_t last = -1;
@@ -112,8 +120,7 @@ HEADLAB_DEVICE void divergence_slot(const Team& team, const RowProblem<T>& p, in
     return room + (h * kJsRowsPerSlot + r) * padded;
   };
   for (int64_t h = 0; n > 0 && h < p.H; ++h) {
-    const auto keys = team.panel(p.k, b, p.kv_head[h], 1, padded, room + divergence_room(p));
-    multiply_keys(team, p, b, h, first, stride, n, keys, padded, weights(h, 0));
+    multiply_keys(team, p, b, h, first, stride, n, keys_of<Team>(p, b, h), padded, weights(h, 0));
   }
   team.each(p.H * n, [&](const Lanes& lanes, int64_t item) {
     const int64_t h = item / n, r = item % n;

@@ -74,8 +74,15 @@ void over_slots(int64_t slots, int64_t scratch, Body body) {
 }
 
 template <class T>
-void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
+void run_on_cpu(RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
   const auto kernels = row_stats_kernels<T>();
+  const int64_t groups = p.k.size[1], panel = p.d * padded_keys(p);
+  const auto panels = std::make_unique_for_overwrite<T[]>(p.B * groups * panel);
+  at::parallel_for(0, p.B * groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n)
+      kernels.panel(p, n / groups, n % groups, panels.get() + n * panel);
+  });
+  p.panels = panels.get();
   over_slots<T>(to.count(), kernels.row_scratch(p), [&](int64_t slot, T* scratch) {
     kernels.rows(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot, scratch);
   });

@@ -24,12 +24,14 @@ struct CaseConfig : LayerSizes {
   bool causal = false;
   int64_t window = 0;
   CasePosition position;
+  std::string offer = "none";
 
   void visit(Fields& f) override {
     LayerSizes::visit(f);
     f("causal", causal, "a query sees no later key");
     f("window", window, "keys that a query sees; 0: all", at_least(0));
     f("position", position, "rotary positions");
+    f("offer", offer, "what the layer says to later ones", one_of({"none", "values"}));
   }
   HeadDemands demands(bool bias, bool cross) const {
     return {.causal = causal,
@@ -42,6 +44,7 @@ struct CaseConfig : LayerSizes {
   HeadShape shape_in(int64_t context) const {
     auto shape = LayerSizes::shape();
     shape.context = context;
+    shape.offers.first_values = offer == "values";
     return shape;
   }
 };
@@ -51,6 +54,10 @@ CaseFile of_format_1(const std::filesystem::path& path) {
   if (file.metadata["headlab_case"] != "1")
     file.refuse("not a layer case: its metadata has no headlab_case = 1");
   return file;
+}
+
+Tensor joined(const Tensor& of_heads) {  // [B,H,S,e] -> [B,S,H*e]
+  return of_heads.transpose(1, 2).flatten(2);
 }
 
 bool in_training(const CaseFile& file) {
@@ -109,10 +116,11 @@ void LayerCase::build(const CaseFile& file) {
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
   attention_ = config.attention;
+  offers_ = config.offer == "values";
   demands_ = config.demands(inputs_.bias.defined(), inputs_.memory.defined());
-  heads_ = make_heads(attention_,
-                      config.shape_in((inputs_.memory.defined() ? inputs_.memory : x_).size(1)),
-                      demands_);
+  auto shape = config.shape_in((inputs_.memory.defined() ? inputs_.memory : x_).size(1));
+  shape.offered = {.first_values = first_values_.defined(), .state = generator_.defined()};
+  heads_ = make_heads(attention_, shape, demands_);
   heads_->to(x_.device(), x_.scalar_type());
 }
 
@@ -123,6 +131,9 @@ void LayerCase::take_inputs(NamedTensors& tensors) {
   inputs_.gates = take(tensors, "in.gates");
   inputs_.positions = take(tensors, "in.positions");
   inputs_.noise = take(tensors, "in.u");
+  first_values_ = take(tensors, "in.first_v");
+  generator_ = take(tensors, "in.generator");
+  first_cotangent_ = take(tensors, "cot.first_v");
   cotangent_ = take(tensors, "cot.y");
   if (auto mask = take(tensors, "in.mask"); mask.defined())
     inputs_.mask.allowed = mask.to(at::kBool);
@@ -147,15 +158,28 @@ void LayerCase::take_weights(NamedTensors& tensors) {
     if (item.value().is_floating_point()) fill(item.key(), item.value(), false);
 }
 
-HeadContext LayerCase::context(Backend backend) const {
+HeadContext LayerCase::context(Backend backend) {
   auto ctx = inputs_;
+  make_link(/*gradients=*/false);
+  if (first_values_.defined() || generator_.defined() || offers_) ctx.link = &link_;
   ctx.rotary = rotary_ ? &*rotary_ : nullptr;
   ctx.backend = backend;
   return ctx;
 }
 
+void LayerCase::make_link(bool gradients) {
+  const auto leaf = [&](const Tensor& t) {
+    return t.defined() ? t.detach().requires_grad_(gradients) : t;
+  };
+  link_ = {.state = leaf(generator_)};
+  if (first_values_.defined())
+    link_.first_values = leaf(split_heads(first_values_, heads_->shape().kv_heads));
+}
+
 Tensor LayerCase::total_loss(const HeadOutput& out) const {
   auto loss = (out.y * cotangent_).sum();
+  if (first_cotangent_.defined())
+    loss = loss + (joined(link_.first_values) * first_cotangent_).sum();
   for (const auto& aux : out.aux) loss = loss + aux.value;
   return loss;
 }
@@ -174,6 +198,7 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   const bool gradients = wanted.gradients && cotangent_.defined();
   at::AutoGradMode grad(gradients);
   auto ctx = context(backend);
+  make_link(gradients);
   HeadProbe probe;
   probe.maps = wanted.attention;
   probe.statistics = wanted.statistics;
@@ -187,6 +212,7 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
 
   NamedTensors computed{{"out.y", out.y}};
   if (out.gates.defined()) computed["out.gates"] = out.gates;
+  if (offers_) computed["out.first_v"] = joined(link_.first_values);
   if (!out.aux.empty() || expected_.count("out.aux_loss")) {
     auto sum = at::zeros({}, x.options().requires_grad(false));
     for (const auto& aux : out.aux) sum = sum + aux.value;
@@ -214,6 +240,11 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
     };
     keep("x", x);
     if (memory.defined()) keep("memory", memory);
+    if (generator_.defined()) keep("generator", link_.state);
+    if (first_values_.defined()) {
+      keep("first_v", link_.first_values);
+      computed["grad.first_v"] = joined(computed["grad.first_v"]);
+    }
     for (const auto& item : heads_->named_parameters()) keep("w." + item.key(), item.value());
   }
   for (auto& [name, tensor] : computed) tensor = tensor.detach().to(at::kCPU);

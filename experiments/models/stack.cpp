@@ -82,13 +82,16 @@ Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOpti
     places_weight_ = embedding_table(embed, "position", context, options.d_model, 0.02);
   if (position_->kind == "relative")  // serves every layer
     relative_weight_ = embedding_table(embed, "relative", position_->buckets, options.heads, 0.02);
-  if (position_->kind == "rope")
-    rotary_.emplace(position_->base,
-                    position_->layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
-                    position_->fraction);
   auto blocks = model.register_module("blocks", std::make_shared<torch::nn::Module>("blocks"));
   for (int64_t layer = 0; layer < options.layers; ++layer) {
     windows_.push_back(options.window_of(layer));
+    const auto& position = options.position_of(layer);
+    auto& rotary = rotary_.emplace_back();
+    if (position.kind == "rope")
+      rotary.emplace(position.base,
+                     position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
+                     position.fraction);
+    biased_.push_back(position.kind == position_->kind);
     blocks_.push_back(
         blocks->register_module(std::to_string(layer), TransformerBlock(options, layer, context)));
     if (layer == 0)
@@ -116,7 +119,6 @@ HeadContext Stack::self_call(const StackCall& call, const ModelContext& ctx,
   heads.mask.causal = call.causal;
   heads.mask.key_length = heads.mask.query_length = call.batch.*inputs_.length;
   heads.positions = positions;
-  heads.rotary = rotary_ ? &*rotary_ : nullptr;
   return heads;
 }
 
@@ -166,12 +168,13 @@ Tensor Stack::forward(const Embed& embed, const StackCall& call, const ModelCont
 
   auto self = self_call(call, ctx, places(past, x.size(1), x));
   const auto bias = position_bias(call.causal, x);
-  self.position_bias = bias.get();
   self.link = &links.self;
   auto cross = cross_call(call, ctx);
   cross.link = &links.cross;
   for (auto layer = first; layer < layers; ++layer) {
     self.mask.window = windows_[layer];
+    self.rotary = rotary_[layer] ? &*rotary_[layer] : nullptr;
+    self.position_bias = biased_[layer] ? bias.get() : nullptr;
     self.cache = caches ? &(*caches)[layer] : nullptr;
     auto edited = self, edited_cross = cross;
     // Heads that keep nothing read the memory anew at each step: it stays as it is.

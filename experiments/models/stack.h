@@ -62,7 +62,8 @@ class Stack {
   int64_t heads_, context_;
   std::vector<int64_t> windows_;  // of each block
   Tensor places_weight_, relative_weight_;
-  std::optional<Rotary> rotary_;
+  std::vector<std::optional<Rotary>> rotary_;  // of each layer
+  std::vector<bool> biased_;                   // likewise, by the positions of the stack
   std::vector<TransformerBlock> blocks_;
   Norm norm_{nullptr};
 };

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <set>
 
@@ -23,10 +22,6 @@ void check_heads(int64_t d_model, int64_t heads, std::optional<int64_t> head_dim
              fmt::format("{} kv_heads do not divide heads {}; choose a divisor", *kv_heads, heads));
 }
 namespace {
-
-Limits position_words() {
-  return one_of({"learned", "sinusoidal", "rope", "alibi", "relative", "none"});
-}
 
 ConfigNode kind_alone(const std::string& kind, const Place& place) {
   ConfigNode node;
@@ -61,74 +56,10 @@ ConfigNode null_node() {
   return node;
 }
 
-bool read_number(const std::string& text, int64_t& number) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc{} && stop == end && number >= 0;
-}
-
-// "3" or "2-5" -> first, last.
-bool read_range(const std::string& key, int64_t& first, int64_t& last) {
-  const size_t dash = key.find('-');
-  if (!read_number(key.substr(0, dash), first)) return false;
-  if (dash == std::string::npos) return last = first, true;
-  return read_number(key.substr(dash + 1), last) && last >= first;
-}
-
 }  // namespace
 
-void PositionOption::Settings::visit(Fields& f) {
-  f("kind", kind, "how tokens know their place", position_words());
-  if (kind == "rope") {
-    f("base", base, "base of the rotation's wavelengths", above(1));
-    f("layout", layout, "which features of a head form a pair", one_of({"half", "interleaved"}));
-    f("fraction", fraction, "share of a head's features that rotate", between(0, 1));
-  }
-  if (kind == "relative") {
-    f("buckets", buckets, "distances that are told apart", between(4, 1 << 20));
-    f("max_distance", max_distance, "distance from which all share a bucket", at_least(2));
-  }
-}
-
-void PositionOption::Settings::check(const Complain& complain) const {
-  if (kind == "relative" && max_distance <= buckets / 2)
-    complain("max_distance", fmt::format("must be above {}, half the buckets", buckets / 2));
-}
-
-void PositionOption::read(const ConfigNode& node, const std::string& path, Problems& problems) {
-  if (node.kind == ConfigNode::Kind::kMapping)
-    read_block(settings_, node, path, problems);
-  else
-    read_value(settings_.kind, node, path, problems, position_words());
-}
-
-ConfigNode PositionOption::write() const {
-  Settings settings = settings_;
-  return write_block(settings);
-}
-
-ConfigNode PositionOption::write_minimal() const {
-  Settings settings = settings_, usual;
-  usual.kind = settings.kind;
-  const auto changed = headlab::write_minimal(settings, usual);
-  if (changed.entries.empty()) return write_text(settings.kind);
-  return merge_config(kind_alone(settings.kind, {}), changed);
-}
-
-void PositionOption::forms(Forms& f) const {
-  f.word(position_words().one_of);
-  for (const std::string& kind : position_words().one_of) {
-    Settings settings;
-    const bool usual = kind == settings.kind;
-    settings.kind = kind;
-    f.kind(kind, settings, usual);
-  }
-}
-
 const AttentionAt::Range* AttentionAt::find(int64_t layer) const {
-  for (const auto& range : ranges_)
-    if (range.first <= layer && layer <= range.last) return &range;
-  return nullptr;
+  return find_range(ranges_, layer);
 }
 
 void PartAttention::read(const ConfigNode& node, const std::string& path, Problems& problems) {
@@ -147,12 +78,8 @@ void AttentionAt::read(const ConfigNode& node, const std::string& path, Problems
   const auto base = merge_base(*attention_);
   for (const auto& [key, written] : node.entries) {
     const auto here = fmt::format("{}.{}", path, key);
-    Range range{key, 0, 0, KindBlock(head_registry(), attention_->kind()), written};
-    if (!read_range(key, range.first, range.last)) {
-      problems.add(written.key_place(), here,
-                   "must be a layer (\"3\") or a range of layers (\"2-5\")");
-      continue;
-    }
+    Range range{{key}, KindBlock(head_registry(), attention_->kind()), written};
+    if (!range.read(written, here, problems)) continue;
     range.heads.read(merged_over(base, written), here, problems);
     ranges_.push_back(std::move(range));
   }
@@ -171,7 +98,7 @@ ConfigNode AttentionAt::write_minimal() const {
 }
 
 void AttentionAt::forms(Forms& f) const {
-  f.entries("^[0-9]+(-[0-9]+)?$", [](Forms& heads) { heads.kinds(head_registry(), ""); });
+  f.entries(kLayersPattern, [](Forms& heads) { heads.kinds(head_registry(), ""); });
 }
 
 void StackOptions::visit(Fields& f) {
@@ -187,6 +114,7 @@ void StackOptions::visit(Fields& f) {
     one_of({"gelu", "gelu_tanh", "swiglu", "relu", "silu"}));
   f("pre_norm", pre_norm, "norms before attention and MLP; false: after the residual sum");
   f("position", position, "learned, sinusoidal, rope, alibi, relative or none, with its options");
+  f("position_at", position_at, "other positions in some layers, \"0\" or \"2-5\": none, or rope");
   f("bias", bias, "biases of norms and MLP; heads have their own");
   f("dropout", dropout, "on embeddings and what each layer adds", from_below(0, 1));
   f("attention_dropout", attention_dropout, "on the attention weights (default: dropout)",
@@ -211,15 +139,9 @@ void StackOptions::check(const Complain& complain) const {
   if (window.empty()) note("window", "is empty; 0 means no window");
   if (static_cast<int64_t>(window.size()) > layers)
     note("window", fmt::format("has {} entries for {} layers", window.size(), layers));
-  const auto& ranges = attention_at.ranges();
-  for (size_t i = 0; i < ranges.size(); ++i) {
-    const std::string field = "attention_at." + ranges[i].key;
-    if (ranges[i].last >= layers)
-      note(field, fmt::format("there are only layers 0 to {}", layers - 1));
-    for (size_t j = 0; j < i; ++j)
-      if (ranges[i].first <= ranges[j].last && ranges[j].first <= ranges[i].last)
-        note(field, fmt::format("overlaps \"{}\"", ranges[j].key));
-  }
+  check_ranges("attention_at", attention_at.ranges(), layers, note);
+  check_ranges("position_at", position_at.ranges(), layers, note);
+  position_at.check(position, note);
   if (!sound) return;
 
   std::set<std::pair<std::string, std::string>> reported;  // layers share their problems
@@ -268,6 +190,7 @@ HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
   shape.context = context;
   shape.site = site();
   shape.offers = offers(layer);
+  if (layer > 0) shape.offered = attention_of(layer).as<HeadOptions>().reads();
   shape.init = init();
   return shape;
 }
@@ -275,12 +198,13 @@ HeadShape StackOptions::shape(int64_t layer, int64_t context) const {
 LinkParts StackOptions::offers(int64_t layer) const {
   const auto reads = [&](int64_t at) { return attention_of(at).as<HeadOptions>().reads(); };
   // The first layer offers its values; keys, values and state come from the last layer before a
-  // reader that does not read them itself.
+  // reader that does not read them itself, or from the first.
   LinkParts offers;
   for (int64_t later = layer + 1; later < layers; ++later)
     offers.first_values |= layer == 0 && reads(later).first_values;
   const auto before_readers = [&](bool LinkParts::*part) {
-    return !(reads(layer).*part) && layer + 1 < layers && reads(layer + 1).*part;
+    const bool has_own = layer == 0 || !(reads(layer).*part);
+    return has_own && layer + 1 < layers && reads(layer + 1).*part;
   };
   offers.keys_values = before_readers(&LinkParts::keys_values);
   offers.state = before_readers(&LinkParts::state);
@@ -290,14 +214,14 @@ LinkParts StackOptions::offers(int64_t layer) const {
 HeadShape StackOptions::cross_shape(int64_t layer, int64_t context) const {
   auto cross = shape(layer, context);
   cross.site = kCrossSite;
-  cross.offers = {};
+  cross.offers = cross.offered = {};
   return cross;
 }
 
 HeadDemands StackOptions::demands(int64_t layer) const {
   return {.bidirectional = true,
           .window = window_of(layer) > 0,
-          .rotary = position->kind == "rope",
+          .rotary = position_of(layer).kind == "rope",
           .bias = position->kind == "alibi" || position->kind == "relative"};
 }
 

@@ -3,33 +3,10 @@
 
 #include "core/head_kinds.h"
 #include "experiments/models/gate_target.h"
+#include "experiments/models/layer_positions.h"
 #include "experiments/models/model.h"
 
 namespace headlab {
-
-// `position: rope`, or `position: {kind: rope, base: 500000.0}`.
-class PositionOption : public CustomField {
- public:
-  struct Settings : Block {
-    std::string kind = "learned", layout = "half";
-    double base = 10000, fraction = 1;
-    int64_t buckets = 32, max_distance = 128;
-    void visit(Fields& f) override;  // kind, and what that kind knows
-    void check(const Complain& complain) const override;
-  };
-  PositionOption() = default;
-  explicit PositionOption(std::string kind) { settings_.kind = std::move(kind); }
-  const Settings* operator->() const { return &settings_; }
-
-  void read(const ConfigNode& node, const std::string& path, Problems& problems) override;
-  ConfigNode write() const override;
-  ConfigNode write_minimal() const override;
-  std::string type() const override { return "word or mapping"; }
-  void forms(Forms& f) const override;
-
- private:
-  Settings settings_;
-};
 
 // Heads of a part of the model, over those of `attention`: the same kind merges over it, another
 // kind replaces it. Not written: they are those of `attention`.
@@ -51,9 +28,7 @@ class PartAttention : public CustomField {
 // `attention_at: {"0": {...}, "2-5": {...}}`: other heads in some layers, merged likewise.
 class AttentionAt : public CustomField {
  public:
-  struct Range {
-    std::string key;
-    int64_t first = 0, last = 0;
+  struct Range : LayerRange {
     KindBlock heads;
     ConfigNode written;
   };
@@ -84,6 +59,7 @@ struct StackOptions : ModelOptions {
   double norm_eps = 1e-5;
   bool pre_norm = true, bias = false;
   PositionOption position;
+  PositionAt position_at;
   double dropout = 0;
   std::optional<double> attention_dropout;
   double activation_dropout = 0;
@@ -124,6 +100,9 @@ struct StackOptions : ModelOptions {
   // Whether a norm stands behind the last block.
   virtual bool ends_in_norm() const { return pre_norm; }
   const KindBlock& attention_of(int64_t layer) const;
+  const PositionOption::Settings& position_of(int64_t layer) const {
+    return position_at.of(layer, position);
+  }
   int64_t window_of(int64_t layer) const {
     return window[static_cast<size_t>(layer) % window.size()];
   }

@@ -142,6 +142,7 @@ PublishedConfig llama(const StackOptions& s, const DataShape& data, bool tied,
   require(rope->kind == "rope" && rope->fraction == 1,
           "model.position: " + (rope->kind == "rope" ? "rope.fraction below 1" : rope->kind) +
               " beside an RMS norm");
+  require(s.position_at.ranges().empty(), "model.position_at: layers with other positions");
   require(s.norm == "rms", "model.norm: layer beside rope");
   require(s.pre_norm, "model.pre_norm: false beside rope");
   require(s.mlp == "swiglu", "model.mlp: " + s.mlp + " beside rope");

@@ -6,13 +6,16 @@
 // query, 3 post key. From a token z, with r < R rows, heads m (from) and n (to):
 //   u = gelu(z dw1[c]) qkw[c]                                       [2R,H]
 //   w1[r] = u[r] / sqrt(mean_m u[r,m]^2 + 1e-6),  w2[r] = u[R+r],   g = tanh(z dd)[c]
-// (`gate: false` has no g, `generator_bias` adds to u: the light composition of modded-nanogpt)
+// (`gate: false` has no g, `generator_bias` adds to u: the light composition of modded-nanogpt,
+// pull request 315, where z may be the residual stream of an earlier layer, and the weights that
+// are composed those of a softmax over the nearest C keys: a = p + p' (M - I), `compose_window` C)
 //   M_ij = I + static + sum_r w1_i[r]^T w2_i[r] + diag(g_i) + sum_r w1_j[r]^T w2_j[r] + diag(g_j)
 //   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
 #include "core/attention/layers.h"
+#include "core/attention/paths/paths.h"
 #include "core/attention/precision.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
@@ -31,7 +34,8 @@ struct DcmhaOptions : MappedOptions, DerivedDefaults<HeadShape> {
   std::optional<int64_t> hidden;
   bool pre = true, post = true, query_wise = true, key_wise = true, fixed = false;
   bool gate = true, generator_bias = false;
-  std::string gelu = "tanh", qk_norm_kind = "rms";
+  std::string gelu = "tanh", qk_norm_kind = "rms", generator_input = "input";
+  int64_t compose_window = 0;
 
   void visit(Fields& f) override {
     MappedOptions::visit(f);
@@ -46,9 +50,21 @@ struct DcmhaOptions : MappedOptions, DerivedDefaults<HeadShape> {
     f("static", fixed, "mix by a learned matrix for all tokens, too");
     f("gate", gate, "each token scales the heads, too: the diagonal g");
     f("generator_bias", generator_bias, "a bias behind qkw, on the rows that a token makes");
+    f("generator_input", generator_input,
+      "what makes the mixing: the layer's input, or the residual stream of an earlier layer",
+      one_of({"input", "link"}));
+    f("compose_window", compose_window,
+      "mix the weights of a softmax over so many keys, the own one included; 0: of all",
+      at_least(0));
     f("gelu", gelu, "activation of the hidden layer, approximated or exact",
       one_of({"tanh", "erf"}));
   }
+  void check(const Complain& complain) const override {
+    if (compose_window > 0 && (pre || !post || key_wise || !query_wise || gate || fixed))
+      complain("compose_window",
+               "goes with post and query_wise alone: write pre, key_wise, gate, static: false");
+  }
+  LinkParts reads() const override { return {.state = generator_input == "link"}; }
   int64_t width(int64_t heads) const { return hidden.value_or(2 * rank * heads); }
   void derive(const HeadShape& shape) override { hidden = width(shape.heads); }
   bool on(Side side) const { return side == Side::kPre ? pre : post; }
@@ -176,7 +192,8 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
  public:
   Dcmha(const HeadShape& shape, const Options& options) : ProjectedHeads(shape, options) {
     if (!shape.init_as_host)
-      for (auto* linear : {&q_, &k_, &v_, &o_}) init_normal(*linear, 0.006);
+      for (auto* linear : {&q_, &k_, &v_, &o_})
+        if (*linear) init_normal(*linear, 0.006);  // keys and values may be given
     compose_ = register_module("compose", Compose(shape, options));
     lay_out("compose.dw1", shared_by_heads());
     lay_out("compose.qkw", heads_along({3}));
@@ -218,9 +235,9 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto q = queries(x, call);                      // [B,H,T,d]
-    const auto k = keys(x, call), v = values(x, call);    // [B,H,S,d]
-    const auto of_tokens = factors(x, call);              // both [sides,B,T or S,2R+1,H]
+    const auto q = queries(x, call);                    // [B,H,T,d]
+    const auto k = keys(x, call), v = values(x, call);  // [B,H,S,d]
+    const auto of_tokens = factors(x, call);            // both [sides,B,T or S,2R+1,H]
     const auto made_of = [&](Side side) {
       if (!options_.mixes(side)) return TokenComposition();
       return TokenComposition{compose_->fixed(side, call.alive),
@@ -229,16 +246,45 @@ class Dcmha : public ProjectedHeads<DcmhaOptions> {
     };
     const TokenComposition tokens[] = {made_of(Side::kPre), made_of(Side::kPost)};
     const Composition sides[] = {tokens[0].composition(), tokens[1].composition()};
+    if (options_.compose_window > 0)
+      return {.y = output(composed_nearby(q, k, v, tokens, sides, call), v, call)};
     const auto [heads, maps] =
         composed_attend(q, k, v, sides[0], sides[1], call, scale());  // [B,H,T,d]
     if (call.observer && maps.composed.defined()) observe(maps, tokens, sides, call);
     return {.y = output(heads, v, call)};  // [B,T,D]
   }
 
+  // Weights p, and what `post` makes of those of a softmax over the nearest keys: [B,H,T,d].
+  Tensor composed_nearby(const Tensor& q, const Tensor& k, const Tensor& v,
+                         const TokenComposition (&tokens)[2], const Composition (&sides)[2],
+                         const HeadCall& call) const {
+    require_maps(call.backend, "heads that are composed in a window");
+    const int64_t T = q.size(2), S = k.size(2), C = options_.compose_window;
+    const auto z = scores(q, k, call, scale());
+    auto near = call.mask;
+    near.window = near.window > 0 ? std::min(near.window, C) : C;
+    const auto nearby = allowed_keys(near, T, S, q.device());
+    const auto p = weights_of(z, allowed_keys(call.mask, T, S, q.device()), call),
+               p_near = weights_of(z, nearby, call);
+    const auto a = p + composed_weights(p_near, sides[1], nearby) - p_near;  // [B,H,T,S]
+    const auto heads = weighted_values(a, v, call);
+    if (call.observer && call.observer->wants_maps()) {
+      observe_weights({.scores = z, .p = p, .a = a, .v = v, .out = heads}, call);
+      observe({.products = {}, .scores = z, .weights = p_near, .composed = a}, tokens, sides, call);
+    }
+    return heads;
+  }
+
+  // The residual stream that an earlier layer offers; where there is none, the input.
+  const Tensor& generator(const Tensor& input, const HeadCall& call) const {
+    return shape_.offered.state ? linked(call, &LayerLink::state) : input;
+  }
+
   // What queries and keys make of their tokens; undefined where a branch is off.
   std::pair<Tensor, Tensor> factors(const Tensor& x, const HeadCall& call) const {
     if (!options_.dynamic()) return {};
-    const auto &queries = rest_of(x, call), &keys = rest_of_source(x, call);
+    const auto &queries = generator(rest_of(x, call), call),
+               &keys = generator(rest_of_source(x, call), call);
     const auto make = [&](const Tensor& z, std::optional<Branch> branch) {
       return compose_->factors(z, branch, call.alive);
     };

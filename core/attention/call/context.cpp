@@ -15,12 +15,14 @@ Tensor some_heads(const Tensor& t, int64_t first, int64_t count, int64_t from_en
 }  // namespace
 
 Tensor Affine::operator()(const Tensor& y) const {
+  if (sees) sees(y);
   const auto scaled = scale.defined() ? y * scale.to(y.scalar_type()) : y;
   return offset.defined() ? scaled + offset.to(y.scalar_type()) : scaled;
 }
 
 Affine Affine::before(const Affine& outer) const {
   Affine both;
+  both.sees = sees ? sees : outer.sees;
   both.scale = scale.defined() && outer.scale.defined() ? scale * outer.scale
                : scale.defined()                        ? scale
                                                         : outer.scale;
@@ -33,6 +35,7 @@ Affine Affine::before(const Affine& outer) const {
 bool Shaping::projections() const {
   bool any = false;
   for (const auto* of : {&q, &k, &v}) any |= of->scale.defined() || of->offset.defined();
+  any |= keys.defined() || values.defined();
   return any;
 }
 

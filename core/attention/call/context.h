@@ -88,6 +88,7 @@ struct HeadContext : Source, Scope, Edits {
 // y scale + offset, of what broadcasts to y; undefined: 1 and 0.
 struct Affine {
   Tensor scale = {}, offset = {};
+  std::function<void(const Tensor&)> sees = {};  // y before
 
   Tensor operator()(const Tensor& y) const;
   Affine before(const Affine& outer) const;  // outer(this(y)) as one
@@ -98,6 +99,9 @@ struct Shaping {
   // On projections with their biases, before norm, rotation and cache: q [B,H,T,d], k, v
   // [B,Hkv,T,.]. Of two wrappers the inner one's come first.
   Affine q = {}, k = {}, v = {};
+  // [B,Hkv,S,.] as they are attended to, for a layer without projections of them
+  // (HeadShape.keys_given, values_given).
+  Tensor keys = {}, values = {};
   // Broadcasts to [B,H,T]: the share of a head's output along its own value, of at least
   // exclusion_eps in square, that is taken out before gates and offset.
   Tensor exclusion = {};

@@ -7,7 +7,7 @@
 //   g = clip(s (zeta - gamma) + gamma, 0, 1)
 //   loss = penalty sum_h p_open,  p_open = sigmoid(log_alpha - temperature ln(-gamma / zeta))
 // With a target number of heads the model forms the loss instead, over all its layers.
-// sigmoid: one gate a token and head, or a feature of it. Qiu et al., arXiv 2505.06708:
+// sigmoid: gates that each token sets by itself (token_gates.h). Qiu et al., arXiv 2505.06708:
 //   g = sigmoid(x gate.weight^T + gate.bias)
 #include <fmt/format.h>
 
@@ -16,6 +16,7 @@
 #include "core/gate_target.h"
 #include "core/torch.h"
 #include "core/wrapped_heads.h"
+#include "variants/gated/token_gates.h"
 
 namespace headlab {
 namespace {
@@ -37,8 +38,9 @@ Tensor likelier_open(const Tensor& log_alpha, const HardConcrete& gate) {
 class Gated : public WrappedHeads {
  public:
   struct Options : WrapperOptions {
-    std::string gate = "hard_concrete", granularity = "head", test_gate = "clipped";
-    bool gate_bias = true, hard = false;
+    std::string gate = "hard_concrete", test_gate = "clipped";
+    TokenGateOptions of_tokens;
+    bool hard = false;
     HardConcrete concrete;
     double penalty = 1, init = 2.5, clamp = 4.605;
     GateTarget target;
@@ -49,9 +51,7 @@ class Gated : public WrappedHeads {
         "kind of the heads that are gated, with its options; init_weights of gated is theirs, too");
       f("gate", gate, "a gate a head that opens or shuts, or one that every token sets by itself",
         one_of({"hard_concrete", "sigmoid"}));
-      f("granularity", granularity, "sigmoid: a gate a head, or an element of its output",
-        one_of({"head", "element"}));
-      f("gate_bias", gate_bias, "sigmoid: with bias");
+      of_tokens.visit(f);
       f("temperature", concrete.temperature, "hard_concrete: lower is nearer to 0 and 1", above(0));
       f("gamma", concrete.gamma, "hard_concrete: lower end of the stretched interval, below 0");
       f("zeta", concrete.zeta, "hard_concrete: its upper end, above 1", above(1));
@@ -67,16 +67,23 @@ class Gated : public WrappedHeads {
       f("clamp", clamp, "hard_concrete: log_alpha stays within +-clamp; 0: no limit", at_least(0));
       f("target", target, "hard_concrete: heads to end with; then no penalty applies");
     }
+    HeadTraits traits() const override {
+      auto traits = WrapperOptions::traits();
+      if (of_tokens.shared == "scores") traits.independent = false;
+      return traits;
+    }
     void check(const Complain& complain) const override {
+      of_tokens.check(WrapperOptions::traits(), inner.kind(), gate == "sigmoid", complain);
       if (concrete.gamma >= 0) complain("gamma", "must be below 0, or no gate ever shuts");
-      if (gate == "hard_concrete" && granularity == "element")
-        complain("granularity", "'element' needs gate: sigmoid");
       if (gate == "sigmoid" && target.is_set()) complain("target", "needs gate: hard_concrete");
     }
     void check_shape(const HeadShape& shape, const HeadDemands& demands,
                      const Complain& complain) const override {
       WrapperOptions::check_shape(shape, demands, complain);
       if (WrapperOptions::gate_target()) complain("inner.target", "belongs to the outer gates");
+      if (of_tokens.input_dims > shape.d_model)
+        complain("input_dims", fmt::format("must be at most {}, the width of the input; is {}",
+                                           shape.d_model, of_tokens.input_dims));
       if (target.by_layer() && target.heads.value_or(0) > shape.heads)
         complain("target.heads", fmt::format("must be at most {}, the heads of a layer; is {}",
                                              shape.heads, *target.heads));
@@ -87,8 +94,10 @@ class Gated : public WrappedHeads {
   Gated(const HeadShape& shape, const Options& options)
       : WrappedHeads(shape, options), options_(options) {
     if (options.gate == "sigmoid") {
-      projection_ = projection("gate", shape.d_model, shape.heads * gates_of_a_head(),
-                               options.gate_bias, rows_of_heads());
+      const auto& gates = options.of_tokens;
+      const int64_t n = gates.input_dims > 0 ? gates.input_dims : shape.d_model;
+      projection_ = projection("gate", n, gates.heads(shape) * gates.width(shape, value_width()),
+                               gates.bias, gates.axes());
       init_normal(projection_, 0.02);
     } else {
       auto gate = register_module("gate", std::make_shared<torch::nn::Module>("gate"));
@@ -147,10 +156,10 @@ class Gated : public WrappedHeads {
 
  private:
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const auto g = projection_ ? sigmoid_gates(rest_of(x, call)) : hard_concrete_gates(call);
+    if (projection_) return gated_by_tokens(x, call);
+    const auto g = hard_concrete_gates(call);  // [1,H,1]
     auto out = run_inner(x, call.with_gates(g));
-    out.gates = Tensor();
-    if (g.dim() == 3) out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
+    out.gates = g.transpose(1, 2).expand({x.size(0), x.size(1), -1});  // [B,T,H]
     if (penalised()) {
       auto open = p_open(wide_log_alpha(), options_.concrete);
       if (call.alive.defined()) open = open.masked_fill(call.alive.logical_not(), 0);
@@ -160,9 +169,39 @@ class Gated : public WrappedHeads {
     return out;
   }
 
-  Tensor sigmoid_gates(const Tensor& x) {
-    const auto g = at::sigmoid(split_heads(projection_(x), shape_.heads));  // [B,H,T,e or 1]
-    return options_.granularity == "head" ? g.squeeze(3) : g;
+  HeadOutput gated_by_tokens(const Tensor& x, const HeadCall& call) {
+    const auto& gates = options_.of_tokens;
+    const auto& from = gates.of_source() ? rest_of_source(x, call) : rest_of(x, call);
+    const auto made = projection_(from.narrow(2, 0, projection_->weight.size(1)));
+    const auto s = token_gates(gates, made, gates.heads(shape_), alive_of_gates(call));
+    auto out = run_inner(x, gates.of_layer() ? call : with_token_gates(gates, s, call));
+    if (gates.of_layer()) {
+      const auto of_layer = s.squeeze(1);  // [B,T,D]
+      out.y = gates.additive ? out.y + of_layer : out.y * of_layer;
+    }
+    out.gates = Tensor();
+    // Of a layer that is sliced or masked those of keys and values are not told.
+    const bool whole = !call.alive.defined() && !call.head_ids.defined();
+    if (!gates.by_element() && (whole || !gates.of_source()))
+      out.gates = of_query_heads(s, call, !gates.of_source()).squeeze(3).transpose(1, 2);
+    if (call.observer) report(*call.observer, of_query_heads(s, call, true), call);
+    return out;
+  }
+
+  // Which rows of gates belong to a head that is alive; undefined: all.
+  Tensor alive_of_gates(const HeadCall& call) const {
+    if (!call.alive.defined() || !options_.of_tokens.of_source()) return call.alive;
+    const auto rows = kv_heads(call.kv_map, shape_.heads, shape_.kv_heads, call.alive.device());
+    const auto count = at::zeros({shape_.kv_heads}, rows.options());
+    return count.index_add(0, rows, call.alive.to(at::kLong)) > 0;
+  }
+
+  // s [B,n,T,w]: of each query head the gate that concerns it, or of n alike what there is.
+  Tensor of_query_heads(const Tensor& s, const HeadCall& call, bool of_queries) const {
+    const int64_t n = s.size(1), H = shape_.heads;
+    if (n == 1) return s.expand({-1, of_queries ? H : shape_.kv_heads, -1, -1});
+    if (!of_queries || n == H) return s;
+    return s.index_select(1, kv_heads(call.kv_map, H, n, s.device()));
   }
 
   bool penalised() const {
@@ -211,9 +250,10 @@ class Gated : public WrappedHeads {
       return (wide.dim() == 4 ? wide.mean(3) : wide).transpose(1, 2);
     };
     auto counts = at::ones_like(of_token(g));
-    if (call.mask.query_length.defined() && counts.size(1) > 1)
-      counts =
-          counts * within_length(call.mask.query_length, counts.size(1), g.device()).unsqueeze(2);
+    const auto& length = projection_ && options_.of_tokens.of_source() ? call.mask.key_length
+                                                                       : call.mask.query_length;
+    if (length.defined() && counts.size(1) > 1)
+      counts = counts * within_length(length, counts.size(1), g.device()).unsqueeze(2);
     const auto mean = [&](const char* name, const Tensor& values) {
       const std::vector<int64_t> tokens{0, 1};
       observer.report(name, (of_token(values) * counts).sum(tokens), counts.sum(tokens));
@@ -225,8 +265,6 @@ class Gated : public WrappedHeads {
     observer.report("log_alpha", log_alpha_, one);
     observer.report("p_open", p_open(wide_log_alpha(), options_.concrete), one);
   }
-
-  int64_t gates_of_a_head() const { return options_.granularity == "element" ? value_width() : 1; }
 
   Options options_;
   Linear projection_{nullptr};  // gate: sigmoid
