@@ -8,7 +8,6 @@
 #include <functional>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -109,11 +108,14 @@ inline Written drawn_value(Draws& draw, const BlockField& field) {
   return one();
 }
 
+// The longest sequence that a layer can take is none: calls are not drawn by it.
+inline bool is_drawn(const BlockField& field) { return field.name != "length"; }
+
 // ", name: value, ..." of a part of the fields, which need not be acceptable.
 inline std::string drawn_options(Draws& draw, Block& block) {
   std::string all;
   for (const auto& field : fields_of(block))
-    if (draw.coin(0.25))
+    if (draw.coin(0.25) && is_drawn(field))
       if (const auto value = drawn_value(draw, field)) all += ", " + field.name + ": " + *value;
   return all;
 }
@@ -140,12 +142,10 @@ inline bool is_accepted(const std::string& kind, const HeadShape& shape,
 // Options that the kind accepts in a layer of this shape: what is refused beside those before it is
 // left out.
 inline std::string accepted_options(Draws& draw, const std::string& kind, const HeadShape& shape) {
-  // The longest sequence that a layer can take: calls are not drawn by it.
-  const std::set<std::string> left_out{"length"};
   std::string all;
   const auto block = head_registry().options(kind);
   for (const auto& field : fields_of(*block)) {
-    if (left_out.contains(field.name) || !draw.coin(0.3)) continue;
+    if (!is_drawn(field) || !draw.coin(0.3)) continue;
     const auto value = drawn_value(draw, field);
     if (!value) continue;
     const auto more = all + ", " + field.name + ": " + *value;

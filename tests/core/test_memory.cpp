@@ -50,7 +50,8 @@ TEST_CASE("training a kind allocates no map of all heads, queries and keys", "[m
 }
 
 TEST_CASE("neither dropout nor a learned map wants the map held", "[memory]") {
-  for (const char* kind : {"mha", "entmax", "sigmoid", "softpick", "sink", "dcmha", "talking"}) {
+  for (const char* kind :
+       {"mha", "entmax", "sigmoid", "softpick", "sink", "dcmha", "talking", "stickbreaking"}) {
     INFO(kind);
     const std::string options = kind == std::string("entmax") ? ", learn_alpha: true" : "";
     REQUIRE(training_memory(kind, Backend::kAuto, nullptr, options, 0.2).largest < kMap);

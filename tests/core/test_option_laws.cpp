@@ -81,6 +81,11 @@ Options options_of(const std::string& kind) {
             2};
   if (kind == "sink") return {{"", ", sink: 0", ", sink: -3.5"}, rich, 2};
   if (kind == "softpick") return {{"", ", eps: 0.1"}, rich, 2};
+  if (kind == "stickbreaking")
+    return {{"", ", attend_current: true", ", remainder: bias, norm: true",
+             ", remainder: bias, attend_current: true", ", remainder: none, attend_current: true"},
+            rich,
+            2};
   if (kind == "switchhead")
     return {{", experts: 1", ", experts: 3, active: 3", ", experts: 5, active: 1, scale: 0.2",
              ", expert_dropout: 0.5"}};

@@ -33,7 +33,7 @@ Tensor allowed_keys(const KeyReach& reach, const Tensor& key_length, const Tenso
   const auto options = at::TensorOptions(at::kLong).device(device);
   Tensor all;
   // A lone query stands at the last key: it has no later ones.
-  if (reach.back < kUnlimited || (reach.ahead < kUnlimited && T > 1)) {
+  if (reach.back < kUnlimited || reach.ahead < 0 || (reach.ahead < kUnlimited && T > 1)) {
     const auto place = at::arange(S - T, S, options).unsqueeze(1);  // [T,1]
     all = within_reach(at::arange(S, options) - place, reach);
   }
