@@ -137,6 +137,7 @@ const std::map<std::string, std::vector<std::string>> kDerived{
     {"dcmha", {"hidden: 16"}},
     {"differential", {"norm: true", "scale: 0.7071067811865475"}},
     {"forgetting", {"scale: 0.5"}},
+    {"gta", {"rope_dim: 2", "scale: 0.5", "k_rope_bias: false"}},
     {"linformer", {"length: 16", "projected: 4"}},
     {"mla",
      {"kv_rank: 16", "nope_dim: 4", "rope_dim: 2", "value_dim: 4", "scale: 0.4082482904638631"}},
