@@ -62,7 +62,7 @@ std::string rich_options(const std::string& kind) {
   if (kind == "mohsa") return ", pre: true, post: true, qkv_bias: true";
   if (kind == "dcmha") return ", static: true, generator_bias: true";
   if (kind == "stickbreaking") return ", remainder: bias, norm: true";
-  if (kind == "gta") return ", bias: true";
+  if (kind == "gla" || kind == "gta") return ", bias: true";
   if (kind == "mta")
     return ", pre_kernel: [3, 5], post_kernel: [2, 3], pre: true, post: 2, gate: head";
   return "";

@@ -33,6 +33,7 @@ Tensor y_with(AttentionHeads& heads, const Tensor& x, HeadContext ctx, const Hea
 std::vector<std::string> options_with_other_readers(const std::string& kind) {
   if (kind == "moh") return {"", ", router: query_norm, straight_through: all"};
   if (kind == "mla") return {"", ", q_rank: 5", ", rope_dim: 0"};
+  if (kind == "gla") return {"", ", q_rank: 0", ", rope_dim: 0, groups: 4"};
   if (kind == "gta") return {"", ", rope_dim: 0", ", rope_dim: 6"};
   if (kind == "differential") return {"", ", version: 2"};
   if (kind == "linformer") return {"", ", share_kv: false"};

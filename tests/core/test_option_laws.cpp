@@ -46,6 +46,10 @@ Options options_of(const std::string& kind) {
          ", forget: bias_only, qk_norm: shared, k_shift: true",
          ", forget: fixed, time_min: 2, time_max: 30, output_gate: silu, v_shift: true",
          ", output_norm: true, norm_eps: 0.1, scale: 0.2"}};
+  if (kind == "gla")
+    return {{", rope_dim: 4", ", rope_dim: 0, q_rank: 0", ", groups: 1, q_rank: 9", ", groups: 4",
+             ", nope_dim: 5, rope_dim: 4, kv_rank: 7, value_dim: 3, scale: 0.3"},
+            ", bias: true"};
   if (kind == "gta")
     return {{"", ", rope_dim: 0", ", rope_dim: 6, scale: 0.2", ", rope_dim: 4, k_rope_bias: false"},
             ", bias: true",

@@ -34,8 +34,16 @@ void require_outputs(const Layer& layer) {
   auto said = at::einsum("hde,hef,btf->bthd", {m.o, m.v, x});
   // A norm of latents between the matrices is not in them.
   const auto parameters = layer->named_parameters();
-  if (const auto* down = parameters.find("kv_down.weight"))
-    said = said / (at::linear(x, *down).square().mean(-1) + 1e-6).sqrt().view({3, 1, 1, 1});
+  if (const auto* down = parameters.find("kv_down.weight")) {
+    auto squares = at::linear(x, *down)
+                       .unflatten(2, {-1, parameters["k_up.weight"].size(1)})
+                       .square()
+                       .mean(-1);  // [3,1,latents]
+    const auto buffers = layer->named_buffers();
+    if (const auto* of_head = buffers.find("latents_map"))
+      squares = squares.index_select(2, *of_head);
+    said = said / (squares + 1e-6).sqrt().unsqueeze(3);
+  }
   REQUIRE(said.size(2) == std::ssize(layer->head_ids()));
   if (out.gates.defined()) {
     const auto ids = at::tensor(layer->head_ids(), at::kLong);
