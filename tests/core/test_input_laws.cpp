@@ -35,6 +35,7 @@ std::vector<std::string> options_with_other_readers(const std::string& kind) {
   if (kind == "mla") return {"", ", q_rank: 5", ", rope_dim: 0"};
   if (kind == "gla") return {"", ", q_rank: 0", ", rope_dim: 0, groups: 4"};
   if (kind == "gta") return {"", ", rope_dim: 0", ", rope_dim: 6"};
+  if (kind == "tpa") return {"", ", q_rank: 0"};
   if (kind == "differential") return {"", ", version: 2"};
   if (kind == "linformer") return {"", ", share_kv: false"};
   if (kind == "forgetting") return {"", ", k_shift: true, v_shift: true, output_gate: sigmoid"};

@@ -103,6 +103,9 @@ Options options_of(const std::string& kind) {
              ", post: false", ", post: false, mix_bias: true", ", pre: false, post: false"},
             rich,
             2};
+  if (kind == "tpa")
+    return {{"", ", q_rank: 0", ", q_rank: 1, k_rank: 1, v_rank: 1", ", q_rank: 3, v_rank: 4",
+             ", q_rank: 1, norm: true, norm_eps: 0.1, scale: 0.2"}};
   return {};
 }
 

@@ -148,6 +148,7 @@ const std::map<std::string, std::vector<std::string>> kDerived{
     {"mta", {"scale: 0.5"}},
     {"sigmoid", {"scale: 0.5"}},
     {"switchhead", {"active: 2", "scale: 0.5"}},
+    {"tpa", {"scale: 0.5"}},
 };
 // They depend on the layer, or nothing stands in their place.
 const std::set<std::string> kNotDerived{"lambda_init", "time_min", "time_max"};
