@@ -8,7 +8,7 @@ using namespace testing;
 
 namespace {
 
-const std::vector<std::string> kKinds{"gated_deltanet"};
+const std::vector<std::string> kKinds{"gated_deltanet", "kda"};
 const char* const kOdd = ", qk_heads: 2, value_dim: 5, conv: 3, conv_bias: true, neg_eigval: true";
 const std::vector<std::string> kAllOptions{"", kOdd, ", conv: 0, gate: none",
                                            ", conv: 1, qk_heads: 1"};
