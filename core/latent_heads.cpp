@@ -11,6 +11,8 @@ namespace {
 
 constexpr const char* kLatents = "latents";  // a group of heads
 
+Tensor normed(RmsNorm& norm, const Tensor& x) { return norm ? norm(x) : x; }
+
 double numel(const Linear& linear) {
   return linear ? static_cast<double>(linear->weight.numel()) : 0;
 }
@@ -26,8 +28,8 @@ LatentHeads::LatentHeads(const HeadShape& s, const HeadTraits& traits, const Lat
   const int64_t D = s.d_model, H = s.heads, width = p.content + p.rope;
   if (p.query_latent > 0) {
     q_down_ = projection("q_down", D, p.query_latent, p.down_bias, shared_by_heads());
-    q_norm_ = norm("q_norm", p.query_latent, shared_by_heads());
-    q_ = projection("q_up", p.query_latent, H * width, p.up_bias, rows_of_heads());
+    if (p.norm) q_norm_ = norm("q_norm", p.query_latent, shared_by_heads());
+    q_ = projection("q_up", p.query_latent, H * width, p.up_bias || p.q_up_bias, rows_of_heads());
   } else {
     q_ = projection("q", D, H * width, p.q_bias, rows_of_heads());
   }
@@ -35,7 +37,7 @@ LatentHeads::LatentHeads(const HeadShape& s, const HeadTraits& traits, const Lat
   const auto axes = p.groups ? rows_of_group(kLatents) : shared_by_heads();
   kv_down_ = projection("kv_down", D, all * p.latent, p.down_bias, axes);
   if (p.rope > 0) k_rope_ = projection("k_rope", D, p.rope, p.down_bias, shared_by_heads());
-  kv_norm_ = norm("kv_norm", all * p.latent, axes);
+  if (p.norm) kv_norm_ = norm("kv_norm", all * p.latent, axes);
   k_up_ = projection("k_up", p.latent, H * p.content, p.up_bias, rows_of_heads());
   v_up_ = projection("v_up", p.latent, H * p.value, p.up_bias, rows_of_heads());
   output_projection(H * p.value, p.o_bias);
@@ -73,7 +75,7 @@ double LatentHeads::flops(int64_t T, int64_t S, double pairs) const {
 
 HeadOutput LatentHeads::compute(const Tensor& x, const HeadCall& call) {
   const auto q = from_inputs(Input::kQuery, x, call, [&](const Tensor& from) {
-    return split_heads(q_(q_down_ ? q_norm_(q_down_(from)) : from), shape_.heads,
+    return split_heads(q_(q_down_ ? normed(q_norm_, q_down_(from)) : from), shape_.heads,
                        p_.content + p_.rope);
   });  // [B,H,T,n+r]
   const auto content = q.narrow(3, 0, p_.content);
@@ -108,7 +110,7 @@ HeadOutput LatentHeads::of_own_inputs(const Tensor& q, const Tensor& y, const He
 Tensor LatentHeads::latents_of(const Tensor& y) {
   const auto all = kv_down_(y);
   const auto split = split_heads(all, all.size(2) / p_.latent, p_.latent);
-  return split.numel() > 0 ? kv_norm_(split) : split;
+  return split.numel() > 0 ? normed(kv_norm_, split) : split;
 }
 
 Tensor LatentHeads::turned_keys(const Tensor& y, const HeadCall& call) {

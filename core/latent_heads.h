@@ -21,10 +21,12 @@ struct LatentProjections {
   int64_t latent = 0, query_latent = 0, content = 0, rope = 0, value = 0;  // c, 0: none, n, r, e
   // Latents of a token, each of as many heads; default: one of all heads, which slices keep.
   std::optional<int64_t> groups = {};
+  bool norm = true;  // of latents
   double norm_eps = 1e-6;
   std::optional<double> scale = {};  // default (n + r)^-0.5
   // On q where it is one product; q_down, kv_down and k_rope; q_up, k_up and v_up; o.
   bool q_bias = false, down_bias = false, up_bias = false, o_bias = false;
+  bool q_up_bias = false;  // on q_up alone
 
   double usual_scale() const;
 };

@@ -14,7 +14,7 @@ struct MlaOptions : HeadOptions, DerivedDefaults<HeadShape> {
   int64_t q_rank = 0;
   double norm_eps = 1e-6;
   std::optional<double> scale;
-  bool bias = false;
+  bool bias = false, q_bias = false, norm = true;
 
   void visit(Fields& f) override {
     f("kv_rank", kv_rank, "features of the latent (default: 4 head_dim)", at_least(1));
@@ -26,9 +26,11 @@ struct MlaOptions : HeadOptions, DerivedDefaults<HeadShape> {
       "2)",
       at_least(0));
     f("value_dim", value_dim, "features of a value (default: head_dim)", at_least(1));
+    f("norm", norm, "RMS norms of latents");
     f("norm_eps", norm_eps, "epsilon of the norms of latents", above(0));
     f("scale", scale, "factor on q k^T (default: (nope_dim + rope_dim)^-0.5)");
     f("bias", bias, "biases on q_down, kv_down, k_rope and o");
+    f("q_bias", q_bias, "bias on q, or on q_up where queries have a latent");
   }
   HeadTraits traits() const override { return {.own_values = true}; }
   std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
@@ -43,10 +45,13 @@ struct MlaOptions : HeadOptions, DerivedDefaults<HeadShape> {
             .content = nope_dim.value_or(s.head_dim),
             .rope = rope_dim.value_or(s.head_dim / 2),
             .value = value_dim.value_or(s.head_dim),
+            .norm = norm,
             .norm_eps = norm_eps,
             .scale = scale,
+            .q_bias = q_bias,
             .down_bias = bias,
-            .o_bias = bias};
+            .o_bias = bias,
+            .q_up_bias = q_bias};
   }
 };
 
