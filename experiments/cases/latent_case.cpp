@@ -26,12 +26,12 @@ class LatentCase {
         device_(device),
         backend_(backend),
         config_(file.settings().conversion()),
-        rest_(file.tensors) {
-    from_ = take_under(rest_, "from.w.");
+        from_(weights(file)) {
     x_ = file.at("in.x");
-    tokens_ = file.at("in.calibration").flatten(0, 1);  // [n,D]
-    if (const auto mask = file.tensors.find("in.calibration_mask"); mask != file.tensors.end())
-      tokens_ = tokens_.index({mask->second.to(at::kBool).flatten()});
+    auto tokens = file.at("in.calibration");  // [N,T,D]
+    if (const auto mask = file.find("in.calibration_mask"); mask.defined())
+      tokens = tokens.index({mask.to(at::kBool)}).unsqueeze(0);
+    tokens_ = token_moment(tokens, {});
   }
 
   Judged judged() const {
@@ -48,13 +48,17 @@ class LatentCase {
     computed.merge(under("out.w.", made.weights));
     const auto& y = computed.at("out.y");
     computed["out.y_error"] = ((y - old_y).norm() / old_y.norm()).to(at::kDouble);
-    computed["out.rope_share"] = at::scalar_tensor(made.rope_share, at::kDouble);
-    computed["out.latent_share"] = at::scalar_tensor(made.latent_share, at::kDouble);
+    computed["out.rope_share"] = at::scalar_tensor(made.rope_share.value_or(0), at::kDouble);
+    computed["out.latent_share"] = at::scalar_tensor(made.latent_share.value_or(0), at::kDouble);
     auto verdicts = judge(computed, file_.expected, file_.tolerance);
     return {std::move(computed), std::move(verdicts)};
   }
 
  private:
+  static NamedTensors weights(const CaseFile& file) {
+    auto tensors = file.tensors;
+    return take_under(tensors, "from.w.");
+  }
   // The layer of config `which` ("from", "to") on in.x.
   LayerCase layer(const std::string& which, const NamedTensors& weights) const {
     auto metadata = file_.metadata;
@@ -94,7 +98,7 @@ class LatentCase {
   at::Device device_;
   Backend backend_;
   Json config_;  // of both layers
-  NamedTensors rest_, from_;
+  NamedTensors from_;
   Tensor x_, tokens_;
 };
 

@@ -20,11 +20,16 @@ Table layers_table(const Json& layers, bool measured) {
   const auto any = [&](const char* key) {
     return std::ranges::any_of(layers, [&](const Json& layer) { return layer.contains(key); });
   };
-  const bool sites = any("site"), orders = any("order");
+  const bool sites = any("site"), orders = any("order"), latents = any("latent_share");
   std::vector<Column> columns;
   if (sites) columns.push_back({.title = "site", .is_text = true});
   columns.push_back({.title = "layer"});
-  columns.push_back({.title = "weights error", .format = "{:.3e}"});
+  if (latents) {
+    columns.push_back({.title = "keys with rope", .format = "{:.4f}"});
+    columns.push_back({.title = "kept by the latent", .format = "{:.4f}"});
+  } else {
+    columns.push_back({.title = "weights error", .format = "{:.3e}"});
+  }
   if (measured) columns.push_back({.title = "output error", .format = "{:.3e}"});
   if (orders) columns.push_back({.title = "heads in order", .is_text = true});
   Table table(std::move(columns));
@@ -32,7 +37,9 @@ Table layers_table(const Json& layers, bool measured) {
     std::vector<Cell> cells;
     if (sites) cells.emplace_back(layer["site"].get<std::string>());
     cells.emplace_back(layer["layer"].get<int64_t>());
-    cells.emplace_back(layer["weights_error"].get<double>());
+    for (const char* share : {"rope_share", "latent_share"})
+      if (latents) cells.emplace_back(layer[share].get<double>());
+    if (!latents) cells.emplace_back(layer["weights_error"].get<double>());
     if (measured) cells.emplace_back(layer["output_error"].get<double>());
     if (orders) cells.emplace_back(layer.contains("order") ? layer["order"].dump() : "");
     table.add(std::move(cells));
@@ -76,6 +83,8 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
       row["weights_error"] = layers[l].error;
       if (cost.measured) row["output_error"] = cost.errors.outputs.at(site)[l];
       if (!layers[l].order.empty()) row["order"] = layers[l].order;
+      if (layers[l].rope_share) row["rope_share"] = *layers[l].rope_share;
+      if (layers[l].latent_share) row["latent_share"] = *layers[l].latent_share;
     }
   if (!cost.measured) {
     report["measured"] = nullptr;

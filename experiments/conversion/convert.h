@@ -29,7 +29,10 @@ struct Conversion {
   std::optional<ConfigNode> attention;  // its block in a config; none: as it was
   int64_t kv_heads = 0;
   NamedTensors weights;
-  double error = 0;            // relative Frobenius error of what was approximated
+  double error = 0;  // relative Frobenius error of what was approximated
+  // Of an mla layer: the energy of the keys' features that keep rope, and what the latent keeps of
+  // the other features and of the values.
+  std::optional<double> rope_share = {}, latent_share = {};
   std::vector<int64_t> order;  // original index of each head where heads moved; else empty
 };
 

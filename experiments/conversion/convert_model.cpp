@@ -69,11 +69,13 @@ void set_heads(ConfigNode& block, const StackOptions& stack, const SiteConversio
 
 Experiment with_heads(Experiment experiment,
                       const std::vector<std::shared_ptr<const StackOptions>>& stacks,
-                      const SiteConversions& conversions) {
+                      const SiteConversions& conversions,
+                      const std::function<void(ConfigNode& model)>& edit) {
   ConfigNode node = write_block(experiment);
   ConfigNode& model = *node.find("model");
   for (const auto& stack : stacks)
     set_heads(stack->name().empty() ? model : *model.find(stack->name()), *stack, conversions);
+  if (edit) edit(model);
   Experiment converted;
   read_config(converted, node);
   return converted;
@@ -115,7 +117,8 @@ class Witness : public AttentionHeads {
 
 ConvertedModel convert_model(const OpenedRun& run,
                              const std::function<Conversion(const TrainedLayer&)>& convert,
-                             const at::Device& device) {
+                             const at::Device& device,
+                             const std::function<void(ConfigNode& model)>& edit) {
   const auto stacks = run.experiment.model.as<ModelOptions>().stacks();
   ConvertedModel made;
   NamedTensors tensors = module_tensors(*run.model);
@@ -131,7 +134,7 @@ ConvertedModel convert_model(const OpenedRun& run,
         for (const auto& [name, tensor] : made.layers[site].back().weights)
           tensors[prefix + name] = tensor;
       }
-  made.experiment = with_heads(run.experiment, stacks, made.layers);
+  made.experiment = with_heads(run.experiment, stacks, made.layers, edit);
   made.model = build_model(made.experiment, run.data_description.shape, device);
   // Multipliers of a target start anew, where there is one now.
   std::erase_if(tensors, [](const auto& tensor) { return is_multiplier(tensor.first); });

@@ -14,11 +14,13 @@ struct ConvertedModel {
   std::map<std::string, std::vector<Conversion>> layers;  // of each site
 };
 
-// Converts each attention layer of each site. ConfigError where a layer cannot be converted or
+// Converts each attention layer of each site; `edit` changes what else the model's block says.
+// ConfigError where a layer cannot be converted or
 // where the model that comes out cannot be described.
 ConvertedModel convert_model(const OpenedRun& run,
                              const std::function<Conversion(const TrainedLayer&)>& convert,
-                             const at::Device& device);
+                             const at::Device& device,
+                             const std::function<void(ConfigNode& model)>& edit = {});
 
 // Relative Frobenius errors on examples of a split: norm(new - old) / norm(old).
 struct ConversionErrors {

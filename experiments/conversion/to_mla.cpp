@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/attention/call/masks.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
 
@@ -15,8 +16,13 @@ namespace {
 struct Rows {
   Tensor weight, bias;
 
-  Tensor of(const Tensor& x) const { return at::linear(x, weight, bias); }  // [n,rows]
-  Rows times(const Tensor& left) const {                                    // left [m,rows]
+  // Of what they make of tokens with this moment: [rows,rows].
+  Tensor moment(const Tensor& tokens) const {
+    const auto column = bias.defined() ? bias : weight.new_zeros({weight.size(0)});
+    const auto whole = at::cat({weight, column.unsqueeze(1)}, 1);  // [rows,D+1]
+    return whole.mm(tokens).mm(whole.t());
+  }
+  Rows times(const Tensor& left) const {  // left [m,rows]
     return {left.mm(weight), bias.defined() ? left.mv(bias) : bias};
   }
 };
@@ -54,10 +60,8 @@ class Converter {
     check();
   }
 
-  LatentConversion convert(const CalibrationTokens& tokens) const {
-    const auto wide = [](const Tensor& t) { return t.to(at::kCPU, at::kDouble); };
-    const auto keys = turn(wide(tokens.before));
-    return compress(keys, wide(tokens.turned));
+  Conversion convert(const Calibration& tokens) const {
+    return compress(turn(tokens.before), tokens.turned);
   }
 
  private:
@@ -101,11 +105,11 @@ class Converter {
   }
 
   // Step 2.
-  TurnedKeys turn(const Tensor& x) const {
+  TurnedKeys turn(const Tensor& tokens) const {
     const int64_t all = Hkv_ * d_;
     const auto options = at::TensorOptions(at::kDouble);
     if (r_ == 0) return {at::eye(all, options), 0, 0};
-    const auto k = k_.of(x);  // [n,Hkv d]
+    const auto k = k_.moment(tokens);  // [Hkv d,Hkv d]
     const int64_t C = d_ / r_, M = asked_.freqfold, kept = M / C, size = M * Hkv_;
     auto P = at::zeros({all, all}, options);
     int64_t free = r_;  // where features without rope go on
@@ -119,8 +123,8 @@ class Converter {
               members[member].push_back(feature(head, g * M + p * C + e, member));
       auto moment = at::zeros({size, size}, options);
       for (const auto& of : members) {
-        const auto z = k.index_select(1, at::tensor(of, at::kLong));  // [n,size]
-        moment += z.t().mm(z);
+        const auto features = at::tensor(of, at::kLong);
+        moment += k.index_select(0, features).index_select(1, features);
       }
       const auto E = principal(moment);
       for (int64_t member = 0; member < 2; ++member) {
@@ -132,35 +136,34 @@ class Converter {
       }
       energy += (E.narrow(1, 0, kept) * moment.mm(E.narrow(1, 0, kept))).sum().item<double>();
     }
-    return {P, r_, energy / k.square().sum().item<double>()};
+    return {P, r_, energy / k.diagonal().sum().item<double>()};
   }
 
   // Steps 3 and 4.
-  LatentConversion compress(const TurnedKeys& turned, const Tensor& x) const {
+  Conversion compress(const TurnedKeys& turned, const Tensor& tokens) const {
     const int64_t all = Hkv_ * d_, free = all - r_, c = latent();
     const auto rope = turned.P.narrow(0, 0, r_), rest = turned.P.narrow(0, r_, free);
-    const auto k = k_.times(rest).of(x), v = v_.of(x);  // [n,free], [n,all]
     double ratio = 1;
     if (asked_.balance && free > 0) {
-      const auto mean = [](const Tensor& t) { return t.norm(2, 0).mean().item<double>(); };
-      ratio = mean(k) / (*asked_.balance * mean(v.narrow(1, r_, all - r_)));
+      const auto mean_norm = [&](const Rows& rows, int64_t first) {
+        const auto squares = rows.moment(tokens).diagonal().clamp_min(0);
+        return squares.narrow(0, first, squares.size(0) - first).sqrt().mean().item<double>();
+      };
+      ratio = mean_norm(k_.times(rest), 0) / (*asked_.balance * mean_norm(v_, r_));
     }
-    const auto both = at::cat({k / ratio, v}, 1);
-    const auto moment = both.t().mm(both);
+    const auto down_k = k_.times(rest / ratio);
+    const Rows both{at::cat({down_k.weight, v_.weight}),
+                    v_.bias.defined() ? at::cat({down_k.bias, v_.bias}) : v_.bias};
+    const auto moment = both.moment(tokens);           // [free + all,free + all]
     const auto R = principal(moment).narrow(1, 0, c);  // [free + all,c]
     const auto R_k = R.narrow(0, 0, free) * ratio, R_v = R.narrow(0, free, all);
 
-    LatentConversion made;
+    Conversion made;
     made.kv_heads = layer_.shape.heads;
     made.rope_share = turned.share;
     made.latent_share =
         (R * moment.mm(R)).sum().item<double>() / moment.diagonal().sum().item<double>();
-    const auto joined = [](const Tensor& a, const Tensor& b) {
-      return a.defined() ? at::cat({a, b}) : a;
-    };
-    const auto down_k = k_.times(rest / ratio);
-    put(made, "kv_down",
-        Rows{at::cat({down_k.weight, v_.weight}), joined(down_k.bias, v_.bias)}.times(R.t()));
+    put(made, "kv_down", both.times(R.t()));
     if (r_ > 0) put(made, "k_rope", k_.times(rope));
     std::vector<Tensor> of_keys, of_values, of_queries;
     const double a = scale_ * std::sqrt(static_cast<double>(d_ + r_));
@@ -174,7 +177,7 @@ class Converter {
     }
     made.weights["k_up.weight"] = at::cat(of_keys);
     made.weights["v_up.weight"] = at::cat(of_values);
-    put_queries(made, of_queries, x);
+    put_queries(made, of_queries, tokens);
     put(made, "o", rows("o"));
     if (has_bias() && !made.weights.contains("o.bias"))
       made.weights["o.bias"] = at::zeros({layer_.shape.d_model}, a_double());
@@ -184,19 +187,18 @@ class Converter {
     return made;
   }
 
-  void put_queries(LatentConversion& made, const std::vector<Tensor>& of_heads,
-                   const Tensor& x) const {
+  void put_queries(Conversion& made, const std::vector<Tensor>& of_heads,
+                   const Tensor& tokens) const {
     const auto left = at::block_diag(of_heads);  // [H(d+r),H d]
     if (asked_.q_rank == 0) return put(made, "q", q_.times(left));
-    const auto q = q_.of(x);
-    const auto R = principal(q.t().mm(q)).narrow(1, 0, asked_.q_rank);  // [H d,q_rank]
+    const auto R = principal(q_.moment(tokens)).narrow(1, 0, asked_.q_rank);  // [H d,q_rank]
     put(made, "q_down", q_.times(R.t()));
     made.weights["q_up.weight"] = left.mm(R);
   }
 
   bool has_bias() const { return q_.bias.defined() || layer_.weights.contains("o.bias"); }
   // Where any projection has a bias, those that have none get zeros.
-  void put(LatentConversion& made, const std::string& name, const Rows& rows) const {
+  void put(Conversion& made, const std::string& name, const Rows& rows) const {
     made.weights[name + ".weight"] = rows.weight;
     if (rows.bias.defined())
       made.weights[name + ".bias"] = rows.bias;
@@ -229,8 +231,17 @@ class Converter {
 
 }  // namespace
 
-LatentConversion to_mla(const TrainedLayer& layer, const LatentSettings& settings,
-                        const CalibrationTokens& tokens, bool half_first) {
+Tensor token_moment(const Tensor& x, const Tensor& length) {
+  const auto within = within_length(length, x.size(1), x.device());  // [B,T]
+  auto tokens = x.detach().to(at::kDouble);
+  tokens = at::constant_pad_nd(tokens, {0, 1}, 1);  // [B,T,D+1]
+  if (within.defined()) tokens = tokens * within.unsqueeze(2);
+  const auto flat = tokens.flatten(0, 1);
+  return flat.t().mm(flat).to(at::kCPU);
+}
+
+Conversion to_mla(const TrainedLayer& layer, const LatentSettings& settings,
+                  const Calibration& tokens, bool half_first) {
   return Converter(layer, settings, half_first).convert(tokens);
 }
 

@@ -21,20 +21,20 @@ struct LatentSettings {
   std::optional<double> balance = 1.0;
 };
 
-// What the layer reads in step 2, and in steps 3 and 4, which a model sees with step 2 done in all
-// of its layers: [n,D] of tokens that count.
-struct CalibrationTokens {
+// Tokens that a layer reads, [n,D]: the second moment [D+1,D+1] of (x, 1), float64. Of a batch
+// x [B,T,D] those within its lengths [B] (undefined: all) count.
+Tensor token_moment(const Tensor& x, const Tensor& length);
+
+// Those of step 2, and those of steps 3 and 4, which a model has with step 2 done in all of its
+// layers.
+struct Calibration {
   Tensor before, turned;
 };
 
-struct LatentConversion : Conversion {
-  double rope_share = 0;    // energy of the keys' features that keep rope
-  double latent_share = 0;  // energy that the latent keeps of the other features and the values
-};
-
-// ConfigError where the layer cannot be converted or a setting does not fit it. Keys of a layer
-// with rope have the layout `half_first` (pairs i, i + d/2) or lie beside each other.
-LatentConversion to_mla(const TrainedLayer& layer, const LatentSettings& settings,
-                        const CalibrationTokens& tokens, bool half_first);
+// ConfigError where the layer cannot be converted or a setting does not fit it. Members of a pair
+// that rope turns lie half a head apart (`half_first`) or beside each other; in what it becomes,
+// beside each other.
+Conversion to_mla(const TrainedLayer& layer, const LatentSettings& settings,
+                  const Calibration& tokens, bool half_first);
 
 }  // namespace headlab

@@ -28,10 +28,13 @@ bool is_case(const std::filesystem::path& file) {
 
 TEST_CASE("every case of every registered kind is reproduced", "[golden]") {
   HEADLAB_WITH_EVERY_ISA;
-  for (const auto& kind : head_names()) {
+  auto folders = head_names();
+  std::erase(folders, "shared_kv");  // of which no authors' code is known
+  for (const char* more : {"gated_positions", "dcmha_light"}) folders.emplace_back(more);
+  for (const auto& folder : folders) {
     int cases = 0;
-    REQUIRE(std::filesystem::exists(kGolden / kind));
-    for (const auto& entry : std::filesystem::directory_iterator(kGolden / kind)) {
+    REQUIRE(std::filesystem::exists(kGolden / folder));
+    for (const auto& entry : std::filesystem::directory_iterator(kGolden / folder)) {
       if (!is_case(entry.path())) continue;
       for (auto backend : {Backend::kAuto, Backend::kEager}) {
         LayerCase layer(entry.path(), at::kCPU);
