@@ -70,6 +70,13 @@ Tensor in_chunks(const Tensor& t, int64_t C) {
 
 Tensor delta_rule(const DeltaTokens& in, Tensor& state) {
   const int64_t T = in.q.size(2), d = in.k.size(3), e = in.v.size(3);
+  if (!state.defined()) state = in.v.new_zeros({in.q.size(0), in.q.size(1), d, e});
+  if (T == 1) {  // decoding, by the recurrence itself
+    state = transposed(in.log_decay.exp()) * state;
+    const auto written = (in.v - at::matmul(in.k, state)) * in.beta;  // [B,H,1,e]
+    state = state + transposed(in.k) * written;
+    return at::matmul(in.q, state);
+  }
   const int64_t C = std::min(kChunk, chunk_for(T));
   const auto chunks = [C](const Tensor& t) { return in_chunks(t, C); };
   const auto q = chunks(in.q), k = chunks(in.k), beta = chunks(in.beta);
@@ -87,7 +94,6 @@ Tensor delta_rule(const DeltaTokens& in, Tensor& state) {
   const auto of_values = writes.narrow(4, 0, e).unbind(2),
              of_state = writes.narrow(4, e, d).unbind(2), kept = transposed(last.exp()).unbind(2),
              keys = transposed(k * (last - c).exp()).unbind(2);
-  if (!state.defined()) state = in.v.new_zeros({q.size(0), q.size(1), d, e});
   std::vector<Tensor> states, written;
   for (size_t n = 0; n < keys.size(); ++n) {
     states.push_back(state);
@@ -117,8 +123,9 @@ Tensor map_of(const DeltaTokens& in, const VisibleTokens& tokens, const HeadCall
   auto a = delta_map(in);  // [B,H,T,T]
   if (call.uniform.defined()) {
     const int64_t T = a.size(2);
-    const auto alike = at::ones({T, T}, a.options()).tril() / at::arange(1, T + 1).view({T, 1});
-    a = at::where(call.uniform.view({-1, 1, 1}), alike.to(a.scalar_type()), a);
+    const auto up_to = at::arange(1, T + 1, a.options()).unsqueeze(1);  // [T,1] how many tokens
+    const auto alike = at::ones({T, T}, a.options()).tril() / up_to;
+    a = at::where(call.uniform.view({-1, 1, 1}), alike, a);
   }
   return transposed(tokens.put_back(transposed(tokens.put_back(a))));
 }
