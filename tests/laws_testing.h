@@ -34,10 +34,14 @@ struct Subject {
   Tensor y(const Tensor& x, const HeadContext& ctx) const { return heads->forward(x, ctx).y; }
 };
 
-// By default mta is mha.
+// By default mta is mha, and in so short sequences so are kinds that choose blocks.
 inline std::string options_in_laws(const std::string& kind) {
   if (kind == "mta")
     return ", pre_kernel: [3, 5], post_kernel: [2, 3], pre: true, post: 2, norm: true, gate: head";
+  if (kind == "moba") return ", block: 2, selected: 2";
+  if (kind == "nsa")
+    return ", block: 2, compress_block: 2, stride: 1, selected: 2, first_blocks: 0, "
+           "local_blocks: 1, window_tokens: 3";
   return "";
 }
 

@@ -24,8 +24,8 @@ struct Verdict {
   std::string reason;  // why they cannot be compared; empty when they can
 };
 
-// Passes when error <= bound. NaN equals NaN, an infinity equals itself and is no part of max
-// |want|. An undefined `got` (missing) or another shape fails.
+// Passes when error <= bound; uint8, which say what was chosen, when equal. NaN equals NaN, an
+// infinity equals itself and is no part of max |want|. An undefined `got` (missing) or another shape fails.
 Verdict judge(const std::string& name, const at::Tensor& got, const at::Tensor& want,
               Tolerance tolerance);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "core/attention/call/choice_observer.h"
 #include "core/errors.h"
 #include "core/torch.h"
 #include "experiments/cases/layer_sizes.h"
@@ -47,6 +48,12 @@ struct CaseConfig : LayerSizes {
     shape.offers.first_values = offer == "values";
     return shape;
   }
+};
+
+// Keeps what queries chose, too.
+struct CaseProbe : HeadProbe, ChoiceObserver {
+  NamedTensors choices;
+  void choice(const std::string& of, const Tensor& chosen) override { choices[of] = chosen; }
 };
 
 CaseFile of_format_1(const std::filesystem::path& path) {
@@ -199,7 +206,7 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   at::AutoGradMode grad(gradients);
   auto ctx = context(backend);
   make_link(gradients);
-  HeadProbe probe;
+  CaseProbe probe;
   probe.maps = wanted.attention;
   probe.statistics = wanted.statistics;
   probe.js_stride = 1;
@@ -220,6 +227,7 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   }
   for (const auto& [of, map] : probe.layer_maps())
     if (of.map == 0) computed["out.attention"] = map;
+  for (const auto& [of, chosen] : probe.choices) computed["out." + of] = chosen;
   if (wanted.statistics) {
     for (const auto& [name, values] : probe.values(0)) {
       auto value = at::tensor(values, at::kDouble);

@@ -21,11 +21,11 @@ class LayerCase {
 
   struct Wanted {
     bool gradients = true;    // given cot.y
-    bool attention = true;    // out.attention
+    bool attention = true;    // out.attention, and what queries chose: out.blocks, out.keys
     bool statistics = false;  // stat.<name> [H]
   };
   // Everything that the inputs allow, under the names of the format: out.y, out.attention,
-  // out.gates, out.aux_loss, grad.*; in the case's dtype, on the CPU.
+  // out.gates, out.aux_loss, grad.*; in the case's dtype (choices: uint8), on the CPU.
   NamedTensors compute(const Wanted& wanted, Backend backend = Backend::kAuto);
   // One forward pass, with the backward pass where asked and cot.y is there; nothing is recorded.
   void step(bool backward, Backend backend = Backend::kAuto);

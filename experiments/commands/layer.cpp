@@ -72,7 +72,9 @@ int run_layer(const LayerOptions& options) {
   LayerCase layer(options.file, compute.device);
   LayerCase::Wanted wanted;
   wanted.gradients = !options.forward_only;
-  wanted.attention = layer.expected().count("out.attention") || !options.out.empty();
+  wanted.attention = !options.out.empty();
+  for (const char* observed : {"out.attention", "out.blocks", "out.keys"})
+    wanted.attention |= layer.expected().contains(observed);
   wanted.statistics = options.statistics;
   const auto computed = layer.compute(wanted, compute.backend);
   auto expected = layer.expected();

@@ -1,0 +1,184 @@
+#include "core/attention/tiles/chosen_block_kernels.h"
+
+#include <ATen/Parallel.h>
+
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "core/attention/attend.h"
+#include "core/attention/paths/held.h"
+#include "core/attention/precision.h"
+#include "core/kernels/chosen_block_rows.h"
+#include "core/torch.h"
+
+namespace headlab {
+namespace {
+
+// What a pass needs beside q, k and v.
+struct Lists {
+  Tensor blocks, places, kv_head;  // [B,H,T,m], [B,T], [H] int64, dense
+  int64_t block;
+  double scale;
+};
+
+int64_t wide(int64_t width) { return (width + kRowLanes - 1) / kRowLanes * kRowLanes; }
+
+// [..,width] -> [..,wide], dense.
+Tensor widened_rows(const Tensor& x) {
+  return at::constant_pad_nd(x, {0, wide(x.size(-1)) - x.size(-1)}).contiguous();
+}
+
+// Keys or values [B,Hkv,S,d] as blocks [B,Hkv,N,b,d]; the last one is filled up with zeros.
+Tensor in_blocks(const Tensor& kv, int64_t b) {
+  const int64_t N = (kv.size(2) + b - 1) / b;
+  return at::constant_pad_nd(kv, {0, 0, 0, N * b - kv.size(2)}).unflatten(2, {N, b});
+}
+
+// q, k and v as the kernels take them.
+struct Laid {
+  Tensor q;                 // [B,H,T,wide]
+  Tensor k_rows, v_rows;    // [B,Hkv,N,b,wide]
+  Tensor k_lanes, v_lanes;  // [B,Hkv,N,.,padded]
+
+  Laid(const Tensor& queries, const Tensor& k, const Tensor& v, int64_t b)
+      : q(widened_rows(queries)),
+        k_rows(widened_rows(in_blocks(k, b))),
+        v_rows(widened_rows(in_blocks(v, b))),
+        k_lanes(widened_rows(in_blocks(k, b).transpose(3, 4))) {}
+};
+
+template <class T>
+ChosenBlockRows<T> problem(const Laid& laid, const Lists& lists) {
+  ChosenBlockRows<T> p{};
+  p.B = laid.q.size(0), p.H = laid.q.size(1), p.queries = laid.q.size(2);
+  p.kv_heads = laid.k_rows.size(1), p.blocks = laid.k_rows.size(2), p.block = lists.block;
+  p.d = laid.k_lanes.size(3), p.padded = laid.k_lanes.size(4);
+  p.wide_d = laid.q.size(3), p.wide_e = laid.v_rows.size(4), p.slots = lists.blocks.size(3);
+  p.scale = lists.scale;
+  p.kv_head = lists.kv_head.const_data_ptr<int64_t>();
+  p.place = lists.places.const_data_ptr<int64_t>();
+  p.chosen = lists.blocks.const_data_ptr<int64_t>();
+  p.q = laid.q.const_data_ptr<T>();
+  p.k_rows = laid.k_rows.const_data_ptr<T>(), p.k_lanes = laid.k_lanes.const_data_ptr<T>();
+  p.v_rows = laid.v_rows.const_data_ptr<T>();
+  return p;
+}
+
+template <class T>
+void run(const ChosenBlockRows<T>& p, int64_t tasks, int64_t elements,
+         void (*work)(const ChosenBlockRows<T>&, int64_t, T*)) {
+  at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    const auto room = std::make_unique_for_overwrite<T[]>(elements);
+    for (int64_t task = begin; task < end; ++task) work(p, task, room.get());
+  });
+}
+
+// out [B,H,T,wide] and lse [B,H,T].
+template <class T>
+AttendedRows forward(const Laid& laid, const Lists& lists) {
+  auto p = problem<T>(laid, lists);
+  AttendedRows rows{at::empty({p.B, p.H, p.queries, p.wide_e}, laid.q.options()),
+                    at::empty({p.B, p.H, p.queries}, laid.q.options())};
+  p.out = rows.out.template data_ptr<T>(), p.lse = rows.lse.template data_ptr<T>();
+  run(p, p.B * p.H * chosen_row_tasks(p), chosen_block_room(p),
+      of_type(HEADLAB_OF_ISA(chosen_block_kernels), T()).forward);
+  return rows;
+}
+
+// The lists the other way: the queries that see each block, ascending.
+struct Seeing {
+  std::vector<int64_t> starts, queries;
+
+  template <class T>
+  explicit Seeing(const ChosenBlockRows<T>& p) : starts(p.B * p.H * p.blocks + 1) {
+    each(p, [&](int64_t list, int64_t) { ++starts[list + 1]; });
+    std::partial_sum(starts.begin(), starts.end(), starts.begin());
+    queries.resize(starts.back());
+    auto next = starts;
+    each(p, [&](int64_t list, int64_t i) { queries[next[list]++] = i; });
+  }
+
+ private:
+  template <class T, class Work>
+  static void each(const ChosenBlockRows<T>& p, const Work& work) {
+    for (int64_t n = 0; n < p.B * p.H * p.queries; ++n) {
+      const int64_t head = n / p.queries, i = n % p.queries;
+      const int64_t own = p.place[head / p.H * p.queries + i];
+      for (int64_t s = 0; s < p.slots; ++s)
+        if (const int64_t c = p.chosen[n * p.slots + s]; c >= 0 && c * p.block <= own)
+          work(head * p.blocks + c, i);
+    }
+  }
+};
+
+struct Gradients {
+  Tensor q, k, v;  // as in Laid
+};
+
+template <class T>
+Gradients backward(const Laid& laid, const Lists& lists, const AttendedRows& rows,
+                   const Tensor& for_out) {
+  auto p = problem<T>(laid, lists);
+  const Gradients all{at::zeros_like(laid.q), at::zeros_like(laid.k_rows),
+                      at::zeros_like(laid.v_rows)};
+  p.out = rows.out.template data_ptr<T>(), p.lse = rows.lse.template data_ptr<T>();
+  p.v_lanes = laid.v_lanes.template const_data_ptr<T>();
+  const auto drop = (for_out * rows.out).sum(-1);  // [B,H,T]
+  const Seeing seeing(p);
+  p.starts = seeing.starts.data(), p.seeing = seeing.queries.data();
+  p.drop = drop.template const_data_ptr<T>();
+  p.grad_out = for_out.template const_data_ptr<T>();
+  p.grad_q = all.q.template data_ptr<T>(), p.grad_k = all.k.template data_ptr<T>(),
+  p.grad_v = all.v.template data_ptr<T>();
+  run(p, p.B * p.kv_heads, chosen_tile_room(p),
+      of_type(HEADLAB_OF_ISA(chosen_block_kernels), T()).backward);
+  return all;
+}
+
+class AttendToLists : public torch::autograd::Function<AttendToLists> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
+                        const Tensor& v, const Lists& lists) {
+    const Laid laid(q, k, v, lists.block);
+    const auto rows = q.scalar_type() == at::kFloat ? headlab::forward<float>(laid, lists)
+                                                    : headlab::forward<double>(laid, lists);
+    ctx->save_for_backward({q, k, v, rows.out, rows.lse});
+    hold(ctx, lists);
+    return rows.out.narrow(3, 0, v.size(3)).clone();
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 const torch::autograd::variable_list& grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "chosen blocks have second derivatives on backend eager only");
+    const auto saved = ctx->get_saved_variables();
+    const auto &q = saved[0], &k = saved[1], &v = saved[2];
+    const auto& lists = held<Lists>(ctx);
+    Laid laid(q, k, v, lists.block);
+    laid.v_lanes = widened_rows(laid.v_rows.transpose(3, 4));
+    const AttendedRows rows{saved[3], saved[4]};
+    const auto g = widened_rows(grads[0]);
+    const auto all = g.scalar_type() == at::kFloat
+                         ? headlab::backward<float>(laid, lists, rows, g)
+                         : headlab::backward<double>(laid, lists, rows, g);
+    const auto of_keys = [](const Tensor& t, const Tensor& kv) {
+      return t.flatten(2, 3).narrow(2, 0, kv.size(2)).narrow(3, 0, kv.size(3));
+    };
+    return {all.q.narrow(3, 0, q.size(3)), of_keys(all.k, k), of_keys(all.v, v), Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor attend_to_lists(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& blocks,
+                       const Tensor& places, int64_t block, const Tensor& kv_map, double scale) {
+  const WithoutAutocast exact;
+  const int64_t B = q.size(0), H = q.size(1), T = q.size(2);
+  const auto type = at_least_float(q);
+  const Lists lists{blocks.expand({B, H, T, -1}).contiguous(), places.expand({B, T}).contiguous(),
+                    kv_heads(kv_map, H, k.size(1), q.device()).contiguous(), block, scale};
+  return AttendToLists::apply(q.to(type), k.to(type), v.to(type), lists).to(v.scalar_type());
+}
+
+}  // namespace headlab
