@@ -50,7 +50,7 @@ class Moba : public ProjectedHeads<MobaOptions> {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     const auto q = queries(x, call);                    // [B,H,T,d]
     const auto k = keys(x, call), v = values(x, call);  // [B,Hkv,S,d]
-    const VisibleTokens tokens(call, x.size(0), k.size(2));
+    const PackedKeys tokens(call, x.size(0), k.size(2));
     const auto rules = options_.rules();
     const auto means = block_means(k, tokens, call);  // [B,Hkv,N,d] of the complete blocks
     const bool chooses = rules.chooses(k.size(2)), watched = call.observer;
@@ -67,7 +67,7 @@ class Moba : public ProjectedHeads<MobaOptions> {
 
   // Kept beside keys and values while decoding. A mask that hides tokens moves blocks: then they
   // are made anew.
-  Tensor block_means(const Tensor& k, const VisibleTokens& tokens, const HeadCall& call) const {
+  Tensor block_means(const Tensor& k, const PackedKeys& tokens, const HeadCall& call) const {
     const at::NoGradGuard no_grad;
     const int64_t b = options_.block;
     const auto mean = [&](const Tensor& of, int64_t first, int64_t n) {
@@ -78,7 +78,7 @@ class Moba : public ProjectedHeads<MobaOptions> {
     return tokens.order.defined() ? mean(tokens.closed_up(k), 0, k.size(2) / b) : means;
   }
 
-  Tensor choose(const Tensor& q, const Tensor& means, int64_t S, const VisibleTokens& tokens,
+  Tensor choose(const Tensor& q, const Tensor& means, int64_t S, const PackedKeys& tokens,
                 const HeadCall& call) const {
     const at::NoGradGuard no_grad;
     const WithoutAutocast exact;

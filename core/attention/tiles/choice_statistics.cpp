@@ -45,7 +45,7 @@ std::vector<Statistic> choice_statistics() {
 }
 
 void report_choice(const Tensor& q, const Tensor& k, const Tensor& blocks, const BlockRules& rules,
-                   const VisibleTokens& tokens, const HeadCall& call, double scale) {
+                   const PackedKeys& tokens, const HeadCall& call, double scale) {
   auto& observer = *call.observer;
   if (!observer.wants_statistics() || q.numel() == 0) return;
   const at::NoGradGuard no_grad;

@@ -109,7 +109,7 @@ Tensor highest_scores(const Tensor& scores, int64_t n) {
   return best;
 }
 
-Tensor choose_blocks(const Tensor& scores, const BlockRules& rules, const VisibleTokens& tokens) {
+Tensor choose_blocks(const Tensor& scores, const BlockRules& rules, const PackedKeys& tokens) {
   const at::NoGradGuard no_grad;
   const int64_t T = scores.size(2);
   const auto of_query = tokens.query_places(T).floor_divide(rules.block);  // [B or 1,T]
@@ -130,8 +130,8 @@ Tensor choose_blocks(const Tensor& scores, const BlockRules& rules, const Visibl
   return highest_scores(z, rules.selected);
 }
 
-HeadCall masked_to_chosen(const Tensor& blocks, const BlockRules& rules,
-                          const VisibleTokens& tokens, const HeadCall& call, int64_t T, int64_t S) {
+HeadCall masked_to_chosen(const Tensor& blocks, const BlockRules& rules, const PackedKeys& tokens,
+                          const HeadCall& call, int64_t T, int64_t S) {
   Scope scope = call;
   auto& allowed = scope.mask.allowed;
   allowed = both_allowed(tokens.pairs(T, S), call.mask.allowed);  // [B or 1,H or 1,T,S]
@@ -145,7 +145,7 @@ HeadCall masked_to_chosen(const Tensor& blocks, const BlockRules& rules,
 }
 
 Tensor attend_to_chosen(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& blocks,
-                        const BlockRules& rules, const VisibleTokens& tokens, const HeadCall& call,
+                        const BlockRules& rules, const PackedKeys& tokens, const HeadCall& call,
                         double scale) {
   const int64_t T = q.size(2), S = k.size(2);
   const auto masked = [&] { return masked_to_chosen(blocks, rules, tokens, call, T, S); };

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/attention/call/statistic.h"
-#include "core/attention/tiles/visible_tokens.h"
+#include "core/attention/tiles/packed_keys.h"
 
 namespace headlab {
 
@@ -27,22 +27,22 @@ Tensor highest_scores(const Tensor& scores, int64_t n);
 
 // scores [B,h,T,N] of the blocks -> [B,h,T,m] int64, the blocks that each query sees, none twice;
 // -1: none. No gradient passes.
-Tensor choose_blocks(const Tensor& scores, const BlockRules& rules, const VisibleTokens& tokens);
+Tensor choose_blocks(const Tensor& scores, const BlockRules& rules, const PackedKeys& tokens);
 
 // attend() where query t of head h sees, of the keys that the call allows, those of its blocks
 // [B,H,T,m] (undefined: of all). q [B,H,T,d], k [B,Hkv,S,d], v [B,Hkv,S,e] -> [B,H,T,e]; 0 where
 // a query is hidden. On a CPU by kernels that hold no map, without second derivatives; with biases,
 // dropout, uniform heads, on a GPU and by the other backends by a mask of all pairs.
 Tensor attend_to_chosen(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& blocks,
-                        const BlockRules& rules, const VisibleTokens& tokens, const HeadCall& call,
+                        const BlockRules& rules, const PackedKeys& tokens, const HeadCall& call,
                         double scale);
 
 // Whether attend_to_chosen() takes its kernels (chosen_block_kernels.h).
 bool kernels_serve(const Tensor& q, const HeadCall& call);
 
 // The call whose mask is that of attend_to_chosen(): bool [B,H,T,S].
-HeadCall masked_to_chosen(const Tensor& blocks, const BlockRules& rules,
-                          const VisibleTokens& tokens, const HeadCall& call, int64_t T, int64_t S);
+HeadCall masked_to_chosen(const Tensor& blocks, const BlockRules& rules, const PackedKeys& tokens,
+                          const HeadCall& call, int64_t T, int64_t S);
 
 // Tells call.observer what was chosen, if it asks (choice_observer.h): blocks [B,.,T,m].
 void observe_choice(const Tensor& blocks, const BlockRules& rules, int64_t S, const HeadCall& call);
@@ -50,6 +50,6 @@ void observe_choice(const Tensor& blocks, const BlockRules& rules, int64_t S, co
 // Statistics of the choice, and their report of the map of attend_to_chosen().
 std::vector<Statistic> choice_statistics();
 void report_choice(const Tensor& q, const Tensor& k, const Tensor& blocks, const BlockRules& rules,
-                   const VisibleTokens& tokens, const HeadCall& call, double scale);
+                   const PackedKeys& tokens, const HeadCall& call, double scale);
 
 }  // namespace headlab

@@ -8,12 +8,12 @@
 
 namespace headlab {
 
-struct VisibleTokens {
+struct PackedKeys {
   Tensor places;  // [B or 1,S] int64: of each token among the visible ones; -1: it is hidden
   Tensor order;   // [B,S] int64: the visible tokens, then the hidden ones; undefined: as they stand
 
   // Of a causal call that masks keys, from all queries and heads alike, and by lengths.
-  VisibleTokens(const HeadCall& call, int64_t B, int64_t S);
+  PackedKeys(const HeadCall& call, int64_t B, int64_t S);
 
   // Of the last T tokens, which ask: [B or 1,T]; and whether each is hidden: bool [B or 1,1,T,1],
   // undefined where none is.

@@ -1,4 +1,4 @@
-#include "core/attention/tiles/visible_tokens.h"
+#include "core/attention/tiles/packed_keys.h"
 
 #include "core/torch.h"
 
@@ -20,7 +20,7 @@ Tensor visible_of(const HeadCall& call, int64_t S, const at::Device& device) {
 
 }  // namespace
 
-VisibleTokens::VisibleTokens(const HeadCall& call, int64_t B, int64_t S) {
+PackedKeys::PackedKeys(const HeadCall& call, int64_t B, int64_t S) {
   const auto index = call.positions.options();
   const auto tokens = at::arange(S, index).unsqueeze(0);  // [1,S]
   const auto visible = visible_of(call, S, index.device());
@@ -34,18 +34,18 @@ VisibleTokens::VisibleTokens(const HeadCall& call, int64_t B, int64_t S) {
               .expand({B, S});
 }
 
-Tensor VisibleTokens::hidden_queries(int64_t T) const {
+Tensor PackedKeys::hidden_queries(int64_t T) const {
   if (!any_hidden_) return {};
   return (query_places(T) < 0).unsqueeze(1).unsqueeze(3);
 }
 
-Tensor VisibleTokens::closed_up(const Tensor& t) const {
+Tensor PackedKeys::closed_up(const Tensor& t) const {
   if (!order.defined()) return t;
   const int64_t B = t.size(0), S = t.size(2);
   return t.gather(2, order.view({B, 1, S, 1}).expand(t.sizes()));
 }
 
-Tensor VisibleTokens::pairs(int64_t T, int64_t back) const {
+Tensor PackedKeys::pairs(int64_t T, int64_t back) const {
   const auto key = places.unsqueeze(1).unsqueeze(1);  // [.,1,1,S]
   const auto query = query_places(T).unsqueeze(1).unsqueeze(3);
   return (key >= 0) & (key <= query) & (key >= query - back);  // of a hidden query none
