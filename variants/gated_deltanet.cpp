@@ -7,8 +7,9 @@
 //   u = silu(conv(x W^T)) for q, k, v       q = u_q / sqrt(|u_q|^2 + 1e-6), k likewise
 //   b_t = sigmoid(x beta^T), twice that where eigenvalues may be negative
 //   g_t = -exp(a_log) softplus(x a^T + dt_bias)
-//   S_t = e^{g_t} S_{t-1} + b_t k_t (v_t - e^{g_t} S_{t-1}^T k_t)^T  [d,dv]     o_t = scale S_t^T
-//   q_t y = concat_h(RMS_dv(o) * norm * act(x gate^T)) o^T
+//   S_t = e^{g_t} S_{t-1} + b_t k_t (v_t - e^{g_t} S_{t-1}^T k_t)^T  [d,dv]
+//   o_t = scale S_t^T q_t
+//   y = concat_h(RMS_dv(o) * norm * act(x gate^T)) o^T
 #include <cmath>
 
 #include "core/attention/precision.h"
@@ -35,10 +36,10 @@ struct GatedDeltaNetOptions : HeadOptions, DerivedDefaults<HeadShape> {
     f("conv", conv, "tokens that a convolution of queries, keys and values spans; 0: none",
       at_least(0));
     f("conv_bias", conv_bias, "biases on the convolutions");
-    f("gate", gate, "what multiplies each feature that a head says",
-      one_of({"silu", "sigmoid", "none"}));
-    f("neg_eigval", neg_eigval, "b up to 2: a token may turn what the state holds of its key");
-    f("norm_eps", norm_eps, "epsilon of the norm of what a head says", above(0));
+    f("gate", gate, "gate on each output feature of a head", one_of({"silu", "sigmoid", "none"}));
+    f("neg_eigval", neg_eigval,
+      "b up to 2, so that eigenvalues of a token's correction may be negative");
+    f("norm_eps", norm_eps, "epsilon of the output norm", above(0));
     f("scale", scale, "factor on queries (default: head_dim^-0.5)");
   }
   HeadTraits traits() const override {

@@ -35,14 +35,14 @@ struct KdaOptions : HeadOptions, DerivedDefaults<HeadShape> {
     f("conv", conv, "tokens that a convolution of queries, keys and values spans; 0: none",
       at_least(0));
     f("conv_bias", conv_bias, "biases on the convolutions");
-    f("gate", gate, "what multiplies each feature that a head says",
-      one_of({"sigmoid", "silu", "none"}));
+    f("gate", gate, "gate on each output feature of a head", one_of({"sigmoid", "silu", "none"}));
     f("gate_bias", gate_bias, "bias on the gate");
     f("rank", rank, "features that decays and gates are made from (default: value_dim)",
       at_least(1));
-    f("lower_bound", lower_bound, "the most that log decays fall to, below 0 (default: no bound)");
-    f("neg_eigval", neg_eigval, "b up to 2: a token may turn what the state holds of its key");
-    f("norm_eps", norm_eps, "epsilon of the norm of what a head says", above(0));
+    f("lower_bound", lower_bound, "lower bound of log decays, below 0 (default: none)");
+    f("neg_eigval", neg_eigval,
+      "b up to 2, so that eigenvalues of a token's correction may be negative");
+    f("norm_eps", norm_eps, "epsilon of the output norm", above(0));
     f("scale", scale, "factor on queries (default: head_dim^-0.5)");
   }
   HeadTraits traits() const override {

@@ -25,10 +25,18 @@ int64_t chunk_for(int64_t T) {
 
 Tensor transposed(const Tensor& t) { return t.transpose(-2, -1); }
 
-// sum_f rows_if k_jf e^(c_if - c_jf) for j <= i, with c the sums of log_decay: rows [..,R,n,d],
-// k [..,n,d], c [..,n,d] -> [..,R,n,n]. From blocks of one token on, each two neighbours become
-// one: its later half meets its earlier one, both by what decays up to the token between them, so
-// that no factor is above 1, and none is lost that its product would not lose.
+// Sums of log decays along a dimension, in float64: their differences are small where they are not.
+Tensor sums_of(const Tensor& log_decay, int64_t dim) { return log_decay.cumsum(dim, at::kDouble); }
+// e^difference in the type of k.
+Tensor decay_over(const Tensor& difference, const Tensor& k) {
+  return difference.to(k.scalar_type()).exp();
+}
+
+// sum_f rows_if k_jf e^(c_if - c_jf) for j <= i: rows [..,R,n,d], k [..,n,d], c [..,n,d] the sums
+// of log decays -> [..,R,n,n], 0 above the diagonal. Blocks begin with one token and double: rows
+// of the later half meet keys of the earlier half. Both decay relative to the first token of the
+// later half, so that each factor is at most 1: none overflows, and one that underflows belongs to
+// a product that does.
 Tensor products_by_halves(const Tensor& rows, const Tensor& k, const Tensor& c) {
   const int64_t n = k.size(-2);
   auto blocks = (rows * k.unsqueeze(-3)).sum(-1).unsqueeze(-1).unsqueeze(-1);  // [..,R,n,1,1]
@@ -37,9 +45,9 @@ Tensor products_by_halves(const Tensor& rows, const Tensor& k, const Tensor& c) 
       return t.unflatten(-2, {n / (2 * s), 2, s}).select(-3, which);  // [..,n/2s,s,d]
     };
     const auto later = half(c, 1), between = later.narrow(-2, 0, 1);
-    const auto of_rows = half(rows, 1) * (later - between).exp().unsqueeze(-4);  // [..,R,n/2s,s,d]
-    const auto of_keys = half(k, 0) * (between - half(c, 0)).exp();              // [..,n/2s,s,d]
-    const auto met = at::matmul(of_rows, transposed(of_keys).unsqueeze(-4));     // [..,R,n/2s,s,s]
+    const auto of_rows = half(rows, 1) * decay_over(later - between, k).unsqueeze(-4);
+    const auto of_keys = half(k, 0) * decay_over(between - half(c, 0), k);    // [..,n/2s,s,d]
+    const auto met = at::matmul(of_rows, transposed(of_keys).unsqueeze(-4));  // [..,R,n/2s,s,s]
     const auto two = blocks.unflatten(-3, {n / (2 * s), 2});
     blocks = at::cat({at::cat({two.select(-3, 0), at::zeros_like(met)}, -1),
                       at::cat({met, two.select(-3, 1)}, -1)},
@@ -54,9 +62,9 @@ Tensor decayed_products(const Tensor& q, const Tensor& k, const Tensor& c) {
   if (c.size(-1) > 1) return products_by_halves(rows, k, c);
   const int64_t n = k.size(-2);
   const auto later = at::ones({n, n}, k.options().dtype(at::kBool)).triu(1);
-  const auto g = (c - transposed(c)).masked_fill(later, -std::numeric_limits<double>::infinity());
+  const auto gap = (c - transposed(c)).masked_fill(later, -std::numeric_limits<double>::infinity());
   const auto met = at::matmul(rows.flatten(-3, -2), transposed(k));  // [..,2n,n]
-  return met.unflatten(-2, {2, n}) * g.exp().unsqueeze(-3);
+  return met.unflatten(-2, {2, n}) * decay_over(gap, k).unsqueeze(-3);
 }
 
 // [B,H,T,.] -> chunks [B,H,N,C,.]; tokens of zeros, which leave a state as it is, fill the last.
@@ -80,20 +88,21 @@ Tensor delta_rule(const DeltaTokens& in, Tensor& state) {
   const int64_t C = std::min(kChunk, chunk_for(T));
   const auto chunks = [C](const Tensor& t) { return in_chunks(t, C); };
   const auto q = chunks(in.q), k = chunks(in.k), beta = chunks(in.beta);
-  const auto c = chunks(in.log_decay).cumsum(3);  // [B,H,N,C,1 or d]
-  const auto decay = c.exp(), last = c.narrow(3, C - 1, 1);
+  const auto c = sums_of(chunks(in.log_decay), 3);  // [B,H,N,C,1 or d]
+  const auto decay = decay_over(c, k), last = c.narrow(3, C - 1, 1);
   const auto products = decayed_products(q, k, c);  // [B,H,N,2,C,C]
 
-  // What a token writes: v and what it takes back of the chunk's first state, both without what
-  // the tokens before it in the chunk have written.
+  // What each token adds to the state is its v minus a product with the state before the chunk,
+  // both corrected for what the tokens before it in the chunk add.
   const auto writes = at::linalg_solve_triangular(
       products.select(3, 1) * beta, at::cat({chunks(in.v), k * decay}, 4) * beta,
       /*upper=*/false, /*left=*/true, /*unitriangular=*/true);  // [B,H,N,C,e+d]
 
   // Slices of one unbind(): the gradient of each slice alone would be as large as the whole.
   const auto of_values = writes.narrow(4, 0, e).unbind(2),
-             of_state = writes.narrow(4, e, d).unbind(2), kept = transposed(last.exp()).unbind(2),
-             keys = transposed(k * (last - c).exp()).unbind(2);
+             of_state = writes.narrow(4, e, d).unbind(2),
+             kept = transposed(decay_over(last, k)).unbind(2),
+             keys = transposed(k * decay_over(last - c, k)).unbind(2);
   std::vector<Tensor> states, written;
   for (size_t n = 0; n < keys.size(); ++n) {
     states.push_back(state);
@@ -109,7 +118,7 @@ Tensor delta_map(const DeltaTokens& in) {
   const int64_t T = in.q.size(2);
   const auto whole = [n = chunk_for(T)](const Tensor& t) { return in_chunks(t, n).squeeze(2); };
   const auto beta = whole(in.beta);  // [B,H,n,1]
-  const auto products = decayed_products(whole(in.q), whole(in.k), whole(in.log_decay).cumsum(2));
+  const auto products = decayed_products(whole(in.q), whole(in.k), sums_of(whole(in.log_decay), 2));
   const auto map =
       at::linalg_solve_triangular(products.select(2, 1) * beta, products.select(2, 0),
                                   /*upper=*/false, /*left=*/false, /*unitriangular=*/true);
@@ -118,7 +127,7 @@ Tensor delta_map(const DeltaTokens& in) {
 
 namespace {
 
-// The map in the order of x; heads of call.uniform weigh what they may see alike.
+// The map in the order of x; heads of call.uniform weigh the visible tokens alike.
 Tensor map_of(const DeltaTokens& in, const VisibleTokens& tokens, const HeadCall& call) {
   auto a = delta_map(in);  // [B,H,T,T]
   if (call.uniform.defined()) {
@@ -130,7 +139,7 @@ Tensor map_of(const DeltaTokens& in, const VisibleTokens& tokens, const HeadCall
   return transposed(tokens.put_back(transposed(tokens.put_back(a))));
 }
 
-// What such heads say without a map: the mean of the values up to each token [B,H,T,e].
+// The outputs of uniform heads without a map: the mean of the values up to each token [B,H,T,e].
 Tensor running_means(const Tensor& v, const VisibleTokens& tokens, LayerCache* cache) {
   const int64_t T = v.size(2), e = v.size(3);
   auto sums = tokens.hide(at::cat({v, at::ones_like(v.narrow(3, 0, 1))}, 3)).cumsum(2);
@@ -159,7 +168,7 @@ void report_state(const DeltaTokens& in, const Tensor& state, const VisibleToken
   call.observer->report("state_norm", at::where(examples, norms, 0).sum(0), examples.sum(0));
 }
 
-// half_life comes as the mean of -g.
+// half_life is reported as the mean of -g.
 void finish_half_life(int64_t, LayerValues& values) {
   const auto found = values.find("half_life");
   if (found == values.end()) return;
@@ -204,15 +213,16 @@ Tensor attend_by_delta_rule(const DeltaTokens& in, const VisibleTokens& tokens,
 
 std::vector<Statistic> delta_statistics() {
   auto all = composed_statistics();
-  auto half_life = head_statistic("half_life", "token", "tokens after which half has decayed",
-                                  "ln 2 / mean over tokens (and features) of -g_{t,h}");
+  auto half_life =
+      head_statistic("half_life", "token", "tokens after which half of the state has decayed",
+                     "ln 2 / mean over tokens (and features) of -g_{t,h}");
   half_life.finish = finish_half_life;
-  all.push_back(head_statistic("decay_mean", "1", "what a token leaves of the state",
+  all.push_back(head_statistic("decay_mean", "1", "decay of the state in one token",
                                "mean over tokens (and features) of e^g_{t,h}"));
   all.push_back(half_life);
-  all.push_back(head_statistic("beta_mean", "1", "how much of its value a token writes",
+  all.push_back(head_statistic("beta_mean", "1", "strength of the correction of the state",
                                "mean over tokens of b_{t,h}"));
-  all.push_back(head_statistic("state_norm", "1", "size of the state behind the last token",
+  all.push_back(head_statistic("state_norm", "1", "norm of the state behind the last token",
                                "mean over examples of |S_{T,h}|_F"));
   return all;
 }

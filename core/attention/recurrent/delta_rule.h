@@ -1,5 +1,5 @@
-// The gated delta rule: heads that keep a matrix instead of keys, which each token first corrects
-// and then reads.
+// The gated delta rule: heads that keep a matrix instead of keys and values. Each token corrects it
+// and reads it.
 //
 // Yang et al., "Gated Delta Networks", arXiv 2412.06464; "Kimi Linear", arXiv 2510.26692. With
 // decays a_t = e^(g_t), one of the head or one of each key feature, and S_t [d,e],
@@ -36,14 +36,14 @@ Tensor delta_rule(const DeltaTokens& in, Tensor& state);
 // A [B,H,T,T] itself, in time and memory of T^2 (T + d).
 Tensor delta_map(const DeltaTokens& in);
 
-// What heads say in the order of x [B,H,T,e], feeding call.observer. Goes on from the state in
-// call.cache. The map is made where the backend is eager, where its weights are dropped, and for an
-// observer; with a cache no observer sees it, since keys of earlier passes are gone. BackendError
-// for other paths.
+// The heads' outputs in the order of x [B,H,T,e], feeding call.observer. Continues from the state
+// in call.cache. The map is made for the eager backend, for dropout of weights and for an observer;
+// behind a cache it is not observed, since keys of earlier passes are gone. BackendError for other
+// backends.
 Tensor attend_by_delta_rule(const DeltaTokens& in, const VisibleTokens& tokens,
                             const HeadCall& call);
 
-// What an observer finds of such heads.
+// What these heads report to an observer.
 std::vector<Statistic> delta_statistics();
 
 }  // namespace headlab

@@ -1,5 +1,5 @@
-// What heads that keep a state read of a sequence: the tokens that no mask hides, one after the
-// other, through a short convolution.
+// The inputs of heads that keep a state: the tokens that no mask hides, in their order, through a
+// short convolution.
 //
 // B batch, n heads, T tokens of this pass, d width of a head, w taps.
 #pragma once

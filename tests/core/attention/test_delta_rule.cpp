@@ -82,7 +82,7 @@ TEST_CASE("no gradient passes a hidden token, and none is NaN", "[delta_rule]") 
   });
 }
 
-TEST_CASE("chunks of any size say what the parallel pass says, with holes of each example",
+TEST_CASE("chunks of any size equal the parallel pass, with holes of each example",
           "[delta_rule]") {
   at::NoGradGuard no_grad;
   for_layers(kAllOptions, [](const Layer& layer) {
