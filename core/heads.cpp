@@ -187,11 +187,14 @@ HeadOutput AttentionHeads::forward(const Tensor& x, HeadContext ctx) {
                           .map = traits_.map});
   auto out = compute(x, call);
   if (call.cache) call.cache->advance(T);
-  if (call.alive.defined() && out.gates.defined())
-    out.gates = out.gates.masked_fill(call.alive.logical_not(), 0);
+  if (call.alive.defined() && out.gates.defined()) {
+    const auto dead = call.alive.logical_not();  // [H]
+    out.gates = out.gates.masked_fill(out.gates.dim() == 4 ? dead.unsqueeze(1) : dead, 0);
+  }
   if (head_ids_.defined() && out.gates.defined()) {
-    auto full = out.gates.new_zeros({x.size(0), T, heads()});
-    out.gates = full.index_copy(2, head_ids_, out.gates);  // [B,T,H original]
+    auto sizes = out.gates.sizes().vec();
+    sizes[2] = heads();
+    out.gates = out.gates.new_zeros(sizes).index_copy(2, head_ids_, out.gates);  // H original
   }
   return out;
 }

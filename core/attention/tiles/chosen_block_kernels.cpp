@@ -37,39 +37,69 @@ Tensor in_blocks(const Tensor& kv, int64_t b) {
 
 // q, k and v as the kernels take them.
 struct Laid {
-  Tensor q;                 // [B,H,T,wide]
-  Tensor k_rows, v_rows;    // [B,Hkv,N,b,wide]
-  Tensor k_lanes, v_lanes;  // [B,Hkv,N,.,padded]
+  Tensor q;                // [B,H,T,wide]
+  Tensor k_lanes, v_rows;  // [B,Hkv,N,d,padded], [B,Hkv,N,b,wide]
+  Tensor k_rows, v_lanes;  // likewise the other way; of the backward pass
 
-  Laid(const Tensor& queries, const Tensor& k, const Tensor& v, int64_t b)
+  Laid(const Tensor& queries, const Tensor& k, const Tensor& v, int64_t b, bool back)
       : q(widened_rows(queries)),
-        k_rows(widened_rows(in_blocks(k, b))),
-        v_rows(widened_rows(in_blocks(v, b))),
-        k_lanes(widened_rows(in_blocks(k, b).transpose(3, 4))) {}
+        k_lanes(widened_rows(in_blocks(k, b).transpose(3, 4))),
+        v_rows(widened_rows(in_blocks(v, b))) {
+    if (!back) return;
+    k_rows = widened_rows(in_blocks(k, b));
+    v_lanes = widened_rows(v_rows.transpose(3, 4));
+  }
+};
+
+// The lists the other way: the queries that see each block, ascending.
+struct Seeing {
+  std::vector<int64_t> starts, queries;
+
+  Seeing(const Lists& lists, int64_t N)
+      : starts(lists.blocks.size(0) * lists.blocks.size(1) * N + 1) {
+    each(lists, N, [&](int64_t list, int64_t) { ++starts[list + 1]; });
+    std::partial_sum(starts.begin(), starts.end(), starts.begin());
+    queries.resize(starts.back());
+    auto next = starts;
+    each(lists, N, [&](int64_t list, int64_t i) { queries[next[list]++] = i; });
+  }
+
+ private:
+  template <class Work>
+  static void each(const Lists& lists, int64_t N, const Work& work) {
+    const int64_t H = lists.blocks.size(1), T = lists.blocks.size(2), m = lists.blocks.size(3);
+    const auto* chosen = lists.blocks.const_data_ptr<int64_t>();
+    const auto* place = lists.places.const_data_ptr<int64_t>();
+    for (int64_t head = 0; head < lists.blocks.size(0) * H; ++head)
+      for (int64_t i = 0; i < T; ++i, chosen += m)
+        for (int64_t s = 0; s < m; ++s)
+          if (chosen[s] >= 0 && chosen[s] * lists.block <= place[head / H * T + i])
+            work(head * N + chosen[s], i);
+  }
 };
 
 template <class T>
-ChosenBlockRows<T> problem(const Laid& laid, const Lists& lists) {
+ChosenBlockRows<T> problem(const Laid& laid, const Lists& lists, const Seeing& seeing) {
   ChosenBlockRows<T> p{};
   p.B = laid.q.size(0), p.H = laid.q.size(1), p.queries = laid.q.size(2);
-  p.kv_heads = laid.k_rows.size(1), p.blocks = laid.k_rows.size(2), p.block = lists.block;
+  p.kv_heads = laid.k_lanes.size(1), p.blocks = laid.k_lanes.size(2), p.block = lists.block;
   p.d = laid.k_lanes.size(3), p.padded = laid.k_lanes.size(4);
-  p.wide_d = laid.q.size(3), p.wide_e = laid.v_rows.size(4), p.slots = lists.blocks.size(3);
+  p.wide_d = laid.q.size(3), p.wide_e = laid.v_rows.size(4);
   p.scale = lists.scale;
   p.kv_head = lists.kv_head.const_data_ptr<int64_t>();
   p.place = lists.places.const_data_ptr<int64_t>();
-  p.chosen = lists.blocks.const_data_ptr<int64_t>();
+  p.starts = seeing.starts.data(), p.seeing = seeing.queries.data();
   p.q = laid.q.const_data_ptr<T>();
-  p.k_rows = laid.k_rows.const_data_ptr<T>(), p.k_lanes = laid.k_lanes.const_data_ptr<T>();
+  p.k_lanes = laid.k_lanes.const_data_ptr<T>();
   p.v_rows = laid.v_rows.const_data_ptr<T>();
   return p;
 }
 
 template <class T>
-void run(const ChosenBlockRows<T>& p, int64_t tasks, int64_t elements,
+void run(const ChosenBlockRows<T>& p, int64_t tasks,
          void (*work)(const ChosenBlockRows<T>&, int64_t, T*)) {
   at::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
-    const auto room = std::make_unique_for_overwrite<T[]>(elements);
+    const auto room = std::make_unique_for_overwrite<T[]>(chosen_block_room(p));
     for (int64_t task = begin; task < end; ++task) work(p, task, room.get());
   });
 }
@@ -77,40 +107,14 @@ void run(const ChosenBlockRows<T>& p, int64_t tasks, int64_t elements,
 // out [B,H,T,wide] and lse [B,H,T].
 template <class T>
 AttendedRows forward(const Laid& laid, const Lists& lists) {
-  auto p = problem<T>(laid, lists);
+  const Seeing seeing(lists, laid.k_lanes.size(2));
+  auto p = problem<T>(laid, lists, seeing);
   AttendedRows rows{at::empty({p.B, p.H, p.queries, p.wide_e}, laid.q.options()),
                     at::empty({p.B, p.H, p.queries}, laid.q.options())};
   p.out = rows.out.template data_ptr<T>(), p.lse = rows.lse.template data_ptr<T>();
-  run(p, p.B * p.H * chosen_row_tasks(p), chosen_block_room(p),
-      of_type(HEADLAB_OF_ISA(chosen_block_kernels), T()).forward);
+  run(p, p.B * p.H, of_type(HEADLAB_OF_ISA(chosen_block_kernels), T()).forward);
   return rows;
 }
-
-// The lists the other way: the queries that see each block, ascending.
-struct Seeing {
-  std::vector<int64_t> starts, queries;
-
-  template <class T>
-  explicit Seeing(const ChosenBlockRows<T>& p) : starts(p.B * p.H * p.blocks + 1) {
-    each(p, [&](int64_t list, int64_t) { ++starts[list + 1]; });
-    std::partial_sum(starts.begin(), starts.end(), starts.begin());
-    queries.resize(starts.back());
-    auto next = starts;
-    each(p, [&](int64_t list, int64_t i) { queries[next[list]++] = i; });
-  }
-
- private:
-  template <class T, class Work>
-  static void each(const ChosenBlockRows<T>& p, const Work& work) {
-    for (int64_t n = 0; n < p.B * p.H * p.queries; ++n) {
-      const int64_t head = n / p.queries, i = n % p.queries;
-      const int64_t own = p.place[head / p.H * p.queries + i];
-      for (int64_t s = 0; s < p.slots; ++s)
-        if (const int64_t c = p.chosen[n * p.slots + s]; c >= 0 && c * p.block <= own)
-          work(head * p.blocks + c, i);
-    }
-  }
-};
 
 struct Gradients {
   Tensor q, k, v;  // as in Laid
@@ -119,20 +123,19 @@ struct Gradients {
 template <class T>
 Gradients backward(const Laid& laid, const Lists& lists, const AttendedRows& rows,
                    const Tensor& for_out) {
-  auto p = problem<T>(laid, lists);
+  const Seeing seeing(lists, laid.k_lanes.size(2));
+  auto p = problem<T>(laid, lists, seeing);
   const Gradients all{at::zeros_like(laid.q), at::zeros_like(laid.k_rows),
                       at::zeros_like(laid.v_rows)};
   p.out = rows.out.template data_ptr<T>(), p.lse = rows.lse.template data_ptr<T>();
+  p.k_rows = laid.k_rows.template const_data_ptr<T>();
   p.v_lanes = laid.v_lanes.template const_data_ptr<T>();
   const auto drop = (for_out * rows.out).sum(-1);  // [B,H,T]
-  const Seeing seeing(p);
-  p.starts = seeing.starts.data(), p.seeing = seeing.queries.data();
   p.drop = drop.template const_data_ptr<T>();
   p.grad_out = for_out.template const_data_ptr<T>();
   p.grad_q = all.q.template data_ptr<T>(), p.grad_k = all.k.template data_ptr<T>(),
   p.grad_v = all.v.template data_ptr<T>();
-  run(p, p.B * p.kv_heads, chosen_tile_room(p),
-      of_type(HEADLAB_OF_ISA(chosen_block_kernels), T()).backward);
+  run(p, p.B * p.kv_heads, of_type(HEADLAB_OF_ISA(chosen_block_kernels), T()).backward);
   return all;
 }
 
@@ -140,12 +143,12 @@ class AttendToLists : public torch::autograd::Function<AttendToLists> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Lists& lists) {
-    const Laid laid(q, k, v, lists.block);
+    const Laid laid(q, k, v, lists.block, /*back=*/false);
     const auto rows = q.scalar_type() == at::kFloat ? headlab::forward<float>(laid, lists)
                                                     : headlab::forward<double>(laid, lists);
     ctx->save_for_backward({q, k, v, rows.out, rows.lse});
     hold(ctx, lists);
-    return rows.out.narrow(3, 0, v.size(3)).clone();
+    return rows.out.narrow(3, 0, v.size(3)).contiguous();
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
@@ -155,8 +158,7 @@ class AttendToLists : public torch::autograd::Function<AttendToLists> {
     const auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2];
     const auto& lists = held<Lists>(ctx);
-    Laid laid(q, k, v, lists.block);
-    laid.v_lanes = widened_rows(laid.v_rows.transpose(3, 4));
+    const Laid laid(q, k, v, lists.block, /*back=*/true);
     const AttendedRows rows{saved[3], saved[4]};
     const auto g = widened_rows(grads[0]);
     const auto all = g.scalar_type() == at::kFloat

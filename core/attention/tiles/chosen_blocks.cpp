@@ -24,14 +24,15 @@ void highest_of_row(const T* scores, int64_t N, int64_t n, T* values, int64_t* b
   const auto above = [](T a, T b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
   if (n <= 0) return;
   int64_t count = 0;
+  T lowest = -std::numeric_limits<T>::infinity();  // of a full list
   for (int64_t j = 0; j < N; ++j) {
     const T x = scores[j];
-    if (x == -std::numeric_limits<T>::infinity()) continue;
-    if (count == n && !above(x, values[n - 1])) continue;
+    if (x <= lowest || std::isnan(lowest)) continue;
     int64_t at = count < n ? count++ : n - 1;
     for (; at > 0 && above(x, values[at - 1]); --at)
       values[at] = values[at - 1], best[at] = best[at - 1];
     values[at] = x, best[at] = j;
+    if (count == n) lowest = values[n - 1];
   }
   std::fill(best + count, best + n, -1);
 }

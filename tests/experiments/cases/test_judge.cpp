@@ -65,6 +65,15 @@ TEST_CASE("dtypes may differ, empty tensors and scalars are judged") {
   CHECK_FALSE(judge("a", at::scalar_tensor(2), at::scalar_tensor(3), exact).pass);
 }
 
+TEST_CASE("what was chosen is compared exactly, whatever the tolerance") {
+  const auto chosen = at::tensor({0, 1, 1, 0}, at::kByte),
+             other = at::tensor({0, 1, 0, 1}, at::kByte);
+  const Tolerance wide{.rtol = 1, .atol = 1};
+  CHECK(judge("out.blocks", chosen, chosen, wide).pass);
+  CHECK_FALSE(judge("out.blocks", other, chosen, wide).pass);
+  CHECK(judge("out.y", other.to(at::kFloat), chosen.to(at::kFloat), wide).pass);
+}
+
 TEST_CASE("each expected tensor is judged once, what was not expected is ignored") {
   const NamedTensors want = {{"grad.x", at::ones({2})}, {"out.y", at::ones({2})}};
   const NamedTensors got = {{"out.y", at::ones({2})}, {"out.gates", at::ones({5})}};
