@@ -37,6 +37,9 @@ Options options_of(const std::string& kind) {
              ", version: 2, scale: 0.2"},
             ", bias: true",
             2};
+  if (kind == "dsa")
+    return {
+        {", selected: 3, index_heads: 2, index_dim: 3", ", selected: 2, index_loss: 0"}, rich, 2};
   if (kind == "entmax")
     return {{"", ", alpha: 1", ", alpha: 1.2", ", alpha: 2", ", learn_alpha: true"}, rich, 2};
   if (kind == "forgetting")
