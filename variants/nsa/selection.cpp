@@ -14,7 +14,7 @@ constexpr int64_t kRows = 256;  // queries whose weights are held at once
 constexpr int64_t kKeys = 64;   // compressed blocks that the kernels take at once
 
 // How many compressed blocks lie before each query, itself included: [B or 1,T], 0 of a hidden one.
-Tensor complete(int64_t T, CompressedSizes sizes, const VisibleTokens& tokens) {
+Tensor complete(int64_t T, CompressedSizes sizes, const PackedKeys& tokens) {
   const auto rate = sizes.rate();
   return (tokens.query_places(T) + 1 - rate.before).floor_divide(rate.each).clamp_min(0);
 }
@@ -63,8 +63,8 @@ Tensor group_sums(const Tensor& p, int64_t kv_heads, const HeadCall& call) {
 }  // namespace
 
 Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
-                            CompressedSizes sizes, const VisibleTokens& tokens,
-                            const HeadCall& call, double scale) {
+                            CompressedSizes sizes, const PackedKeys& tokens, const HeadCall& call,
+                            double scale) {
   const int64_t T = q.size(2), C = k.size(2);
   const auto count = complete(T, sizes, tokens);
   if (T > 1 && C > 0 && kernels_serve(q, call)) {
@@ -76,7 +76,7 @@ Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 Tensor block_scores(const Tensor& q, const Tensor& k, CompressedSizes sizes, int64_t b, int64_t N,
-                    const VisibleTokens& tokens, const HeadCall& call, double scale) {
+                    const PackedKeys& tokens, const HeadCall& call, double scale) {
   const at::NoGradGuard no_grad;
   const int64_t B = q.size(0), T = q.size(2), Hkv = k.size(1), of_block = b / sizes.stride;
   const auto count = complete(T, sizes, tokens);

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/attention/attend.h"
-#include "core/attention/tiles/visible_tokens.h"
+#include "core/attention/tiles/packed_keys.h"
 
 namespace headlab {
 
@@ -18,13 +18,13 @@ struct CompressedSizes {
 // Softmax attention to the compressed blocks that end at or before each query: q [B,H,T,d],
 // k, v [B,Hkv,C,d] -> [B,H,T,d], 0 in rows that see none.
 Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
-                            CompressedSizes sizes, const VisibleTokens& tokens,
-                            const HeadCall& call, double scale);
+                            CompressedSizes sizes, const PackedKeys& tokens, const HeadCall& call,
+                            double scale);
 
 // score_j = sum over the alive heads of a group and over c of p_hc m(c,j): p the weights of that
 // attention, m(c,j) the number of chunks of s tokens that compressed block c and block j of b
 // tokens share. [B,Hkv,T,N], of the blocks up to the query's own; no gradient passes.
 Tensor block_scores(const Tensor& q, const Tensor& k, CompressedSizes sizes, int64_t b, int64_t N,
-                    const VisibleTokens& tokens, const HeadCall& call, double scale);
+                    const PackedKeys& tokens, const HeadCall& call, double scale);
 
 }  // namespace headlab
