@@ -20,11 +20,12 @@ ROOMS = ["files", "text", "system", "ranks", "data/formats", "data/tokenizers", 
 PLAIN = ["files", "text", "system", "data/formats"]
 ALLOWED = {
     "core/*": {"core/*", "core/attention", "core/config"},
+    "core/families": {"core/families", "core/*", "core/attention", "core/config"},
     "core/observe": {"core/observe", "core/attention", "core/kernels", "core/torch.h", "core/errors.h"},
     "core/attention": {"core/attention", "core/kernels", "core/torch.h", "core/errors.h"},
     "core/kernels": {"core/kernels"},
     "core/config": {"core/config", "core/errors.h"},
-    "variants": {"core/*", "core/attention", "core/config"},  # never another variant
+    "variants": {"core/*", "core/families", "core/attention", "core/config"},  # never another variant
     # Among the folders of experiments only to the left.
     **{f"experiments/{name}": {"core"} | {f"experiments/{other}" for other in ROOMS[:place + 1]}
        for place, name in enumerate(ROOMS)},

@@ -2,9 +2,9 @@
 // which is all that decoding has to keep, beside a key for rotary positions that the heads share.
 //
 // DeepSeek-V2, arXiv 2405.04434, section 2.1 and appendix C (V3: arXiv 2412.19437). The equations
-// are those of core/latent_heads.h with one latent L = RMS(m kv_down^T) kv_norm.
+// are those of core/families/latent_heads.h with one latent L = RMS(m kv_down^T) kv_norm.
 #include "core/config/config.h"
-#include "core/latent_heads.h"
+#include "core/families/latent_heads.h"
 
 namespace headlab {
 namespace {

@@ -108,7 +108,7 @@ class Converter {
   TurnedKeys turn(const Tensor& tokens) const {
     const int64_t all = Hkv_ * d_;
     const auto options = at::TensorOptions(at::kDouble);
-    if (r_ == 0) return {at::eye(all, options), 0, 0};
+    if (r_ == 0) return {at::eye(all, options), 0, 1};  // nothing loses its positions
     const auto k = k_.moment(tokens);  // [Hkv d,Hkv d]
     const int64_t C = d_ / r_, M = asked_.freqfold, kept = M / C, size = M * Hkv_;
     auto P = at::zeros({all, all}, options);

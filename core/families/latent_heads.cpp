@@ -1,4 +1,4 @@
-#include "core/latent_heads.h"
+#include "core/families/latent_heads.h"
 
 #include <cmath>
 
