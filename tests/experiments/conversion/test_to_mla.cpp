@@ -30,22 +30,24 @@ KindBlock block_of(const std::string& text) {
 // A layer of mha that turns keys by rope where `rotary` says so, and tokens of unequal features.
 struct Trained {
   HeadShape shape;
-  std::string options;
+  bool rotary;
   std::shared_ptr<AttentionHeads> heads;
   TrainedLayer layer;
   Tensor tokens = random({3, 40, 20}) * at::linspace(0.2, 2, 20, at::kDouble);
-  Rotary rope{10000, RopeLayout::kHalf, 1};
-  bool rotary;
 
-  Trained(int64_t kv_heads, bool turns, const std::string& given = "")
-      : shape(small_shape(4, kv_heads)), options(given), rotary(turns) {
+  Trained(int64_t kv_heads, bool turns, const std::string& options = "")
+      : shape(shape_of(kv_heads)),
+        rotary(turns),
+        heads(make_layer("mha", shape, options)),
+        layer{"layer 3",
+              block_of("{kind: mha" + options + "}"),
+              shape,
+              {.rotary = turns},
+              module_tensors(*heads)} {}
+  static HeadShape shape_of(int64_t kv_heads) {
+    auto shape = small_shape(4, kv_heads);
     shape.head_dim = 8;
-    heads = make_layer("mha", shape, options);
-    layer = {"layer 3",
-             block_of("{kind: mha" + options + "}"),
-             shape,
-             {.rotary = rotary},
-             module_tensors(*heads)};
+    return shape;
   }
   Calibration calibration() const {
     const auto moment = token_moment(tokens, {});

@@ -55,12 +55,13 @@ TEST_CASE("biases by distance are left out of layers that have other positions",
 }
 
 TEST_CASE("hybrids decode as they compute in parallel, and lose heads", "[positions]") {
-  for (const std::string yaml :
-       {stack("position: rope, position_at: {\"0-1\": none}, attention: {kind: gated_deltanet}, "
-              "attention_at: {\"2\": {kind: gated, inner: mha, gate: sigmoid, granularity: "
-              "element}}"),
-        stack("position: none, attention: {kind: kda}, attention_at: {\"2\": {kind: mla, rope_dim: "
-              "0}}")})
+  for (const auto& yaml : std::vector<std::string>{
+           stack("position: rope, position_at: {\"0-1\": none}, attention: {kind: gated_deltanet}, "
+                 "attention_at: {\"2\": {kind: gated, inner: mha, gate: sigmoid, granularity: "
+                 "element}}"),
+           stack("position: none, attention: {kind: kda}, attention_at: {\"2\": {kind: mla, "
+                 "rope_dim: "
+                 "0}}")})
     DYNAMIC_SECTION(yaml) {
       const auto model = small_decoder(yaml);
       at::NoGradGuard no_grad;
