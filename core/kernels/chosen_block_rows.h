@@ -11,38 +11,35 @@
 
 namespace headlab {
 
-constexpr int64_t kChosenTileRows = 16;  // rows that meet a block at once
+constexpr int64_t kChosenTileRows = kRowLanes;  // that meet a block at once
 
 template <class T>
 struct ChosenBlockRows {
   int64_t B, H, kv_heads, queries;
-  int64_t d, wide_d, wide_e;      // wide: padded
-  int64_t block, padded, blocks;  // b, b padded, blocks of keys
+  int64_t wide_d, wide_e, block, blocks;  // d and e padded, b, blocks of keys
+  int64_t back;  // a row sees no key further back; kUnlimited: all before it
   double scale;
   const int64_t* kv_head;  // [H] the row of keys and values that a head uses
   const int64_t* place;    // [B,T] where queries stand among the keys; -1: it sees none
   // The queries of (b, h) that see block c, ascending: seeing[starts[n]] .. of n = (b H + h) blocks
   // + c. Each has a key of it before it.
   const int64_t *starts, *seeing;
-  const T* q;  // [B,H,T,wide_d]
-  // Each block with its keys in lanes [B,Hkv,blocks,.,padded], and with its features there
-  // [B,Hkv,blocks,b,.].
-  const T *k_lanes, *k_rows;  // d; wide_d
-  const T *v_lanes, *v_rows;  // wide_e; wide_e
-  T* out;                     // [B,H,T,wide_e]
-  T* lse;                     // [B,H,T], -infinity in a row that sees no key
+  const T* q;      // [B,H,T,wide_d]
+  const T *k, *v;  // [B,Hkv,blocks,b,wide_d], [B,Hkv,blocks,b,wide_e]
+  T* out;          // [B,H,T,wide_e]
+  T* lse;          // [B,H,T], -infinity in a row that sees no key
 
   // Backward.
   const T* grad_out;   // [B,H,T,wide_e]
   const T* drop;       // [B,H,T] sum of grad_out out
   T* grad_q;           // [B,H,T,wide_d]; 0 before, as are
-  T *grad_k, *grad_v;  // as k_rows and v_rows
+  T *grad_k, *grad_v;  // as k and v
 };
 
 // Elements that a task needs. static: files of different instruction sets must not share a copy.
 template <class T>
 static int64_t chosen_block_room(const ChosenBlockRows<T>& p) {
-  return p.queries + kChosenTileRows * (2 * p.padded + 2 * p.wide_d + p.wide_e);
+  return p.queries + kChosenTileRows * (2 * p.block + 3 * p.wide_d + 3 * p.wide_e);
 }
 
 // A task is forward an example and head, b H + h, and backward all heads that share one row of

@@ -105,7 +105,7 @@ class Nsa : public AttentionHeads {
     if (H == 0) return {.y = output(x.new_empty({B, 0, T, shape_.head_dim}), call), .gates = gates};
     const auto q = rotate(norm(q_norm_, split_heads(q_(x), H)), call, call.positions);
     const auto kv = keys_and_values(x, call);
-    const PackedKeys tokens(call, B, kv.k.size(2));
+    const VisibleTokens tokens(call, B, kv.k.size(2));
     const auto [ck, cv] = compressed(kv, tokens, call);  // [B,Hkv,C,d]
     const auto rules = options_.rules();
     const int64_t S = kv.k.size(2);
@@ -121,8 +121,8 @@ class Nsa : public AttentionHeads {
         attend_to_compressed(q, ck, cv, sizes(), tokens, quiet.with_seed(1), scale_),
         attend_to_chosen(q, kv.k, kv.v, chooses ? of_heads : Tensor(), rules, tokens, quiet,
                          scale_),
-        attend(q, kv.window_k, kv.window_v,
-               windowed(quiet, tokens, kv.window_k.size(2), T).with_seed(2), scale_)};
+        attend_to_window(q, kv.window_k, kv.window_v, options_.window_tokens, tokens,
+                         quiet.with_seed(2), scale_)};
     const auto gated = [&](int64_t n) {
       return said[n] * gates.select(3, n).transpose(1, 2).unsqueeze(3);  // [B,H,T,d]
     };
@@ -172,7 +172,7 @@ class Nsa : public AttentionHeads {
   }
 
   // Those of all complete blocks. A mask that hides tokens moves blocks: then they are made anew.
-  std::pair<Tensor, Tensor> compressed(const BranchKeys& kv, const PackedKeys& tokens,
+  std::pair<Tensor, Tensor> compressed(const BranchKeys& kv, const VisibleTokens& tokens,
                                        const HeadCall& call) {
     const auto rate = sizes().rate();
     const int64_t s = options_.stride;
@@ -197,20 +197,9 @@ class Nsa : public AttentionHeads {
             compress_->values(tokens.closed_up(kv.source_v), 0, count)};
   }
 
-  // The last W visible tokens, of the `kept` keys that the window's cache holds.
-  HeadCall windowed(const HeadCall& call, const PackedKeys& tokens, int64_t kept, int64_t T) const {
-    Scope scope = call;
-    scope.mask.window = options_.window_tokens;
-    if (!tokens.hidden_queries(T).defined()) return call.within(scope);
-    const auto pairs = tokens.pairs(T, options_.window_tokens - 1);
-    scope.mask.window = 0;
-    scope.mask.allowed = pairs.narrow(3, pairs.size(3) - kept, kept);
-    return call.within(scope);
-  }
-
   // Map 0 is that of the selected branch, map 1 that of the window; both of what heads say in all.
   void observe(const Tensor& q, const BranchKeys& kv, const Tensor& blocks,
-               const PackedKeys& tokens, const Tensor& heads, const Tensor& gates,
+               const VisibleTokens& tokens, const Tensor& heads, const Tensor& gates,
                const HeadCall& call) const {
     auto& observer = *call.observer;
     const at::NoGradGuard no_grad;
@@ -220,7 +209,7 @@ class Nsa : public AttentionHeads {
     const auto chosen =
         whole ? call : masked_to_chosen(blocks, options_.rules(), tokens, call, T, S);
     observer.softmax({q, kv.k, kv.v, chosen, scale_}, heads);
-    const auto window = windowed(call, tokens, kv.window_k.size(2), T);
+    const auto window = windowed(call, tokens, options_.window_tokens, kv.window_k.size(2), T);
     const AttentionCall own(q, kv.window_k, kv.window_v, window, scale_);
     const auto z = own.scores(), p = masked_softmax(z, own.allowed_keys());  // [B,H,T,S]
     observer.weights({.p = p, .a = p, .scores = z, .v = kv.window_v, .out = heads, .map = 1},

@@ -10,8 +10,9 @@
 namespace headlab {
 namespace {
 
-constexpr int64_t kRows = 256;  // queries whose weights are held at once
-constexpr int64_t kKeys = 64;   // compressed blocks that the kernels take at once
+constexpr int64_t kRows = 256;        // queries whose weights are held at once
+constexpr int64_t kKeys = 64;         // compressed blocks that the kernels take at once
+constexpr int64_t kWindowBlock = 32;  // tokens of the window that they do
 
 // How many compressed blocks lie before each query, itself included: [B or 1,T], 0 of a hidden one.
 Tensor complete(int64_t T, CompressedSizes sizes, const PackedKeys& tokens) {
@@ -73,6 +74,31 @@ Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
   }
   const auto p = uniform_weights(weights(q, k, count, call, scale), count, call);
   return weighted_values(p, v, call);
+}
+
+Tensor attend_to_window(const Tensor& q, const Tensor& k, const Tensor& v, int64_t window,
+                        const VisibleTokens& tokens, const HeadCall& call, double scale) {
+  const int64_t T = q.size(2), S = k.size(2);
+  if (T == 1 || S < tokens.places.size(1) || !kernels_serve(q, call))
+    return attend(q, k, v, windowed(call, tokens, window, S, T), scale);
+  const auto places = tokens.query_places(T);  // [B or 1,T]
+  const int64_t reach =
+      (window - 1 + kWindowBlock - 1) / kWindowBlock + 1;  // blocks before it, own
+  const auto own = places.floor_divide(kWindowBlock).unsqueeze(1).unsqueeze(3);
+  const auto before = at::arange(std::min(reach, (S - 1) / kWindowBlock + 1), own.options());
+  return attend_to_lists(q, tokens.closed_up(k), tokens.closed_up(v), own - before, places,
+                         kWindowBlock, call.kv_map, scale, window - 1);
+}
+
+HeadCall windowed(const HeadCall& call, const VisibleTokens& tokens, int64_t window, int64_t kept,
+                  int64_t T) {
+  Scope scope = call;
+  scope.mask.window = window;
+  if (!tokens.hidden_queries(T).defined()) return call.within(scope);
+  const auto pairs = tokens.pairs(T, window - 1);
+  scope.mask.window = 0;
+  scope.mask.allowed = pairs.narrow(3, pairs.size(3) - kept, kept);
+  return call.within(scope);
 }
 
 Tensor block_scores(const Tensor& q, const Tensor& k, CompressedSizes sizes, int64_t b, int64_t N,

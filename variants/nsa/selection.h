@@ -21,6 +21,14 @@ Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
                             CompressedSizes sizes, const PackedKeys& tokens, const HeadCall& call,
                             double scale);
 
+// Softmax attention to the last `window` visible tokens, the query included: k, v [B,Hkv,S',.] of
+// the last S' tokens, all that are still seen.
+Tensor attend_to_window(const Tensor& q, const Tensor& k, const Tensor& v, int64_t window,
+                        const VisibleTokens& tokens, const HeadCall& call, double scale);
+// The call whose mask is that of this attention.
+HeadCall windowed(const HeadCall& call, const VisibleTokens& tokens, int64_t window, int64_t kept,
+                  int64_t T);
+
 // score_j = sum over the alive heads of a group and over c of p_hc m(c,j): p the weights of that
 // attention, m(c,j) the number of chunks of s tokens that compressed block c and block j of b
 // tokens share. [B,Hkv,T,N], of the blocks up to the query's own; no gradient passes.

@@ -20,6 +20,7 @@ struct Lists {
   Tensor blocks, places, kv_head;  // [B,H,T,m], [B,T], [H] int64, dense
   int64_t block;
   double scale;
+  int64_t back;
 };
 
 int64_t wide(int64_t width) { return (width + kRowLanes - 1) / kRowLanes * kRowLanes; }
@@ -29,26 +30,18 @@ Tensor widened_rows(const Tensor& x) {
   return at::constant_pad_nd(x, {0, wide(x.size(-1)) - x.size(-1)}).contiguous();
 }
 
-// Keys or values [B,Hkv,S,d] as blocks [B,Hkv,N,b,d]; the last one is filled up with zeros.
+// Keys or values [B,Hkv,S,d] as blocks [B,Hkv,N,b,wide]; the last one is filled up with zeros.
 Tensor in_blocks(const Tensor& kv, int64_t b) {
-  const int64_t N = (kv.size(2) + b - 1) / b;
-  return at::constant_pad_nd(kv, {0, 0, 0, N * b - kv.size(2)}).unflatten(2, {N, b});
+  const int64_t S = kv.size(2), N = (S + b - 1) / b, d = kv.size(3);
+  return at::constant_pad_nd(kv, {0, wide(d) - d, 0, N * b - S}).unflatten(2, {N, b}).contiguous();
 }
 
 // q, k and v as the kernels take them.
 struct Laid {
-  Tensor q;                // [B,H,T,wide]
-  Tensor k_lanes, v_rows;  // [B,Hkv,N,d,padded], [B,Hkv,N,b,wide]
-  Tensor k_rows, v_lanes;  // likewise the other way; of the backward pass
+  Tensor q, k, v;  // [B,H,T,wide], [B,Hkv,N,b,wide]
 
-  Laid(const Tensor& queries, const Tensor& k, const Tensor& v, int64_t b, bool back)
-      : q(widened_rows(queries)),
-        k_lanes(widened_rows(in_blocks(k, b).transpose(3, 4))),
-        v_rows(widened_rows(in_blocks(v, b))) {
-    if (!back) return;
-    k_rows = widened_rows(in_blocks(k, b));
-    v_lanes = widened_rows(v_rows.transpose(3, 4));
-  }
+  Laid(const Tensor& queries, const Tensor& keys, const Tensor& values, int64_t b)
+      : q(widened_rows(queries)), k(in_blocks(keys, b)), v(in_blocks(values, b)) {}
 };
 
 // The lists the other way: the queries that see each block, ascending.
@@ -82,16 +75,14 @@ template <class T>
 ChosenBlockRows<T> problem(const Laid& laid, const Lists& lists, const Seeing& seeing) {
   ChosenBlockRows<T> p{};
   p.B = laid.q.size(0), p.H = laid.q.size(1), p.queries = laid.q.size(2);
-  p.kv_heads = laid.k_lanes.size(1), p.blocks = laid.k_lanes.size(2), p.block = lists.block;
-  p.d = laid.k_lanes.size(3), p.padded = laid.k_lanes.size(4);
-  p.wide_d = laid.q.size(3), p.wide_e = laid.v_rows.size(4);
-  p.scale = lists.scale;
+  p.kv_heads = laid.k.size(1), p.blocks = laid.k.size(2), p.block = lists.block;
+  p.wide_d = laid.k.size(4), p.wide_e = laid.v.size(4);
+  p.scale = lists.scale, p.back = lists.back;
   p.kv_head = lists.kv_head.const_data_ptr<int64_t>();
   p.place = lists.places.const_data_ptr<int64_t>();
   p.starts = seeing.starts.data(), p.seeing = seeing.queries.data();
   p.q = laid.q.const_data_ptr<T>();
-  p.k_lanes = laid.k_lanes.const_data_ptr<T>();
-  p.v_rows = laid.v_rows.const_data_ptr<T>();
+  p.k = laid.k.const_data_ptr<T>(), p.v = laid.v.const_data_ptr<T>();
   return p;
 }
 
@@ -107,7 +98,7 @@ void run(const ChosenBlockRows<T>& p, int64_t tasks,
 // out [B,H,T,wide] and lse [B,H,T].
 template <class T>
 AttendedRows forward(const Laid& laid, const Lists& lists) {
-  const Seeing seeing(lists, laid.k_lanes.size(2));
+  const Seeing seeing(lists, laid.k.size(2));
   auto p = problem<T>(laid, lists, seeing);
   AttendedRows rows{at::empty({p.B, p.H, p.queries, p.wide_e}, laid.q.options()),
                     at::empty({p.B, p.H, p.queries}, laid.q.options())};
@@ -123,13 +114,10 @@ struct Gradients {
 template <class T>
 Gradients backward(const Laid& laid, const Lists& lists, const AttendedRows& rows,
                    const Tensor& for_out) {
-  const Seeing seeing(lists, laid.k_lanes.size(2));
+  const Seeing seeing(lists, laid.k.size(2));
   auto p = problem<T>(laid, lists, seeing);
-  const Gradients all{at::zeros_like(laid.q), at::zeros_like(laid.k_rows),
-                      at::zeros_like(laid.v_rows)};
+  const Gradients all{at::zeros_like(laid.q), at::zeros_like(laid.k), at::zeros_like(laid.v)};
   p.out = rows.out.template data_ptr<T>(), p.lse = rows.lse.template data_ptr<T>();
-  p.k_rows = laid.k_rows.template const_data_ptr<T>();
-  p.v_lanes = laid.v_lanes.template const_data_ptr<T>();
   const auto drop = (for_out * rows.out).sum(-1);  // [B,H,T]
   p.drop = drop.template const_data_ptr<T>();
   p.grad_out = for_out.template const_data_ptr<T>();
@@ -143,7 +131,7 @@ class AttendToLists : public torch::autograd::Function<AttendToLists> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& q, const Tensor& k,
                         const Tensor& v, const Lists& lists) {
-    const Laid laid(q, k, v, lists.block, /*back=*/false);
+    const Laid laid(q, k, v, lists.block);
     const auto rows = q.scalar_type() == at::kFloat ? headlab::forward<float>(laid, lists)
                                                     : headlab::forward<double>(laid, lists);
     ctx->save_for_backward({q, k, v, rows.out, rows.lse});
@@ -158,7 +146,7 @@ class AttendToLists : public torch::autograd::Function<AttendToLists> {
     const auto saved = ctx->get_saved_variables();
     const auto &q = saved[0], &k = saved[1], &v = saved[2];
     const auto& lists = held<Lists>(ctx);
-    const Laid laid(q, k, v, lists.block, /*back=*/true);
+    const Laid laid(q, k, v, lists.block);
     const AttendedRows rows{saved[3], saved[4]};
     const auto g = widened_rows(grads[0]);
     const auto all = g.scalar_type() == at::kFloat
@@ -174,12 +162,17 @@ class AttendToLists : public torch::autograd::Function<AttendToLists> {
 }  // namespace
 
 Tensor attend_to_lists(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& blocks,
-                       const Tensor& places, int64_t block, const Tensor& kv_map, double scale) {
+                       const Tensor& places, int64_t block, const Tensor& kv_map, double scale,
+                       int64_t back) {
   const WithoutAutocast exact;
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2);
   const auto type = at_least_float(q);
-  const Lists lists{blocks.expand({B, H, T, -1}).contiguous(), places.expand({B, T}).contiguous(),
-                    kv_heads(kv_map, H, k.size(1), q.device()).contiguous(), block, scale};
+  const Lists lists{blocks.expand({B, H, T, -1}).contiguous(),
+                    places.expand({B, T}).contiguous(),
+                    kv_heads(kv_map, H, k.size(1), q.device()).contiguous(),
+                    block,
+                    scale,
+                    back};
   return AttendToLists::apply(q.to(type), k.to(type), v.to(type), lists).to(v.scalar_type());
 }
 

@@ -21,20 +21,26 @@ constexpr int64_t kFewHighest = 64;
 // The list of a row's highest: best [n] indices, -1 where there are fewer.
 template <class T>
 void highest_of_row(const T* scores, int64_t N, int64_t n, T* values, int64_t* best) {
+  constexpr int64_t kAtOnce = 8;  // most of a row is below a full list
   const auto above = [](T a, T b) { return a > b || (std::isnan(a) && !std::isnan(b)); };
-  if (n <= 0) return;
   int64_t count = 0;
   T lowest = -std::numeric_limits<T>::infinity();  // of a full list
-  for (int64_t j = 0; j < N; ++j) {
-    const T x = scores[j];
-    if (x <= lowest || std::isnan(lowest)) continue;
-    int64_t at = count < n ? count++ : n - 1;
-    for (; at > 0 && above(x, values[at - 1]); --at)
-      values[at] = values[at - 1], best[at] = best[at - 1];
-    values[at] = x, best[at] = j;
-    if (count == n) lowest = values[n - 1];
+  for (int64_t first = 0; first < N && n > 0; first += kAtOnce) {
+    const int64_t end = std::min(N, first + kAtOnce);
+    bool any = end < first + kAtOnce;
+    if (!any)
+      for (int64_t c = 0; c < kAtOnce; ++c) any |= !(scores[first + c] <= lowest);
+    for (int64_t j = first; j < end && any; ++j) {
+      const T x = scores[j];
+      if (x <= lowest || std::isnan(lowest)) continue;
+      int64_t at = count < n ? count++ : n - 1;
+      for (; at > 0 && above(x, values[at - 1]); --at)
+        values[at] = values[at - 1], best[at] = best[at - 1];
+      values[at] = x, best[at] = j;
+      if (count == n) lowest = values[n - 1];
+    }
   }
-  std::fill(best + count, best + n, -1);
+  std::fill(best + count, best + std::max<int64_t>(n, 0), -1);
 }
 
 template <class T>
