@@ -22,7 +22,7 @@ struct ChosenBlockRows {
   const int64_t* kv_head;  // [H] the row of keys and values that a head uses
   const int64_t* place;    // [B,T] where queries stand among the keys; -1: it sees none
   // The queries of (b, h) that see block c, ascending: seeing[starts[n]] .. of n = (b H + h) blocks
-  // + c. Each has a key of it before it.
+  // + c. Each stands in the block or behind it.
   const int64_t *starts, *seeing;
   const T* q;      // [B,H,T,wide_d]
   const T *k, *v;  // [B,Hkv,blocks,b,wide_d], [B,Hkv,blocks,b,wide_e]

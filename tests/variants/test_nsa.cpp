@@ -1,6 +1,5 @@
 // Native sparse attention: its equations written out, branches closed by their gates, reductions,
-// hidden tokens, decoding, kernels, slices and refusals.
-#include "core/errors.h"
+// hidden tokens, decoding, kernels and slices.
 #include "tests/choice_testing.h"
 
 namespace headlab::test_nsa {
@@ -224,26 +223,6 @@ TEST_CASE("a masked head of nsa leaves the choice of its group, as a sliced one;
             1e-12);
     if (gone.size() == 1) REQUIRE_FALSE(at::equal(chosen_by(layer, x, causal()), whole));
   }
-}
-
-TEST_CASE("nsa begins with open halves of its gates and means of keys", "[nsa]") {
-  const auto layer = fresh("nsa", small_shape(4, 2), ", gate_bias: true, compress: weighted");
-  REQUIRE(parameter(layer, "gate.bias").abs().max().item<double>() == 0);
-  REQUIRE(parameter(layer, "gate.weight").std().item<double>() == Approx(0.02).epsilon(0.2));
-  const auto weights = parameter(layer, "compress.k");
-  REQUIRE(difference(weights, at::full({2, 32}, 1. / 32)) < 1e-7);
-  REQUIRE(parameter(layer, "compress.k_positions").abs().max().item<double>() == 0);
-}
-
-TEST_CASE("nsa refuses sizes that do not fit, and what its blocks cannot do", "[nsa]") {
-  require_refused("nsa", ", compress_block: 128", {.causal = true}, "choose at most 64");
-  require_refused("nsa", ", stride: 12", {.causal = true}, "must divide compress_block (32)");
-  require_refused("nsa", ", selected: 2", {.causal = true}, "choose at least 3");
-  require_refused("nsa", ", compress_hidden: 8", {.causal = true}, "no hidden features");
-  require_refused("nsa", "", {.bidirectional = true}, "'nsa' heads must be causal");
-  require_refused("nsa", "", {.causal = true, .window = true}, "'nsa' heads know no window");
-  require_refused("nsa", "", {.causal = true, .bias = true}, "know no bias on their scores");
-  require_refused("nsa", "", {.cross = true}, "have no cross-attention");
 }
 
 }  // namespace headlab::test_nsa

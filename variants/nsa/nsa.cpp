@@ -23,6 +23,7 @@
 #include "variants/nsa/compression.h"
 #include "variants/nsa/options.h"
 #include "variants/nsa/selection.h"
+#include "variants/nsa/statistics.h"
 
 namespace headlab {
 namespace {
@@ -63,15 +64,7 @@ class Nsa : public AttentionHeads {
     }
   }
 
-  std::vector<Statistic> own_statistics() const override {
-    auto all = choice_statistics();
-    for (const auto& of_window : row_statistics_of_map(1)) all.push_back(of_window);
-    for (const char* name : kGates)
-      all.push_back(head_statistic(name, "1", "gate of a branch", "mean over rows of g"));
-    all.push_back(head_statistic("gate_entropy", "nat", "entropy of the gates' shares",
-                                 "mean over rows of -sum p ln p, p = g / sum g"));
-    return all;
-  }
+  std::vector<Statistic> own_statistics() const override { return nsa_statistics(); }
 
   double flops(int64_t T, int64_t S, double pairs) const override {
     const auto& o = options_;
@@ -88,8 +81,6 @@ class Nsa : public AttentionHeads {
   }
 
  private:
-  static constexpr const char* kGates[] = {"gate_compressed", "gate_selected", "gate_window"};
-
   // Heads of a group talk by their common choice.
   static HeadTraits traits_in(const HeadShape& s, const Options& options) {
     auto traits = options.traits();
@@ -216,10 +207,7 @@ class Nsa : public AttentionHeads {
                      window);
     if (!observer.wants_statistics()) return;
     const auto counted = counted_pairs(p, own.allowed_keys(), call.mask).any(-1);  // [B,H,T]
-    const auto g = gates.detach().transpose(1, 2);                                 // [B,H,T,3]
-    for (int64_t n = 0; n < 3; ++n) report_rows(observer, kGates[n], g.select(3, n), counted);
-    const auto share = g / g.sum(-1, /*keepdim=*/true).clamp_min(1e-30);
-    report_rows(observer, "gate_entropy", -at::xlogy(share, share).sum(-1), counted);
+    report_gates(observer, gates.transpose(1, 2), counted);
   }
 
   const Options options_;
