@@ -155,7 +155,7 @@ SlicePlan AttentionHeads::slice_plan(const std::vector<bool>& alive) const {
   plan.shape = shape_;
   plan.shape.heads = std::ssize(plan.rows);
   auto& kv = plan.groups[kKvHeads] = kept_group(group_rows(kKvHeads), plan.rows);
-  if (shape_.offers.any()) {  // masked heads still offer
+  if (shape_.offers.first_values || shape_.offers.keys_values) {  // masked heads still offer
     for (auto& row : kv.of_head) row = kv.rows[row];
     kv.rows.resize(shape_.kv_heads);
     std::iota(kv.rows.begin(), kv.rows.end(), 0);

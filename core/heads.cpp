@@ -139,7 +139,8 @@ void AttentionHeads::check_inputs(const Tensor& x, const HeadContext& ctx) const
 void AttentionHeads::select_own_heads(HeadCall& call) const {
   const auto& ids = head_ids_;
   call.head_ids = ids;
-  if (traits_.grouped) call.kv_map = kv_map_;  // elsewhere head h has its own keys and values
+  // Elsewhere head h has its own keys and values, unless the layer offers those of all.
+  if (traits_.grouped || shape_.kv_heads != shape_.heads) call.kv_map = kv_map_;
   call.mask.allowed = select_heads(call.mask.allowed, ids, 3);
   call.bias = select_heads(call.bias, ids, 3);
   call.noise = select_heads(call.noise, ids, 1);

@@ -74,15 +74,8 @@ void over_slots(int64_t slots, int64_t scratch, Body body) {
 }
 
 template <class T>
-void run_on_cpu(RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
+void run_on_cpu(const RowProblem<T>& p, SampledRows sampled, RowSlots& to) {
   const auto kernels = row_stats_kernels<T>();
-  const int64_t groups = p.k.size[1], panel = p.d * padded_keys(p);
-  const auto panels = std::make_unique_for_overwrite<T[]>(p.B * groups * panel);
-  at::parallel_for(0, p.B * groups, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t n = begin; n < end; ++n)
-      kernels.panel(p, n / groups, n % groups, panels.get() + n * panel);
-  });
-  p.panels = panels.get();
   over_slots<T>(to.count(), kernels.row_scratch(p), [&](int64_t slot, T* scratch) {
     kernels.rows(p, slot, to.totals(slot), to.offsets + slot * kRowsPerSlot, scratch);
   });
@@ -131,6 +124,20 @@ RowSlots stream_rows_as(const AttentionCall& call, const CountedRows& counted,
   return slots;
 }
 
+// The keys of all slots, transposed once.
+template <class T>
+void hold_panels(HeldRows<T>& rows) {
+  auto& p = rows.problem;
+  const auto kernels = row_stats_kernels<T>();
+  const int64_t groups = p.k.size[1], panel = p.d * padded_keys(p);
+  rows.panels = std::make_shared_for_overwrite<T[]>(p.B * groups * panel);
+  at::parallel_for(0, p.B * groups, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n)
+      kernels.panel(p, n / groups, n % groups, rows.panels.get() + n * panel);
+  });
+  p.panels = rows.panels.get();
+}
+
 }  // namespace
 
 template <class T>
@@ -153,6 +160,7 @@ HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at:
   p.matches = counted.matches;
   p.coarse = rounds(call.q);
   p.has_scores = counted.has_scores;
+  if (device.is_cpu()) hold_panels(rows);
   return rows;
 }
 template HeldRows<float> hold_rows(const AttentionCall&, const CountedRows&, at::Device);

@@ -30,6 +30,7 @@ template <class T>
 struct HeldRows {
   RowProblem<T> problem;
   std::vector<Tensor> tensors;
+  std::shared_ptr<T[]> panels = {};  // of the keys, on a CPU
 };
 
 // Everything on `device`, in the type T.

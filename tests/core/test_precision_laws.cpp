@@ -75,6 +75,7 @@ void require_every_precision(bool all_maps) {
   };
   const double autocast_error = of_fused(true), half_error = of_fused(false);
   const auto law = [&](const Subject& s) {
+    if (s.kind == "cog") return not_promised();  // its weights jump where a score passes 0
     for (const auto& options : norms_in_laws(s)) {
       const auto heads = rounded_layer(s, options), half = rounded_layer(s, options),
                  wide = rounded_layer(s, options);

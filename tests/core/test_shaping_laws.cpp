@@ -82,9 +82,9 @@ TEST_CASE("shaped projections are those of other weights", "[laws]") {
     if (!s.traits.plain_projections) return not_promised();
     if (head_kind(s.kind).options()->reads().any()) return not_promised();  // it shapes v itself
     const auto x = random({B, T, 20});
-    const auto options =
-        s.options +
-        (s.options.find("inner") == std::string::npos && s.kind != "gated" ? ", bias: true" : "");
+    const auto fields = describe_block(*head_registry().options(s.kind));
+    const bool biased = std::ranges::any_of(fields, [](const auto& f) { return f.name == "bias"; });
+    const auto options = s.options + (biased ? ", bias: true" : "");
     for (const auto& [name, of] : kProjections) {
       INFO(name);
       const auto heads = make_layer(s.kind, s.shape, options, 3);

@@ -96,7 +96,7 @@ class Nsa : public AttentionHeads {
     if (H == 0) return {.y = output(x.new_empty({B, 0, T, shape_.head_dim}), call), .gates = gates};
     const auto q = rotate(norm(q_norm_, split_heads(q_(x), H)), call, call.positions);
     const auto kv = keys_and_values(x, call);
-    const VisibleTokens tokens(call, B, kv.k.size(2));
+    const PackedKeys tokens(call, B, kv.k.size(2));
     const auto [ck, cv] = compressed(kv, tokens, call);  // [B,Hkv,C,d]
     const auto rules = options_.rules();
     const int64_t S = kv.k.size(2);
@@ -163,7 +163,7 @@ class Nsa : public AttentionHeads {
   }
 
   // Those of all complete blocks. A mask that hides tokens moves blocks: then they are made anew.
-  std::pair<Tensor, Tensor> compressed(const BranchKeys& kv, const VisibleTokens& tokens,
+  std::pair<Tensor, Tensor> compressed(const BranchKeys& kv, const PackedKeys& tokens,
                                        const HeadCall& call) {
     const auto rate = sizes().rate();
     const int64_t s = options_.stride;
@@ -190,7 +190,7 @@ class Nsa : public AttentionHeads {
 
   // Map 0 is that of the selected branch, map 1 that of the window; both of what heads say in all.
   void observe(const Tensor& q, const BranchKeys& kv, const Tensor& blocks,
-               const VisibleTokens& tokens, const Tensor& heads, const Tensor& gates,
+               const PackedKeys& tokens, const Tensor& heads, const Tensor& gates,
                const HeadCall& call) const {
     auto& observer = *call.observer;
     const at::NoGradGuard no_grad;

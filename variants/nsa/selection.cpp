@@ -77,7 +77,7 @@ Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
 }
 
 Tensor attend_to_window(const Tensor& q, const Tensor& k, const Tensor& v, int64_t window,
-                        const VisibleTokens& tokens, const HeadCall& call, double scale) {
+                        const PackedKeys& tokens, const HeadCall& call, double scale) {
   const int64_t T = q.size(2), S = k.size(2);
   if (T == 1 || S < tokens.places.size(1) || !kernels_serve(q, call))
     return attend(q, k, v, windowed(call, tokens, window, S, T), scale);
@@ -90,7 +90,7 @@ Tensor attend_to_window(const Tensor& q, const Tensor& k, const Tensor& v, int64
                          kWindowBlock, call.kv_map, scale, window - 1);
 }
 
-HeadCall windowed(const HeadCall& call, const VisibleTokens& tokens, int64_t window, int64_t kept,
+HeadCall windowed(const HeadCall& call, const PackedKeys& tokens, int64_t window, int64_t kept,
                   int64_t T) {
   Scope scope = call;
   scope.mask.window = window;

@@ -24,9 +24,9 @@ Tensor attend_to_compressed(const Tensor& q, const Tensor& k, const Tensor& v,
 // Softmax attention to the last `window` visible tokens, the query included: k, v [B,Hkv,S',.] of
 // the last S' tokens, all that are still seen.
 Tensor attend_to_window(const Tensor& q, const Tensor& k, const Tensor& v, int64_t window,
-                        const VisibleTokens& tokens, const HeadCall& call, double scale);
+                        const PackedKeys& tokens, const HeadCall& call, double scale);
 // The call whose mask is that of this attention.
-HeadCall windowed(const HeadCall& call, const VisibleTokens& tokens, int64_t window, int64_t kept,
+HeadCall windowed(const HeadCall& call, const PackedKeys& tokens, int64_t window, int64_t kept,
                   int64_t T);
 
 // score_j = sum over the alive heads of a group and over c of p_hc m(c,j): p the weights of that

@@ -281,11 +281,12 @@ TEST_CASE("what a layer says of its map is what its statistics are of", "[maps][
   for (const auto& kind : head_names()) {
     INFO(kind);
     auto heads = make_layer(kind, small_shape());
-    if (heads->traits().map != HeadMap::kTokens) continue;
+    const auto& traits = heads->traits();
+    if (traits.map != HeadMap::kTokens) continue;
     HeadProbe probe;
     probe.statistics = probe.patterns = true;
     probe.js_stride = 1;
-    auto ctx = heads->traits().causal ? causal(heads->traits().windows ? 5 : 0) : HeadContext();
+    auto ctx = traits.causal ? causal(traits.windows ? 5 : 0) : HeadContext();
     ctx.mask.query_length = ctx.mask.key_length = at::tensor({7, 4}, at::kLong);
     ctx.observer = &probe;
     heads->forward(random({2, 7, 20}), ctx);

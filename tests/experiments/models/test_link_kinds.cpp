@@ -16,6 +16,7 @@ const std::vector<std::string> kAttention = {
     "attention: {kind: value_residual, mix: sigmoid, inner: {kind: entmax, bias: true}}",
     "attention: {kind: value_residual, mix: replace}",
     "attention: {kind: xsa, inner: {kind: value_residual, mix: learned}}",
+    "attention: {kind: value_residual, inner: {kind: dcmha, post: false}}",
     "attention: {kind: shared_kv}",
     "attention: {kind: shared_kv, inner: {kind: mha, qk_norm: true, bias: true}}",
     "attention: mha, attention_at: {\"1\": {kind: shared_kv}}",

@@ -138,6 +138,12 @@ const std::map<std::string, std::vector<std::string>> kDerived{
     {"differential", {"norm: true", "scale: 0.7071067811865475"}},
     {"dsa", {"index_heads: 4", "index_dim: 4"}},
     {"forgetting", {"scale: 0.5"}},
+    {"gated_deltanet", {"qk_heads: 4", "value_dim: 4"}},
+    {"gla",
+     {"kv_rank: 8", "q_rank: 32", "nope_dim: 4", "rope_dim: 2", "value_dim: 4",
+      "scale: 0.4082482904638631", "down_bias: false", "up_bias: false", "o_bias: false"}},
+    {"gta", {"rope_dim: 2", "scale: 0.5", "k_rope_bias: false"}},
+    {"kda", {"qk_heads: 4", "value_dim: 4", "rank: 4"}},
     {"linformer", {"length: 16", "projected: 4"}},
     {"mla",
      {"kv_rank: 16", "nope_dim: 4", "rope_dim: 2", "value_dim: 4", "scale: 0.4082482904638631"}},
@@ -146,9 +152,10 @@ const std::map<std::string, std::vector<std::string>> kDerived{
     {"nsa", {"compress_positions: false"}},
     {"sigmoid", {"scale: 0.5"}},
     {"switchhead", {"active: 2", "scale: 0.5"}},
+    {"tpa", {"scale: 0.5"}},
 };
 // They depend on the layer, or nothing stands in their place.
-const std::set<std::string> kNotDerived{"compress_hidden", "lambda_init", "time_min", "time_max"};
+const std::set<std::string> kNotDerived{"compress_hidden", "lambda_init", "lower_bound", "time_min", "time_max"};
 
 TEST_CASE("an option of any kind of heads that says what it would be makes no other run") {
   for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
