@@ -11,6 +11,8 @@
 // indexer.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "core/attention/call/choice_observer.h"
 #include "core/attention/precision.h"
@@ -130,9 +132,14 @@ class Dsa : public ProjectedHeads<DsaOptions> {
     const auto q = split_heads(index_->q(x), heads_);                   // [B,HI,T,DI]
     const auto w = widened(index_->w(x).transpose(1, 2).unsqueeze(3));  // [B,HI,T,1]
     const WithoutAutocast exact;
-    const auto z = at::matmul(widened(q) * (1 / std::sqrt(static_cast<double>(width_))),
-                              widened(index_keys).mT());  // [B,HI,T,S]
-    return (at::relu(z) * w).sum(1);
+    const auto wide_q = widened(q) * (1 / std::sqrt(static_cast<double>(width_)));
+    const auto keys = widened(index_keys.squeeze(1)).mT();  // [B,DI,S]
+    Tensor sum;
+    for (int64_t e = 0; e < heads_; ++e) {  // one head's products at a time: [B,T,S]
+      const auto of_head = at::relu(at::matmul(wide_q.select(1, e), keys)) * w.select(1, e);
+      sum = sum.defined() ? sum + of_head : of_head;
+    }
+    return sum;
   }
 
   // A key is a candidate where any head may see it: [.,H or 1,T,S] -> [.,T,S]. Of heads that are
@@ -161,12 +168,8 @@ class Dsa : public ProjectedHeads<DsaOptions> {
     Tensor p, counted;
     {
       const at::NoGradGuard no_grad;
-      const int64_t T = q.size(2), S = k.size(2);
-      const auto allowed = allowed_keys(call.mask, T, S, q.device());
-      const auto a = masked_softmax(headlab::scores(q, k, call, scale()), allowed);  // [B,H,T,S]
-      const auto rows = counted_pairs(a, allowed, call.mask).any(-1);                // [B,H,T]
-      p = mean_over_heads(a, call).to(scores.scalar_type());                         // [B,T,S]
-      counted = rows.any(1);
+      std::tie(p, counted) = mean_map(q, k, call);
+      p = p.to(scores.scalar_type());
     }
     const auto log_q = (scores - lse).masked_fill(chosen.logical_not(), 0);
     const auto divergence = (at::xlogy(p, p) - p * log_q).sum(-1);  // [B,T]
@@ -174,10 +177,25 @@ class Dsa : public ProjectedHeads<DsaOptions> {
            counted.sum().clamp_min(1);
   }
 
-  static Tensor mean_over_heads(const Tensor& a, const HeadCall& call) {
-    if (!call.alive.defined()) return a.mean(1);
-    const auto alive = call.alive.to(a.scalar_type());
-    return (a * alive.view({1, -1, 1, 1})).sum(1) / alive.sum().clamp_min(1);
+  // The mean of the maps of the heads that are alive [B,T,S], and the rows that count in any, bool
+  // [B,T]. One map is held at a time.
+  std::pair<Tensor, Tensor> mean_map(const Tensor& q, const Tensor& k, const HeadCall& call) const {
+    const int64_t H = q.size(1), T = q.size(2), S = k.size(2);
+    const auto keys = repeat_kv(k, call.kv_map, H);  // [B,H,S,d]
+    const auto alive =
+        call.alive.defined() ? call.alive : at::ones({H}, q.options().dtype(at::kBool));
+    Tensor sum, counted;
+    for (int64_t h = 0; h < H; ++h) {
+      const auto own = call.of_heads(h, 1, H);
+      const auto z = headlab::scores(q.narrow(1, h, 1), keys.narrow(1, h, 1), own, scale());
+      const auto allowed = allowed_keys(own.mask, T, S, q.device());
+      const auto a = masked_softmax(z, allowed);  // [B,1,T,S]
+      const auto rows = counted_pairs(a, allowed, own.mask).any(-1).squeeze(1);
+      const auto of_head = a.squeeze(1) * alive[h];
+      sum = sum.defined() ? sum + of_head : of_head;
+      counted = counted.defined() ? counted | rows : rows;
+    }
+    return {sum / alive.sum().clamp_min(1), counted};
   }
 
   int64_t heads_, width_;  // HI, DI

@@ -35,7 +35,9 @@ Tensor allowed_keys(const KeyReach& reach, const Tensor& key_length, const Tenso
   // A lone query stands at the last key: it has no later ones.
   if (reach.back < kUnlimited || reach.ahead < 0 || (reach.ahead < kUnlimited && T > 1)) {
     const auto place = at::arange(S - T, S, options).unsqueeze(1);  // [T,1]
-    all = within_reach(at::arange(S, options) - place, reach);
+    const auto key = at::arange(S, options);                        // no distance [T,S] is held
+    if (reach.back < kUnlimited) all = key >= place - reach.back;
+    if (reach.ahead < kUnlimited) all = both_allowed(all, key <= place + reach.ahead);
   }
   if (const auto within = within_length(key_length, S, device); within.defined())
     all = both_allowed(all, within.unsqueeze(1).unsqueeze(1));  // [B,1,1,S]

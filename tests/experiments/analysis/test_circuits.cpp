@@ -116,7 +116,7 @@ TEST_CASE("matrices of heads are those that their outputs are made of", "[circui
       if (!m) {
         const auto own = layer->own_statistics();
         const bool several_maps = std::any_of(own.begin(), own.end(), [](const Statistic& s) {
-          return s.name == name_of_map("entropy", 1);
+          return s.name == name_of_map("entropy", 1) || s.name == std::string("entropy_window");
         });
         const auto& traits = layer->traits();
         const bool has_scores = traits.map == HeadMap::kTokens && traits.biases;  // of two tokens
