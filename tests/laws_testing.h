@@ -36,8 +36,6 @@ struct Subject {
 
 // By default mta is mha, and in so short sequences so are kinds that choose blocks.
 inline std::string options_in_laws(const std::string& kind) {
-  // A fixed share leaves nothing of what a wrapper around it takes out.
-  if (kind == "xsa") return ", strength: learned";
   if (kind == "mta")
     return ", pre_kernel: [3, 5], post_kernel: [2, 3], pre: true, post: 2, norm: true, gate: head";
   if (kind == "moba") return ", block: 2, selected: 2";

@@ -1,6 +1,8 @@
 // `headlab list`: a line a kind of heads.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/head_kinds.h"
 #include "experiments/commands/command.h"
 
@@ -15,10 +17,12 @@ struct ListOptions {
 
 int run_list(const ListOptions& o) {
   Report report;
+  size_t width = 0;
+  for (const auto& name : head_names()) width = std::max(width, name.size());
   for (const auto& name : head_names()) {
     const auto& summary = head_kind(name).summary;
     report.object[name] = summary;
-    report.text += fmt::format("{:<14}{}\n", name, summary);
+    report.text += fmt::format("{:<{}}  {}\n", name, width, summary);
   }
   return print(report, o.json);
 }

@@ -38,12 +38,11 @@ Allocations training_memory(const std::string& kind, Backend backend,
 
 }  // namespace
 
-// mta convolves its map; reattention with norm by batch takes means over whole maps; the indexer of
-// dsa scores every pair.
+// mta convolves its map; reattention with norm by batch takes means over whole maps.
 TEST_CASE("training a kind allocates no map of all heads, queries and keys", "[memory]") {
   for (const auto& kind : head_names()) {
     INFO(kind);
-    if (kind == "mta" || kind == "dsa") continue;
+    if (kind == "mta") continue;
     REQUIRE(training_memory(kind, Backend::kAuto).largest < kMap);
   }
   REQUIRE(training_memory("mha", Backend::kEager).largest == kMap);

@@ -165,7 +165,8 @@ TEST_CASE("what a wrapper asks is the same while decoding, and has gradients", "
     const auto x = random({B, T, 20});
     const auto whole = heads.forward(x, s.natural()).y;
     (whole * random({B, T, 20})).sum().backward();
-    REQUIRE(shaping.exclusion.grad().abs().sum().item<double>() > 1e-9);
+    if (s.kind != "xsa")  // which takes out all there is
+      REQUIRE(shaping.exclusion.grad().abs().sum().item<double>() > 1e-9);
     if (s.traits.plain_projections)
       for (const auto& [name, of] : kProjections) {
         INFO(name);

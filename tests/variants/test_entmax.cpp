@@ -257,7 +257,9 @@ TEST_CASE("entmax in single precision stays near the double one", "[entmax]") {
     INFO("alpha " << alpha);
     auto exact = z.clone().requires_grad_(), single = z.to(at::kFloat).requires_grad_();
     const auto p = entmax(exact, {}, alpha), q = entmax(single, {}, alpha);
-    REQUIRE(difference(p, q.to(at::kDouble)) < 1e-5);
+    // Above 2 a weight has no bounded slope at the edge of the support, [..]_+ = p^(alpha-1) has.
+    const double sharp = std::max(1., alpha - 1);
+    REQUIRE(difference(p.pow(sharp), q.to(at::kDouble).pow(sharp)) < 1e-5);
     REQUIRE(difference(q.sum(-1), at::ones({30})) < 1e-5);
     if (alpha > 2) continue;  // unbounded at the edge of the support
     const auto g = random(z.sizes());

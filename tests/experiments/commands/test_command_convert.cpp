@@ -196,7 +196,7 @@ TEST_CASE("a conversion that cannot be is refused and leaves nothing behind") {
     check_refusal(bench.headlab(options), code, {said});
     CHECK(names_in(bench.path()) == before);
   };
-  check({run, "--out", "x"}, 2, "--to collaborative or gated, or --kv-heads N");
+  check({run, "--out", "x"}, 2, "--to collaborative, gated or mla, or --kv-heads N");
   check({run, "--to", "mha", "--out", "x"}, 2, "--kv-heads N");
   check({run, "--to", "collaborative", "--kv-heads", "2", "--out", "x"}, 2, "--to mha");
   check({run, "--to", "collaborative", "--align", "--out", "x"}, 2, "--align");

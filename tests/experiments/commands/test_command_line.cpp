@@ -193,7 +193,7 @@ TEST_CASE("completion scripts parse and complete commands and options") {
   CHECK(complete("headlab run --dr", 2) == "--dry-run\n");
   CHECK(complete("headlab layer --f", 2) == "--forward-only\n");
   CHECK_THAT(complete("headlab ''", 1), Contains("generate") && Contains("version"));
-  CHECK(complete("headlab describe mo", 2) == "model moh mohsa\n");
+  CHECK(complete("headlab describe mo", 2) == "model moba moh mohsa\n");
   CHECK_THAT(complete("headlab describe \'\'", 2), Contains("train ") && Contains("char "));
   CHECK(complete("headlab convert @ --to g", 4) == "gated\n");
   CHECK(complete("headlab run a.yaml train.ste", 3) == "train.steps=\n");
