@@ -49,6 +49,8 @@ def config_keys(node, definitions, path="", inside=()):
             continue
         below = f"{path}.{key}" if path else key
         yield below
+        if key == "inner":  # of a wrapper, which takes the kinds that `attention` takes
+            continue
         yield from config_keys(value, definitions, below, inside)
 
 
