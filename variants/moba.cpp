@@ -42,7 +42,8 @@ class Moba : public ProjectedHeads<MobaOptions> {
   double flops(int64_t T, int64_t S, double pairs) const override {
     const auto& o = options_;
     const double width = 2.0 * static_cast<double>(shape_.heads * shape_.head_dim);
-    const double of_choice = width * static_cast<double>(T) * static_cast<double>(S / o.block);
+    const int64_t blocks = S / o.block;
+    const double of_choice = width * static_cast<double>(T) * static_cast<double>(blocks);
     return projected_flops(T, S, std::min(pairs, 1.0 * T * o.selected * o.block)) + of_choice;
   }
 

@@ -1,5 +1,7 @@
 // Gates that tokens set at the other positions of a layer: reductions, sharing, decoding, slices,
 // refusals.
+#include <fmt/format.h>
+
 #include "core/errors.h"
 #include "tests/layers_testing.h"
 
@@ -108,7 +110,7 @@ TEST_CASE("gates at any position decode, and go with their heads", "[gated]") {
     for (const std::string shared : {"none", "scores", "weight"}) {
       if (position == "layer" && shared != "none") continue;
       const auto layer =
-          gated("granularity: element, position: " + position + ", shared: " + shared);
+          gated(fmt::format("granularity: element, position: {}, shared: {}", position, shared));
       INFO(position << " " << shared);
       const auto x = input();
       const auto whole = layer->forward(x, causal()).y;

@@ -193,7 +193,8 @@ TEST_CASE("the statistics of moba's choice", "[moba]") {
           recall += dense[e][h][i].slice(0, j * 4, j * 4 + 4).sum().item<double>();
           if (i < 8 || j == i / 4) continue;  // i / 4 candidates for one slot
           mass += seen.map[e][h][i].slice(0, j * 4, j * 4 + 4).sum().item<double>();
-          distance += static_cast<double>(i / 4 - j);
+          const int64_t apart = i / 4 - j;
+          distance += static_cast<double>(apart);
           common += chosen[e][0][i][j].item<double>();
         }
       }

@@ -1,5 +1,7 @@
 // Native sparse attention: its equations written out, branches closed by their gates, reductions,
 // hidden tokens, decoding, kernels and slices.
+#include <fmt/format.h>
+
 #include "tests/choice_testing.h"
 
 namespace headlab::test_nsa {
@@ -133,8 +135,9 @@ TEST_CASE("separate keys that are equal are shared ones, and what begins as a me
     set(separate, name, parameter(shared, name).repeat({3, 1}));
   REQUIRE(difference(separate->forward(x, causal()).y, want) < 1e-12);
   for (const std::string compress : {"weighted", "linear"}) {
-    const auto layer = make_layer("nsa", small_shape(4, 2), kEven + ", compress: " + compress);
-    const auto begun = fresh("nsa", small_shape(4, 2), kEven + ", compress: " + compress);
+    const auto options = fmt::format("{}, compress: {}", kEven, compress);
+    const auto layer = make_layer("nsa", small_shape(4, 2), options);
+    const auto begun = fresh("nsa", small_shape(4, 2), options);
     copy_weights(layer, begun);
     copy_weights(layer, shared);
     REQUIRE(difference(layer->forward(x, causal()).y, want) < 1e-7);  // 1 / l in float32

@@ -76,7 +76,7 @@ TEST_CASE("gates come behind it, whichever of the two wraps the other", "[xsa]")
       make_layer("xsa", small_shape(4, 2), ", inner: {kind: gated" + std::string(gates) + "}");
   for (const auto& p : outside->named_parameters()) {
     auto name = p.key();  // gate.weight is inner.gate.weight, the rest stays inner.inner
-    if (!name.starts_with("inner.")) name = "inner." + name;
+    if (!name.starts_with("inner.")) name.insert(0, "inner.");
     set(inside, name, p.value());
   }
   const auto x = random({kBatch, kTokens, 20});
