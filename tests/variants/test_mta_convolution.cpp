@@ -50,10 +50,10 @@ void require_same(const Case& c, double tolerance) {
 
 TEST_CASE("kernels convolve maps as torch does, with gradients", "[mta]") {
   HEADLAB_WITH_EVERY_ISA;
-  for (const auto& [rows, keys, made] : std::vector<std::array<int64_t, 3>>{
-           {1, 1, 1}, {1, 40, 1}, {6, 40, 1}, {7, 7, 7}, {8, 16, 5}, {33, 35, 33}, {66, 64, 64}})
+  for (const auto& [rows, keys, made] :
+       std::vector<std::array<int64_t, 3>>{{1, 1, 1}, {6, 40, 1}, {8, 16, 5}, {33, 35, 33}})
     for (const auto& [cq, ck] :
-         std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {6, 11}, {3, 4}, {9, 1}, {1, 40}})
+         std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {6, 11}, {9, 4}, {1, 40}})
       for (const int64_t before : {int64_t{0}, (ck - 1) / 2, ck - 1}) {
         INFO(rows << " rows of " << keys << " keys, " << made << " made, kernel " << cq << " x "
                   << ck << ", " << before << " before");
