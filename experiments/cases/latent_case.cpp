@@ -48,7 +48,7 @@ class LatentCase {
     computed.merge(under("out.w.", made.weights));
     const auto& y = computed.at("out.y");
     computed["out.y_error"] = ((y - old_y).norm() / old_y.norm()).to(at::kDouble);
-    computed["out.rope_share"] = at::scalar_tensor(made.rope_share.value_or(0), at::kDouble);
+    computed["out.rope_share"] = at::scalar_tensor(made.rope_share.value_or(1), at::kDouble);
     computed["out.latent_share"] = at::scalar_tensor(made.latent_share.value_or(0), at::kDouble);
     auto verdicts = judge(computed, file_.expected, file_.tolerance);
     return {std::move(computed), std::move(verdicts)};

@@ -20,13 +20,16 @@ Table layers_table(const Json& layers, bool measured) {
   const auto any = [&](const char* key) {
     return std::ranges::any_of(layers, [&](const Json& layer) { return layer.contains(key); });
   };
-  const bool sites = any("site"), orders = any("order"), latents = any("latent_share");
+  const bool sites = any("site"), orders = any("order"), latents = any("latent_share"),
+             turned = any("rope_share");
   std::vector<Column> columns;
   if (sites) columns.push_back({.title = "site", .is_text = true});
   columns.push_back({.title = "layer"});
   if (latents) {
-    columns.push_back({.title = "keys with rope", .format = "{:.4f}"});
+    if (turned) columns.push_back({.title = "keys with rope", .format = "{:.4f}"});
     columns.push_back({.title = "kept by the latent", .format = "{:.4f}"});
+    columns.push_back({.title = "cache before"});
+    columns.push_back({.title = "cache after"});
   } else {
     columns.push_back({.title = "weights error", .format = "{:.3e}"});
   }
@@ -37,8 +40,12 @@ Table layers_table(const Json& layers, bool measured) {
     std::vector<Cell> cells;
     if (sites) cells.emplace_back(layer["site"].get<std::string>());
     cells.emplace_back(layer["layer"].get<int64_t>());
-    for (const char* share : {"rope_share", "latent_share"})
-      if (latents) cells.emplace_back(layer[share].get<double>());
+    if (turned) cells.emplace_back(layer["rope_share"].get<double>());
+    if (latents) {
+      cells.emplace_back(layer["latent_share"].get<double>());
+      for (const char* cache : {"cache_before", "cache_after"})
+        cells.emplace_back(layer[cache].get<int64_t>());
+    }
     if (!latents) cells.emplace_back(layer["weights_error"].get<double>());
     if (measured) cells.emplace_back(layer["output_error"].get<double>());
     if (orders) cells.emplace_back(layer.contains("order") ? layer["order"].dump() : "");
@@ -85,6 +92,10 @@ Json conversion_json(const std::string& source, const std::string& to, const Ope
       if (!layers[l].order.empty()) row["order"] = layers[l].order;
       if (layers[l].rope_share) row["rope_share"] = *layers[l].rope_share;
       if (layers[l].latent_share) row["latent_share"] = *layers[l].latent_share;
+      if (layers[l].cache_after) {
+        row["cache_before"] = *layers[l].cache_before;
+        row["cache_after"] = *layers[l].cache_after;
+      }
     }
   if (!cost.measured) {
     report["measured"] = nullptr;

@@ -33,6 +33,8 @@ struct Conversion {
   // Of an mla layer: the energy of the keys' features that keep rope, and what the latent keeps of
   // the other features and of the values.
   std::optional<double> rope_share = {}, latent_share = {};
+  // Numbers that decoding keeps of a token, before and after.
+  std::optional<int64_t> cache_before = {}, cache_after = {};
   std::vector<int64_t> order;  // original index of each head where heads moved; else empty
 };
 

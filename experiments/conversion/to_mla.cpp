@@ -108,7 +108,7 @@ class Converter {
   TurnedKeys turn(const Tensor& tokens) const {
     const int64_t all = Hkv_ * d_;
     const auto options = at::TensorOptions(at::kDouble);
-    if (r_ == 0) return {at::eye(all, options), 0, 1};  // nothing loses its positions
+    if (r_ == 0) return {at::eye(all, options)};
     const auto k = k_.moment(tokens);  // [Hkv d,Hkv d]
     const int64_t C = d_ / r_, M = asked_.freqfold, kept = M / C, size = M * Hkv_;
     auto P = at::zeros({all, all}, options);
@@ -160,7 +160,8 @@ class Converter {
 
     Conversion made;
     made.kv_heads = layer_.shape.heads;
-    made.rope_share = turned.share;
+    if (r_ > 0) made.rope_share = turned.share;
+    made.cache_before = 2 * all, made.cache_after = c + r_;
     made.latent_share =
         (R * moment.mm(R)).sum().item<double>() / moment.diagonal().sum().item<double>();
     put(made, "kv_down", both.times(R.t()));
@@ -184,6 +185,8 @@ class Converter {
     made.attention = block();
     const auto type = layer_.weights.at("q.weight").scalar_type();
     for (auto& [name, tensor] : made.weights) tensor = tensor.to(type).contiguous();
+    if (const auto alive = layer_.weights.find("alive"); alive != layer_.weights.end())
+      made.weights["alive"] = alive->second;
     return made;
   }
 

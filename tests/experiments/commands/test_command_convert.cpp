@@ -62,6 +62,35 @@ TEST_CASE("an exact copy has the old model's loss and is a run like any other") 
   CHECK_FALSE(fs::exists(bench / ".tmp-copy-made"));
 }
 
+TEST_CASE("latent heads are calibrated on training data and make a run like any other") {
+  const Bench bench;
+  const fs::path plain = bench.train(kTwoLayers);
+  const Json whole = converted(bench, plain, {"--to", "mla", "--kv-rank", "32", "--out", "whole"});
+  CHECK(whole.at("loss_after").get<double>() ==
+        Approx(whole.at("loss_before").get<double>()).epsilon(1e-5));
+  for (const Json& layer : whole.at("layers")) {
+    CHECK(layer.at("cache_before") == 32);
+    CHECK(layer.at("cache_after") == 32);
+    CHECK(layer.at("latent_share").get<double>() == Approx(1));
+    CHECK_FALSE(layer.contains("rope_share"));
+  }
+  CHECK(evaluation(bench, "whole").at("loss") == whole.at("loss_after"));
+
+  Arguments turning = kTwoLayers;
+  turning.insert(turning.end(), {"model.position=rope", "name=turning"});
+  const fs::path turned = bench.train(turning);
+  const Json few = converted(bench, turned,
+                             {"--to", "mla", "--kv-rank", "8", "--rope-dim", "2", "--freqfold",
+                              "auto", "--calibration-batches", "2", "--out", "few"});
+  for (const Json& layer : few.at("layers")) {
+    CHECK(layer.at("cache_after") == 10);
+    CHECK(layer.at("rope_share").get<double>() < 1);
+  }
+  CHECK_THAT(read_bytes(bench / "few/config.yaml"),
+             Contains("kind: mla") && Contains("layout: interleaved"));
+  CHECK(evaluation(bench, "few").at("loss") == few.at("loss_after"));
+}
+
 TEST_CASE("layers of lower rank keep their own options in the config that comes out") {
   const Bench bench;
   Arguments settings = kTwoLayers;
@@ -198,6 +227,9 @@ TEST_CASE("a conversion that cannot be is refused and leaves nothing behind") {
   };
   check({run, "--out", "x"}, 2, "--to collaborative, gated or mla, or --kv-heads N");
   check({run, "--to", "mha", "--out", "x"}, 2, "--kv-heads N");
+  check({run, "--to", "gated", "--kv-rank", "4"}, 2, "are for --to mla");
+  check({run, "--to", "mla", "--balance", "0"}, 2, "--balance: must be a number above 0, or off");
+  check({run, "--to", "mla", "--kv-rank", "99", "--out", "x"}, 2, "kv_rank must be at most 32");
   check({run, "--to", "collaborative", "--kv-heads", "2", "--out", "x"}, 2, "--to mha");
   check({run, "--to", "collaborative", "--align", "--out", "x"}, 2, "--align");
   check({run, "--kv-heads", "2", "--shared-dim", "4", "--out", "x"}, 2, "--shared-dim");
