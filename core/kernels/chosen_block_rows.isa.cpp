@@ -152,8 +152,8 @@ void attend_rows(const ChosenBlockRows<T>& p, int64_t task, T* room) {
     T &lse = p.lse[first + i], *out = p.out + (first + i) * p.wide_e;
     if (lse == kLowest<T>) continue;
     // near_exp() may make numbers of NaN.
-    const T by = lse < -kLowest<T> ? 1 / sums[i] : lse - lse;
-    for (int64_t c = 0; c < p.wide_e; ++c) out[c] = by == by ? out[c] * by : by;
+    const bool finite = lse < -kLowest<T>;
+    for (int64_t c = 0; c < p.wide_e; ++c) out[c] = finite ? out[c] / sums[i] : lse * T(0);
     lse += std::log(sums[i]);
   }
 }

@@ -149,7 +149,8 @@ void convolve_block(const MapConvolution<T>& p, int64_t task, T* room) {
 
 template <class T>
 void convolve_block_back(const MapConvolution<T>& p, int64_t task, T* room) {
-  const auto [b, h, first, count] = convolved_block(p, task);
+  const auto block = convolved_block(p, task);
+  const int64_t b = block.b, h = block.h, first = block.first, count = block.count;
   const int64_t width = convolved_width(p), taps = p.cq * p.ck, left = p.ck - 1 - p.before;
   const auto x =
       pad_rows(p.map, p.allowed, b, h, first - p.cq + 1, count + p.cq - 1, p.before, width, room);

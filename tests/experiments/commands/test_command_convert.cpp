@@ -79,9 +79,10 @@ TEST_CASE("latent heads are calibrated on training data and make a run like any 
   Arguments turning = kTwoLayers;
   turning.insert(turning.end(), {"model.position=rope", "name=turning"});
   const fs::path turned = bench.train(turning);
-  const Json few = converted(bench, turned,
-                             {"--to", "mla", "--kv-rank", "8", "--rope-dim", "2", "--freqfold",
-                              "auto", "--calibration-batches", "2", "--out", "few"});
+  const Json few =
+      converted(bench, turned,
+                {"--to", "mla", "--kv-rank", "8", "--q-rank", "6", "--rope-dim", "2", "--balance",
+                 "off", "--freqfold", "auto", "--calibration-batches", "2", "--out", "few"});
   for (const Json& layer : few.at("layers")) {
     CHECK(layer.at("cache_after") == 10);
     CHECK(layer.at("rope_share").get<double>() < 1);
