@@ -18,7 +18,8 @@ import headlab
 D, H, T, B = 16, 4, 6, 2
 KINDS = headlab.kinds()
 # What a kind needs beside its defaults to fit so small a layer.
-SMALL = {"bigbird": {"block": 2}, "linformer": {"projected": 4}}
+# tpa begins with an output of 0 as its authors have it.
+SMALL = {"bigbird": {"block": 2}, "linformer": {"projected": 4}, "tpa": {"init_weights": "host"}}
 
 
 def made(kind, dtype=torch.float32, **more):
