@@ -2,8 +2,8 @@
 // of them for a group of heads, so that devices can share the latents out.
 //
 // Zadouri et al., "Hardware-Efficient Attention for Fast Decoding", arXiv 2505.21487, section 3.3;
-// Dao-AILab/grouped-latent-attention. Multi-head latent attention (core/families/latent_heads.h, which has
-// the equations) where head h reads latent u = h // (H / g), each with a norm of its own:
+// Dao-AILab/grouped-latent-attention. Multi-head latent attention (core/families/latent_heads.h,
+// which has the equations) where head h reads latent u = h // (H / g), each with a norm of its own:
 //   L_u = RMS(m kv_down_u^T) kv_norm_u     z_h = scale (q_n (k_up_h L_u)^T + rope(q_r) R^T)
 // One group is multi-head latent attention itself.
 #include "core/config/config.h"

@@ -25,7 +25,8 @@ struct Verdict {
 };
 
 // Passes when error <= bound; uint8, which say what was chosen, when equal. NaN equals NaN, an
-// infinity equals itself and is no part of max |want|. An undefined `got` (missing) or another shape fails.
+// infinity equals itself and is no part of max |want|. An undefined `got` (missing) or another
+// shape fails.
 Verdict judge(const std::string& name, const at::Tensor& got, const at::Tensor& want,
               Tolerance tolerance);
 

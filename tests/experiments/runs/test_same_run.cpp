@@ -155,7 +155,8 @@ const std::map<std::string, std::vector<std::string>> kDerived{
     {"tpa", {"scale: 0.5"}},
 };
 // They depend on the layer, or nothing stands in their place.
-const std::set<std::string> kNotDerived{"compress_hidden", "lambda_init", "lower_bound", "time_min", "time_max"};
+const std::set<std::string> kNotDerived{"compress_hidden", "lambda_init", "lower_bound", "time_min",
+                                        "time_max"};
 
 TEST_CASE("an option of any kind of heads that says what it would be makes no other run") {
   for (const auto& kind : head_names()) DYNAMIC_SECTION(kind) {
