@@ -7,6 +7,7 @@
 #include <functional>
 #include <numbers>
 
+#include "core/errors.h"
 #include "tests/layers_testing.h"
 
 namespace headlab::testing {
@@ -119,6 +120,22 @@ inline void require_equations(const Layer& layer, const DeltaEquations& equation
   REQUIRE(relative_difference(map, want.map) < 1e-12);
   REQUIRE(relative_difference(at::matmul(map, want.parts.v), want.o) < 1e-12);
   REQUIRE(map.triu(1).abs().max().item<double>() == 0);
+}
+
+// A layer of the kind refuses to be what a state cannot serve, by name.
+inline void require_demands_refused(const std::string& kind) {
+  REQUIRE_THROWS_WITH(make_layer(kind, small_shape(4, 2)),
+                      Catch::Contains("kv_heads must be heads, 4"));
+  const auto plain = read_kind(kind, "");
+  const auto demanded = [&](const HeadDemands& demands, const char* message) {
+    REQUIRE_THROWS_WITH(make_heads(plain, small_shape(), demands), Catch::Contains(message));
+    REQUIRE_THROWS_AS(make_heads(plain, small_shape(), demands), ConfigError);
+  };
+  demanded({.bidirectional = true}, "must be causal");
+  demanded({.window = true}, "know no window");
+  demanded({.rotary = true}, "know no rotary positions");
+  demanded({.bias = true}, "know no bias on their scores");
+  demanded({.cross = true}, "have no cross-attention");
 }
 
 // What is logged of two examples, the second of 4 tokens, is what the equations say.

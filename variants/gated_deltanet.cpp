@@ -3,174 +3,50 @@
 //
 // Yang et al., "Gated Delta Networks: Improving Mamba2 with Delta Rule", arXiv 2412.06464;
 // fla-org/flash-linear-attention, and the linear layers of Qwen3-Next. Value head h of H reads the
-// query and key of head h // (H / Hk):
+// query and key of head h // (H / Hk).
 //   u = silu(conv(x W^T)) for q, k, v       q = u_q / sqrt(|u_q|^2 + 1e-6), k likewise
 //   b_t = sigmoid(x beta^T), twice that where eigenvalues may be negative
 //   g_t = -exp(a_log) softplus(x a^T + dt_bias)
 //   S_t = e^{g_t} S_{t-1} + b_t k_t (v_t - e^{g_t} S_{t-1}^T k_t)^T  [d,dv]
-//   o_t = scale S_t^T q_t
-//   y = concat_h(RMS_dv(o) * norm * act(x gate^T)) o^T
-#include <cmath>
-
-#include "core/attention/precision.h"
-#include "core/attention/recurrent/delta_rule.h"
-#include "core/config/config.h"
-#include "core/head_kinds.h"
+//   o_t = scale S_t^T q_t       y = concat_h(RMS_dv(o) * norm * act(x gate^T)) o^T
+// core/families/delta_heads.h has what does not depend on how the state decays.
+#include "core/families/delta_heads.h"
 #include "core/torch.h"
 
 namespace headlab {
 namespace {
 
-struct GatedDeltaNetOptions : HeadOptions, DerivedDefaults<HeadShape> {
-  std::optional<int64_t> qk_heads, value_dim;
-  int64_t conv = 4;
-  bool conv_bias = false, neg_eigval = false;
-  std::string gate = "silu";
-  double norm_eps = 1e-5;
-  std::optional<double> scale;
-
-  void visit(Fields& f) override {
-    f("qk_heads", qk_heads, "heads of queries and keys, which heads share (default: heads)",
-      at_least(1));
-    f("value_dim", value_dim, "features of a value (default: head_dim)", at_least(1));
-    f("conv", conv, "tokens that a convolution of queries, keys and values spans; 0: none",
-      at_least(0));
-    f("conv_bias", conv_bias, "biases on the convolutions");
-    f("gate", gate, "gate on each output feature of a head", one_of({"silu", "sigmoid", "none"}));
-    f("neg_eigval", neg_eigval,
-      "b up to 2, so that eigenvalues of a token's correction may be negative");
-    f("norm_eps", norm_eps, "epsilon of the output norm", above(0));
-    f("scale", scale, "factor on queries (default: head_dim^-0.5)");
-  }
-  HeadTraits traits() const override {
-    HeadTraits t{.rows_sum_to_one = false, .masks = HeadMasks::kKeys, .bidirectional = false};
-    t.windows = t.biases = t.cross = t.rotary = false;
-    return t;
-  }
-  std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
-  void derive(const HeadShape& shape) override {
-    qk_heads = qk_heads.value_or(shape.heads);
-    value_dim = value_width(shape);
-    if (!scale) scale = 1 / std::sqrt(shape.head_dim);
-  }
-  void check(const Complain& complain) const override {
-    if (conv_bias && conv == 0) complain("conv_bias", "there is no convolution; turn on conv");
-  }
-  void check_shape(const HeadShape& shape, const HeadDemands&,
-                   const Complain& complain) const override {
-    if (qk_heads && shape.heads % *qk_heads != 0)
-      complain("qk_heads", std::to_string(*qk_heads) + " do not divide " +
-                               std::to_string(shape.heads) + " heads; choose a divisor");
-  }
-  int64_t value_width(const HeadShape& shape) const { return value_dim.value_or(shape.head_dim); }
+struct GatedDeltaNetOptions : DeltaOptions {
+  GatedDeltaNetOptions() : DeltaOptions("silu") {}
 };
 
-// t ~ log-uniform in [0.001, 0.1], as softplus^-1(t).
-Tensor first_dt_biases(int64_t n) {
-  const auto t = at::empty({n}).uniform_(std::log(0.001), std::log(0.1)).exp();
-  return t + (-at::expm1(-t)).log();
-}
-
-class GatedDeltaNet : public AttentionHeads {
+class GatedDeltaNet : public DeltaHeads {
  public:
   using Options = GatedDeltaNetOptions;
 
-  GatedDeltaNet(const HeadShape& s, const Options& options)
-      : AttentionHeads(s, options.traits()),
-        options_(options),
-        scale_(options.scale.value_or(1 / std::sqrt(s.head_dim))),
-        value_width_(options.value_width(s)) {
-    const int64_t D = s.d_model, H = s.heads, values = H * value_width_;
-    const auto of_qk = rows_of_group("qk");
-    qk_heads_ = group_heads("qk", options.qk_heads.value_or(H));
-    const int64_t keys = qk_heads_ * s.head_dim;
-    q_ = projection("q", D, keys, false, of_qk), k_ = projection("k", D, keys, false, of_qk);
-    v_ = projection("v", D, values, false, rows_of_heads());
-    beta_ = projection("beta", D, H, false, rows_of_heads());
+  GatedDeltaNet(const HeadShape& s, const Options& options) : DeltaHeads(s, options) {
+    const int64_t D = s.d_model, H = s.heads;
     a_ = projection("a", D, H, false, rows_of_heads());
-    if (options.gate != "none") gate_ = projection("gate", D, values, false, rows_of_heads());
-    init_projections({&q_, &k_, &v_}, output_projection(values, false), s);
-    for (auto* linear : {&beta_, &a_, &gate_})
-      if (*linear) init_input(*linear, s);
-
+    init_input(a_, s);
+    if (options.gate != "none") {
+      gate_ = projection("gate", D, H * value_width(), false, rows_of_heads());
+      init_input(gate_, s);
+    }
     a_log_ =
         parameter("a_log", at::empty({H}).uniform_(0, 16).clamp_min(1e-6).log(), rows_of_heads());
     dt_bias_ = parameter("dt_bias", first_dt_biases(H), rows_of_heads());
-    if (const int64_t w = options.conv; w > 0) {  // begin as torch's convolutions: U(+-w^-0.5)
-      q_conv_ = projection("q_conv", w, keys, options.conv_bias, of_qk);
-      k_conv_ = projection("k_conv", w, keys, options.conv_bias, of_qk);
-      v_conv_ = projection("v_conv", w, values, options.conv_bias, rows_of_heads());
-    }
-    norm_ = register_module("norm", RmsNorm(at::IntArrayRef{value_width_}, options.norm_eps));
-    lay_out("norm.weight", shared_by_heads());
-  }
-
-  std::vector<Statistic> own_statistics() const override { return delta_statistics(); }
-  int64_t value_width() const override { return value_width_; }
-
-  // The state costs the same for each token, however many lie before it.
-  double flops(int64_t T, int64_t /*S*/, double /*pairs*/) const override {
-    double weights = 0;
-    for (const auto& p : parameters()) weights += static_cast<double>(p.numel());
-    const auto state = static_cast<double>(shape_.heads * shape_.head_dim * value_width_);
-    return static_cast<double>(T) * (2 * weights + 7 * state);
   }
 
  private:
-  HeadOutput compute(const Tensor& x, const HeadCall& call) override {
-    const int64_t d = shape_.head_dim, H = shape_.heads, e = value_width_;
-    if (H == 0) return {.y = output(x.new_zeros({x.size(0), 0, x.size(1), e}), call)};
-    const VisibleTokens tokens(x, call);
-    const auto make = [&](Input input, Linear& project, Linear& conv, int64_t heads, int64_t width,
-                          const char* name) {
-      return from_inputs(input, x, call, [&](const Tensor& from) {
-        auto* taps = call.cache ? &call.cache->state(name) : nullptr;
-        const auto p = split_heads(project(from), heads, width);
-        const auto u = short_convolution(p, conv ? conv->weight : Tensor(),
-                                         conv ? conv->bias : Tensor(), tokens, taps);
-        return heads == H ? u : of_heads("qk", u);
-      });
-    };
-    const auto unit = [](const Tensor& u) {
-      return u * (u.square().sum(-1, /*keepdim=*/true) + 1e-6).rsqrt();
-    };
-    const auto q = unit(make(Input::kQuery, q_, q_conv_, qk_heads_, d, "q"));  // [B,H,T,d]
-    const auto k = unit(make(Input::kKey, k_, k_conv_, qk_heads_, d, "k"));    // [B,H,T,d]
-    const auto v = make(Input::kValue, v_, v_conv_, H, e, "v");                // [B,H,T,dv]
-    const auto& rest = rest_of(x, call);
-    const auto of_tokens = [&](const Tensor& t) {  // [B,T,H] -> [B,H,T,1]
-      return tokens.close_up(split_heads(t, H, 1));
-    };
-    const auto beta = beta_(rest).to(q.scalar_type()).sigmoid() * (options_.neg_eigval ? 2 : 1);
-    const auto o = attend_by_delta_rule({.q = q * scale_,
-                                         .k = k,
-                                         .v = v,
-                                         .beta = of_tokens(beta),
-                                         .log_decay = of_tokens(log_decay(rest, q.scalar_type()))},
-                                        tokens, call);  // [B,H,T,dv]
-    const auto normed = rms_norm(o, norm_->weight.to(o.scalar_type()), options_.norm_eps);
-    return {.y = output(gated(normed, rest).to(x.scalar_type()), call)};
+  Tensor log_decay(const Tensor& x, at::ScalarType wide) override {
+    const auto f = a_(x).to(wide) + dt_bias_.to(wide);  // [B,T,H]
+    const auto g = -a_log_.to(wide).exp() * at::softplus(f);
+    return split_heads(g, shape_.heads, 1);  // [B,H,T,1]
   }
+  Tensor gate(const Tensor& x) override { return gate_ ? gate_(x) : Tensor(); }
 
-  Tensor log_decay(const Tensor& x, at::ScalarType wide) {  // g [B,T,H]
-    const auto f = a_(x).to(wide) + dt_bias_.to(wide);
-    return -a_log_.to(wide).exp() * at::softplus(f);
-  }
-
-  Tensor gated(const Tensor& o, const Tensor& x) {
-    if (!gate_) return o;
-    const auto gate = split_heads(gate_(x), shape_.heads, value_width_).to(o.scalar_type());
-    return o * (options_.gate == "silu" ? at::silu(gate) : gate.sigmoid());
-  }
-
-  const Options options_;
-  double scale_;
-  int64_t value_width_, qk_heads_ = 0;
-  Linear q_{nullptr}, k_{nullptr}, v_{nullptr};
-  Linear beta_{nullptr}, a_{nullptr}, gate_{nullptr};           // D -> H, H, H*dv
-  Linear q_conv_{nullptr}, k_conv_{nullptr}, v_conv_{nullptr};  // weights [Hk*d,w], [H*dv,w]
-  Tensor a_log_, dt_bias_;                                      // [H]
-  RmsNorm norm_{nullptr};
+  Linear a_{nullptr}, gate_{nullptr};  // D -> H, H*dv
+  Tensor a_log_, dt_bias_;             // [H]
 };
 
 const RegisterHeads<GatedDeltaNet> registered("gated_deltanet",

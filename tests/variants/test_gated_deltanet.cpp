@@ -189,18 +189,7 @@ TEST_CASE("Gated DeltaNet refuses what it has not, by name", "[gated_deltanet]")
   refused(", gate: relu", "attention.gate");
   refused(", norm_eps: 0", "attention.norm_eps");
   refused(", bias: true", "bias");
-  REQUIRE_THROWS_WITH(make_layer(kKind, small_shape(4, 2)),
-                      Catch::Contains("kv_heads must be heads, 4"));
-  const auto plain = read_kind(kKind, "");
-  const auto demanded = [&](const HeadDemands& demands, const char* message) {
-    REQUIRE_THROWS_WITH(make_heads(plain, small_shape(), demands), Catch::Contains(message));
-    REQUIRE_THROWS_AS(make_heads(plain, small_shape(), demands), ConfigError);
-  };
-  demanded({.bidirectional = true}, "must be causal");
-  demanded({.window = true}, "know no window");
-  demanded({.rotary = true}, "know no rotary positions");
-  demanded({.bias = true}, "know no bias on their scores");
-  demanded({.cross = true}, "have no cross-attention");
+  require_demands_refused(kKind);
   const auto layer = layer_of();
   const auto x = random({kBatch, kTokens, 20});
   REQUIRE_THROWS_WITH(layer->forward(x), Catch::Contains("must be causal"));

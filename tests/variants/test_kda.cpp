@@ -2,7 +2,6 @@
 // it begins, costs, refusals.
 #include <cmath>
 
-#include "core/errors.h"
 #include "experiments/training/optimizer.h"
 #include "tests/delta_testing.h"
 
@@ -162,18 +161,7 @@ TEST_CASE("kda refuses what it has not, by name", "[kda]") {
   refused(", lower_bound: 0", "attention.lower_bound: must be below 0");
   refused(", conv: 0, conv_bias: true", "attention.conv_bias: there is no convolution");
   refused(", gate: relu", "attention.gate");
-  REQUIRE_THROWS_WITH(make_layer(kKind, small_shape(4, 2)),
-                      Catch::Contains("kv_heads must be heads, 4"));
-  const auto plain = read_kind(kKind, "");
-  const auto demanded = [&](const HeadDemands& demands, const char* message) {
-    REQUIRE_THROWS_WITH(make_heads(plain, small_shape(), demands), Catch::Contains(message));
-    REQUIRE_THROWS_AS(make_heads(plain, small_shape(), demands), ConfigError);
-  };
-  demanded({.bidirectional = true}, "must be causal");
-  demanded({.window = true}, "know no window");
-  demanded({.rotary = true}, "know no rotary positions");
-  demanded({.bias = true}, "know no bias on their scores");
-  demanded({.cross = true}, "have no cross-attention");
+  require_demands_refused(kKind);
   REQUIRE_FALSE(layer_of()->matrices());
 }
 
