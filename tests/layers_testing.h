@@ -83,6 +83,29 @@ inline Seen run(const Layer& layer, const Tensor& x, HeadContext ctx = {}) {
   return {y, probe.layer_maps().at(at), probe.values(at)};
 }
 
+// What a layer says of the last token of x behind a cache of the others, turned and biased by
+// distance: on the way that it takes, and on the one that makes keys and values for an observer.
+struct TwoWays {
+  Tensor taken, observed;
+};
+inline TwoWays last_token_both_ways(AttentionHeads& heads, const Tensor& x) {
+  const Rotary rotary;
+  const Alibi alibi(heads.heads(), at::kDouble);
+  LayerCache cache;
+  auto ctx = causal();
+  ctx.rotary = &rotary, ctx.position_bias = &alibi, ctx.cache = &cache;
+  const int64_t before = x.size(1) - 1;
+  heads.forward(x.narrow(1, 0, before), ctx);
+  auto again = cache;
+  HeadProbe probe;
+  probe.maps = true;
+  auto watched = ctx;
+  watched.cache = &again, watched.observer = &probe;
+  const auto last = x.narrow(1, before, 1);
+  const auto observed = heads.forward(last, watched).y;
+  return {heads.forward(last, ctx).y, observed};
+}
+
 // Whether gradients agree with central differences.
 // Of cross-attention, where the kind has it: then x and the memory have gradients of their own.
 inline void require_gradients(AttentionHeads& heads) {

@@ -23,13 +23,40 @@ double LatentProjections::usual_scale() const {
   return 1 / std::sqrt(static_cast<double>(content + rope));
 }
 
+void LatentOptions::visit(Fields& f) {
+  f("nope_dim", nope_dim, "query and key features without positions (default: head_dim)",
+    at_least(1));
+  f("rope_dim", rope_dim,
+    "query and key features with rotary positions, keys of all heads alike (default: head_dim / 2)",
+    at_least(0));
+  f("value_dim", value_dim, "features of a value (default: head_dim)", at_least(1));
+  f("norm_eps", norm_eps, "epsilon of the norms of latents", above(0));
+  f("scale", scale, "factor on q k^T (default: (nope_dim + rope_dim)^-0.5)");
+}
+
+void LatentOptions::derive(const HeadShape& shape) {
+  const auto p = projections(shape);
+  kv_rank = p.latent, nope_dim = p.content, rope_dim = p.rope, value_dim = p.value;
+  if (!scale) scale = p.usual_scale();
+}
+
+LatentProjections LatentOptions::widths(const HeadShape& s, int64_t usual_latent) const {
+  LatentProjections p;
+  p.latent = kv_rank.value_or(usual_latent);
+  p.content = nope_dim.value_or(s.head_dim);
+  p.rope = rope_dim.value_or(s.head_dim / 2);
+  p.value = value_dim.value_or(s.head_dim);
+  p.norm_eps = norm_eps, p.scale = scale;
+  return p;
+}
+
 LatentHeads::LatentHeads(const HeadShape& s, const HeadTraits& traits, const LatentProjections& p)
     : AttentionHeads(s, traits), p_(p), scale_(p.scale.value_or(p.usual_scale())) {
   const int64_t D = s.d_model, H = s.heads, width = p.content + p.rope;
   if (p.query_latent > 0) {
     q_down_ = projection("q_down", D, p.query_latent, p.down_bias, shared_by_heads());
     if (p.norm) q_norm_ = norm("q_norm", p.query_latent, shared_by_heads());
-    q_ = projection("q_up", p.query_latent, H * width, p.up_bias || p.q_up_bias, rows_of_heads());
+    q_ = projection("q_up", p.query_latent, H * width, p.q_bias, rows_of_heads());
   } else {
     q_ = projection("q", D, H * width, p.q_bias, rows_of_heads());
   }

@@ -5,14 +5,15 @@
 // of content of a query and key, r that turn, e width of a value. With RMS norms,
 //   q = x q^T   or   (RMS(x q_down^T) q_norm) q_up^T         a head's n, then its r
 //   L_u = RMS(m kv_down_u^T) kv_norm_u  [B,S,c]     R = rope(m k_rope^T)  [B,S,r]
-//   z_h = scale (q_n (k_up_h L_u)^T + rope(q_r) R^T)     y = concat_h(softmax(z_h) (v_up_h L_u))
-//   o^T
+//   z_h = scale (q_n (k_up_h L_u)^T + rope(q_r) R^T)
+//   y = concat_h(softmax(z_h) (v_up_h L_u)) o^T
 // Few queries meet the latents themselves (absorbed), many the keys that are made of them:
-//   p_h = k_up_h^T q_n,   z_h = scale (p_h L_u^T + rope(q_r) R^T),   o_h = v_up_h (softmax(z_h)
-//   L_u)
+//   p_h = k_up_h^T q_n,   z_h = scale (p_h L_u^T + rope(q_r) R^T)
+//   o_h = v_up_h (softmax(z_h) L_u)
 #pragma once
 
 #include "core/attention/layers.h"
+#include "core/config/config.h"
 #include "core/head_kinds.h"
 
 namespace headlab {
@@ -24,11 +25,27 @@ struct LatentProjections {
   bool norm = true;  // of latents
   double norm_eps = 1e-6;
   std::optional<double> scale = {};  // default (n + r)^-0.5
-  // On q where it is one product; q_down, kv_down and k_rope; q_up, k_up and v_up; o.
+  // On q, or on q_up where queries have a latent; q_down, kv_down and k_rope; k_up and v_up; o.
   bool q_bias = false, down_bias = false, up_bias = false, o_bias = false;
-  bool q_up_bias = false;  // on q_up alone
 
   double usual_scale() const;
+};
+
+// What all kinds of them leave open.
+struct LatentOptions : HeadOptions, DerivedDefaults<HeadShape> {
+  std::optional<int64_t> kv_rank, nope_dim, rope_dim, value_dim;
+  double norm_eps = 1e-6;
+  std::optional<double> scale;
+
+  void visit(Fields& f) override;  // all but kv_rank
+  HeadTraits traits() const override { return {.own_values = true}; }
+  std::optional<InitDifferences> init_differences() const override { return InitDifferences(); }
+  void derive(const HeadShape& shape) override;
+  virtual LatentProjections projections(const HeadShape& shape) const = 0;
+
+ protected:
+  // Of these options alone; `usual_latent`: the width of a latent where kv_rank is not written.
+  LatentProjections widths(const HeadShape& shape, int64_t usual_latent) const;
 };
 
 class LatentHeads : public AttentionHeads {
@@ -65,6 +82,15 @@ class LatentHeads : public AttentionHeads {
   Linear q_down_{nullptr}, q_{nullptr}, kv_down_{nullptr}, k_rope_{nullptr}, k_up_{nullptr},
       v_up_{nullptr};
   RmsNorm q_norm_{nullptr}, kv_norm_{nullptr};
+};
+
+// Such heads with the options of a kind.
+template <class KindOptions>
+class HeadsOfLatents : public LatentHeads {
+ public:
+  using Options = KindOptions;
+  HeadsOfLatents(const HeadShape& shape, const Options& options)
+      : LatentHeads(shape, options.traits(), options.projections(shape)) {}
 };
 
 }  // namespace headlab

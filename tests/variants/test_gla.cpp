@@ -70,21 +70,8 @@ TEST_CASE("absorbed, grouped latents say what keys and values made of them say, 
   const auto uneven = whole->slice();  // one head of the first latent, two of the second
   whole->mask_heads({});
   const auto x = random({kBatch, 40, D});
-  const Rotary rotary;
-  const Alibi alibi(kHeads, at::kDouble);
   for (const auto& layer : {whole, uneven}) {
-    LayerCache cache;
-    auto ctx = causal();
-    ctx.rotary = &rotary, ctx.position_bias = &alibi, ctx.cache = &cache;
-    layer->forward(x.narrow(1, 0, 39), ctx);
-    // An observer sees keys and values, so there they are made.
-    auto again = cache;
-    HeadProbe probe;
-    probe.maps = true;
-    auto watched = ctx;
-    watched.cache = &again, watched.observer = &probe;
-    const auto expanded = layer->forward(x.narrow(1, 39, 1), watched).y;
-    const auto absorbed = layer->forward(x.narrow(1, 39, 1), ctx).y;
+    const auto [absorbed, expanded] = last_token_both_ways(*layer, x);
     REQUIRE(difference(absorbed, expanded) < 1e-12);
     REQUIRE_FALSE(at::equal(absorbed, expanded));  // by another way
   }

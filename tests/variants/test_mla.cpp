@@ -66,21 +66,7 @@ TEST_CASE("the cache of latent heads holds a latent and a key a token, whatever 
 TEST_CASE("absorbed into the queries the latents say what the keys made of them say", "[mla]") {
   at::NoGradGuard no_grad;
   const auto layer = make_layer("mla", small_shape(), kOdd);
-  const auto x = random({kBatch, 40, D});
-  const Rotary rotary;
-  const Alibi alibi(kHeads, at::kDouble);
-  LayerCache cache;
-  auto ctx = causal();
-  ctx.rotary = &rotary, ctx.position_bias = &alibi, ctx.cache = &cache;
-  layer->forward(x.narrow(1, 0, 39), ctx);
-  // An observer sees keys and values, so there they are made.
-  auto again = cache;
-  HeadProbe probe;
-  probe.maps = true;
-  auto watched = ctx;
-  watched.cache = &again, watched.observer = &probe;
-  const auto expanded = layer->forward(x.narrow(1, 39, 1), watched).y;
-  const auto absorbed = layer->forward(x.narrow(1, 39, 1), ctx).y;
+  const auto [absorbed, expanded] = last_token_both_ways(*layer, random({kBatch, 40, D}));
   REQUIRE(difference(absorbed, expanded) < 1e-12);
   REQUIRE_FALSE(at::equal(absorbed, expanded));  // by another way
 }

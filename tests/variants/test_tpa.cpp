@@ -76,23 +76,10 @@ TEST_CASE("the cache of tensor product heads holds the factors of keys and value
 
 TEST_CASE("few queries that meet the factors say what joined keys and values say", "[tpa]") {
   at::NoGradGuard no_grad;
-  const Rotary rotary;
-  const Alibi alibi(kHeads, at::kDouble);
   for (const std::string norm : {"false", "true"}) {
     const auto layer =
         make_layer("tpa", small_shape(), ", q_rank: 1, k_rank: 3, v_rank: 2, norm: " + norm);
-    const auto x = random({kBatch, 20, D});
-    LayerCache cache;
-    auto ctx = causal();
-    ctx.rotary = &rotary, ctx.position_bias = &alibi, ctx.cache = &cache;
-    layer->forward(x.narrow(1, 0, 19), ctx);
-    auto again = cache;
-    HeadProbe probe;
-    probe.maps = true;
-    auto watched = ctx;
-    watched.cache = &again, watched.observer = &probe;
-    const auto joined = layer->forward(x.narrow(1, 19, 1), watched).y;
-    const auto by_factors = layer->forward(x.narrow(1, 19, 1), ctx).y;
+    const auto [by_factors, joined] = last_token_both_ways(*layer, random({kBatch, 20, D}));
     REQUIRE(relative_difference(by_factors, joined) < 1e-12);
     REQUIRE_FALSE(at::equal(by_factors, joined));  // by another way
   }
