@@ -77,9 +77,32 @@ class Xsa : public WrappedHeads {
     const auto by_token = share.view({1, -1, 1});
     exclusion = exclusion.defined() ? 1 - (1 - by_token) * (1 - exclusion) : by_token;
     own.shaping.exclusion_eps = options_.eps;
-    if (call.observer && call.observer->wants_statistics())
+    if (call.observer && call.observer->wants_statistics()) {
       call.observer->report("xsa_alpha", share.detach(), at::ones_like(share));
+      own.shaping.excludes = [&call](const Tensor& o, const Tensor& v, const Tensor& along) {
+        report_shares(o, v, along, call);
+      };
+    }
     return run_inner(x, own);
+  }
+
+  // How far outputs point along the own values, of the rows that count (Shaping::excludes).
+  static void report_shares(const Tensor& o, const Tensor& v, const Tensor& along,
+                            const HeadCall& call) {
+    at::NoGradGuard no_grad;
+    const auto squares = [](const Tensor& t) {
+      return t.square().sum(-1).to(at::kDouble);  // [B,H,T]
+    };
+    const auto within = within_length(call.mask.query_length, o.size(2), o.device());  // [B,T]
+    const auto counted = [&](const Tensor& t) {
+      return (within.defined() ? t * within.unsqueeze(1) : t).sum(at::IntArrayRef({0, 2}));
+    };
+    const auto of_output = squares(o), of_own = squares(v);
+    const auto there = (of_output > 0).logical_and(of_own > 0);
+    const auto cosine = along.squeeze(-1).to(at::kDouble) * (of_own / of_output).sqrt();
+    call.observer->report("self_cosine", counted(at::where(there, cosine, 0.0)),
+                          counted(there.to(at::kDouble)));
+    call.observer->report("self_share", counted(squares(along * v)), counted(of_output));
   }
 
   Tensor strength(const Tensor& x) const {

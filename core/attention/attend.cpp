@@ -95,27 +95,6 @@ const Tensor& rest_of_source(const Tensor& x, const HeadCall& call) {
                                                               : call.memory;
 }
 
-namespace {
-
-// How far outputs o [B,H,T,e] point along the own values, before these are taken out.
-void report_own_share(const Tensor& o, const Tensor& own, const Tensor& along,
-                      const HeadCall& call) {
-  at::NoGradGuard no_grad;
-  const auto norm = [](const Tensor& t) { return t.square().sum(-1).to(at::kDouble); };  // [B,H,T]
-  const auto within = within_length(call.mask.query_length, o.size(2), o.device());      // [B,T]
-  const auto counted = [&](const Tensor& t) {
-    return (within.defined() ? t * within.unsqueeze(1) : t).sum(at::IntArrayRef({0, 2}));
-  };
-  const auto of_output = norm(o), of_own = norm(own);
-  const auto there = (of_output > 0).logical_and(of_own > 0);
-  const auto cosine = along.squeeze(-1).to(at::kDouble) * (of_own / of_output).sqrt();
-  call.observer->report("self_cosine", counted(at::where(there, cosine, 0.0)),
-                        counted(there.to(at::kDouble)));
-  call.observer->report("self_share", counted(norm(along * own)), counted(of_output));
-}
-
-}  // namespace
-
 Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call) {
   const auto& share = call.shaping.exclusion;
   if (!share.defined() || o.numel() == 0) return o;
@@ -125,7 +104,7 @@ Tensor exclude_own(const Tensor& o, const Tensor& v, const HeadCall& call) {
   const auto wide = widened(o);  // [B,H,T,e]
   const auto square = own.square().sum(-1, /*keepdim=*/true).clamp_min(call.shaping.exclusion_eps);
   const auto along = (wide * own).sum(-1, /*keepdim=*/true) / square;  // [B,H,T,1]
-  if (call.observer && call.observer->wants_statistics()) report_own_share(wide, own, along, call);
+  if (call.shaping.excludes) call.shaping.excludes(wide, own, along);
   return (wide - share.to(wide.scalar_type()).unsqueeze(-1) * along * own).to(o.scalar_type());
 }
 

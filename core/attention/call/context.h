@@ -106,6 +106,8 @@ struct Shaping {
   // exclusion_eps in square, that is taken out before gates and offset.
   Tensor exclusion = {};
   double exclusion_eps = 1e-8;
+  // Is told outputs o and own values v [B,H,T,e], and o v / max(|v|^2, eps) [B,H,T,1].
+  std::function<void(const Tensor& o, const Tensor& v, const Tensor& along)> excludes = {};
 
   bool projections() const;  // whether it changes any
 };
