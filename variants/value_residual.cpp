@@ -92,25 +92,23 @@ class ValueResidual : public WrappedHeads {
   HeadOutput compute(const Tensor& x, const HeadCall& call) override {
     if (!mixes()) return run_inner(x, call);
     auto own = call;
-    const auto [a, b] = shares(x);
     const bool watched = call.observer && call.observer->wants_statistics();
-    if (!shape_.offered.first_values) {  // its own values are the first
-      Affine scaled{.scale = a + b};
-      if (watched)
-        scaled.sees = [this, &call, a = a, b = b](const Tensor& v) { report(call, a, b, v, v); };
-      own.shaping.v = scaled.before(call.shaping.v);
-      return run_inner(x, own);
-    }
-    const auto first = own_kv_heads(linked(call, &LayerLink::first_values));  // [B,Hkv,S,e]
+    Tensor first;  // [B,Hkv,S,e]; undefined in a layer alone, whose own values are the first
+    if (shape_.offered.first_values) first = own_kv_heads(linked(call, &LayerLink::first_values));
     if (options_.mix == "replace") {
       own.shaping.values = cached(call, "v", [&] { return call.shaping.v(first); });
       if (watched) report(call, at::ones({}), at::zeros({}), first, first);
       return run_inner(x, own);
     }
-    Affine mix{.scale = b, .offset = a * first};
+    const auto [a, b] = shares(x);
+    Affine mix;
+    if (first.defined())
+      mix.scale = b, mix.offset = a * first;
+    else
+      mix.scale = a + b;
     if (watched)
       mix.sees = [this, &call, a = a, b = b, first](const Tensor& v) {
-        report(call, a, b, first, v);
+        report(call, a, b, first.defined() ? first : v, v);
       };
     own.shaping.v = mix.before(call.shaping.v);
     return run_inner(x, own);
