@@ -126,7 +126,7 @@ HeadSums::HeadSums(int64_t H, const std::vector<Statistic>& declared)
       alive(H, true) {
   for (const auto& s : declared) {
     const std::vector<double> zeros(value_count(s.per, H, s.experts));
-    own.push_back({s.name, s.per, s.reduce, zeros, zeros});
+    own.push_back({s.name, s.per, s.reduce, zeros, zeros, s.map, s.of_rows});
     if (s.finish && std::find(finish.begin(), finish.end(), s.finish) == finish.end())
       finish.push_back(s.finish);
   }

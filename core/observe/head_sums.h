@@ -35,6 +35,8 @@ struct HeadSums {
     Per per = Per::kHead;
     Reduce reduce = Reduce::kMean;
     std::vector<double> sums, counts;  // as value_count(); sums of a maximum: the maximum
+    int64_t map = 0;                   // Statistic::map, of_rows
+    std::string of_rows = {};
 
     void add(int64_t to, double sum, double count);
   };

@@ -43,17 +43,6 @@ std::vector<double> numbers(const Tensor& t) {
   return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
 }
 
-// What a kind calls a statistic of another of its maps: entropy_2, or with a word in the place of
-// the number, entropy_window, which lse_window tells.
-std::string declared_name(const std::map<std::string, std::vector<double>>& all,
-                          const std::string& statistic, int64_t map) {
-  const auto numbered = name_of_map(statistic, map);
-  const auto lse = all.lower_bound("lse_");
-  const bool by_word =
-      !all.contains(numbered) && lse != all.end() && lse->first.starts_with("lse_");
-  return by_word ? statistic + lse->first.substr(3) : numbered;
-}
-
 constexpr double kNothing = 1e-12;  // a row that sums to less has no pattern
 
 // What rows share out, of those that share anything out.
@@ -91,10 +80,11 @@ void HeadProbe::enter(ObservedLayer layer) {
 
 std::map<std::string, std::vector<double>> HeadProbe::values(const MapKey& key) const {
   auto all = head_values(sums_.at(key));
-  for (int64_t map = key.map + 1; sums_.contains({key.site, key.layer, map}); ++map)
-    for (auto& [name, values] : head_values(sums_.at({key.site, key.layer, map})))
-      if (const auto found = all.find(declared_name(all, name, map)); found != all.end())
-        found->second = std::move(values);
+  for (int64_t map = key.map + 1; sums_.contains({key.site, key.layer, map}); ++map) {
+    const auto of_map = head_values(sums_.at({key.site, key.layer, map}));
+    for (const auto& own : sums_.at(key).own)
+      if (own.map == map) all[own.name] = of_map.at(own.of_rows);
+  }
   return all;
 }
 

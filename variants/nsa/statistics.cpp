@@ -1,6 +1,5 @@
 #include "variants/nsa/statistics.h"
 
-#include <map>
 #include <string>
 
 #include "core/attention/tiles/chosen_blocks.h"
@@ -11,30 +10,13 @@ namespace {
 
 constexpr const char* kGates[] = {"gate_compressed", "gate_selected", "gate_window"};
 
-// Those of rows, of the window's map: entropy_window. Causal heads have no next token.
-std::vector<Statistic> window_statistics() {
-  static const auto names = [] {
-    std::map<std::string, std::string> of_window;  // by the name of map 1
-    for (const auto& s : row_statistics_of_map(1)) {
-      const std::string name = s.name;
-      of_window[name] = name.substr(0, name.rfind('_')) + "_window";
-    }
-    return of_window;
-  }();
-  std::vector<Statistic> all;
-  for (auto s : row_statistics_of_map(1)) {
-    if (s.name == name_of_map("next_token", 1)) continue;
-    s.name = names.at(s.name).c_str();
-    all.push_back(s);
-  }
-  return all;
-}
-
 }  // namespace
 
 std::vector<Statistic> nsa_statistics() {
   auto all = choice_statistics();
-  for (const auto& of_window : window_statistics()) all.push_back(of_window);
+  for (const auto& of_window : row_statistics_of_map(1, "window"))
+    if (of_window.of_rows != std::string("next_token"))  // causal heads have none
+      all.push_back(of_window);
   for (const char* name : kGates)
     all.push_back(head_statistic(name, "1", "gate of a branch", "mean over rows of g"));
   all.push_back(head_statistic("gate_entropy", "nat", "entropy of the gates' shares",

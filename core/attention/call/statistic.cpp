@@ -42,7 +42,7 @@ std::string name_of_map(const std::string& statistic, int64_t map) {
   return map == 0 ? statistic : statistic + "_" + std::to_string(map + 1);
 }
 
-std::vector<Statistic> row_statistics_of_map(int64_t map) {
+std::vector<Statistic> row_statistics_of_map(int64_t map, const std::string& word) {
   static std::deque<std::string> names;  // live as long as the program
   static std::mutex mutex;               // several threads may run layers
   const std::lock_guard lock(mutex);
@@ -55,7 +55,8 @@ std::vector<Statistic> row_statistics_of_map(int64_t map) {
   for (int64_t n = 0; n < int{kRowStatistics} + int{kRowMaxima}; ++n) {
     auto s = statistic_table()[n];
     if (!s.always || s.needs == Needs::kOutputs) continue;  // what heads say is of all their maps
-    s.name = kept(name_of_map(s.name, map));
+    s.map = map, s.of_rows = s.name;
+    s.name = kept(word.empty() ? name_of_map(s.name, map) : s.name + ("_" + word));
     all.push_back(s);
   }
   return all;

@@ -35,6 +35,9 @@ struct Statistic {
   // What is no mean over tokens but follows from the pooled means: completes the values of a layer
   // of `heads` heads. One function may stand in several entries; it runs once.
   void (*finish)(int64_t heads, LayerValues& values) = nullptr;
+  // A statistic of the rows of another of the layer's maps: which map, and its name in the table.
+  int64_t map = 0;
+  const char* of_rows = "";
 };
 
 // What is streamed of every kind of heads. Those of rows first: the means in the order of
@@ -62,9 +65,10 @@ inline Statistic expert_statistic(const char* name, const char* units, const cha
           .experts = experts};
 }
 
-// Those of the table that are of rows, of another of a layer's maps: `entropy_2` is of map 1. What
-// an observer is told of map 1 is logged under these names where the kind declares them.
-std::vector<Statistic> row_statistics_of_map(int64_t map);
+// Those of the table that are of rows, of another of a layer's maps: `entropy_2` is of map 1, or
+// `entropy_window` with the word `window`. What an observer is told of map 1 is logged under these
+// names where the kind declares them.
+std::vector<Statistic> row_statistics_of_map(int64_t map, const std::string& word = "");
 std::string name_of_map(const std::string& statistic, int64_t map);
 
 // How many values a layer of `heads` heads has, each of `experts`.
