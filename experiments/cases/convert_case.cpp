@@ -1,6 +1,6 @@
 // A conversion file: an old layer, its inputs and outputs, and what it must become. Format
 // convert-1 is an exact copy, convert-cp-1 a decomposition of lower rank beside what the authors'
-// code reached from 25 random starts.
+// code reached from 25 random starts, convert-mla-1 a layer of latents that tokens decide on.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +9,7 @@
 #include "experiments/cases/layer_case.h"
 #include "experiments/conversion/convert.h"
 #include "experiments/conversion/parafac.h"
+#include "experiments/conversion/to_mla.h"
 
 namespace headlab {
 namespace {
@@ -89,6 +90,27 @@ class ConvertCase {
     return {std::move(computed), std::move(verdicts)};
   }
 
+  // What the layer becomes, what that says of the file's inputs, and how much was kept.
+  Judged judge_latents() {
+    auto tokens = taken("in.calibration");  // [N,T,D]
+    if (tokens.dim() != 3) file_.refuse("in.calibration must be [N,T,D]");
+    if (const auto mask = take(inputs_, "in.calibration_mask"); mask.defined())
+      tokens = tokens.index({mask.to(at::kBool)}).unsqueeze(0);
+    const auto moment = token_moment(tokens, {});
+    auto old = layer("from", from_);
+    const auto before = old.compute({}, backend_).at("out.y");
+    const auto made = to_mla(trained(old), latent_settings(), {moment, moment}, half_first());
+    auto computed = layer("to", made.weights).compute({}, backend_);
+    const auto& after = computed.at("out.y");
+    computed["out.from.y"] = before;
+    computed["out.y_error"] = scalar(relative_error(after, before));
+    computed["out.rope_share"] = scalar(made.rope_share.value_or(1));
+    computed["out.latent_share"] = scalar(made.latent_share.value_or(0));
+    computed.merge(under("out.w.", made.weights));
+    auto verdicts = judge(computed, file_.expected, file_.tolerance);
+    return {std::move(computed), std::move(verdicts)};
+  }
+
  private:
   // The layer of config `which` ("from", "to") on the file's inputs; it is judged by out.*.
   LayerCase layer(const std::string& which, const NamedTensors& weights) const {
@@ -106,15 +128,46 @@ class ConvertCase {
   NamedTensors convert(const LayerCase& old) const {
     const auto R = config_.value(Json::json_pointer("/to/attention/shared_dim"), Json());
     const auto shared_dim = R.is_number_integer() ? std::optional(R.get<int64_t>()) : std::nullopt;
-    const auto made = to_collaborative({.name = file_.name,
-                                        .attention = old.attention(),
-                                        .shape = old.heads().shape(),
-                                        .demands = old.demands(),
-                                        .weights = from_},
-                                       shared_dim);
+    const auto made = to_collaborative(trained(old), shared_dim);
     auto computed = layer("to", made.weights).compute({}, backend_);
     computed.merge(under("to.w.", made.weights));
     return computed;
+  }
+
+  TrainedLayer trained(const LayerCase& old) const {
+    return {.name = file_.name,
+            .attention = old.attention(),
+            .shape = old.heads().shape(),
+            .demands = old.demands(),
+            .weights = from_};
+  }
+
+  LatentSettings latent_settings() const {
+    const auto to = config_.at("to").value("attention", Json::object());
+    const auto options = config_.value("options", Json::object());
+    const auto number = [&](const char* key) {
+      const auto found = to.value(key, Json());
+      if (!found.is_number_integer())
+        file_.refuse(fmt::format("metadata config: to.attention.{} must be an integer", key));
+      return found.get<int64_t>();
+    };
+    LatentSettings settings;
+    settings.kv_rank = number("kv_rank"), settings.q_rank = number("q_rank");
+    settings.rope_dim = number("rope_dim");
+    settings.freqfold = options.value("freqfold", int64_t{1});
+    const auto balance = options.value("balance", Json());
+    settings.balance = balance.is_number() ? std::optional(balance.get<double>()) : std::nullopt;
+    return settings;
+  }
+  bool half_first() const {
+    return config_.value(Json::json_pointer("/from/position/layout"), std::string("half")) ==
+           "half";
+  }
+  // An input that no layer reads.
+  Tensor taken(const char* name) {
+    const auto tensor = take(inputs_, name);
+    if (!tensor.defined()) file_.refuse(fmt::format("{} is missing", name));
+    return tensor;
   }
 
   double rel_error(const NamedTensors& weights) const {  // of P
@@ -149,6 +202,10 @@ const RegisterCase copies({"convert-1",
                            [](const CaseFile& file, const at::Device& device, Backend backend) {
                              return ConvertCase(file, device, backend).judge_copy();
                            }});
+const RegisterCase latents({"convert-mla-1",
+                            [](const CaseFile& file, const at::Device& device, Backend backend) {
+                              return ConvertCase(file, device, backend).judge_latents();
+                            }});
 const RegisterCase decompositions(
     {"convert-cp-1", [](const CaseFile& file, const at::Device& device, Backend backend) {
        return ConvertCase(file, device, backend).judge_decomposition();

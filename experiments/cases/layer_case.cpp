@@ -123,9 +123,11 @@ void LayerCase::build(const CaseFile& file) {
                     config.position.layout == "half" ? RopeLayout::kHalf : RopeLayout::kInterleaved,
                     config.position.fraction);
   attention_ = config.attention;
-  offers_ = config.offer == "values";
   demands_ = config.demands(inputs_.bias.defined(), inputs_.memory.defined());
   auto shape = config.shape_in((inputs_.memory.defined() ? inputs_.memory : x_).size(1));
+  const auto reads = attention_.as<HeadOptions>().reads();
+  if ((first_values_.defined() && !reads.first_values) || (generator_.defined() && !reads.state))
+    file.refuse("the layer reads nothing of an earlier one: it has no in.first_v or in.generator");
   shape.offered = {.first_values = first_values_.defined(), .state = generator_.defined()};
   heads_ = make_heads(attention_, shape, demands_);
   heads_->to(x_.device(), x_.scalar_type());
@@ -165,22 +167,19 @@ void LayerCase::take_weights(NamedTensors& tensors) {
     if (item.value().is_floating_point()) fill(item.key(), item.value(), false);
 }
 
-HeadContext LayerCase::context(Backend backend) {
+HeadContext LayerCase::context(Backend backend, bool gradients) {
   auto ctx = inputs_;
-  make_link(/*gradients=*/false);
-  if (first_values_.defined() || generator_.defined() || offers_) ctx.link = &link_;
   ctx.rotary = rotary_ ? &*rotary_ : nullptr;
   ctx.backend = backend;
-  return ctx;
-}
-
-void LayerCase::make_link(bool gradients) {
   const auto leaf = [&](const Tensor& t) {
     return t.defined() ? t.detach().requires_grad_(gradients) : t;
   };
   link_ = {.state = leaf(generator_)};
   if (first_values_.defined())
     link_.first_values = leaf(split_heads(first_values_, heads_->shape().kv_heads));
+  const auto& shape = heads_->shape();
+  if (shape.offered.any() || shape.offers.any()) ctx.link = &link_;
+  return ctx;
 }
 
 Tensor LayerCase::total_loss(const HeadOutput& out) const {
@@ -204,8 +203,7 @@ NamedTensors LayerCase::compute(const Wanted& wanted, Backend backend) {
 NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
   const bool gradients = wanted.gradients && cotangent_.defined();
   at::AutoGradMode grad(gradients);
-  auto ctx = context(backend);
-  make_link(gradients);
+  auto ctx = context(backend, gradients);
   CaseProbe probe;
   probe.maps = wanted.attention;
   probe.statistics = wanted.statistics;
@@ -219,7 +217,7 @@ NamedTensors LayerCase::computed(const Wanted& wanted, Backend backend) {
 
   NamedTensors computed{{"out.y", out.y}};
   if (out.gates.defined()) computed["out.gates"] = out.gates;
-  if (offers_) computed["out.first_v"] = joined(link_.first_values);
+  if (heads_->shape().offers.first_values) computed["out.first_v"] = joined(link_.first_values);
   if (!out.aux.empty() || expected_.count("out.aux_loss")) {
     auto sum = at::zeros({}, x.options().requires_grad(false));
     for (const auto& aux : out.aux) sum = sum + aux.value;

@@ -34,7 +34,9 @@ class LayerCase {
   Tolerance tolerance() const { return tolerance_; }
   const Tensor& x() const { return x_; }  // [B,T,D]
   const Tensor& cotangent() const { return cotangent_; }
-  HeadContext context(Backend backend);  // of the case's inputs; as long as the case lives
+  // Of the case's inputs, as long as the case lives; what an earlier layer has said gets gradients
+  // where asked.
+  HeadContext context(Backend backend, bool gradients = false);
   bool has_cotangent() const { return cotangent_.defined(); }
   const std::string& config() const { return config_; }
 
@@ -52,8 +54,6 @@ class LayerCase {
   void take_weights(NamedTensors& tensors);
   NamedTensors computed(const Wanted& wanted, Backend backend);
   Tensor total_loss(const HeadOutput& out) const;
-  // What an earlier layer has said, as leaves that get a gradient if asked.
-  void make_link(bool gradients);
 
   std::string name_, config_;
   Tolerance tolerance_;
@@ -65,7 +65,6 @@ class LayerCase {
   HeadContext inputs_;  // the others, but rotary_
   // Of the link: [B,S,Hkv*e], [B,S,Hkv*e], [B,T,D]; undefined: none.
   Tensor first_values_, first_cotangent_, generator_;
-  bool offers_ = false;
   LayerLink link_;
   NamedTensors expected_;
 };
