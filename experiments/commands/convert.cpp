@@ -24,10 +24,7 @@ struct LatentWords {
   int64_t kv_rank = 0, rope_dim = -1, q_rank = 0, batches = 20;
   std::string freqfold = "1", balance = "1";
 
-  bool any() const {
-    return kv_rank > 0 || rope_dim >= 0 || q_rank > 0 || batches != 20 || freqfold != "1" ||
-           balance != "1";
-  }
+  bool operator==(const LatentWords&) const = default;
   void visit(Arguments& a) {
     a.option("--kv-rank", kv_rank, "mla: features of the latent; 0: four times those of a head",
              Arguments::kZeroOrMore);
@@ -119,7 +116,7 @@ void check(const ConvertOptions& o) {
     refuse("needs --to collaborative, gated or mla, or --kv-heads N for fewer key/value heads");
   if (o.to != "mha" && !o.to.empty() && grouped) refuse("--kv-heads: is for --to mha");
   if (o.to == "mha" && !grouped) refuse("--to mha: needs --kv-heads N");
-  if (o.latent.any() && o.to != "mla")
+  if (o.to != "mla" && o.latent != LatentWords())
     refuse(
         "--kv-rank, --rope-dim, --freqfold, --q-rank, --balance, --calibration-batches: are for "
         "--to mla");

@@ -42,13 +42,16 @@ bool LayerRange::read(const ConfigNode& written, const std::string& path, Proble
   return false;
 }
 
-void check_range(const std::string& field, const LayerRange& range, int64_t layers,
-                 const LayerRange* before, const Complain& complain) {
-  const std::string full = field + "." + range.key;
-  if (!before && range.last >= layers)
-    complain(full, fmt::format("there are only layers 0 to {}", layers - 1));
-  if (before && range.first <= before->last && before->first <= range.last)
-    complain(full, fmt::format("overlaps \"{}\"", before->key));
+void check_end(const std::string& field, const LayerRange& range, int64_t layers,
+               const Complain& complain) {
+  if (range.last >= layers)
+    complain(field + "." + range.key, fmt::format("there are only layers 0 to {}", layers - 1));
+}
+
+void check_apart(const std::string& field, const LayerRange& range, const LayerRange& before,
+                 const Complain& complain) {
+  if (range.first <= before.last && before.first <= range.last)
+    complain(field + "." + range.key, fmt::format("overlaps \"{}\"", before.key));
 }
 
 void PositionOption::Settings::visit(Fields& f) {

@@ -22,15 +22,17 @@ const Range* find_range(const std::vector<Range>& ranges, int64_t layer) {
     if (range.first <= layer && layer <= range.last) return &range;
   return nullptr;
 }
-void check_range(const std::string& field, const LayerRange& range, int64_t layers,
-                 const LayerRange* before, const Complain& complain);
-// Each within the layers, none over another.
+// Complains of a range that ends behind the layers, or lies over another.
+void check_end(const std::string& field, const LayerRange& range, int64_t layers,
+               const Complain& complain);
+void check_apart(const std::string& field, const LayerRange& range, const LayerRange& before,
+                 const Complain& complain);
 template <class Range>
 void check_ranges(const std::string& field, const std::vector<Range>& ranges, int64_t layers,
                   const Complain& complain) {
   for (size_t i = 0; i < ranges.size(); ++i) {
-    check_range(field, ranges[i], layers, nullptr, complain);
-    for (size_t j = 0; j < i; ++j) check_range(field, ranges[i], layers, &ranges[j], complain);
+    check_end(field, ranges[i], layers, complain);
+    for (size_t j = 0; j < i; ++j) check_apart(field, ranges[i], ranges[j], complain);
   }
 }
 

@@ -6,8 +6,7 @@
 #include "experiments/conversion/to_mla.h"
 #include "experiments/models/position_kinds.h"
 #include "headlab_build.h"
-#include "tests/catch.h"
-#include "tests/heads_testing.h"
+#include "tests/layers_testing.h"
 
 namespace headlab::test_to_mla {
 using namespace testing;
@@ -18,14 +17,6 @@ using Catch::Contains;
 
 const std::filesystem::path kConversions =
     std::filesystem::path(build::kSourceDir) / "tests/golden/to_mla";
-
-KindBlock block_of(const std::string& text) {
-  KindBlock block(head_registry(), "mha");
-  Problems problems;
-  block.read(parse_config(text, "test"), "attention", problems);
-  problems.raise();
-  return block;
-}
 
 // A layer of mha that turns keys by rope where `rotary` says so, and tokens of unequal features.
 struct Trained {
@@ -40,7 +31,7 @@ struct Trained {
         rotary(turns),
         heads(make_layer("mha", shape, options)),
         layer{"layer 3",
-              block_of("{kind: mha" + options + "}"),
+              read_kind("mha", options),
               shape,
               {.rotary = turns},
               module_tensors(*heads)} {}
