@@ -6,11 +6,13 @@
 // query, 3 post key. From a token z, with r < R rows, heads m (from) and n (to):
 //   u = gelu(z dw1[c]) qkw[c]                                       [2R,H]
 //   w1[r] = u[r] / sqrt(mean_m u[r,m]^2 + 1e-6),  w2[r] = u[R+r],   g = tanh(z dd)[c]
-// (`gate: false` has no g, `generator_bias` adds to u: the light composition of modded-nanogpt,
-// pull request 315, where z may be the residual stream of an earlier layer, and the weights that
-// are composed those of a softmax over the nearest C keys: a = p + p' (M - I), `compose_window` C)
 //   M_ij = I + static + sum_r w1_i[r]^T w2_i[r] + diag(g_i) + sum_r w1_j[r]^T w2_j[r] + diag(g_j)
 //   a_ij = softmax_j(scale q_i k_j composed by M pre) composed by M post,   o_i = sum_j a_ij v_j
+//
+// The light composition of modded-nanogpt (pull request 315) sets `gate: false`, which leaves out
+// g, and `generator_bias`, which adds a bias to u. There z may be the residual stream of an earlier
+// layer. With `compose_window: C` only the weights p' of a softmax over the nearest C keys are
+// composed: a = p + p' (M - I).
 #include <cmath>
 
 #include "core/attention/composed/composition.h"
