@@ -4,6 +4,7 @@
 
 #include "experiments/files/h5.h"
 #include "tests/command_testing.h"
+#include "tests/thread_names.h"
 
 namespace headlab::testing::test_command_run {
 namespace {
@@ -245,9 +246,9 @@ int64_t shown_step(const std::string& err) {
 }
 
 // A long run that has passed its first checkpoint.
-std::unique_ptr<Process> started(const Bench& bench, const std::string& out) {
-  auto process = std::make_unique<Process>(Invocation{
-      long_run(out), bench.path(), {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, /*terminal=*/true});
+std::unique_ptr<Process> started(const Bench& bench, const Arguments& run) {
+  auto process = std::make_unique<Process>(
+      Invocation{run, bench.path(), {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, /*terminal=*/true});
   process->wait_for([](const std::string& err) { return shown_step(err) > 100; });
   return process;
 }
@@ -276,7 +277,7 @@ TEST_CASE("a run that a signal stops goes on to the weights it would have had") 
                            Stop{SIGUSR1, 75, "stopped"}, Stop{SIGKILL, -SIGKILL, "running"}}) {
     const std::string out = "signal" + std::to_string(stop.signal);
     INFO(out);
-    const auto process = started(bench, out);
+    const auto process = started(bench, long_run(out));
     process->signal(stop.signal);
     const Outcome ended = process->end();
     CHECK(ended.code == stop.code);
@@ -311,8 +312,10 @@ TEST_CASE(
   Process process(
       Invocation{slow, bench.path(), {{"TERM", "xterm"}, {"NO_COLOR", "1"}}, /*terminal=*/true});
   process.wait_for([](const std::string& err) { return err.find("step 1/4") != err.npos; });
+  process.signal(SIGSTOP);  // so that it does not stop at a step between the two
   process.signal(SIGTERM);
   process.signal(SIGINT);
+  process.signal(SIGCONT);
   // Either may be handled second (the kernel may give them to two threads); where the first one
   // was obeyed, the run has stopped at a step, and saved.
   const int code = process.end().code;
@@ -324,26 +327,28 @@ TEST_CASE(
 
 TEST_CASE("whether the cores are busy is watched unless the user has chosen otherwise") {
   const Bench bench;
-  // Threads of a training that was started with `environment` alone, by name.
-  const auto threads = [&](const Arguments& environment, const Arguments& settings = {}) {
+  const auto training = [&](const Arguments& environment, const Arguments& settings = {}) {
     Arguments arguments{"-u", "GOMP_SPINCOUNT", "-u", "OMP_WAIT_POLICY"};
     arguments.insert(arguments.end(), environment.begin(), environment.end());
     arguments.push_back(kHeadlab);
     const Arguments run = long_run("out" + std::to_string(environment.size() + settings.size()));
     arguments.insert(arguments.end(), run.begin(), run.end());
     arguments.insert(arguments.end(), settings.begin(), settings.end());
-    Process process(Invocation{arguments, bench.path(), {}, false, "/usr/bin/env"});
-    process.wait_for([](const std::string& err) { return err.find("threads") != err.npos; });
-    std::set<std::string> names;
-    const fs::path tasks = "/proc/" + std::to_string(process.id()) + "/task";
-    for (const auto& task : fs::directory_iterator(tasks))
-      names.insert(read_bytes(task.path() / "comm"));
-    return names;
+    auto process =
+        std::make_unique<Process>(Invocation{arguments, bench.path(), {}, false, "/usr/bin/env"});
+    process->wait_for([](const std::string& err) { return err.find("threads") != err.npos; });
+    return process;
+  };
+  const auto watches = [](const Process& process) {
+    return std::ranges::count(thread_names(std::to_string(process.id())), "busy_cores") > 0;
   };
   const bool tells = fs::exists("/proc/self/schedstat");
-  CHECK(threads({}).contains("busy_cores\n") == tells);
-  CHECK_FALSE(threads({"OMP_WAIT_POLICY=passive"}).contains("busy_cores\n"));
-  CHECK_FALSE(threads({}, {"train.busy_cores=off", "seed=8"}).contains("busy_cores\n"));
+  const auto watched = training({});
+  while (tells && !watches(*watched)) {  // a thread takes its name when it first has a core
+  }
+  CHECK(watches(*watched) == tells);
+  CHECK_FALSE(watches(*training({"OMP_WAIT_POLICY=passive"})));
+  CHECK_FALSE(watches(*training({}, {"train.busy_cores=off", "seed=8"})));
 }
 
 TEST_CASE("a damaged state file is refused by its name, and without it the run goes on") {
@@ -372,15 +377,18 @@ TEST_CASE("a damaged state file is refused by its name, and without it the run g
 
 TEST_CASE("a run that another process writes is refused and told by whom") {
   const Bench bench;
-  const auto process = started(bench, "out");
-  check_refusal(bench.headlab(long_run("out")), 4, {"is being written by process "});
+  auto endless = long_run("out");  // it must not end before the other one has begun
+  std::replace(endless.begin(), endless.end(), std::string("train.steps=800"),
+               std::string("train.steps=1000000"));
+  const auto process = started(bench, endless);
+  check_refusal(bench.headlab(endless), 4, {"is being written by process "});
   process->signal(SIGTERM);
   CHECK(process->end().code == 143);
 }
 
 TEST_CASE("the log of a run that was killed can be read and repaired and then goes on") {
   const Bench bench;
-  const auto process = started(bench, "out");
+  const auto process = started(bench, long_run("out"));
   process->signal(SIGKILL);
   process->end();
   const std::string run = only_entry(bench / "out/tiny").string();

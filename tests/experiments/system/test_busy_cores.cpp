@@ -5,13 +5,13 @@
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "experiments/system/busy_cores.h"
 #include "tests/catch.h"
+#include "tests/thread_names.h"
 
 namespace headlab::testing::test_busy_cores {
 namespace {
@@ -67,16 +67,6 @@ TEST_CASE("a team is opened while threads wait for a core, and once") {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   CHECK(opened == 1);
-}
-
-std::vector<std::string> thread_names() {
-  std::vector<std::string> names;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string name;
-    std::getline(std::ifstream(task.path() / "comm"), name);
-    names.push_back(name);
-  }
-  return names;
 }
 
 // Waits until the threads of this process that have this name are so many.
