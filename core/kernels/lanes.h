@@ -8,6 +8,8 @@
 //   from(start)             start, start + 1, ... of an X
 //   exp, near_exp, log, log1p, sqrt, abs (x);  max(a, b), which keeps NaN;  fma(a, b, c) = a b + c
 //   where(x > y, a, b)      a where the comparison holds, else b
+//   add(to, x), raise(to, x)
+//                           adds the entries of an X to doubles, or keeps the larger of both
 //   each(n, f)              f(j) for each X, at entries j, of n entries: whole vectors
 //   entries(first, last, f) f(j) for each entry first .. last
 //   sum(x), most(x)         over all lanes; each gets it
@@ -54,6 +56,8 @@ struct OneEntry {
   static HEADLAB_DEVICE X max(X a, X b) { return a > b || std::isnan(a) ? a : b; }
   static HEADLAB_DEVICE X fma(X a, X b, X c) { return std::fma(a, b, c); }
   static HEADLAB_DEVICE X where(bool holds, X a, X b) { return holds ? a : b; }
+  static HEADLAB_DEVICE void add(double* to, X x) { *to += x; }
+  static HEADLAB_DEVICE void raise(double* to, X x) { *to = x > *to ? x : *to; }
 };
 
 // What Lanes of a single thread do entry by entry.

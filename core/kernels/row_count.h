@@ -68,44 +68,44 @@ struct KeySums {
   X Z, zlog, squares, distance, first, second, norm;
 };
 
-// Of e by the class of the key; largest: of a key that is no separator.
-struct ClassSums {
-  double cls, sep, punctuation, largest;
-
-  HEADLAB_DEVICE void join(const ClassSums& o) {
-    cls += o.cls, sep += o.sep, punctuation += o.punctuation;
-    if (o.largest > largest) largest = o.largest;
-  }
-};
-
-// Of e at keys that continue (induction) or repeat (duplicate_token) the query's token.
-struct MatchSums {
-  double after, same;
-  int64_t any_after, any_same;
-
-  HEADLAB_DEVICE void join(const MatchSums& o) {
-    after += o.after, same += o.same, any_after += o.any_after, any_same += o.any_same;
-  }
-};
-
-struct Sum {
+struct Largest {
   double x;
-  HEADLAB_DEVICE void join(const Sum& o) { x += o.x; }
+  HEADLAB_DEVICE void join(const Largest& o) { x = o.x > x ? o.x : x; }
 };
 
-// Products become scores.
+// Products become scores, -infinity where a key is hidden. Returns the highest.
+template <class Lanes, class T>
+HEADLAB_DEVICE T scored(const Lanes& lanes, const ScoredRow<T>& row, int64_t begin, int64_t end) {
+  using X = typename Lanes::X;
+  const auto& p = row.p;
+  const Row<Lanes> z{lanes, row.z + begin, end - begin};
+  const X scale(static_cast<T>(p.scale));
+  if (row.allowed || p.bias.data || p.distance_bias) {
+    if (p.scale != 1) z.each([&](const X& product, int64_t) { return product * scale; });
+    mask_scores(lanes, p, row.b, row.h, row.i, begin, end, row.z);
+    return z.highest();
+  }
+  // In one pass: at few keys a row, passes are what a row takes.
+  const X hidden(kLowest<T>), first(static_cast<T>(row.span.first - begin)),
+      last(static_cast<T>(row.span.last - begin));
+  X most = hidden;
+  z.each([&](const X& product, int64_t j) {
+    const X key = Lanes::from(static_cast<T>(j));
+    const X seen = Lanes::where(key > last, hidden, product * scale);
+    const X score = Lanes::where(first > key, hidden, seen);
+    most = Lanes::max(most, score);
+    return score;
+  });
+  return lanes.most(most);
+}
+
 template <class Lanes, class T>
 HEADLAB_DEVICE Peak<T> score_keys(const Lanes& lanes, const ScoredRow<T>& row) {
   using X = typename Lanes::X;
-  const auto& p = row.p;
   const auto [first, last] = row.span;
   if (last < first) return {kLowest<T>, 0, 0};
   const int64_t begin = first_vector(row.span), end = vectors_end(row.span);
-  const Row<Lanes> z{lanes, row.z + begin, end - begin};
-  if (const X scale(static_cast<T>(p.scale)); p.scale != 1)
-    z.each([&](const X& product, int64_t) { return product * scale; });
-  mask_scores(lanes, p, row.b, row.h, row.i, begin, end, row.z);
-  Peak<T> peak{z.highest(), first, last - first + 1};
+  Peak<T> peak{scored(lanes, row, begin, end), first, last - first + 1};
   if (row.allowed)
     peak.allowed = lanes
                        .reduce(first, last, Count{0},
@@ -117,7 +117,8 @@ HEADLAB_DEVICE Peak<T> score_keys(const Lanes& lanes, const ScoredRow<T>& row) {
   X before(T(0));
   lanes.each(end - begin, [&](int64_t j) {
     const X left = X(n) - Lanes::from(static_cast<T>(j));
-    before = Lanes::max(before, Lanes::where(Lanes::load(z.z + j) == X(peak.score), left, X(T(0))));
+    before = Lanes::max(
+        before, Lanes::where(Lanes::load(row.z + begin + j) == X(peak.score), left, X(T(0))));
   });
   peak.key = end - static_cast<int64_t>(lanes.most(before));
   return peak;
@@ -148,99 +149,138 @@ HEADLAB_DEVICE KeySums<T> sum_keys(const Lanes& lanes, const ScoredRow<T>& row,
           lanes.sum(s.first), lanes.sum(s.second), lanes.sum(s.norm)};
 }
 
-static HEADLAB_DEVICE inline void add(const RowTotals& to, RowStatistic which, double value) {
-  to.sums[which] += value;
-  to.counts[which] += 1;
-}
+// What the rows of a block leave for finish_rows(), which works on all of them at once: numbers
+// [kRowNumbers][kColumns], a column a row. Those at keys and of classes are sums of e.
+enum RowNumber : int {
+  kPeak,        // the highest score; -infinity: the row does not count
+  kPeakOffset,  // of the key that has it, from the row's place
+  kAllowedKeys,
+  kZ,
+  kZLog,
+  kSquares,
+  kDistance,
+  kFirstMoment,
+  kSecondMoment,
+  kNorm,
+  kAtSelf,
+  kAtFirst,
+  kAtPrevious,
+  kAtNext,
+  kOutputSquare,
+  kOfCls,
+  kOfSep,
+  kOfPunctuation,
+  kLargest,  // of a key that is no separator; negative: there is none
+  kAfter,
+  kAnyAfter,
+  kSame,
+  kAnySame,
+  kRowNumbers
+};
+constexpr int64_t kColumns = kRowLanes;
 
-// All that follows from the sums over keys.
-template <class T>
-static HEADLAB_DEVICE void add_row(const ScoredRow<T>& row, const Peak<T>& peak,
-                                   const KeySums<T>& sum, const RowTotals& to) {
-  const auto& p = row.p;
-  const double Z = sum.Z, log_Z = std::log(Z), entropy = log_Z - sum.zlog / Z;
-  if (p.has_scores) {
-    add(to, kLse, peak.score + log_Z);
-    if (peak.score > to.maxima[kMaxLogit]) to.maxima[kMaxLogit] = peak.score;
+// Numbers of one row: the leader writes.
+template <class Lanes, class T>
+struct NumbersOfRow {
+  const Lanes& lanes;
+  T* column;
+
+  HEADLAB_DEVICE void set(RowNumber which, double value) const {
+    if (lanes.leader()) column[which * kColumns] = static_cast<T>(value);
   }
-  add(to, kEntropy, entropy);
-  if (peak.allowed >= 2)
-    add(to, kEntropyNormalized, entropy / std::log(static_cast<double>(peak.allowed)));
-  add(to, kMaxWeight, 1 / Z);
-  add(to, kParticipationRatio, Z * Z / sum.squares);
-  if (p.value_norm) {
-    const double weights = p.row_sum ? p.row_sum[(row.b * p.H + row.h) * p.queries + row.i] : T(1);
-    add(to, kValueWeightedNorm, weights * sum.norm / Z);
-  }
-  if (!p.classes) add(to, kConfidence, 1 / Z);
-  if (p.cross) return;
-  const int64_t place = row.place, keys = p.key_length ? p.key_length[row.b] : p.keys;
-  const double x = sum.first / Z, offset = static_cast<double>(peak.key - place);
-  add(to, kMeanDistance, sum.distance / Z);
-  add(to, kSignedOffset, x + offset);
-  add(to, kOffsetVariance, sum.second / Z - x * x);
-  add(to, kSelfToken, numerator(row, place) / Z);
-  add(to, kFirstToken, numerator(row, 0) / Z);
-  if (place >= 1) add(to, kPrevToken, numerator(row, place - 1) / Z);
-  if (!p.causal && place + 1 < keys) add(to, kNextToken, numerator(row, place + 1) / Z);
-  add(to, kArgmaxDistance, std::abs(offset));
+};
+
+template <class Lanes, class T>
+HEADLAB_DEVICE NumbersOfRow<Lanes, T> to_column(const Lanes& lanes, T* column) {
+  return {lanes, column};
 }
 
 template <class Lanes, class T>
-HEADLAB_DEVICE void count_classes(const Lanes& lanes, const ScoredRow<T>& row, double Z,
-                                  const RowTotals& to) {
-  const uint8_t* classes = row.p.classes + row.b * row.p.keys;
-  const ClassSums none{0, 0, 0, -1};
-  const auto sums = lanes.reduce(row.span.first, row.span.last, none, [&](ClassSums& s, int64_t j) {
-    const int of = classes[j] & 3;
-    if (of == 1) s.cls += row.z[j];
-    if (of == 2) s.sep += row.z[j];
-    if (of == 3) s.punctuation += row.z[j];
-    if (classes[j] != 2 && row.z[j] > s.largest && allows(row, j)) s.largest = row.z[j];
+HEADLAB_DEVICE void count_classes(const Lanes& lanes, const ScoredRow<T>& row,
+                                  const NumbersOfRow<Lanes, T>& to) {
+  using X = typename Lanes::X;
+  const T* classes = row.p.classes + row.b * padded_keys(row.p);
+  const int64_t begin = first_vector(row.span), end = vectors_end(row.span);
+  const X zero(T(0)), none(T(-1)), first(static_cast<T>(row.span.first)),
+      last(static_cast<T>(row.span.last));
+  X cls = zero, sep = zero, punctuation = zero, most = none;
+  lanes.each(end - begin, [&](int64_t in_use) {
+    const int64_t j = begin + in_use;
+    const X e = Lanes::load(row.z + j), of = Lanes::load(classes + j);
+    cls = cls + Lanes::where(of == X(T(1)), e, zero);
+    sep = sep + Lanes::where(of == X(T(2)), e, zero);
+    punctuation = punctuation + Lanes::where(of == X(T(3)), e, zero);
+    const X key = Lanes::from(static_cast<T>(j)), word = Lanes::where(of == X(T(2)), none, e);
+    most = Lanes::max(most, Lanes::where(key > last, none, Lanes::where(first > key, none, word)));
   });
-  if (!lanes.leader()) return;
-  add(to, kClsMass, sums.cls / Z);
-  add(to, kSepMass, sums.sep / Z);
-  add(to, kPunctuationMass, sums.punctuation / Z);
-  if (sums.largest >= 0) add(to, kConfidence, sums.largest / Z);
+  to.set(kOfCls, lanes.sum(cls)), to.set(kOfSep, lanes.sum(sep));
+  to.set(kOfPunctuation, lanes.sum(punctuation));
+  if (!row.allowed) return to.set(kLargest, lanes.most(most));
+  const auto largest =
+      lanes.reduce(row.span.first, row.span.last, Largest{-1}, [&](Largest& s, int64_t j) {
+        if (classes[j] != 2 && row.z[j] > s.x && allows(row, j)) s.x = row.z[j];
+      });
+  to.set(kLargest, largest.x);
 }
 
+// Of e at keys that continue (induction) or repeat (duplicate_token) the query's token.
 template <class Lanes, class T>
-HEADLAB_DEVICE void count_matches(const Lanes& lanes, const ScoredRow<T>& row, double Z,
-                                  const RowTotals& to) {
-  const int64_t* tokens = row.p.tokens + row.b * row.p.keys;
-  const int64_t mine = tokens[row.place];
-  const auto sums = lanes.reduce(0, row.place, MatchSums{}, [&](MatchSums& s, int64_t j) {
-    const T e = numerator(row, j);
-    if (j > 0 && tokens[j - 1] == mine) s.after += e, ++s.any_after;
-    if (j < row.place && tokens[j] == mine) s.same += e, ++s.any_same;
+HEADLAB_DEVICE void count_matches(const Lanes& lanes, const ScoredRow<T>& row,
+                                  const NumbersOfRow<Lanes, T>& to) {
+  using X = typename Lanes::X;
+  const T* before = row.p.tokens + row.b * (1 + padded_keys(row.p));  // of each key
+  const T* at = before + 1;
+  const int64_t begin = first_vector(row.span), end = vectors_end(row.span);
+  const X zero(T(0)), one(T(1)), mine(at[row.place]), place(static_cast<T>(row.place));
+  X after = zero, any_after = zero, same = zero, any_same = zero;
+  lanes.each(row.place + 1, [&](int64_t j) {
+    const X key = Lanes::from(static_cast<T>(j));
+    const X e = j >= begin && j < end ? Lanes::load(row.z + j) : zero;
+    const X is_same =
+        Lanes::where(place > key, Lanes::where(Lanes::load(at + j) == mine, one, zero), zero);
+    const X is_after =
+        Lanes::where(key > place, zero, Lanes::where(Lanes::load(before + j) == mine, one, zero));
+    after = Lanes::fma(e, is_after, after), same = Lanes::fma(e, is_same, same);
+    any_after = Lanes::max(any_after, is_after), any_same = Lanes::max(any_same, is_same);
   });
-  if (!lanes.leader()) return;
-  if (sums.any_after) add(to, kInduction, sums.after / Z);
-  if (sums.any_same) add(to, kDuplicateToken, sums.same / Z);
+  to.set(kAfter, lanes.sum(after)), to.set(kAnyAfter, lanes.most(any_after));
+  to.set(kSame, lanes.sum(same)), to.set(kAnySame, lanes.most(any_same));
 }
 
 template <class Lanes, class T>
-HEADLAB_DEVICE void count_output(const Lanes& lanes, const ScoredRow<T>& row, const RowTotals& to) {
+HEADLAB_DEVICE T square_of_output(const Lanes& lanes, const ScoredRow<T>& row) {
+  using X = typename Lanes::X;
   const T* o = row_at(row.p.output, row.b, row.h, row.i);
-  const auto square = lanes.reduce(
-      0, row.p.e - 1, Sum{0}, [&](Sum& s, int64_t c) { s.x += static_cast<double>(o[c]) * o[c]; });
-  if (lanes.leader()) add(to, kOutputNorm, std::sqrt(square.x));
+  X square(T(0));
+  lanes.each(row.p.e, [&](int64_t c) {
+    const X x = Lanes::load(o + c, row.p.e - c);
+    square = Lanes::fma(x, x, square);
+  });
+  return lanes.sum(square);
 }
 
-// Adds what a row contributes. Returns argmax_j a - i, or kNoRow if it does not count.
+// Writes what a row contributes into its column of numbers. Returns argmax_j a - i, or kNoRow if it
+// does not count.
 template <class Lanes, class T>
-HEADLAB_DEVICE int32_t count_row(const Lanes& lanes, const ScoredRow<T>& row, const RowTotals& to) {
+HEADLAB_DEVICE int32_t count_row(const Lanes& lanes, const ScoredRow<T>& row, T* column) {
   const auto& p = row.p;
-  if (row.i >= counted_queries(p, row.b)) return kNoRow;
+  const auto to = to_column(lanes, column);
+  to.set(kPeak, kLowest<T>);
   const auto peak = score_keys(lanes, row);
   if (!counts(peak)) return kNoRow;
   const auto sum = sum_keys(lanes, row, peak);
-  if (lanes.leader()) add_row(row, peak, sum, to);
-  if (p.output.data) count_output(lanes, row, to);
-  if (p.classes) count_classes(lanes, row, sum.Z, to);
+  to.set(kPeak, peak.score), to.set(kPeakOffset, peak.key - row.place);
+  to.set(kAllowedKeys, peak.allowed);
+  to.set(kZ, sum.Z), to.set(kZLog, sum.zlog), to.set(kSquares, sum.squares);
+  to.set(kDistance, sum.distance), to.set(kFirstMoment, sum.first);
+  to.set(kSecondMoment, sum.second), to.set(kNorm, sum.norm);
+  if (p.output.data) to.set(kOutputSquare, square_of_output(lanes, row));
+  if (p.classes) count_classes(lanes, row, to);
   if (p.cross) return 0;
-  if (p.matches && p.tokens) count_matches(lanes, row, sum.Z, to);
+  to.set(kAtSelf, numerator(row, row.place)), to.set(kAtFirst, numerator(row, 0));
+  to.set(kAtPrevious, numerator(row, row.place - 1));
+  to.set(kAtNext, numerator(row, row.place + 1));
+  if (p.tokens) count_matches(lanes, row, to);
   return static_cast<int32_t>(peak.key - row.place);
 }
 

@@ -12,7 +12,7 @@ constexpr int64_t kEntropies = kMostHeads * kJsRowsPerSlot;
 template <class T>
 __global__ void __launch_bounds__(kThreads, 2)
     row_stats_kernel(RowProblem<T> p, int64_t slots, RowTotals to, int32_t* offsets, T* scratch) {
-  __shared__ TotalsByRow<WarpTeam<T>::kRows> totals;
+  __shared__ ColumnTotals totals;
   const auto team = this_team<T>(p.coarse);
   T* room = block_memory(scratch, stats_room<WarpTeam<T>>(p));
   for (int64_t slot = blockIdx.x; slot < slots; slot += gridDim.x)
@@ -42,8 +42,7 @@ BlockLaunch launch_of(int64_t slots, int64_t each, size_t taken) {
 }
 template <class T>
 BlockLaunch rows_launch(const RowProblem<T>& p) {
-  return launch_of<T>(row_slots(p), stats_room<WarpTeam<T>>(p),
-                      sizeof(TotalsByRow<WarpTeam<T>::kRows>));
+  return launch_of<T>(row_slots(p), stats_room<WarpTeam<T>>(p), sizeof(ColumnTotals));
 }
 template <class T>
 BlockLaunch js_launch(const RowProblem<T>& p, int64_t groups) {

@@ -22,14 +22,13 @@ template <class T>
 struct RowProblem : AttentionRows<T> {
   bool causal = false;  // then next_token does not exist
   int64_t e = 0;
-  const T* value_norm = nullptr;     // [B,H,S] norm(W_O^h v_j), or null
-  const T* row_sum = nullptr;        // [B,H,T] of the weights as they are applied; null: 1
-  const T* panels = nullptr;         // [B,Hkv,d,padded] of k, on a CPU alone
-  View<const T> output;              // [B,H,T,e], or none
-  const int64_t* tokens = nullptr;   // [B,S] or null
-  const uint8_t* classes = nullptr;  // [B,S] 0 word, 1 cls, 2 sep, 3 punctuation; or null
-  bool coarse = false;               // products may round their factors as tensor cores do (tf32)
-  bool matches = false;              // induction and duplicate_token are wanted
+  const T* value_norm = nullptr;  // [B,H,S] norm(W_O^h v_j), or null
+  const T* row_sum = nullptr;     // [B,H,T] of the weights as they are applied; null: 1
+  const T* panels = nullptr;      // [B,Hkv,d,padded] of k, on a CPU alone
+  View<const T> output;           // [B,H,T,e], or none
+  const T* tokens = nullptr;      // [B,1+padded] NaN, the tokens, NaN; or null. Exact below 2^24
+  const T* classes = nullptr;     // [B,padded] 0 word, 1 cls, 2 sep, 3 punctuation, NaN; or null
+  bool coarse = false;            // products may round their factors as tensor cores do (tf32)
   // The scores are the head's own. false: they stand for weights that were handed over, and nothing
   // is said of them (max_logit, lse).
   bool has_scores = true;

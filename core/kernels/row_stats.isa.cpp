@@ -7,7 +7,7 @@ namespace headlab::CPU_CAPABILITY {
 template <class T>
 void stats_rows(const RowProblem<T>& p, int64_t slot, const RowTotals& to, int32_t* offsets,
                 T* room) {
-  TotalsByRow<VectorTeam<T>::kRows> totals;
+  ColumnTotals totals;
   stats_slot(VectorTeam<T>(), p, slot, to, offsets, totals, room);
 }
 

@@ -39,6 +39,16 @@ struct VectorLanes : OneThread<VectorLanes<T>> {
   static X max(const X& a, const X& b) { return at::vec::maximum(a, b); }
   static X fma(const X& a, const X& b, const X& c) { return at::vec::fmadd(a, b, c); }
   static X where(const X& holds, const X& a, const X& b) { return X::blendv(b, a, holds); }
+  static void add(double* to, const X& x) {
+    T entries[X::size()];
+    x.store(entries);
+    for (int64_t n = 0; n < X::size(); ++n) to[n] += entries[n];
+  }
+  static void raise(double* to, const X& x) {
+    T entries[X::size()];
+    x.store(entries);
+    for (int64_t n = 0; n < X::size(); ++n) to[n] = entries[n] > to[n] ? entries[n] : to[n];
+  }
 
   template <class F>
   static void each(int64_t n, const F& f) {

@@ -3,20 +3,15 @@
 #pragma once
 
 #include "core/kernels/row_count.h"
+#include "core/kernels/row_finish.h"
 #include "core/kernels/team.h"
 
 namespace headlab {
 
-// Totals of the n-th rows of all blocks of a slot, so that no order of warps changes a sum.
-template <int64_t rows>
-struct TotalsByRow {
-  double sums[rows][kRowStatistics], counts[rows][kRowStatistics], maxima[rows][kRowMaxima];
-};
-
 // The keys of head h: all slots of a head read them, so that a CPU has transposed them before.
 template <class Team, class T>
 HEADLAB_DEVICE Panel<T> keys_of(const RowProblem<T>& p, int64_t b, int64_t h) {
-  const int64_t head = p.kv_head[h], padded = padded_keys(p);
+  const int64_t head = p.kv_head ? p.kv_head[h] : h, padded = padded_keys(p);
   if constexpr (!Team::kPadsPanels) return panel_in_place(p.k, b, head);
   return {p.panels + (b * p.k.size[1] + head) * p.d * padded, p.d * padded, padded, 1};
 }
@@ -43,7 +38,7 @@ HEADLAB_DEVICE void multiply_keys(const Team& team, const RowProblem<T>& p, int6
 // Elements of room of stats_slot() and of divergence_slot().
 template <class Team, class T>
 HEADLAB_ANYWHERE int64_t stats_room(const RowProblem<T>& p) {
-  return Team::kRows * padded_keys(p);
+  return Team::kRows * padded_keys(p) + kRowNumbers * kColumns;
 }
 template <class T>
 static HEADLAB_ANYWHERE int64_t divergence_room(const RowProblem<T>& p) {
@@ -53,17 +48,20 @@ static HEADLAB_ANYWHERE int64_t divergence_room(const RowProblem<T>& p) {
 // offsets [rows of the slot]: argmax_j a - i, or kNoRow.
 template <class Team, class T>
 HEADLAB_DEVICE void stats_slot(const Team& team, const RowProblem<T>& p, int64_t slot,
-                               const RowTotals& to, int32_t* offsets,
-                               TotalsByRow<Team::kRows>& totals, T* room) {
+                               const RowTotals& to, int32_t* offsets, ColumnTotals& totals,
+                               T* room) {
   using Lanes = typename Team::Lanes;
+  static_assert(Team::kRows <= kColumns);
   const int64_t blocks = (p.queries + kRowsPerSlot - 1) / kRowsPerSlot, padded = padded_keys(p);
   const int64_t b = slot / (p.H * blocks), h = slot / blocks % p.H;
   const int64_t begin = slot % blocks * kRowsPerSlot, counted = counted_queries(p, b);
   const int64_t end = begin + kRowsPerSlot < counted ? begin + kRowsPerSlot : counted;
-  team.each(Team::kRows, [&](const Lanes& lanes, int64_t r) {
+  T* numbers = room + Team::kRows * padded;
+  team.each(kColumns, [&](const Lanes& lanes, int64_t r) {
     lanes.entries(0, kRowStatistics - 1,
-                  [&](int64_t s) { totals.sums[r][s] = totals.counts[r][s] = 0; });
-    lanes.entries(0, kRowMaxima - 1, [&](int64_t s) { totals.maxima[r][s] = kLowest<double>; });
+                  [&](int64_t s) { totals.sums[s][r] = totals.counts[s][r] = 0; });
+    lanes.entries(0, kRowMaxima - 1, [&](int64_t s) { totals.maxima[s][r] = kLowest<double>; });
+    to_column(lanes, numbers + r).set(kPeak, kLowest<T>);
   });
   team.each(kRowsPerSlot, [&](const Lanes& lanes, int64_t r) {
     if (lanes.leader()) offsets[r] = kNoRow;
@@ -78,28 +76,30 @@ HEADLAB_DEVICE void stats_slot(const Team& team, const RowProblem<T>& p, int64_t
     }
     const int64_t in_use = (last + kRowLanes) / kRowLanes * kRowLanes;
     multiply_keys(team, p, b, h, first, 1, rows, keys, in_use, room);
-    team.each(rows, [&](const Lanes& lanes, int64_t r) {
-      const RowTotals of_row{totals.sums[r], totals.counts[r], totals.maxima[r]};
+    team.each(Team::kRows, [&](const Lanes& lanes, int64_t r) {
+      if (r >= rows) return to_column(lanes, numbers + r).set(kPeak, kLowest<T>);
       const int32_t offset =
-          count_row(lanes, scored_row(p, b, h, first + r, room + r * padded), of_row);
+          count_row(lanes, scored_row(p, b, h, first + r, room + r * padded), numbers + r);
       if (lanes.leader()) offsets[first - begin + r] = offset;
+    });
+    team.sync();
+    team.each(1, [&](const Lanes& lanes, int64_t) {
+      FinishedRows<Lanes, T>{p, b, h, first, rows, numbers, totals}.finish(lanes);
     });
     team.sync();
   }
   team.sync();
   team.each(int64_t{kRowStatistics} + int64_t{kRowMaxima}, [&](const Lanes& lanes, int64_t s) {
     if (!lanes.leader()) return;
-    const int64_t of_maxima = s - kRowStatistics;
-    if (of_maxima >= 0) {
+    if (const int64_t of_maxima = s - kRowStatistics; of_maxima >= 0) {
       double highest = kLowest<double>;
-      for (const auto& row : totals.maxima)
-        if (row[of_maxima] > highest) highest = row[of_maxima];
+      for (const double of_column : totals.maxima[of_maxima])
+        if (of_column > highest) highest = of_column;
       to.maxima[of_maxima] = highest;
       return;
     }
     double sum = 0, count = 0;
-    for (int64_t r = 0; r < Team::kRows; ++r)
-      sum += totals.sums[r][s], count += totals.counts[r][s];
+    for (int64_t r = 0; r < kColumns; ++r) sum += totals.sums[s][r], count += totals.counts[s][r];
     to.sums[s] = sum, to.counts[s] = count;
   });
   team.sync();

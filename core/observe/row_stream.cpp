@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "core/attention/call/attention_call.h"
@@ -26,10 +27,25 @@ Tensor value_norms(const AttentionCall& call, const Tensor& output_weight) {
   if (!output_weight.defined()) return output_weight;
   const WithoutAutocast exact;
   const at::NoGradGuard no_grad;
-  const auto v = call.values().to(at::CppTypeToScalarType<T>::value);                 // [B,H,S,e]
-  const auto w = output_weight.to(v.options()).unflatten(1, {v.size(1), v.size(3)});  // [D,H,e]
-  const auto gram = at::matmul(w.permute({1, 2, 0}), w.transpose(0, 1));              // [H,e,e]
-  return (at::matmul(v, gram) * v).sum(-1).clamp_min(0).sqrt();                       // NaN stays
+  const auto v = call.values().to(at::CppTypeToScalarType<T>::value);  // [B,H,S,e]
+  const int64_t B = v.size(0), H = v.size(1), S = v.size(2), e = v.size(3);
+  const auto w = output_weight.to(v.options()).unflatten(1, {H, e});      // [D,H,e]
+  const auto gram = at::matmul(w.permute({1, 2, 0}), w.transpose(0, 1));  // [H,e,e]
+  // Where heads lie side by side in memory, as projections leave them, no value is copied.
+  const auto rows = v.transpose(1, 2).reshape({B * S, H, e}).transpose(0, 1);  // [H,BS,e]
+  const auto squares = at::bmm(rows, gram).mul_(rows).sum(-1).clamp_min_(0);   // NaN stays
+  return squares.sqrt_().view({H, B, S}).transpose(0, 1);
+}
+
+// Numbers of keys x [B,S] -> [B,before+padded], NaN before and behind them. Undefined without any.
+template <class T>
+Tensor padded_keys(const Tensor& x, int64_t before, int64_t padded) {
+  if (!x.defined()) return {};
+  const auto rows =
+      at::full({x.size(0), before + padded}, std::numeric_limits<T>::quiet_NaN(),
+               at::TensorOptions(at::CppTypeToScalarType<T>::value).device(x.device()));
+  rows.narrow(1, before, x.size(1)).copy_(x);
+  return rows;
 }
 
 template <class T>
@@ -150,14 +166,15 @@ HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at:
   auto& p = rows.problem;
   static_cast<AttentionRows<T>&>(p) = kernel_rows<T>(call, device, rows.tensors);
   p.causal = call.causal;
-  p.kv_head = data<int64_t>(here(kv_heads(call.kv_map, p.H, call.k.size(1), device), at::kLong));
+  if (call.kv_map.defined() || call.k.size(1) != p.H)
+    p.kv_head = data<int64_t>(here(kv_heads(call.kv_map, p.H, call.k.size(1), device), at::kLong));
   p.e = counted.out.size(3);
-  p.output = view<T>(here(counted.out, kType));
+  p.output = view<T>(rows.tensors.emplace_back(dense_rows(counted.out.detach().to(device, kType))));
   p.value_norm = data<T>(here(value_norms<T>(call, counted.output_weight), kType));
   p.row_sum = data<T>(here(counted.row_sums, kType));
-  p.tokens = data<int64_t>(here(counted.tokens, at::kLong));
-  p.classes = data<uint8_t>(here(counted.classes, at::kByte));
-  p.matches = counted.matches;
+  const int64_t padded = padded_keys(p);
+  if (counted.matches) p.tokens = data<T>(here(padded_keys<T>(counted.tokens, 1, padded), kType));
+  p.classes = data<T>(here(padded_keys<T>(counted.classes, 0, padded), kType));
   p.coarse = rounds(call.q);
   p.has_scores = counted.has_scores;
   if (device.is_cpu()) hold_panels(rows);

@@ -110,6 +110,10 @@ template View<const bool> view(const Tensor&);
 template View<const float> view(const Tensor&);
 template View<const double> view(const Tensor&);
 
+Tensor dense_rows(const Tensor& x) {
+  return x.stride(-1) == 1 || x.size(-1) == 1 ? x : x.contiguous();
+}
+
 template <class T>
 AttentionRows<T> kernel_rows(const AttentionCall& call, at::Device device,
                              std::vector<Tensor>& held) {
@@ -117,9 +121,8 @@ AttentionRows<T> kernel_rows(const AttentionCall& call, at::Device device,
   const auto here = [&](const Tensor& t, at::ScalarType type) -> const Tensor& {
     return held.emplace_back(t.defined() ? t.detach().to(device, type) : t);
   };
-  const auto dense_rows = [&](const Tensor& t) {
-    auto& x = here(t, kType);
-    return x.stride(-1) == 1 || x.size(-1) == 1 ? x : held.emplace_back(x.contiguous());
+  const auto rows_of = [&](const Tensor& t) {
+    return view<T>(held.emplace_back(dense_rows(here(t, kType))));
   };
   const auto numbers = [&](const Tensor& t) {
     if (!t.defined()) return static_cast<const int64_t*>(nullptr);
@@ -128,7 +131,7 @@ AttentionRows<T> kernel_rows(const AttentionCall& call, at::Device device,
   AttentionRows<T> p;
   p.B = call.q.size(0), p.H = call.q.size(1), p.queries = call.q.size(2), p.d = call.q.size(3);
   p.keys = call.k.size(2);
-  p.q = view<T>(dense_rows(call.q)), p.k = view<T>(dense_rows(call.k));
+  p.q = rows_of(call.q), p.k = rows_of(call.k);
   p.scale = call.scale;
   p.reach = call.reach;
   p.cross = !call.places;

@@ -82,6 +82,8 @@ struct AttendedRows {
   Tensor lse;  // [B,H,T] natural logarithm of the sum of exp(score); -infinity in such rows
 };
 
+Tensor dense_rows(const Tensor& x);  // x itself where its last dimension is dense, else a copy
+
 // A call as kernels see it, of type T on a device; `held` keeps what it points to.
 template <class T>
 AttentionRows<T> kernel_rows(const AttentionCall& call, at::Device device,

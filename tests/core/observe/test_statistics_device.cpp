@@ -82,7 +82,7 @@ template <class T>
 Slot serial_slot(const SerialTeam<T>& team, const RowProblem<T>& p, int64_t slot) {
   Slot to;
   auto room = poisoned<T>(stats_room<SerialTeam<T>>(p));
-  TotalsByRow<SerialTeam<T>::kRows> totals;
+  ColumnTotals totals;
   stats_slot(team, p, slot, {to.sums.data(), to.counts.data(), to.maxima.data()}, to.offsets.data(),
              totals, room.data());
   return to;
