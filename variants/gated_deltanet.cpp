@@ -18,6 +18,10 @@ namespace {
 
 struct GatedDeltaNetOptions : DeltaOptions {
   GatedDeltaNetOptions() : DeltaOptions("silu") {}
+  void visit(Fields& f) override {
+    DeltaOptions::visit(f);
+    f("gate", gate, "gate on each output feature of a head", one_of({"silu", "sigmoid", "none"}));
+  }
 };
 
 class GatedDeltaNet : public DeltaHeads {

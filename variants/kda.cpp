@@ -21,6 +21,7 @@ struct KdaOptions : DeltaOptions {
   KdaOptions() : DeltaOptions("sigmoid") {}
   void visit(Fields& f) override {
     DeltaOptions::visit(f);
+    f("gate", gate, "gate on each output feature of a head", one_of({"silu", "sigmoid", "none"}));
     f("gate_bias", gate_bias, "bias on the gate");
     f("rank", rank, "features that decays and gates are made from (default: value_dim)",
       at_least(1));

@@ -15,7 +15,6 @@ void DeltaOptions::visit(Fields& f) {
   f("conv", conv, "tokens that a convolution of queries, keys and values spans; 0: none",
     at_least(0));
   f("conv_bias", conv_bias, "biases on the convolutions");
-  f("gate", gate, "gate on each output feature of a head", one_of({"silu", "sigmoid", "none"}));
   f("neg_eigval", neg_eigval,
     "b up to 2, so that eigenvalues of a token's correction may be negative");
   f("norm_eps", norm_eps, "epsilon of the output norm", above(0));

@@ -17,7 +17,7 @@ struct DeltaOptions : HeadOptions, DerivedDefaults<HeadShape> {
   std::optional<int64_t> qk_heads, value_dim;
   int64_t conv = 4;
   bool conv_bias = false, neg_eigval = false;
-  std::string gate;
+  std::string gate;  // activation of the gate on outputs; a kind says which there are
   double norm_eps = 1e-5;
   std::optional<double> scale;
 
