@@ -173,7 +173,8 @@ HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at:
   p.value_norm = data<T>(here(value_norms<T>(call, counted.output_weight), kType));
   p.row_sum = data<T>(here(counted.row_sums, kType));
   const int64_t padded = padded_keys(p);
-  if (counted.matches) p.tokens = data<T>(here(padded_keys<T>(counted.tokens, 1, padded), kType));
+  if (counted.matches && call.places)  // else keys are no tokens, or those of others
+    p.tokens = data<T>(here(padded_keys<T>(counted.tokens, 1, padded), kType));
   p.classes = data<T>(here(padded_keys<T>(counted.classes, 0, padded), kType));
   p.coarse = rounds(call.q);
   p.has_scores = counted.has_scores;
