@@ -239,6 +239,8 @@ class AttentionHeads : public torch::nn::Module {
   // takes over what the passes of the update have counted.
   virtual void after_step();
   virtual int64_t value_width() const { return shape_.head_dim; }  // e
+  // The longest sequence that it reads; none: any.
+  virtual std::optional<int64_t> longest() const { return std::nullopt; }
   virtual Tensor output_weight() const;  // [D, H*e]; undefined: no output projection
   // Forward floating-point operations of one example of T queries and S keys, `pairs` of which
   // attend (T S; causal: half of it). Here those that follow from what was registered: projections,

@@ -105,6 +105,8 @@ class Linformer : public ProjectedHeads<LinformerOptions> {
     return {.y = output(heads, call)};                                        // [B,T,D]
   }
 
+  std::optional<int64_t> longest() const override { return e_.size(0); }
+
   // [B,P,Hkv*d] -> [B,Hkv,P,d], also of no heads.
   Tensor split_slots(const Tensor& t) const {
     return split_heads(t, shape_.kv_heads, shape_.head_dim);

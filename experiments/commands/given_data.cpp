@@ -10,6 +10,7 @@
 #include "experiments/data/given/given_lines.h"
 #include "experiments/data/given/sentences.h"
 #include "experiments/data/given/text_or_file.h"
+#include "experiments/system/output.h"
 
 namespace headlab {
 
@@ -84,11 +85,14 @@ void open_data_of(OpenedRun& run) {
 }  // namespace
 
 int64_t GivenData::window(const OpenedRun& run) const {
-  const int64_t most = run.data_description.shape.context;
-  if (context > most)
-    throw ConfigError(fmt::format("--context {}: the model's is {}", context, most));
+  const int64_t own = run.data_description.shape.context;
+  if (const auto most = run.model->longest(); most && context > *most)
+    throw ConfigError(fmt::format(
+        "--context {}: the model reads at most {} tokens; its positions, or weights of its heads, "
+        "end there",
+        context, *most));
   if (context > 0) return context;
-  return run.experiment.data.kind() == "none" ? std::min(most, kWindow) : most;
+  return run.experiment.data.kind() == "none" ? std::min(own, kWindow) : own;
 }
 
 void GivenData::open_to_train(OpenedRun& run) const {
@@ -119,7 +123,10 @@ void GivenData::open_given(OpenedRun& run) const {
   }
   if (is_imported(run)) require_text_reader(run, data ? "--data " + *data : "--text");
   auto description = run.data_description;
+  const int64_t trained = description.shape.context;
   description.shape.context = window(run);
+  if (context > trained)
+    tell("windows of {} tokens, of which the model was trained on {}", context, trained);
   if (data) {
     run.data = open_other_data(run.experiment, description, *data);
   } else {

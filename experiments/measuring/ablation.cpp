@@ -10,12 +10,13 @@
 namespace headlab {
 
 const std::vector<std::string>& ablation_modes() {
-  static const std::vector<std::string> names{"zero", "mean", "uniform"};
+  static const std::vector<std::string> names{"zero", "mean", "position_mean", "uniform"};
   return names;
 }
 
 AblationMode ablation_mode(const std::string& name) {
   if (name == "mean") return AblationMode::kMean;
+  if (name == "position_mean") return AblationMode::kPositionMean;
   TORCH_CHECK(name == "zero" || name == "uniform", "no ablation mode is called ", name);
   return name == "zero" ? AblationMode::kZero : AblationMode::kUniform;
 }
@@ -27,7 +28,7 @@ void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, con
   }
   const auto stays = gone.logical_not();
   heads.gates = stays.to(mean.defined() ? mean.scalar_type() : at::kFloat).view({1, -1, 1});
-  if (mode == AblationMode::kMean && mean.defined())
+  if (mode != AblationMode::kZero && mean.defined())
     heads.offset = mean.masked_fill(stays.view({-1, 1, 1}), 0);
 }
 
@@ -35,12 +36,27 @@ namespace {
 
 using LayerPlace = std::pair<std::string, int64_t>;  // site, layer
 using HeadEdits = std::map<LayerPlace, Tensor>;      // bool [H], the heads that go
-using MeanOutputs = std::map<LayerPlace, Tensor>;    // [H,1,e], in original heads
+using MeanOutputs = std::map<LayerPlace, Tensor>;    // [H,1 or T,e], in original heads
 
-// Sums over positions of what every head of a site says, [own H,e] a layer, and their number.
+// The sum of two, of which one may end before the other along a dimension, or be undefined.
+Tensor joined(const Tensor& a, const Tensor& b, int64_t dim) {
+  if (!a.defined()) return b;
+  const bool longer = a.size(dim) >= b.size(dim);
+  auto sum = longer ? a.clone() : b.clone();
+  const auto& other = longer ? b : a;
+  sum.narrow(dim, 0, other.size(dim)).add_(other);
+  return sum;
+}
+
+bool takes_means(AblationMode mode) {
+  return mode == AblationMode::kMean || mode == AblationMode::kPositionMean;
+}
+
+// Sums over examples of what every head of a site says, [own H,T,e] a layer, and how many examples
+// reach a position, [T].
 struct OutputSums {
   std::map<int64_t, Tensor> sums;
-  double positions = 0;
+  Tensor examples;
   void add(const SiteHeads& heads, const Batch& batch, const HeadProbe& probe) {
     for (const auto& [key, outputs] : probe.layer_outputs()) {
       auto said = outputs.edited.to(at::kDouble);  // [B,own H,T,e]
@@ -48,17 +64,25 @@ struct OutputSums {
       if (there.defined())
         said = said.masked_fill(there.logical_not().unsqueeze(1).unsqueeze(3), 0);
       if (key.layer == 0)
-        positions += there.defined() ? there.sum().item<double>()
-                                     : static_cast<double>(said.size(0) * said.size(2));
-      const auto sum = said.sum(at::IntArrayRef({0, 2}));
+        examples = joined(examples,
+                          there.defined() ? there.sum(0, /*keepdim=*/false, at::kDouble)
+                                          : at::full({said.size(2)}, said.size(0), said.options()),
+                          0);
       auto& total = sums[key.layer];
-      total = total.defined() ? total + sum : sum;
+      total = joined(total, said.sum(0), 1);
     }
+  }
+  // [own H,1,e], or at each position [own H,T,e].
+  Tensor mean(int64_t layer, AblationMode mode) const {
+    const auto& sum = sums.at(layer);
+    if (mode == AblationMode::kMean) return sum.sum(1, /*keepdim=*/true) / examples.sum();
+    return sum / examples.clamp_min(1).unsqueeze(1);
   }
 };
 
-// Mean over all positions of what every head says.
-MeanOutputs mean_outputs(Model& model, const Sample& sample, const Compute& compute) {
+// Means of what every head says.
+MeanOutputs mean_outputs(Model& model, const Sample& sample, AblationMode mode,
+                         const Compute& compute) {
   const auto sites = site_heads(model);
   std::vector<OutputSums> sums(sites.size());
   SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
@@ -73,9 +97,9 @@ MeanOutputs mean_outputs(Model& model, const Sample& sample, const Compute& comp
     for (const auto& [l, sum] : sums[n].sums) {
       const auto& layer = sites[n].layer(l);
       const auto ids = at::tensor(layer.head_ids(), at::kLong).to(compute.device);
-      means[{sites[n].name(), l}] = sum.new_zeros({layer.heads(), sum.size(1)})
-                                        .index_copy(0, ids, sum / sums[n].positions)
-                                        .unsqueeze(1);
+      const auto own = sums[n].mean(l, mode);
+      means[{sites[n].name(), l}] =
+          own.new_zeros({layer.heads(), own.size(1), own.size(2)}).index_copy(0, ids, own);
     }
   return means;
 }
@@ -115,8 +139,13 @@ Pass changed_pass(Model& model, const Batch& batch, const HiddenStates& known,
   ctx.edit_heads = [&](const std::string& site, int64_t layer, HeadContext& heads) {
     const auto gone = edits.find({site, layer});
     if (gone == edits.end()) return;
-    const auto mean = means.find(gone->first);
-    ablate_heads(heads, gone->second, mode, mean == means.end() ? Tensor() : mean->second);
+    const auto found = means.find(gone->first);
+    auto mean = found == means.end() ? Tensor() : found->second;
+    if (mode == AblationMode::kPositionMean && mean.defined()) {
+      const auto& states = known.at(heads_at(model, site).site().stack);
+      mean = mean.narrow(1, 0, states.front().size(1));
+    }
+    ablate_heads(heads, gone->second, mode, mean);
   };
   const auto logits = model.forward(batch, ctx).logits;
   return {model.last_state(own), logits};
@@ -131,7 +160,7 @@ std::vector<Ablated> ablate(Model& model, const Sample& sample,
   const bool was_training = model.is_training();
   model.eval();
   MeanOutputs means;
-  if (mode == AblationMode::kMean) means = mean_outputs(model, sample, compute);
+  if (takes_means(mode)) means = mean_outputs(model, sample, mode, compute);
   std::vector<HeadEdits> edits;
   for (const auto& heads : sets) edits.push_back(edits_of(heads, model, compute.device));
   std::vector<bool> measured;

@@ -10,15 +10,16 @@
 namespace headlab {
 
 enum class AblationMode {
-  kZero,    // o_h = 0: its value bias goes too, the output bias stays
-  kMean,    // o_h = its mean over all positions of the data
-  kUniform  // equal weights on all keys that it may attend to
+  kZero,          // o_h = 0: its value bias goes too, the output bias stays
+  kMean,          // o_h = its mean over all positions of the data
+  kPositionMean,  // o_h[t] = its mean over the examples that reach position t
+  kUniform        // equal weights on all keys that it may attend to
 };
-const std::vector<std::string>& ablation_modes();     // "zero", "mean", "uniform"
+const std::vector<std::string>& ablation_modes();     // "zero", "mean", "position_mean", "uniform"
 AblationMode ablation_mode(const std::string& name);  // of those
 
-// Exchanges what the heads in `gone` (bool [H]) say. `mean` [H,1,e] of every head, for kMean;
-// undefined: 0.
+// Exchanges what the heads in `gone` (bool [H]) say. `mean` of every head, for kMean [H,1,e], for
+// kPositionMean [H,T,e]; undefined: 0.
 void ablate_heads(HeadContext& heads, const Tensor& gone, AblationMode mode, const Tensor& mean);
 
 // Whether a mode means anything for all of these heads: equal weights are of heads whose weights

@@ -215,10 +215,12 @@ std::vector<LabelledGroup> studies_groups(const std::vector<AblationStudy>& stud
   for (const auto& site : site_heads(model)) {
     auto& group = groups.emplace_back();
     group.path = "ablation/" + site.name();
-    group.axes = {{{"mode", "1", "mode of ablation",
-                    "zero: o_h = 0; mean: its mean over all positions; uniform: equal weights"},
-                   std::ssize(modes),
-                   modes}};
+    group.axes = {
+        {{"mode", "1", "mode of ablation",
+          "zero: o_h = 0; mean: its mean over all positions; position_mean: its mean over the "
+          "examples at each position; uniform: equal weights"},
+         std::ssize(modes),
+         modes}};
     for (const auto& study : studies) {
       add_head_axes(group, study.dims, site.layers(), site.heads());
       const size_t first = group.arrays.size();

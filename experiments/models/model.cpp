@@ -41,6 +41,16 @@ ModelOutput Model::forward(const Batch& batch, const ModelContext& ctx) {
   return out;
 }
 
+std::optional<int64_t> Model::longest() {
+  std::optional<int64_t> least;
+  const auto at_most = [&](std::optional<int64_t> length) {
+    if (length) least = std::min(*length, least.value_or(*length));
+  };
+  for (const auto& stack : stacks_) at_most(stack->learned_places());
+  for (const auto* heads : all_heads(*this)) at_most((*heads)->longest());
+  return least;
+}
+
 Stack& Model::add_stack(torch::nn::Module& embed, const StackOptions& options,
                         const StackInputs& inputs, int64_t context) {
   const auto parts = named_children();

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "core/attention/call/observer.h"
@@ -108,6 +109,9 @@ class Model : public torch::nn::Module {
   virtual Tensor embedding() const { return {}; }
   virtual Tensor unembedding() const { return {}; }
   virtual int64_t context() const = 0;
+  // The longest sequence that it can read; none: any, though it was made for context(). Learned
+  // positions end somewhere, and so do heads with weights for each place.
+  std::optional<int64_t> longest();
   virtual std::optional<ImageGrid> image_grid() const { return {}; }  // of what it cuts an image in
   virtual bool predicts() const { return true; }  // it has logits, of which there is a loss
   virtual bool writes() const { return false; }   // its logits say which token comes next

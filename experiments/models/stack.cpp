@@ -101,6 +101,10 @@ Stack::Stack(torch::nn::Module& model, torch::nn::Module& embed, const StackOpti
   if (options.ends_in_norm()) norm_ = model.register_module("norm", Norm(options));
 }
 
+std::optional<int64_t> Stack::learned_places() const {
+  return places_weight_.defined() ? std::optional(places_weight_.size(0)) : std::nullopt;
+}
+
 Tensor Stack::at_places(const Tensor& tokens, int64_t past) const {
   const int64_t T = tokens.size(1), D = tokens.size(2);
   const auto embedded = scales_ ? tokens * std::sqrt(D) : tokens;

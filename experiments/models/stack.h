@@ -44,6 +44,8 @@ class Stack {
   // Where the heads of a site of this stack are: blocks.3.attention, decoder.blocks.0.cross.
   std::string layer_path(const std::string& site, int64_t layer) const;
   void exchange(const std::string& site, int64_t layer, std::shared_ptr<AttentionHeads> heads);
+  // How many positions are learned; none: they are not.
+  std::optional<int64_t> learned_places() const;
   // Forward FLOPs of one example of T positions, S of the memory; causal halved.
   double flops(int64_t T, int64_t S, bool causal);
 

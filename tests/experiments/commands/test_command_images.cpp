@@ -28,7 +28,7 @@ TEST_CASE("a run of images is evaluated, ablated, pruned, analyzed and converted
   CHECK(measured.at("accuracy").is_number());
   CHECK(measured.at("data").empty());
 
-  for (const char* mode : {"zero", "mean", "uniform"})
+  for (const char* mode : {"zero", "mean", "position_mean", "uniform"})
     CHECK(bench.json({"ablate", "--mode", mode, "--batches", "1"}).contains("mode"));
 
   const Json cut = bench.json({"prune", "--heads", "0:1", "--slice", "--out", "cut"});

@@ -109,7 +109,7 @@ TEST_CASE("rounds are written as a curve of loss against heads kept") {
   const auto group = file.root().group("pruning");
   CHECK(group.dataset("kept").read<double>() == std::vector<double>{8, 6, 4});
   const auto removed = group.dataset("removed").read<uint8_t>();
-  CHECK(group.dataset("removed").extent() == H5Extent{3, 2, 4});
+  CHECK(group.dataset("removed").extent() == H5Extent{4, 2, 4});
   CHECK(std::count(removed.begin(), removed.end(), 1) == 4);
   for (size_t n = 0; n < 3; ++n)
     CHECK(group.dataset("loss").read<double>()[n] == report.at("rounds")[n].at("loss"));
@@ -307,11 +307,12 @@ TEST_CASE("ablation tells every head apart and writes what it found") {
   CHECK(all.at("uniform").at("all_but_one").at("removed")[3] == Json({"0:0", "0:1", "0:2"}));
 
   const auto group = H5File::open(bench / "a.h5").root().group("ablation/self");
-  CHECK(group.dataset("mode").read_text() == std::vector<std::string>{"zero", "mean", "uniform"});
+  CHECK(group.dataset("mode").read_text() ==
+        std::vector<std::string>{"zero", "mean", "position_mean", "uniform"});
   const auto l2 = group.dataset("l2").read<double>();
-  CHECK(group.dataset("l2").extent() == H5Extent{3, 2, 4});
+  CHECK(group.dataset("l2").extent() == H5Extent{4, 2, 4});
   for (size_t n = 0; n < 8; ++n) CHECK(l2[n] == zero.at("l2")[n]);
-  CHECK(group.dataset("pair_l2").extent() == H5Extent{3, 2, 4, 2, 4});
+  CHECK(group.dataset("pair_l2").extent() == H5Extent{4, 2, 4, 2, 4});
   const auto pairs = group.dataset("pair_l2").read<double>();
   CHECK(std::isnan(pairs[0]));  // a head and itself
   CHECK(pairs[1] == pairs[8]);  // 0:0 with 0:1, and back

@@ -79,6 +79,10 @@ TEST_CASE("ablation that goes on from hidden states equals whole passes", "[abla
           const auto& said = probe.layer_outputs().at(layer).edited;  // [B,H,T,e]
           heads.offset = said.mean(std::vector<int64_t>{0, 2}, true) * gone.view({1, 3, 1, 1});
         }
+        if (mode == AblationMode::kPositionMean) {
+          const auto& said = probe.layer_outputs().at(layer).edited;  // [B,H,T,e]
+          heads.offset = said.mean(0, /*keepdim=*/true) * gone.view({1, 3, 1, 1});
+        }
       };
       OutputChangeSums want(s.data->task());
       want.add(full, pass(*s.model, b.ids, edit), b);
