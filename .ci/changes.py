@@ -16,7 +16,8 @@ The tests of a changed file, by simple rules:
   for all of core, those of the folder under tests/ that mirrors its folder, or of the nearest above;
 - a header that a third of all sources reach, through others or not: all tests;
 - the extension of Python: none, since a Python would have to be sanitized with it;
-- variants/KIND.cpp, and what lies in variants/KIND/: tests/variants/test_KIND*.cpp, and the laws for this kind.
+- variants/KIND.cpp, and what lies in variants/KIND/: tests/variants/test_KIND*.cpp, and the laws for this kind;
+- variants/families: the tests and laws of the kinds that include it, through others or not.
 """
 
 import collections
@@ -123,10 +124,11 @@ def to_sanitize(changed, sources):
             tests.add(name)
             continue
         if path.parts[0] == "variants":
-            kind = pathlib.PurePosixPath(path.parts[1]).stem
-            kinds.add(kind)
-            tests |= {test for test in all_tests
+            touched = kinds_of({name}) or kinds_of(sources.reached_by(str(path.with_suffix(".h"))))
+            kinds |= touched
+            tests |= {test for test in all_tests for kind in touched
                       if re.fullmatch(rf"tests/variants/test_{kind}(_.*)?\.cpp", test)}
+            tests |= sources.includers[str(path.with_suffix(".h"))].intersection(all_tests)
             continue
         header = str(path.with_suffix(".h"))
         if name.endswith(".h") and len(sources.reached_by(name)) > len(cpp) / 3:
@@ -136,6 +138,12 @@ def to_sanitize(changed, sources):
         if not including or path.parts[0] == "core":
             tests |= mirrored(path.parent, all_tests)
     return {pathlib.PurePosixPath(test).stem for test in tests}, kinds
+
+
+def kinds_of(names):
+    """The kinds that sources are of: none of those in variants/families."""
+    return {pathlib.PurePosixPath(path.parts[1]).stem for path in map(pathlib.PurePosixPath, names)
+            if path.parts[0] == "variants"} - {"families"}
 
 
 def mirrored(folder, all_tests):

@@ -24,4 +24,4 @@ def test_core_links_what_it_includes_and_no_more():
 def test_core_and_variants_load_into_a_process_of_python():
     count = ctypes.CDLL(str(LIBRARY)).headlab_count_kinds
     count.restype = ctypes.c_size_t
-    assert count() == len(list((ROOT / "variants").iterdir()))
+    assert count() == len({path.stem for path in (ROOT / "variants").iterdir()} - {"families"})

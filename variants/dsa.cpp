@@ -16,10 +16,10 @@
 
 #include "core/attention/call/choice_observer.h"
 #include "core/attention/precision.h"
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/families/chosen_blocks.h"
 
 namespace headlab {
 namespace {

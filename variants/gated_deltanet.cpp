@@ -9,9 +9,9 @@
 //   g_t = -exp(a_log) softplus(x a^T + dt_bias)
 //   S_t = e^{g_t} S_{t-1} + b_t k_t (v_t - e^{g_t} S_{t-1}^T k_t)^T  [d,dv]
 //   o_t = scale S_t^T q_t       y = concat_h(RMS_dv(o) * norm * act(x gate^T)) o^T
-// core/families/delta_heads.h has what does not depend on how the state decays.
-#include "core/families/delta_heads.h"
+// variants/families/delta_heads.h has what does not depend on how the state decays.
 #include "core/torch.h"
+#include "variants/families/delta_heads.h"
 
 namespace headlab {
 namespace {

@@ -2,11 +2,11 @@
 // of them for a group of heads, so that devices can share the latents out.
 //
 // Zadouri et al., "Hardware-Efficient Attention for Fast Decoding", arXiv 2505.21487, section 3.3;
-// Dao-AILab/grouped-latent-attention. The equations are those of core/families/latent_heads.h. Head
-// h reads the latent u = h // (H / g), and each latent has a norm of its own:
+// Dao-AILab/grouped-latent-attention. The equations are those of variants/families/latent_heads.h.
+// Head h reads the latent u = h // (H / g), and each latent has a norm of its own:
 //   L_u = RMS(m kv_down_u^T) kv_norm_u     z_h = scale (q_n (k_up_h L_u)^T + rope(q_r) R^T)
 // One group is multi-head latent attention itself.
-#include "core/families/latent_heads.h"
+#include "variants/families/latent_heads.h"
 
 namespace headlab {
 namespace {

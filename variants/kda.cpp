@@ -2,13 +2,13 @@
 //
 // "Kimi Linear: An Expressive, Efficient Attention Architecture", arXiv 2510.26692;
 // fla-org/flash-linear-attention. Queries, keys, b and outputs are those of Gated DeltaNet
-// (core/families/delta_heads.h).
+// (variants/families/delta_heads.h).
 //   f = (x a_down^T) a_up^T + dt_bias  [H,d]
 //   g = -e^{a_log} softplus(f);   with lower_bound l: g = l sigmoid(e^{a_log} f)
 //   S_t = Diag(e^{g_t}) S_{t-1} + b_t k_t (v_t - (Diag(e^{g_t}) S_{t-1})^T k_t)^T  [d,dv]
 //   gate = (x gate_down^T) gate_up^T + bias
-#include "core/families/delta_heads.h"
 #include "core/torch.h"
+#include "variants/families/delta_heads.h"
 
 namespace headlab {
 namespace {

@@ -6,8 +6,8 @@
 //   q = x Wq^T   or   (RMS(x q_down^T) q_norm) q_up^T         a head's n, then its r
 //   L = RMS(m kv_down^T) kv_norm  [B,S,c]     R = rope(m k_rope^T)  [B,S,r]
 //   z_h = scale (q_n (k_up_h L)^T + rope(q_r) R^T)     y = concat_h(softmax(z_h) (v_up_h L)) o^T
-// core/families/latent_heads.h computes them, with one latent of a token.
-#include "core/families/latent_heads.h"
+// variants/families/latent_heads.h computes them, with one latent of a token.
+#include "variants/families/latent_heads.h"
 
 namespace headlab {
 namespace {

@@ -10,9 +10,9 @@
 #include <algorithm>
 
 #include "core/attention/precision.h"
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/families/chosen_blocks.h"
 
 namespace headlab {
 namespace {

@@ -45,10 +45,10 @@ def sources_in(root):
 
 def kinds_of(names):
     """The sources of each kind of heads by its name, the kind's own first: variants/KIND.cpp, or
-    variants/KIND/KIND.cpp and what lies beside it."""
+    variants/KIND/KIND.cpp and what lies beside it. What lies in variants/families is of no single kind."""
     kinds = {}
     for name in sorted(names):
-        if match := re.fullmatch(r"variants/([^/.]+)(\.cpp|/.*)", name):
+        if match := re.fullmatch(r"variants/(?!families/)([^/.]+)(\.cpp|/.*)", name):
             kinds.setdefault(match[1], []).append(name)
     for kind, files in kinds.items():
         files.sort(key=lambda name: not name.endswith(f"/{kind}.cpp"))
@@ -103,11 +103,12 @@ def literal(text):
 def main():
     root, output = map(pathlib.Path, sys.argv[1:])
     sources = sources_in(root)
+    kinds = kinds_of(sources)
+    of_kinds = {name for names in kinds.values() for name in names}
     variants = [(kind, digest_of([(name, sources[name]) for name in names]), place_of(kind, names),
                  opening_of(sources[names[0]].read_text(errors="replace")))
-                for kind, names in kinds_of(sources).items()]
-    rest = digest_of([(name, path) for name, path in sources.items()
-                      if not name.startswith("variants/")])
+                for kind, names in kinds.items()]
+    rest = digest_of([(name, path) for name, path in sources.items() if name not in of_kinds])
     commit, changed, patch = git_state(root)
     entries = "\n".join(f'    {{"{kind}", "{digest}", "{place}",\n{literal(opening)}}},'
                         for kind, digest, place, opening in variants)

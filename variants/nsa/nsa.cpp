@@ -16,10 +16,10 @@
 #include <cmath>
 
 #include "core/attention/maps/map.h"
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
 #include "core/torch.h"
+#include "variants/families/chosen_blocks.h"
 #include "variants/nsa/compression.h"
 #include "variants/nsa/options.h"
 #include "variants/nsa/selection.h"

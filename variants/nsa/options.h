@@ -4,9 +4,9 @@
 #include <optional>
 #include <string>
 
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/config/config.h"
 #include "core/projected_heads.h"
+#include "variants/families/chosen_blocks.h"
 #include "variants/nsa/compression.h"
 
 namespace headlab {

@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "core/attention/precision.h"
-#include "core/attention/tiles/chosen_block_kernels.h"
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/torch.h"
+#include "variants/families/chosen_block_kernels.h"
+#include "variants/families/chosen_blocks.h"
 
 namespace headlab {
 namespace {

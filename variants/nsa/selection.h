@@ -6,7 +6,7 @@
 #pragma once
 
 #include "core/attention/attend.h"
-#include "core/attention/tiles/packed_keys.h"
+#include "variants/families/packed_keys.h"
 
 namespace headlab {
 

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/torch.h"
+#include "variants/families/chosen_blocks.h"
 
 namespace headlab {
 namespace {

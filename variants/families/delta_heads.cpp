@@ -1,10 +1,10 @@
-#include "core/families/delta_heads.h"
+#include "variants/families/delta_heads.h"
 
 #include <cmath>
 
 #include "core/attention/precision.h"
-#include "core/attention/recurrent/delta_rule.h"
 #include "core/torch.h"
+#include "variants/families/delta_rule.h"
 
 namespace headlab {
 

@@ -1,4 +1,4 @@
-#include "core/attention/tiles/chosen_block_kernels.h"
+#include "variants/families/chosen_block_kernels.h"
 
 #include <ATen/Parallel.h>
 
@@ -9,8 +9,8 @@
 #include "core/attention/attend.h"
 #include "core/attention/paths/held.h"
 #include "core/attention/precision.h"
-#include "core/kernels/chosen_block_rows.h"
 #include "core/torch.h"
+#include "variants/families/chosen_block_rows.h"
 
 namespace headlab {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "core/attention/call/statistic.h"
-#include "core/attention/recurrent/visible_tokens.h"
+#include "variants/families/visible_tokens.h"
 
 namespace headlab {
 

@@ -1,4 +1,4 @@
-#include "core/families/latent_heads.h"
+#include "variants/families/latent_heads.h"
 
 #include <cmath>
 

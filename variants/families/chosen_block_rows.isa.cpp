@@ -1,6 +1,6 @@
 // Rows over the blocks of keys that each has chosen, block after block: up to kChosenTileRows rows
 // that see a block meet it at once and lie in vector lanes, or features do.
-#include "core/kernels/chosen_block_rows.h"
+#include "variants/families/chosen_block_rows.h"
 
 #include "core/kernels/products.h"
 

@@ -1,4 +1,4 @@
-#include "core/attention/recurrent/delta_rule.h"
+#include "variants/families/delta_rule.h"
 
 #include <ATen/ops/linalg_solve_triangular.h>
 

@@ -1,7 +1,7 @@
 #include "core/attention/attend.h"
 #include "core/attention/call/choice_observer.h"
-#include "core/attention/tiles/chosen_blocks.h"
 #include "core/torch.h"
+#include "variants/families/chosen_blocks.h"
 
 namespace headlab {
 namespace {

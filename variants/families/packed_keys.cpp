@@ -1,4 +1,4 @@
-#include "core/attention/tiles/packed_keys.h"
+#include "variants/families/packed_keys.h"
 
 #include "core/torch.h"
 

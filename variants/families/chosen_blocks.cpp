@@ -1,4 +1,4 @@
-#include "core/attention/tiles/chosen_blocks.h"
+#include "variants/families/chosen_blocks.h"
 
 #include <ATen/Parallel.h>
 
@@ -9,8 +9,8 @@
 #include "core/attention/attend.h"
 #include "core/attention/call/observer.h"
 #include "core/attention/tiles/block_tiles.h"
-#include "core/attention/tiles/chosen_block_kernels.h"
 #include "core/torch.h"
+#include "variants/families/chosen_block_kernels.h"
 
 namespace headlab {
 namespace {

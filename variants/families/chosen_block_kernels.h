@@ -1,4 +1,4 @@
-// attend_to_chosen() by kernels of the CPU (core/kernels/chosen_block_rows.h).
+// attend_to_chosen() by kernels of the CPU (variants/families/chosen_block_rows.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Heads that keep a state by the gated delta rule (core/attention/recurrent/delta_rule.h): what
+// Heads that keep a state by the gated delta rule (variants/families/delta_rule.h): what
 // kinds of them have in common. A kind says how fast the state decays, and what gates the outputs.
 //
 // B batch, T tokens, D d_model, H heads, Hk heads of queries and keys, d head_dim, e width of a

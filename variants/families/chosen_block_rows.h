@@ -1,5 +1,5 @@
 // Softmax attention of query rows each of which sees the blocks of keys that it has chosen, as the
-// kernels of the CPU take it (core/attention/tiles/chosen_blocks.h). No torch and no std
+// kernels of the CPU take it (variants/families/chosen_blocks.h). No torch and no std
 // containers.
 //
 // B batch, T queries, H heads, d width of queries and keys, e of values, b tokens a block.

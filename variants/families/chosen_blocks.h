@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/attention/call/statistic.h"
-#include "core/attention/tiles/packed_keys.h"
+#include "variants/families/packed_keys.h"
 
 namespace headlab {
 

@@ -1,4 +1,4 @@
-#include "core/attention/recurrent/visible_tokens.h"
+#include "variants/families/visible_tokens.h"
 
 #include "core/attention/attend.h"
 #include "core/attention/call/context.h"
