@@ -90,8 +90,9 @@ std::string_view header_text(const std::byte* data, uint64_t size) {
   uint64_t length = 0;
   std::memcpy(&length, data, kPrefixBytes);
   if (length > kMaxHeaderBytes)
-    throw DataError(fmt::format("the header is said to have {} bytes, more than the {} allowed",
-                                length, kMaxHeaderBytes));
+    throw DataError(fmt::format(
+        "not a safetensors file: the header is said to have {} bytes, more than the {} allowed",
+        length, kMaxHeaderBytes));
   if (length > size - kPrefixBytes)
     throw DataError(fmt::format("the header is said to have {} bytes, the file has {} for it",
                                 length, size - kPrefixBytes));
