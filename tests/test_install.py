@@ -200,7 +200,7 @@ def test_the_manual_has_every_command_with_its_options(tmp_path):
     for name in re.findall(r"^  ([a-z]\w+)  ", helped, re.M):
         assert f"headlab {name}" in read.stdout
     assert "--temperature FLOAT" in read.stdout and "headlab generate run [option ...]" in read.stdout
-    assert "--mode zero|mean|uniform|all" in read.stdout
+    assert "--mode zero|mean|position_mean|uniform|all" in read.stdout
 
 
 @pytest.mark.parametrize("shell_name", ["zsh", "fish"])
