@@ -22,7 +22,8 @@ struct AblateOptions {
 
   void visit(Arguments& a) {
     a.run("run", run);
-    a.choice("--mode", mode, "what an ablated head says", {"zero", "mean", "position_mean", "uniform", "all"});
+    a.choice("--mode", mode, "what an ablated head says",
+             {"zero", "mean", "position_mean", "uniform", "all"});
     a.option(
         "--heads", heads,
         "these only: layer:head,head ... (with several sites, cross/layer:head; default: all)");
