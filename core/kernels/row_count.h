@@ -149,7 +149,7 @@ HEADLAB_DEVICE KeySums<T> sum_keys(const Lanes& lanes, const ScoredRow<T>& row,
           lanes.sum(s.first), lanes.sum(s.second), lanes.sum(s.norm)};
 }
 
-// What the rows of a block leave for finish_rows(), which works on all of them at once: numbers
+// What the rows of a block leave for FinishedRows, which works on all of them at once: numbers
 // [kRowNumbers][kColumns], a column a row. Those at keys and of classes are sums of e.
 enum RowNumber : int {
   kPeak,        // the highest score; -infinity: the row does not count
@@ -185,7 +185,8 @@ struct NumbersOfRow {
   const Lanes& lanes;
   T* column;
 
-  HEADLAB_DEVICE void set(RowNumber which, double value) const {
+  template <class Value>
+  HEADLAB_DEVICE void set(RowNumber which, Value value) const {
     if (lanes.leader()) column[which * kColumns] = static_cast<T>(value);
   }
 };
@@ -265,11 +266,11 @@ template <class Lanes, class T>
 HEADLAB_DEVICE int32_t count_row(const Lanes& lanes, const ScoredRow<T>& row, T* column) {
   const auto& p = row.p;
   const auto to = to_column(lanes, column);
-  to.set(kPeak, kLowest<T>);
   const auto peak = score_keys(lanes, row);
+  to.set(kPeak, counts(peak) ? peak.score : kLowest<T>);
   if (!counts(peak)) return kNoRow;
   const auto sum = sum_keys(lanes, row, peak);
-  to.set(kPeak, peak.score), to.set(kPeakOffset, peak.key - row.place);
+  to.set(kPeakOffset, peak.key - row.place);
   to.set(kAllowedKeys, peak.allowed);
   to.set(kZ, sum.Z), to.set(kZLog, sum.zlog), to.set(kSquares, sum.squares);
   to.set(kDistance, sum.distance), to.set(kFirstMoment, sum.first);

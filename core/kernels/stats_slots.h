@@ -61,7 +61,6 @@ HEADLAB_DEVICE void stats_slot(const Team& team, const RowProblem<T>& p, int64_t
     lanes.entries(0, kRowStatistics - 1,
                   [&](int64_t s) { totals.sums[s][r] = totals.counts[s][r] = 0; });
     lanes.entries(0, kRowMaxima - 1, [&](int64_t s) { totals.maxima[s][r] = kLowest<double>; });
-    to_column(lanes, numbers + r).set(kPeak, kLowest<T>);
   });
   team.each(kRowsPerSlot, [&](const Lanes& lanes, int64_t r) {
     if (lanes.leader()) offsets[r] = kNoRow;
@@ -76,7 +75,7 @@ HEADLAB_DEVICE void stats_slot(const Team& team, const RowProblem<T>& p, int64_t
     }
     const int64_t in_use = (last + kRowLanes) / kRowLanes * kRowLanes;
     multiply_keys(team, p, b, h, first, 1, rows, keys, in_use, room);
-    team.each(Team::kRows, [&](const Lanes& lanes, int64_t r) {
+    team.each(kColumns, [&](const Lanes& lanes, int64_t r) {
       if (r >= rows) return to_column(lanes, numbers + r).set(kPeak, kLowest<T>);
       const int32_t offset =
           count_row(lanes, scored_row(p, b, h, first + r, room + r * padded), numbers + r);

@@ -39,7 +39,7 @@ Tensor value_norms(const AttentionCall& call, const Tensor& output_weight) {
 
 // Numbers of keys x [B,S] -> [B,before+padded], NaN before and behind them. Undefined without any.
 template <class T>
-Tensor padded_keys(const Tensor& x, int64_t before, int64_t padded) {
+Tensor with_ends(const Tensor& x, int64_t before, int64_t padded) {
   if (!x.defined()) return {};
   const auto rows =
       at::full({x.size(0), before + padded}, std::numeric_limits<T>::quiet_NaN(),
@@ -174,8 +174,8 @@ HeldRows<T> hold_rows(const AttentionCall& call, const CountedRows& counted, at:
   p.row_sum = data<T>(here(counted.row_sums, kType));
   const int64_t padded = padded_keys(p);
   if (counted.matches && call.places)  // else keys are no tokens, or those of others
-    p.tokens = data<T>(here(padded_keys<T>(counted.tokens, 1, padded), kType));
-  p.classes = data<T>(here(padded_keys<T>(counted.classes, 0, padded), kType));
+    p.tokens = data<T>(here(with_ends<T>(counted.tokens, 1, padded), kType));
+  p.classes = data<T>(here(with_ends<T>(counted.classes, 0, padded), kType));
   p.coarse = rounds(call.q);
   p.has_scores = counted.has_scores;
   if (device.is_cpu()) hold_panels(rows);

@@ -52,11 +52,12 @@ bool takes_means(AblationMode mode) {
   return mode == AblationMode::kMean || mode == AblationMode::kPositionMean;
 }
 
-// Sums over examples of what every head of a site says, [own H,T,e] a layer, and how many examples
-// reach a position, [T].
+// Sums of what every head of a site says, a layer: over examples [own H,T,e], or for kMean over
+// positions, too [own H,1,e]; and how many examples reach a position, [T].
 struct OutputSums {
-  std::map<int64_t, Tensor> sums;
-  Tensor examples;
+  AblationMode mode;
+  std::map<int64_t, Tensor> sums = {};
+  Tensor examples = {};
   void add(const SiteHeads& heads, const Batch& batch, const HeadProbe& probe) {
     for (const auto& [key, outputs] : probe.layer_outputs()) {
       auto said = outputs.edited.to(at::kDouble);  // [B,own H,T,e]
@@ -69,13 +70,13 @@ struct OutputSums {
                                           : at::full({said.size(2)}, said.size(0), said.options()),
                           0);
       auto& total = sums[key.layer];
-      total = joined(total, said.sum(0), 1);
+      const auto sum = said.sum(0);
+      total = joined(total, mode == AblationMode::kMean ? sum.sum(1, /*keepdim=*/true) : sum, 1);
     }
   }
-  // [own H,1,e], or at each position [own H,T,e].
-  Tensor mean(int64_t layer, AblationMode mode) const {
+  Tensor mean(int64_t layer) const {  // shaped as the sum
     const auto& sum = sums.at(layer);
-    if (mode == AblationMode::kMean) return sum.sum(1, /*keepdim=*/true) / examples.sum();
+    if (mode == AblationMode::kMean) return sum / examples.sum();
     return sum / examples.clamp_min(1).unsqueeze(1);
   }
 };
@@ -84,7 +85,7 @@ struct OutputSums {
 MeanOutputs mean_outputs(Model& model, const Sample& sample, AblationMode mode,
                          const Compute& compute) {
   const auto sites = site_heads(model);
-  std::vector<OutputSums> sums(sites.size());
+  std::vector<OutputSums> sums(sites.size(), OutputSums{mode});
   SiteProbes probes(model, [](HeadProbe& probe) { probe.head_outputs = true; });
   for_each_batch(sample, compute.device, [&](const Batch& batch) {
     model.forward(batch, {.observer = &probes, .backend = compute.backend});
@@ -97,7 +98,7 @@ MeanOutputs mean_outputs(Model& model, const Sample& sample, AblationMode mode,
     for (const auto& [l, sum] : sums[n].sums) {
       const auto& layer = sites[n].layer(l);
       const auto ids = at::tensor(layer.head_ids(), at::kLong).to(compute.device);
-      const auto own = sums[n].mean(l, mode);
+      const auto own = sums[n].mean(l);
       means[{sites[n].name(), l}] =
           own.new_zeros({layer.heads(), own.size(1), own.size(2)}).index_copy(0, ids, own);
     }
