@@ -11,6 +11,8 @@ measured is not done again. --page writes the table between its markers.
 import pathlib
 import statistics
 
+import yaml
+
 import study
 from headlab_log.output import plain_path
 from headlab_program import ROOT, ProgramError, markdown, spread, trained
@@ -25,14 +27,14 @@ ARMS = {
     "kda": ("char_kda", []),
     "hybrid of kda and mla": ("char_hybrid_kda", []),
 }
-TRAIN_SHARE = 0.9  # of the text, as data of kind char has it where a config says nothing
 
 
-def validation_text(out):
-    """A file with the part of the text that no run was trained on."""
+def validation_text(out, run):
+    """A file with the part of the text that a run was not trained on."""
+    data = yaml.safe_load((run / "config.yaml").read_text())["data"]
     text = (ROOT / "configs/data/tinyshakespeare.txt").read_text(encoding="utf-8")
     path = out / "validation.txt"
-    path.write_text(text[int(len(text) * TRAIN_SHARE):], encoding="utf-8")
+    path.write_text(text[int(len(text) * data["train_share"]):], encoding="utf-8")
     return path
 
 
@@ -41,9 +43,9 @@ def measured(bench, name, contexts):
     config, settings = ARMS[name]
     settings = [f"train.threads={bench.arguments.threads}", *settings, *bench.arguments.set]
     runs = trained(bench.arguments.program, [config], bench.seeds, settings, bench.out, bench.arguments.jobs)
-    text = validation_text(bench.out)
     losses = {context: [] for context in contexts}
     for run in map(pathlib.Path, runs.values()):
+        text = validation_text(bench.out, run)
         for context in contexts:
             options = ["--text", text, "--context", context, "--batch", max(1, 4096 // context), *bench.threads]
             found = bench.kept(run, f"eval --context {context}", f"{name}: windows of {context}",
