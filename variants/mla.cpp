@@ -1,8 +1,8 @@
 // Multi-head latent attention: keys and values of all heads are made from one latent of each token,
 // which is all that decoding has to keep, beside a key for rotary positions that the heads share.
 //
-// DeepSeek-V2, arXiv 2405.04434, section 2.1 and appendix C (V3: arXiv 2412.19437). With n features
-// of content and r that turn, c of the latent, RMS norms,
+// DeepSeek-V2, arXiv 2405.04434, section 2.1 and appendix C (V3: arXiv 2412.19437). A query and a
+// key have n features of content and r that turn. The latent has c features. Norms are RMS.
 //   q = x Wq^T   or   (RMS(x q_down^T) q_norm) q_up^T         a head's n, then its r
 //   L = RMS(m kv_down^T) kv_norm  [B,S,c]     R = rope(m k_rope^T)  [B,S,r]
 //   z_h = scale (q_n (k_up_h L)^T + rope(q_r) R^T)     y = concat_h(softmax(z_h) (v_up_h L)) o^T
